@@ -1,35 +1,35 @@
-//! The caching proxy: many clients in front of few subscriptions upstream, every variant shared by
-//! those it is for.
+//! The caching proxy: it serves many clients from few upstream subscriptions. All clients that a
+//! variant matches share it.
 //!
-//! Clients are streams of a cache [on demand](Cache::on_demand). What they ask for, a [`Proxy`]
-//! asks of its upstreams: each is a [`Client`](crate::client::Client) that fills the same cache.
-//! Nothing is copied from one to the other. What the proxy decides is who is asked for what, and
-//! which locators are answered:
+//! Clients are streams of a cache [on demand](Cache::on_demand). A [`Proxy`] subscribes upstream to
+//! the locators that these streams subscribe to. Each upstream is a
+//! [`Client`](crate::client::Client) that fills the same cache, so nothing is copied. The proxy
+//! decides which upstream subscriptions it needs, and which locators have a response:
 //!
-//! - a *want* is a locator that streams ask for, to the letter;
-//! - a *question* is a locator that an upstream is asked for. Wants rely on questions: on their
-//!   own, or on that of another want that brought a variant which is for them, too (T43). Only what
-//!   constraints say decides that.
+//! - a *downstream subscription* is a locator that streams subscribe to, with all its parameters;
+//! - an *upstream subscription* is a locator that the proxy subscribes to. Each downstream
+//!   subscription relies on an upstream subscription: on its own, or on that of another downstream
+//!   subscription which brought a variant that matches both (T43). Only constraints decide that.
 //!
-//! Variants are kept with their constraints, and each stream selects by them (T42).
+//! Variants stay in the cache with their constraints, and each stream selects by constraints (T42).
 //!
-//! It holds no socket, task or clock, and does not own the clients: it is told what became of them
-//! ([`on_effects`](Proxy::on_effects)), and gives its orders to each when asked
-//! ([`apply_orders`](Proxy::apply_orders)).
+//! A proxy has no socket, task or clock, and does not own its clients. The caller reports each
+//! event of a client with its effects ([`on_effects`](Proxy::on_effects)), and has the proxy apply
+//! its orders to the clients ([`apply_orders`](Proxy::apply_orders)).
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `config` | how it shares, whom it asks |
-//! | `route` | on which stream upstream a question goes |
-//! | `name` | what is wanted and asked of one name |
-//! | `pairing` | which want relies on which question |
-//! | `orders` | orders, and what becomes of them |
-//! | `set` | wildcards and globs, as a file for the next start keeps them |
-//! | `stream_state` | which types each stream is asked for |
-//! | `linger` | questions that nobody relies on any more |
+//! | `config` | settings: how variants are shared, and what upstreams understand |
+//! | `route` | the stream that an upstream subscription uses |
+//! | `name` | the downstream and upstream subscriptions of one name |
+//! | `pairing` | which upstream subscription each downstream subscription relies on |
+//! | `orders` | orders to clients, and the effects of their events |
+//! | `set` | wildcards and globs in the file for the next start |
+//! | `stream_state` | the streams of a route, and the types that each of them subscribes to |
+//! | `linger` | upstream subscriptions that no downstream subscription relies on |
 //! | `trial` | responses that a few clients try first |
-//! | [`health`] | how each type stands with its upstream |
-//! | [`view`] | the same for readers in this process: a generation at a time, types that are rejected not at all |
+//! | [`health`] | the state of each type in an upstream |
+//! | [`view`] | reads of the cache in the process, one generation at a time, without rejected types |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -90,7 +90,8 @@ mod trial;
 mod trial_tests;
 pub mod view;
 
-/// Decides what is asked of upstreams, and which of its clients that answers.
+/// Decides which upstream subscriptions a proxy needs, and which downstream subscriptions they
+/// serve.
 #[derive(Debug)]
 pub struct Proxy {
     config: ProxyConfig,
@@ -98,22 +99,24 @@ pub struct Proxy {
     subscriptions: OnDemandSubscriptions,
     names: BTreeMap<Key, Name>,
     upstreams: BTreeMap<Route, UpstreamClient>,
-    /// When a name has to be looked at again.
+    /// When to match the subscriptions of a name again.
     timers: BTreeSet<(Duration, Key)>,
-    /// Questions that nobody relies on, and how many bytes of payload they keep.
+    /// Upstream subscriptions that no downstream subscription relies on, each with the bytes of
+    /// payload that it keeps in the cache.
     idle: BTreeMap<Idle, usize>,
     idle_bytes: usize,
-    /// Wildcards and globs that were complete in an earlier life.
+    /// Wildcards and globs that were complete before the restart.
     restored: RestoredSets,
     set_changes: Vec<SetChange>,
-    /// Clients that are not needed any more.
+    /// Routes whose clients are not needed any more.
     unneeded: Vec<Route>,
     notices: Vec<Notice>,
     counts: ProxyCounts,
-    /// Orders the wants and questions by age.
+    /// The newest number of a subscription; numbers order subscriptions by age.
     last_number: u64,
     trial: Option<ResponseTrial>,
-    /// Names of variants that were tried and taken back, to be looked at again.
+    /// Names of variants that clients tried and that the trial took back. Their subscriptions have
+    /// to be matched again.
     taken_back: BTreeSet<Key>,
 }
 
@@ -123,38 +126,39 @@ type Key = (TypeUrl, ResourceName);
 /// What a proxy did since its start.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyCounts {
-    /// Wants that a variant was at hand for.
+    /// Downstream subscriptions that a cached variant matched.
     pub hits: u64,
-    /// Questions that were asked upstream.
+    /// Upstream subscriptions that the proxy made.
     pub misses: u64,
-    /// Wants that waited for the question of another.
+    /// Downstream subscriptions that waited for the response to another one's upstream
+    /// subscription.
     pub joined: u64,
-    /// Wants that lost a shared variant and were looked at again (T43).
+    /// Downstream subscriptions that lost a shared variant and were matched again (T43).
     pub requalified: u64,
-    /// Variants that gave way to others that overlap them (T34): an upstream broke a rule, or
-    /// changed keys.
+    /// Variants that were replaced by others that overlap them (T34): the upstream broke a rule, or
+    /// changed the keys of the constraints.
     pub replaced: u64,
-    /// Names that came without saying whom they are for (T43c), or must not be kept, and are asked
-    /// for by each locator alone.
+    /// Names of resources that came without constraints (T43c) or with `do_not_cache`. The proxy
+    /// subscribes to them once for each locator.
     pub unshared: u64,
-    /// Hits that were asked for all the same, to see whether the upstream agrees.
+    /// Hits for which the proxy subscribed upstream all the same, to compare (audit).
     pub audited: u64,
-    /// Of these, where it did not: its variants overlap. The name is no longer shared.
+    /// Audits that found variants which overlap. These names are not shared any more.
     pub disagreed: u64,
-    /// Wants that were refused, as their name has too many questions already.
+    /// Downstream subscriptions without an upstream subscription, because their name has too many.
     pub refused: u64,
     /// Responses that a few clients tried first.
     pub tried: u64,
-    /// Of these, those that one of them rejected.
+    /// Of these, the responses that one of these clients rejected.
     pub refused_by_clients: u64,
 }
 
 impl Proxy {
-    /// A proxy that nobody asks anything yet.
+    /// A proxy without subscriptions.
     #[must_use]
     pub fn new(config: ProxyConfig) -> Self {
         let cache = Cache::on_demand_excluding(ExcludedAuthorities::new(config.authorities.clone()));
-        let subscriptions = cache.on_demand_subscriptions().expect("it is on demand");
+        let subscriptions = cache.on_demand_subscriptions().expect("the cache is on demand");
         Self {
             config,
             cache,
@@ -175,13 +179,14 @@ impl Proxy {
         }
     }
 
-    /// Where its clients are served from, and its upstreams bring everything to.
+    /// The cache that its clients are served from and its upstreams fill.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// What its streams ask for changed, as [`OnDemandSubscriptions::changed`] says of the cache.
+    /// Takes the changed subscriptions of its streams. To be called when
+    /// [`OnDemandSubscriptions::changed`] is ready.
     pub fn on_demand(&mut self, now: Duration) {
         let mut touched = BTreeSet::new();
         for OnDemandSubscription { type_url, locator, streams } in self.subscriptions.take() {
@@ -212,7 +217,7 @@ impl Proxy {
         self.timers.first().map(|(at, _)| *at).into_iter().chain(self.health_deadline()).min()
     }
 
-    /// Does what is due.
+    /// Handles the timers that are due.
     pub fn on_timeout(&mut self, now: Duration) {
         let mut due = self.health_timeout(now);
         while let Some((at, _)) = self.timers.first()
@@ -227,25 +232,25 @@ impl Proxy {
         self.match_names(now, due);
     }
 
-    /// What happened since the last call that somebody should know.
+    /// Events since the last call that operators should know.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
-    /// What became of wildcards and globs since the last call. To be taken after each
-    /// [`apply_orders`](Self::apply_orders) and [`on_effects`](Self::on_effects), before the client of any
-    /// route changes again.
+    /// Changes of wildcards and globs since the last call. To be called after each
+    /// [`apply_orders`](Self::apply_orders) and [`on_effects`](Self::on_effects), before the client
+    /// of any route changes again.
     pub fn take_set_changes(&mut self) -> Vec<SetChange> {
         std::mem::take(&mut self.set_changes)
     }
 
-    /// What it did so far.
+    /// Counts since the start.
     #[must_use]
     pub fn counts(&self) -> ProxyCounts {
         self.counts
     }
 
-    /// How many locators its streams ask for, and how many its upstreams are asked for.
+    /// The number of downstream and of upstream subscriptions at the moment.
     #[must_use]
     pub fn load(&self) -> ProxyLoad {
         let mut load = ProxyLoad::default();
@@ -262,49 +267,49 @@ impl Proxy {
     }
 }
 
-/// Something that operators should know.
+/// An event that operators should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// T43c: the upstream did not say whom a resource is for, or that nobody may keep it; each
-    /// locator is asked for alone.
+    /// T43c: a resource came without constraints, or with `do_not_cache`. The proxy subscribes to
+    /// the name once for each locator.
     Unshared {
         /// The type.
         type_url: TypeUrl,
         /// The name.
         name: ResourceName,
     },
-    /// The upstream has another variant than one at hand that matches as well; the name is not
-    /// shared any more.
+    /// The upstream sent a variant that matches the same parameters as a cached one. The name is
+    /// not shared any more.
     Overlapping {
         /// The type.
         type_url: TypeUrl,
         /// The name.
         name: ResourceName,
     },
-    /// A client that tried a response rejected it; nobody else is sent what it brought.
+    /// A client rejected a response that it tried first. No other client is sent its variants.
     Refused {
-        /// What it brought.
+        /// The variants of the response.
         variants: Vec<VariantId>,
         /// The client.
         client: ClientName,
-        /// Its own words.
+        /// The message of its NACK.
         detail: Arc<str>,
     },
-    /// The types of a main stream stand otherwise than before.
+    /// A type of a main stream has another state than before.
     Health {
-        /// Whose stream it is.
+        /// The route of the stream.
         route: Route,
         /// What changed.
         event: health::Event,
     },
 }
 
-/// What a proxy has to do at the moment.
+/// The present subscriptions of a proxy.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyLoad {
-    /// Locators that streams ask for, each once.
+    /// Locators that streams subscribe to, each counted once.
     pub downstream: usize,
-    /// Locators that upstreams are asked for.
+    /// Locators that the proxy subscribes to upstream.
     pub upstream: usize,
 }

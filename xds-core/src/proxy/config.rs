@@ -1,4 +1,4 @@
-//! How a proxy shares, and whom it asks.
+//! The settings of a proxy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,75 +6,77 @@ use std::time::Duration;
 
 use crate::name::TypeUrl;
 
-/// What a proxy is told at its start.
+/// The settings of a proxy.
 #[derive(Debug, Clone)]
 pub struct ProxyConfig {
     /// What its upstreams understand.
     pub upstream: UpstreamKind,
-    /// Authorities with servers of their own: no wildcard stands for their names (C16). Default:
+    /// Authorities with servers of their own. Wildcards do not cover their names (C16). Default:
     /// none.
     pub authorities: BTreeSet<String>,
-    /// How variants are shared. Default: [`Sharing::Trust`].
+    /// Whether a variant is served to all clients that its constraints match. Default:
+    /// [`Sharing::Trust`].
     pub sharing: Sharing,
-    /// The same for types where it differs.
+    /// The same for single types, where it differs.
     pub sharing_of: BTreeMap<TypeUrl, Sharing>,
-    /// While nobody knows which keys the variants of a name tell apart: how long further locators
-    /// of it wait for the first one's answer, which may be for them, too. Then as many more are
-    /// asked as are unanswered, and the next wait is twice as long, and so on. Default 50 ms.
+    /// How long further locators of a name wait for the response to the first one, which may match
+    /// them too, while no variant of the name is known. Then as many more subscribe as have no
+    /// response, the next wait is twice as long, and so on. Default 50 ms.
     pub coalesce: Duration,
-    /// How long what nobody asks for any more stays subscribed upstream, a tenth more or less.
-    /// Default 30 s.
+    /// How long an upstream subscription without a downstream subscription stays, a tenth more or
+    /// less. Default 30 s.
     pub linger: Duration,
-    /// Payloads that nobody asks for are kept up to this sum. Default 64 MiB. What is asked for is
-    /// not bounded by it.
+    /// Bytes of payload that such subscriptions keep, at most. Default 64 MiB. Payloads with a
+    /// downstream subscription do not count.
     pub linger_bytes: usize,
-    /// After how long a type that is silent does not hold up the others (C5). Default 15 s.
+    /// How long a type may stay without a response before it no longer delays the others (C5).
+    /// Default 15 s.
     pub resource_timeout: Duration,
-    /// Locators of one name that an upstream is asked for at most; further ones are refused, with
-    /// what is at hand still served. Somebody may send what is unique to each client as a parameter
-    /// that variants depend on. Default 10,000.
+    /// Upstream subscriptions of one name, at most. Further locators get an error, and cached
+    /// variants that match them are still served. Clients may send a value that is unique to each
+    /// of them, in a key that constraints name. Default 10,000.
     pub upstream_subscriptions_limit: usize,
-    /// How many clients are sent each new variant of a response of the shared upstream first; what
-    /// one of them rejects is rejected upstream, and nobody else is sent it. Zero, the default,
-    /// accepts what is valid at once. With delta only.
+    /// How many clients are sent each new variant of a response of the shared upstream first. If
+    /// one of them rejects it, the proxy rejects it upstream and sends it to no other client. Zero,
+    /// the default, accepts valid responses at once. With delta only.
     pub canaries: usize,
-    /// How long these may take. Default 5 s.
+    /// How long these clients may take to answer. Default 5 s.
     pub canary_timeout: Duration,
 }
 
 /// What an upstream understands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpstreamKind {
-    /// TP2: locators, and constraints with what it sends.
+    /// TP2: it understands locators, and sends constraints.
     Locators {
-        /// The keys of the parameters that members of wildcards and globs depend on; `None`: nobody
-        /// says, so each set of parameters is asked for by itself. A resource that is absent for
-        /// one may exist for another, so this cannot be learnt.
+        /// The keys that members of wildcards and globs depend on. `None`: no keys are declared, so
+        /// each set of parameters has its own subscription. The proxy cannot learn the keys: a
+        /// resource that is absent for one set may exist for another.
         set_keys: Option<BTreeSet<Arc<str>>>,
     },
-    /// Names only. What a client gets depends on these keys of its parameters, which the node of a
-    /// stream says: there is one stream for each set of their values.
+    /// Names only. What a client gets depends on these keys of its parameters, which the proxy
+    /// writes into the node of a stream. There is one stream for each set of their values.
     Node {
         /// The keys.
         keys: BTreeSet<Arc<str>>,
     },
 }
 
-/// Whether a variant that came for one locator is served to others that its constraints match
-/// (T43).
+/// Whether a variant that came for one locator is served to all other locators that its constraints
+/// match (T43).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// Yes: that is what constraints say.
+    /// Yes, as the constraints say.
     #[default]
     Trust,
-    /// Yes, and one in so many is asked for upstream all the same. When that brings something else,
-    /// variants overlap, which an upstream must not do: it is counted, and the name is not shared
-    /// any more.
+    /// Yes, and the proxy also subscribes upstream for one hit in so many. If the response has
+    /// another variant, variants overlap, which an upstream must not send. The proxy counts it, and
+    /// does not share the name any more.
     Audit {
-        /// Of how many hits one is asked for; at least 1.
+        /// The number of hits for one audit; at least 1.
         one_in: u32,
     },
-    /// No: each locator is asked for.
+    /// No: each locator has its own upstream subscription.
     Off,
 }
 

@@ -251,7 +251,7 @@ impl Health {
         self.phase = StreamPhase::Searching;
         let culprit = self.search.on_end(unanswered);
         let Some(type_url) = culprit else { return Vec::new() };
-        let requested = self.types.get_mut(&type_url).expect("only what is requested is searched");
+        let requested = self.types.get_mut(&type_url).expect("only requested types are searched");
         requested.state = SyncState::Rejected(self.generation, status);
         requested.back_off(now);
         self.events(Some(&type_url))

@@ -1,4 +1,5 @@
-//! Questions that nobody relies on any more: kept for a while, as who left may come back.
+//! Upstream subscriptions that no downstream subscription relies on. They stay for a while, because
+//! a client that left may come back.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -15,11 +16,13 @@ use crate::hash::FixedState;
 use crate::subscription::is_set;
 use crate::variants::Variants;
 
-/// When a question ends that is kept although nobody relies on it, and what it keeps.
+/// The time when an upstream subscription ends that no downstream subscription relies on, with its
+/// name and its id.
 pub(super) type Idle = (Duration, Key, SubscriptionId);
 
 impl ProxyConfig {
-    /// How long a question stays: not all that went at once end at once.
+    /// How long an upstream subscription stays. Times differ by up to a tenth, so that
+    /// subscriptions which became unused together do not all end together.
     pub(super) fn lingers(&self, subscription: &SubscriptionId) -> Duration {
         let hash = FixedState::default().hash_one(subscription);
         let share = u32::try_from(hash % 201).unwrap_or(0);
@@ -28,7 +31,7 @@ impl ProxyConfig {
 }
 
 impl Proxy {
-    /// Notes what a question keeps that ends later.
+    /// Notes how many bytes of payload an unused upstream subscription keeps.
     pub(super) fn keep_idle(&mut self, idle: Idle) {
         let (_, (type_url, name), id) = &idle;
         let parameters = &id.1;
@@ -51,15 +54,15 @@ impl Proxy {
         }
     }
 
-    /// It ended, or somebody relies on it again.
+    /// An unused upstream subscription ended, or is used again.
     pub(super) fn forget_idle(&mut self, idle: &Idle) {
         if let Some(bytes) = self.idle.remove(idle) {
             self.idle_bytes -= bytes;
         }
     }
 
-    /// Names whose questions have to end, as too much is kept: those first that would have ended
-    /// first.
+    /// Ends unused upstream subscriptions while they keep too many bytes, first those that would
+    /// have ended first. Returns their names.
     pub(super) fn end_idle(&mut self, now: Duration) -> BTreeSet<Key> {
         let mut ended = BTreeSet::new();
         while self.idle_bytes > self.config.linger_bytes
@@ -75,7 +78,7 @@ impl Proxy {
         ended
     }
 
-    /// Ends the question that would have ended first of those that nobody relies on, if there is
+    /// Ends the unused upstream subscription that would have ended first. Returns whether there was
     /// one.
     pub(super) fn make_room(&mut self, key: &Key, name: &mut Name) -> bool {
         let idle = name.upstream.iter().filter(|(_, subscription)| !subscription.is_audit);
@@ -91,8 +94,8 @@ impl Proxy {
         self.forget_idle(&(ends_at, key.clone(), id));
     }
 
-    /// Questions that only ask what another one asks as well go at once; others linger. Whether
-    /// there is more room than before.
+    /// Ends unused upstream subscriptions for variants that a used one covers at once; others
+    /// linger. Returns whether there is more room than before.
     pub(super) fn drop_unused(
         &mut self,
         now: Duration,
@@ -123,7 +126,7 @@ impl Proxy {
                 Route::SideStream { .. } => !is_on_side_stream,
                 Route::Alone(_) => !name.is_unshared,
             };
-            let subscription = name.upstream.get_mut(&id).expect("it was seen above");
+            let subscription = name.upstream.get_mut(&id).expect("the subscription was unused above");
             let lingers = matches!(id.0, Route::Shared | Route::Node(_)) && !is_redundant && !is_stale;
             let begins = subscription.ends_at.is_none();
             let ends_at = *subscription.ends_at.get_or_insert_with(|| match lingers {
@@ -131,7 +134,7 @@ impl Proxy {
                 false => now,
             });
             if ends_at <= now || is_redundant || is_stale {
-                // What came aside stays until the main stream is answered.
+                // Resources of a side stream stay until the main stream has a response.
                 if is_stale && let Route::SideStream { .. } = &id.0 {
                     name.upstream.remove(&id);
                     self.forget_idle(&(ends_at, key.clone(), id.clone()));

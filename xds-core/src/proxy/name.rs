@@ -1,4 +1,4 @@
-//! What is wanted of one name, and what is asked.
+//! The downstream and upstream subscriptions of one name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,75 +14,81 @@ use crate::variants::{Variant, Variants};
 /// One name of one type; also a wildcard or a glob.
 #[derive(Debug, Default)]
 pub(super) struct Name {
-    /// By the parameters as streams ask with them, bound.
+    /// By the parameters that streams subscribe with, bound ([`Parameters::bound`]).
     pub(super) downstream: BTreeMap<Parameters, DownstreamSubscription>,
     pub(super) upstream: BTreeMap<SubscriptionId, UpstreamSubscription>,
-    /// Wants to look at again, by age: that came or went, or that may wait no more.
+    /// Downstream subscriptions to match again, by age: they are new, ended, or waited long enough.
     pub(super) to_match: BTreeMap<u64, Parameters>,
-    /// Wants that rely on no question, as there are too many; by age.
+    /// Downstream subscriptions without an upstream subscription, because the name has too many; by
+    /// age.
     pub(super) refused: BTreeMap<u64, Parameters>,
-    /// The constraints of its variants when it was looked at last.
+    /// The constraints of its variants when it was matched last.
     constraints: BTreeSet<Constraints>,
     /// The keys in them.
     pub(super) keys: BTreeSet<Arc<str>>,
-    /// All wants may go another way than when they were looked at last.
+    /// All downstream subscriptions have to be matched again, because their routes may have
+    /// changed.
     pub(super) is_stale: bool,
-    /// T43c: each locator has to be asked for alone.
+    /// T43c: each locator needs an upstream subscription and a stream of its own.
     pub(super) is_unshared: bool,
-    /// Its variants were found to overlap, so each locator is asked for.
+    /// An audit found variants that overlap, so each locator needs an upstream subscription of its
+    /// own.
     pub(super) is_eager: bool,
 }
 
-/// What a stream upstream is asked with, bound, unless it is only some of the parameters of those
-/// who want it.
+/// Identifies an upstream subscription of a name: the route, and the parameters. These are bound,
+/// unless they are a projection of the parameters of the downstream subscriptions.
 pub(super) type SubscriptionId = Arc<(Route, Parameters)>;
 
-/// A locator that streams ask for.
+/// A locator that streams subscribe to.
 #[derive(Debug)]
 pub(super) struct DownstreamSubscription {
-    /// How many subscriptions there are.
+    /// How many streams subscribe to it.
     pub(super) streams: usize,
-    /// What its variant came by, or will come by.
+    /// The upstream subscription that brought its variant, or will bring it.
     pub(super) relies_on: Option<SubscriptionId>,
-    /// The question of another that it waits for, or waited for last.
+    /// The upstream subscription of another locator whose response it waits for, or waited for
+    /// last.
     pub(super) joined: Option<SubscriptionId>,
-    /// A variant was for it when it was looked at last.
+    /// A variant matched it when it was matched last.
     pub(super) has_variant: bool,
-    /// What the cache says of it.
+    /// The status of the locator that the cache has.
     pub(super) reported: Option<LocatorStatus>,
-    /// Its age.
+    /// Its age: a higher number is younger.
     pub(super) number: u64,
 }
 
-/// A locator that an upstream is asked for.
+/// A locator that the proxy subscribes to upstream.
 #[derive(Debug)]
 pub(super) struct UpstreamSubscription {
-    /// `None` until the order was carried out.
+    /// `None` until the order to watch it was applied.
     pub(super) watch: Option<WatchId>,
-    /// Since when the upstream could answer.
+    /// Since when the upstream can have sent a response; `None` while it is not connected.
     pub(super) sent_at: Option<Duration>,
-    /// Something was said of it: a resource, its absence, or why there is neither.
+    /// The upstream sent a resource, its absence, or an error.
     pub(super) is_answered: bool,
-    /// What was said, unless it was a resource.
+    /// The absence or the error that the upstream sent; `None` for a resource.
     pub(super) answer: Option<LocatorStatus>,
-    /// How many wants rely on it.
+    /// How many downstream subscriptions rely on it.
     pub(super) users: usize,
-    /// Those of them that no variant was for when they were looked at last, by age.
+    /// Those of them that no variant matched when they were matched last, by age.
     pub(super) waiting: BTreeMap<u64, Parameters>,
-    /// When it ends, as nobody does.
+    /// When it ends, if no downstream subscription relies on it until then.
     pub(super) ends_at: Option<Duration>,
-    /// It is only asked to see whether the upstream agrees, until it ends.
+    /// It serves only to compare the variant of the upstream with the cached one (audit).
     pub(super) is_audit: bool,
     /// Its age.
     pub(super) number: u64,
 }
 
 impl Name {
-    /// Notes how its variants differ from those of the last time: which wants that concerns.
+    /// Compares the variants with those of the last call, and notes which downstream subscriptions
+    /// have to be matched again.
     ///
-    /// Who has a variant loses it only when one goes: what is added is for those who have none.
-    /// They hear of it by the question that they wait for, unless they wait for that of another and
-    /// other keys decide than before.
+    /// A locator loses its variant only when a variant of the name goes. A variant that is added
+    /// matters only to locators without a variant. They are matched again when the upstream
+    /// subscription that they wait for has its response. If they wait for that of another locator,
+    /// they are also matched again when the constraints have other keys than before.
     pub(super) fn follow(&mut self, variants: Option<&Variants>) {
         let now =
             || variants.into_iter().flat_map(Variants::iter).map(|variant| Variant::constraints(variant));
@@ -110,8 +116,8 @@ impl Name {
         }
     }
 
-    /// The wants to look at, oldest first; whether somebody asks for them still. They rely on
-    /// nothing until they were looked at.
+    /// Takes the downstream subscriptions to match, oldest first, each with whether a stream still
+    /// subscribes to it. Until they are matched they rely on no upstream subscription.
     pub(super) fn take_to_match(&mut self) -> Vec<(Parameters, bool)> {
         let mut taken = Vec::with_capacity(self.to_match.len());
         for (number, bound) in std::mem::take(&mut self.to_match) {
@@ -131,9 +137,11 @@ impl Name {
         taken
     }
 
-    /// Who waited long for the first answer of another's question asks, as many as were asked
-    /// before: where it is slow to come, each round asks twice as many and waits twice as long, and
-    /// not all of a fleet ask at once. Gives the time to look again where it is too early.
+    /// Has locators that waited too long for the first response to another locator matched again,
+    /// so that they get upstream subscriptions of their own: as many as are without a response now.
+    /// If the upstream is slow, each round subscribes twice as often and waits twice as long, so a
+    /// fleet does not subscribe all at once. Returns the time of the next round if it is not due
+    /// yet.
     pub(super) fn match_overdue(&mut self, now: Duration, coalesce: Duration) -> Option<Duration> {
         let due = self.first_response_overdue(coalesce).filter(|_| self.keys.is_empty())?;
         if due > now {
@@ -151,15 +159,15 @@ impl Name {
         None
     }
 
-    /// Questions of the shared stream that nothing was said of yet.
+    /// Upstream subscriptions of the shared stream that have no response yet.
     pub(super) fn unanswered(&self) -> impl Iterator<Item = (&SubscriptionId, &UpstreamSubscription)> {
         self.upstream
             .iter()
             .filter(|(id, subscription)| id.0 == Route::Shared && subscription.is_unanswered())
     }
 
-    /// From when on the first answer is late; `None` when the upstream is away: there is nobody to
-    /// ask.
+    /// When the first response is late; `None` while the upstream is not connected, because no
+    /// upstream can respond then.
     pub(super) fn first_response_overdue(&self, coalesce: Duration) -> Option<Duration> {
         let sent_at: Option<Vec<_>> =
             self.unanswered().map(|(_, subscription)| subscription.sent_at).collect();
@@ -168,8 +176,9 @@ impl Name {
         Some(sent_at.into_iter().max()? + coalesce.saturating_mul(rounds))
     }
 
-    /// Something may be known of a question: who waits for it is looked at again.
-    pub(super) fn wake(&mut self, id: &SubscriptionId) {
+    /// An upstream subscription may have a response: the locators that wait for it are matched
+    /// again.
+    pub(super) fn match_waiting(&mut self, id: &SubscriptionId) {
         if let Some(subscription) = self.upstream.get_mut(id) {
             self.to_match.append(&mut subscription.waiting);
         }

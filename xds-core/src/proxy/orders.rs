@@ -181,7 +181,7 @@ impl Proxy {
         }
         let is_known = subscription.is_answered || subscription.answer.is_some();
         if is_known {
-            name.wake(&id);
+            name.match_waiting(&id);
         } else if upstream.is_connected && name.downstream.len() > name.upstream.len() {
             // Others wait for its answer, and not for ever.
             self.timers.insert((now + self.config.coalesce, key.clone()));
@@ -234,7 +234,7 @@ impl Proxy {
                         Route::Alone(_) | Route::SideStream { .. } => is_complete.then(|| unkept(key)),
                     });
                 }
-                name.wake(&id);
+                name.match_waiting(&id);
                 touched.insert(key.clone());
             }
         }

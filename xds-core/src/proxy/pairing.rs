@@ -1,8 +1,8 @@
-//! Which want relies on which question (T43, T43b).
+//! Matches downstream subscriptions with upstream subscriptions (T43, T43b).
 //!
-//! A want is looked at again when it is new, and while it waits: when a variant came, when a
-//! question was answered. Who has a variant is left alone, whatever becomes of its content, until
-//! one of the name's variants goes. Who asks for what is at hand costs a lookup.
+//! A downstream subscription is matched when it is new, and while it waits: when a variant came, or
+//! an upstream subscription had its response. One that has a variant is not matched again, whatever
+//! its new content, until a variant of the name goes. A hit costs one lookup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::variants::{Variant, Variants};
 /// How downstream subscriptions of a name get an upstream subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// By what the constraints of its variants match.
+    /// All locators that a variant matches share an upstream subscription.
     Shared,
     /// Each has its own upstream subscription, whatever is in the cache.
     Direct,
@@ -40,7 +40,7 @@ impl Proxy {
         if is_shared { Mode::Shared } else { Mode::Direct }
     }
 
-    /// What a want is asked for with when it is asked for by itself.
+    /// The upstream subscription of a locator that relies on no other one.
     fn own_subscription(&self, key: &Key, is_unshared: bool, bound: &Parameters) -> SubscriptionId {
         Arc::new(match &self.config.upstream {
             UpstreamKind::Node { keys } => {
@@ -55,13 +55,13 @@ impl Proxy {
         })
     }
 
-    /// The stream that a type is asked for on.
+    /// The route for a type: its main stream, or its side stream.
     fn stream_for(&self, main: Route, type_url: &TypeUrl) -> Route {
         if self.is_on_side_stream(&main, type_url) { main.side_stream(type_url) } else { main }
     }
 
-    /// The common case of a new want: what is at hand is for it, and stays subscribed. Whether that
-    /// was so.
+    /// Handles the common case of a new downstream subscription: a cached variant matches, and
+    /// stays subscribed upstream. Returns whether that was so.
     pub(super) fn share(&mut self, now: Duration, key: &Key, bound: &Parameters) -> bool {
         let (name, audit) = (&self.names[key], self.config.sharing(&key.0));
         if self.mode(key, name) != Mode::Shared {
@@ -76,8 +76,9 @@ impl Proxy {
         {
             self.audit(now, key, shared(bound));
         }
-        let name = self.names.get_mut(key).expect("it was looked up above");
-        // T43b: the same question for all who share a variant, the oldest. There are few.
+        let name = self.names.get_mut(key).expect("the name was read above");
+        // T43b: all locators that share a variant rely on the oldest upstream subscription for it.
+        // A name has few of them.
         let is_cover = |(id, subscription): &(&SubscriptionId, &mut UpstreamSubscription)| {
             id.0 == Route::Shared && !subscription.is_audit && variant.constraints().matches(&id.1)
         };
@@ -86,7 +87,7 @@ impl Proxy {
         let Some((id, subscription)) = oldest.filter(|(_, subscription)| subscription.users > 0) else {
             return false;
         };
-        let downstream = name.downstream.get_mut(bound).expect("somebody asks for it");
+        let downstream = name.downstream.get_mut(bound).expect("a stream subscribes to the locator");
         if downstream.relies_on.is_some() {
             return false;
         }
@@ -96,7 +97,7 @@ impl Proxy {
         true
     }
 
-    /// Nobody asks for it any more; whether nothing else has to be done.
+    /// No stream subscribes to the locator any more. Returns whether nothing else has to be done.
     pub(super) fn unsubscribe(&mut self, key: &Key, bound: &Parameters) -> bool {
         let Some(name) = self.names.get_mut(key) else { return true };
         let Some(downstream) = name.downstream.get(bound) else { return true };
@@ -115,7 +116,7 @@ impl Proxy {
 
     fn audit(&mut self, now: Duration, key: &Key, id: SubscriptionId) {
         let number = self.next_number();
-        let name = self.names.get_mut(key).expect("it was looked up before");
+        let name = self.names.get_mut(key).expect("the name of the hit was read before");
         if name.upstream.contains_key(&id) {
             return;
         }
@@ -137,41 +138,45 @@ impl Proxy {
             keys = self.end_idle(now);
         }
         if !transaction.is_empty() {
-            self.cache.commit(transaction).expect("what is answered breaks no rule of variants");
+            self.cache.commit(transaction).expect("a status of a locator breaks no rule of variants");
         }
     }
 
-    /// Looks at those wants of a name again that something may have changed for.
+    /// Matches those downstream subscriptions of a name again for which something may have changed.
     fn match_name(&mut self, now: Duration, key: &Key, transaction: &mut Transaction) {
         let Some(mut name) = self.names.remove(key) else { return };
         let snapshot = self.cache.snapshot();
         let variants = snapshot.get(&key.0, &key.1);
         self.end_audits(now, key, &mut name, variants);
         name.follow(variants);
-        let mut reviewed = Vec::new();
+        let mut matched = Vec::new();
         loop {
             let taken = name.take_to_match();
-            let wanted =
-                taken.iter().filter(|(_, is_asked)| *is_asked).map(|(bound, _)| bound.clone()).collect();
+            let to_match = taken
+                .iter()
+                .filter(|(_, is_subscribed)| *is_subscribed)
+                .map(|(bound, _)| bound.clone())
+                .collect();
             match self.mode(key, &name) {
-                Mode::Shared => self.match_shared(now, key, &mut name, wanted, variants),
-                Mode::Direct => self.match_direct(key, &mut name, wanted, variants),
+                Mode::Shared => self.match_shared(now, key, &mut name, to_match, variants),
+                Mode::Direct => self.match_direct(key, &mut name, to_match, variants),
             }
-            reviewed.extend(taken);
-            // Who was refused may ask when others went.
+            matched.extend(taken);
+            // A subscription that ended leaves room for those that were refused.
             if !self.drop_unused(now, key, &mut name, variants) || name.refused.is_empty() {
                 break;
             }
             name.to_match.append(&mut name.refused);
         }
-        self.report(key, &mut name, reviewed, transaction);
+        self.report(key, &mut name, matched, transaction);
         if !name.downstream.is_empty() || !name.upstream.is_empty() {
             self.names.insert(key.clone(), name);
         }
     }
 
-    /// An upstream that agrees sends what is at hand once more, or nothing. Where it has another
-    /// variant for the same parameters, that evicts the one at hand (T34), and others lose theirs.
+    /// An upstream that agrees sends the cached variant once more, or nothing. If it sends another
+    /// variant that matches the same parameters, that one evicts the cached variant (T34), and
+    /// other locators lose theirs.
     fn end_audits(&mut self, now: Duration, key: &Key, name: &mut Name, variants: Option<&Variants>) {
         if name.upstream.values().all(|subscription| !subscription.is_audit) {
             return;
@@ -199,43 +204,47 @@ impl Proxy {
         &mut self,
         key: &Key,
         name: &mut Name,
-        wanted: Vec<Parameters>,
+        to_match: Vec<Parameters>,
         variants: Option<&Variants>,
     ) {
         let is_set = is_set(key.1.as_str());
-        for bound in wanted {
+        for bound in to_match {
             let has_variant = !is_set && variants.is_some_and(|variants| variants.resolve(&bound).is_some());
             let id = self.own_subscription(key, name.is_unshared, &bound);
             self.rely(key, name, &bound, id, has_variant);
         }
     }
 
+    /// A locator that a variant matches relies on the oldest upstream subscription for this variant.
+    /// Any other locator joins a pending upstream subscription whose response may match it, or gets
+    /// its own.
     fn match_shared(
         &mut self,
         now: Duration,
         key: &Key,
         name: &mut Name,
-        wanted: Vec<Parameters>,
+        to_match: Vec<Parameters>,
         variants: Option<&Variants>,
     ) {
-        if wanted.is_empty() {
+        if to_match.is_empty() {
             return;
         }
         let resolve = |parameters: &Parameters| variants.and_then(|variants| variants.resolve(parameters));
-        // T43b: one question for each variant, the oldest.
+        // T43b: one upstream subscription for each variant, the oldest.
         let mut covers = BTreeMap::<*const Variant, SubscriptionId>::new();
         let is_shared = |(id, subscription): &(&SubscriptionId, &UpstreamSubscription)| {
             id.0 == Route::Shared && !subscription.is_audit
         };
-        let mut asked: Vec<_> = name.upstream.iter().filter(is_shared).collect();
-        asked.sort_unstable_by_key(|(_, subscription)| subscription.number);
-        for (id, _) in asked {
+        let mut on_shared: Vec<_> = name.upstream.iter().filter(is_shared).collect();
+        on_shared.sort_unstable_by_key(|(_, subscription)| subscription.number);
+        for (id, _) in on_shared {
             if let Some(variant) = resolve(&id.1) {
                 covers.entry(Arc::as_ptr(variant)).or_insert_with(|| Arc::clone(id));
             }
         }
+        // Hits rely on the upstream subscription of their variant.
         let mut unmatched = Vec::new();
-        for bound in wanted {
+        for bound in to_match {
             match resolve(&bound) {
                 Some(variant) => {
                     let id = covers.entry(Arc::as_ptr(variant)).or_insert_with(|| shared(&bound)).clone();
@@ -247,6 +256,8 @@ impl Proxy {
         if unmatched.is_empty() {
             return;
         }
+        // The others: with equal values of the keys in constraints they have the same variant, so one
+        // pending upstream subscription is enough for them.
         let keys = name.keys.clone();
         let project = |parameters: &Parameters| parameters.project(|key| keys.contains(key));
         let mut pending: BTreeMap<_, _> =
@@ -255,33 +266,36 @@ impl Proxy {
         let until = name.first_response_overdue(self.config.coalesce);
         let until = until.filter(|_| keys.is_empty()).unwrap_or(Duration::MAX);
         for bound in unmatched {
-            let downstream = name.downstream.get_mut(&bound).expect("it is wanted");
+            let downstream =
+                name.downstream.get_mut(&bound).expect("the locator to match has a subscription");
             self.counts.requalified += u64::from(downstream.has_variant);
             let has_joined = downstream.joined.is_some();
             let own = shared(&bound);
-            // T35: whom another's answer brought nothing for asks by itself, at once with all who
-            // waited for it.
+            // T35: a locator for which another one's response brought nothing gets its own upstream
+            // subscription, at once with all others that waited for that response.
             let is_in_vain = downstream.joined.as_ref().and_then(|id| name.upstream.get(id));
             let is_in_vain = is_in_vain.is_some_and(|subscription| subscription.answer.is_some());
-            let is_asked = is_in_vain || name.upstream.contains_key(&own);
-            // While no keys are known, the first answer may be for all. Once they are, whose
-            // parameters agree on them get the same.
-            let joined = pending.get(&project(&bound)).filter(|_| !is_asked).cloned();
+            let subscribes_alone = is_in_vain || name.upstream.contains_key(&own);
+            // While no keys are known, the first response may match all locators. Once keys are
+            // known, locators with equal values of these keys get the same variant.
+            let joined = pending.get(&project(&bound)).filter(|_| !subscribes_alone).cloned();
             let has_waited = has_joined && until <= now && allowed > 0;
             match joined {
                 Some(id) if !has_waited => {
-                    // Who may not ask now may when those who do have waited.
+                    // A locator that may not subscribe now may do so when those that subscribed
+                    // have waited.
                     let again = if until > now { until } else { now + self.config.coalesce };
                     if until < Duration::MAX {
                         self.timers.insert((again, key.clone()));
                     }
-                    let downstream = name.downstream.get_mut(&bound).expect("it is wanted");
+                    let downstream =
+                        name.downstream.get_mut(&bound).expect("the locator to match has a subscription");
                     self.counts.joined += u64::from(downstream.joined.replace(Arc::clone(&id)).is_none());
                     self.rely(key, name, &bound, id, false);
                 }
                 joined => {
                     allowed -= usize::from(joined.is_some());
-                    if !is_asked {
+                    if !subscribes_alone {
                         pending.entry(project(&bound)).or_insert_with(|| Arc::clone(&own));
                     }
                     self.rely(key, name, &bound, own, false);
@@ -290,7 +304,8 @@ impl Proxy {
         }
     }
 
-    /// Has a want rely on a question, which is asked if it was not.
+    /// Makes a downstream subscription rely on an upstream subscription, and subscribes upstream if
+    /// needed.
     fn rely(
         &mut self,
         key: &Key,
@@ -299,7 +314,7 @@ impl Proxy {
         id: SubscriptionId,
         has_variant: bool,
     ) {
-        let downstream = name.downstream.get_mut(bound).expect("it is wanted");
+        let downstream = name.downstream.get_mut(bound).expect("the locator to match has a subscription");
         downstream.has_variant = has_variant;
         let number = downstream.number;
         if !name.upstream.contains_key(&id) {
@@ -312,34 +327,35 @@ impl Proxy {
             name.upstream.insert(Arc::clone(&id), subscription);
             self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1.clone() });
         }
-        let subscription = name.upstream.get_mut(&id).expect("it was asked above");
+        let subscription = name.upstream.get_mut(&id).expect("the subscription was inserted above");
         subscription.users += 1;
         if !has_variant {
             subscription.waiting.insert(number, bound.clone());
         }
-        // An audit ends all the same, and then is a question like others.
+        // An audit ends all the same. From then on it is an upstream subscription like others.
         if !subscription.is_audit
             && let Some(ends_at) = subscription.ends_at.take()
         {
             self.forget_idle(&(ends_at, key.clone(), id.clone()));
         }
-        name.downstream.get_mut(bound).expect("it is wanted").relies_on = Some(id);
+        name.downstream.get_mut(bound).expect("the locator to match has a subscription").relies_on = Some(id);
     }
 
-    /// Has the cache say of each want what its own question was answered.
+    /// Sets the status of each locator in the cache, from the response to its own upstream
+    /// subscription.
     fn report(
         &mut self,
         key: &Key,
         name: &mut Name,
-        reviewed: Vec<(Parameters, bool)>,
+        matched: Vec<(Parameters, bool)>,
         transaction: &mut Transaction,
     ) {
-        for (bound, is_asked) in reviewed {
+        for (bound, is_subscribed) in matched {
             let Some(downstream) = name.downstream.get(&bound) else { continue };
-            let is_refused = is_asked && !downstream.has_variant && downstream.relies_on.is_none();
+            let is_refused = is_subscribed && !downstream.has_variant && downstream.relies_on.is_none();
             let answer = match &downstream.relies_on {
-                _ if !is_asked || downstream.has_variant => None,
-                // T35: what is absent for one locator is so for no other.
+                _ if !is_subscribed || downstream.has_variant => None,
+                // T35: absence for one locator says nothing about other locators.
                 Some(id) if *id == self.own_subscription(key, name.is_unshared, &bound) => {
                     let answer = name.upstream.get(id).and_then(|subscription| subscription.answer.clone());
                     answer.or_else(|| self.refusal(&id.0, &key.0))
@@ -347,7 +363,9 @@ impl Proxy {
                 Some(_) => None,
                 None => Some(LocatorStatus::Failed {
                     code: Code::RESOURCE_EXHAUSTED,
-                    message: "too many parameter sets of this name are asked for".into(),
+                    message: "the proxy has the highest number of upstream subscriptions that it allows for this name; it still \
+                              serves cached variants"
+                        .into(),
                 }),
             };
             if answer != downstream.reported {
@@ -356,14 +374,14 @@ impl Proxy {
                 transaction.set_status(key.0.clone(), locator, answer.clone());
             }
             match name.downstream.get_mut(&bound) {
-                Some(downstream) if is_asked => downstream.reported = answer,
+                Some(downstream) if is_subscribed => downstream.reported = answer,
                 _ => drop(name.downstream.remove(&bound)),
             }
         }
     }
 }
 
-/// How long an upstream has to say that it does not agree.
+/// How long an upstream has to send another variant during an audit.
 const AUDIT_TIME: Duration = Duration::from_secs(5);
 
 fn shared(bound: &Parameters) -> SubscriptionId {

@@ -1,4 +1,4 @@
-//! On which stream upstream a question goes.
+//! The stream that an upstream subscription uses.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::constraint::Constraints;
 use crate::name::TypeUrl;
 use crate::parameters::Parameters;
 
-/// One client of the upstreams: each has streams of its own.
+/// One client of the upstreams. Each route has a client with streams of its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Route {
-    /// Everything that can be told apart by locators and constraints.
+    /// For all that locators and constraints distinguish.
     Shared,
-    /// To servers without TP2: for clients whose parameters are these, as far as the declared keys
-    /// go. The node of its streams has to say them.
+    /// For servers without TP2, and for clients with these values of the declared keys. The node of
+    /// its streams has these values.
     Node(Parameters),
-    /// What is only for exactly these parameters (T43c): two of its locators could not be told
-    /// apart on one stream.
+    /// For resources of exactly these parameters (T43c). On one stream, two locators of such a
+    /// resource could not be distinguished.
     Alone(Parameters),
-    /// A type that ends the main stream, on one of its own.
+    /// For a type that ends the main stream: a side stream with this type alone.
     SideStream {
-        /// Of the main stream: its [node](Self::Node), or none for the shared one.
+        /// The [node](Self::Node) of the main stream; `None` for the shared stream.
         of: Option<Parameters>,
         /// The type.
         type_url: TypeUrl,
@@ -30,7 +30,7 @@ pub enum Route {
 }
 
 impl Route {
-    /// What a client for this route is told about the cache.
+    /// The cache that a client of this route fills, and the constraints that it adds.
     #[must_use]
     pub fn relay(&self, cache: &Arc<Cache>, kind: &UpstreamKind) -> Relay {
         let stamp = match (self, kind) {
@@ -47,7 +47,7 @@ impl Route {
         Relay { cache: Arc::clone(cache), stamp }
     }
 
-    /// What the nodes of its streams have to say, to servers that know their clients by that.
+    /// The parameters that the nodes of its streams have, for servers that select by node.
     #[must_use]
     pub fn node(&self) -> Option<&Parameters> {
         match self {
@@ -56,12 +56,12 @@ impl Route {
         }
     }
 
-    /// The route whose stream everything of the same kind shares.
+    /// The route of the main stream.
     pub(super) fn main(&self) -> Self {
         self.node().map_or(Self::Shared, |parameters| Self::Node(parameters.clone()))
     }
 
-    /// The route of a type that the main stream cannot be asked for.
+    /// The route of the side stream of a type.
     pub(super) fn side_stream(&self, type_url: &TypeUrl) -> Self {
         Self::SideStream { of: self.node().cloned(), type_url: type_url.clone() }
     }

@@ -1,5 +1,5 @@
-//! Wildcards and globs as a file keeps them, so that the next life can tell a whole set from part
-//! of one.
+//! Wildcards and globs in a file, so that after a restart the proxy can distinguish a complete set
+//! from a part of one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,20 +10,20 @@ use crate::resource::VariantId;
 use crate::subscription::WILDCARD;
 use crate::xdstp::glob_of;
 
-/// A wildcard or glob, with the parameters that its members are for.
+/// A wildcard or glob, with the parameters of its subscription.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SetId {
     /// The type of its members.
     pub type_url: TypeUrl,
     /// `*`, or a glob.
     pub name: ResourceName,
-    /// What it is asked for with.
+    /// The parameters of the subscription.
     pub parameters: Parameters,
 }
 
 impl SetId {
-    /// Whether a variant would be a member. A wildcard covers names of all authorities: a proof
-    /// over too many records can only fail too often.
+    /// Whether a variant is a member. A wildcard covers names of all authorities: a proof with too
+    /// many records can only fail more often.
     #[must_use]
     pub fn covers(&self, id: &VariantId) -> bool {
         self.type_url == id.type_url
@@ -32,15 +32,15 @@ impl SetId {
     }
 }
 
-/// What became of a wildcard or glob, for the file for the next start.
+/// A change of a wildcard or glob, for the file for the next start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetChange {
-    /// All its members are there, and changes of them are heard of.
+    /// All its members are in the cache, and the proxy receives their changes.
     Complete(SetId),
-    /// Changes of its members are not heard of any more.
+    /// The proxy does not receive changes of its members any more.
     Left(SetId),
-    /// Some member is not among what may be kept (T43c), whatever the parameters: nothing proves
-    /// such a set.
+    /// A member must not be kept, or came without constraints (T43c), whatever the parameters: the
+    /// file cannot prove such a set.
     Unkept {
         /// The type.
         type_url: TypeUrl,
@@ -49,11 +49,11 @@ pub enum SetChange {
     },
 }
 
-/// Sets that were whole in an earlier life, until each is asked for.
+/// Sets that were complete before the restart, until each has its first subscription.
 #[derive(Debug, Default)]
 pub(super) struct RestoredSets {
     sets: BTreeSet<SetId>,
-    /// What was restored of their types.
+    /// The restored variants of their types.
     members: BTreeMap<TypeUrl, Vec<VariantId>>,
 }
 
@@ -75,8 +75,9 @@ impl RestoredSets {
         self.sets.is_empty()
     }
 
-    /// Takes a set, once; whether all that was restored of it is still there. Since the start the
-    /// answer to another question, its end or a TTL may have taken a member away.
+    /// Takes a set out, once. Returns whether all its restored members are still in the cache:
+    /// since the start, the response to another subscription, the end of one, or a TTL may have
+    /// removed a member.
     pub(super) fn take(&mut self, id: &SetId, snapshot: &Snapshot) -> bool {
         if !self.sets.remove(id) {
             return false;

@@ -273,7 +273,7 @@ impl Proxy {
     fn reroute(&mut self, type_url: &TypeUrl) -> Vec<Key> {
         let keys = self.keys_of(type_url);
         for key in &keys {
-            self.names.get_mut(key).expect("it is one of them").is_stale = true;
+            self.names.get_mut(key).expect("the name is one of the keys").is_stale = true;
         }
         keys
     }
@@ -418,7 +418,9 @@ impl Proxy {
                     transaction.remove(id);
                 }
             }
-            self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
+            self.cache
+                .commit(transaction)
+                .expect("a transaction that removes variants leaves no two that overlap");
             self.upstreams.remove(&aside);
             self.unneeded.push(aside);
         }

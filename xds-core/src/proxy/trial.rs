@@ -141,7 +141,9 @@ impl Proxy {
             // waits for its answer.
             let mut transaction = Transaction::new();
             removed.into_iter().for_each(|id| transaction.remove(id.clone()));
-            self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
+            self.cache
+                .commit(transaction)
+                .expect("a transaction that removes variants leaves no two that overlap");
         }
     }
 }
