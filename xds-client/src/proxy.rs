@@ -214,12 +214,12 @@ impl Proxy {
             let servers = client.servers();
             let state = self.shared.lock();
             let now = self.shared.start.elapsed();
-            let heard_at = state.machine.heard_at(&route);
+            let last_response_at = state.machine.last_response_at(&route);
             let health = state.machine.health(&route).map(health::Health::states);
             let types = health.into_iter().flatten();
             Upstream {
                 types: types.map(|(type_url, state)| (type_url.clone(), state.clone())).collect(),
-                silent_for: heard_at.map(|at| now.saturating_sub(at)),
+                silent_for: last_response_at.map(|at| now.saturating_sub(at)),
                 servers,
                 route,
             }

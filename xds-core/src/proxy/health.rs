@@ -1,9 +1,9 @@
-//! How each type stands with one upstream, generation by generation.
+//! The state of each type in one upstream, generation by generation.
 //!
-//! Every stream to the upstream begins a [`Generation`]. It is told once, by an [`Init`], when each
-//! requested type has its first response, is rejected, or was silent for the resource timeout; from
-//! then on each change is told by itself. A type that the upstream does not serve never keeps the
-//! others from that.
+//! Every main stream to the upstream begins a [`Generation`]. When each requested type has its
+//! first response, is rejected, or has had no response for the resource timeout, the generation is
+//! reported once, by an [`Init`]. From then on each change is reported by itself. A type that the
+//! upstream does not serve never delays the others.
 //!
 //! ```text
 //!                on_response                     on_open
@@ -16,22 +16,23 @@
 //!  on_probe (isolated)
 //! ```
 //!
-//! xDS has no message for a type that is not served. There are two ways to learn of it:
+//! xDS has no message for a type that is not served. There are two ways to find out:
 //!
-//! - *Answered*: the upstream says UNIMPLEMENTED for the type alone, by an error in a response or
-//!   as the end of the RPC that only this type has ([`Health::on_rejected`]). Nothing else suffers,
-//!   so the next stream asks again.
-//! - *Isolated*: the main stream ends whenever the type is asked. The next streams ask what
-//!   answered and a part of what did not, until one type alone brings the end: with n types and one
-//!   culprit after at most log2(n) + 1 reconnects. It stays away from the main stream until a
-//!   [probe](Health::probe_at) on a stream of its own succeeds, and comes back then at once: the
-//!   next outage, which would bring a new generation, may be months away.
+//! - *Answered*: the upstream sends UNIMPLEMENTED for the type alone, as an error in a response or
+//!   as the end of the RPC that only this type has ([`Health::on_rejected`]). No other type is
+//!   affected, so the next stream subscribes again.
+//! - *Isolated*: the main stream ends whenever it subscribes to the type. The next streams
+//!   subscribe to the types that had a response and to a part of the others, until one type alone
+//!   ends the stream: with n types and one culprit after at most log2(n) + 1 reconnects. The main
+//!   stream does not subscribe to this type until a [probe](Health::probe_at) on a stream of its
+//!   own succeeds. Then it does so at once: the next outage, which would begin a new generation,
+//!   may be months away.
 //!
-//! Silence is never a rejection: a silent type is *pending*, and what is known of it from before
-//! stays in use.
+//! A missing response is never a rejection: after the timeout the type is *pending*, and its
+//! resources from before stay in use.
 //!
-//! Deliberately not here: streams, requests, resources, and who wants a type; a type is requested
-//! or it is not.
+//! Deliberately not here: streams, requests, resources, and the clients that need a type. A type is
+//! requested or it is not.
 //!
 //! ```
 //! use std::time::Duration;
@@ -57,8 +58,8 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `sync_state` | the words: generation, status, the state of a type, [`Init`] |
-//! | `culprit_search` | which of the types that did not answer ends the stream |
+//! | `sync_state` | generation, status, the state of a type, [`Init`] |
+//! | `culprit_search` | which of the types without a response ends the stream |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -78,17 +79,17 @@ mod sync_state;
 #[cfg(test)]
 mod tests;
 
-/// The types that are asked of one upstream, and how each stands.
+/// The requested types of one upstream, each with its state.
 ///
-/// The caller tells what becomes of the main stream, hands what comes back to those it concerns,
-/// and asks for [`to_subscribe`](Self::to_subscribe) types what [`may_subscribe`](Self::may_subscribe) allows. Each call
-/// costs O(types).
+/// The caller reports the events of the main stream, passes on the events that come back, and
+/// subscribes to the types of [`to_subscribe`](Self::to_subscribe), as
+/// [`may_subscribe`](Self::may_subscribe) allows. Each call costs O(types).
 #[derive(Debug)]
 pub struct Health {
     resource_timeout: Duration,
-    /// Of the newest stream.
+    /// The generation of the newest stream.
     generation: Generation,
-    /// The newest generation whose [`Init`] was given.
+    /// The newest generation whose [`Init`] was returned.
     init_given: Generation,
     phase: StreamPhase,
     types: BTreeMap<TypeUrl, RequestedType>,
@@ -97,32 +98,32 @@ pub struct Health {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamPhase {
-    /// The next stream may be to another server than the one before, or a newer one.
+    /// No stream is open. The next one may lead to another server than before, or to a newer one.
     Away,
-    /// A type ended the stream; the next one leads to the same server.
+    /// A type ended the stream. The next stream leads to the same server.
     Searching,
-    /// The main stream stands.
+    /// The main stream is open.
     Open,
 }
 
-/// What is known of one requested type.
+/// One requested type.
 #[derive(Debug)]
 struct RequestedType {
     state: SyncState,
-    /// Whether the present stream was asked for it.
+    /// Whether the present stream subscribed to it.
     is_subscribed: bool,
-    /// When silence becomes [pending](Init::pending); `None` while nothing is waited for, or
-    /// nothing any more.
+    /// When the type becomes [pending](Init::pending) without a response; `None` if no response is
+    /// awaited.
     deadline: Option<Duration>,
     /// When to probe it; `None` unless it is isolated.
     probe_at: Option<Duration>,
-    /// How often in a row it was isolated, or a probe failed.
+    /// How many times in a row it was isolated, or its probe failed.
     failures: u32,
 }
 
 impl Health {
-    /// Of an upstream of which nothing is requested yet. A type that is silent for
-    /// `resource_timeout` is pending.
+    /// An upstream without requested types. A type without a response for `resource_timeout` is
+    /// pending.
     #[must_use]
     pub fn new(resource_timeout: Duration) -> Self {
         Self {
@@ -135,8 +136,8 @@ impl Health {
         }
     }
 
-    /// Somebody wants a type; saying so again changes nothing. While a search goes on it waits for
-    /// the result, so that no end of the stream is laid to another type.
+    /// Requests a type; repeating it changes nothing. During a search the type waits for the
+    /// result, so that no end of the stream is attributed to the wrong type.
     pub fn request(&mut self, now: Duration, type_url: &TypeUrl) {
         if self.types.contains_key(type_url) {
             return;
@@ -155,15 +156,15 @@ impl Health {
         self.types.insert(type_url.clone(), requested);
     }
 
-    /// Nobody wants a type any more. It is forgotten, its rejection too.
+    /// A type is not needed any more. It is forgotten, with its rejection.
     pub fn release(&mut self, type_url: &TypeUrl) -> Vec<Event> {
         self.types.remove(type_url);
         self.search.clear(type_url);
         self.events(None)
     }
 
-    /// The main stream stands, so that requests can go out: a new generation begins. What the one
-    /// before learnt is probed again, isolated types by themselves.
+    /// The main stream opened: a new generation begins. Types that were rejected before are tried
+    /// again, isolated types by a probe.
     pub fn on_open(&mut self, now: Duration) -> Vec<Event> {
         let is_new_server = self.phase != StreamPhase::Searching;
         self.phase = StreamPhase::Open;
@@ -186,12 +187,12 @@ impl Health {
         self.events(None)
     }
 
-    /// The main stream was asked for a type that it [may](Self::may_subscribe) be asked for: the time of
-    /// its silence begins.
+    /// The main stream subscribed to a type, as [allowed](Self::may_subscribe): the timeout of its
+    /// response starts.
     pub fn on_subscribe(&mut self, now: Duration, type_url: &TypeUrl) {
         debug_assert!(
             self.is_open() && self.may_subscribe(type_url),
-            "{type_url} was asked though it may not be"
+            "the stream subscribed to {type_url}, which it may not"
         );
         let timeout = self.resource_timeout;
         let Some(requested) = self.types.get_mut(type_url).filter(|requested| !requested.is_subscribed)
@@ -209,7 +210,7 @@ impl Health {
         self.on_answer(type_url, SyncState::Synced(self.generation))
     }
 
-    /// The upstream answered that it does not serve a type: UNIMPLEMENTED in a `resource_errors`,
+    /// The upstream answered that it does not serve a type: by UNIMPLEMENTED in `resource_errors`,
     /// or as the end of the RPC of this type alone. Of several such answers on one stream the first
     /// one stays.
     pub fn on_rejected(&mut self, type_url: &TypeUrl, status: Status) -> Vec<Event> {
@@ -219,7 +220,7 @@ impl Health {
     fn on_answer(&mut self, type_url: &TypeUrl, state: SyncState) -> Vec<Event> {
         let is_open = self.is_open();
         let requested = self.types.get_mut(type_url);
-        // An isolated type was not asked on this stream; what is said of it is on its way from
+        // The main stream did not subscribe to an isolated type; this response comes from
         // elsewhere.
         let Some(requested) = requested.filter(|requested| is_open && requested.probe_at.is_none()) else {
             return Vec::new();
@@ -236,9 +237,9 @@ impl Health {
         self.events(Some(type_url))
     }
 
-    /// The main stream ended, with the status if the server gave one, or could not be opened. After
-    /// a status by which servers refuse a type, those that were asked and did not answer are
-    /// suspects; after any other one nobody is.
+    /// The main stream ended, with the status if the server sent one, or could not be opened. After
+    /// a status that servers use to refuse a type, the types that the stream subscribed to without
+    /// a response are suspects. After any other status no type is.
     pub fn on_end(&mut self, now: Duration, status: Option<Status>) -> Vec<Event> {
         self.phase = StreamPhase::Away;
         let unanswered = self.unanswered();
@@ -257,8 +258,8 @@ impl Health {
         self.events(Some(&type_url))
     }
 
-    /// The types that may have ended the stream: those that were asked and did not answer. Those
-    /// that were silent for long only if there is no other.
+    /// The types that may have ended the stream: those that it subscribed to and that had no
+    /// response. Types whose timeout has passed count only if there is no other.
     fn unanswered(&self) -> BTreeSet<TypeUrl> {
         let is_open = |requested: &RequestedType| {
             requested.is_subscribed && matches!(requested.state, SyncState::Requested | SyncState::Stale(_))
@@ -270,14 +271,14 @@ impl Health {
         suspects.into_keys().cloned().collect()
     }
 
-    /// When to call [`on_timeout`](Self::on_timeout). Probes have their own time.
+    /// When to call [`on_timeout`](Self::on_timeout). Probes have times of their own.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         self.types.values().filter_map(|requested| requested.deadline).min()
     }
 
-    /// Does what is due: types that were silent for too long are pending. The stream outlived their
-    /// being asked, so they are no suspects either.
+    /// Handles the timers that are due: types without a response for too long are pending. The
+    /// stream outlived its subscription to them, so they are no suspects either.
     pub fn on_timeout(&mut self, now: Duration) -> Vec<Event> {
         for (type_url, requested) in &mut self.types {
             if requested.deadline.is_some_and(|deadline| deadline <= now) {
@@ -290,8 +291,8 @@ impl Health {
         self.events(None)
     }
 
-    /// Whether the main stream may be asked for a type, now or when it opens. Not a rejected type,
-    /// and not one that has to wait until it is known which other type ends the stream.
+    /// Whether the main stream may subscribe to a type, now or when it opens. Not to a rejected
+    /// type, and not to one that has to wait for the end of a search.
     #[must_use]
     pub fn may_subscribe(&self, type_url: &TypeUrl) -> bool {
         let may = |requested: &RequestedType| match requested.state {
@@ -303,33 +304,33 @@ impl Health {
         self.types.get(type_url).is_some_and(may)
     }
 
-    /// The types that may be asked and were not yet asked on this stream, in order. There may be
-    /// more after each event.
+    /// The types that this stream may subscribe to and has not subscribed to yet, in order. There
+    /// may be more after each event.
     pub fn to_subscribe(&self) -> impl Iterator<Item = &TypeUrl> {
         let to_subscribe =
             self.types.iter().filter(|(_, requested)| self.is_open() && !requested.is_subscribed);
         to_subscribe.map(|(type_url, _)| type_url).filter(|type_url| self.may_subscribe(type_url))
     }
 
-    /// When to ask for an isolated type alone, on a stream of its own; `None` for every other type.
+    /// When to subscribe to an isolated type on a stream of its own; `None` for every other type.
     ///
-    /// After 30 s, then twice as long each time up to 10 min; at once when the main stream comes
-    /// back after a loss that had another cause, as the server may be a newer one.
+    /// After 30 s, then twice as long each time up to 10 min; at once when the main stream opens
+    /// after it ended for another reason, because the server may be a newer one.
     #[must_use]
     pub fn probe_at(&self, type_url: &TypeUrl) -> Option<Duration> {
         self.types.get(type_url)?.probe_at
     }
 
-    /// When a probe may show something, sooner or later than planned.
+    /// Moves the next probe to the time when it can prove something.
     pub fn probe_next(&mut self, type_url: &TypeUrl, at: Duration) {
         if let Some(probe_at) = self.types.get_mut(type_url).and_then(|of| of.probe_at.as_mut()) {
             *probe_at = at;
         }
     }
 
-    /// What became of a probe: `Ok` when its stream was answered or stood for the resource timeout.
-    /// The type may then be asked on the main stream again, at once. An error leaves it isolated,
-    /// with its original status.
+    /// The result of a probe: `Ok` when its stream had a response, or was open for the resource
+    /// timeout. The main stream may then subscribe to the type at once. After an error the type
+    /// stays isolated, with its original status.
     pub fn on_probe(&mut self, now: Duration, type_url: &TypeUrl, outcome: Result<(), Status>) -> Vec<Event> {
         let deadline = self.is_open().then(|| now + self.resource_timeout);
         let requested = self.types.get_mut(type_url).filter(|requested| requested.probe_at.is_some());
@@ -353,20 +354,20 @@ impl Health {
         self.generation
     }
 
-    /// Whether the [`Init`] of the newest generation was given. Until then it is built, aside of
-    /// the one before.
+    /// Whether the [`Init`] of the newest generation was returned. Until then the new generation is
+    /// built beside the one before.
     #[must_use]
     pub fn is_init(&self) -> bool {
         self.generation > Generation::ZERO && self.init_given == self.generation
     }
 
-    /// How a type stands; `None` unless it is requested.
+    /// The state of a type; `None` unless it is requested.
     #[must_use]
     pub fn state(&self, type_url: &TypeUrl) -> Option<&SyncState> {
         self.types.get(type_url).map(|requested| &requested.state)
     }
 
-    /// Every requested type in order, with how it stands.
+    /// Every requested type in order, with its state.
     pub fn states(&self) -> impl Iterator<Item = (&TypeUrl, &SyncState)> {
         self.types.iter().map(|(type_url, requested)| (type_url, &requested.state))
     }
@@ -375,7 +376,7 @@ impl Health {
         self.phase == StreamPhase::Open
     }
 
-    /// Ends a transition: what there is to tell when a type changed, or none.
+    /// Ends a transition: the events for the caller after one type changed, or none.
     fn events(&mut self, changed: Option<&TypeUrl>) -> Vec<Event> {
         self.assert_invariants();
         if self.is_init() {
@@ -393,11 +394,11 @@ impl Health {
         vec![Event::Init(Init::new(self.generation, self.states()))]
     }
 
-    /// Whether each type answered, is rejected or was silent for long. Without any there is nothing
-    /// to tell.
+    /// Whether each type had a response, is rejected or is pending. Without any type there is
+    /// nothing to report.
     fn is_decided(&self) -> bool {
         let is_decided = |requested: &RequestedType| match requested.state {
-            // With nothing left to ask there may never be a stream again.
+            // Without a type to subscribe to there may never be a stream again.
             SyncState::Rejected(..) => self.is_open() || requested.probe_at.is_some(),
             SyncState::Synced(_) => self.is_open(),
             SyncState::Requested | SyncState::Stale(_) => self.is_open() && requested.deadline.is_none(),
@@ -409,8 +410,8 @@ impl Health {
         debug_assert!(self.init_given <= self.generation);
         for (type_url, requested) in &self.types {
             let is_of_now = match requested.state {
-                // A type is never both confirmed and rejected: it has one state, which is of this
-                // generation.
+                // A type is never both confirmed and rejected: it has one state, and the state is
+                // of this generation.
                 SyncState::Synced(generation) | SyncState::Rejected(generation, _) => {
                     generation == self.generation
                 }
@@ -419,9 +420,9 @@ impl Health {
             };
             debug_assert!(is_of_now, "{type_url} is {:?} in {}", requested.state, self.generation);
             let is_rejected = matches!(requested.state, SyncState::Rejected(..));
-            debug_assert!(is_rejected || requested.probe_at.is_none(), "only what is rejected is isolated");
-            debug_assert!(!is_rejected || !self.search.has(type_url), "what is rejected is no suspect");
-            debug_assert!(self.is_open() || !requested.is_subscribed, "only a stream is asked");
+            debug_assert!(is_rejected || requested.probe_at.is_none(), "only rejected types are isolated");
+            debug_assert!(!is_rejected || !self.search.has(type_url), "a rejected type is no suspect");
+            debug_assert!(self.is_open() || !requested.is_subscribed, "only an open stream subscribes");
             debug_assert!(self.is_open() || requested.deadline.is_none(), "timers run only on a stream");
         }
         debug_assert!(self.search.types().all(|type_url| self.types.contains_key(type_url)));

@@ -1,4 +1,4 @@
-//! Orders to the clients of upstreams, and what becomes of them.
+//! Orders to the clients of upstreams, and the effects of their events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::resource::VariantId;
 use crate::subscription::{WILDCARD, is_set};
 use crate::xdstp::glob_of;
 
-/// One client, as far as it is known here.
+/// What the proxy knows of one client.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamClient {
     orders: Vec<Order>,
     watches: BTreeMap<WatchId, (Key, Parameters)>,
-    /// One of its servers can be asked.
+    /// It is connected to one of its servers.
     is_connected: bool,
     pub(super) state: StreamState,
-    /// What is asked here is asked elsewhere by now.
+    /// Its side stream is not needed any more: the main stream has these subscriptions now.
     pub(super) is_retiring: bool,
-    /// Nothing that it brought is left in the cache.
+    /// Nothing that it put into the cache is left there.
     is_idle: bool,
 }
 
-/// What a client is to do.
+/// An order to a client.
 #[derive(Debug)]
 pub(super) enum Order {
     Watch {
         key: Key,
         parameters: Parameters,
     },
-    /// `None`: the order to watch it was not carried out yet.
+    /// `None`: the order to watch was not applied yet.
     Unwatch {
         watch: Option<WatchId>,
     },
@@ -57,8 +57,8 @@ impl Proxy {
         }
     }
 
-    /// The clients that there are orders for. One that is not there yet is to be made, for the
-    /// [relay](Route::relay) of its route.
+    /// The routes whose clients have orders. If a route has no client yet, the caller makes one,
+    /// for the [relay](Route::relay) of the route.
     #[must_use]
     pub fn routes_with_orders(&self) -> Vec<Route> {
         let is_due = |upstream: &UpstreamClient| !upstream.orders.is_empty() || upstream.state.is_changed();
@@ -66,15 +66,16 @@ impl Proxy {
         ordered.map(|(route, _)| route.clone()).collect()
     }
 
-    /// What is asked of it is asked elsewhere by now; it goes when that is answered.
+    /// The main stream has the subscriptions of this side stream now. The client goes when the main
+    /// stream has a response.
     pub(super) fn retire(&mut self, route: &Route) {
         if let Some(upstream) = self.upstreams.get_mut(route) {
             upstream.is_retiring = true;
         }
     }
 
-    /// Clients that are not needed any more, each told once: when it said that it took back from
-    /// the cache what it brought.
+    /// The routes whose clients are not needed any more, each returned once. A client is not needed
+    /// when it has no subscriptions and nothing of it is left in the cache.
     pub fn take_unneeded(&mut self) -> Vec<Route> {
         let is_unneeded = |(route, upstream): &(&Route, &UpstreamClient)| {
             let is_unused =
@@ -90,8 +91,8 @@ impl Proxy {
         unneeded
     }
 
-    /// Has a client do what it was ordered. T43b: what is to be watched comes first, so nothing
-    /// that is shared goes in between, and its server is told of both at once.
+    /// Applies the orders for a client. T43b: it watches before it unwatches, so no shared variant
+    /// goes in between, and the server gets both in one request.
     pub fn apply_orders(&mut self, now: Duration, route: &Route, client: &mut Client) {
         while let Some(upstream) =
             self.upstreams.get_mut(route).filter(|upstream| !upstream.orders.is_empty())
@@ -130,8 +131,8 @@ impl Proxy {
         self.retire_side_streams(route, client);
     }
 
-    /// Whether a question took the place of the one whose watch ends, in the same batch: then it
-    /// has the same.
+    /// Whether another subscription has the same watch now, because it replaced the one that ends
+    /// in the same batch.
     fn is_renewed(&self, route: &Route, watch: WatchId) -> bool {
         let watched = self.upstreams.get(route).and_then(|upstream| upstream.watches.get(&watch));
         let Some((key, parameters)) = watched else { return false };
@@ -140,8 +141,8 @@ impl Proxy {
         subscription.is_some_and(|subscription| subscription.watch == Some(watch))
     }
 
-    /// Asks a question, unless nobody wants to know any more; whether something is known of it at
-    /// once.
+    /// Watches for an upstream subscription, unless it has ended. Returns whether something is
+    /// known of it at once.
     fn watch(
         &mut self,
         now: Duration,
@@ -165,7 +166,7 @@ impl Proxy {
                 subscription.sent_at = upstream.is_connected.then_some(now);
                 subscription.read_answer(watch, client);
                 is_new = true;
-                // Once: when this question ends its members go.
+                // Restored sets are used once: when this subscription ends, the members go.
                 let is_restored = !self.restored.is_empty()
                     && is_set(key.1.as_str())
                     && self.restored.take(&set_id(key, parameters), &self.cache.snapshot());
@@ -183,7 +184,7 @@ impl Proxy {
         if is_known {
             name.match_waiting(&id);
         } else if upstream.is_connected && name.downstream.len() > name.upstream.len() {
-            // Others wait for its answer, and not for ever.
+            // Other locators wait for its response, but not for ever.
             self.timers.insert((now + self.config.coalesce, key.clone()));
         }
         if is_new {
@@ -192,8 +193,8 @@ impl Proxy {
         is_known
     }
 
-    /// What became of the watches of a client. To be told after each event of it, also after those
-    /// that have no outcome.
+    /// Takes the effects of an event on the watches of a client. To be called after each event of
+    /// the client, also after events without effects.
     pub fn on_effects(&mut self, now: Duration, route: &Route, client: &Client, effects: &Effects) {
         let mut touched = self.follow_streams(now, route, client);
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
@@ -262,7 +263,8 @@ impl Proxy {
         }
         self.end_concluded_trial(client);
         for key in std::mem::take(&mut self.taken_back) {
-            // Who asked while it was tried found something that is there no longer.
+            // A client that subscribed during the trial matched a variant that is not in the cache
+            // any more.
             if let Some(name) = self.names.get_mut(&key) {
                 name.is_stale = true;
                 touched.insert(key);
@@ -271,7 +273,8 @@ impl Proxy {
         self.match_names(now, touched);
     }
 
-    /// T43c: what came without saying whom it is for is asked for again, by each locator alone.
+    /// T43c: a resource came without constraints. Each locator gets an upstream subscription and a
+    /// stream of its own.
     fn stop_sharing(&mut self, key: &Key, touched: &mut BTreeSet<Key>) {
         if let Some(name) = self.names.get_mut(key).filter(|name| !name.is_unshared) {
             (name.is_unshared, name.is_stale) = (true, true);
@@ -284,9 +287,9 @@ impl Proxy {
         }
     }
 
-    /// Takes wildcards and globs that were whole in an earlier life, and all that was restored: of
-    /// each set that is all there is until an upstream says something else, unless some of it is
-    /// gone when the set is first asked for.
+    /// Takes the wildcards and globs that were complete before the restart, and all restored
+    /// variants. Until an upstream responds, these are all members of each set, unless one of them
+    /// is missing when the set gets its first subscription.
     pub fn restore_sets(
         &mut self,
         sets: impl IntoIterator<Item = SetId>,
@@ -297,7 +300,7 @@ impl Proxy {
 }
 
 impl UpstreamSubscription {
-    /// Takes what a client knows.
+    /// Takes the response that the client has for it.
     fn read_answer(&mut self, watch: WatchId, client: &Client) {
         self.is_answered = client.is_answered(watch);
         if self.is_answered {

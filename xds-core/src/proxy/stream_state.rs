@@ -1,12 +1,13 @@
-//! How each upstream stands, type by type: which types its stream is asked for, and which go on a
-//! stream of their own.
+//! The streams of each upstream, type by type: which types its main stream subscribes to, and which
+//! types have a stream of their own.
 //!
-//! The stream of a route is its main stream; [`Health`] says what of it can be asked. A type that
-//! ends it is asked for on a stream [aside](Route::SideStream), by each locator, and nothing of it is
-//! kept: what the upstream serves there passes through, and when that stream ends, too, clients are
-//! told its status (G4). When the upstream is replaced by one that knows the type, the main stream
-//! is asked again, and what came aside stays until that is answered: no client is sent anything
-//! twice.
+//! The stream of a route is its main stream; [`Health`] decides which types it may subscribe to.
+//! When a type ends the main stream, the proxy subscribes to it on a [side
+//! stream](Route::SideStream), once for each locator. Resources of a side stream pass through to
+//! clients and are not kept. If the side stream ends too, clients get its status (G4). When another
+//! server replaces the upstream and may know the type, the main stream subscribes to the type
+//! again. Resources of the side stream stay until the main stream has its responses, so no client
+//! is sent a resource twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,25 +26,25 @@ use crate::variants::Variants;
 /// The streams of one route.
 #[derive(Debug, Default)]
 pub(super) struct StreamState {
-    /// Of a main stream; none of what goes aside or alone.
+    /// The health of a main stream; `None` for other streams.
     health: Option<Health>,
-    /// The server whose stream stands, and which stream of it.
+    /// The server of the open stream, and the number of this stream.
     stream: Option<(usize, u64)>,
-    /// Since when.
+    /// When it was opened.
     opened_at: Duration,
-    /// How many things are watched of each type.
+    /// How many subscriptions each type has.
     types: BTreeMap<TypeUrl, usize>,
-    /// Which types may be asked for may have changed.
+    /// The types to subscribe to may have changed.
     is_changed: bool,
-    /// Why the last stream ended, as long as there is no other.
+    /// The status of the last stream, until another stream has a response.
     ended: Option<Status>,
-    /// When a response came last.
-    heard_at: Option<Duration>,
-    /// Of a route aside: its stream is one of the service of the type, which says nothing of the
-    /// main stream.
+    /// When the last response came.
+    last_response_at: Option<Duration>,
+    /// Only for a side stream: it uses the service of its type, which says nothing about the main
+    /// stream.
     is_own_service: bool,
-    /// Of a route aside: the first stream that was answered or refused. A later one may lead to
-    /// another server.
+    /// Only for a side stream: the first stream that had a response or was refused. A later stream
+    /// may lead to another server.
     first_stream: Option<u64>,
 }
 
@@ -57,7 +58,8 @@ impl StreamState {
         self.is_changed
     }
 
-    /// When a stream that is being made, or was made a short while ago, may show something.
+    /// When a stream can prove that the upstream serves the type: a stream that is being made, or
+    /// was opened a short while ago.
     fn proof_at(&self, now: Duration, timeout: Duration) -> Option<Duration> {
         match (self.stream, self.first_stream) {
             (None, _) => Some(now + timeout),
@@ -68,8 +70,8 @@ impl StreamState {
         }
     }
 
-    /// Whether a stream stands that was made after the one that answered first, and long enough. In
-    /// delta there may be nothing to say (D21).
+    /// Whether the open stream is newer than the first one that had a response, and has been open
+    /// for the timeout. In delta the upstream may have nothing to send (D21).
     fn has_outlived_timeout(&self, now: Duration, timeout: Duration) -> bool {
         let is_new = self.stream.zip(self.first_stream).is_some_and(|((_, stream), first)| stream > first);
         is_new && !self.is_own_service && self.opened_at + timeout <= now
@@ -77,26 +79,26 @@ impl StreamState {
 }
 
 impl Proxy {
-    /// How the types of a main stream stand; `None` where nothing was asked by this route.
+    /// The states of the types of a main stream; `None` for a route without subscriptions.
     #[must_use]
     pub fn health(&self, route: &Route) -> Option<&Health> {
         self.upstreams.get(route)?.state.health.as_ref()
     }
 
-    /// When a response came last by a route; what is at hand is as old as that, where no stream
-    /// stands.
+    /// When the last response of a route came. Without an open stream, the cached resources are as
+    /// old as this.
     #[must_use]
-    pub fn heard_at(&self, route: &Route) -> Option<Duration> {
-        self.upstreams.get(route)?.state.heard_at
+    pub fn last_response_at(&self, route: &Route) -> Option<Duration> {
+        self.upstreams.get(route)?.state.last_response_at
     }
 
-    /// Whether a type is asked for aside of its main stream.
+    /// Whether a type has a side stream.
     pub(super) fn is_on_side_stream(&self, main: &Route, type_url: &TypeUrl) -> bool {
         self.health(main).is_some_and(|health| health.probe_at(type_url).is_some())
     }
 
-    /// The stream of a server ended, with the status that it gave, if it gave one. To be told
-    /// before [`on_effects`](Self::on_effects) of that.
+    /// The stream of a server ended, with the status of the server if it sent one. To be called
+    /// before [`on_effects`](Self::on_effects) for the same event.
     pub fn on_stream_end(&mut self, now: Duration, route: &Route, server: usize, status: Option<Status>) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
@@ -104,7 +106,8 @@ impl Proxy {
             return;
         }
         let stream = state.stream.take();
-        // Refused also alone: who answers a later stream knows more.
+        // The type was refused on its side stream too. If a later stream has a response, its server
+        // knows more types.
         if status.as_ref().is_some_and(Status::may_mean_a_type) {
             let refused = stream.map(|(_, stream)| stream);
             state.first_stream = state.first_stream.or(refused);
@@ -119,15 +122,14 @@ impl Proxy {
         self.match_names(now, touched);
     }
 
-    /// The next stream of a route aside is opened on the service of the type, or on the aggregated
-    /// one.
-    pub fn on_own_service(&mut self, aside: &Route, is_own_service: bool) {
-        if let Some(upstream) = self.upstreams.get_mut(aside) {
+    /// The next side stream of a route uses the service of its type, or the aggregated service.
+    pub fn on_own_service(&mut self, side_stream: &Route, is_own_service: bool) {
+        if let Some(upstream) = self.upstreams.get_mut(side_stream) {
             upstream.state.is_own_service = is_own_service;
         }
     }
 
-    /// Which stream of a client stands after an event; the names that have to be looked at again.
+    /// Notes which stream of a client is open after an event. Returns the names to match again.
     pub(super) fn follow_streams(&mut self, now: Duration, route: &Route, client: &Client) -> BTreeSet<Key> {
         let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
         let state = &mut upstream.state;
@@ -155,18 +157,18 @@ impl Proxy {
         touched
     }
 
-    /// A stream aside was made anew: that may be to an upstream that knows the type.
-    fn expect_probe(&mut self, now: Duration, aside: &Route) {
-        let Route::SideStream { type_url, .. } = aside else { return };
+    /// A new side stream was opened. It may lead to an upstream that knows the type.
+    fn expect_probe(&mut self, now: Duration, side_stream: &Route) {
+        let Route::SideStream { type_url, .. } = side_stream else { return };
         let timeout = self.config.resource_timeout;
-        let proof_at = self.upstreams.get(aside).and_then(|of| of.state.proof_at(now, timeout));
-        let main = self.upstreams.get_mut(&aside.main());
+        let proof_at = self.upstreams.get(side_stream).and_then(|of| of.state.proof_at(now, timeout));
+        let main = self.upstreams.get_mut(&side_stream.main());
         if let (Some(at), Some(health)) = (proof_at, main.and_then(|main| main.state.health.as_mut())) {
             health.probe_next(type_url, at);
         }
     }
 
-    /// What may be asked goes out as soon as the transport has room.
+    /// Subscriptions that the stream may have go out as soon as the transport has room.
     fn note_subscribed(&mut self, now: Duration, route: &Route) {
         let upstream = self.upstreams.get_mut(route);
         let Some(health) = upstream.and_then(|upstream| upstream.state.health.as_mut()) else { return };
@@ -175,7 +177,7 @@ impl Proxy {
         }
     }
 
-    /// A response of a type came: with resources, or what its names were refused with.
+    /// A response of a type came, with resources, or with an error for its names.
     pub(super) fn on_answer(
         &mut self,
         now: Duration,
@@ -186,7 +188,7 @@ impl Proxy {
         let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
         let state = &mut upstream.state;
         state.ended = None;
-        state.heard_at = Some(now);
+        state.last_response_at = Some(now);
         let stream = state.stream.map_or(0, |(_, stream)| stream);
         let is_new = stream > *state.first_stream.get_or_insert(stream);
         let is_own_service = state.is_own_service;
@@ -199,16 +201,15 @@ impl Proxy {
             state.is_changed |= health.to_subscribe().next().is_some();
         }
         let mut touched = self.on_health_events(route, events);
-        // It is served aside on a stream that was made since: that may be another server, which
-        // knows the type.
+        // A new side stream had a response. It may lead to another server, which knows the type.
         if matches!(route, Route::SideStream { .. }) && is_new && !is_own_service {
             touched.extend(self.on_probe(now, route, type_url, Ok(())));
         }
         touched
     }
 
-    /// What came aside of a main stream may be confirmed by what became of these names: nothing
-    /// else may be due for long.
+    /// Changes of these names may complete the move from a side stream to the main stream. No other
+    /// event may come for long.
     pub(super) fn check_side_streams(&mut self, main: &Route, touched: &BTreeSet<Key>) {
         let types: BTreeSet<_> = touched.iter().map(|(type_url, _)| type_url).collect();
         let is_retiring = |type_url: &TypeUrl| {
@@ -224,16 +225,16 @@ impl Proxy {
     fn on_probe(
         &mut self,
         now: Duration,
-        aside: &Route,
+        side_stream: &Route,
         type_url: &TypeUrl,
         outcome: Result<(), Status>,
     ) -> BTreeSet<Key> {
         if outcome.is_ok()
-            && let Some(upstream) = self.upstreams.get_mut(aside)
+            && let Some(upstream) = self.upstreams.get_mut(side_stream)
         {
             upstream.state.first_stream = None;
         }
-        let main = aside.main();
+        let main = side_stream.main();
         let upstream = self.upstreams.get_mut(&main);
         let Some(state) = upstream.map(|upstream| &mut upstream.state) else { return BTreeSet::new() };
         state.is_changed = true;
@@ -244,7 +245,7 @@ impl Proxy {
         touched
     }
 
-    /// Notes what became of types; the names that go another way now.
+    /// Notes changed states of types. Returns the names whose routes changed.
     fn on_health_events(&mut self, route: &Route, events: Vec<Event>) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
         for event in events {
@@ -254,9 +255,9 @@ impl Proxy {
             };
             for type_url in types {
                 touched.extend(self.reroute(&type_url));
-                let aside = route.side_stream(&type_url);
+                let side_stream = route.side_stream(&type_url);
                 if self.is_on_side_stream(route, &type_url)
-                    && let Some(upstream) = self.upstreams.get_mut(&aside)
+                    && let Some(upstream) = self.upstreams.get_mut(&side_stream)
                 {
                     upstream.is_retiring = false;
                 }
@@ -269,7 +270,7 @@ impl Proxy {
         touched
     }
 
-    /// The names of a type, whose wants all may go another way from now on.
+    /// The names of a type. The routes of their subscriptions may have changed.
     fn reroute(&mut self, type_url: &TypeUrl) -> Vec<Key> {
         let keys = self.keys_of(type_url);
         for key in &keys {
@@ -284,7 +285,7 @@ impl Proxy {
         of_type.map(|(key, _)| key.clone()).collect()
     }
 
-    /// When a type was silent for too long, or is to be tried again.
+    /// When a type will have been without a response for too long, or has its next probe.
     pub(super) fn health_deadline(&self) -> Option<Duration> {
         let healths = self.upstreams.values().filter_map(|upstream| upstream.state.health.as_ref());
         let of_health = |health: &Health| {
@@ -294,7 +295,7 @@ impl Proxy {
         healths.filter_map(of_health).min()
     }
 
-    /// Does what is due.
+    /// Handles the timers that are due.
     pub(super) fn health_timeout(&mut self, now: Duration) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
         for route in self.upstreams.keys().cloned().collect::<Vec<_>>() {
@@ -306,8 +307,8 @@ impl Proxy {
             let due: Vec<_> = health.states().map(|(type_url, _)| type_url).filter(is_due).cloned().collect();
             touched.extend(self.on_health_events(&route, events));
             for type_url in due {
-                let aside = route.side_stream(&type_url);
-                let state = self.upstreams.get(&aside).map(|upstream| &upstream.state);
+                let side_stream = route.side_stream(&type_url);
+                let state = self.upstreams.get(&side_stream).map(|upstream| &upstream.state);
                 let timeout = self.config.resource_timeout;
                 let proof_at = state.and_then(|state| state.proof_at(now, timeout));
                 if let Some(at) = proof_at {
@@ -317,17 +318,16 @@ impl Proxy {
                 }
                 let outcome = match state.is_some_and(|state| state.has_outlived_timeout(now, timeout)) {
                     true => Ok(()),
-                    // The same stream as before shows nothing new: the type would end the main
-                    // stream again.
+                    // The same stream proves nothing: the type would end the main stream again.
                     false => Err(Status { code: Code::UNAVAILABLE, message: "nothing changed".into() }),
                 };
-                touched.extend(self.on_probe(now, &aside, &type_url, outcome));
+                touched.extend(self.on_probe(now, &side_stream, &type_url, outcome));
             }
         }
         touched
     }
 
-    /// Something of a type is to be watched.
+    /// The client gets a watch of this type.
     pub(super) fn request_type(&mut self, now: Duration, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
@@ -338,7 +338,7 @@ impl Proxy {
         }
     }
 
-    /// Something of a type is not watched any more.
+    /// A watch of this type ended.
     pub(super) fn release_type(&mut self, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
@@ -352,14 +352,14 @@ impl Proxy {
         let main = route.main();
         let upstream = self.upstreams.get_mut(&main);
         let Some(health) = upstream.and_then(|upstream| upstream.state.health.as_mut()) else { return };
-        // A type that goes aside is wanted of the upstream as long as somebody asks for it there.
+        // A type with a side stream stays requested as long as a subscription uses the side stream.
         if health.probe_at(type_url).is_some() == is_on_side_stream {
             let events = health.release(type_url);
             self.on_health_events(&main, events);
         }
     }
 
-    /// Has a client ask for those types that its stream may be asked for.
+    /// Lets a client subscribe to the types that its stream may have; others are deferred.
     pub(super) fn defer_types(&mut self, now: Duration, route: &Route, client: &mut Client) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
@@ -372,7 +372,7 @@ impl Proxy {
         self.note_subscribed(now, route);
     }
 
-    /// What who asks for something of a type is told although the upstream said nothing of it (G4).
+    /// The status for locators of a type when the upstream sent none for them (G4).
     pub(super) fn refusal(&self, route: &Route, type_url: &TypeUrl) -> Option<LocatorStatus> {
         let state = &self.upstreams.get(route)?.state;
         let failed =
@@ -390,13 +390,13 @@ impl Proxy {
         }
     }
 
-    /// What came aside and was not confirmed on the main stream goes, once that is answered; then
-    /// nobody needs it there.
+    /// Removes resources of side streams that the main stream did not confirm, once it has all its
+    /// responses. Then the side streams are not needed any more.
     pub(super) fn retire_side_streams(&mut self, main: &Route, client: &Client) {
-        let asides =
+        let side_streams =
             self.upstreams.iter().filter(|(route, upstream)| upstream.is_retiring && route.main() == *main);
-        for aside in asides.map(|(route, _)| route.clone()).collect::<Vec<_>>() {
-            let Route::SideStream { type_url, .. } = &aside else { continue };
+        for side_stream in side_streams.map(|(route, _)| route.clone()).collect::<Vec<_>>() {
+            let Route::SideStream { type_url, .. } = &side_stream else { continue };
             let keys = self.keys_of(type_url);
             let mut subscriptions = keys.iter().flat_map(|key| &self.names[key].upstream);
             if !subscriptions.all(|(id, subscription)| id.0 != *main || subscription.is_answered) {
@@ -404,8 +404,8 @@ impl Proxy {
             }
             let mut transaction = Transaction::new();
             let snapshot = self.cache.snapshot();
-            let stamp = aside.relay(&self.cache, &self.config.upstream).stamp;
-            // What other nodes have, and what is for one locator alone, came by other clients.
+            let stamp = side_stream.relay(&self.cache, &self.config.upstream).stamp;
+            // Resources of other nodes, and of single locators, belong to other clients.
             let is_own = |constraints: &Constraints| match &stamp {
                 Some(stamp) => constraints == stamp,
                 None => !constraints.is_exact(),
@@ -421,8 +421,8 @@ impl Proxy {
             self.cache
                 .commit(transaction)
                 .expect("a transaction that removes variants leaves no two that overlap");
-            self.upstreams.remove(&aside);
-            self.unneeded.push(aside);
+            self.upstreams.remove(&side_stream);
+            self.unneeded.push(side_stream);
         }
     }
 }

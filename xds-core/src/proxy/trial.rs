@@ -1,10 +1,10 @@
-//! Responses that a few clients try before the others see them, and before they are judged (`--ack
-//! canary`).
+//! Responses that a few clients try before the others see them, and before the client of the
+//! upstream applies them (`--ack canary`).
 //!
-//! What a response brings is put into the cache under a [trial](Cache::begin_trial), so that only
-//! those who try it see it. Then it is judged as any other: as it came, or with its contents as
-//! invalid ones (C2), so that the upstream is sent a NACK that names them. This is the one
-//! exception to T45 and C1.
+//! The contents of a response are put into the cache under a [trial](Cache::begin_trial), so that
+//! only the clients that try it see them. Then the response is applied like any other: as it came,
+//! or with its contents as invalid ones (C2), so that the upstream is sent a NACK that names them.
+//! This is the one exception to T45 and C1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use crate::name::{ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
 use crate::variants::Variants;
 
-/// One response.
+/// The trial of one response.
 #[derive(Debug)]
 pub(super) struct ResponseTrial {
     before: Arc<Snapshot>,
     type_url: TypeUrl,
-    brought: Vec<(VariantId, Version)>,
-    /// The clients said what they think of it; it is being judged.
+    contents: Vec<(VariantId, Version)>,
+    /// The clients answered, or their time is over; the response is being applied.
     is_concluded: bool,
 }
 
 impl Proxy {
-    /// To be asked of each response before its client is handed it: who tries it first, if anybody
-    /// does. Then the response has to wait, and others of this server too, until these have
-    /// [settled](Delivery::settled) or [the time is over](super::ProxyConfig::canary_timeout);
-    /// requests go on. After that comes [`conclude`](Self::conclude), or [`abandon`](Self::abandon)
-    /// when the stream ended meanwhile.
+    /// Starts a trial of a response, if clients subscribe to its contents. To be called for each
+    /// response before its client takes it. The response and later responses of this server then
+    /// wait until the clients have [answered](Delivery::settled) or [the time is
+    /// over](super::ProxyConfig::canary_timeout); requests continue. After that comes
+    /// [`conclude`](Self::conclude), or [`abandon`](Self::abandon) if the stream ended meanwhile.
     ///
-    /// One response at a time is tried, of delta upstreams that know TP2.
+    /// One response is tried at a time, of delta upstreams with TP2.
     pub fn try_first(
         &mut self,
         route: &Route,
@@ -51,18 +51,19 @@ impl Proxy {
         let preview = client.preview(server, frame)?;
         self.cache.begin_trial(self.config.canaries);
         let (before, type_url) = (self.cache.snapshot(), preview.type_url.clone());
-        let brought = preview.commit(&self.cache);
+        let contents = preview.commit(&self.cache);
         let delivery = self.cache.tried();
         self.counts.tried += u64::from(delivery.is_some());
         if delivery.is_some() {
             client.begin_wait(server);
         }
-        // Where nobody tries it, it is judged at once, and what is not used goes all the same.
-        self.trial = Some(ResponseTrial { before, type_url, brought, is_concluded: delivery.is_none() });
+        // If no client tries it, it is applied at once. Contents that are not used go all the same.
+        self.trial = Some(ResponseTrial { before, type_url, contents, is_concluded: delivery.is_none() });
         delivery
     }
 
-    /// What those said who tried a response. To be told right before the client is handed it.
+    /// Takes the answers of the clients that tried a response. To be called right before its client
+    /// takes the response.
     pub fn conclude(&mut self, client: &mut Client, results: &[Delivered]) {
         let Some(trial) = &mut self.trial else { return };
         trial.is_concluded = true;
@@ -72,22 +73,22 @@ impl Proxy {
         });
         let Some((by, detail)) = refusal else { return };
         let text: Arc<str> = format!("client {:?} of the proxy rejected it: {detail}", &*by.id).into();
-        for (id, version) in &trial.brought {
+        for (id, version) in &trial.contents {
             client.refuse(id.clone(), *version, Arc::clone(&text));
         }
         self.counts.refused_by_clients += 1;
         self.notices.push(Notice::Refused {
-            variants: trial.brought.iter().map(|(id, _)| id.clone()).collect(),
+            variants: trial.contents.iter().map(|(id, _)| id.clone()).collect(),
             client: by.clone(),
             detail: Arc::clone(detail),
         });
         self.take_back(client);
         if let Some(trial) = &mut self.trial {
-            trial.brought.clear();
+            trial.contents.clear();
         }
     }
 
-    /// The stream of a response that is tried ended; nobody judges it any more.
+    /// The stream of a response ended during its trial; the response is not applied.
     pub fn abandon(&mut self, client: &mut Client) {
         client.end_wait();
         if self.trial.is_some() {
@@ -96,11 +97,11 @@ impl Proxy {
         }
     }
 
-    /// The response was judged, if one was tried. What is not used after all, as nobody watches it
-    /// any more, goes.
+    /// The response of a trial was applied. Contents that are not used go, because no client
+    /// watches them any more.
     pub(super) fn end_concluded_trial(&mut self, client: &Client) {
         let Some(trial) = self.trial.as_mut().filter(|trial| trial.is_concluded) else { return };
-        trial.brought.retain(|(id, version)| client.stored_version(id) != Some(*version));
+        trial.contents.retain(|(id, version)| client.stored_version(id) != Some(*version));
         self.take_back(client);
         self.end_trial();
     }
@@ -110,10 +111,10 @@ impl Proxy {
         self.cache.end_trial();
     }
 
-    /// Takes away what was brought, and puts back what was there before and the client holds still.
+    /// Removes the tried contents, and puts back those from before that the client still has.
     fn take_back(&mut self, client: &Client) {
-        let Some(ResponseTrial { before, type_url, brought, .. }) = &self.trial else { return };
-        self.taken_back.extend(brought.iter().map(|(id, _)| (type_url.clone(), id.name.clone())));
+        let Some(ResponseTrial { before, type_url, contents, .. }) = &self.trial else { return };
+        self.taken_back.extend(contents.iter().map(|(id, _)| (type_url.clone(), id.name.clone())));
         let now = self.cache.snapshot();
         let is_there = |name: &ResourceName, constraints: &Constraints| {
             now.get(type_url, name).is_some_and(|there| there.get(constraints).is_some())
@@ -123,8 +124,8 @@ impl Proxy {
             let variant = variants.and_then(|variants| variants.get(&id.constraints));
             variant.is_some_and(|variant| variant.version() == *version)
         };
-        let removed: BTreeSet<&VariantId> = brought.iter().filter(is_unchanged).map(|(id, _)| id).collect();
-        let names: BTreeSet<&ResourceName> = brought.iter().map(|(id, _)| &id.name).collect();
+        let removed: BTreeSet<&VariantId> = contents.iter().filter(is_unchanged).map(|(id, _)| id).collect();
+        let names: BTreeSet<&ResourceName> = contents.iter().map(|(id, _)| &id.name).collect();
         let were = names.iter().filter_map(|name| before.get(type_url, name)).flat_map(Variants::iter);
         let were = were.map(|variant| variant.resource(type_url)).filter(|were| {
             let is_gone = removed.contains(&were.id) || !is_there(&were.id.name, &were.id.constraints);
@@ -137,8 +138,8 @@ impl Proxy {
         }
         restored.into_values().for_each(|resource| transaction.put(resource));
         if self.cache.commit(transaction).is_err() {
-            // What others brought meanwhile is in the way, so that counts. Who is left without
-            // waits for its answer.
+            // Variants from other responses are in the way, so they stay. A locator without a
+            // variant waits for its response.
             let mut transaction = Transaction::new();
             removed.into_iter().for_each(|id| transaction.remove(id.clone()));
             self.cache

@@ -1,24 +1,24 @@
-//! Which of the types that did not answer ends the stream.
+//! Finds the type that ends the stream, among the types without a response.
 //!
-//! The suspects are halved. If a stream ends while one half is asked, the culprit is in it; if that
-//! half answers, it is in the rest, which the same stream can be asked for. So only ends cost a
-//! reconnect, and each leaves half of the suspects. What there is to say of the others, when there
-//! are several culprits, is found out once one is known.
+//! The suspects are halved. If a stream ends while it subscribes to one half, the culprit is in
+//! this half. If this half has responses, the culprit is in the other half, and the same stream can
+//! subscribe to that. So only an end of the stream costs a reconnect, and each end leaves half of
+//! the suspects. If there are several culprits, the others are found after the first one.
 
 use std::collections::BTreeSet;
 
 use crate::name::TypeUrl;
 
-/// The types of which any may end the stream; each is in one of the sets. No set has any when
-/// nothing is searched.
+/// The types that may end the stream; each is in one of the sets. Without a search all sets are
+/// empty.
 #[derive(Debug, Default)]
 pub(super) struct CulpritSearch {
-    /// May be asked now: if the stream ends it is because of one of these. Never empty when another
-    /// set is not.
+    /// The stream may subscribe to them: if it ends, one of these is the reason. Never empty when
+    /// another set is not.
     trial: BTreeSet<TypeUrl>,
     /// If none of the trial is the culprit, one of these is.
     suspects: BTreeSet<TypeUrl>,
-    /// May be culprits too.
+    /// They may be culprits too, and wait.
     deferred: BTreeSet<TypeUrl>,
 }
 
@@ -39,12 +39,13 @@ impl CulpritSearch {
         self.trial.iter().chain(&self.suspects).chain(&self.deferred)
     }
 
-    /// A type that is new waits until the search is over.
+    /// A new type waits until the search is over.
     pub(super) fn defer(&mut self, type_url: TypeUrl) {
         self.deferred.insert(type_url);
     }
 
-    /// Whether an end of the stream says something: one of the unanswered types may have caused it.
+    /// Whether the end of a stream shows something: one of the types without a response may have
+    /// caused it.
     pub(super) fn concerns(&self, unanswered: &BTreeSet<TypeUrl>) -> bool {
         match self.is_active() {
             true => !self.trial.is_disjoint(unanswered),
@@ -52,12 +53,12 @@ impl CulpritSearch {
         }
     }
 
-    /// The stream ended, and these had been asked without an answer, some of the trial among them
-    /// if there is one. The culprit, once there is only one left.
+    /// The stream ended after it subscribed to these types without a response; during a search some
+    /// of the trial are among them. Returns the culprit, once only one suspect is left.
     pub(super) fn on_end(&mut self, mut unanswered: BTreeSet<TypeUrl>) -> Option<TypeUrl> {
         debug_assert!(self.concerns(&unanswered));
         if self.is_active() {
-            // Who was cleared before and did not answer again is none.
+            // A type that was cleared before is no culprit, although it had no response this time.
             unanswered.retain(|type_url| self.trial.contains(type_url));
             self.trial.retain(|type_url| !unanswered.contains(type_url));
             self.deferred.append(&mut self.trial);
@@ -72,7 +73,7 @@ impl CulpritSearch {
         None
     }
 
-    /// A type is none of them: it answered, or is not wanted any more.
+    /// A type is no suspect: it had a response, or is not requested any more.
     pub(super) fn clear(&mut self, type_url: &TypeUrl) {
         self.suspects.remove(type_url);
         self.deferred.remove(type_url);
@@ -85,7 +86,8 @@ impl CulpritSearch {
     /// Chooses the next trial.
     fn advance(&mut self) {
         if self.suspects.is_empty() {
-            // Nothing was proved of these yet: mostly there is one culprit, and they all answer.
+            // Nothing is known of these types yet. Mostly there is one culprit, and they all have
+            // responses.
             std::mem::swap(&mut self.trial, &mut self.deferred);
             return;
         }

@@ -1,4 +1,4 @@
-//! The words for how a type stands with an upstream.
+//! The state of a type in an upstream, and the events about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::name::TypeUrl;
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(u64);
 
-/// The status by which an upstream refused, unchanged.
+/// The status with which an upstream refused, unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Its code.
@@ -20,43 +20,43 @@ pub struct Status {
     pub message: Arc<str>,
 }
 
-/// How one type stands with one upstream.
+/// The state of one type in one upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncState {
-    /// Nothing is known of it that may be used.
+    /// It has had no response yet that may be used.
     Requested,
-    /// The upstream answered in this generation.
+    /// It had a response in this generation.
     Synced(Generation),
-    /// The upstream does not serve it, as it said in this generation or before.
+    /// The upstream does not serve it: it said so in this generation or before.
     Rejected(Generation, Status),
-    /// The upstream answered in this earlier generation, and not yet in the present one.
+    /// It had a response in this earlier generation, and none yet in the present one.
     Stale(Generation),
 }
 
-/// What is told first of a generation, before any of its data: how each type stands. None is in two
-/// of the lists.
+/// The first report of a generation, before its resources: the state of each type. No type is in
+/// two of the lists.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Init {
     /// The generation.
     pub generation: Generation,
-    /// Types that were answered.
+    /// Types that had a response.
     pub confirmed: BTreeSet<TypeUrl>,
     /// Types that are not served, each with the original status.
     pub rejected: BTreeMap<TypeUrl, Status>,
-    /// Types that were silent; a later event says which of the others they are.
+    /// Types without a response; a later event has their state.
     pub pending: BTreeSet<TypeUrl>,
 }
 
-/// What there is to tell of the types of an upstream.
+/// A report on the types of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The newest generation is healthy, but for what it says.
+    /// The newest generation has the state of every type.
     Init(Init),
-    /// A type changed since.
+    /// A type has another state since then.
     Reclassified {
         /// The type.
         type_url: TypeUrl,
-        /// How it stands now; pending unless it is synced or rejected.
+        /// Its state now; pending unless it is synced or rejected.
         state: SyncState,
     },
 }
@@ -71,8 +71,8 @@ impl Generation {
 }
 
 impl Status {
-    /// Whether servers end a stream with it when they do not know a type. Others speak of the
-    /// server or the network.
+    /// Whether servers end a stream with this status when they do not know a type. Other codes are
+    /// about the server or the network.
     #[must_use]
     pub fn may_mean_a_type(&self) -> bool {
         [UNIMPLEMENTED, Code::INVALID_ARGUMENT, Code::NOT_FOUND].contains(&self.code)
@@ -80,7 +80,8 @@ impl Status {
 }
 
 impl SyncState {
-    /// Whether what is held of the type may be used: it was answered, in this generation or before.
+    /// Whether the cached resources of the type may be used: it had a response, in this generation
+    /// or before.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         match self {
