@@ -1,24 +1,28 @@
-//! The proxy's cache, read inside the process: by type, generation by generation.
+//! Reads of the proxy's cache in the process: by type, generation by generation.
 //!
-//! Snapshots of the [`Cache`] are immutable and share what did not change, so the next generation
-//! is built in the cache itself while who reads here stays on the snapshot of the one before. When
-//! its Init is given, readers move to the newest snapshot in one step and follow the cache from
-//! then on. Nothing of a type that the generation rejects can be read after that step.
+//! Snapshots of the [`Cache`] are immutable and share all that did not change. So the next
+//! generation is built in the cache itself, while readers stay on a snapshot of the one before. At
+//! its Init, readers move to the newest snapshot in one step, and follow the cache from then on.
+//! After that step, no resource of a type that the generation rejects can be read.
 //!
 //! ```text
-//!   stream of g stands          lost            stream of g+1 stands, being built         Init of g+1
+//!   stream of g is open         lost            stream of g+1 is open, being built        Init of g+1
 //!   -------------------|---------------------|---------------------------------------|-------------------
 //!   newest snapshot      newest snapshot       snapshot of the end of g                newest snapshot
 //!   a watch is checked   a watch is checked    a watch made now is checked at Init     all watches are checked
 //! ```
 //!
-//! A [`ReadGuard`] answers reads of one type, or says that they have to go upstream. A [`ViewWatch`] is
-//! told the Init first, then what changes. Nothing queues between the cache and a watch: it
-//! compares what it was told with the newest state when it is asked.
+//! A [`ReadGuard`] reads one type, or returns the status to use instead. A [`ViewWatch`] reports
+//! the Init first, then changes. Nothing queues between the cache and a watch: when a watch is
+//! polled, it compares the newest state with what it reported. Content that a few clients try first
+//! ([`try_first`](super::Proxy::try_first)) is not visible.
 //!
-//! Deliberately not here: subscriptions. Who reads or watches a type here has the proxy ask for it;
-//! a type that nobody asked for is pending. Nor does anything here change the cache: what a
-//! generation did not confirm is removed from it between its Init and the call of [`View::follow`].
+//! Deliberately not here: subscriptions. A view does not subscribe upstream, and a type without a
+//! subscription cannot be read. A view does not change the cache either: what a generation did not
+//! confirm is removed between its Init and the call of [`View::follow`].
+//!
+//! A view costs nothing until it is made: neither the [`Cache`] nor the [`Proxy`](super::Proxy)
+//! knows of it. The caller makes it, and calls [`View::follow`] after events.
 //!
 //! ```
 //! use std::task::{Context, Poll, Waker};
@@ -62,7 +66,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `guard` | [`ReadGuard`]: reads of one type |
-//! | `watch` | [`ViewWatch`]: what a program is told, and why it may not be |
+//! | `watch` | [`ViewWatch`]: reports of changes, and the reasons why a watch fails |
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -87,31 +91,31 @@ mod watch;
 #[cfg(test)]
 mod watch_tests;
 
-/// What the process sees of one upstream's types. Reading never waits for a writer.
+/// The types of one upstream as readers in the process see them. A read never waits for a writer.
 #[derive(Debug)]
 pub struct View(Arc<SharedView>);
 
-/// What a view has in common with its watches.
+/// The part of a view that its watches share.
 #[derive(Debug)]
 struct SharedView {
     cache: Arc<Cache>,
     present: ArcSwap<Present>,
     listeners: Mutex<Listeners>,
-    /// The view is gone.
+    /// The view was dropped.
     is_closed: AtomicBool,
 }
 
-/// What can be read now, all of one moment.
+/// The present state for readers, all of one moment.
 #[derive(Debug)]
 struct Present {
     readers: Arc<GenerationReaders>,
     states: BTreeMap<TypeUrl, SyncState>,
     snapshot: Arc<Snapshot>,
-    /// A newer generation is on its way.
+    /// A newer generation is being built.
     is_building: bool,
 }
 
-/// Who reads a generation.
+/// The number of guards on a generation.
 #[derive(Debug)]
 struct GenerationReaders {
     generation: Generation,
@@ -121,12 +125,12 @@ struct GenerationReaders {
 #[derive(Debug, Default)]
 struct Listeners {
     watches: Vec<Weak<AtomicWaker>>,
-    /// Those that are still read, and the present one; oldest first.
+    /// The present generation, and older ones that a guard still reads; oldest first.
     generations: Vec<Weak<GenerationReaders>>,
 }
 
 impl View {
-    /// Of a cache and an upstream of which nothing is known yet.
+    /// A view of a cache whose upstream has had no response yet.
     #[must_use]
     pub fn new(cache: &Arc<Cache>) -> Self {
         let readers = Arc::new(GenerationReaders::new(Generation::ZERO));
@@ -142,14 +146,14 @@ impl View {
         }))
     }
 
-    /// Moves to the newest state, or stays where it is while a generation is built; wakes the
-    /// watches if something changed.
+    /// Moves to the newest state, or stays while a generation is being built. Wakes the watches if
+    /// something changed.
     ///
-    /// To be called after each event that changed the health or the cache; readers see nothing
-    /// before. Costs O(types), and nothing more when there is nothing new.
+    /// To be called after each event that changed the health or the cache; readers see no change
+    /// before. Costs O(types), and nothing more if nothing changed.
     pub fn follow(&self, health: &Health) {
-        // Held all through: who registers does so before the swap and is woken, or after it and
-        // sees it.
+        // Locked all through: a watch registers before the swap and is woken, or after it and sees
+        // the new state.
         let mut listeners = lock(&self.0.listeners);
         let present = self.0.present.load_full();
         if !health.is_init() {
@@ -173,14 +177,14 @@ impl View {
         woken.iter().for_each(|waker| waker.wake());
     }
 
-    /// Reads one type, all of one moment, until the guard is dropped.
+    /// Reads one type until the guard is dropped. All reads of a guard are of one moment.
     #[must_use]
     pub fn read<T: Typed>(&self) -> ReadGuard<T> {
         ReadGuard::new(self.0.present.load_full())
     }
 
-    /// Watches some types. While a generation is built only the request itself can be checked; the
-    /// rest follows at its Init, and may fail then.
+    /// Watches some types. While a generation is being built, only the request itself is checked.
+    /// The types are checked at the Init, and the watch may fail then.
     ///
     /// # Errors
     /// See [`ViewError`]; nothing is watched then.
@@ -198,8 +202,8 @@ impl View {
         self.0.present.load().generation()
     }
 
-    /// How many guards there are on each generation that has any, oldest first. What an older one
-    /// reads stays in memory.
+    /// The number of guards on each generation that has any, oldest first. The snapshot of an older
+    /// generation stays in memory until its last guard is dropped.
     #[must_use]
     pub fn readers(&self) -> Vec<(Generation, usize)> {
         let generations = lock(&self.0.listeners).generations.clone();
@@ -223,7 +227,7 @@ impl Present {
         self.readers.generation
     }
 
-    /// The same while the next one is built.
+    /// The same state, while the next generation is being built.
     fn building(&self) -> Self {
         let (readers, states) = (Arc::clone(&self.readers), self.states.clone());
         Self { readers, states, snapshot: Arc::clone(&self.snapshot), is_building: true }
@@ -251,7 +255,7 @@ impl Listeners {
         readers
     }
 
-    /// Those to wake, once nothing is locked.
+    /// The watches to wake, after all locks are released.
     fn woken(&mut self) -> Vec<Arc<AtomicWaker>> {
         self.watches.retain(|waker| waker.strong_count() > 0);
         self.watches.iter().filter_map(Weak::upgrade).collect()

@@ -1,4 +1,4 @@
-//! Reads of one type: from the cache, or upstream where the cache cannot answer.
+//! Reads of one type from the cache, or the status to use instead.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,15 +15,14 @@ use crate::variants::{Variant, Variants};
 
 /// A type of resource, for [`View::read`](super::View::read).
 pub trait Typed {
-    /// Its type URL, as it stands on the wire.
+    /// Its type URL, as on the wire.
     const TYPE_URL: &'static str;
 }
 
-/// Reads resources of the type `T`, as they were when it was made. Dropping it lets go of its
-/// generation.
+/// Reads resources of the type `T` as they were when the guard was made. A guard keeps the snapshot
+/// of that moment in memory until it is dropped.
 ///
-/// One type has nothing to do with another: each guard has the route of its own type, and cannot
-/// stand in for another.
+/// A guard has the route of its own type, and cannot be used for another type.
 ///
 /// ```
 /// # use xds_core::{Cache, proxy::view::{ReadGuard, Typed, View}};
@@ -57,18 +56,20 @@ pub struct ReadGuard<T> {
     of: PhantomData<fn() -> T>,
 }
 
-/// Where reads of a type go.
+/// The source for reads of a type.
 pub enum ReadRoute<'g, T> {
-    /// To these, which may be of a generation before while the type is silent.
+    /// These resources. While the type has no response on a new stream, they are of an earlier
+    /// generation.
     Cache(Resources<'g, T>),
-    /// To the upstream, on a stream of their own. Where that cannot be, this is the answer: the
-    /// original status of a rejected type, UNAVAILABLE while nothing is known of it.
+    /// The cache cannot answer: the type is rejected, or has had no response yet. A program may
+    /// read from the upstream by a stream of its own. Otherwise this status is the answer: the
+    /// original status of a rejected type, or UNAVAILABLE.
     Upstream(Status),
 }
 
 /// The resources of the type `T` at one moment.
 pub struct Resources<'g, T> {
-    /// `None` when there never was any.
+    /// `None` if there never was one.
     resources: Option<&'g TypeSnapshot>,
     of: PhantomData<fn() -> T>,
 }
@@ -79,7 +80,7 @@ impl<T: Typed> ReadGuard<T> {
         Self { present, of: PhantomData }
     }
 
-    /// Where reads go; always the same for one guard.
+    /// The source for reads; always the same for one guard.
     #[must_use]
     pub fn route(&self) -> ReadRoute<'_, T> {
         match self.present.states.get_key_value(T::TYPE_URL) {
@@ -88,9 +89,9 @@ impl<T: Typed> ReadGuard<T> {
                 resources: self.present.snapshot.of_type(type_url),
                 of: PhantomData,
             }),
-            // G13: that nothing is there says nothing before the upstream answered.
+            // G13: before a response of the upstream, an empty cache does not mean absence.
             Some((_, SyncState::Requested)) | None => {
-                let message = format!("the upstream has not said yet what {} there are", T::TYPE_URL).into();
+                let message = format!("the upstream has sent no response for {} yet", T::TYPE_URL).into();
                 ReadRoute::Upstream(Status { code: Code::UNAVAILABLE, message })
             }
         }
@@ -98,7 +99,7 @@ impl<T: Typed> ReadGuard<T> {
 }
 
 impl<T> ReadGuard<T> {
-    /// The generation it reads; zero before the first Init.
+    /// The generation that it reads; zero before the first Init.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.present.generation()

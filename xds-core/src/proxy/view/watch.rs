@@ -1,4 +1,4 @@
-//! What a program is told of some types: the Init of each generation, then what changes.
+//! Reports of changes to some types: the Init of each generation, then what changed.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -15,29 +15,30 @@ use crate::proxy::health::{Generation, Init, Status, SyncState};
 use crate::resource::VariantId;
 use crate::variants::{Variant, Variants};
 
-/// What to watch, and what to do with types that the upstream does not serve.
+/// The types to watch, and what to do with types that the upstream does not serve.
 #[derive(Debug, Default, Clone)]
 pub struct ViewRequest {
-    /// The types, at least one. Their order decides which of several rejections is the first.
+    /// The types, at least one. Of several rejected types, the first one in this order ends the
+    /// watch.
     pub types: Vec<TypeUrl>,
-    /// Whether the watch goes on with the other types when some are rejected. Without it the first
-    /// rejection ends the watch, with the original status.
+    /// Whether the watch continues with the other types when some are rejected. Otherwise the first
+    /// rejection ends it, with the original status.
     pub allow_rejected_types: bool,
-    /// What a layer above wanted too and found rejected, with the original status; only with
-    /// `allow_rejected_types`, and none of `types`. Each [`Init`] lists these with our own
-    /// rejections.
+    /// Types that a layer above found rejected before, with the original status; only with
+    /// `allow_rejected_types`, and none of `types`. Each [`Init`] lists them with the types that
+    /// this upstream rejects.
     pub previously_rejected: Vec<(TypeUrl, Status)>,
 }
 
-/// Why something is not watched, at once or from some Init on.
+/// Why a watch failed, at once or at an Init.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViewError {
-    /// Nothing was requested.
-    #[error("a watch of no types")]
+    /// The request has no types.
+    #[error("the request has no types")]
     NoTypes,
-    /// A type is rejected which may not be, or with which nothing is left to watch. Says what its
-    /// status says.
+    /// A type is rejected and the request does not allow that, or no type is left to watch. The
+    /// text is that of the status.
     #[error("{status}")]
     Rejected {
         /// The first such type.
@@ -45,86 +46,87 @@ pub enum ViewError {
         /// The original status, unchanged.
         status: Status,
     },
-    /// A type is requested and was previously rejected.
-    #[error("{} is watched and was previously rejected: {status}", type_url.message_name())]
+    /// A type is both requested and listed as previously rejected.
+    #[error("{} is requested, and is listed as previously rejected: {status}", type_url.message_name())]
     Contradiction {
         /// The type.
         type_url: TypeUrl,
-        /// With what it was rejected.
+        /// The status of its rejection.
         status: Status,
     },
 }
 
-/// What a watch is told.
+/// A report of a watch.
 #[derive(Debug, Clone)]
 pub enum ViewEvent {
-    /// How each type stands in a generation; comes before anything else of it. What was told of
-    /// types that it rejects is void.
+    /// The state of each type in a generation; comes before its other events. Earlier reports of
+    /// types that it rejects are void.
     Init(Init),
-    /// A type changed since the Init. What was told of a type that is rejected now is void.
+    /// A type has another state than in the Init. If it is rejected now, earlier reports of it are
+    /// void.
     Reclassified {
         /// The type.
         type_url: TypeUrl,
-        /// How it stands now; pending unless it is synced or rejected.
+        /// Its state now; pending unless it is synced or rejected.
         state: SyncState,
     },
-    /// What changed since the last such event, all of one moment, in the order of type, name and
-    /// constraints.
+    /// The variants that changed since the last such event, all of one moment, in the order of
+    /// type, name and constraints.
     Changes(Vec<ViewChange>),
 }
 
-/// What became of one variant.
+/// A change of one variant.
 #[derive(Debug, Clone)]
 pub enum ViewChange {
-    /// It came, or has another content.
+    /// The variant is new, or has other content.
     Put {
         /// Its type.
         type_url: TypeUrl,
         /// The variant.
         variant: Arc<Variant>,
     },
-    /// It is gone.
+    /// The variant was removed.
     Removed(VariantId),
 }
 
 /// A program's watch of some types, with all variants of all names. Dropping it ends it.
 ///
-/// It holds what it was told last, which shares what did not change since with the cache, and
-/// nothing else: a slow watch is told the newest state, not what was in between.
+/// It keeps the state that it reported last, which shares memory with the cache where nothing
+/// changed since. A slow watch reports the newest state, without the states in between.
 #[derive(Debug)]
 pub struct ViewWatch {
     shared: Arc<SharedView>,
     waker: Arc<AtomicWaker>,
     request: ViewRequest,
     stage: Stage,
-    /// The resources it was told of.
+    /// The resources that it reported last.
     resources: BTreeMap<TypeUrl, TypeSnapshot>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Its first Init is that of another generation than this, which was being replaced when the
-    /// watch was made.
+    /// The watch was made while a generation replaced this one. It reports the Init of the next
+    /// one.
     Provisional(Generation),
-    /// Its first Init is that of the present.
+    /// It reports the Init of the present generation first.
     New,
-    /// It was told how its types stand.
+    /// It reported the states of its types.
     Reporting(ReportedStates),
     /// It failed.
     Ended,
 }
 
-/// What a watch was told of its types, besides their resources.
+/// The states that a watch reported, besides the resources.
 #[derive(Debug)]
 struct ReportedStates {
     generation: Generation,
     states: BTreeMap<TypeUrl, SyncState>,
-    /// With which state of the cache it has caught up; `None` when other types can be read since.
+    /// The revision of the cache that it compared last; `None` if other types can be read since.
     compared: Option<Revision>,
 }
 
 impl ViewError {
-    /// The original status; `None` when there is none, because the request itself is wrong.
+    /// The original status; `None` if the request itself is wrong.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match self {
@@ -135,8 +137,8 @@ impl ViewError {
 }
 
 impl ViewRequest {
-    /// Whether the request by itself may be: something is requested; the second list comes only
-    /// with the flag; the lists are disjoint.
+    /// Whether the request by itself is valid: it has a type, the second list comes only with the
+    /// flag, and the lists are disjoint.
     fn check(&self) -> Result<(), ViewError> {
         let first = self.previously_rejected.first();
         let is_refused = self.types.is_empty() || !self.allow_rejected_types;
@@ -152,8 +154,8 @@ impl ViewRequest {
         })
     }
 
-    /// Whether the request still may be when what is rejected now goes from the first list to the
-    /// second.
+    /// Whether the request is still valid if the types that are rejected now move from the first
+    /// list to the second.
     fn check_against(&self, states: &BTreeMap<TypeUrl, SyncState>) -> Result<(), ViewError> {
         let mut rejected = self.types.iter().filter_map(|type_url| match states.get(type_url)? {
             SyncState::Rejected(_, status) => Some((type_url, status)),
@@ -167,7 +169,7 @@ impl ViewRequest {
         }
     }
 
-    /// How each of its types stands.
+    /// The state of each of its types.
     fn states(&self, present: &Present) -> BTreeMap<TypeUrl, SyncState> {
         let state =
             |type_url: &TypeUrl| present.states.get(type_url).cloned().unwrap_or(SyncState::Requested);
@@ -176,7 +178,7 @@ impl ViewRequest {
 }
 
 impl ViewWatch {
-    /// To be called while nothing can be swapped.
+    /// To be called while the present state cannot be replaced.
     pub(super) fn new(shared: &Arc<SharedView>, request: ViewRequest) -> Result<Self, ViewError> {
         request.check()?;
         let present = shared.present.load();
@@ -195,19 +197,19 @@ impl ViewWatch {
         Arc::downgrade(&self.waker)
     }
 
-    /// The next event: the Init of a generation, then what changes. An error is the last one;
-    /// `None` comes after it, or when the view is gone. Needs no runtime, and dropping the future
+    /// The next event: the Init of a generation, then changes. An error is the last event. `None`
+    /// comes after it, or when the view was dropped. Needs no runtime, and dropping the future
     /// loses nothing.
     pub async fn next(&mut self) -> Option<Result<ViewEvent, ViewError>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// The same for a future that is written out. Costs a walk over the resources of its types when
-    /// the cache changed.
+    /// The same as [`next`](Self::next) for a future that is written out. Costs a walk over the
+    /// resources of its types if the cache changed.
     pub fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<ViewEvent, ViewError>>> {
         self.waker.register(cx.waker());
-        // After registering: a change in between is seen here or wakes us. Read before the state,
-        // so that the last one is told.
+        // After registering: a change in between is seen here or wakes us. The flag is read before
+        // the state, so that the last state is reported.
         let is_closed = self.shared.is_closed.load(Ordering::Acquire);
         match self.next_event() {
             Some(event) => Poll::Ready(Some(event)),
@@ -238,7 +240,7 @@ impl ViewWatch {
         Ok(ViewEvent::Init(init))
     }
 
-    /// Tells of the first type that does not stand as it was told.
+    /// Reports the first type whose state is not the reported one.
     fn reclassify(&mut self, present: &Present) -> Result<Option<ViewEvent>, ViewError> {
         let now = self.checked(present)?;
         let Stage::Reporting(reported) = &mut self.stage else { return Ok(None) };
@@ -252,7 +254,7 @@ impl ViewWatch {
         Ok(Some(ViewEvent::Reclassified { type_url, state }))
     }
 
-    /// How its types stand, unless that ends it.
+    /// The states of its types, unless they end the watch.
     fn checked(&mut self, present: &Present) -> Result<BTreeMap<TypeUrl, SyncState>, ViewError> {
         let checked = self.request.check_against(&present.states);
         if checked.is_err() {
@@ -262,8 +264,8 @@ impl ViewWatch {
         checked.map(|()| self.request.states(present))
     }
 
-    /// Tells what is other than it was told, if anything is. Of types that cannot be read nothing
-    /// changes.
+    /// Reports the variants that differ from the reported ones, if any. Types that cannot be read
+    /// have no changes.
     fn changes(&mut self, present: &Present) -> Option<ViewEvent> {
         let Stage::Reporting(reported) = &mut self.stage else { return None };
         let revision = present.snapshot.revision();
@@ -281,8 +283,8 @@ impl ViewWatch {
     }
 }
 
-/// What leads from one state of a type to another: nothing for a variant that came back with the
-/// version it had.
+/// The changes from one state of a type to another. A variant that was removed and came back with
+/// the same version is no change.
 fn compare(type_url: &TypeUrl, before: &TypeSnapshot, now: &TypeSnapshot, changes: &mut Vec<ViewChange>) {
     let has = |variants: Option<&Variants>, variant: &Arc<Variant>| {
         let other = variants.and_then(|variants| variants.get(variant.constraints()));
