@@ -170,16 +170,16 @@ pub struct Subscription {
     excluded: Option<ExcludedAuthorities>,
 }
 
-/// The locators that a request change to a subscription or removed from it, and that the server
-/// must answer.
+/// The locators that a request added to a subscription or removed from it, and that the server must
+/// answer.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct SubscriptionChange {
     /// Locators to answer: new ones, and ones that the client already had and subscribed to again.
     pub locators: Locators,
     /// Names that the client unsubscribed from while a wildcard stays. The client cannot know
-    /// whether the wildcard covers them, so the server answers for each of them (D18).
+    /// whether the wildcard covers them, so the server answers for each of them (S22, D18).
     pub unsubscribed: Locators,
-    /// Whether the request change a wildcard.
+    /// Whether the request added a wildcard.
     pub wildcard: bool,
 }
 
@@ -343,6 +343,8 @@ impl Subscription {
         }
         let wildcards_before: BTreeSet<_> = before.wildcards().collect();
         change.wildcard = self.wildcards().any(|parameters| !wildcards_before.contains(parameters));
+        // S22: a wildcard covers a name that the list no longer has, except when the wildcard has
+        // other parameters or excludes the authority of the name.
         if (self.knows_locators || self.excluded.is_some()) && self.is_wildcard() {
             for (parameters, old) in before.groups() {
                 let now = self.group(parameters, before.is_by_name(old));
