@@ -369,7 +369,7 @@ impl Subscription {
             self.legacy = if is_legacy { LegacyWildcard::On } else { LegacyWildcard::Off };
         }
         let mut change = SubscriptionChange::default();
-        // D3: a name in both lists is removed, then change.
+        // D3: a name in both lists is removed, then added.
         let (names, locators) = self.split(unsubscribe);
         if names.has_wildcard() {
             self.legacy = LegacyWildcard::Off;
@@ -397,8 +397,8 @@ impl Subscription {
         change
     }
 
-    /// Ends the legacy wildcard. When all names of a request were invalid, they were taken out, but
-    /// the request was not empty, so it does not subscribe to everything (S19, D16).
+    /// Ends the legacy wildcard. When a request has invalid names, they are taken out. But the request
+    /// was not empty, so it does not subscribe to everything (S19, D16).
     pub(crate) fn end_legacy_wildcard(&mut self) {
         self.legacy = LegacyWildcard::Off;
     }

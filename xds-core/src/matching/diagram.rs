@@ -26,9 +26,13 @@ pub(super) const TRUE: NodeId = 1;
 #[derive(Debug, Clone, Copy)]
 struct DiagramNode {
     key: u32,
+    /// The child for an absent key.
     absent: NodeId,
+    /// The child for any value without an edge.
     other: NodeId,
+    /// Where the range of edges begins.
     first: u32,
+    /// How many edges there are.
     edges: u32,
     /// The next node of the same hash; 0 ends the chain.
     next: NodeId,
@@ -45,10 +49,12 @@ pub(super) struct Store {
     edges: Vec<(u32, NodeId)>,
     /// The newest node of each hash.
     unique: HashMap<u64, NodeId, FixedState>,
+    /// The results of earlier joins, by their operands; the smaller id comes first.
     conjunctions: HashMap<(NodeId, NodeId), NodeId, FixedState>,
     disjunctions: HashMap<(NodeId, NodeId), NodeId, FixedState>,
     /// Edges of nodes under construction.
     pending: Vec<(u32, NodeId)>,
+    /// How much of the budget the current formula or join has used.
     spent: usize,
     budget: usize,
 }

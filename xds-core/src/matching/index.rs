@@ -63,10 +63,15 @@ enum LinkTarget {
 
 #[derive(Debug)]
 struct IndexNode {
+    /// The key that the node tests.
     key: u32,
+    /// The child for an absent key.
     absent: Link,
+    /// The child for any value without an edge.
     other: Link,
+    /// The child for variants that this key does not sort. A search tries it last.
     wild: Link,
+    /// Where the range of edges begins.
     first: u32,
     /// The length of the range of edges, with empty places.
     edges: u32,
@@ -85,7 +90,7 @@ struct Candidate {
     tests: u32,
 }
 
-/// One condition: the top two bits of `key` are the kind.
+/// One condition: the top two bits of `key` are its kind, which decides the meaning of `rule`.
 #[derive(Debug, Clone, Copy)]
 struct Test {
     key: u32,
@@ -99,7 +104,7 @@ enum Rule<'a> {
     Holds(&'a Residual),
 }
 
-/// The diagram of a variant in the numbers of the index.
+/// The diagram of a tangled variant, with the numbers of the index for keys and values.
 #[derive(Debug)]
 struct Residual {
     root: NodeId,

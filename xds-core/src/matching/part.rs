@@ -11,7 +11,7 @@ use crate::constraint::Formula;
 use crate::hash::FixedState;
 use crate::parameters::Parameters;
 
-/// The keys that a formula writes down, sorted (T12).
+/// The keys that a formula names, sorted (T12).
 pub(super) type KeySet = Arc<[Arc<str>]>;
 
 /// A variant with its constraints. The value lies here, not behind the pointer, because most
@@ -64,6 +64,7 @@ impl<V> Member<V> {
 #[derive(Debug)]
 pub(super) struct Part<V> {
     pub(super) index: Arc<Index>,
+    /// The members in the order in which the tree was built from them; `None` for a removed one.
     slots: Slots<V>,
     /// How many slots have a variant.
     pub(super) live: usize,
