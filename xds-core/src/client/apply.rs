@@ -102,6 +102,7 @@ impl Client {
         stream.nonce = Arc::clone(&nonce);
         if is_accepted {
             stream.version = version;
+            // A full state replaces everything, so the resources in use are those of its version.
             stream.is_partial &= !is_full;
         } else {
             stream.is_partial |= is_changed;
@@ -207,8 +208,8 @@ struct Applier<'c> {
     /// Names and variants that the response reports as absent. Watches that match another variant
     /// are not affected.
     absent: Vec<Removal>,
-    /// T35: watches that the server was sent after it made the response. It does not report their
-    /// resources as absent.
+    /// T35: watches whose subscription was sent after the server made the response. An absence in
+    /// the response does not count for them.
     late: BTreeSet<WatchId>,
     /// TTLs to remove from the timers, because their variants were removed or have a new TTL.
     removed_expiries: Vec<Expiry>,
@@ -400,6 +401,7 @@ impl Applier<'_> {
         if matches!(received.payload, Payload::Redirect(_)) {
             extras.get_or_insert_default().is_redirect = true;
         }
+        // The variant is in the cache: this may be a duplicate in the response, or unchanged.
         if let Some(named) = self.watched.names.get_mut(&*received.name)
             && let Ok(at) = named.position(&received.constraints)
         {
@@ -428,6 +430,7 @@ impl Applier<'_> {
                 added_expiries.extend(stored.expiry());
                 self.applied.valid += 1;
                 self.add_aliases(accepted.name(), aliases);
+                // Watches that have it without an error or a timer see no change.
                 let is_current = |at: &u32| {
                     let entry = self.watched.entry(*at);
                     let state = match &entry.members {
@@ -450,6 +453,7 @@ impl Applier<'_> {
                 return;
             }
         }
+        // The variant is new or changed. Its name shares memory with the table.
         let known = self.watched.names.get_key_value(&*received.name).map(|(name, _)| name.clone());
         let name = known.unwrap_or_else(|| ResourceName::new(&*received.name));
         let key: VariantKey = (name.clone(), received.constraints.clone());
@@ -474,6 +478,7 @@ impl Applier<'_> {
         };
         let resource = Resource::received(self.watched.type_url.clone(), name.clone(), payload, extras);
         let resource = resource.with_constraints(received.constraints.clone());
+        // C2: a client of the proxy has NACKed this content.
         let refusal = self.refused.get(&resource.id);
         if let Some(refusal) = refusal.filter(|refusal| refusal.version == resource.version) {
             let reason = Reason::Refused(Arc::clone(&refusal.detail));

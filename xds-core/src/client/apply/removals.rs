@@ -157,7 +157,7 @@ impl Applier<'_> {
     /// C15, T20: removes the variants of other servers from the names that the response has. All
     /// variants of a name must come from one server, because those of two servers may overlap.
     pub(super) fn replace_other_servers(&mut self) {
-        for (name, _) in self.new_variants.iter().map(|coming| &coming.key) {
+        for (name, _) in self.new_variants.iter().map(|new| &new.key) {
             let Some(named) = self.watched.names.get(name) else { continue };
             // A proxy keeps a restored variant until the clients it is for have subscribed again.
             let is_kept = |stored: &&StoredVariant| self.relay.is_some() && stored.server.is_none();
