@@ -1,10 +1,10 @@
-//! Whatever happened, in the end each watcher of a client sees what its servers have for it, and
-//! was told of each change.
+//! After any history, each watcher of a client sees what its servers have for it, and was notified
+//! of each change.
 //!
-//! The client machine is connected to our own server machines, by encoded messages. Names, locators
-//! and wildcards are watched and given up, commits change whom the variants of a name are for,
-//! streams break between any two messages, servers cannot be reached, contents are rejected. Then
-//! all is healed, and the views are compared with the cache of the servers.
+//! The client machine is connected to our own server machines by encoded messages. A history
+//! watches and unwatches names, locators and wildcards, commits other variants of names, breaks
+//! streams between any two messages, makes servers unreachable, and has contents rejected. Then
+//! everything heals, and the views are compared with the cache of the servers.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +27,7 @@ use xds_proto::type_url::{CLUSTER, LISTENER, SECRET};
 
 const TYPES: [&str; 4] = [LISTENER, CLUSTER, SECRET, "type.googleapis.com/acme.Thing"];
 
-/// The variants that a name can have; the first is none at all.
+/// The variants that a name can have; the first element means that it does not exist.
 const VARIANTS: [&[&str]; 7] = [
     &[],
     &["true"],
@@ -41,14 +41,14 @@ const VARIANTS: [&[&str]; 7] = [
 const PARAMETERS: [&[(&str, &str)]; 5] =
     [&[], &[("env", "a")], &[("env", "a"), ("ver", "1")], &[("env", "b"), ("pod", "x")], &[("ver", "1")]];
 
-/// What the client rejects.
+/// The content that the client rejects.
 const BAD: i32 = 3;
 
-/// Type, name, which variants it has, and their content.
+/// A type, a name, its variants as an index into `VARIANTS`, and their content.
 type Change = (u8, u8, u8, u8);
 
-/// One thing that happens. Numbers are taken modulo what there is; the first of a server is its
-/// number.
+/// One step of a history. Numbers are taken modulo the number of elements. The first number of a
+/// step of a server is the number of the server.
 #[derive(Debug, Clone)]
 enum Step {
     Commit(Vec<Change>),
@@ -56,7 +56,7 @@ enum Step {
     Unwatch(u8),
     /// The client hands a request to the transport.
     Send(u8),
-    /// The server takes one, and sends what there is to send.
+    /// The server takes a request, and sends all responses that it has.
     Serve(u8),
     /// The client takes a response.
     Take(u8),
@@ -168,7 +168,7 @@ fn asked(names: Vec<String>, locators: Vec<ResourceLocator>) -> Requested {
     Requested { locators: locators.collect(), ..names.into() }
 }
 
-/// A stream and what is on its way.
+/// A stream, with the messages in flight.
 struct Link {
     stream: Stream,
     requests: VecDeque<Bytes>,
@@ -180,8 +180,8 @@ struct Watched {
     name: String,
     parameters: Parameters,
     watchers: usize,
-    /// What its watchers were told, by member.
-    told: BTreeMap<Option<ResourceName>, String>,
+    /// The views that its watchers were notified of, by member.
+    notified: BTreeMap<Option<ResourceName>, String>,
 }
 
 struct World {
@@ -278,8 +278,8 @@ impl World {
                 .into_iter()
                 .flatten()
                 .map(|name| (Some(name.clone()), shown(&client.member_view(id, name))));
-            let told = members.chain([(None, shown(&client.view(id)))]).collect();
-            Watched { type_url, name, parameters, watchers: 0, told }
+            let notified = members.chain([(None, shown(&client.view(id)))]).collect();
+            Watched { type_url, name, parameters, watchers: 0, notified }
         });
         watched.watchers += 1;
     }
@@ -287,11 +287,12 @@ impl World {
     fn hear(&mut self, effects: &Effects) {
         for touched in &effects.touched {
             let view = self.client.view_of(touched);
-            let told = &mut self.watched.get_mut(&touched.watch).expect("only who watches is told").told;
+            let watched = self.watched.get_mut(&touched.watch).expect("a touched watch has watchers");
+            let notified = &mut watched.notified;
             if touched.member.is_some() && view.copy.is_none() && view.error.is_none() {
-                told.remove(&touched.member);
+                notified.remove(&touched.member);
             } else {
-                told.insert(touched.member.clone(), shown(&view));
+                notified.insert(touched.member.clone(), shown(&view));
             }
         }
     }
@@ -360,7 +361,7 @@ impl World {
         }
     }
 
-    /// What the servers have of a name for these parameters.
+    /// The content that the servers have of a name for these parameters.
     fn expected(&self, type_url: &TypeUrl, name: &ResourceName, parameters: &Parameters) -> Option<i32> {
         let snapshot = self.cache.snapshot();
         let mut variants = snapshot.get(type_url, name)?.iter();
@@ -370,17 +371,18 @@ impl World {
 
     fn check(&self) -> Result<(), String> {
         for (id, watched) in &self.watched {
-            let Watched { type_url, name, parameters, told, .. } = watched;
-            let is_told = self.protocols[0] == Protocol::Delta || KnownType::of(type_url).full_state;
+            let Watched { type_url, name, parameters, notified, .. } = watched;
+            let is_absence_reported =
+                self.protocols[0] == Protocol::Delta || KnownType::of(type_url).full_state;
             let url = TypeUrl::from(*type_url);
             let says = |name: &str, what: &str| Err(format!("{type_url} {name}{{{parameters}}}: {what}"));
             let check = |name: &ResourceName, view: &ResourceView| {
                 let expected = self.expected(&url, name, parameters);
-                let held = view.copy.as_ref().map(|copy| content_of(copy.payload()));
+                let copy = view.copy.as_ref().map(|copy| content_of(copy.payload()));
                 let is_right = match expected {
-                    Some(_) => held == expected && view.error.is_none(),
-                    None if !is_told => true,
-                    None => view.error.is_some() && (held.is_none() || !self.policy.fail_on_data_errors),
+                    Some(_) => copy == expected && view.error.is_none(),
+                    None if !is_absence_reported => true,
+                    None => view.error.is_some() && (copy.is_none() || !self.policy.fail_on_data_errors),
                 };
                 if is_right {
                     Ok(())
@@ -394,7 +396,7 @@ impl World {
                 for member in &members {
                     let view = self.client.member_view(*id, member);
                     now.insert(Some(member.clone()), shown(&view));
-                    if self.expected(&url, member, parameters).is_none() && is_told {
+                    if self.expected(&url, member, parameters).is_none() && is_absence_reported {
                         return says(member.as_str(), "it is a member still");
                     }
                     check(member, &view)?;
@@ -411,8 +413,8 @@ impl World {
             } else {
                 check(&name.as_str().into(), &self.client.view(*id))?;
             }
-            if *told != now {
-                return says(name, &format!("was told {told:?}, not {now:?}"));
+            if *notified != now {
+                return says(name, &format!("was notified of {notified:?}, not {now:?}"));
             }
         }
         Ok(())
@@ -461,7 +463,7 @@ fn commit(cache: &Cache, changes: &[Change]) {
             }
         }
         for (at, constraints) in variants.into_iter().enumerate() {
-            // Variants of a name have equal contents now and then.
+            // Sometimes the variants of a name have equal contents.
             let part = if content % 16 < 8 { 0 } else { 10 * i32::try_from(at).unwrap() };
             transaction.put(resource(type_url, &name, i32::from(content % 8) + part, constraints));
         }
@@ -475,7 +477,7 @@ fn resource(type_url: &str, name: &str, content: i32, constraints: Constraints) 
     resource.with_constraints(constraints)
 }
 
-/// Has everything be acceptable.
+/// Replaces all contents that the client rejects.
 fn mend(cache: &Cache) {
     let snapshot = cache.snapshot();
     let mut transaction = Transaction::new();
@@ -537,9 +539,9 @@ fn c15_watchers_of_two_delta_servers_see_what_they_have() {
     quick().quickcheck(holds as fn(Vec<Step>, bool) -> bool);
 }
 
-/// S17: the full state was rejected because of another name, so no version of it was brought to the
-/// next stream, and the server had nothing to say of the name that went meanwhile. Nothing had a
-/// timer running.
+/// S17: a full state was rejected because of another name, so the next stream began without a
+/// version. In the meantime the name was deleted, and the server had no reason to report that. No
+/// timer was running.
 #[test]
 fn c5_what_was_taken_of_a_rejected_full_state_is_not_confirmed_by_silence() {
     use Step::{Commit, Connect, Cut, Send, Serve, Take, Unwatch, Watch};
@@ -561,9 +563,9 @@ fn c5_what_was_taken_of_a_rejected_full_state_is_not_confirmed_by_silence() {
     }
 }
 
-/// D8: a response said that a name is not there and was rejected because of another name. The name
-/// came meanwhile, without constraints; when the server told again what the rejected response had
-/// said, it removed it.
+/// D8: a response with a removal was rejected because of another name. Then the removed name came
+/// back without constraints. When the server sent the contents of the rejected response again, it
+/// removed the name.
 #[test]
 fn d8_what_came_after_a_rejected_removal_is_not_removed() {
     use Step::{Commit, Connect, Send, Serve, Watch};
@@ -580,7 +582,8 @@ fn d8_what_came_after_a_rejected_removal_is_not_removed() {
     assert!(converges(&[Protocol::Delta], false, &steps));
 }
 
-/// S25, P1.7: what was rejected and is not kept has no copy that a full state could miss.
+/// S25, P1.7: a resource was rejected, and its older copy was dropped. So the absence of the
+/// resource in a full state has no copy to remove.
 #[test]
 fn s25_what_was_rejected_without_a_copy_and_then_goes_is_no_member_any_more() {
     use Step::{Commit, Connect, Send, Serve, Watch};
@@ -599,9 +602,9 @@ fn s25_what_was_rejected_without_a_copy_and_then_goes_is_no_member_any_more() {
     }
 }
 
-/// S8b, S25: a cluster was given up and wanted again while a full state with it was on its way. The
-/// client took it from that, and as the server knew of no such cluster when it read the second
-/// request, it said nothing.
+/// S8b, S25: the client unsubscribed from a cluster and subscribed to it again while a full state
+/// with the cluster was in flight. The client used the cluster of this response. The cluster did
+/// not exist when the server read the second request, so the server sent no response.
 #[test]
 fn s8b_what_was_given_up_wanted_again_and_gone_meanwhile_is_told_to_be_gone() {
     use Step::{Commit, Connect, Send, Serve, Take, Unwatch, Watch};
@@ -625,9 +628,9 @@ fn s8b_what_was_given_up_wanted_again_and_gone_meanwhile_is_told_to_be_gone() {
     }
 }
 
-/// T35, D21: a variant of another stream served several locators that have nothing now while a
-/// third one has. The server says so of each of them by itself, and only together that is all who
-/// used the variant.
+/// T35, D21: several locators used a variant from another stream, and now have no resource, while a
+/// third locator has one. The server removes each of their locators by itself. Only all of these
+/// removals together concern all users of the variant.
 #[test]
 fn t35_what_is_gone_for_each_of_several_locators_is_gone() {
     use Step::{Commit, Connect, Cut, Send, Serve, Take, Watch};
@@ -648,9 +651,9 @@ fn t35_what_is_gone_for_each_of_several_locators_is_gone() {
     }
 }
 
-/// P4.6, D1: the wildcard was asked for at the first server before the second told what it stands
-/// for. The first had no reason to say that some of it is gone, and the second was left before it
-/// said so.
+/// P4.6, D1: the client subscribed to the wildcard on the first server before the second server
+/// sent its members. The first server had no reason to remove some of them. The second server was
+/// no longer in use before it could remove them.
 #[test]
 fn c15_what_only_a_server_that_was_left_spoke_of_is_no_member() {
     use Step::{Commit, Connect, Fail, Pass, Send, Serve, Take, Watch};
@@ -672,7 +675,8 @@ fn c15_what_only_a_server_that_was_left_spoke_of_is_no_member() {
     }
 }
 
-/// S8b, D20: the same in delta, where nothing says what a wildcard does not stand for any more.
+/// S8b, D20: the same in delta, where no response lists the names that are no longer members of a
+/// wildcard.
 #[test]
 fn s8b_what_was_on_its_way_when_the_wildcard_was_given_up_and_wanted_again_is_told_to_be_gone() {
     use Step::{Commit, Connect, Send, Serve, Unwatch, Watch};

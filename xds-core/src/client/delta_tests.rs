@@ -20,17 +20,17 @@ fn d1_t37_c14b_only_what_is_in_use_and_alone_is_brought_to_a_new_stream() {
     f.end(0);
     f.open(0);
     let sent = f.sent(0);
-    let (_, brought) = sent.split_once('(').expect("something is brought");
-    let mut brought: Vec<_> = brought.split_whitespace().map(|one| one.trim_matches(['(', ')'])).collect();
-    brought.sort_unstable();
-    assert_eq!(brought, ["a:v1", "kept:v1"]);
-    // Later messages bring nothing.
+    let (_, versions) = sent.split_once('(').expect("it has initial versions");
+    let mut versions: Vec<_> = versions.split_whitespace().map(|one| one.trim_matches(['(', ')'])).collect();
+    versions.sort_unstable();
+    assert_eq!(versions, ["a:v1", "kept:v1"]);
+    // Later requests have no initial versions.
     f.watch("EDS", "b");
     assert_eq!(f.sent(0), "EDS +b");
 }
 
-/// Regression: nobody told that one of several variants under a wildcard went while the client was
-/// away.
+/// Regression: while the client was disconnected, one of several variants under a wildcard was
+/// deleted, and the server never sent the removal.
 #[test]
 fn d21_t37_members_that_cannot_be_compared_are_brought_without_a_version() {
     let mut f = delta();
@@ -139,8 +139,8 @@ fn d24_an_alias_is_followed_and_may_stand_for_nothing() {
     assert_eq!(f.sent(0), "VHDS n1\nVHDS n2\nVHDS n3");
 }
 
-/// Regression: who watched by an alias was not told that the resource is gone, and its resource
-/// stayed for ever.
+/// Regression: a watcher by an alias was not notified of the removal of the resource, and the
+/// resource stayed in the cache for ever.
 #[test]
 fn d24_who_watches_by_an_alias_shares_the_fate_of_the_resource() {
     let mut f = delta();
@@ -167,7 +167,7 @@ fn d30_t33_a_change_of_parameters_is_one_message() {
     let test = f.watch("RDS", "r{env=test}");
     assert_eq!(f.sent(0), "RDS +r{env=test} -r{env=prod}");
     assert!(f.client.cache().snapshot().get(&url("RDS"), &"r".into()).is_none());
-    // T33b: what was on its way is for nobody, and ACKed.
+    // T33b: a late response to the old locator matches no watch, and is ACKed.
     assert_eq!(f.get("RDS v2 n2: r[env=prod]=A2"), "");
     assert_eq!(f.get("RDS v3 n3: r[env=test]=B"), "r{env=test}: B");
     assert_eq!((f.sent(0).as_str(), f.view(test).as_str()), ("RDS n2\nRDS n3", "B"));
@@ -202,7 +202,7 @@ fn d2_g9_a_large_subscription_goes_out_in_pieces() {
     assert!(frames.iter().all(|frame| frame.len() < 4 << 20));
 }
 
-/// Regression: the name could not become a resource of its own any more.
+/// Regression: after its removal the alias could not become the name of a resource.
 #[test]
 fn d24_an_alias_that_is_removed_is_a_name_like_others() {
     let mut f = Fixture::new(Protocol::Delta);
@@ -215,7 +215,7 @@ fn d24_an_alias_that_is_removed_is_a_name_like_others() {
     assert!(f.client.cache().snapshot().get(&url("EDS"), &"a".into()).is_none(), "nobody watches it");
 }
 
-/// Regression: what lost its alias to another resource stayed in the cache for ever.
+/// Regression: a resource that lost its alias to another resource stayed in the cache for ever.
 #[test]
 fn d24_c13_an_alias_that_moves_leaves_nothing_behind() {
     let mut f = Fixture::new(Protocol::Delta);
@@ -238,8 +238,8 @@ fn x12_no_resource_is_named_like_a_set() {
     assert_eq!(f.sent(0), "EDS n1 !\"*\": a resource cannot have the name of a wildcard or glob");
 }
 
-/// Regression: what an earlier server had called an alias could not become a resource for as long
-/// as the other was held.
+/// Regression: an alias could not become the name of a resource while the resource with the alias
+/// was in the cache.
 #[test]
 fn d24_t34_a_resource_takes_its_name_from_what_came_earlier() {
     let mut f = delta();
@@ -250,8 +250,8 @@ fn d24_t34_a_resource_takes_its_name_from_what_came_earlier() {
     assert_eq!((f.view(a).as_str(), f.view(d).as_str(), f.sent(0).as_str()), ("1", "2", "EDS n1\nEDS n2"));
 }
 
-/// Regression: the name showed the resource that it had been an alias of whenever that one changed.
-/// Its own one is what counts.
+/// Regression: the name has its own resource, but watchers saw the resource that it had been an
+/// alias of, whenever that one changed.
 #[test]
 fn d24_a_name_with_a_resource_of_its_own_is_no_alias() {
     let mut f = delta();

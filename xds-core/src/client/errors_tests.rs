@@ -1,11 +1,11 @@
-//! What watchers are told of each event: the table of gRFC A88 (C8-C11, P1).
+//! What watchers see after each event: the table of gRFC A88 (C8-C11, P1).
 
 use super::fixture::{Fixture, refuse_bad};
 use super::*;
 
 const BOTH: [Protocol; 2] = [Protocol::Sotw, Protocol::Delta];
 
-/// What was told of `a`, and how it stands then.
+/// The change of the view of `a`, and its status afterwards.
 type Row = (String, String, ResourceStatus);
 
 /// A watcher of a cluster, with a copy or without.
@@ -199,7 +199,7 @@ fn c9b_d28_what_was_removed_is_kept_for_those_who_had_it_only() {
     }
 }
 
-/// Regression: a change of one variant cleared what was wrong with another one.
+/// Regression: a change of one variant cleared the error of another variant.
 #[test]
 fn s37_an_error_of_one_locator_stands_when_another_variant_comes() {
     let mut f = Fixture::new(Protocol::Delta);
@@ -212,7 +212,7 @@ fn s37_an_error_of_one_locator_stands_when_another_variant_comes() {
     assert_eq!(f.view(test), "B beside UNAVAILABLE");
 }
 
-/// P6.4: CSDS shows what was rejected last, though watchers have heard the words before.
+/// P6.4: CSDS shows the last rejection, although it is no news for watchers.
 #[test]
 fn c19_p6_4_a_second_rejection_in_the_same_words_is_the_newer_one_and_told_to_nobody() {
     let mut f = Fixture::new(Protocol::Sotw);
@@ -226,7 +226,8 @@ fn c19_p6_4_a_second_rejection_in_the_same_words_is_the_newer_one_and_told_to_no
     assert_eq!((error.rejected_version.as_deref(), error.at), (Some("v2"), Duration::from_secs(1)));
 }
 
-/// What is kept though it went (P1.9) is still gone after something invalid came and went.
+/// A copy is kept after the deletion of its resource (P1.9). The resource counts as deleted again
+/// after an invalid one came and was deleted.
 #[test]
 fn p1_7_s25_what_was_rejected_and_is_not_in_the_next_full_state_does_not_exist() {
     let mut f = Fixture::new(Protocol::Sotw);

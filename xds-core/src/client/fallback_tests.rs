@@ -35,7 +35,7 @@ fn c15_p4_5_watchers_are_told_when_all_servers_failed() {
     f.watch("CDS", "a");
     assert_eq!(f.fail(0), "");
     assert_eq!(f.fail(1), "a: UNAVAILABLE");
-    // Any of them clears it.
+    // A response from any of the servers ends the outage.
     f.open(0);
     f.sent(0);
     assert_eq!(f.get("CDS v1 n1: a=1"), "a: 1");
@@ -56,7 +56,7 @@ fn c15_p4_3_with_everything_cached_no_other_server_is_asked() {
     assert_eq!(f.wanted(), [0]);
 }
 
-/// Regression: what stands since the first server failed stood on when the second answered.
+/// Regression: the outage of the first server did not end when the second server answered.
 #[test]
 fn c15_p4_7_what_is_newly_needed_falls_back_and_the_outage_ends() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
@@ -86,13 +86,13 @@ fn c15_p4_6_a_resource_of_a_higher_server_ends_the_lower_ones() {
     assert_eq!(f.wanted(), [0, 1]);
     assert_eq!(f.get("CDS v1 n1: a=2"), "a: 2");
     assert_eq!(f.wanted(), [0]);
-    // What it said on its way is dropped.
+    // A late response of the server is dropped.
     assert_eq!(f.get_from(1, "CDS y n2:"), "");
     f.client.on_closed(f.now, 1);
     assert_eq!(f.view(a), "2");
 }
 
-/// Regression: a cluster that only the lower server had stayed for ever.
+/// Regression: a resource that only the second server had stayed for ever.
 #[test]
 fn c15_s17_what_only_the_lower_server_had_is_given_up_in_time() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
@@ -108,7 +108,8 @@ fn c15_s17_what_only_the_lower_server_had_is_given_up_in_time() {
     assert_eq!(f.pass(15), "b: 1 beside NOT_FOUND");
 }
 
-/// Regression: the version of the first server stood for what the second had changed meanwhile.
+/// Regression: the client sent the version of the first server, although the second server had
+/// changed resources in the meantime.
 #[test]
 fn c14_s32_a_version_is_not_brought_when_another_server_changed_what_is_held() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
@@ -145,7 +146,7 @@ fn p4_8_two_clients_fall_back_each_by_itself() {
     assert_eq!((one.wanted(), other.wanted()), (vec![0, 1], vec![0]));
 }
 
-/// Regression: when nothing was watched any more the next watch began at the lower server.
+/// Regression: after the last watch ended, the next watch began at the second server.
 #[test]
 fn p4_1_what_is_needed_next_begins_at_the_first_server() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
@@ -199,13 +200,13 @@ fn c16_x15_x17_t40_authorities_share_a_stream_and_have_their_own_parameters() {
 fn c16_x15_an_unknown_authority_is_an_error() {
     let mut f = of_authorities();
     let name = "xdstp://three/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
-    let error = f.client.on_watch(&url("EDS"), name, None).expect_err("nobody is to be asked");
+    let error = f.client.on_watch(&url("EDS"), name, None).expect_err("its authority has no servers");
     assert!(matches!(error, WatchError::UnknownAuthority { authority, .. } if authority == "three"));
     let nobody = "xdstp:///envoy.config.endpoint.v3.ClusterLoadAssignment/e";
     assert!(f.client.on_watch(&url("EDS"), nobody, None).is_err(), "the empty one has to be configured too");
 }
 
-/// Regression: a full state of one server took away what a server of another authority has.
+/// Regression: a full state of one server removed resources of another authority.
 #[test]
 fn c16_s25_a_full_state_speaks_for_its_own_authorities() {
     let mut f = of_authorities();
@@ -221,8 +222,8 @@ fn c16_s25_a_full_state_speaks_for_its_own_authorities() {
     assert_eq!(f.client.members(all).expect("it is a set").count(), 1);
 }
 
-/// Regression: where data errors take away what is there, one of a server that is not asked for the
-/// name did.
+/// Regression: with `fail_on_data_errors`, a data error removed a resource although it came from a
+/// server that the authority of the name does not use.
 #[test]
 fn c16_what_a_server_says_wrongly_of_the_names_of_another_takes_nothing_away() {
     let errors = ErrorPolicy { fail_on_data_errors: true, ..ErrorPolicy::default() };
@@ -247,7 +248,8 @@ fn c15_a_failure_of_one_authority_is_not_told_to_another() {
     assert_eq!((f.view(old).as_str(), f.view(two).as_str()), ("UNAVAILABLE", "-"));
 }
 
-/// Regression: the wildcard kept what another authority has when its own watcher was gone.
+/// Regression: when the last watcher of a resource left, a wildcard of another authority kept the
+/// resource in the cache.
 #[test]
 fn c13_c16_the_wildcard_keeps_nothing_of_other_authorities() {
     let mut f = of_authorities();

@@ -1,10 +1,10 @@
-//! A client in tests, in a notation of one line per message.
+//! A client for tests, with a notation of one line per message.
 //!
 //! | text | means |
 //! | --- | --- |
 //! | `CDS v1 n1: a=1 b[env=prod]=2 -c -d[env=prod] c!5` | a response: resources, removals, errors |
 //! | `CDS [a b{env=prod}] v1 n1` | a SotW request: names and locators, version, nonce; `!text` rejects |
-//! | `CDS +a +b{env=prod} -c (a:v1) n1` | a delta request: changes, versions that are brought, nonce |
+//! | `CDS +a +b{env=prod} -c (a:v1) n1` | a delta request: changes, initial versions, nonce |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use xds_proto::{Any, google::rpc::Status, type_url};
 
 use super::*;
 
-/// One client and what it is connected to.
+/// One client, with a clock, and the protocols of its servers.
 pub(crate) struct Fixture {
     pub(crate) client: Client,
     pub(crate) now: Duration,
@@ -58,13 +58,13 @@ impl Fixture {
         Self { client: Client::new(config), now: Duration::ZERO, protocols }
     }
 
-    /// Connects to a server, and leaves what is sent to be asked for.
+    /// Connects to a server. The requests are not read yet: see [`sent`](Self::sent).
     pub(crate) fn open(&mut self, server: usize) {
         self.client.on_connecting(server);
         self.client.on_open(self.now, server);
     }
 
-    /// Fails to connect to a server; whose view changed.
+    /// Fails to connect to a server. Returns the changed views.
     pub(crate) fn fail(&mut self, server: usize) -> String {
         self.client.on_connecting(server);
         self.end(server)
@@ -75,18 +75,18 @@ impl Fixture {
         (0..self.client.servers()).filter(|server| self.client.is_needed(*server)).collect()
     }
 
-    /// How everything stands that is watched.
+    /// The status of everything that is watched.
     pub(crate) fn statuses(&self) -> Vec<ResourceStatus> {
         self.client.report().iter().map(|report| report.status).collect()
     }
 
-    /// Ends the stream of a server; whose view changed.
+    /// Ends the stream of a server. Returns the changed views.
     pub(crate) fn end(&mut self, server: usize) -> String {
         let effects = self.client.on_end(self.now, server, "gone", u32::MAX / 2);
         self.shown(&effects)
     }
 
-    /// Lets time pass; whose view changed.
+    /// Lets time pass. Returns the changed views.
     pub(crate) fn pass(&mut self, seconds: u64) -> String {
         self.now += Duration::from_secs(seconds);
         let effects = self.client.on_timeout(self.now);
@@ -100,7 +100,7 @@ impl Fixture {
         self.client.on_watch(&url(type_name), &name, parameters).expect("it can be watched")
     }
 
-    /// The requests for a server that are due, one per line.
+    /// The requests to send to a server, one per line.
     pub(crate) fn sent(&mut self, server: usize) -> String {
         let mut lines = Vec::new();
         while let Some(request) = self.client.next_request(self.now, server) {
@@ -112,7 +112,7 @@ impl Fixture {
         lines.join("\n")
     }
 
-    /// Hands over a response of the first server; whose view changed.
+    /// Receives a response of the first server. Returns the changed views.
     pub(crate) fn get(&mut self, text: &str) -> String {
         self.get_from(0, text)
     }
@@ -123,7 +123,7 @@ impl Fixture {
         self.shown(&effects)
     }
 
-    /// What a watcher sees: `-` for nothing yet, the content, an error, or both.
+    /// The view of a watch: `-` for nothing yet, the content, an error, or both.
     pub(crate) fn view(&self, watch: WatchId) -> String {
         show_view(&self.client.view(watch))
     }
@@ -198,10 +198,10 @@ pub(crate) fn response(text: &str, protocol: Protocol) -> Bytes {
     let (version, nonce) = (head.next().expect("a version"), head.next().expect("a nonce"));
     let (mut resources, mut removed, mut removed_names, mut errors) = (vec![], vec![], vec![], vec![]);
     for item in body.split_whitespace() {
-        if let Some(gone) = item.strip_prefix('-') {
-            match gone.contains('[') {
-                true => removed_names.push(read_name(gone)),
-                false => removed.push(gone.to_owned()),
+        if let Some(name) = item.strip_prefix('-') {
+            match name.contains('[') {
+                true => removed_names.push(read_name(name)),
+                false => removed.push(name.to_owned()),
             }
         } else if let Some((name, code)) = item.rsplit_once('!')
             && let Ok(code) = code.parse()
@@ -238,8 +238,8 @@ pub(crate) fn response(text: &str, protocol: Protocol) -> Bytes {
     .into()
 }
 
-/// `name[constraints]=content@ttl/alias`, of which all but name and content may be left out;
-/// without `=` a heartbeat.
+/// Reads `name[constraints]=content@ttl/alias`. All but name and content are optional. Without `=`
+/// it is a heartbeat.
 fn read_resource(item: &str, type_url: &str, version: &str) -> Resource {
     let is_new_style = item.starts_with("xdstp:");
     let slash = item.split_once('/').filter(|_| !is_new_style);
@@ -267,7 +267,7 @@ fn read_resource(item: &str, type_url: &str, version: &str) -> Resource {
     }
 }
 
-/// In SotW only what needs it is wrapped (S30).
+/// In SotW only a resource with a name of its own, a TTL or an alias needs a wrapper (S30).
 fn to_any(resource: Resource) -> Any {
     let is_bare = resource.resource_name.is_none() && resource.ttl.is_none() && resource.resource.is_some();
     if is_bare && resource.aliases.is_empty() {
@@ -277,7 +277,7 @@ fn to_any(resource: Resource) -> Any {
     Any { type_url, value: resource.encode_to_vec().into() }
 }
 
-/// `name`, or `name[constraints]` with the syntax of `when:`; `[]` for none.
+/// Reads `name`, or `name[constraints]` with the syntax of `when:`, or `name[]` for no constraints.
 fn read_name(text: &str) -> ResourceName {
     let (name, constraints) = match text.split_once('[') {
         None => (text, None),
@@ -343,7 +343,7 @@ fn show_delta(request: DeltaDiscoveryRequest) -> String {
     parts.join(" ")
 }
 
-/// Has payloads of a type with the content `bad` be rejected.
+/// Rejects payloads of a type with the content `bad`.
 pub(crate) fn refuse_bad(client: &mut Client, type_name: &str) {
     client.declare(
         &url(type_name),

@@ -1,11 +1,11 @@
-//! What a server sends never stops a client, and costs what it is long.
+//! No response stops a client, and the cost of a response is linear in its length.
 
 use quickcheck::{Gen, QuickCheck};
 
 use super::fixture::{Fixture, response, url};
 use super::*;
 
-/// Pieces of responses, contradictory ones among them.
+/// Pieces of responses. Some contradict each other.
 const PIECES: [&str; 18] = [
     "a=1",
     "a=2",
@@ -53,10 +53,10 @@ fn c4_no_combination_or_damage_makes_a_client_panic() {
             }
             f.pass(3);
         }
-        let held: usize = f.client.types[0].names.values().map(|named| named.variants.len()).sum();
+        let stored: usize = f.client.types[0].names.values().map(|named| named.variants.len()).sum();
         let snapshot = f.client.cache().snapshot();
         let cached = snapshot.of_type(&url("CDS")).into_iter().flat_map(|all| all.iter());
-        held == cached.map(|(_, variants)| variants.len()).sum::<usize>()
+        stored == cached.map(|(_, variants)| variants.len()).sum::<usize>()
     }
     QuickCheck::new().rng(Gen::new(12)).tests(500).quickcheck(holds as fn(_, _, _) -> _);
 }
@@ -73,8 +73,8 @@ fn d24_two_resources_with_one_alias_cannot_both_be_used() {
     assert!(f.sent(0).contains("is taken by"));
 }
 
-/// Regression: each name was compared with all others when the variants of many changed at once,
-/// and each removal with each resource.
+/// Regression: when the variants of many names changed at once, each name was compared with all
+/// others, and each removal with each resource.
 #[test]
 fn t31_t34_many_switches_in_one_response_are_taken_in_one_go() {
     for removes in [false, true] {

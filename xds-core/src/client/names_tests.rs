@@ -1,4 +1,4 @@
-//! New-style names (X), on the side of who asks for them.
+//! New-style names (X) in the client.
 
 use xds_proto::Any;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, Resource};
@@ -8,7 +8,7 @@ use super::*;
 
 const EDS: &str = "xdstp://a/envoy.config.endpoint.v3.ClusterLoadAssignment";
 
-/// A client that knows the authority `a`.
+/// A client with servers for the authority `a`.
 fn client(protocol: Protocol) -> Fixture {
     let server = ServerConfig { name: "s0".into(), protocol, errors: ErrorPolicy::default() };
     let mut config = ClientConfig::new(Bytes::new(), server);
@@ -86,7 +86,7 @@ fn x12_the_members_of_a_glob_are_watched() {
         f.get(&format!("EDS v1 n1: {EDS}/foo/a?p=1=1 {other}"));
         let members: Vec<_> = f.client.members(glob).expect("it is a set").map(ToString::to_string).collect();
         assert_eq!(members, [format!("{EDS}/foo/a?p=1")], "one more segment, equal parameters");
-        // By name it is at hand.
+        // A watch of the name finds it in the cache.
         let by_name = f.watch("EDS", &format!("{EDS}/foo/a?p=1"));
         assert_eq!(f.view(by_name), "1");
     }
@@ -102,12 +102,12 @@ fn x13_an_empty_glob_and_a_lost_member_are_told_apart() {
     assert_eq!(f.pass(60), "", "it is known to be empty");
     f.get(&format!("EDS v2 n2: {EDS}/foo/a=1 {EDS}/foo/b=1"));
     assert_eq!(f.get(&format!("EDS v3 n3: -{EDS}/foo/a")), format!("{name}/{EDS}/foo/a: -"));
-    // Regression: members that a server does not know stayed when it said that there are none.
+    // Regression: members that the server does not know stayed when it removed the glob.
     assert_eq!(f.get(&format!("EDS v4 n4: -{name}")), format!("{name}/{EDS}/foo/b: -"));
     assert_eq!(f.client.members(glob).expect("it is a set").count(), 0);
 }
 
-/// Regression: an error of a glob with members was gone at once.
+/// Regression: an error of a glob with members was cleared at once.
 #[test]
 fn x12_s37_an_error_of_a_glob_stands_until_something_of_it_comes() {
     let mut f = client(Protocol::Delta);

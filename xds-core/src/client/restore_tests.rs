@@ -1,4 +1,4 @@
-//! What is known from an earlier life of the program.
+//! Resources from an earlier run of the program.
 
 use super::fixture::{Fixture, payload, url};
 use super::*;

@@ -32,7 +32,7 @@ fn s13_c1_types_are_apart_and_each_response_is_answered_in_order() {
     assert_eq!(f.sent(0), "CDS [a] v1 n1\nCDS [a] v1 n3 !\"a\": it is bad\nEDS [b] x1 n2");
 }
 
-/// Regression: the first of two answers that waited had the version of the second.
+/// Regression: of two ACKs that waited, the first had the version of the second.
 #[test]
 fn s3_s4_c1_each_answer_has_the_version_of_its_response() {
     let mut f = sotw();
@@ -69,7 +69,7 @@ fn c13b_a_name_dropped_and_wanted_again_keeps_its_copy_and_says_nothing() {
         f.client.on_unwatch(a);
         let again = f.watch("CDS", "a");
         assert_eq!((f.sent(0).as_str(), f.view(again).as_str()), ("", "1"));
-        // Once the server knows, it is asked anew.
+        // After the unsubscription was sent, the client subscribes again.
         f.client.on_unwatch(again);
         assert!(!f.sent(0).is_empty());
         let anew = f.watch("CDS", "a");
@@ -96,7 +96,7 @@ fn s18_d16_d20_everything_is_asked_for_and_given_up() {
     }
 }
 
-/// go-control-plane's snapshots answer a star in SotW as a name that nothing has.
+/// go-control-plane's snapshots treat a `*` in SotW as a name that no resource has.
 #[test]
 fn s19_s20_everything_alone_is_asked_for_without_a_name_and_given_up_by_the_star() {
     let mut f = sotw();
@@ -105,11 +105,11 @@ fn s19_s20_everything_alone_is_asked_for_without_a_name_and_given_up_by_the_star
     f.get("CDS v1 n1: a=1");
     assert_eq!(f.sent(0), "CDS [] v1 n1");
     f.client.on_unwatch(all);
-    // No names would still mean everything.
+    // A request without names would still mean the wildcard.
     assert_eq!(f.sent(0), "CDS [*] v1 n1\nCDS [] v1 n1");
     assert_eq!(f.get("CDS v2 n2: a=2"), "");
     assert_eq!(f.sent(0), "CDS [] v2 n2");
-    // Once there were names, everything has one.
+    // After a request with names, the wildcard is requested by its name.
     f.watch("CDS", "*");
     assert_eq!(f.sent(0), "CDS [*] v2 n2");
     f.watch("CDS", "a");
@@ -219,7 +219,7 @@ fn s28_c4_the_same_variant_twice_is_rejected_and_the_first_is_used() {
     assert_eq!(f.sent(0), "CDS [a] n1 !\"a\": the response contains it twice");
     f.get("CDS v2 n2: a=1");
     assert_eq!(f.view(a), "1");
-    assert_eq!(f.get("CDS v3 n3: a=1 a=1"), "a: 1 beside INVALID_ARGUMENT", "also of what is held");
+    assert_eq!(f.get("CDS v3 n3: a=1 a=1"), "a: 1 beside INVALID_ARGUMENT", "also an unchanged one");
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn s29_s30_c4_a_resource_is_of_the_type_or_wrapped() {
     assert_eq!(f.get("EDS v2 n2: a=1 b=1@60"), "a: 1\nb: 1", "bare and wrapped");
 }
 
-/// Regression: one wrapper that could not be read had the whole response not answered.
+/// Regression: because of one unreadable wrapper the whole response was not answered.
 #[test]
 fn c4_a_wrapper_that_is_not_protobuf_is_rejected_alone() {
     let mut f = sotw();
@@ -276,7 +276,8 @@ fn s32_c14_the_version_survives_the_stream_and_the_nonce_does_not() {
     assert_eq!(f.sent(0), "node CDS [] v1");
 }
 
-/// Regression: a server took what is held for all of a version of which only a part was in use.
+/// Regression: the client sent a version of which it used only a part, so the server did not send
+/// the rest.
 #[test]
 fn s32_c2_a_wildcard_that_used_a_part_of_a_rejected_response_brings_no_version() {
     let mut f = sotw();
@@ -301,7 +302,7 @@ fn s38_a_ttl_that_ends_removes_the_resource() {
         assert_eq!(f.pass(9), "");
         assert_eq!(f.pass(1), "*/a: -\na: NOT_FOUND");
         assert_eq!(f.client.members(all).expect("it is a set").count(), 0);
-        // Without a TTL nothing ends.
+        // A resource without a TTL does not end.
         f.get("EDS v2 n2: a=1@10");
         f.get("EDS v3 n3: a=1");
         assert_eq!(f.pass(60), "");
@@ -321,7 +322,7 @@ fn s39_d26_a_heartbeat_extends_the_ttl_and_reaches_nobody() {
         }
         assert_eq!(f.view(a), "1");
         assert_eq!(f.client.expiries.len(), 1, "earlier ends are forgotten");
-        // Of another version it is none.
+        // With another version it is no heartbeat.
         assert_eq!(f.get("EDS v2 n3: a@10"), "a: 1 beside INVALID_ARGUMENT");
     }
 }

@@ -35,7 +35,7 @@ fn c7_p4_4_p5_1_a_stream_that_was_answered_may_end() {
     f.sent(0);
     f.get("EDS v1 n1: a=1");
     assert_eq!((f.end(0).as_str(), f.view(a).as_str()), ("", "1"));
-    // A server that answers and ends each stream is not hammered.
+    // A server that answers and then ends each stream is not flooded with new streams.
     assert_eq!(f.client.connect_at(0), Some(Duration::from_secs(1)));
 }
 
@@ -77,7 +77,7 @@ fn c5_p5_5_a_new_stream_starts_full_timers_for_what_is_not_cached() {
     assert_eq!(f.pass(1), "b: NOT_FOUND");
 }
 
-/// Regression: a wildcard has no copy, so after each reconnect it was said not to exist.
+/// Regression: a wildcard has no copy, so it counted as absent after each reconnect.
 #[test]
 fn p5_5_a_wildcard_that_is_known_needs_no_timer() {
     for protocol in [Protocol::Sotw, Protocol::Delta] {
@@ -105,7 +105,7 @@ fn c5_p5_6_the_timer_ends_with_the_resource() {
     }
 }
 
-/// Regression: the same timer told the same again after each reconnect.
+/// Regression: watchers were notified of the same absence again after each reconnect.
 #[test]
 fn c5_p1_19_what_does_not_come_again_is_no_news() {
     let mut f = Fixture::new(Protocol::Sotw);

@@ -1,4 +1,4 @@
-//! Variants of a name (T), on the side of who receives them.
+//! Variants of a name (T) in the client.
 
 use prost::Message;
 use xds_proto::Any;
@@ -11,7 +11,7 @@ fn delta() -> Fixture {
     Fixture::new(Protocol::Delta)
 }
 
-/// Hands over a variant of the route configuration `r` with constraints in raw bytes.
+/// Receives a variant of the route configuration `r` with constraints in raw bytes.
 fn raw(f: &mut Fixture, name: &str, constraints: &[u8]) -> Vec<Rejection> {
     let field = |key: u8, content: &[u8]| {
         [&[key, u8::try_from(content.len()).expect("it is short")], content].concat()
@@ -44,7 +44,7 @@ fn t1_t29_variants_are_kept_by_name_and_constraints() {
             "the same name twice is no duplicate"
         );
         assert_eq!(f.client.cache().snapshot().get(&url("CDS"), &"r".into()).map(|all| all.len()), Some(2));
-        // Equal in meaning is the same variant.
+        // Constraints with the same meaning are the same variant.
         assert_eq!(f.get("CDS v2 n2: r[(env=prod,env=prod)]=A2 r[env=test]=B"), "r{env=prod}: A2");
     }
 }
@@ -72,7 +72,7 @@ fn t4_t30b_without_a_match_nothing_exists_for_a_locator() {
     assert_eq!(f.get("RDS v1 n1: r[env=prod]=A -r[env=qa]"), "r{env=prod}: A\nr{env=qa}: NOT_FOUND");
     assert_eq!(f.pass(60), "", "its timer has ended");
     assert_eq!(f.get("RDS v2 n2: r[env=qa]=B"), "r{env=qa}: B");
-    // All of the name.
+    // A removal by the name alone removes all variants.
     assert_eq!(f.get("RDS v3 n3: -r"), "r{env=prod}: A beside NOT_FOUND\nr{env=qa}: B beside NOT_FOUND");
 }
 
@@ -88,8 +88,8 @@ fn t30b_a_removal_drops_that_variant_and_no_other() {
     assert_eq!(f.client.cache().snapshot().get(&url("RDS"), &"r".into()).map(|all| all.len()), Some(1));
 }
 
-/// Regression: what came on an earlier stream stayed, as the server names only the parameters that
-/// it has nothing for.
+/// Regression: a variant from an earlier stream stayed, because the server removes only the
+/// parameters for which it has no resource.
 #[test]
 fn t30b_what_an_earlier_stream_brought_goes_by_the_parameters() {
     let mut f = delta();
@@ -116,7 +116,7 @@ fn t8_t9_t11_constraints_that_cannot_be_judged_reject_the_resource() {
         })
     };
     let unset: (&str, Vec<u8>) = ("T8: nested, without a type", vec![0x22, 0x00]);
-    let key_only = ("T8: a key without what is asked of it", b"\x0a\x03\x0a\x01k".to_vec());
+    let key_only = ("T8: a key without a condition", b"\x0a\x03\x0a\x01k".to_vec());
     let future = ("T9: a type that is not known", vec![0x7a, 0x01, 0x00]);
     for (what, constraints) in [unset, key_only, future, ("T11: too deep", nested(40))] {
         let mut f = delta();
@@ -210,7 +210,7 @@ fn c4b_variants_of_one_response_that_overlap_are_all_rejected() {
     }
 }
 
-/// Regression: a variant that was repeated gave way to one of the same response.
+/// Regression: an unchanged variant was replaced by an overlapping one of the same response.
 #[test]
 fn c4b_a_repeated_variant_is_one_of_its_response() {
     let mut f = delta();
@@ -282,7 +282,7 @@ fn t41_constraints_that_match_nobody_are_ignored() {
 
 #[test]
 fn t48_a_new_key_comes_to_the_clients_or_to_the_server_first() {
-    // Clients first: one batch of the server follows.
+    // Clients first: then the server changes all variants in one response.
     let mut f = delta();
     let old = f.watch("RDS", "r{env=prod}");
     f.sent(0);
@@ -294,7 +294,7 @@ fn t48_a_new_key_comes_to_the_clients_or_to_the_server_first() {
     f.get("RDS v1 n2: r[env=prod]=A");
     let batch = "RDS v2 n3: r[env=prod,version=v1]=B -r[env=prod]";
     assert_eq!(f.get(batch), "r{env=prod,version=v1}: B");
-    // The server first: who lacks the key gets the default.
+    // The server first: clients without the key get the default.
     let mut f = delta();
     let old = f.watch("RDS", "r{env=prod}");
     f.sent(0);
