@@ -25,7 +25,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `scan` | finds the files |
-//! | `document`, `tree`, `convert`, `encode` | read a file: its values with their lines, the messages that they mean, the bytes of the messages |
+//! | `format`, `document`, `tree`, `convert`, `encode` | read a file: its values with their lines, the messages that they mean, the bytes of the messages |
 //! | `descriptors` | the descriptors of all message types |
 //! | `decode` | shows messages as JSON for people |
 //! | `index` | knows which file provides which resources; turns changed files into a transaction; no I/O |
@@ -44,7 +44,8 @@ use std::{fmt, io, thread};
 use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES};
 use xds_file::{Refused, Reloads};
 
-use document::{FileFormat, ParsedResource};
+use document::ParsedResource;
+use format::FileFormat;
 use index::{Changes, FileContent, Index, Plan};
 use scan::{PathKind, Stamp};
 
@@ -64,6 +65,7 @@ mod document;
 mod domains;
 mod encode;
 mod error;
+mod format;
 mod index;
 mod isolate;
 pub mod lint;

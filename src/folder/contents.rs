@@ -13,8 +13,8 @@ use xds_core::{
 use super::descriptors::Descriptors;
 #[cfg(test)]
 use super::document;
-use super::document::FileFormat;
 use super::error::{FolderError, Position, Problem};
+use super::format::FileFormat;
 use super::index::{Changes, FileContent, Index};
 #[cfg(test)]
 use super::scan::Stamp;

@@ -19,8 +19,8 @@ use xds_core::matching::coverage::Domains;
 use xds_core::matching::value_set::ValueSet;
 
 use super::FILE_LIMIT_BYTES;
-use super::document::{self, FileFormat};
 use super::error::{FolderError, Position, Problem};
+use super::format::FileFormat;
 use super::tree::{self, Entry, Node, Tree};
 
 /// Reads `domains.yaml` at the top of a folder; empty if there is none, or if it cannot be read.
@@ -45,7 +45,7 @@ pub(super) fn read(file: &str, content: &[u8]) -> Result<Domains, Vec<FolderErro
         Ok(text) => reader.text(text),
         Err(error) => {
             let valid = content.get(..error.valid_up_to()).unwrap_or_default();
-            reader.error(Some(document::position_after(valid)), "", Problem::NotUtf8);
+            reader.error(Some(Position::after(valid)), "", Problem::NotUtf8);
         }
     }
     if reader.errors.is_empty() { Ok(reader.domains) } else { Err(reader.errors) }

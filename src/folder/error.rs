@@ -56,6 +56,13 @@ impl Position {
         let clamp = |number: usize| u32::try_from(number.max(1)).unwrap_or(u32::MAX);
         Self { line: clamp(line), column: clamp(column) }
     }
+
+    /// The position after a text that begins the file.
+    pub(super) fn after(text: &[u8]) -> Self {
+        let line_start = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+        let newlines = text.iter().filter(|&&byte| byte == b'\n').count();
+        Self::new(newlines + 1, text.len() - line_start + 1)
+    }
 }
 
 /// The kind of an error in a folder.

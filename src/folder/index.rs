@@ -5,8 +5,9 @@ use std::ops::Bound;
 
 use xds_core::{CommitError, Transaction, TypeUrl, VariantId};
 
-use super::document::{FileFormat, ParsedResource};
+use super::document::ParsedResource;
 use super::error::{FolderError, Position, Problem};
+use super::format::FileFormat;
 use super::scan::Stamp;
 
 /// The files of the last good state.

@@ -7,9 +7,9 @@ use std::time::UNIX_EPOCH;
 
 use xds_file::{FileKind, Reading, Refused, Reloads};
 
-use super::document::FileFormat;
 use super::domains;
 use super::error::{FolderError, Problem};
+use super::format::FileFormat;
 
 /// Shows whether a file changed, without reading it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
