@@ -1,19 +1,19 @@
-//! A control plane in 30 lines and their imports: what stands on standard input is served as the
-//! endpoints of clusters.
+//! A control plane in 30 lines and their imports: it reads endpoints of clusters from standard
+//! input, and serves them.
 //!
 //! ```text
 //! cargo run --example control_plane
 //! ```
 //!
-//! Type `web 127.0.0.1:8081 127.0.0.1:8082`, and Envoy and gRPC that ask this port for the
-//! endpoints of `web` have them; type the line again with other addresses, and they have those. See
-//! what they see, in another terminal:
+//! Type `web 127.0.0.1:8081 127.0.0.1:8082`: each Envoy and gRPC client that subscribes to the
+//! endpoints of `web` on this port gets them. Type the line again with other addresses: the clients
+//! get those. To see what the clients get, run in another terminal:
 //!
 //! ```text
 //! cargo run -- watch --server 127.0.0.1:18000 EDS web
 //! ```
 //!
-//! The end of the input (Ctrl-D) ends the server. Another address to listen on is an argument.
+//! The end of the input (Ctrl-D) ends the server. An argument sets another address to listen on.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let source = Arc::clone(&cache);
     let input = async move {
         while let Ok(Some(line)) = lines.next_line().await {
-            // A line that is wrong changes nothing: a transaction is all or nothing.
+            // An invalid line changes nothing: a transaction is all or nothing.
             commit(&source, &line).unwrap_or_else(|error| eprintln!("error: {error}"));
         }
     };

@@ -1,15 +1,15 @@
-//! A type of your own: feature switches of services, served beside what Envoy asks for.
+//! A type of your own: feature switches of services, served beside the types of Envoy.
 //!
-//! To the server a resource is a name and bytes of a type URL; it knows the message no more than
-//! that. A client watches any message of prost that knows its name. Both are in this program, over
-//! a socket:
+//! For the server a resource has a type URL, a name and bytes; it does not need the message type. A
+//! client can watch any prost message that implements `prost::Name`. This program contains a server
+//! and clients, connected by sockets:
 //!
 //! ```text
 //! cargo run --example custom_type
 //! ```
 //!
-//! It prints what a client of `env=prod` and one of `env=test` have of `checkout`, which has a
-//! variant for each.
+//! It prints the switches of `checkout` that a client with `env=prod` and one with `env=test` get.
+//! `checkout` has a variant for each.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use xds::client::bootstrap::Bootstrap;
 use xds::client::{Client, Event};
 use xds::{Cache, Resource, Server, Transaction};
 
-/// What `prost-build` makes of `package acme.v1; message Switches { string name = 1; repeated
-/// string on = 2; }`.
+/// The type that `prost-build` makes from `package acme.v1; message Switches { string name = 1;
+/// repeated string on = 2; }`.
 ///
-/// The name stands in field 1, as in the messages of Envoy: a SotW response has no other place for
-/// it.
+/// The name is in field 1, as in the messages of Envoy, because a SotW response has no other place
+/// for it.
 #[derive(Clone, PartialEq, Message)]
 struct Switches {
     #[prost(string, tag = "1")]
@@ -48,8 +48,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(Server::new(Arc::clone(&cache)).serve(listener, std::future::pending()));
 
     commit(&cache, &[("env=prod", &["fast-path"]), ("env!=prod", &["fast-path", "new-cart"])])?;
-    // The parameters of a client are those of its node, as with Envoy: `env` stands in its
-    // metadata.
+    // A client gets its parameters from its node, as an Envoy does: `env` is in the metadata of the
+    // node.
     let (_prod, mut in_prod) = client(&server, "prod")?;
     let (_test, mut in_test) = client(&server, "test")?;
     println!("prod: {}", next(&mut in_prod).await?);
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     println!("new-cart is switched on in prod");
     commit(&cache, &[("env=prod", &["fast-path", "new-cart"]), ("env!=prod", &["fast-path", "new-cart"])])?;
-    // Nothing changed for the other one, so it is sent nothing.
+    // Nothing changed for the other client, so the server sends it nothing.
     println!("prod: {}", next(&mut in_prod).await?);
     Ok(())
 }

@@ -1,14 +1,15 @@
-//! Loading by interest: a resource is fetched when the first client asks for it, and dropped when
-//! the last one goes.
+//! Loading on demand: a resource is loaded when the first client subscribes to it, and dropped when
+//! the last client unsubscribes.
 //!
-//! For what is too much to hold, or is somewhere else: a table of tenants, a foreign control plane.
+//! For data that is too large for memory or that is elsewhere, such as a table of tenants, or
+//! another control plane.
 //!
 //! ```text
 //! cargo run --example on_demand
 //! ```
 //!
-//! Three clients ask for two names, one of which does not exist. The program prints what it loads,
-//! and what they get.
+//! Three clients subscribe to two names, one of which does not exist. The program prints what it
+//! loads, and what the clients get.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -36,52 +37,56 @@ impl prost::Name for Tenant {
 
 const TYPE_URL: &str = "type.googleapis.com/acme.v1.Tenant";
 
-/// Stands for a query that takes its time and may fail.
+/// An example of a query that takes time and may fail.
 async fn query(name: &str) -> Result<Option<Tenant>, String> {
     tokio::task::yield_now().await;
     Ok((name == "acme").then(|| Tenant { name: name.into(), plan: "gold".into() }))
 }
 
-/// Follows what streams ask for. Here until nobody asks for anything any more; a server would go
-/// on.
-async fn load_what_is_asked_for(cache: Arc<Cache>) {
-    let subscriptions = cache.on_demand_subscriptions().expect("the cache is one on demand");
-    let mut asked_for = BTreeSet::new();
+/// Loads the resources that streams subscribe to. It ends when there are no subscriptions any more;
+/// a real server would go on.
+async fn load_subscribed(cache: Arc<Cache>) {
+    let subscriptions = cache.on_demand_subscriptions().expect("the cache was made by Cache::on_demand");
+    let mut loaded = BTreeSet::new();
     loop {
         subscriptions.changed().await;
-        // Each locator once, however many clients ask, and as it stands now: nothing queues while a
-        // query takes long.
+        // Each locator comes once, for any number of clients, with its newest state: nothing queues
+        // up while a query takes long.
         for subscription in subscriptions.take() {
             let name = subscription.locator.name.clone();
             let mut transaction = Transaction::new();
             let status = if *subscription.type_url.as_str() != *TYPE_URL {
-                // A type that is not had here. Who asks is told so, and keeps what it has.
+                // This source does not have the type. Its subscribers get the error, and keep their
+                // resources.
                 Some(LocatorStatus::Failed { code: Code::UNIMPLEMENTED, message: "tenants only".into() })
             } else if subscription.streams == 0 {
-                println!("nobody asks for {} any more", name.as_str());
-                asked_for.remove(&name);
+                println!("dropping {}", name.as_str());
+                loaded.remove(&name);
                 transaction.remove(VariantId::unconstrained(TypeUrl::from(TYPE_URL), name));
-                // From now on nobody knows; the next one who asks waits until it is loaded again.
+                // The name is unknown from now on. The next subscriber waits until it is loaded
+                // again.
                 None
             } else {
                 println!("loading {}", name.as_str());
-                asked_for.insert(name.clone());
+                loaded.insert(name.clone());
                 match query(name.as_str()).await {
                     Ok(None) => Some(LocatorStatus::Complete),
                     Ok(Some(tenant)) => {
                         let payload = tenant.encode_to_vec().into();
-                        transaction
-                            .put(Resource::new(TYPE_URL.into(), name, payload).expect("it has a name"));
+                        transaction.put(
+                            Resource::new(TYPE_URL.into(), name, payload)
+                                .expect("subscribed names are valid"),
+                        );
                         Some(LocatorStatus::Complete)
                     }
-                    // Nothing is said of whether it exists.
+                    // A failure does not say whether the resource exists.
                     Err(why) => Some(LocatorStatus::Failed { code: Code::UNAVAILABLE, message: why.into() }),
                 }
             };
             transaction.set_status(subscription.type_url, subscription.locator, status);
-            cache.commit(transaction).expect("one variant without constraints contradicts nothing");
+            cache.commit(transaction).expect("one variant without constraints has no conflict");
         }
-        if asked_for.is_empty() {
+        if loaded.is_empty() {
             return;
         }
     }
@@ -93,11 +98,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let server = format!("http://{}", listener.local_addr()?);
     tokio::spawn(Server::new(Arc::clone(&cache)).serve(listener, std::future::pending()));
-    let loading = tokio::spawn(load_what_is_asked_for(Arc::clone(&cache)));
+    let loading = tokio::spawn(load_subscribed(Arc::clone(&cache)));
 
     let mut clients = Vec::new();
     for name in ["acme", "acme", "nobody"] {
-        // In delta a client is told at once of what does not exist; in SotW it would wait for 15 s.
+        // With delta a client knows at once that a resource does not exist; with SotW it would wait
+        // for 15 s.
         let client = Client::builder(Bootstrap::to_server(&server)).protocol(Protocol::Delta).start()?;
         let mut tenant = client.watch(name)?;
         println!("{}", next(&mut tenant).await?);
@@ -115,7 +121,7 @@ async fn next(watcher: &mut Watcher<Tenant>) -> Result<String, Box<dyn Error>> {
             Event::Changed(tenant) => {
                 return Ok(format!("{} has the plan {}", tenant.name, tenant.plan));
             }
-            Event::Absent(why) => return Ok(format!("there is none: {why}")),
+            Event::Absent(why) => return Ok(format!("no tenant: {why}")),
             Event::Ambient(_) => {}
         }
     }

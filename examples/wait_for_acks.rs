@@ -1,11 +1,12 @@
-//! A roll-out that waits for its clients, and goes back when one of them rejects it.
+//! A rollout that waits for the ACKs of its clients, and goes back if one of them rejects it.
 //!
 //! ```text
 //! cargo run --example wait_for_acks
 //! ```
 //!
-//! Two clients have the same resource; one of them is older and cannot read the new content. The
-//! program commits, asks who took it, and as somebody did not, commits what was there before.
+//! Two clients have the same resource. One of them is older and cannot read the new content. The
+//! program commits the new content and waits for the ACKs. Because one client rejects it, the
+//! program commits the old content again.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -26,8 +27,8 @@ struct Quota {
     requests: u32,
 }
 
-/// What somebody made of it later, against all advice: `message Quota { string name = 1; string
-/// requests = 2; }`
+/// A later, incompatible version of the message: `message Quota { string name = 1; string requests
+/// = 2; }`
 #[derive(Clone, PartialEq, Message)]
 struct NewQuota {
     #[prost(string, tag = "1")]
@@ -41,7 +42,7 @@ impl prost::Name for Quota {
     const NAME: &'static str = "Quota";
 }
 
-/// A client that does not look into the resource, and so takes anything.
+/// A client that does not decode the resource, so it accepts any content.
 #[derive(Clone, PartialEq, Message)]
 struct Anything {}
 
@@ -69,16 +70,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Commits the content, and says whether all clients that it concerned took it within 10 seconds.
+/// Commits the content, and returns whether all affected clients ACKed it within 10 seconds.
 async fn roll_out(cache: &Cache, what: &str, content: Vec<u8>) -> Result<bool, Box<dyn Error>> {
     let mut transaction = Transaction::new();
     let type_url = "type.googleapis.com/acme.v1.Quota".into();
     transaction.put(Resource::new(type_url, "shop".into(), content.into())?);
     let commit = cache.commit(transaction)?;
 
-    // Only canaries, or one cluster of clients? The second argument chooses.
+    // The second argument selects clients, for example only canaries.
     let results = xds::applied(&commit, |_client| true, Duration::from_secs(10)).await;
-    println!("{what}: {} clients concerned", results.len());
+    println!("{what}: affects {} clients", results.len());
     for result in &results {
         match &result.outcome {
             Outcome::Acked => println!("  {} has it", result.client.id),
@@ -90,7 +91,7 @@ async fn roll_out(cache: &Cache, what: &str, content: Vec<u8>) -> Result<bool, B
     Ok(results.iter().all(|result| result.outcome == Outcome::Acked))
 }
 
-/// A client that has the resource.
+/// A client that subscribes to the resource.
 async fn watch<T: ResourceType>(server: &str, id: &str) -> Result<(Client, Watcher<T>), Box<dyn Error>> {
     let mut bootstrap = Bootstrap::to_server(server);
     bootstrap.node.id = id.into();

@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A program that cargo built with the tests: it builds the examples, too, unless it is told to
-/// build less.
+/// The program of an example. Cargo builds the examples with the tests, unless a test target is
+/// selected.
 fn example(name: &str) -> Command {
     let folder = PathBuf::from(env!("CARGO_BIN_EXE_xds")).with_file_name("examples");
     let program = folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
@@ -18,7 +18,7 @@ fn example(name: &str) -> Command {
     Command::new(program)
 }
 
-/// What an example prints that ends by itself.
+/// The output of an example that ends by itself.
 fn printed(name: &str) -> Vec<String> {
     let output = example(name).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -39,7 +39,7 @@ fn the_control_plane_has_30_lines_and_serves_what_it_reads() {
     BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let server = line.trim().strip_prefix("listening on ").unwrap();
     let mut input = running.stdin.take().unwrap();
-    // The second line changes nothing, as one of its addresses is none.
+    // The second line changes nothing, because one of its addresses is invalid.
     input.write_all(b"web 127.0.0.1:8081 127.0.0.1:8082\nweb 127.0.0.1:8083 nowhere\n").unwrap();
     let mut get = Command::new(env!("CARGO_BIN_EXE_xds"));
     let output = get.args(["get", "--server", server, "--format", "json", "EDS", "web"]).output().unwrap();
@@ -66,15 +66,15 @@ fn a_roll_out_goes_back_when_a_client_rejects_it() {
     assert_eq!(
         lines[..3],
         [
-            "the first quota: 0 clients concerned",
-            "a quota of another type: 2 clients concerned",
+            "the first quota: affects 0 clients",
+            "a quota of another type: affects 2 clients",
             "  edge-new has it"
         ]
     );
     assert!(lines[3].starts_with("  edge-old rejected it: \"shop\": "), "{lines:#?}");
     assert_eq!(
         lines[4..],
-        ["the first quota again: 2 clients concerned", "  edge-new has it", "  edge-old has it"]
+        ["the first quota again: affects 2 clients", "  edge-new has it", "  edge-old has it"]
     );
 }
 
@@ -82,15 +82,15 @@ fn a_roll_out_goes_back_when_a_client_rejects_it() {
 fn what_several_ask_for_is_loaded_once_and_dropped_with_the_last() {
     let mut lines = printed("on_demand");
     lines[5..].sort();
-    assert!(lines[4].starts_with("there is none: NOT_FOUND: "), "{lines:#?}");
+    assert!(lines[4].starts_with("no tenant: NOT_FOUND: "), "{lines:#?}");
     lines.remove(4);
     let expected = [
         "loading acme",
         "acme has the plan gold",
         "acme has the plan gold",
         "loading nobody",
-        "nobody asks for acme any more",
-        "nobody asks for nobody any more",
+        "dropping acme",
+        "dropping nobody",
     ];
     assert_eq!(lines, expected);
 }
