@@ -1,4 +1,5 @@
-//! What a client may read, and which parameters it has whatever it says of itself.
+//! The access of a client: the resources that it may read, and the parameters that the server sets
+//! for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,10 +7,11 @@ use std::sync::Arc;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
 
-/// What a client may read, and which parameters it has whatever it says of itself.
+/// The access of a client: the resources that it may read, and the parameters that the server sets
+/// for it, whatever the client says.
 ///
-/// Given to a stream before its first request ([`SotwStream::on_access`],
-/// [`DeltaStream::on_access`]). Streams with equal access share their responses as all others do.
+/// Set it on a stream before the first request ([`SotwStream::on_access`],
+/// [`DeltaStream::on_access`]). Streams with equal access share their responses.
 ///
 /// ```
 /// use xds_core::{Access, NamePatterns, Parameters};
@@ -31,8 +33,8 @@ pub struct Access {
     parameters: Parameters,
 }
 
-/// Names that may be read: whole ones, and beginnings with `*` behind them; `*` alone is every
-/// name.
+/// Patterns of names. A pattern is a whole name, or a prefix with `*` at its end; `*` alone matches
+/// every name.
 #[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamePatterns(Arc<Patterns>);
 
@@ -43,7 +45,7 @@ struct Patterns {
 }
 
 impl Access {
-    /// All resources of all types, with the parameters that the client has.
+    /// All resources of all types. The parameters are those that the client sends.
     #[must_use]
     pub fn everything() -> Self {
         Self { of_other_types: NamePatterns::everything(), ..Self::nothing() }
@@ -56,7 +58,7 @@ impl Access {
         Self { of_types, of_other_types, parameters: Parameters::new() }
     }
 
-    /// The same with these names of a type, besides those that it had of it.
+    /// Adds names of one type to those that are allowed already.
     #[must_use]
     pub fn with_type(mut self, type_url: impl Into<TypeUrl>, names: NamePatterns) -> Self {
         let known = self.of_types.entry(type_url.into()).or_insert_with(|| self.of_other_types.clone());
@@ -64,7 +66,7 @@ impl Access {
         self
     }
 
-    /// The same with these names of every type.
+    /// Adds names of every type to those that are allowed already.
     #[must_use]
     pub fn with_every_type(mut self, names: &NamePatterns) -> Self {
         let others = std::iter::once(&mut self.of_other_types);
@@ -72,40 +74,40 @@ impl Access {
         self
     }
 
-    /// The same with parameters that the client has, whatever its node says. A locator without
-    /// them, or with other values, is denied: the variant for these parameters is not what it asks
-    /// for.
+    /// Sets parameters of the client, which replace those that its node gives. A locator without
+    /// them, or with other values, is denied: the variant for these parameters is not the one that
+    /// the locator requests.
     #[must_use]
     pub fn with_parameters(mut self, parameters: Parameters) -> Self {
         self.parameters = overlaid(&self.parameters, &parameters);
         self
     }
 
-    /// Whether a resource may be read.
+    /// Whether the client may read a resource.
     #[must_use]
     pub fn allows(&self, type_url: &TypeUrl, name: &ResourceName) -> bool {
         self.of_type(type_url).matches(name)
     }
 
-    /// The names of a type that may be read.
+    /// The names of a type that the client may read.
     #[must_use]
     pub fn of_type(&self, type_url: &TypeUrl) -> &NamePatterns {
         self.of_types.get(type_url).unwrap_or(&self.of_other_types)
     }
 
-    /// The parameters that the client has whatever it says.
+    /// The parameters that the server sets, whatever the client says.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// What a client is taken to have that says this of itself.
+    /// The parameters of a client that claims these: those that the server sets replace its own.
     #[must_use]
     pub fn overlay(&self, claimed: &Parameters) -> Parameters {
         if self.parameters.is_empty() { claimed.clone() } else { overlaid(claimed, &self.parameters) }
     }
 
-    /// The first forced parameter that a locator does not have just so.
+    /// The first parameter set by the server that a locator lacks or has with another value.
     pub(crate) fn missing(&self, claimed: &Parameters) -> Option<(&Arc<str>, &Arc<str>)> {
         self.parameters.iter().find(|(key, value)| claimed.get(key) != Some(value))
     }
@@ -124,20 +126,20 @@ impl NamePatterns {
         ["*"].into_iter().collect()
     }
 
-    /// Whether a name is one of them.
+    /// Whether a name matches.
     #[must_use]
     pub fn matches(&self, name: &ResourceName) -> bool {
         let (Patterns { names, prefixes }, name) = (&*self.0, name.as_str());
         names.contains(name) || prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 
-    /// Whether every name is one of them.
+    /// Whether every name matches.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.0.prefixes.contains("")
     }
 
-    /// Whether no name is one of them.
+    /// Whether no name matches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.names.is_empty() && self.0.prefixes.is_empty()
@@ -164,7 +166,7 @@ impl<P: AsRef<str>> FromIterator<P> for NamePatterns {
     }
 }
 
-/// The pairs of both; where both have a key, those of the second.
+/// The pairs of both; for keys that both have, the values of `over`.
 fn overlaid(under: &Parameters, over: &Parameters) -> Parameters {
     let kept = under.iter().filter(|(key, _)| over.get(key).is_none());
     kept.chain(over.iter()).map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()

@@ -1,4 +1,4 @@
-//! Which classes a variant can be for, by what its constraints require.
+//! Finds the classes that a variant can match, by the parameters that its constraints require.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use super::class::ClassId;
 use super::type_selection::TypeSelection;
 use crate::constraint::Formula;
 
-/// The classes of one type by the values in their parameters, whatever names they ask for.
+/// The classes of one type by the values in their parameters, whatever names they select.
 ///
-/// A name may have many variants and each of them a few classes: a commit that changes one must not
-/// look at the classes of all. Values come from peers, so the tables are ordered, like those of
-/// names.
+/// A name may have many variants, and each variant few classes. A commit that changes one variant
+/// must not visit the classes of all the others. Values come from peers, so the maps are ordered,
+/// as those of names are: no choice of values makes a look-up slow.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ByParameters(BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<ClassId>>>);
 
@@ -24,7 +24,7 @@ impl ByParameters {
         self.replace(id, selection, &TypeSelection::default());
     }
 
-    /// Follows a class that wants something else; only other parameters cost something.
+    /// Replaces the selection of a class. Costs nothing when the parameters stay the same.
     pub(super) fn replace(&mut self, id: ClassId, before: &TypeSelection, after: &TypeSelection) {
         if before.parameters().eq(after.parameters()) {
             return;
@@ -40,8 +40,8 @@ impl ByParameters {
     }
 
     fn remove_pair(&mut self, id: ClassId, key: &str, value: &str) {
-        let values = self.0.get_mut(key).expect("each key of a class stands here");
-        let classes = values.get_mut(value).expect("each value of a class stands here");
+        let values = self.0.get_mut(key).expect("each key of a class is in the index");
+        let classes = values.get_mut(value).expect("each value of a class is in the index");
         classes.remove(&id);
         if classes.is_empty() {
             values.remove(value);
@@ -51,15 +51,16 @@ impl ByParameters {
         }
     }
 
-    /// Every class with parameters that the formula matches, and others too. `None` when the
-    /// formula requires no value, as one that is only about absence does.
+    /// Every class whose parameters match the formula, and possibly classes whose parameters do not
+    /// match. `None` when the formula requires no value, for example when it only requires that a
+    /// key is absent.
     pub(super) fn matching(&self, formula: &Formula) -> Option<Matching<'_>> {
         match formula {
             Formula::Equals { key, value } => {
                 let classes = self.0.get(key).and_then(|values| values.get(value));
                 Some(classes.map(Matching::of).unwrap_or_default())
             }
-            // What matches all of them matches whichever has the fewest classes.
+            // A class must match every part, so the part with the fewest classes is enough.
             Formula::All(parts) => {
                 parts.iter().filter_map(|part| self.matching(part)).min_by_key(Matching::len)
             }
@@ -71,7 +72,7 @@ impl ByParameters {
     }
 }
 
-/// Lists of classes; one may be in several.
+/// Lists of classes; a class may be in several lists.
 #[derive(Debug, Default)]
 pub(super) struct Matching<'a> {
     lists: Vec<&'a BTreeSet<ClassId>>,
@@ -99,7 +100,7 @@ impl<'a> Matching<'a> {
     }
 }
 
-/// What the parameters of a class say, each once.
+/// The keys and values in the parameters of a class, each pair once.
 fn pairs(selection: &TypeSelection) -> BTreeSet<(&Arc<str>, &Arc<str>)> {
     selection.parameters().flat_map(|parameters| parameters.iter()).collect()
 }

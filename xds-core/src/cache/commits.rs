@@ -1,4 +1,4 @@
-//! What was committed and what was refused, as a bounded stream of events and as counts.
+//! Commits and refused transactions, as bounded queues of events and as counts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,32 +10,32 @@ use crate::name::{Revision, TypeUrl};
 
 /// A transaction that was committed or refused.
 ///
-/// What changed nothing is neither, and not told.
+/// A transaction that changes nothing causes no event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitEvent {
     /// How many events were dropped before this one because nobody read them.
     pub lost: u64,
-    /// What became of it.
+    /// The result of the transaction.
     pub outcome: CommitOutcome,
 }
 
-/// What became of a transaction.
+/// The result of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommitOutcome {
     /// Its changes are visible.
     Committed {
-        /// Its revision, and by [`Commit::applied`] who uses it.
+        /// The commit, with its revision. [`Commit::applied`] tells which clients apply it.
         commit: Commit,
-        /// How many names of each type had a variant added, replaced or removed. None where a cache
-        /// [on demand](Cache::on_demand) was only told what does not exist.
+        /// How many names of each type had a variant added, replaced or removed. Empty when the
+        /// source of a cache [on demand](Cache::on_demand) only set statuses.
         changed: Arc<[(TypeUrl, usize)]>,
     },
-    /// The cache is as it was.
+    /// The cache is unchanged.
     Refused {
-        /// The revision of the cache, which stays.
+        /// The revision of the unchanged cache.
         revision: Revision,
-        /// Why.
+        /// Why the transaction was refused.
         error: Arc<CommitError>,
     },
 }
@@ -44,22 +44,22 @@ pub enum CommitOutcome {
 #[derive(Debug)]
 pub struct Commits(Arc<Queue<CommitEvent>>);
 
-/// How many transactions of each kind there were since the cache was made.
+/// How many transactions with each result there were since the cache was made.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct CommitCounts {
     /// Transactions that made a revision.
     pub committed: u64,
-    /// Transactions whose changes were in the cache already.
+    /// Transactions that changed nothing, because the cache had this content already.
     pub unchanged: u64,
     /// Transactions that were refused, by [`CommitError::reason`]. Has each reason.
     pub refused: BTreeMap<&'static str, u64>,
 }
 
 impl Cache {
-    /// Tells of every commit and of every transaction that is refused, from now on. Holds
-    /// `capacity` events (at least one) for who is slow to read them, then drops the oldest. Each
-    /// holds a pointer for each stream and type that its commit concerned, so thousands of them are
-    /// for caches with few clients. Costs nothing when nobody reads.
+    /// A reader of every commit and every refused transaction from now on. Stores `capacity` events
+    /// (at least one) for a slow reader, then drops the oldest. An event has a pointer for each
+    /// stream and type that its commit affected, so use a capacity of thousands only with few
+    /// clients. Costs nothing without readers.
     ///
     /// ```
     /// # use xds_core::{CommitOutcome, Resource};
@@ -71,8 +71,8 @@ impl Cache {
     /// let mut transaction = Transaction::new();
     /// transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), "payload".into())?);
     /// cache.commit(transaction)?;
-    /// let event = commits.next().await.expect("the cache is there");
-    /// let CommitOutcome::Committed { changed, .. } = event.outcome else { panic!("it is no mistake") };
+    /// let event = commits.next().await.expect("the cache is alive");
+    /// let CommitOutcome::Committed { changed, .. } = event.outcome else { panic!("it is valid") };
     /// assert_eq!(changed[0].1, 1);
     /// # Ok(())
     /// # }
@@ -82,7 +82,7 @@ impl Cache {
         Commits(self.commit_log.readers.add(capacity))
     }
 
-    /// How many commits there were, and how many were refused. Costs a few loads.
+    /// How many transactions were committed and how many were refused. Cheap.
     #[must_use]
     pub fn commit_counts(&self) -> CommitCounts {
         let CommitLog { committed, unchanged, refused, .. } = &self.commit_log;
@@ -95,9 +95,8 @@ impl Cache {
 }
 
 impl Commits {
-    /// The next event; `None` when there will be none, because the cache is gone. Those of commits
-    /// come in the order of their revisions. Needs no runtime, and dropping the future loses
-    /// nothing.
+    /// The next event; `None` after the last one, when the cache was dropped. Commits come in the
+    /// order of their revisions. Needs no runtime; dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<CommitEvent> {
         let (lost, event) = self.0.next().await?;
         Some(CommitEvent { lost, ..event })
@@ -105,7 +104,7 @@ impl Commits {
 }
 
 impl CommitError {
-    /// Each [`reason`](Self::reason) that there is.
+    /// All values of [`reason`](Self::reason).
     pub const REASONS: [&'static str; 7] = [
         "contradiction",
         "ambiguous",
@@ -157,7 +156,7 @@ impl CommitLog {
         self.unchanged.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Under the lock of the writer, so that events come in the order of revisions.
+    /// Called with the writer locked, so that events come in the order of revisions.
     pub(super) fn committed(&self, commit: &Commit, changed: &Changed) {
         self.committed.fetch_add(1, Ordering::Relaxed);
         if !self.readers.are_there() {

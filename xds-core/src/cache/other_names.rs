@@ -1,5 +1,5 @@
-//! The names besides its own that a resource is asked for by: its aliases (D24) and the glob it is
-//! a member of (X12).
+//! The other names of a resource, besides its own, that a subscription may use: its aliases (D24)
+//! and the glob that it is a member of (X12).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,19 +7,20 @@ use std::sync::Arc;
 use super::snapshot::{NameMap, empty_map};
 use crate::name::{ResourceName, Revision};
 
-/// Of all resources of a type. Nearly all types have none.
+/// The other names of all resources of a type. Nearly all types have none.
 #[derive(Debug, Clone)]
 pub(crate) struct OtherNames {
-    /// Own names, by the name asked for.
+    /// The own names of resources, by their other name.
     members: NameMap<Arc<BTreeSet<ResourceName>>>,
-    /// The names asked for, by the own name.
+    /// The other names of a resource, by its own name.
     others: NameMap<Arc<[ResourceName]>>,
-    /// Those that were given up, and when, by the own name: the newest few.
+    /// The newest few other names that a resource gave up, with the revision of that commit, by its
+    /// own name.
     former: NameMap<Arc<[(ResourceName, Revision)]>>,
 }
 
 impl OtherNames {
-    /// Replaces what a resource is asked for by.
+    /// Replaces the other names of a resource.
     pub(super) fn set(
         &mut self,
         name: &ResourceName,
@@ -37,7 +38,8 @@ impl OtherNames {
             return;
         }
         for other in before.iter().flat_map(|before| before.iter()).filter(|other| !others.contains(*other)) {
-            let mut members = BTreeSet::clone(self.members.get(other).expect("it is listed both ways"));
+            let members = self.members.get(other).expect("each other name leads back to its resource");
+            let mut members = BTreeSet::clone(members);
             members.remove(name);
             match members.is_empty() {
                 true => _ = self.members.remove_mut(other),
@@ -81,29 +83,29 @@ impl OtherNames {
         }
     }
 
-    /// What a resource was asked for by until some commit after a revision.
+    /// The other names that a resource gave up after a revision.
     pub(super) fn former(&self, name: &ResourceName, since: Revision) -> impl Iterator<Item = &ResourceName> {
         let former = self.former.get(name).into_iter().flat_map(|former| former.iter());
         former.filter(move |(_, at)| *at > since).map(|(other, _)| other)
     }
 
-    /// The resources that were asked for by another name once.
+    /// The resources that gave up other names.
     pub(super) fn with_former(&self) -> impl Iterator<Item = &ResourceName> {
         self.former.keys()
     }
 
-    /// What a resource is asked for by besides its name.
+    /// The other names of a resource.
     pub(super) fn of(&self, name: &ResourceName) -> &[ResourceName] {
-        // Where there are none the name need not be hashed.
+        // Nearly all types have no other names: then do not hash the name.
         if self.others.is_empty() {
             return &[];
         }
         self.others.get(name).map_or(&[], |others| others)
     }
 
-    /// The resources that are asked for by a name which is not, or not only, their own; in order.
-    pub(super) fn members(&self, asked: &ResourceName) -> impl Iterator<Item = &ResourceName> {
-        self.members.get(asked).into_iter().flat_map(|members| members.iter())
+    /// The resources that have `other` as another name, in order.
+    pub(super) fn members(&self, other: &ResourceName) -> impl Iterator<Item = &ResourceName> {
+        self.members.get(other).into_iter().flat_map(|members| members.iter())
     }
 }
 
@@ -113,5 +115,5 @@ impl Default for OtherNames {
     }
 }
 
-/// Names that are remembered of each resource after it gave them up.
+/// The largest number of given-up names that are remembered for a resource.
 const FORMER_LIMIT: usize = 16;

@@ -1,4 +1,4 @@
-//! Bounded queues of events, one for each who reads them.
+//! Bounded queues of events, one for each reader.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -10,14 +10,14 @@ use atomic_waker::AtomicWaker;
 
 use super::lock;
 
-/// Those who read what happens; who stops reading leaves by dropping their queue.
+/// The readers of events. A reader leaves by dropping its queue.
 #[derive(Debug)]
 pub(super) struct Readers<E> {
     count: AtomicUsize,
     queues: Mutex<Vec<Weak<Queue<E>>>>,
 }
 
-/// What one of them has not read yet.
+/// The events that one reader has not read yet.
 #[derive(Debug)]
 pub(super) struct Queue<E> {
     capacity: usize,
@@ -28,12 +28,13 @@ pub(super) struct Queue<E> {
 #[derive(Debug)]
 struct QueueState<E> {
     events: VecDeque<E>,
+    /// How many events were dropped since the last one that was read.
     lost: u64,
     is_closed: bool,
 }
 
 impl<E: Clone> Readers<E> {
-    /// Whether there is anybody to tell. Costs one load.
+    /// Whether there is any reader. Costs one load.
     pub(super) fn are_there(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
@@ -78,13 +79,14 @@ impl<E> Drop for Readers<E> {
 }
 
 impl<E> Queue<E> {
-    /// Holds so many events (at least one), then drops the oldest.
+    /// Stores up to `capacity` events (at least one), then drops the oldest.
     pub(super) fn new(capacity: usize) -> Arc<Self> {
         let state = Mutex::new(QueueState { events: VecDeque::new(), lost: 0, is_closed: false });
         Arc::new(Self { capacity: capacity.max(1), state, waker: AtomicWaker::new() })
     }
 
-    /// The next event, and how many were dropped before it; `None` when there will be none.
+    /// The next event, with the number of events that were dropped before it; `None` after the last
+    /// event of a closed queue.
     pub(super) async fn next(&self) -> Option<(u64, E)> {
         poll_fn(|cx| {
             self.waker.register(cx.waker());
@@ -98,7 +100,7 @@ impl<E> Queue<E> {
         .await
     }
 
-    /// The same if it is there already.
+    /// As [`next`](Self::next), but `None` when there is no event yet.
     pub(super) fn try_next(&self) -> Option<(u64, E)> {
         lock(&self.state).pop()
     }
