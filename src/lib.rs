@@ -4,10 +4,10 @@
 pub use xds_core::matching;
 pub use xds_core::server::{Serving, StreamConfig, TypeConfig, Verdict};
 pub use xds_core::{
-    Access, Cache, ClientName, Code, Commit, CommitError, Constraints, Delivered, Delivery, LocatorStatus,
-    MetadataKeys, NamePatterns, NamedPath, OnDemandSubscription, OnDemandSubscriptions, Outcome,
-    ParameterMapping, Parameters, Resource, ResourceError, ResourceName, Revision, Snapshot, Transaction,
-    TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
+    Access, Cache, ClientName, ClientOutcome, Code, Commit, CommitError, Constraints, Delivery,
+    LocatorStatus, MetadataKeys, NamePatterns, NamedPath, OnDemandSubscription, OnDemandSubscriptions,
+    Outcome, ParameterMapping, Parameters, Resource, ResourceError, ResourceName, Revision, Snapshot,
+    Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
 };
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;

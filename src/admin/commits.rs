@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
-use xds_core::{Delivered, Outcome, TypeUrl};
+use xds_core::{ClientOutcome, Outcome, TypeUrl};
 
 use super::AdminState;
 use super::answer::{ApiError, JsonAnswer, JsonBody, at_ms, paged};
@@ -74,7 +74,7 @@ fn row(entry: &CommitRecord) -> Value {
     }
 }
 
-fn client(delivered: &Delivered) -> Value {
+fn client(delivered: &ClientOutcome) -> Value {
     let (type_url, detail) = match &delivered.outcome {
         Outcome::Nacked { type_url, detail } => (Some(type_url.as_str()), Some(&**detail)),
         _ => (None, None),
@@ -91,7 +91,7 @@ fn word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Acked => "acked",
         Outcome::Nacked { .. } => "nacked",
-        Outcome::Gone => "gone",
+        Outcome::Disconnected => "gone",
         Outcome::Pending | Outcome::Late => "pending",
     }
 }
@@ -104,7 +104,7 @@ fn weight(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Nacked { .. } => 0,
         Outcome::Pending | Outcome::Late => 1,
-        Outcome::Gone => 2,
+        Outcome::Disconnected => 2,
         Outcome::Acked => 3,
     }
 }

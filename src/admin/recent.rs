@@ -114,7 +114,7 @@ impl CommitRecord {
             *match delivered.outcome {
                 Outcome::Acked => &mut counts.acked,
                 Outcome::Nacked { .. } => &mut counts.nacked,
-                Outcome::Gone => &mut counts.gone,
+                Outcome::Disconnected => &mut counts.gone,
                 Outcome::Pending | Outcome::Late => &mut counts.pending,
             } += 1;
         }

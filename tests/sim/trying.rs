@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use xds_core::proxy::Route;
-use xds_core::{Constraints, Delivered, Delivery, Outcome, Snapshot};
+use xds_core::{ClientOutcome, Constraints, Delivery, Outcome, Snapshot};
 
 use crate::content::{Content, Kind};
 
@@ -62,8 +62,8 @@ impl Trying {
     }
 
     /// The results of the clients that try it; `None` while some may still answer.
-    pub(crate) fn results(&self, now: Duration) -> Option<Vec<Delivered>> {
-        let settled = pin!(self.delivery.settled());
+    pub(crate) fn results(&self, now: Duration) -> Option<Vec<ClientOutcome>> {
+        let settled = pin!(self.delivery.decided());
         match settled.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(results) => Some(results),
             Poll::Pending if self.until <= now => Some(self.delivery.results()),
@@ -77,7 +77,7 @@ impl Trying {
     }
 
     /// The rejected contents of a finished trial.
-    pub(crate) fn refused(&self, results: &[Delivered]) -> Refused {
+    pub(crate) fn refused(&self, results: &[ClientOutcome]) -> Refused {
         if !results.iter().any(|result| matches!(result.outcome, Outcome::Nacked { .. })) {
             return Refused::new();
         }

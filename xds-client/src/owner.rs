@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use xds_core::client::{Client as Machine, Effects, Protocol};
 use xds_core::proxy::health::Status;
-use xds_core::{Delivered, Delivery};
+use xds_core::{ClientOutcome, Delivery};
 
 /// Receives the outcomes of one client of a proxy. The proxy holds its clients; the client knows
 /// the proxy only through this trait.
@@ -33,7 +33,7 @@ pub(crate) trait Owner: Send + Sync {
     fn canary_timeout(&self) -> Duration;
 
     /// The trial ends: the clients have answered, or its time is over.
-    fn conclude(&self, client: &mut Machine, results: &[Delivered]);
+    fn conclude(&self, client: &mut Machine, results: &[ClientOutcome]);
 
     /// Cancels the trial: the stream of the response ended before the clients answered.
     fn abandon(&self, client: &mut Machine);

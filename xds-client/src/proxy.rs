@@ -35,7 +35,7 @@ use xds_core::client::{self as machine, Client as ClientMachine, Effects, Restor
 use xds_core::proxy::health::{Event, Init, Status, SyncState};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, Delivered, Delivery, ParameterMapping, TypeUrl, VariantId};
+use xds_core::{Cache, ClientOutcome, Delivery, ParameterMapping, TypeUrl, VariantId};
 use xds_proto::service::SERVICES;
 
 use crate::bootstrap::Bootstrap;
@@ -562,7 +562,7 @@ impl Owner for Relay {
         self.shared.config.canary_timeout
     }
 
-    fn conclude(&self, client: &mut ClientMachine, results: &[Delivered]) {
+    fn conclude(&self, client: &mut ClientMachine, results: &[ClientOutcome]) {
         self.shared.lock().machine.conclude(client, results);
     }
 

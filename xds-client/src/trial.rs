@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tokio::time::timeout;
 use xds_core::client::{Client as Machine, Effects};
-use xds_core::{Delivered, Delivery};
+use xds_core::{ClientOutcome, Delivery};
 
 use crate::hub::Hub;
 
@@ -12,7 +12,7 @@ use crate::hub::Hub;
 pub(crate) struct Trial<'h> {
     hub: &'h Hub,
     delivery: Delivery,
-    results: Vec<Delivered>,
+    results: Vec<ClientOutcome>,
     is_concluded: bool,
 }
 
@@ -28,7 +28,7 @@ impl<'h> Trial<'h> {
     /// Returns when all these clients have answered, or the time is over.
     pub(crate) async fn finished(&mut self) {
         let limit = self.hub.owner.as_ref().map(|owner| owner.canary_timeout()).unwrap_or_default();
-        let finished = timeout(limit, self.delivery.settled()).await;
+        let finished = timeout(limit, self.delivery.decided()).await;
         self.results = finished.unwrap_or_else(|_| self.delivery.results());
     }
 

@@ -22,7 +22,7 @@ use trial::Trial;
 
 pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits};
 pub(crate) use delivery::{AckState, Ledger, Spans};
-pub use delivery::{ClientName, Decided, Delivered, Delivery, Followed, Follower, Outcome};
+pub use delivery::{ClientName, ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, StreamOutcome};
 pub(crate) use interest::{Membership, Position};
 pub use interest::{Watch, Watched};
 pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
@@ -165,13 +165,13 @@ impl Cache {
         let status_changes = apply_statuses(statuses, &mut next, current.revision().next());
         if changed.is_empty() && status_changes.is_empty() && current.is_synced() {
             self.commit_log.unchanged();
-            return Ok(Commit { revision: current.revision(), changed: 0, concerned: Arc::default() });
+            return Ok(Commit { revision: current.revision(), changed: 0, affected: Arc::default() });
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
         let revision = next.revision();
-        let concerned = self.publish(&current, next, &changed, &status_changes).into();
+        let affected = self.publish(&current, next, &changed, &status_changes).into();
         let count = changed.values().map(|variants| by_name(variants).count()).sum();
-        let commit = Commit { revision, changed: count, concerned };
+        let commit = Commit { revision, changed: count, affected };
         self.commit_log.committed(&commit, &changed);
         Ok(commit)
     }
@@ -217,18 +217,18 @@ impl Cache {
         changed: &Changed,
         status_changes: &[(TypeUrl, Locator)],
     ) -> Vec<Arc<Ledger>> {
-        let (concerned, waiting) = {
+        let (affected, waiting) = {
             let mut interest = lock(&self.interest);
-            let concerned = interest.mark(current, &next, changed);
-            self.pick(&interest, &next, changed, &concerned);
+            let affected = interest.mark(current, &next, changed);
+            self.pick_for_trial(&interest, &next, changed, &affected);
             self.snapshot.store(Arc::new(next));
-            (concerned, interest.subscribers_of(status_changes))
+            (affected, interest.subscribers_of(status_changes))
         };
         waiting.iter().for_each(|stream| stream.wake());
-        for of_stream in concerned.chunk_by(|one, other| Arc::ptr_eq(one.stream(), other.stream())) {
+        for of_stream in affected.chunk_by(|one, other| Arc::ptr_eq(one.stream(), other.stream())) {
             of_stream[0].stream().wake();
         }
-        concerned
+        affected
     }
 }
 
@@ -367,9 +367,9 @@ fn check_aliases(
         variants.any(|variant| name == alias || variant.aliases().contains(alias))
     };
     // A glob is one of the other names too, but many resources may be members of it.
-    let aliases = resources.others_of(name).iter().filter(|alias| has(name, alias));
+    let aliases = resources.other_names_of(name).iter().filter(|alias| has(name, alias));
     for alias in aliases.chain(Some(name).filter(|name| resources.get(name).is_some())) {
-        let mut others = resources.asked_by(alias).filter(|other| *other != name && has(other, alias));
+        let mut others = resources.selected_by(alias).filter(|other| *other != name && has(other, alias));
         if let Some(other) = others.next() {
             let (type_url, alias) = (type_url.clone(), alias.clone());
             return Err(CommitError::AliasTaken {

@@ -1,4 +1,4 @@
-//! What goes with a payload in its `Resource` wrapper: time to live, aliases, flags.
+//! The fields besides the payload in a `Resource` wrapper: time to live, aliases, flags.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use crate::hash::digest;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::wire::fields::put_field;
 
-/// The fields of a `Resource` beside name, version and payload. Part of the content: they count for
-/// the version.
+/// The fields of a `Resource` wrapper besides name, version and payload. They are content, so a
+/// change of them changes the version.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Extras {
     pub(crate) ttl: Option<Duration>,
@@ -21,35 +21,35 @@ pub(crate) struct Extras {
     pub(crate) do_not_cache: bool,
     /// An encoded `core.v3.Metadata`.
     pub(crate) metadata: Bytes,
-    /// X14: the payload is a locator of where the resource stands.
+    /// X14: the payload is a locator that says where the resource is.
     pub(crate) is_redirect: bool,
-    /// All but the TTL, as it goes on the wire.
+    /// All fields except the TTL, encoded.
     fields: Bytes,
-    /// How many bytes of that are aliases, which come first.
+    /// The number of bytes of aliases in `fields`; they come first.
     aliases_len: usize,
     ttl_field: Bytes,
-    /// Of what was received and has a TTL.
+    /// Only for a received resource with a TTL.
     pub(crate) lease: Option<Lease>,
 }
 
-/// Until when its server lets a received resource live (S38), which each heartbeat extends (S39).
-/// All copies share it; it is not content, so two that differ in nothing else are the same.
+/// The end of the TTL of a received resource (S38), which each heartbeat of its server extends
+/// (S39). All copies of the resource share it. It is not content, so all leases compare equal.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Lease(Arc<AtomicU64>);
 
-/// What is said of a TTL.
+/// Which TTL to encode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ttl {
-    /// S38: nothing, to who does not honour it.
-    Untold,
-    /// As it stands in the resource, where it counts for the version.
-    Whole,
-    /// What is left of it now.
-    Left(Duration),
+    /// None: the client does not honour TTLs (S38).
+    Omitted,
+    /// The whole TTL of the resource. It counts for the version.
+    Full,
+    /// The remaining time at this time.
+    Remaining(Duration),
 }
 
 impl Extras {
-    /// What came with a payload; `None` when that is nothing.
+    /// The fields received with a payload; `None` when all are empty.
     pub(crate) fn received(
         ttl: Option<Duration>,
         mut aliases: Vec<ResourceName>,
@@ -68,12 +68,12 @@ impl Extras {
         Some(Box::new(extras))
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.fields.is_empty() && self.ttl_field.is_empty() && !self.is_redirect
     }
 
-    /// To be called after each change.
+    /// Encodes the fields again. Call this after each change.
     pub(crate) fn encode(&mut self) {
         let mut fields = BytesMut::new();
         put_aliases(&mut fields, self.aliases.iter());
@@ -88,8 +88,8 @@ impl Extras {
         self.ttl_field = self.ttl.map(ttl_field).unwrap_or_default();
     }
 
-    /// The fields on the wire, with the aliases that a client may read; the version is of all of
-    /// them.
+    /// The encoded fields, with only the aliases that a client may read (`scope`). The version
+    /// always covers all aliases.
     pub(crate) fn wire(&self, ttl: Ttl, scope: Option<&NamePatterns>) -> impl Iterator<Item = Bytes> {
         let is_hidden = |alias| scope.is_some_and(|scope| !scope.matches(alias));
         let fields = if self.aliases.iter().any(is_hidden) {
@@ -101,32 +101,33 @@ impl Extras {
             self.fields.clone()
         };
         let ttl = match ttl {
-            Ttl::Untold => None,
-            Ttl::Whole => Some(self.ttl_field.clone()),
-            Ttl::Left(now) => self.left(now).map(ttl_field),
+            Ttl::Omitted => None,
+            Ttl::Full => Some(self.ttl_field.clone()),
+            Ttl::Remaining(now) => self.remaining_ttl(now).map(ttl_field),
         };
         [Some(fields), ttl].into_iter().flatten()
     }
 
-    /// What is left of its TTL: the whole of it, unless its server is who extends it. What ended is
-    /// told as good as ended: no TTL at all would be for ever.
-    pub(crate) fn left(&self, now: Duration) -> Option<Duration> {
+    /// The remaining time of the TTL. That is the whole TTL, unless a server extends it with
+    /// heartbeats. A TTL that has ended is sent as the shortest one: a resource without a TTL would
+    /// live for ever.
+    pub(crate) fn remaining_ttl(&self, now: Duration) -> Option<Duration> {
         let end = self.lease.as_ref().and_then(Lease::end);
-        let left = end.map(|end| end.saturating_sub(now).max(SHORTEST_LEFT));
-        left.or(self.ttl)
+        let remaining = end.map(|end| end.saturating_sub(now).max(SHORTEST_REMAINING));
+        remaining.or(self.ttl)
     }
 
-    /// The type of a payload that comes with this, under the type of its resource.
+    /// The type of the payload of a resource of type `type_url` with these fields.
     pub(crate) fn payload_type<'a>(extras: Option<&Self>, type_url: &'a TypeUrl) -> &'a str {
         if extras.is_some_and(|extras| extras.is_redirect) { RESOURCE_LOCATOR } else { type_url.as_str() }
     }
 
-    /// The version of a payload with all this (D22).
+    /// The version of a payload with these fields (D22).
     pub(crate) fn version(&self, of_payload: Version) -> Version {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&of_payload.0.to_be_bytes());
         let redirect = self.is_redirect.then_some(RESOURCE_LOCATOR.as_bytes());
-        for part in self.wire(Ttl::Whole, None).chain(redirect.map(Bytes::from_static)) {
+        for part in self.wire(Ttl::Full, None).chain(redirect.map(Bytes::from_static)) {
             hasher.update(&(part.len() as u64).to_be_bytes()).update(&part);
         }
         Version(digest(&hasher))
@@ -134,12 +135,12 @@ impl Extras {
 }
 
 impl Lease {
-    /// By the clock of its cache; `None` while nobody said so.
+    /// The end, by the clock of its cache; `None` if the resource lives for ever or no end was set.
     fn end(&self) -> Option<Duration> {
         Some(self.0.load(Ordering::Relaxed)).filter(|millis| *millis > 0).map(Duration::from_millis)
     }
 
-    /// `None` is for ever.
+    /// Sets the end; `None` means for ever.
     pub(crate) fn extend(&self, until: Option<Duration>) {
         let millis = until.map_or(0, |until| until.as_millis().try_into().unwrap_or(u64::MAX));
         self.0.store(millis, Ordering::Relaxed);
@@ -162,15 +163,15 @@ fn put_aliases<'a>(fields: &mut BytesMut, aliases: impl Iterator<Item = &'a Reso
 
 fn ttl_field(ttl: Duration) -> Bytes {
     let seconds = ttl.as_secs().try_into().unwrap_or(i64::MAX);
-    let nanos = ttl.subsec_nanos().try_into().expect("there are less than 2^30 nanoseconds");
+    let nanos = ttl.subsec_nanos().try_into().expect("the nanoseconds of a second fit into an i32");
     let mut field = BytesMut::new();
     put_field(&mut field, TTL, &prost_types::Duration { seconds, nanos }.encode_to_vec());
     field.freeze()
 }
 
 const RESOURCE_LOCATOR: &str = "type.googleapis.com/xds.core.v3.ResourceLocator";
-/// What a TTL is told as that ended.
-const SHORTEST_LEFT: Duration = Duration::from_millis(1);
+/// The TTL that is sent for one that has ended.
+const SHORTEST_REMAINING: Duration = Duration::from_millis(1);
 const ALIASES: u32 = 4;
 const TTL: u32 = 6;
 const CACHE_CONTROL: u32 = 7;

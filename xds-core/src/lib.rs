@@ -53,8 +53,8 @@ pub use access::{Access, NamePatterns};
 pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched,
 };
+pub use cache::{ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, StreamOutcome};
 pub use cache::{CommitCounts, CommitEvent, CommitOutcome, Commits};
-pub use cache::{Decided, Delivered, Delivery, Followed, Follower, Outcome};
 pub use cache::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};

@@ -26,26 +26,29 @@ pub struct Variant {
     constraints: Constraints,
     payload: Bytes,
     version: Version,
-    /// The commit that brought this content.
+    /// The revision of the commit that set this content.
     pub(crate) changed_at: Revision,
-    /// What was there before, oldest first: since which commit, and nothing where it was removed.
+    /// The newest few states before this one, oldest first: the revision since which a state was in
+    /// the cache, and its version, or `None` while the variant was removed. A stream with an older
+    /// cursor uses it to find out whether the content differs from what it was sent (S6, D12).
     history: Box<[(Revision, Option<Version>)]>,
-    /// The commit since which the name is there, its remembered removals not counted.
+    /// The revision of the commit that first added the variant; a removal that is remembered does
+    /// not reset it.
     pub(crate) born_at: Revision,
-    /// What the payload names (S33).
+    /// The resources that the payload names (S33).
     pub(crate) references: References,
-    /// What goes with the payload; `None` when that is nothing.
+    /// The fields of the wrapper besides name, version and payload; `None` without any.
     extras: Option<Box<Extras>>,
 }
 
-/// How a stream is sent resources (T24).
+/// The key by which a client is sent resources (T24).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Form {
-    /// Under their plain name, without constraints.
+pub(crate) enum KeyedBy {
+    /// The plain name, without constraints: the client subscribes by name.
     #[default]
     Name,
-    /// With their constraints, because the client sent a locator.
-    Located,
+    /// The name with the constraints of the variant: the client subscribes by locator.
+    Locator,
 }
 
 impl Variant {
@@ -56,7 +59,7 @@ impl Variant {
         Self { name, constraints, payload, version, changed_at, history, born_at, references, extras }
     }
 
-    /// What was put to make it.
+    /// The resource that this variant was made from.
     pub(crate) fn resource(&self, type_url: &TypeUrl) -> Resource {
         let (name, constraints) = (self.name.clone(), self.constraints.clone());
         let id = VariantId { type_url: type_url.clone(), name, constraints };
@@ -64,22 +67,24 @@ impl Variant {
         Resource { id, payload: self.payload.clone(), version: self.version, references, extras }
     }
 
-    /// The same in the place of another, which was removed meanwhile or not.
+    /// This variant with the history of the one that it replaces, which may have been removed
+    /// meanwhile.
     pub(crate) fn after(self, before: &Self, removed_at: Option<Revision>) -> Self {
-        let was_there = (before.changed_at, Some(before.version));
+        let present = (before.changed_at, Some(before.version));
         let removed = removed_at.map(|at| (at, None));
-        let history: Vec<_> = before.history.iter().copied().chain([was_there]).chain(removed).collect();
+        let history: Vec<_> = before.history.iter().copied().chain([present]).chain(removed).collect();
         let newest = history.len().saturating_sub(HISTORY_LIMIT);
         Self { history: history[newest..].into(), ..self }
     }
 
-    /// Whether something else was there at a revision (S6, D12): what changed and changed back did
-    /// not change. When nobody knows any more it did.
+    /// Whether the content at a revision was another one (S6, D12). Content that changed and
+    /// changed back does not differ. When the history does not reach back, it counts as different.
     pub(crate) fn differs_since(&self, revision: Revision) -> bool {
         self.version_at(revision) != Some(self.version)
     }
 
-    /// What was there at a revision; `None` also when nobody knows any more.
+    /// The version at a revision; `None` if the variant did not exist, or the history does not
+    /// reach back.
     pub(crate) fn version_at(&self, revision: Revision) -> Option<Version> {
         if self.changed_at <= revision {
             return Some(self.version);
@@ -87,9 +92,9 @@ impl Variant {
         self.history.iter().rev().find(|(at, _)| *at <= revision).and_then(|(_, version)| *version)
     }
 
-    /// Whether it was there at a revision, with whatever content. When nobody knows any more it
-    /// was.
-    pub(crate) fn was_there(&self, revision: Revision) -> bool {
+    /// Whether the variant existed at a revision, with whatever content. When the history does not
+    /// reach back, it counts as existing.
+    pub(crate) fn existed_at(&self, revision: Revision) -> bool {
         let then = self.history.iter().rev().find(|(at, _)| *at <= revision);
         let is_older = self.history.first().is_none_or(|(at, _)| *at > revision);
         self.changed_at <= revision
@@ -97,27 +102,30 @@ impl Variant {
             || (is_older && self.born_at <= revision)
     }
 
-    /// Digest of name and version: what this variant adds to the version of a SotW response (T38).
+    /// The digest of name and version, which this variant adds to the version of a SotW response
+    /// (T38).
     ///
-    /// Not stored: it is asked for when the variant comes and goes, and 100,000 resources would
-    /// each pay for it.
-    pub(crate) fn identity(&self, form: Form) -> u128 {
+    /// It is computed when the variant is added or removed. It is not stored, because that would
+    /// cost memory for each of 100,000 resources.
+    pub(crate) fn identity(&self, keyed_by: KeyedBy) -> u128 {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.version_in(form).0.to_be_bytes()).update(self.name.as_str().as_bytes());
+        let version = self.version_for(keyed_by);
+        hasher.update(&version.0.to_be_bytes()).update(self.name.as_str().as_bytes());
         digest(&hasher)
     }
 
-    /// The version as it is sent (T37): to a client that is sent the constraints they are part of
-    /// the content, so no two variants of a name have the same. By name only the payload counts,
-    /// and a change of constraints sends nothing.
-    pub(crate) fn version_in(&self, form: Form) -> Version {
-        if form == Form::Name || self.constraints.is_unconstrained() {
+    /// The version that a client is sent (T37). A client that subscribes by locator is sent the
+    /// constraints too, so they are part of the content, and no two variants of a name have the
+    /// same version. For a client that subscribes by name only the payload counts, so a change of
+    /// constraints sends nothing.
+    pub(crate) fn version_for(&self, keyed_by: KeyedBy) -> Version {
+        if keyed_by == KeyedBy::Name || self.constraints.is_unconstrained() {
             return self.version;
         }
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.version.0.to_be_bytes());
-        // The canonical form, not the bytes received: replicas that saw another order of operands
-        // agree (T22).
+        // The canonical constraints, not the bytes received: replicas that received the operands in
+        // another order must agree (T22).
         let keys = self.constraints.keys().iter().map(|key| key.as_bytes());
         for part in std::iter::once(self.constraints.canon()).chain(keys) {
             hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
@@ -125,22 +133,22 @@ impl Variant {
         Version(digest(&hasher))
     }
 
-    /// The name clients ask for.
+    /// The name that clients subscribe to.
     #[must_use]
     pub fn name(&self) -> &ResourceName {
         &self.name
     }
 
-    /// Whom it is for.
+    /// The constraints that the parameters of a client have to match.
     #[must_use]
     pub fn constraints(&self) -> &Constraints {
         &self.constraints
     }
 
-    /// The key by which a client of this form knows the variant.
-    pub(crate) fn key(&self, form: Form) -> ResourceKey {
-        // T43c: what is for one locator alone goes out as it came.
-        let constraints = (form == Form::Located).then(|| match self.constraints() {
+    /// The key by which a client knows the variant.
+    pub(crate) fn key(&self, keyed_by: KeyedBy) -> ResourceKey {
+        // T43c: a variant for exactly one locator is sent without constraints, as it was received.
+        let constraints = (keyed_by == KeyedBy::Locator).then(|| match self.constraints() {
             exact if exact.is_exact() => Constraints::NONE,
             constraints => constraints.clone(),
         });
@@ -153,84 +161,84 @@ impl Variant {
         &self.payload
     }
 
-    /// The assignment that holds the endpoints of this cluster (S34).
+    /// The name of the assignment with the endpoints of this cluster (S34).
     pub(crate) fn endpoints(&self) -> Option<&ResourceName> {
         self.references.endpoints(&self.name)
     }
 
-    /// After which time clients remove it unless they hear of it again (S38).
+    /// The time after which clients remove it, unless they receive it or a heartbeat again (S38).
     #[must_use]
     pub fn ttl(&self) -> Option<Duration> {
         self.extras.as_ref()?.ttl
     }
 
-    /// The other names under which it can be asked for (D24), sorted.
+    /// The other names that clients can subscribe to (D24), sorted.
     #[must_use]
     pub fn aliases(&self) -> &[ResourceName] {
         self.extras.as_ref().map_or(&[], |extras| &extras.aliases)
     }
 
-    /// Whether no copy of it may be kept beyond its use (`cache_control`).
+    /// Whether proxies must not keep a copy after its use (`cache_control`).
     #[must_use]
     pub fn do_not_cache(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.do_not_cache)
     }
 
-    /// The type of the payload, which for a redirect is not that of its resource (X14).
+    /// The type of the payload. For a redirect it is not the type of the resource (X14).
     pub(crate) fn payload_type<'a>(&self, type_url: &'a TypeUrl) -> &'a str {
         Extras::payload_type(self.extras.as_deref(), type_url)
     }
 
-    /// Whether the payload only says where the resource stands (X14).
+    /// Whether the payload only says where the resource is (X14).
     pub(crate) fn is_redirect(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.is_redirect)
     }
 
-    /// Whether it is asked for by this name, which is its own, an alias, or a glob (X12).
-    pub(crate) fn goes_by(&self, asked: &ResourceName) -> bool {
-        self.name == *asked
-            || self.aliases().contains(asked)
-            || xdstp::glob_of(&self.name).as_ref() == Some(asked)
+    /// Whether a subscription to this name selects it: its own name, an alias, or its glob (X12).
+    pub(crate) fn is_named(&self, listed: &ResourceName) -> bool {
+        self.name == *listed
+            || self.aliases().contains(listed)
+            || xdstp::glob_of(&self.name).as_ref() == Some(listed)
     }
 
-    /// Whether this goes with its payload.
+    /// Whether its extra fields are equal to these.
     pub(crate) fn has_extras(&self, extras: Option<&Extras>) -> bool {
         self.extras.as_deref() == extras
     }
 
-    /// What goes on the wire beside name, version and payload.
+    /// The encoded fields of the wrapper besides name, version and payload.
     pub(crate) fn extra_fields(&self, ttl: Ttl, scope: Option<&NamePatterns>) -> impl Iterator<Item = Bytes> {
         self.extras.iter().flat_map(move |extras| extras.wire(ttl, scope))
     }
 
-    /// What is left of its TTL.
-    pub(crate) fn ttl_left(&self, now: Duration) -> Option<Duration> {
-        self.extras.as_ref()?.left(now)
+    /// The remaining time of its TTL.
+    pub(crate) fn remaining_ttl(&self, now: Duration) -> Option<Duration> {
+        self.extras.as_ref()?.remaining_ttl(now)
     }
 
-    /// Its server lets it live until then.
+    /// Sets the end of its TTL, which its server extended; `None` means for ever.
     pub(crate) fn extend(&self, until: Option<Duration>) {
         if let Some(lease) = self.extras.as_ref().and_then(|extras| extras.lease.as_ref()) {
             lease.extend(until);
         }
     }
 
-    /// The digest of the payload and what goes with it.
+    /// The digest of the payload and the extra fields.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 }
 
-/// The variants of one name: whatever the parameters of a subscription, at most one matches.
+/// The variants of one name. At most one matches the parameters of any subscription.
 #[derive(Debug, Default, Clone)]
 pub struct Variants(VariantSet<Arc<Variant>>);
 
 impl Variants {
-    /// The set without some of its variants and with others; `None` when nothing is left.
+    /// The set after these removals and insertions; `None` when it is empty.
     ///
     /// # Errors
-    /// See [`SetError`]; judged is what comes out (T16).
+    /// See [`SetError`]. The rules hold for the resulting set (T16).
     pub(crate) fn edit(
         &self,
         removals: &[Arc<Variant>],
@@ -249,24 +257,23 @@ impl Variants {
         Ok((!set.is_empty()).then_some(Self(set)))
     }
 
-    /// The variant that a subscription with these parameters gets (T3); `None` when none is for it
-    /// (T4).
+    /// The variant that matches these parameters (T3); `None` when none matches (T4).
     #[must_use]
     pub fn resolve(&self, parameters: &Parameters) -> Option<&Arc<Variant>> {
         self.0.resolve(parameters)
     }
 
-    /// The variant that these parameters get, and the tests on the way.
+    /// The variant that matches these parameters, with the tests that led to it.
     #[must_use]
     pub fn explain(&self, parameters: &Parameters) -> Explanation<'_, Arc<Variant>> {
         self.0.explain(parameters)
     }
 
-    /// Whether each of the parameters with keys as in `domains` has a variant; at most `limit` gaps
-    /// are listed.
+    /// Whether all parameters over these `domains` have a matching variant. Lists at most `limit`
+    /// gaps.
     ///
     /// # Errors
-    /// When a variant takes too long to judge.
+    /// When the constraints of a variant are too complex.
     pub fn coverage(
         &self,
         domains: &Domains,
@@ -275,21 +282,21 @@ impl Variants {
         self.0.coverage(domains, &Formula::All(Vec::new()), limit)
     }
 
-    /// What says to a client of other variants that none is for these parameters (T35); `None` when
-    /// one is.
+    /// Constraints that tell a client that no variant matches these parameters (T35), although
+    /// there are variants for others; `None` when one matches.
     pub(crate) fn unmatched(&self, parameters: &Parameters) -> Option<Constraints> {
         if self.resolve(parameters).is_some() {
             return None;
         }
-        // There is one set of keys, unless that rule was relaxed.
+        // There is a single set of keys, unless the rule was relaxed (T34).
         let keys: Vec<_> = self.0.key_sets().flat_map(|(keys, _)| keys).cloned().collect();
         Constraints::agreeing_with(parameters, &keys).ok()
     }
 
-    /// The variants that match some of the parameters that the constraints match.
+    /// The variants that match some parameters which these constraints match too.
     ///
     /// # Errors
-    /// When the constraints take too long to judge.
+    /// When the constraints are too complex.
     pub(crate) fn meeting(&self, constraints: &Constraints) -> Result<Vec<Arc<Variant>>, TooComplex> {
         let met = self.0.reachable(constraints.formula())?;
         Ok(met.into_iter().map(|(variant, _)| Arc::clone(variant)).collect())
@@ -319,14 +326,14 @@ impl Variants {
         if self.len() <= FEW {
             return self.iter().find(is_it);
         }
-        // Whatever they match, it alone does.
+        // Only one variant can match parameters that these constraints match: find it and compare.
         let sample = Normal::of(constraints.formula()).ok()?.sample()?;
         self.resolve(&sample).filter(is_it)
     }
 }
 
-/// Up to this many variants are looked through faster than constraints are normalised.
+/// Up to this number of variants, a linear search is faster than normalising the constraints.
 const FEW: usize = 16;
 
-/// How many states before its own a variant remembers.
+/// The number of earlier states that a variant remembers.
 const HISTORY_LIMIT: usize = 3;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use xds_core::{ClientName, Commit, Delivered, Outcome};
+use xds_core::{ClientName, ClientOutcome, Commit, Outcome};
 
 /// Waits until each client that the commit affects and that `selects` accepts has ACKed it,
 /// rejected it or disconnected. It waits for `deadline` at most; the outcome of a client that has
@@ -25,9 +25,9 @@ pub async fn applied(
     commit: &Commit,
     selects: impl Fn(&ClientName) -> bool,
     deadline: Duration,
-) -> Vec<Delivered> {
+) -> Vec<ClientOutcome> {
     let delivery = commit.applied(selects);
-    if let Ok(results) = timeout(deadline, delivery.settled()).await {
+    if let Ok(results) = timeout(deadline, delivery.decided()).await {
         return results;
     }
     let mut results = delivery.results();

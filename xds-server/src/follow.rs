@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use xds_core::{
-    Cache, Commit, CommitEvent, CommitOutcome, Commits, Decided, Followed, Follower, Revision, TypeUrl,
+    Cache, Commit, CommitEvent, CommitOutcome, Commits, FollowedCommit, Follower, Revision, StreamOutcome,
+    TypeUrl,
 };
 
 /// Receives commits and the answers to them.
@@ -15,7 +16,7 @@ pub(crate) trait Tracker {
     fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool;
 
     /// A stream has answered a followed commit.
-    fn on_answer(&mut self, answer: &Decided, after: Duration);
+    fn on_answer(&mut self, answer: &StreamOutcome, after: Duration);
 
     /// A commit is no longer followed. `undecided` streams have not answered: they took too long,
     /// or there are too many commits.
@@ -41,7 +42,7 @@ pub(crate) enum Lost {
 #[derive(Debug)]
 pub(crate) struct TrackedCommit {
     pub(crate) at: Instant,
-    pub(crate) followed: Followed,
+    pub(crate) followed: FollowedCommit,
 }
 
 /// Follows the commits of a cache until the cache is dropped; it does not keep the cache alive.
@@ -96,7 +97,7 @@ impl<T: Tracker> Task<T> {
     }
 
     /// Passes on one answer and those queued behind it, which all have arrived by now.
-    fn on_answer(&mut self, first: &Decided) {
+    fn on_answer(&mut self, first: &StreamOutcome) {
         let now = Instant::now();
         self.pass_on(first, now);
         while let Some(answer) = self.follower.try_next() {
@@ -104,7 +105,7 @@ impl<T: Tracker> Task<T> {
         }
     }
 
-    fn pass_on(&mut self, answer: &Decided, now: Instant) {
+    fn pass_on(&mut self, answer: &StreamOutcome, now: Instant) {
         if answer.lost > 0 {
             self.tracker.on_loss(Lost::Answers(answer.lost));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::field::Empty;
 use tracing::{Level, Span, debug_span, enabled};
-use xds_core::{Cache, ClientName, Commit, Decided, Outcome, Revision, TypeUrl};
+use xds_core::{Cache, ClientName, Commit, Outcome, Revision, StreamOutcome, TypeUrl};
 
 use crate::follow::{Lost, Tracker, follow};
 
@@ -43,7 +43,7 @@ struct CommitSpan {
 
 impl Tracker for Spans {
     fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool {
-        if commit.concerned() == 0 || !enabled!(target: TARGET, Level::DEBUG) {
+        if commit.affected() == 0 || !enabled!(target: TARGET, Level::DEBUG) {
             return false;
         }
         let types: Vec<_> = changed.iter().map(|(type_url, _)| type_url.message_name()).collect();
@@ -54,7 +54,7 @@ impl Tracker for Spans {
             revision = %commit.revision,
             changed = commit.changed,
             types = types.join(" "),
-            concerned = commit.concerned(),
+            concerned = commit.affected(),
             acked = Empty,
             nacked = Empty,
             gone = Empty,
@@ -79,7 +79,7 @@ impl Tracker for Spans {
         true
     }
 
-    fn on_answer(&mut self, answer: &Decided, _: Duration) {
+    fn on_answer(&mut self, answer: &StreamOutcome, _: Duration) {
         let Some(of_commit) = self.open.get_mut(&answer.revision) else { return };
         let key = (answer.client.clone(), answer.type_url.clone());
         // The span ends when it is dropped at the end of this function.
@@ -95,7 +95,7 @@ impl Tracker for Spans {
                 span.record("otel.status_code", "ERROR");
                 of_commit.nacked += 1;
             }
-            Outcome::Gone | Outcome::Pending | Outcome::Late => {
+            Outcome::Disconnected | Outcome::Pending | Outcome::Late => {
                 span.record("outcome", "gone");
                 of_commit.gone += 1;
             }

@@ -49,10 +49,14 @@ async fn a_commit_is_acked_rejected_late_or_its_client_gone() {
     requests.send(nack).await.unwrap();
     kept.push((requests, responses));
     let of_others = commit.applied(|client| &*client.id != "late");
-    tokio::time::timeout(Duration::from_secs(10), of_others.settled()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), of_others.decided()).await.unwrap();
     let nacked = Outcome::Nacked { type_url: CLUSTER.into(), detail: "no such port".into() };
-    let expected =
-        [("acks", Outcome::Acked), ("gone", Outcome::Gone), ("late", Outcome::Late), ("rejects", nacked)];
+    let expected = [
+        ("acks", Outcome::Acked),
+        ("gone", Outcome::Disconnected),
+        ("late", Outcome::Late),
+        ("rejects", nacked),
+    ];
     assert_eq!(
         outcomes(&commit, Duration::from_millis(10)).await,
         expected.map(|(id, outcome)| (id.to_owned(), outcome))

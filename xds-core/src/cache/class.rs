@@ -1,5 +1,5 @@
-//! One selection class: the streams that want the same, what changed for them, and what they are
-//! sent.
+//! One selection class: the streams with the same selection, the changes that affected them, and
+//! the updates that they share.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::type_selection::TypeSelection;
 use super::update::Update;
 use crate::name::{ResourceName, Revision, TypeUrl};
 
-/// The streams with one selection of one type.
+/// The streams that have the same selection of one type.
 #[derive(Debug)]
 pub(super) struct Class {
     pub(super) id: ClassId,
@@ -20,23 +20,25 @@ pub(super) struct Class {
     pub(super) selection: TypeSelection,
     /// By the id of their stream.
     pub(super) members: Mutex<BTreeMap<u64, ClassMember>>,
-    /// The last commit that concerned the class, or the one at which it was formed.
+    /// The last commit that affected the class, or the revision at which the class was formed.
     pub(super) touched_at: AtomicU64,
     log: Mutex<Log>,
-    /// The newest updates, when more than one stream can use them.
+    /// The newest updates, while the class has more than one stream to share them.
     updates: Mutex<VecDeque<Arc<Update>>>,
     sum: Mutex<Sum>,
 }
 
 pub(super) type ClassId = u64;
 
+/// One stream in a class.
+/// One stream in a class.
 #[derive(Debug)]
 pub(super) struct ClassMember {
     pub(super) cursor: Arc<AtomicU64>,
     pub(super) ledger: Arc<Ledger>,
 }
 
-/// The changes that concerned a class, oldest first.
+/// The changes that affected a class, oldest first.
 #[derive(Debug)]
 struct Log {
     /// The log holds every change after this revision.
@@ -44,15 +46,16 @@ struct Log {
     entries: VecDeque<(Revision, ChangedName)>,
 }
 
-/// A name whose variant changed for a class, and by how much the sum of identities moved.
+/// A name whose variant changed for a class.
 #[derive(Debug, Clone)]
 struct ChangedName {
     name: ResourceName,
-    /// `None` when nobody had asked for the sum.
+    /// The change of the sum of identities; `None` when no stream had used the sum before.
     shift: Option<u128>,
 }
 
-/// The sum of identities at one revision; zero until somebody asks, which only SotW streams do.
+/// The sum of identities (T38) at one revision. The revision is zero until a SotW stream uses the
+/// sum; delta streams never do.
 #[derive(Debug, Clone, Copy)]
 struct Sum {
     at: Revision,
@@ -73,20 +76,20 @@ impl Class {
         }
     }
 
-    /// Whether a stream with this cursor missed nothing that concerned the class.
+    /// Whether a stream with this cursor missed no commit that affected the class.
     pub(super) fn is_up_to_date(&self, cursor: &AtomicU64) -> bool {
         let cursor = cursor.load(Ordering::Relaxed);
         cursor > 0 && cursor >= self.touched_at.load(Ordering::Acquire)
     }
 
-    /// Notes that a commit concerned the class; what its streams answer is added to those of
-    /// others, with their ids.
+    /// Notes that a commit affected the class. Adds the ledgers of its streams, with the ids of the
+    /// streams, to those of other classes.
     pub(super) fn touch(&self, revision: Revision, ledgers: &mut Vec<(u64, Arc<Ledger>)>) {
         let members = lock(&self.members);
         let before_this = revision.0 - 1;
         for (stream, member) in &*members {
-            // Whoever missed nothing so far is one commit behind now, wherever its cursor stood: so
-            // all of them share one update.
+            // A stream that missed nothing so far is now one commit behind, however old its cursor
+            // is. Equal cursors let all these streams share one update.
             if self.is_up_to_date(&member.cursor) && member.cursor.load(Ordering::Relaxed) < before_this {
                 member.cursor.fetch_max(before_this, Ordering::Relaxed);
             }
@@ -95,7 +98,7 @@ impl Class {
         self.touched_at.store(revision.0, Ordering::Release);
     }
 
-    /// Notes that a name changed; whether it did for this class.
+    /// Records a changed name in the log. Returns whether the change affects this class.
     pub(super) fn record(
         &self,
         name: &ResourceName,
@@ -104,13 +107,14 @@ impl Class {
         revision: Revision,
     ) -> bool {
         let Some(shift) = self.selection.shift(name, before, after) else { return false };
-        // Whoever holds the lock is asking.
-        let is_asked = self.sum.try_lock().map_or(true, |sum| sum.at > Revision::ZERO);
-        let shift = is_asked.then(|| shift.sum());
-        // Beyond the number of names a log is no cheaper than comparing all of them.
+        // A stream that holds the lock is using the sum right now.
+        let is_sum_used = self.sum.try_lock().map_or(true, |sum| sum.at > Revision::ZERO);
+        let shift = is_sum_used.then(|| shift.sum());
+        // A log longer than the list of names is no cheaper than comparing all of them.
         let limit =
             if self.selection.is_wildcard() { LOG_LIMIT } else { self.selection.len().min(LOG_LIMIT) };
-        // Nobody needs them any more, unless somebody is just making one.
+        // Stored updates lead to an older revision. When the lock is taken, a stream is making one
+        // and still needs it.
         if let Ok(mut updates) = self.updates.try_lock() {
             updates.clear();
         }
@@ -118,14 +122,16 @@ impl Class {
         true
     }
 
-    /// The changes in (from, to]; `None` when the log does not reach back that far.
+    /// The changes in (from, to]; `None` when the log has forgotten some of them.
     fn logged(&self, from: Revision, to: Revision) -> Option<Vec<ChangedName>> {
         lock(&self.log).between(from, to)
     }
 
+    /// The update from a cursor to a snapshot. `None` when the cache has forgotten removals after
+    /// the cursor.
     pub(super) fn update(&self, from: Revision, snapshot: &Snapshot) -> Option<Arc<Update>> {
         let to = snapshot.revision();
-        // Held over the making, so that of many streams that wake together one makes it.
+        // Locked while the update is made: of many streams that wake together, one makes it.
         let mut updates = lock(&self.updates);
         if let Some(known) = updates.iter().find(|update| (update.from, update.to) == (from, to)) {
             return Some(Arc::clone(known));
@@ -151,8 +157,8 @@ impl Class {
         }
         let logged = if from > Revision::ZERO { self.logged(from, to) } else { None };
         let logged = logged.map(|changes| changes.into_iter().map(|change| change.name).collect());
-        let tells_absent = !snapshot.is_on_demand();
-        Some(Update::make(&self.selection, logged.as_ref(), resources, from, to, tells_absent))
+        let missing_is_absent = !snapshot.is_on_demand();
+        Some(Update::make(&self.selection, logged.as_ref(), resources, from, to, missing_is_absent))
     }
 
     pub(super) fn sum(&self, snapshot: &Snapshot) -> u128 {
@@ -180,14 +186,14 @@ impl Log {
         Self { complete_after, entries: VecDeque::new() }
     }
 
-    /// Adds a change. Of more than `limit` the oldest are forgotten: nearly always every stream has
-    /// long heard of them.
+    /// Adds a change. Beyond `limit` changes the oldest commit is forgotten: nearly always every
+    /// stream has seen it already.
     fn push(&mut self, at: Revision, change: ChangedName, limit: usize) {
         if self.entries.len() >= limit
             && let Some((oldest, _)) = self.entries.front()
         {
             self.complete_after = *oldest;
-            // Of half a commit nobody could make an update.
+            // Forget whole commits: an update from half a commit would be incomplete.
             while self.entries.front().is_some_and(|(at, _)| *at <= self.complete_after) {
                 self.entries.pop_front();
             }
@@ -197,7 +203,7 @@ impl Log {
         }
     }
 
-    /// The changes in (from, to]; `None` when some are forgotten.
+    /// The changes in (from, to]; `None` when some of them are forgotten.
     fn between(&self, from: Revision, to: Revision) -> Option<Vec<ChangedName>> {
         let newer = self.entries.iter().rev().take_while(|(at, _)| *at > from);
         let changes = newer.filter(|(at, _)| *at <= to).map(|(_, change)| change.clone());
@@ -205,10 +211,12 @@ impl Log {
     }
 }
 
-/// Changes a class remembers at most; a stream that is further behind compares in full.
+/// The largest number of changes that a class remembers. A stream that missed more of them compares
+/// all its names.
 const LOG_LIMIT: usize = 4096;
 
-/// Streams of one class are at the newest revision, or on the way to it from one of a few before.
+/// How many updates a class stores. Nearly all streams of a class have one of a few newest
+/// cursors.
 const UPDATES_KEPT: usize = 4;
 
 #[cfg(test)]

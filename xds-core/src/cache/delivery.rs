@@ -1,9 +1,10 @@
-//! How far clients are with a commit: which of them it concerned, and which of those ACKed it,
-//! rejected it or left.
+//! The outcome of a commit at the clients that it affected: ACKed, rejected, disconnected or
+//! pending.
 //!
-//! Each stream keeps a [`Ledger`] per type, which says what of the revisions it was sent is
-//! answered. A commit remembers the ledgers of those it concerned, and nothing else happens for it:
-//! who asks reads the ledgers, and who waits leaves a note in those that are not decided yet.
+//! Each stream has one [`Ledger`] per type. It records which revisions the stream was sent and
+//! which of them the client ACKed or rejected. A commit stores pointers to the ledgers of the
+//! streams that it affected, and does nothing else. [`Delivery::results`] reads these ledgers. A
+//! task that waits adds a [`Waiter`] to each ledger that is not decided yet.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,13 +19,13 @@ use super::interest::RegisteredStream;
 use super::{Commit, lock};
 use crate::name::{Revision, TypeUrl};
 
-use follower::Telling;
-pub use follower::{Decided, Followed, Follower};
+use follower::OutcomeReports;
+pub use follower::{FollowedCommit, Follower, StreamOutcome};
 
 mod follower;
 
-/// Who a client says it is. Its streams are those with the same name; one without an id is a client
-/// of its own (G6).
+/// The name that a client gives itself. Streams with the same name are one client. A stream without
+/// a node id is a client of its own (G6).
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientName {
     /// `node.id`.
@@ -33,52 +34,53 @@ pub struct ClientName {
     pub cluster: Arc<str>,
 }
 
-/// How far one client is with one commit.
+/// The outcome of one commit at one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ACKed all that the commit changed for it, removals included, or was found to have it
+    /// The client ACKed everything that the commit changed for it, removals included, or had it
     /// already.
     Acked,
-    /// It rejected a response with something of the commit, and nothing that puts it right was
-    /// ACKed since.
+    /// The client rejected a response that contained changes of the commit, and has not ACKed a
+    /// correction since.
     Nacked {
         /// The type of that response.
         type_url: TypeUrl,
-        /// The client's own words.
+        /// The error message of the client.
         detail: Arc<str>,
     },
-    /// The streams that still owed an answer have ended. A client that comes back is sent what it
-    /// lacks, but counts for later commits only.
-    Gone,
-    /// It was not sent everything yet, or did not answer.
+    /// The streams whose answers were still missing have ended. A client that reconnects is sent
+    /// what it lacks, but counts for later commits only.
+    Disconnected,
+    /// The client was not sent everything yet, or has not answered.
     Pending,
-    /// It was pending when the time of who waited was over.
+    /// The client was still pending at the deadline of the caller.
     Late,
 }
 
-/// What became of a commit at one client.
+/// The outcome of a commit at one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delivered {
+pub struct ClientOutcome {
     /// The client.
     pub client: ClientName,
-    /// How far it is.
+    /// The outcome at this client.
     pub outcome: Outcome,
 }
 
-/// The clients that a commit concerned, or some of them. Made by [`Commit::applied`].
+/// The clients that a commit affected, or some of them. Made by [`Commit::applied`].
 pub struct Delivery {
     revision: Revision,
     clients: Vec<(ClientName, Vec<Arc<Ledger>>)>,
 }
 
 impl Commit {
-    /// Follows the clients that this commit concerned and whose name passes: those whose selection
-    /// it may have changed, fixed at the commit. Costs nothing before it is called.
+    /// Follows the clients that this commit affected and whose name passes `is_followed`. A commit
+    /// affects a client when it may have changed what the client selects. The clients are fixed at
+    /// the commit. Costs nothing before it is called.
     ///
-    /// The first commit, and one that brings a key which no constraints named before, concern
-    /// everyone who asks for anything of the type; who is then found to lack nothing counts as
-    /// [`Outcome::Acked`]. A stream that nobody [named](crate::Watch::name_client) is a client
-    /// without a name, such as a poll over REST, which cannot ACK and ends.
+    /// The first commit affects every client that subscribes to the type. So does a commit that
+    /// adds a key which no constraints used before. A client that turns out to lack nothing counts
+    /// as [`Outcome::Acked`]. A stream without a [name](crate::Watch::name_client) is a client
+    /// without a name, for example a REST poll, which ends without an ACK.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -95,14 +97,14 @@ impl Commit {
     /// let mut transaction = Transaction::new();
     /// transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), "payload".into())?);
     /// let delivery = cache.commit(transaction)?.applied(|client| &*client.cluster == "edge");
-    /// // `delivery.settled().await` waits until no client is pending.
+    /// // `delivery.decided().await` waits until no client is pending.
     /// assert_eq!(delivery.results()[0].outcome, Outcome::Pending);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn applied(&self, who: impl Fn(&ClientName) -> bool) -> Delivery {
-        let passes = |ledger: &&Arc<Ledger>| who(&ledger.stream.client());
-        Delivery::of(self.revision, self.concerned.iter().filter(passes).cloned())
+    pub fn applied(&self, is_followed: impl Fn(&ClientName) -> bool) -> Delivery {
+        let passes = |ledger: &&Arc<Ledger>| is_followed(&ledger.stream.client());
+        Delivery::of(self.revision, self.affected.iter().filter(passes).cloned())
     }
 }
 
@@ -111,7 +113,7 @@ impl Delivery {
         let mut clients = BTreeMap::<_, (ClientName, Vec<_>)>::new();
         for ledger in ledgers {
             let client = ledger.stream.client();
-            // G6: nameless streams have nothing in common.
+            // G6: each stream without a node id is a client of its own.
             let alone = client.id.is_empty().then_some(ledger.stream.id);
             let (_, of_client) =
                 clients.entry((client.clone(), alone)).or_insert_with(|| (client, Vec::new()));
@@ -120,26 +122,26 @@ impl Delivery {
         Self { revision, clients: clients.into_values().collect() }
     }
 
-    /// How far each client is now, in the order of their names.
+    /// The outcome at each client now, in the order of the client names.
     #[must_use]
-    pub fn results(&self) -> Vec<Delivered> {
+    pub fn results(&self) -> Vec<ClientOutcome> {
         let result = |(client, ledgers): &(ClientName, Vec<Arc<Ledger>>)| {
             let outcomes = ledgers.iter().map(|ledger| ledger.outcome(self.revision));
             let outcome = outcomes.max_by_key(Outcome::weight).unwrap_or(Outcome::Acked);
-            Delivered { client: client.clone(), outcome }
+            ClientOutcome { client: client.clone(), outcome }
         };
         self.clients.iter().map(result).collect()
     }
 
-    /// Waits until every type of every client is ACKed, rejected or gone. Needs no runtime, and
-    /// dropping the future loses nothing. A deadline is the caller's: `xds_server::applied` sets
-    /// one.
-    pub async fn settled(&self) -> Vec<Delivered> {
+    /// Waits until no client is pending. Needs no runtime; dropping the future loses nothing. Has
+    /// no deadline; `xds_server::applied` adds one.
+    pub async fn decided(&self) -> Vec<ClientOutcome> {
         loop {
-            // One for this loop itself, until all ledgers know of it.
+            // The count starts at one, for this loop, so that it is not zero before all ledgers
+            // have the waiter.
             let waiter = Arc::new(Waiter::new(1, None));
             for ledger in self.clients.iter().flat_map(|(_, ledgers)| ledgers) {
-                ledger.note(self.revision, &waiter);
+                ledger.add_waiter(self.revision, &waiter);
             }
             waiter.decided_one();
             poll_fn(|cx| {
@@ -148,7 +150,7 @@ impl Delivery {
             })
             .await;
             let results = self.results();
-            // D8: what was rejected may be told again meanwhile, and is then pending once more.
+            // D8: rejected content may be sent again meanwhile. Then the client is pending again.
             if results.iter().all(|result| result.outcome != Outcome::Pending) {
                 return results;
             }
@@ -166,18 +168,19 @@ impl fmt::Debug for Delivery {
 }
 
 impl Outcome {
-    /// Of the types of a client the heaviest says how far it is.
+    /// A client has the outcome of its type with the highest weight.
     fn weight(&self) -> u8 {
         match self {
             Self::Acked => 0,
-            Self::Gone => 1,
+            Self::Disconnected => 1,
             Self::Pending | Self::Late => 2,
             Self::Nacked { .. } => 3,
         }
     }
 }
 
-/// What one stream has answered of one type, for those who wrote it.
+/// Which revisions one stream was sent, ACKed and rejected of one type, for the sources that
+/// committed them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     stream: Arc<RegisteredStream>,
@@ -189,18 +192,20 @@ pub(crate) struct Ledger {
 struct LedgerState {
     ack_state: AckState,
     is_ended: bool,
-    /// Who waits until a revision is decided here.
+    /// Waiters for the decision on a revision.
     waiters: Vec<(Revision, Weak<Waiter>)>,
 }
 
-/// Which revisions a stream still owes an answer to.
+/// Which revisions a stream was sent, and which of them are pending or rejected. The others are
+/// ACKed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct AckState {
-    /// Up to here everything was sent, held back, or found needless.
+    /// Up to this revision every change was sent, withheld, or found not to affect the client.
     pub(crate) sent: Revision,
-    /// What of it was not answered, or not told.
+    /// Revisions up to `sent` with a response that was not answered yet, with a removal that is
+    /// withheld (S33), or with content that has to be sent again (D8).
     pub(crate) pending: Spans,
-    /// What of it was rejected, and in which words.
+    /// Revisions up to `sent` that were rejected, with the error messages of the client.
     pub(crate) rejected: Vec<(Spans, Arc<str>)>,
 }
 
@@ -209,7 +214,7 @@ impl Ledger {
         Self { stream, type_url, state: Mutex::default() }
     }
 
-    /// Whose answers these are.
+    /// The stream that this ledger belongs to.
     pub(super) fn stream(&self) -> &Arc<RegisteredStream> {
         &self.stream
     }
@@ -218,13 +223,12 @@ impl Ledger {
         &self.type_url
     }
 
-    /// How far the stream was when it said so last.
+    /// The state at the last [`update`](Self::update).
     pub(crate) fn ack_state(&self) -> AckState {
         lock(&self.state).ack_state.clone()
     }
 
-    /// Takes how far the stream is now. Costs one short lock, and O(those who wait for this very
-    /// stream).
+    /// Replaces the state of the stream. Costs one short lock and O(waiters of this stream).
     pub(crate) fn update(&self, ack_state: AckState) {
         let mut state = lock(&self.state);
         if state.ack_state == ack_state {
@@ -236,7 +240,7 @@ impl Ledger {
         self.wake(decided);
     }
 
-    /// The stream is no more.
+    /// Notes that the stream has ended.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         state.is_ended = true;
@@ -253,12 +257,12 @@ impl Ledger {
         match decision {
             Decision::Acked => Outcome::Acked,
             Decision::Pending => Outcome::Pending,
-            Decision::Disconnected => Outcome::Gone,
+            Decision::Disconnected => Outcome::Disconnected,
             Decision::Rejected(detail) => self.nacked(detail),
         }
     }
 
-    /// Those who waited for what is decided now.
+    /// Removes the waiters whose revision is decided now, with the outcome for each.
     fn take_decided(&self, state: &mut LedgerState) -> Vec<(Weak<Waiter>, Outcome)> {
         let mut waiters = std::mem::take(&mut state.waiters);
         let is_decided =
@@ -282,21 +286,22 @@ impl Ledger {
         Outcome::Nacked { type_url: self.type_url.clone(), detail: Arc::clone(detail) }
     }
 
-    /// What is decided already is not noted, but told.
-    fn note(&self, revision: Revision, waiter: &Arc<Waiter>) {
+    /// Adds a waiter for a revision. When the revision is decided already, reports the outcome at
+    /// once instead.
+    fn add_waiter(&self, revision: Revision, waiter: &Arc<Waiter>) {
         let mut state = lock(&self.state);
-        // Of those who no longer wait.
+        // Drop the waiters whose task no longer waits.
         state.waiters.retain(|(_, waiter)| waiter.strong_count() > 0);
         if matches!(state.decision(revision), Decision::Pending) {
             waiter.undecided.fetch_add(1, Ordering::AcqRel);
             state.waiters.push((revision, Arc::downgrade(waiter)));
-        } else if let Some(telling) = &waiter.telling {
-            telling.tell(self, self.outcome_of(&state.decision(revision)));
+        } else if let Some(reports) = &waiter.reports {
+            reports.push(self, self.outcome_of(&state.decision(revision)));
         }
     }
 }
 
-/// What a ledger says of one revision.
+/// The outcome of one revision in a ledger, without the type.
 enum Decision<'a> {
     Acked,
     Pending,
@@ -307,6 +312,8 @@ enum Decision<'a> {
 impl LedgerState {
     fn decision(&self, revision: Revision) -> Decision<'_> {
         let AckState { sent, pending, rejected } = &self.ack_state;
+        // A revision may be rejected more than once: the newest error message counts.
+        // A revision may be rejected more than once: the newest error message counts.
         let rejected = rejected.iter().rev().find(|(spans, _)| spans.cover(revision));
         if let Some((_, detail)) = rejected {
             return Decision::Rejected(detail);
@@ -319,23 +326,24 @@ impl LedgerState {
     }
 }
 
-/// Who waits until nothing is undecided.
+/// Waits for the decisions of several ledgers on one revision.
 #[derive(Debug)]
 struct Waiter {
+    /// How many ledgers have not decided yet.
     undecided: AtomicUsize,
     waker: AtomicWaker,
-    /// Whom to tell of each.
-    telling: Option<Telling>,
+    /// Where to report each outcome; `None` when only the last decision matters.
+    reports: Option<OutcomeReports>,
 }
 
 impl Waiter {
-    fn new(undecided: usize, telling: Option<Telling>) -> Self {
-        Self { undecided: AtomicUsize::new(undecided), waker: AtomicWaker::new(), telling }
+    fn new(undecided: usize, reports: Option<OutcomeReports>) -> Self {
+        Self { undecided: AtomicUsize::new(undecided), waker: AtomicWaker::new(), reports }
     }
 
     fn decided(&self, ledger: &Ledger, outcome: Outcome) {
-        if let Some(telling) = &self.telling {
-            telling.tell(ledger, outcome);
+        if let Some(reports) = &self.reports {
+            reports.push(ledger, outcome);
         }
         self.decided_one();
     }
@@ -347,11 +355,11 @@ impl Waiter {
     }
 }
 
-/// Revisions, as some runs of them.
+/// A set of revisions, as a few runs of successive revisions.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Spans(Vec<Span>);
 
-/// The revisions after one, up to another.
+/// The revisions in (after, until].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Span {
     after: Revision,
@@ -359,7 +367,7 @@ struct Span {
 }
 
 impl Spans {
-    /// Adds the revisions after one, up to another.
+    /// Adds the revisions in (after, until].
     pub(crate) fn add(&mut self, after: Revision, until: Revision) {
         let span = Span { after, until };
         if after >= until || self.0.contains(&span) {
@@ -373,7 +381,7 @@ impl Spans {
         }
     }
 
-    /// Adds one revision; the one before the first commit is none.
+    /// Adds one revision. Revision zero, before the first commit, adds nothing.
     pub(crate) fn add_one(&mut self, revision: Revision) {
         self.add(Revision(revision.0.saturating_sub(1)), revision);
     }
@@ -391,8 +399,8 @@ impl Spans {
     }
 }
 
-/// Runs that are told apart; past it the oldest two become one with what is between them, so that
-/// at worst a commit waits for an answer that it needs no more.
+/// The largest number of runs. Beyond it the two oldest runs become one that includes the revisions
+/// between them. At worst a commit then waits for an answer that it no longer needs.
 const SPANS_KEPT: usize = 32;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What the versions of a resource named that came before, and those after no longer do.
+//! References that resources dropped: an older version of the resource named another resource, and
+//! a newer version does not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,33 +12,39 @@ use crate::name::{ResourceName, Revision};
 use crate::references::{Reference, Target, Targets};
 use crate::variants::Variant;
 
-/// What the variants of one name stopped naming, and when: a client that did not accept the newer
-/// version still uses it (S33).
+/// The references that the variants of one name dropped, each with the revision of the commit.
+///
+/// When a client has not ACKed the newer version (S33), it may still use the resources that the
+/// older version named.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Dropped {
-    /// The newest ones, oldest first.
+    /// The newest dropped references, oldest first.
     names: Vec<(Revision, Target, ResourceName)>,
-    /// Types of which any resource may have been named, at this revision or before.
+    /// The types for which the exact names are not known: any resource of these types may have been
+    /// dropped, at this revision or before.
     unknown: (Revision, Targets),
 }
 
 impl Dropped {
-    /// What is lost between variants of a name, also from one to another; `None` when that is
-    /// nothing.
+    /// Adds the references that a commit dropped when it replaced the variants `removed` of a name
+    /// by the variants `inserted`; `None` when it dropped none.
+    ///
+    /// A reference counts as dropped unless every inserted variant has it: a client may get another
+    /// variant than before.
     pub(crate) fn after(
         before: Option<&Self>,
-        gone: &[Arc<Variant>],
-        came: &[Arc<Variant>],
+        removed: &[Arc<Variant>],
+        inserted: &[Arc<Variant>],
         at: Revision,
     ) -> Option<Self> {
         let kept = |target, name: &ResourceName| {
-            !came.is_empty()
-                && came.iter().all(|variant| variant.references.has(variant.name(), target, name))
+            !inserted.is_empty()
+                && inserted.iter().all(|variant| variant.references.has(variant.name(), target, name))
         };
-        let named = gone.iter().flat_map(|variant| variant.references.iter(variant.name()));
+        let named = removed.iter().flat_map(|variant| variant.references.iter(variant.name()));
         let lost: BTreeSet<_> = named.filter(|(target, name)| !kept(*target, name)).collect();
         let mut unknown = Targets::NONE;
-        gone.iter().for_each(|variant| unknown.extend(variant.references.unknown()));
+        removed.iter().for_each(|variant| unknown.extend(variant.references.unknown()));
         if lost.is_empty() && unknown == Targets::NONE {
             return None;
         }
@@ -57,7 +64,7 @@ impl Dropped {
         Some(dropped)
     }
 
-    /// What was dropped of a type after a revision.
+    /// The resources of a type whose references were dropped after a revision.
     pub(crate) fn since(&self, revision: Revision, target: Target) -> impl Iterator<Item = Reference<'_>> {
         let (at, types) = self.unknown;
         let any = (at > revision && types.has(target)).then_some(Reference::Any);
@@ -66,7 +73,7 @@ impl Dropped {
         any.into_iter().chain(names)
     }
 
-    /// The newest of it.
+    /// The revision of the newest dropped reference.
     pub(crate) fn last(&self) -> Revision {
         self.names.last().map_or(self.unknown.0, |(at, ..)| self.unknown.0.max(*at))
     }
@@ -78,11 +85,12 @@ impl Dropped {
     }
 }
 
-/// Since when nothing that is there names a resource, as far as that is remembered (S33).
+/// For each resource, the last revision at which a reference to it was dropped, as far as it is
+/// remembered (S33).
 #[derive(Debug, Clone)]
 pub(crate) struct LastDropped {
     at: HashTrieMapSync<(Target, ResourceName), Revision, RandomState>,
-    /// When something went that may have named anything.
+    /// The last revision at which a resource with unknown references was removed or replaced.
     unknown: Revision,
 }
 
@@ -91,7 +99,7 @@ impl LastDropped {
         Self { at: empty_map(), unknown: Revision::ZERO }
     }
 
-    /// Takes what was dropped at this revision.
+    /// Adds the references that were dropped at this revision.
     pub(crate) fn note(&mut self, dropped: &Dropped, at: Revision) {
         if dropped.unknown.0 == at {
             self.unknown = at;
@@ -104,23 +112,24 @@ impl LastDropped {
         }
     }
 
-    /// The last revision at which something stopped naming a resource; `None` when nothing did, or
-    /// nobody knows.
+    /// The last revision at which a reference to a resource was dropped; `None` when there was none
+    /// or it is forgotten.
     pub(crate) fn of(&self, target: Target, name: &ResourceName) -> Option<Revision> {
         self.at.get(&(target, name.clone())).copied()
     }
 
-    /// The last revision at which something went that may have named anything.
+    /// The last revision at which a resource with unknown references was removed or replaced.
     pub(crate) fn unknown(&self) -> Revision {
         self.unknown
     }
 }
 
-/// What is remembered of all names; whoever asks for one that is forgotten waits for all of the
-/// grace time.
+/// The largest number of resources that [`LastDropped`] remembers. When one is forgotten, its
+/// removal waits for the whole grace time.
 const LAST_DROPPED_REMEMBERED: usize = 10_000;
 
-/// What is remembered of one name; of what was dropped before that, any may be meant.
+/// The largest number of references that [`Dropped`] remembers for one name. Before that, any
+/// resource of the type counts as dropped.
 const DROPPED_REMEMBERED: usize = 64;
 
 #[cfg(test)]

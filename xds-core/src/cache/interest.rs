@@ -1,10 +1,10 @@
-//! Who wants what: the index from names to selection classes, and what a class missed.
+//! The index from names to selection classes, which tells a commit the streams that it affects.
 //!
-//! Streams that want the same of a type form a selection class. A commit looks up the classes of
-//! each changed name, writes the name into the logs of those it concerns and wakes their streams;
-//! nothing else is touched. A stream keeps a cursor, the revision up to which it was sent
-//! everything, and asks its class for the [`Update`](super::update::Update) from there: made once,
-//! shared by all streams of the class at the same cursor.
+//! Streams with the same selection of a type form a selection class. A commit looks up the classes
+//! of each changed name, records the name in the logs of the classes that it affects, and wakes
+//! their streams. It touches nothing else. A stream has a cursor, the revision up to which it was
+//! sent everything. It gets the [`Update`](super::update::Update) from its cursor from its class.
+//! An update is made once, for all streams of the class with the same cursor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -29,12 +29,12 @@ pub(crate) use membership::{Membership, Position};
 
 mod membership;
 
-/// One stream as the cache sees it: what it wants, and how to wake it.
+/// One stream as the cache sees it: its selections, and how to wake it.
 #[derive(Debug)]
 pub struct Watch {
     cache: Arc<Cache>,
     stream: Arc<RegisteredStream>,
-    /// What it status_changes, of each type it ever asked for.
+    /// One ledger for each type that the stream ever subscribed to.
     ledgers: Mutex<Vec<Arc<Ledger>>>,
 }
 
@@ -46,14 +46,14 @@ impl Watch {
         Arc::new(Self { cache, stream, ledgers: Mutex::default() })
     }
 
-    /// Says whose stream it is, for [`Commit::applied`](super::Commit::applied), before the first
-    /// request is handed over. The node of a stream does not change (G7), so only the first call
-    /// counts.
+    /// Sets the client of the stream, for [`Commit::applied`](super::Commit::applied). Call it
+    /// before the stream handles its first request. The node of a stream does not change (G7), so
+    /// only the first call has an effect.
     pub fn name_client(&self, name: ClientName) {
         _ = self.stream.client.set(name);
     }
 
-    /// The cache it watches.
+    /// The cache that the stream reads.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
@@ -63,17 +63,17 @@ impl Watch {
         &self.stream
     }
 
-    /// Waits until a commit concerned this stream since the last call returned. Needs no runtime;
+    /// Waits for a commit that affects this stream, since the last call returned. Needs no runtime;
     /// dropping the future loses nothing. One task at a time may wait.
     pub async fn woken(&self) {
         poll_fn(|cx| self.poll_woken(cx)).await;
     }
 
-    /// The same for a future that is written out.
+    /// As [`woken`](Self::woken), for a future that is implemented by hand.
     pub fn poll_woken(&self, cx: &Context<'_>) -> Poll<()> {
         self.stream.waker.register(cx.waker());
-        // After registering: a commit in between is seen here or wakes us. Read first, as most find
-        // nothing and a write costs more.
+        // The flag is read after the waker is registered: a commit between the two steps is either
+        // seen here or wakes the task. The flag is rarely set, and a load costs less than a swap.
         let is_woken = self.stream.woken.load(Ordering::Acquire);
         if is_woken && self.stream.woken.swap(false, Ordering::AcqRel) {
             Poll::Ready(())
@@ -82,12 +82,12 @@ impl Watch {
         }
     }
 
-    /// Wakes the task of the stream though no commit did, for what else it has to see to.
+    /// Wakes the task of the stream without a commit, for work of another kind.
     pub fn wake(&self) {
         self.stream.wake();
     }
 
-    /// Where it stands what this stream status_changes of a type.
+    /// The ledger of this stream for a type.
     pub(crate) fn ledger(&self, type_url: &TypeUrl) -> Arc<Ledger> {
         let mut ledgers = lock(&self.ledgers);
         if let Some(known) = ledgers.iter().find(|known| known.type_url() == type_url) {
@@ -98,13 +98,14 @@ impl Watch {
         ledger
     }
 
-    /// What is asked for as far as it matters now, and since when that is so. Asked with the index
-    /// locked, so that no commit comes in between.
-    fn project(&self, type_url: &TypeUrl, asked: &TypeSelection) -> (TypeSelection, Revision) {
+    /// The selection without the parameters that no constraints use now, and the revision at which
+    /// the used keys changed last. The caller holds the lock of the index, so that no commit comes
+    /// in between.
+    fn project(&self, type_url: &TypeUrl, selection: &TypeSelection) -> (TypeSelection, Revision) {
         let snapshot = self.cache.snapshot();
         match snapshot.of_type(type_url).map(TypeSnapshot::keys) {
-            Some(keys) => (asked.project(keys), keys.changed_at()),
-            None => (asked.project(&Keys::default()), Revision::ZERO),
+            Some(keys) => (selection.project(keys), keys.changed_at()),
+            None => (selection.project(&Keys::default()), Revision::ZERO),
         }
     }
 }
@@ -117,37 +118,37 @@ impl Drop for Watch {
     }
 }
 
-/// How much the streams of a cache ask for.
+/// How many streams, classes and names subscribe to a cache or to one type.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Watched {
-    /// Streams, each as often as it asks for types.
+    /// Streams, each counted once per type that it subscribes to.
     pub streams: usize,
-    /// Classes of streams that want the same of a type.
+    /// Selection classes: streams with the same selection of a type.
     pub classes: usize,
-    /// Names that are asked for, each in every type.
+    /// Names that streams list, each counted once per type.
     pub names: usize,
 }
 
-/// A stream that can be woken.
+/// A stream that commits can wake.
 #[derive(Debug)]
 pub(super) struct RegisteredStream {
     pub(super) id: u64,
-    /// Whose it is, once its first request came.
+    /// The client of the stream; set before its first request is handled.
     client: OnceLock<ClientName>,
     woken: AtomicBool,
     waker: AtomicWaker,
 }
 
 impl RegisteredStream {
-    /// Whose it is; nobody's in particular before its first request.
+    /// The client of the stream; without a name before the first request.
     pub(super) fn client(&self) -> ClientName {
         self.client.get().cloned().unwrap_or_default()
     }
 
-    /// Only after the new snapshot can be seen: a stream that wakes earlier would find nothing and
-    /// sleep again.
+    /// Call this only after the new snapshot is visible: a stream that wakes earlier would find
+    /// nothing new and sleep again.
     pub(super) fn wake(&self) {
-        // Whoever set it first wakes the task, which has not looked since.
+        // When the flag was set already, the task was woken and has not run since.
         if !self.woken.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
@@ -160,18 +161,18 @@ pub(super) struct Interest {
     revision: Revision,
     last_stream: u64,
     pub(super) types: BTreeMap<TypeUrl, TypeInterest>,
-    /// For a source that brings what is asked for.
+    /// The exact locators of all streams; only in a cache on demand.
     pub(super) subscriptions: Option<SubscriptionIndex>,
 }
 
 /// The classes of one type.
 ///
-/// Names come from peers, so the tables are ordered: no choice of names makes a lookup slow.
+/// Names come from peers, so the maps are ordered: no choice of names makes a look-up slow.
 #[derive(Debug, Default)]
 pub(super) struct TypeInterest {
     by_name: BTreeMap<ResourceName, BTreeSet<ClassId>>,
     by_selection: BTreeMap<TypeSelection, ClassId>,
-    /// The classes that select everything.
+    /// The classes with a wildcard.
     wildcards: BTreeSet<ClassId>,
     by_parameters: ByParameters,
     classes: BTreeMap<ClassId, Arc<Class>>,
@@ -179,12 +180,13 @@ pub(super) struct TypeInterest {
 }
 
 impl Interest {
-    /// Keeps book of what is asked for, from an empty cache at this revision on.
+    /// Indexes the exact locators of all streams, for a cache on demand. The cache is empty, at this
+    /// revision.
     pub(super) fn begin_on_demand(&mut self, revision: Revision) {
         (self.revision, self.subscriptions) = (revision, Some(SubscriptionIndex::default()));
     }
 
-    /// The streams that wait for these answers.
+    /// The streams that subscribe to these locators, whose status changed.
     pub(super) fn subscribers_of(&self, status_changes: &[(TypeUrl, Locator)]) -> Vec<Arc<RegisteredStream>> {
         let Some(index) = &self.subscriptions else { return Vec::new() };
         let subscribers =
@@ -192,7 +194,7 @@ impl Interest {
         subscribers.cloned().collect()
     }
 
-    /// The streams that a variant is for, where that is known to the letter.
+    /// The streams that select a variant; only a cache on demand knows them exactly.
     pub(super) fn subscribers_to(
         &self,
         type_url: &TypeUrl,
@@ -207,8 +209,8 @@ impl Interest {
         self.last_stream
     }
 
-    /// Writes a commit into the logs of the classes it concerns; what their streams answer, in the
-    /// order of the start of these, those of one stream together.
+    /// Records a commit in the logs of the classes that it affects. Returns the ledgers of their
+    /// streams, in the order in which the streams began; those of one stream are adjacent.
     pub(super) fn mark(
         &mut self,
         current: &Snapshot,
@@ -217,28 +219,29 @@ impl Interest {
     ) -> Vec<Arc<Ledger>> {
         self.revision = next.revision();
         let nothing = TypeSnapshot::default();
-        let mut concerned = Vec::<&Arc<Class>>::new();
+        let mut affected = Vec::<&Arc<Class>>::new();
         for (type_url, interest) in &self.types {
             let (before, after) = (current.of_type(type_url), next.of_type(type_url));
             let (before, after) = (before.unwrap_or(&nothing), after.unwrap_or(&nothing));
-            // G13: the first commit ends the time in which nothing was known. And when other keys
-            // count than before, each stream has to see which class it belongs to.
+            // The first commit affects all classes: from now on a missing resource is absent (G13).
+            // A change of the used keys affects all classes too: each stream has to find the class
+            // that it belongs to now.
             let all = !current.is_synced() || before.keys().changed_at() != after.keys().changed_at();
             if all {
-                concerned.extend(interest.classes.values());
+                affected.extend(interest.classes.values());
             }
             let variants = changed.get(type_url).map_or(&[][..], Vec::as_slice);
             let touched = interest.record(variants, before, after, self.revision);
             if !all {
-                concerned.extend(touched);
+                affected.extend(touched);
             }
         }
         let mut ledgers = Vec::new();
-        for class in &concerned {
+        for class in &affected {
             class.touch(self.revision, &mut ledgers);
         }
-        // The members of one class are in order.
-        if concerned.len() > 1 {
+        // The members of a single class are in order already.
+        if affected.len() > 1 {
             ledgers.sort_by_key(|(stream, _)| *stream);
         }
         ledgers.into_iter().map(|(_, ledger)| ledger).collect()
@@ -265,13 +268,12 @@ impl Interest {
         self.types.values().map(|interest| interest.classes.len()).sum()
     }
 
-    /// Whether any stream asks for the type.
+    /// Whether any stream subscribes to the type.
     pub(super) fn has_streams(&self, type_url: &TypeUrl) -> bool {
         self.types.contains_key(type_url)
     }
 
-    /// The oldest cursor of the streams that still have to hear of a change; `None` when there is
-    /// none.
+    /// The oldest cursor of the streams that missed a change; `None` when no stream did.
     pub(super) fn oldest_cursor(&self, type_url: &TypeUrl) -> Option<Revision> {
         let classes = self.types.get(type_url)?.classes.values();
         classes
@@ -294,10 +296,10 @@ impl Interest {
         if !self.types.contains_key(type_url) {
             self.types.insert(type_url.clone(), TypeInterest::default());
         }
-        let interest = self.types.get_mut(type_url).expect("was inserted above");
+        let interest = self.types.get_mut(type_url).expect("the type was inserted above");
         let class = match interest.by_selection.get(&selection) {
             Some(id) => Arc::clone(&interest.classes[id]),
-            None => interest.form(type_url, selection, self.revision),
+            None => interest.add_class(type_url, selection, self.revision),
         };
         lock(&class.members).insert(stream, member);
         class
@@ -310,7 +312,7 @@ impl Interest {
             members.is_empty()
         };
         if is_empty && let Some(interest) = self.types.get_mut(&class.type_url) {
-            interest.dissolve(class);
+            interest.remove_class(class);
             if interest.classes.is_empty() {
                 self.types.remove(&class.type_url);
             }
@@ -324,11 +326,11 @@ impl Interest {
         selection: TypeSelection,
     ) -> Arc<Class> {
         let is_alone = lock(&class.members).len() == 1;
-        let interest =
-            self.types.get_mut(&class.type_url).expect("a class with a member stands in the index");
+        let interest = self.types.get_mut(&class.type_url).expect("a class with a member is in the index");
         if is_alone && !interest.by_selection.contains_key(&selection) {
-            // A stream that adds names one by one must not pay for all of them each time.
-            return interest.alter(class, selection, self.revision);
+            // Replace the class of a stream that is alone in it, at the cost of the changed names.
+            // So a stream that adds names one by one does not pay for all of them each time.
+            return interest.replace_class(class, selection, self.revision);
         }
         let type_url = class.type_url.clone();
         let member = lock(&class.members).remove(&stream.id).expect("the stream is in the class it left");
@@ -339,8 +341,8 @@ impl Interest {
 }
 
 impl TypeInterest {
-    /// Writes changed variants into the logs of the classes for which something else is there now;
-    /// these, each once, in order.
+    /// Records changed variants in the logs of the classes that they affect. Returns these classes,
+    /// each once, in order.
     fn record(
         &self,
         changed: &[(ResourceName, Constraints)],
@@ -350,14 +352,14 @@ impl TypeInterest {
     ) -> Vec<&Arc<Class>> {
         let mut touched = Vec::new();
         for (name, variants) in by_name(changed) {
-            let others = before.others_of(name).iter().chain(after.others_of(name));
-            let of_names = std::iter::once(name).chain(others).filter_map(|asked| self.by_name.get(asked));
-            let asking: Vec<_> = of_names.chain(Some(&self.wildcards)).collect();
-            let candidates = self.candidates(&asking, variants);
+            let others = before.other_names_of(name).iter().chain(after.other_names_of(name));
+            let of_names = std::iter::once(name).chain(others).filter_map(|listed| self.by_name.get(listed));
+            let selecting: Vec<_> = of_names.chain(Some(&self.wildcards)).collect();
+            let candidates = self.candidates(&selecting, variants);
             debug_assert!(
-                asking.iter().copied().flatten().all(|id| candidates.binary_search(id).is_ok()
+                selecting.iter().copied().flatten().all(|id| candidates.binary_search(id).is_ok()
                     || self.classes[id].selection.shift(name, before, after).is_none()),
-                "no class is left out that gets something else of {name:?}"
+                "the candidates include each class that a change of {name:?} affects"
             );
             let classes = candidates.iter().map(|id| &self.classes[id]);
             touched.extend(classes.filter(|class| class.record(name, before, after, revision)));
@@ -367,30 +369,30 @@ impl TypeInterest {
         touched
     }
 
-    /// Of classes that ask for a name those that some of its variants can be for; each once, in
-    /// order.
+    /// The classes that select a name and that some of its changed variants can match; each once,
+    /// in order.
     fn candidates(
         &self,
-        asking: &[&BTreeSet<ClassId>],
+        selecting: &[&BTreeSet<ClassId>],
         variants: &[(ResourceName, Constraints)],
     ) -> Vec<ClassId> {
-        let count = asking.iter().map(|classes| classes.len()).sum();
-        // Only who gets a variant, or had it, gets something else; so there are two ways to these,
-        // and one may be much shorter.
+        let count = selecting.iter().map(|classes| classes.len()).sum();
+        // An affected class both selects the name and matches a changed variant. So the search can
+        // begin with either list, and one of them may be much shorter.
         let mut candidates: Vec<_> = match self.matching(variants, count) {
             Some(matching) => {
-                matching.iter().filter(|id| asking.iter().any(|classes| classes.contains(id))).collect()
+                matching.iter().filter(|id| selecting.iter().any(|classes| classes.contains(id))).collect()
             }
-            None => asking.iter().copied().flatten().copied().collect(),
+            None => selecting.iter().copied().flatten().copied().collect(),
         };
-        // A class may ask for everything and, under other parameters, for the name.
+        // A class may have a wildcard and list the name under other parameters.
         candidates.sort_unstable();
         candidates.dedup();
         candidates
     }
 
-    /// The classes that variants can be for, whatever these ask for, unless there are as many as
-    /// `limit`.
+    /// The classes that can match one of the variants, whatever names they select; `None` when
+    /// there are `limit` or more.
     fn matching(&self, variants: &[(ResourceName, Constraints)], limit: usize) -> Option<Matching<'_>> {
         if variants.len() >= limit {
             return None;
@@ -405,7 +407,7 @@ impl TypeInterest {
         Some(all)
     }
 
-    fn form(&mut self, type_url: &TypeUrl, selection: TypeSelection, revision: Revision) -> Arc<Class> {
+    fn add_class(&mut self, type_url: &TypeUrl, selection: TypeSelection, revision: Revision) -> Arc<Class> {
         self.last_class += 1;
         let selection = selection.map(|selection| match selection {
             Selection::All => Selection::All,
@@ -418,8 +420,8 @@ impl TypeInterest {
         class
     }
 
-    /// Replaces a class by one that wants something else, at the cost of the difference.
-    fn alter(&mut self, old: &Class, selection: TypeSelection, revision: Revision) -> Arc<Class> {
+    /// Replaces a class by one with another selection. Costs O(names that differ).
+    fn replace_class(&mut self, old: &Class, selection: TypeSelection, revision: Revision) -> Arc<Class> {
         self.by_selection.remove(&old.selection);
         self.wildcards.remove(&old.id);
         let (before, after) = (old.selection.names(), selection.names());
@@ -439,7 +441,7 @@ impl TypeInterest {
         class
     }
 
-    fn dissolve(&mut self, class: &Class) {
+    fn remove_class(&mut self, class: &Class) {
         self.by_selection.remove(&class.selection);
         self.wildcards.remove(&class.id);
         self.classes.remove(&class.id);
@@ -469,10 +471,10 @@ impl TypeInterest {
         }
     }
 
-    /// The same names with the strings that the index already holds.
+    /// The same names, with the strings of the index where it has them.
     fn interned(&self, names: NameSet) -> NameSet {
         let known = |name: &ResourceName| self.by_name.get_key_value(name).map(|(known, _)| known.clone());
-        // A set that has these strings already is the one that other classes share.
+        // A set that uses these strings already is shared with other classes: keep it.
         let known: Vec<_> = names.iter().map(known).collect();
         let is_same = |(name, known): (&ResourceName, &Option<ResourceName>)| {
             known.as_ref().is_none_or(|known| known.is_same(name))

@@ -1,4 +1,4 @@
-//! Everything the cache holds, at one revision.
+//! The content of the cache at one revision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -18,46 +18,46 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::references::{Reference, Target};
 use crate::subscription::{ExcludedAuthorities, Locator};
-use crate::variants::{Form, Variant, Variants};
+use crate::variants::{KeyedBy, Variant, Variants};
 use crate::xdstp::{self, XdstpName};
 
-/// All types at one revision. Immutable, and it shares all that did not change with the snapshot
-/// before it.
+/// All resources of all types at one revision. A snapshot is immutable. It shares everything that
+/// did not change with the snapshot before it.
 #[derive(Debug, Default, Clone)]
 pub struct Snapshot {
     revision: Revision,
     types: BTreeMap<TypeUrl, TypeSnapshot>,
-    /// What it does not hold is unknown until a source says that it is absent.
+    /// A resource that is not in the cache is unknown until the source says that it is absent.
     is_on_demand: bool,
-    /// What no wildcard stands for.
+    /// The authorities whose names a wildcard does not select (C16).
     pub(crate) excluded: Option<ExcludedAuthorities>,
 }
 
 impl Snapshot {
-    /// The commit that made it.
+    /// The revision of the commit that made this snapshot.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Whether a source has said what exists. Until then nothing counts as absent (G13).
+    /// Whether a source has committed. Until then no resource counts as absent (G13).
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.revision > Revision::ZERO
     }
 
-    /// Of a cache [on demand](super::Cache::on_demand). A stream at revision zero was not answered
-    /// yet, so it begins later.
+    /// The first snapshot of a cache [on demand](super::Cache::on_demand). Its revision is not
+    /// zero, because a cursor of zero means that a stream had no response yet.
     pub(super) fn on_demand(excluded: Option<ExcludedAuthorities>) -> Self {
         Self { revision: Revision::ZERO.next(), is_on_demand: true, excluded, ..Self::default() }
     }
 
-    /// Whether what it does not hold is unknown rather than absent.
+    /// Whether a resource that is not in the cache is unknown rather than absent.
     pub(crate) fn is_on_demand(&self) -> bool {
         self.is_on_demand
     }
 
-    /// What the source said of a locator; `None` when it said nothing yet.
+    /// The status of a locator that the source set; `None` without one.
     #[must_use]
     pub fn locator_status(
         &self,
@@ -72,7 +72,7 @@ impl Snapshot {
         statuses.get(&Locator { name: name.clone(), parameters: parameters.clone() })
     }
 
-    /// The resources of one type; `None` when none was ever committed.
+    /// The resources of one type; `None` if the cache never had any.
     #[must_use]
     pub fn of_type(&self, type_url: &TypeUrl) -> Option<&TypeSnapshot> {
         self.types.get(type_url)
@@ -84,7 +84,7 @@ impl Snapshot {
         self.of_type(type_url)?.get(name)
     }
 
-    /// The types ever committed, in order, with their number of resources.
+    /// All types that the cache ever had, in order, with their number of names.
     pub fn counts(&self) -> impl Iterator<Item = (&TypeUrl, usize)> {
         self.types.iter().map(|(type_url, resources)| (type_url, resources.len()))
     }
@@ -99,51 +99,53 @@ impl Snapshot {
 #[derive(Debug, Clone)]
 pub struct TypeSnapshot {
     present: NameMap<Variants>,
-    /// How many variants all names have together.
+    /// The number of variants of all names.
     variants: usize,
+    /// Variants that were removed, as long as a stream may not have seen the removal.
     removed: NameMap<Vec<Removed>>,
-    /// The sum of their weights.
+    /// The weight of all remembered removals.
     removals: usize,
     /// Removals at or before this revision are forgotten.
     remembers_since: Revision,
-    /// Sum of the identities of all variants (T38), from when it was asked for first: of most types
-    /// nobody asks for everything in SotW, nor does anybody of a client's cache.
+    /// The sum of the identities of all variants (T38). Computed at its first use: only SotW
+    /// streams with a wildcard use it, and most types and clients have none.
     sum: OnceLock<u128>,
     keys: Arc<Keys>,
     /// Names that have a variant with a TTL.
     timed: NameMap<()>,
-    /// The TTLs of all variants, each with the number of variants that have it.
+    /// The TTLs of all variants, each with its number of variants.
     ttls: Arc<BTreeMap<Duration, usize>>,
     other_names: OtherNames,
-    /// What names stopped naming, of those that are there or remembered (S33).
+    /// When a resource stops naming another one (S33), a client that has not ACKed this may still
+    /// use it. So each name that is present, or whose removal is remembered, keeps the references
+    /// that it dropped.
     dropped: NameMap<Arc<Dropped>>,
-    /// Up to here that is forgotten of names that were neither.
+    /// Up to this revision, dropped references of other names are forgotten.
     drops_since: Revision,
-    /// What none of them names any more, and since when.
+    /// For each resource that was named, when a reference to it was dropped last.
     pub(crate) last_dropped: LastDropped,
-    /// Which resources name a cluster, a secret and so on, but for assignments that clusters name
-    /// like themselves.
-    naming: HashTrieMapSync<(Target, ResourceName), Arc<BTreeSet<ResourceName>>, RandomState>,
-    /// What a source on demand said of what is asked for.
+    /// The names of the resources that reference a cluster, a secret and so on. A cluster that
+    /// names the assignment with its own name is left out.
+    referrers: HashTrieMapSync<(Target, ResourceName), Arc<BTreeSet<ResourceName>>, RandomState>,
+    /// The statuses of locators, in a cache on demand.
     statuses: HashTrieMapSync<Locator, LocatorStatus, RandomState>,
 }
 
-/// The keys that constraints of a type name, or named when they were removed.
+/// The keys that constraints of a type use, those of remembered removals included.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Keys {
-    /// Each key with the number of variants that name it.
+    /// Each key with the number of variants that use it.
     uses: BTreeMap<Arc<str>, usize>,
-    /// The commit that added or removed a key last.
+    /// The revision of the commit that added or removed a key last.
     changed_at: Revision,
 }
 
-/// A variant that was there until a commit removed it; remembered as long as a stream may not have
-/// heard of it.
+/// A variant that a commit removed; remembered as long as a stream may not have seen the removal.
 #[derive(Debug, Clone)]
 pub(crate) struct Removed {
-    /// The content it had last.
+    /// The variant with its last content.
     pub(crate) variant: Arc<Variant>,
-    /// The commit that removed it.
+    /// The revision of the commit that removed it.
     pub(crate) at: Revision,
 }
 
@@ -160,7 +162,7 @@ impl TypeSnapshot {
         self.present.size()
     }
 
-    /// How many variants all names have together.
+    /// The number of variants of all names.
     #[must_use]
     pub fn variants(&self) -> usize {
         self.variants
@@ -186,46 +188,47 @@ impl TypeSnapshot {
         self.removed.get(name).into_iter().flatten().filter(move |removed| removed.at > revision)
     }
 
-    /// Whether everything that was removed after a revision is still known.
+    /// Whether all removals after a revision are remembered.
     pub(crate) fn remembers(&self, revision: Revision) -> bool {
         revision >= self.remembers_since
     }
 
-    /// The same name in the string that stands here; `None` when nothing has it.
+    /// The same name, with the string that this type uses; `None` when no resource has it.
     pub(super) fn known_name(&self, name: &ResourceName) -> Option<ResourceName> {
         self.present.get_key_value(name).map(|(known, _)| known.clone())
     }
 
-    /// What the resource of a name named of a type until a commit after a revision (S33).
+    /// The resources of a type to which the resource with this name dropped its references after a
+    /// revision (S33).
     pub(crate) fn dropped_after<'s>(
         &'s self,
         name: &ResourceName,
         revision: Revision,
         target: Target,
     ) -> impl Iterator<Item = Reference<'s>> + use<'s> {
-        // Also of a name that is there: it may have gone and come back.
+        // Also for a name that is present: it may have been removed and added again.
         let forgotten = (self.drops_since > revision).then_some(Reference::Any);
         let dropped = self.dropped.get(name).into_iter();
         forgotten.into_iter().chain(dropped.flat_map(move |dropped| dropped.since(revision, target)))
     }
 
-    /// The resources, in whatever variant, that name this one.
-    pub(crate) fn naming(
+    /// The resources that name this one in any of their variants.
+    pub(crate) fn referrers(
         &self,
         target: Target,
         name: &ResourceName,
     ) -> impl Iterator<Item = &ResourceName> + use<'_> {
-        self.naming.get(&(target, name.clone())).into_iter().flat_map(|names| names.iter())
+        self.referrers.get(&(target, name.clone())).into_iter().flat_map(|names| names.iter())
     }
 
-    /// Whether a resource, in whatever variant, names one of another type.
-    pub(crate) fn names(&self, target: Target, name: &ResourceName) -> bool {
+    /// Whether any variant of any resource names this one.
+    pub(crate) fn has_referrer(&self, target: Target, name: &ResourceName) -> bool {
         let mut own =
             self.get(name).filter(|_| target == Target::Assignment).into_iter().flat_map(Variants::iter);
-        self.naming.contains_key(&(target, name.clone())) || own.any(|own| own.endpoints() == Some(name))
+        self.referrers.contains_key(&(target, name.clone())) || own.any(|own| own.endpoints() == Some(name))
     }
 
-    /// Notes what a source says of a locator; whether that is something else than before.
+    /// Stores the status of a locator. Returns whether it changed.
     pub(super) fn set_status(&mut self, locator: &Locator, status: Option<LocatorStatus>) -> bool {
         let is_new = self.statuses.get(locator) != status.as_ref();
         match status.filter(|_| is_new) {
@@ -236,16 +239,18 @@ impl TypeSnapshot {
         is_new
     }
 
-    /// Whether nothing is known of the type, and nothing ever was there that a stream may have been
-    /// sent.
+    /// Whether the type has no content, and never had a resource that a stream may have been sent.
     pub(super) fn is_blank(&self) -> bool {
         let never_removed = self.removed.is_empty() && self.remembers_since == Revision::ZERO;
         self.present.is_empty() && self.statuses.is_empty() && never_removed
     }
 
-    fn note_naming(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>]) {
-        // A new version mostly names what the one before did.
-        if gone.iter().map(|variant| &variant.references).eq(came.iter().map(|variant| &variant.references)) {
+    /// Updates [`referrers`](Self::referrers) after a commit replaced the variants `removed` of a
+    /// name by the variants `inserted`.
+    fn note_referrers(&mut self, name: &ResourceName, removed: &[Arc<Variant>], inserted: &[Arc<Variant>]) {
+        // A new version usually names the same resources as the one before.
+        let (before, after) = (removed.iter(), inserted.iter());
+        if before.map(|variant| &variant.references).eq(after.map(|variant| &variant.references)) {
             return;
         }
         let named = |variants: &[Arc<Variant>]| -> BTreeSet<_> {
@@ -253,40 +258,40 @@ impl TypeSnapshot {
             let others = references.filter(|(target, named)| *target != Target::Assignment || *named != name);
             others.map(|(target, named)| (target, named.clone())).collect()
         };
-        let (gone, came) = (named(gone), named(came));
-        let mut dropped: BTreeSet<_> = gone.difference(&came).collect();
-        // A name may have very many variants: they are looked at only when one stopped naming
-        // something.
+        let (before, after) = (named(removed), named(inserted));
+        let mut dropped: BTreeSet<_> = before.difference(&after).collect();
+        // A name may have very many variants: read them only when a reference was dropped.
         let still =
             self.present.get(name).filter(|_| !dropped.is_empty()).into_iter().flat_map(Variants::iter);
         for variant in still {
             dropped.retain(|(target, named)| !variant.references.has(name, *target, named));
         }
         for key in dropped {
-            let mut names = self.naming.get(key).map(|names| BTreeSet::clone(names)).unwrap_or_default();
+            let mut names = self.referrers.get(key).map(|names| BTreeSet::clone(names)).unwrap_or_default();
             names.remove(name);
             match names.is_empty() {
-                true => _ = self.naming.remove_mut(key),
-                false => self.naming.insert_mut(key.clone(), Arc::new(names)),
+                true => _ = self.referrers.remove_mut(key),
+                false => self.referrers.insert_mut(key.clone(), Arc::new(names)),
             }
         }
-        for key in came {
-            let names = self.naming.get(&key);
+        for key in after {
+            let names = self.referrers.get(&key);
             if names.is_none_or(|names| !names.contains(name)) {
                 let mut names = names.map(|names| BTreeSet::clone(names)).unwrap_or_default();
                 names.insert(name.clone());
-                self.naming.insert_mut(key, Arc::new(names));
+                self.referrers.insert_mut(key, Arc::new(names));
             }
         }
     }
 
-    /// Names of which that is known, in no particular order.
-    pub(crate) fn dropping_names(&self) -> impl Iterator<Item = &ResourceName> {
+    /// The names with [dropped references](Self::dropped_after), in no particular order.
+    pub(crate) fn names_with_dropped(&self) -> impl Iterator<Item = &ResourceName> {
         self.dropped.keys()
     }
 
-    /// Names that are gone and not forgotten, in no particular order.
-    pub(crate) fn gone_names(&self) -> impl Iterator<Item = &ResourceName> {
+    /// Names whose last variant was removed and whose removal is remembered, in no particular
+    /// order.
+    pub(crate) fn removed_names(&self) -> impl Iterator<Item = &ResourceName> {
         self.removed.keys().filter(|name| !self.present.contains_key(*name))
     }
 
@@ -299,11 +304,11 @@ impl TypeSnapshot {
         *self.sum.get_or_init(|| sum_of(self.present.values().flat_map(Variants::iter)))
     }
 
-    /// Replaces and removes variants of one name, judged together. The constraints of those that
-    /// changed, in the order of the changes.
+    /// Puts and removes variants of one name. Returns the constraints of the variants that changed,
+    /// in the order of the changes.
     ///
     /// # Errors
-    /// When what comes out may not be (T15, T17); nothing is changed then.
+    /// When the resulting set of variants breaks a rule (T15, T17). Then nothing is changed.
     pub(super) fn edit(
         &mut self,
         name: &ResourceName,
@@ -321,6 +326,10 @@ impl TypeSnapshot {
                     if before.is_some_and(|before| before.version() == resource.version()) {
                         continue;
                     }
+                    // A variant that comes back keeps its history, so that a stream which missed
+                    // both the removal and the return can compare (S6, D12).
+                    // A variant that comes back keeps its history, so that a stream which missed
+                    // both the removal and the return can compare (S6, D12).
                     let removed_before = || self.remembered(name, &constraints);
                     let former = before.map(|before| (before, None));
                     let former = former
@@ -353,7 +362,7 @@ impl TypeSnapshot {
         }
         let has_aliases = removed.iter().chain(&inserted).any(|variant| !variant.aliases().is_empty());
         self.count_ttls(name, &removed, &inserted);
-        self.note_naming(name, &removed, &inserted);
+        self.note_referrers(name, &removed, &inserted);
         if let Some(dropped) =
             Dropped::after(self.dropped.get(name).map(Arc::as_ref), &removed, &inserted, revision)
         {
@@ -363,13 +372,13 @@ impl TypeSnapshot {
         let forgotten = self.remember(name, removed, &inserted, revision);
         self.count_keys(&forgotten, &inserted, revision);
         if has_aliases || XdstpName::is_new_style(name.as_str()) {
-            self.name_others(name, revision);
+            self.note_other_names(name, revision);
         }
         Ok(changed)
     }
 
-    /// Notes what a resource is asked for by, as long as it is there or its removal is remembered.
-    fn name_others(&mut self, name: &ResourceName, at: Revision) {
+    /// Updates the other names of a resource that is present or whose removal is remembered.
+    fn note_other_names(&mut self, name: &ResourceName, at: Revision) {
         let present = self.present.get(name).into_iter().flat_map(Variants::iter);
         let removed = self.removed.get(name).into_iter().flatten().map(|removed| &removed.variant);
         let mut variants = present.chain(removed).peekable();
@@ -381,13 +390,13 @@ impl TypeSnapshot {
         self.other_names.set(name, &others, is_present, at);
     }
 
-    /// The names besides its own that a resource is asked for by.
-    pub(crate) fn others_of(&self, name: &ResourceName) -> &[ResourceName] {
+    /// The other names of a resource, besides its own, that a subscription may use.
+    pub(crate) fn other_names_of(&self, name: &ResourceName) -> &[ResourceName] {
         self.other_names.of(name)
     }
 
     /// Other names that a resource gave up after a revision.
-    pub(crate) fn former_others_of(
+    pub(crate) fn former_names_of(
         &self,
         name: &ResourceName,
         since: Revision,
@@ -396,71 +405,76 @@ impl TypeSnapshot {
     }
 
     /// The resources that gave up other names.
-    pub(crate) fn with_former_others(&self) -> impl Iterator<Item = &ResourceName> {
+    pub(crate) fn with_former_names(&self) -> impl Iterator<Item = &ResourceName> {
         self.other_names.with_former()
     }
 
-    /// Whether any resource is asked for by another name.
+    /// Whether any resource has other names, or gave up some.
     pub(crate) fn has_other_names(&self) -> bool {
         !self.other_names.is_empty()
     }
 
-    /// The resources that are asked for by a name: the one that has it, and those that have it as
-    /// an alias or are members of it.
-    pub(crate) fn asked_by<'s>(&'s self, asked: &'s ResourceName) -> impl Iterator<Item = &'s ResourceName> {
-        let members = self.other_names.members(asked);
-        std::iter::once(asked).filter(|asked| self.present.contains_key(*asked)).chain(members)
+    /// The names of the resources that a subscription to `listed` selects: the resource with this
+    /// name, and those that have it as an alias or are members of this glob.
+    pub(crate) fn selected_by<'s>(
+        &'s self,
+        listed: &'s ResourceName,
+    ) -> impl Iterator<Item = &'s ResourceName> {
+        let members = self.other_names.members(listed);
+        std::iter::once(listed).filter(|listed| self.present.contains_key(*listed)).chain(members)
     }
 
-    /// Remembers what is gone, and that what came back is not; gives back what is neither there nor
-    /// remembered.
+    /// Remembers the variants that a commit took away, and forgets remembered removals of variants
+    /// that came back. Returns the variants that are neither present nor remembered any more.
     fn remember(
         &mut self,
         name: &ResourceName,
-        gone: Vec<Arc<Variant>>,
-        came: &[Arc<Variant>],
+        removed: Vec<Arc<Variant>>,
+        inserted: &[Arc<Variant>],
         at: Revision,
     ) -> Vec<Arc<Variant>> {
-        // New content of what is there is nothing to remember.
-        let is_there =
-            gone.iter().map(|gone| gone.constraints()).eq(came.iter().map(|came| came.constraints()));
-        if is_there && !self.removed.contains_key(name) {
-            return gone;
+        // Variants that only got new content are not removed.
+        let (before, after) = (removed.iter(), inserted.iter());
+        let has_same_variants =
+            before.map(|variant| variant.constraints()).eq(after.map(|variant| variant.constraints()));
+        if has_same_variants && !self.removed.contains_key(name) {
+            return removed;
         }
-        let came: BTreeSet<_> = came.iter().map(|variant| variant.constraints()).collect();
-        let came = |variant: &Variant| came.contains(variant.constraints());
-        let removed = self.removed.get(name).cloned().unwrap_or_default();
-        self.removals -= weight(&removed);
-        let (returned, mut removed): (Vec<_>, Vec<_>) =
-            removed.into_iter().partition(|removed| came(&removed.variant));
-        let (mut forgotten, gone): (Vec<_>, Vec<_>) = gone.into_iter().partition(|variant| came(variant));
+        let inserted: BTreeSet<_> = inserted.iter().map(|variant| variant.constraints()).collect();
+        let is_present = |variant: &Variant| inserted.contains(variant.constraints());
+        let known = self.removed.get(name).cloned().unwrap_or_default();
+        self.removals -= weight(&known);
+        let (returned, mut known): (Vec<_>, Vec<_>) =
+            known.into_iter().partition(|removed| is_present(&removed.variant));
+        let (mut forgotten, removed): (Vec<_>, Vec<_>) =
+            removed.into_iter().partition(|variant| is_present(variant));
         forgotten.extend(returned.into_iter().map(|removed| removed.variant));
-        removed.extend(gone.into_iter().map(|variant| Removed { variant, at }));
-        self.removals += weight(&removed);
-        match removed.is_empty() {
+        known.extend(removed.into_iter().map(|variant| Removed { variant, at }));
+        self.removals += weight(&known);
+        match known.is_empty() {
             true => _ = self.removed.remove_mut(name),
-            false => self.removed.insert_mut(name.clone(), removed),
+            false => self.removed.insert_mut(name.clone(), known),
         }
         forgotten
     }
 
-    /// Counts the keys that variants name, also those that are remembered: a stream that has to be
-    /// told of a removal is still told apart by its keys.
-    fn count_keys(&mut self, gone: &[Arc<Variant>], came: &[Arc<Variant>], revision: Revision) {
-        let named = |variants: &[Arc<Variant>]| {
+    /// Counts the keys that constraints use, those of remembered removals included: which streams
+    /// have to be sent a removal still depends on its keys.
+    fn count_keys(&mut self, forgotten: &[Arc<Variant>], inserted: &[Arc<Variant>], revision: Revision) {
+        let used = |variants: &[Arc<Variant>]| {
             variants.iter().flat_map(|variant| variant.constraints().keys().to_vec()).collect::<Vec<_>>()
         };
-        let (gone, came) = (named(gone), named(came));
-        if gone == came {
+        let (unused, used) = (used(forgotten), used(inserted));
+        if unused == used {
             return;
         }
         let keys = Arc::make_mut(&mut self.keys);
         let before: Vec<_> = keys.uses.keys().cloned().collect();
-        for key in came {
+        for key in used {
             *keys.uses.entry(key).or_default() += 1;
         }
-        for key in gone {
-            let uses = keys.uses.get_mut(&key).expect("a key that a variant names is counted");
+        for key in unused {
+            let uses = keys.uses.get_mut(&key).expect("a key that constraints use is counted");
             *uses -= 1;
             if *uses == 0 {
                 keys.uses.remove(&key);
@@ -471,15 +485,15 @@ impl TypeSnapshot {
         }
     }
 
-    fn count_ttls(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>]) {
-        if gone.iter().chain(came).all(|variant| variant.ttl().is_none()) {
+    fn count_ttls(&mut self, name: &ResourceName, removed: &[Arc<Variant>], inserted: &[Arc<Variant>]) {
+        if removed.iter().chain(inserted).all(|variant| variant.ttl().is_none()) {
             return;
         }
         let ttls = Arc::make_mut(&mut self.ttls);
-        for ttl in came.iter().filter_map(|variant| variant.ttl()) {
+        for ttl in inserted.iter().filter_map(|variant| variant.ttl()) {
             *ttls.entry(ttl).or_default() += 1;
         }
-        for ttl in gone.iter().filter_map(|variant| variant.ttl()) {
+        for ttl in removed.iter().filter_map(|variant| variant.ttl()) {
             let count = ttls.get_mut(&ttl).expect("the TTL of a variant is counted");
             *count -= 1;
             if *count == 0 {
@@ -498,10 +512,10 @@ impl TypeSnapshot {
         self.ttls.keys().next().copied()
     }
 
-    /// The least that is left of a TTL; `None` when no variant has one. O(names with a TTL).
-    pub(crate) fn shortest_ttl_left(&self, now: Duration) -> Option<Duration> {
+    /// The shortest remaining time of a TTL; `None` when no variant has one. O(names with a TTL).
+    pub(crate) fn shortest_remaining_ttl(&self, now: Duration) -> Option<Duration> {
         let variants = self.timed_names().filter_map(|name| self.get(name));
-        variants.flat_map(Variants::iter).filter_map(|variant| variant.ttl_left(now)).min()
+        variants.flat_map(Variants::iter).filter_map(|variant| variant.remaining_ttl(now)).min()
     }
 
     /// The names that have a variant with a TTL.
@@ -514,12 +528,12 @@ impl TypeSnapshot {
         self.removed.get(name)?.iter().find(|removed| removed.variant.constraints() == constraints)
     }
 
-    /// How much the remembered removals weigh: one each, and one for each 4 KiB of payload.
+    /// The weight of the remembered removals: one each, and one for each 4 KiB of payload.
     pub(super) fn remembered_removals(&self) -> usize {
         self.removals
     }
 
-    /// Forgets the removals up to a revision, in a commit.
+    /// Forgets the removals at or before the revision `until`, as part of a commit.
     pub(super) fn forget_removals(&mut self, until: Revision, commit: Revision) {
         let mut removed = empty_map();
         let mut forgotten = Vec::new();
@@ -546,15 +560,15 @@ impl TypeSnapshot {
         self.count_keys(&forgotten, &[], commit);
         for variant in forgotten {
             if !variant.aliases().is_empty() || XdstpName::is_new_style(variant.name().as_str()) {
-                self.name_others(variant.name(), commit);
+                self.note_other_names(variant.name(), commit);
             }
         }
     }
 }
 
 impl Keys {
-    /// Parameters without the keys that no constraint names: real nodes carry names and addresses
-    /// of their own, so no two whole sets are equal.
+    /// The parameters without the keys that no constraints use. Real nodes have names and addresses
+    /// of their own, so no two complete sets of parameters are equal.
     pub(crate) fn project(&self, parameters: &Parameters) -> Parameters {
         parameters.project(|key| self.uses.contains_key(key))
     }
@@ -584,7 +598,7 @@ impl Default for TypeSnapshot {
             dropped: empty_map(),
             drops_since: Revision::ZERO,
             last_dropped: LastDropped::new(),
-            naming: empty_map(),
+            referrers: empty_map(),
             statuses: empty_map(),
         }
     }
@@ -594,15 +608,15 @@ fn weight(removed: &[Removed]) -> usize {
     removed.iter().map(|removed| 1 + removed.variant.payload().len() / 4096).sum()
 }
 
-/// What variants add to the version of a SotW response together (T38).
+/// The sum of identities that these variants add to the version of a SotW response (T38).
 fn sum_of<'v>(variants: impl IntoIterator<Item = &'v Arc<Variant>>) -> u128 {
-    variants.into_iter().fold(0, |sum, variant| sum.wrapping_add(variant.identity(Form::Name)))
+    variants.into_iter().fold(0, |sum, variant| sum.wrapping_add(variant.identity(KeyedBy::Name)))
 }
 
 pub(super) type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;
 
-/// The keys of these maps come from the operator, not from peers, so a fixed seed does no harm and
-/// needs no entropy.
+/// An empty map with a fixed seed, which needs no entropy. This is safe because the keys come from
+/// the operator, not from peers.
 pub(super) fn empty_map<K: Eq + Hash, V>() -> HashTrieMapSync<K, V, RandomState> {
     HashTrieMapSync::new_with_hasher_and_ptr_kind(RandomState::with_seeds(1, 2, 3, 4))
 }

@@ -130,9 +130,9 @@ fn a_commit_that_concerns_several_classes_tells_of_their_streams_in_the_order_of
     let place = |ledger: &Arc<Ledger>| {
         watches.iter().position(|watch| Arc::ptr_eq(&watch.ledger(ledger.type_url()), ledger)).unwrap()
     };
-    let places: Vec<_> = done.concerned.iter().map(place).collect();
+    let places: Vec<_> = done.affected.iter().map(place).collect();
     assert_eq!(places, [0, 0, 1, 2, 3, 4, 5]);
-    assert_eq!(done.concerned[0].type_url(), &type_url("CDS"));
+    assert_eq!(done.affected[0].type_url(), &type_url("CDS"));
     assert!(watches.iter().all(|watch| is_woken(watch) && !is_woken(watch)));
 }
 
@@ -311,7 +311,7 @@ fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_ane
 }
 
 fn did(revision: u64, changed: usize) -> Commit {
-    Commit { revision: Revision(revision), changed, concerned: Arc::default() }
+    Commit { revision: Revision(revision), changed, affected: Arc::default() }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A set of changes that are committed together or not at all.
+//! A set of changes that are committed as a whole or not at all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,14 +18,14 @@ use crate::variants::Variant;
 /// matter.
 #[derive(Debug, Default)]
 pub struct Transaction {
-    /// As they came.
+    /// In the order in which they were added.
     changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
     pub(super) base: Option<Revision>,
-    /// In the order in which they were given.
+    /// In the order in which they were set.
     pub(super) statuses: Vec<(TypeUrl, Locator, Option<LocatorStatus>)>,
 }
 
-/// What happens to one variant.
+/// The change of one variant.
 #[derive(Debug)]
 pub(super) struct VariantChange {
     pub(super) name: ResourceName,
@@ -40,18 +40,18 @@ pub(super) enum Change {
 }
 
 impl Transaction {
-    /// Changes nothing yet.
+    /// An empty transaction.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether it changes nothing.
+    /// Whether it has no changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.statuses.is_empty()
     }
 
-    /// Adds the resource, or replaces the variant of the same identity.
+    /// Adds the resource, or replaces the variant with the same type, name and constraints.
     pub fn put(&mut self, resource: Resource) {
         let VariantId { type_url, name, constraints } = resource.id();
         let (name, constraints) = (name.clone(), constraints.clone());
@@ -62,27 +62,28 @@ impl Transaction {
         changes.push(VariantChange { name, constraints, change: Change::Put(resource) });
     }
 
-    /// Removes one variant. Removing what is not there is no error.
+    /// Removes one variant. It is no error if the cache does not have it.
     pub fn remove(&mut self, id: VariantId) {
         let VariantId { type_url, name, constraints } = id;
         let changes = self.changes.entry(type_url).or_default();
         changes.push(VariantChange { name, constraints, change: Change::Remove });
     }
 
-    /// Says what becomes of a locator that is asked for, in a cache [on
-    /// demand](super::Cache::on_demand); `None`: nobody knows any more. Other caches need none, as
-    /// what they do not hold does not exist. Of several statuses the last counts.
+    /// Sets the status of a locator that streams subscribe to, in a cache
+    /// [on demand](super::Cache::on_demand). `None` makes the locator unknown again. In other caches
+    /// a status has no use: a resource that they do not have is absent. When a locator is set more
+    /// than once, the last status counts.
     pub fn set_status(&mut self, type_url: TypeUrl, locator: Locator, status: Option<LocatorStatus>) {
         self.statuses.push((type_url, locator, status));
     }
 
-    /// Commits only if nothing else was committed since `revision`.
+    /// Makes the commit fail with [`CommitError::Superseded`] unless the cache is at `revision`.
     pub fn require(&mut self, revision: Revision) {
         self.base = Some(revision);
     }
 
-    /// The changes of each type in the order of names, then constraints. They are sorted here, all
-    /// at once: sources mostly bring them in order.
+    /// The changes of each type, sorted by name, then by constraints. Sources mostly add them in
+    /// this order, so sorting once, here, is cheap.
     pub(super) fn into_sorted(mut self) -> Result<BTreeMap<TypeUrl, Vec<VariantChange>>, CommitError> {
         for (type_url, changes) in &mut self.changes {
             changes.sort_by(|one, other| one.id().cmp(&other.id()));
@@ -106,7 +107,7 @@ impl VariantChange {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// One variant is put or removed twice, and order does not decide which one counts.
+    /// One variant is put or removed twice. The order of changes has no meaning, so neither counts.
     #[error("{} {:?} is changed twice in one transaction", id.type_url.message_name(), id.name.as_str())]
     Contradiction {
         /// The variant.
@@ -115,23 +116,23 @@ pub enum CommitError {
     /// T15: both variants match the witness, so a client could get either.
     #[error("{} {:?}: {} and {} both match {witness}", first.type_url.message_name(), first.name.as_str(), shown(first), shown(second))]
     Ambiguous {
-        /// One variant; one that was there before, if it is one.
+        /// One variant; the one that was in the cache before, if one of them was.
         first: VariantId,
-        /// Another one.
+        /// The other variant.
         second: VariantId,
-        /// Parameters that both match; keys that neither names are left out.
+        /// Parameters that both match, without keys that neither uses.
         witness: Parameters,
     },
-    /// T12: the variants of a name must name the same keys.
+    /// T12: the constraints of the variants of a name must use the same keys.
     #[error("{} {:?}: {} and {} must name the same keys; only the first has {only_first:?}, only the second {only_second:?}", first.type_url.message_name(), first.name.as_str(), shown(first), shown(second))]
     KeySets {
         /// One variant.
         first: VariantId,
-        /// Another one.
+        /// The other variant.
         second: VariantId,
-        /// Keys that only the first names. To name a key without restricting it, write `(k || !k)`.
+        /// Keys that only the first uses. To use a key without restricting it, write `(k || !k)`.
         only_first: Box<[Arc<str>]>,
-        /// Keys that only the second names.
+        /// Keys that only the second uses.
         only_second: Box<[Arc<str>]>,
     },
     /// T17: no parameters can match the variant, which is always a mistake.
@@ -140,14 +141,14 @@ pub enum CommitError {
         /// The variant.
         id: VariantId,
     },
-    /// Whether the variant overlaps others takes more work than allowed to find out. Simpler
-    /// constraints help.
+    /// The check whether the variant overlaps others needs more work than the limit allows. Simpler
+    /// constraints need less.
     #[error("{} {:?}: {} is too complex to be judged", id.type_url.message_name(), id.name.as_str(), shown(id))]
     TooComplex {
         /// The variant.
         id: VariantId,
     },
-    /// D24: two resources go by one name, which is an alias of at least one of them.
+    /// D24: two resources have the same name, which is an alias of at least one of them.
     #[error("{} {first:?} and {second:?} both go by the name {alias:?}", type_url.message_name())]
     AliasTaken {
         /// The type of both.
@@ -156,13 +157,13 @@ pub enum CommitError {
         alias: ResourceName,
         /// One resource.
         first: ResourceName,
-        /// Another one.
+        /// The other resource.
         second: ResourceName,
     },
     /// The condition of [`Transaction::require`] does not hold. Read the new state and try again.
     #[error("the cache is at revision {actual}, not at {required}")]
     Superseded {
-        /// The revision the writer built on.
+        /// The revision that the transaction requires.
         required: Revision,
         /// The revision of the cache.
         actual: Revision,
@@ -191,7 +192,7 @@ impl CommitError {
     }
 }
 
-/// Which variant of its name it is, in the syntax of `when:`.
+/// The constraints of a variant, in the syntax of `when:`.
 fn shown(id: &VariantId) -> String {
     if id.constraints.is_unconstrained() {
         "[no constraints]".to_owned()
@@ -200,29 +201,29 @@ fn shown(id: &VariantId) -> String {
     }
 }
 
-/// What a commit did. [`applied`](Self::applied) tells who uses it.
+/// The result of a commit. [`applied`](Self::applied) follows the clients that it affected.
 #[derive(Clone)]
 pub struct Commit {
     /// The revision of the cache after it.
     pub revision: Revision,
-    /// How many names had a variant added, replaced or removed; putting what is there already does
-    /// not count.
+    /// How many names had a variant added, replaced or removed. A put of content that the cache has
+    /// already does not count.
     pub changed: usize,
-    /// What those whom it concerned answer of the types concerned.
-    pub(super) concerned: Arc<[Arc<Ledger>]>,
+    /// The ledgers of the streams and types that the commit affected.
+    pub(super) affected: Arc<[Arc<Ledger>]>,
 }
 
 impl Commit {
-    /// How many streams it concerned, each as often as types of it. Who already has what it brings
-    /// counts too.
+    /// How many streams the commit affected, each counted once per affected type. A stream that has
+    /// the new content already counts too.
     #[must_use]
-    pub fn concerned(&self) -> usize {
-        self.concerned.len()
+    pub fn affected(&self) -> usize {
+        self.affected.len()
     }
 
-    /// Their clients, with the type.
+    /// The clients of the affected streams, with the affected type.
     pub fn streams(&self) -> impl Iterator<Item = (ClientName, &TypeUrl)> {
-        self.concerned.iter().map(|ledger| (ledger.stream().client(), ledger.type_url()))
+        self.affected.iter().map(|ledger| (ledger.stream().client(), ledger.type_url()))
     }
 }
 
@@ -235,7 +236,7 @@ impl fmt::Debug for Commit {
     }
 }
 
-/// Whom they concerned says nothing about what they did.
+/// Compares what the commits did, not which streams they affected.
 impl PartialEq for Commit {
     fn eq(&self, other: &Self) -> bool {
         (self.revision, self.changed) == (other.revision, other.changed)

@@ -1,8 +1,8 @@
-//! Content that a few streams try before the others see it.
+//! New content that a few streams try before the others see it.
 //!
-//! While a trial runs, streams read by [`Watch::read`]: those that try it see the newest state, the
-//! others what was there before. That is an older snapshot, as any stream may read that is slow to
-//! look, so nothing else is different for them.
+//! Streams read the cache with [`Watch::read`]. While a trial runs, the streams that try it see the
+//! newest state, and the others see the snapshot from before the trial. Any slow stream may read an
+//! older snapshot, so nothing else is different for the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +18,20 @@ use crate::variants::Variants;
 /// A trial that runs.
 #[derive(Debug)]
 pub(super) struct Trial {
-    /// What the others see.
+    /// The snapshot that the other streams see.
     before: Arc<Snapshot>,
-    /// How many streams try each variant; zero when no more are picked.
+    /// How many streams try each variant; zero after [`Cache::tried`].
     limit: usize,
-    /// Those who try something, by the number of their stream.
+    /// The ledgers of the streams that try something, by the id of the stream.
     tried_by: BTreeMap<u64, Arc<Ledger>>,
-    /// Those who looked meanwhile, and have to look again.
+    /// The streams that read the old snapshot during the trial, by their id. They are woken when it
+    /// ends.
     waiting: BTreeMap<u64, Arc<RegisteredStream>>,
 }
 
 impl Cache {
-    /// What is committed from now on is tried by so many streams of each variant.
+    /// Begins a trial: of each variant that is committed from now on, `limit` streams see the new
+    /// content.
     pub(crate) fn begin_trial(&self, limit: usize) {
         let before = self.snapshot();
         let (tried_by, waiting) = (BTreeMap::new(), BTreeMap::new());
@@ -37,7 +39,8 @@ impl Cache {
         self.trials.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// All is committed: who tries it, and what becomes of that. `None` when nobody asks for it.
+    /// Ends the commits of a trial. Returns the delivery to the streams that try them; `None` when
+    /// no stream selects any of the content.
     pub(crate) fn tried(&self) -> Option<Delivery> {
         let mut trial = lock(&self.trial);
         let Trial { limit, tried_by, .. } = trial.as_mut()?;
@@ -53,20 +56,20 @@ impl Cache {
         }
     }
 
-    /// Everybody sees the newest state.
+    /// Ends a trial: all streams see the newest state.
     pub(crate) fn end_trial(&self) {
         let Some(Trial { waiting, .. }) = lock(&self.trial).take() else { return };
         self.trials.fetch_add(1, Ordering::SeqCst);
         waiting.values().for_each(|stream| stream.wake());
     }
 
-    /// Picks who tries the variants of a commit, of those whom it concerns.
-    pub(super) fn pick(
+    /// Picks the streams that try the variants of a commit, from those that the commit affects.
+    pub(super) fn pick_for_trial(
         &self,
         interest: &Interest,
         next: &Snapshot,
         changed: &Changed,
-        concerned: &[Arc<Ledger>],
+        affected: &[Arc<Ledger>],
     ) {
         let mut trial = lock(&self.trial);
         let Some(Trial { limit, tried_by, .. }) = trial.as_mut().filter(|trial| trial.limit > 0) else {
@@ -74,24 +77,24 @@ impl Cache {
         };
         for (type_url, variants) in changed {
             for (name, constraints) in variants {
-                let is_there = |variants: &Variants| variants.get(constraints).is_some();
-                if !next.get(type_url, name).is_some_and(is_there) {
+                let is_present = |variants: &Variants| variants.get(constraints).is_some();
+                if !next.get(type_url, name).is_some_and(is_present) {
                     continue;
                 }
-                let asking = interest.subscribers_to(type_url, name, constraints);
+                let subscribers = interest.subscribers_to(type_url, name, constraints);
                 let of_stream = |stream: &Arc<RegisteredStream>| {
                     let is_it = |ledger: &&Arc<Ledger>| {
                         Arc::ptr_eq(ledger.stream(), stream) && ledger.type_url() == type_url
                     };
-                    concerned.iter().find(is_it)
+                    affected.iter().find(is_it)
                 };
-                let picked = asking.filter_map(of_stream).take(*limit);
+                let picked = subscribers.filter_map(of_stream).take(*limit);
                 tried_by.extend(picked.map(|ledger| (ledger.stream().id, Arc::clone(ledger))));
             }
         }
     }
 
-    /// What a stream may see while a trial runs.
+    /// The snapshot that a stream sees while a trial runs.
     fn seen_by(&self, stream: &Arc<RegisteredStream>) -> Arc<Snapshot> {
         let mut trial = lock(&self.trial);
         match trial.as_mut() {
@@ -105,12 +108,11 @@ impl Cache {
 }
 
 impl Watch {
-    /// Hands out the newest state that this stream may see, for a short time, as [`Cache::read`]
-    /// does.
+    /// Reads, for a short time, the newest state that this stream may see, as [`Cache::read`] does.
     pub fn read<R>(&self, look: impl FnOnce(&Snapshot) -> R) -> R {
         let cache = self.cache();
-        // Odd while one runs. One that begins in between is noticed, as what it brings is stored
-        // after its beginning.
+        // The count is odd while a trial runs. The second load notices a trial that began in
+        // between: its content is stored after its beginning.
         let trials = cache.trials.load(Ordering::SeqCst);
         if trials.is_multiple_of(2) {
             let snapshot = cache.snapshot.load();
@@ -121,7 +123,7 @@ impl Watch {
         look(&cache.seen_by(self.stream()))
     }
 
-    /// The newest revision of that.
+    /// The newest revision that this stream may see.
     pub(super) fn seen_revision(&self) -> Revision {
         self.read(Snapshot::revision)
     }

@@ -1,4 +1,4 @@
-//! What a stream wants of a type, and which variants that are.
+//! The selection of a stream of one type, and the variants that it selects.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,39 +10,40 @@ use crate::access::NamePatterns;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::subscription::{Selection, Subscription};
-use crate::variants::{Form, Variant};
+use crate::variants::{KeyedBy, Variant};
 
-/// What a stream wants of a type: equal wants, once their parameters are projected, form a class.
+/// The selection of a stream of one type. Streams with equal selections form a class, after the
+/// parameters that no constraints use are left out.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct TypeSelection {
-    pub(crate) form: Form,
-    /// Whether the client is told of TTLs (S38).
+    pub(crate) keyed_by: KeyedBy,
+    /// Whether the client is sent TTLs (S38).
     pub(crate) ttl: bool,
-    /// The names that may be read, where that is not all; what others there are is nothing to it.
+    /// The names that the stream may read; `None` if it may read all names.
     scope: Option<NamePatterns>,
-    /// A wildcard in it does not stand for every name.
-    has_excluded: bool,
-    /// Sorted; each set of parameters once. Whoever asks by name has a single one.
+    /// It has a wildcard that does not select every name (C16).
+    has_exclusions: bool,
+    /// Sorted; each set of parameters once. A subscription by name has a single part.
     parts: Vec<SelectionPart>,
-    /// Where the parts are many: a proxy may ask for each name with parameters of its own.
+    /// Used for many parts: a proxy may subscribe to each name with parameters of its own.
     index: OnceLock<PartIndex>,
 }
 
-/// The parts by what they select, as places in the list.
+/// Finds the parts that select a name, as positions in the list of parts.
 #[derive(Debug, Default, Clone)]
 struct PartIndex {
     wildcards: Vec<usize>,
     by_name: BTreeMap<ResourceName, Vec<usize>>,
 }
 
-/// What is wanted under one set of parameters.
+/// The names that are selected with one set of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SelectionPart {
     pub(crate) parameters: Parameters,
     pub(crate) selection: Selection,
 }
 
-/// The variants of a name that somebody gets.
+/// The variants of a name that a selection has.
 #[derive(Debug)]
 enum Chosen<'r> {
     One(Option<&'r Arc<Variant>>),
@@ -58,20 +59,20 @@ impl<'r> Chosen<'r> {
     }
 }
 
-/// What somebody got of a name and what they get now.
+/// The variants of a name that a selection had before a commit, and those that it has after it.
 #[derive(Debug)]
 pub(super) struct Shift<'r> {
-    form: Form,
+    keyed_by: KeyedBy,
     before: Chosen<'r>,
     after: Chosen<'r>,
 }
 
 impl Shift<'_> {
-    /// By how much the sum of identities moved.
+    /// The change of the sum of identities (T38).
     pub(super) fn sum(&self) -> u128 {
-        let sum = |choice: &Chosen<'_>| {
-            let variants = choice.as_slice().iter();
-            variants.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.form)))
+        let sum = |chosen: &Chosen<'_>| {
+            let variants = chosen.as_slice().iter();
+            variants.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.keyed_by)))
         };
         sum(&self.after).wrapping_sub(sum(&self.before))
     }
@@ -93,8 +94,8 @@ impl PartialOrd for TypeSelection {
 
 impl Ord for TypeSelection {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.form, self.ttl, &self.scope, &self.parts).cmp(&(
-            other.form,
+        (self.keyed_by, self.ttl, &self.scope, &self.parts).cmp(&(
+            other.keyed_by,
             other.ttl,
             &other.scope,
             &other.parts,
@@ -122,73 +123,73 @@ impl PartIndex {
 }
 
 impl TypeSelection {
-    /// What a subscription asks for; `None` when that is nothing (S24).
+    /// The selection of a subscription; `None` when the subscription is empty (S24).
     ///
-    /// A `scope` is of the names that it may read.
+    /// `scope` has the names that the stream may read.
     pub(crate) fn of(subscription: &Subscription, ttl: bool, scope: Option<NamePatterns>) -> Option<Self> {
-        let form = if subscription.knows_locators() { Form::Located } else { Form::Name };
+        let keyed_by = if subscription.knows_locators() { KeyedBy::Locator } else { KeyedBy::Name };
         let parts = subscription.selections();
         let parts =
             parts.map(|(parameters, selection)| SelectionPart { parameters: parameters.clone(), selection });
-        let selection = Self::new(form, ttl, scope, parts.collect());
+        let selection = Self::new(keyed_by, ttl, scope, parts.collect());
         (!selection.parts.is_empty()).then_some(selection)
     }
 
-    fn new(form: Form, ttl: bool, scope: Option<NamePatterns>, parts: Vec<SelectionPart>) -> Self {
+    fn new(keyed_by: KeyedBy, ttl: bool, scope: Option<NamePatterns>, parts: Vec<SelectionPart>) -> Self {
         let mut merged = BTreeMap::<Parameters, Vec<Selection>>::new();
         for SelectionPart { parameters, selection } in parts {
             merged.entry(parameters).or_default().push(selection);
         }
         let merge =
-            |(parameters, of_them)| SelectionPart { parameters, selection: Selection::union(of_them) };
+            |(parameters, selections)| SelectionPart { parameters, selection: Selection::union(selections) };
         let parts: Vec<_> = merged.into_iter().map(merge).collect();
-        let has_excluded = parts.iter().any(|part| matches!(part.selection, Selection::AllBut(..)));
-        Self { form, ttl, scope, has_excluded, parts, index: OnceLock::new() }
+        let has_exclusions = parts.iter().any(|part| matches!(part.selection, Selection::AllBut(..)));
+        Self { keyed_by, ttl, scope, has_exclusions, parts, index: OnceLock::new() }
     }
 
-    /// The same as far as the parameters matter.
+    /// This selection without the parameters that no constraints use.
     pub(super) fn project(&self, keys: &Keys) -> Self {
         let project = |part: &SelectionPart| SelectionPart {
             parameters: keys.project(&part.parameters),
             selection: part.selection.clone(),
         };
-        Self::new(self.form, self.ttl, self.scope.clone(), self.parts.iter().map(project).collect())
+        Self::new(self.keyed_by, self.ttl, self.scope.clone(), self.parts.iter().map(project).collect())
     }
 
-    /// The selection, where there is a single set of parameters.
+    /// The selected names, if there is a single set of parameters.
     pub(crate) fn single(&self) -> Option<&Selection> {
         self.only_part().map(|part| &part.selection)
     }
 
-    /// The same with other selections in its parts.
+    /// This selection with other names in its parts.
     pub(super) fn map(self, mut selection: impl FnMut(Selection) -> Selection) -> Self {
         let map = |part: SelectionPart| SelectionPart { selection: selection(part.selection), ..part };
         let parts = self.parts.into_iter().map(map).collect();
         Self { parts, index: OnceLock::new(), ..self }
     }
 
-    /// Whether every name is wanted, under whatever parameters.
+    /// Whether it has a wildcard, with whatever parameters.
     pub(crate) fn is_wildcard(&self) -> bool {
         self.parts.iter().any(|part| part.selection.is_wildcard())
     }
 
-    /// Whether every name is wanted, and may be read.
+    /// Whether it has a wildcard for every name, and the stream may read every name.
     pub(super) fn is_unlimited(&self) -> bool {
         self.parts.iter().any(|part| part.selection == Selection::All) && self.scope.is_none()
     }
 
-    /// Whether a resource may be read.
+    /// Whether the stream may read a resource, and no wildcard excludes it.
     pub(super) fn allows(&self, name: &ResourceName) -> bool {
         self.scope.as_ref().is_none_or(|scope| scope.matches(name))
-            && (!self.has_excluded || self.covering(name).next().is_some())
+            && (!self.has_exclusions || self.covering(name).next().is_some())
     }
 
-    /// The sets of parameters under which something is wanted, each once, in order.
+    /// The sets of parameters of all parts, each once, in order.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &Parameters> {
         self.parts.iter().map(|part| &part.parameters)
     }
 
-    /// How many names are listed.
+    /// The number of listed names.
     pub(super) fn len(&self) -> usize {
         self.parts.iter().map(|part| part.selection.names().len()).sum()
     }
@@ -204,29 +205,29 @@ impl TypeSelection {
         }
     }
 
-    /// The parts that ask for a resource by its name or another one; a part may come more than
-    /// once.
+    /// The parts that select a resource by its own name or by another one; a part may come more
+    /// than once.
     pub(super) fn covering_any<'w>(
         &'w self,
         name: &'w ResourceName,
         resources: &'w TypeSnapshot,
     ) -> impl Iterator<Item = &'w SelectionPart> {
-        let others = resources.others_of(name).iter().flat_map(|other| self.covering(other));
+        let others = resources.other_names_of(name).iter().flat_map(|other| self.covering(other));
         self.covering(name).chain(others)
     }
 
-    /// The names listed and the resources that they stand for, each once, in order.
+    /// The listed names and the names of the resources that they select, each once, in order.
     pub(super) fn listed(&self, resources: &TypeSnapshot) -> Cow<'_, [ResourceName]> {
         let names = self.names();
         if !resources.has_other_names() {
             return names;
         }
-        let members = names.iter().flat_map(|asked| resources.asked_by(asked));
+        let members = names.iter().flat_map(|listed| resources.selected_by(listed));
         let listed: BTreeSet<_> = names.iter().chain(members).collect();
         listed.into_iter().cloned().collect()
     }
 
-    /// The parts that ask by a name.
+    /// The parts that select a name.
     pub(super) fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &SelectionPart> {
         let (few, many) = if self.parts.len() <= FEW_PARTS {
             (self.parts.as_slice(), None)
@@ -238,7 +239,7 @@ impl TypeSelection {
         few.iter().chain(many).filter(move |part| part.selection.covers(name))
     }
 
-    /// The variants of a name that it gets, each once (T29).
+    /// The selected variants of a name, each once (T29).
     pub(super) fn chosen<'r>(
         &self,
         name: &ResourceName,
@@ -247,10 +248,10 @@ impl TypeSelection {
         let Some(variants) = resources.get(name).filter(|_| self.allows(name)) else { return Vec::new() };
         let resolve = |part: &SelectionPart| variants.resolve(&part.parameters);
         let mut chosen: Vec<_> = self.covering(name).filter_map(resolve).collect();
-        for other in resources.others_of(name) {
-            // D24: of the variants only those that have the alias.
+        for other in resources.other_names_of(name) {
+            // D24: only those variants that have the alias.
             let found = self.covering(other).filter_map(resolve);
-            chosen.extend(found.filter(|variant| variant.goes_by(other)));
+            chosen.extend(found.filter(|variant| variant.is_named(other)));
         }
         if chosen.len() > 1 {
             chosen.sort_unstable_by_key(|variant| Arc::as_ptr(variant));
@@ -260,12 +261,12 @@ impl TypeSelection {
         chosen
     }
 
-    /// The same without a list in the common case: the name is asked for, and nobody asks by other
-    /// names.
+    /// As [`chosen`](Self::chosen), without a list in the common case: a single part, and a type
+    /// without other names.
     fn choose<'r>(&self, name: &ResourceName, is_plain: bool, resources: &'r TypeSnapshot) -> Chosen<'r> {
         match self.only_part() {
             Some(part) if is_plain => {
-                debug_assert!(self.has_excluded || part.selection.covers(name), "{name} is asked for");
+                debug_assert!(self.has_exclusions || part.selection.covers(name), "{name} is selected");
                 let variants = resources.get(name).filter(|_| self.allows(name));
                 Chosen::One(variants.and_then(|variants| variants.resolve(&part.parameters)))
             }
@@ -273,7 +274,7 @@ impl TypeSelection {
         }
     }
 
-    /// The part, where there is a single one.
+    /// The part, if there is a single one.
     pub(super) fn only_part(&self) -> Option<&SelectionPart> {
         match self.parts.as_slice() {
             [part] => Some(part),
@@ -281,7 +282,7 @@ impl TypeSelection {
         }
     }
 
-    /// What a change of one name changes here; `None` when that is nothing.
+    /// The effect of a change of one name on this selection; `None` without an effect.
     pub(super) fn shift<'r>(
         &self,
         name: &ResourceName,
@@ -290,22 +291,22 @@ impl TypeSelection {
     ) -> Option<Shift<'r>> {
         let is_plain = !before.has_other_names() && !after.has_other_names();
         let (before, after) = (self.choose(name, is_plain, before), self.choose(name, is_plain, after));
-        // V29: by name, another variant with the same payload is no change.
+        // V29: for a subscription by name, another variant with the same payload is no change.
         let is_same = |one: &Arc<Variant>, other: &Arc<Variant>| {
             one.version() == other.version()
-                && (self.form == Form::Name || one.constraints() == other.constraints())
+                && (self.keyed_by == KeyedBy::Name || one.constraints() == other.constraints())
         };
         let (one, other) = (before.as_slice(), after.as_slice());
         let is_unchanged =
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other));
-        (!is_unchanged).then_some(Shift { form: self.form, before, after })
+        (!is_unchanged).then_some(Shift { keyed_by: self.keyed_by, before, after })
     }
 
-    /// The sum of the identities of all that it gets (T38).
+    /// The sum of the identities of all selected variants (T38).
     pub(super) fn sum(&self, resources: &TypeSnapshot) -> u128 {
         let of_name = |name: &ResourceName| {
             let chosen = self.chosen(name, resources).into_iter();
-            chosen.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.form)))
+            chosen.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.keyed_by)))
         };
         let add = |sum: u128, name: &ResourceName| sum.wrapping_add(of_name(name));
         if self.is_wildcard() {
@@ -316,5 +317,5 @@ impl TypeSelection {
     }
 }
 
-/// Up to this many parts are looked through one by one.
+/// Up to this number of parts, a linear search is faster than an index.
 const FEW_PARTS: usize = 8;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::route::Route;
 use super::{Notice, Proxy};
-use crate::cache::{Delivered, Delivery, Outcome, Snapshot, Transaction};
+use crate::cache::{ClientOutcome, Delivery, Outcome, Snapshot, Transaction};
 use crate::client::Client;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl, Version};
@@ -33,7 +33,7 @@ pub(super) struct ResponseTrial {
 impl Proxy {
     /// Starts a trial of a response, if clients subscribe to its contents. To be called for each
     /// response before its client takes it. The response and later responses of this server then
-    /// wait until the clients have [answered](Delivery::settled) or [the time is
+    /// wait until the clients have [answered](Delivery::decided) or [the time is
     /// over](super::ProxyConfig::canary_timeout); requests continue. After that comes
     /// [`conclude`](Self::conclude), or [`abandon`](Self::abandon) if the stream ended meanwhile.
     ///
@@ -64,7 +64,7 @@ impl Proxy {
 
     /// Takes the answers of the clients that tried a response. To be called right before its client
     /// takes the response.
-    pub fn conclude(&mut self, client: &mut Client, results: &[Delivered]) {
+    pub fn conclude(&mut self, client: &mut Client, results: &[ClientOutcome]) {
         let Some(trial) = &mut self.trial else { return };
         trial.is_concluded = true;
         let refusal = results.iter().find_map(|result| match &result.outcome {

@@ -19,7 +19,7 @@ use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Requested, Subscription, WILDCARD, can_be, is_set};
-use crate::variants::{Form, Variant};
+use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Failure, ResourceKey};
 use crate::xdstp;
 
@@ -182,7 +182,7 @@ impl DeltaStream {
             // By name, the answer to a new subscription replaces everything that the client has of
             // the name.
             let leaves_variants = |dropped: &Locators| {
-                state.form() == Form::Located || dropped.names().any(|name| is_set(name.as_str()))
+                state.keyed_by() == KeyedBy::Locator || dropped.names().any(|name| is_set(name.as_str()))
             };
             if let Some(dropped) = dropped.filter(leaves_variants) {
                 state.responses.cross_contents(covers_key(&dropped));
@@ -276,12 +276,12 @@ fn respond(
         content.removed.extend(crossed);
     }
     if state.membership.is_some() {
-        let form = state.form();
+        let keyed_by = state.keyed_by();
         let is_requested = covers_key(&owed.locators);
-        let has = |_: &Subscription, removed: &Variant| match is_requested(&removed.key(form)) {
+        let has = |_: &Subscription, removed: &Variant| match is_requested(&removed.key(keyed_by)) {
             // The answer for the name has the removal already. D14: a second removal would do no
             // harm.
-            true if form == Form::Name && owed.locators.has_name(removed.name()) => Has::No,
+            true if keyed_by == KeyedBy::Name && owed.locators.has_name(removed.name()) => Has::No,
             is_requested if is_requested || owed.everything => Has::Perhaps,
             _ => Has::Yes,
         };

@@ -8,7 +8,7 @@ use crate::access::NamePatterns;
 use crate::constraint::Constraints;
 use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
-use crate::variants::{Form, Variant};
+use crate::variants::{KeyedBy, Variant};
 use crate::wire::fields::field_len;
 use crate::wire::{Body, BodyWriter, Failure, ResourceKey};
 
@@ -16,7 +16,7 @@ use crate::wire::{Body, BodyWriter, Failure, ResourceKey};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoding<'a> {
     pub(super) type_url: &'a TypeUrl,
-    pub(super) form: Form,
+    pub(super) keyed_by: KeyedBy,
     /// S38: the client honours a TTL.
     pub(super) ttl: bool,
     /// The names that the client may read; `None` for all of them. One for all streams of a class.
@@ -36,15 +36,15 @@ impl<'a> Encoding<'a> {
 
     /// Whether a variant is sent by name or with constraints. A variant that is bound to one
     /// locator is sent by name, as it was received (T43c).
-    fn form_of(&self, variant: &Variant) -> Form {
-        if variant.constraints().is_exact() { Form::Name } else { self.form }
+    fn keyed_by(&self, variant: &Variant) -> KeyedBy {
+        if variant.constraints().is_exact() { KeyedBy::Name } else { self.keyed_by }
     }
 
     fn sent_ttl(&self, content: ResourceContent) -> Ttl {
         match content {
-            _ if !self.ttl => Ttl::Untold,
-            ResourceContent::Payload => Ttl::Whole,
-            ResourceContent::Heartbeat(now) => Ttl::Left(now),
+            _ if !self.ttl => Ttl::Omitted,
+            ResourceContent::Payload => Ttl::Full,
+            ResourceContent::Heartbeat(now) => Ttl::Remaining(now),
         }
     }
 
@@ -74,7 +74,7 @@ pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'
             // S30: wrapped only if necessary, as not all clients unwrap. X14: the name of a
             // redirect is only in its wrapper, as its payload does not have it.
             let needs_wrapper = (encoding.ttl && variant.ttl().is_some()) || variant.is_redirect();
-            if encoding.form_of(variant) == Form::Located || needs_wrapper {
+            if encoding.keyed_by(variant) == KeyedBy::Locator || needs_wrapper {
                 put_wrapped_resource(&mut body, encoding, variant);
             } else {
                 put_any(&mut body, encoding.type_url, variant);
@@ -198,13 +198,13 @@ fn put_wrapped_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: 
 /// `resource_name`, other clients in `name`; nobody gets both. T26: the constraints are sent with
 /// it.
 fn put_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: &Variant, content: ResourceContent) {
-    body.field(RESOURCE_VERSION, &variant.version_in(encoding.form_of(variant)).digits());
+    body.field(RESOURCE_VERSION, &variant.version_for(encoding.keyed_by(variant)).digits());
     for fields in variant.extra_fields(encoding.sent_ttl(content), encoding.scope) {
         body.encoded(&fields);
     }
-    match encoding.form_of(variant) {
-        Form::Name => body.text(RESOURCE_NAME, encoding.spell(variant.name()).as_str()),
-        Form::Located => {
+    match encoding.keyed_by(variant) {
+        KeyedBy::Name => body.text(RESOURCE_NAME, encoding.spell(variant.name()).as_str()),
+        KeyedBy::Locator => {
             let name = encoding.spell(variant.name());
             put_resource_name(body, RESOURCE_RESOURCE_NAME, name, variant.constraints());
         }
@@ -263,9 +263,9 @@ fn resource_len(encoding: Encoding<'_>, variant: &Variant, content: ResourceCont
     };
     let extras: usize =
         variant.extra_fields(encoding.sent_ttl(content), encoding.scope).map(|fields| fields.len()).sum();
-    let name = match encoding.form_of(variant) {
-        Form::Name => encoding.spell(variant.name()).as_str().len(),
-        Form::Located => resource_name_len(encoding.spell(variant.name()), variant.constraints()),
+    let name = match encoding.keyed_by(variant) {
+        KeyedBy::Name => encoding.spell(variant.name()).as_str().len(),
+        KeyedBy::Locator => resource_name_len(encoding.spell(variant.name()), variant.constraints()),
     };
     field_len(VERSION_TEXT_LEN) + any + extras + field_len(name)
 }

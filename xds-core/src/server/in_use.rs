@@ -136,7 +136,7 @@ impl Referrer {
                 return SearchResult::AnyName;
             }
             (Unaccepted::FullState, Some(of)) => {
-                Box::new(of.iter().map(|(name, _)| name).chain(of.dropping_names()))
+                Box::new(of.iter().map(|(name, _)| name).chain(of.names_with_dropped()))
             }
             (Unaccepted::FullState, None) => Box::new(std::iter::empty()),
         };
@@ -188,7 +188,7 @@ pub(super) fn used(
 fn is_named(target: Target, name: &ResourceName, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
     referrers.iter().any(|referrer| {
         let resources = snapshot.of_type(&referrer.type_url);
-        let mut naming = resources.into_iter().flat_map(|resources| resources.naming(target, name));
+        let mut naming = resources.into_iter().flat_map(|resources| resources.referrers(target, name));
         naming.any(|own| {
             let chosen = referrer.position.chosen(own, snapshot);
             chosen.iter().any(|variant| variant.references.has(own, target, name))

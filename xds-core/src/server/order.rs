@@ -163,7 +163,7 @@ fn unnamed_at(
     let (mut is_dropped, mut unnamed_at) = (false, Duration::ZERO);
     for referrer in referrers {
         let Some(resources) = snapshot.of_type(&referrer.type_url) else { continue };
-        if resources.names(target, name) {
+        if resources.has_referrer(target, name) {
             return None;
         }
         let dropped = resources.last_dropped.of(target, name);

@@ -15,7 +15,7 @@ impl TypeState {
         let resources = Some(snapshot).filter(|_| self.ttl && self.is_answered());
         let resources = resources.and_then(|snapshot| snapshot.of_type(&self.type_url));
         let shortest = resources.and_then(|resources| match self.refresh_at {
-            None if self.sends_ttl_left => resources.shortest_ttl_left(now),
+            None if self.sends_ttl_left => resources.shortest_remaining_ttl(now),
             _ => resources.shortest_ttl(),
         });
         let every = shortest.map(|ttl| ttl / 2);
@@ -27,7 +27,7 @@ impl TypeState {
     /// cache long ago, the client soon gets a heartbeat with the TTL that is left.
     pub(super) fn refresh_late<'a>(&mut self, now: Duration, sent: impl Iterator<Item = &'a Arc<Variant>>) {
         let is_late = |variant: &Arc<Variant>| {
-            variant.ttl().zip(variant.ttl_left(now)).is_some_and(|(ttl, left)| left < ttl / 10 * 9)
+            variant.ttl().zip(variant.remaining_ttl(now)).is_some_and(|(ttl, left)| left < ttl / 10 * 9)
         };
         let mut sent = sent;
         if self.ttl && self.sends_ttl_left && sent.any(is_late) {

@@ -61,7 +61,7 @@ impl<O: Owed> Stream<O> {
             state.refresh(snapshot);
             let resources = snapshot.of_type(&state.type_url);
             // X12, D24: a subscribed glob or alias covers other names.
-            let requested = owed.names().flat_map(|name| resources.map(|of| of.asked_by(name)));
+            let requested = owed.names().flat_map(|name| resources.map(|of| of.selected_by(name)));
             let unanswered: BTreeSet<_> = requested.flatten().collect();
             state.report(|name| owed.owes_everything() || unanswered.contains(name), snapshot)
         });
@@ -97,7 +97,7 @@ impl TypeState {
         let present = |variant: &Arc<Variant>, status| ResourceReport {
             name: variant.name().clone(),
             constraints: variant.constraints().clone(),
-            content: Some((Arc::clone(variant), variant.version_in(self.form()))),
+            content: Some((Arc::clone(variant), variant.version_for(self.keyed_by()))),
             status,
         };
         let selected = everything.changed.iter().map(|variant| {

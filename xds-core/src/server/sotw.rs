@@ -420,7 +420,7 @@ impl TypeState {
     /// T38: the version of the client's resources after the next response.
     fn version(&self, snapshot: &Snapshot) -> Version {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
-        let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.form()));
+        let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.keyed_by()));
         Version(self.withheld().fold(selected, add))
     }
 
@@ -463,7 +463,8 @@ impl TypeState {
         snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
         let is_gone = |removed: &Removed| {
-            removed.variant.was_there(update.from) && !self.retained.contains_key(&self.key(&removed.variant))
+            removed.variant.existed_at(update.from)
+                && !self.retained.contains_key(&self.key(&removed.variant))
         };
         let removes = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.

@@ -18,7 +18,7 @@ use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Selection, Subscription};
-use crate::variants::{Form, Variant};
+use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Failure, ResourceKey};
 
 /// The state of one type on one stream: the subscription, the responses that were sent, and the
@@ -171,7 +171,9 @@ impl TypeState {
             return Vec::new();
         };
         match &mut self.membership {
-            Some(membership) if membership.asked().form == selection.form => membership.select(selection),
+            Some(membership) if membership.selection().keyed_by == selection.keyed_by => {
+                membership.select(selection);
+            }
             // T25b: everything that was sent by name is sent again with constraints.
             _ => {
                 // T25: queued parts have the other form, and everything is sent again.
@@ -185,7 +187,8 @@ impl TypeState {
         {
             membership.index_subscription(&self.subscription);
         }
-        if let Some(Selection::Names(names)) = self.membership.as_ref().and_then(|of| of.asked().single()) {
+        if let Some(Selection::Names(names)) = self.membership.as_ref().and_then(|of| of.selection().single())
+        {
             self.subscription.share(names);
         }
         self.forget_uncovered();
@@ -298,10 +301,10 @@ impl TypeState {
                 }
             }
             // T31: an answer goes with the removal of the variants that it replaces.
-            if self.form() == Form::Located && !self.find(locator, snapshot).is_empty() {
+            if self.keyed_by() == KeyedBy::Locator && !self.find(locator, snapshot).is_empty() {
                 let resources = snapshot.of_type(&self.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
-                let had = removed.filter(|removed| removed.variant.was_there(update.from));
+                let had = removed.filter(|removed| removed.variant.existed_at(update.from));
                 let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
                 for Removed { variant, at } in had {
                     self.responses.bring_ahead(update.from, *at);
@@ -349,13 +352,13 @@ impl TypeState {
             true => Arc::new(update.without(is_known)),
             false => update,
         };
-        let passed = update.passed.iter().filter(|variant| ahead.contains_key(variant.name()));
+        let passed = update.transient.iter().filter(|variant| ahead.contains_key(variant.name()));
         let replaced = passed.map(|variant| self.key(variant)).collect();
         let mut basis = ResponseBasis { update, removed: replaced, resend };
         let (subscription, update) = (&self.subscription, &basis.update);
         // A variant that was added and removed since the cursor was sent only if it was sent ahead.
         let was_sent = |removed: &&Removed| {
-            removed.variant.was_there(update.from) || ahead.contains_key(removed.variant.name())
+            removed.variant.existed_at(update.from) || ahead.contains_key(removed.variant.name())
         };
         let removed = update.removed.iter().filter(was_sent);
         let removed = removed.filter(|removed| has(subscription, &removed.variant) != Has::No);
@@ -379,7 +382,7 @@ impl TypeState {
         } else {
             basis.removed.extend(former.map(|(key, _)| key));
         }
-        if self.form() == Form::Located {
+        if self.keyed_by() == KeyedBy::Locator {
             self.release_replaced(&mut basis.removed, snapshot);
         }
         Ok(basis)
@@ -388,10 +391,10 @@ impl TypeState {
     /// The variants that a locator gets: one, unless its name is a glob (X12).
     pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         let Some(resources) = snapshot.of_type(&self.type_url) else { return Vec::new() };
-        let members = resources.asked_by(&locator.name).filter(|name| self.allows(name));
+        let members = resources.selected_by(&locator.name).filter(|name| self.allows(name));
         let variants = members.filter_map(|name| resources.get(name));
         let found = variants.filter_map(|variants| variants.resolve(&locator.parameters));
-        found.filter(|variant| variant.goes_by(&locator.name)).cloned().collect()
+        found.filter(|variant| variant.is_named(&locator.name)).cloned().collect()
     }
 
     /// Whether the client may read a resource.
@@ -419,7 +422,7 @@ impl TypeState {
         }
         let Locator { name, parameters } = locator;
         let by_name = ResourceKey::of_name(name);
-        if self.form() == Form::Name {
+        if self.keyed_by() == KeyedBy::Name {
             self.on_removal_sent(&by_name);
             return LocatorAnswer::Absent(vec![by_name]);
         }
@@ -469,15 +472,15 @@ impl TypeState {
         since: Revision,
         snapshot: &Snapshot,
     ) -> Vec<LocatorAnswer> {
-        if self.form() == Form::Name && !self.subscription.covers(&locator.name) {
+        if self.keyed_by() == KeyedBy::Name && !self.subscription.covers(&locator.name) {
             let by_name = ResourceKey::of_name(&locator.name);
             self.on_removal_sent(&by_name);
             return vec![LocatorAnswer::Absent(vec![by_name])];
         }
-        if self.form() == Form::Name {
+        if self.keyed_by() == KeyedBy::Name {
             return vec![self.answer(locator, &mut NamePresence::new(), snapshot)];
         }
-        let had = |variant: &Variant| variant.was_there(since);
+        let had = |variant: &Variant| variant.existed_at(since);
         let resources = snapshot.of_type(&self.type_url).into_iter();
         let removed = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
         let removed = removed.map(|removed| &removed.variant);
@@ -501,17 +504,23 @@ impl TypeState {
     /// How resources are encoded for the client.
     pub(super) fn encoding(&self) -> Encoding<'_> {
         let scope = self.scope.as_ref();
-        Encoding { type_url: &self.type_url, form: self.form(), ttl: self.ttl, scope, spelled: &self.spelled }
+        Encoding {
+            type_url: &self.type_url,
+            keyed_by: self.keyed_by(),
+            ttl: self.ttl,
+            scope,
+            spelled: &self.spelled,
+        }
     }
 
     /// Whether the client gets resources by name alone or with constraints.
-    pub(super) fn form(&self) -> Form {
-        if self.subscription.knows_locators() { Form::Located } else { Form::Name }
+    pub(super) fn keyed_by(&self) -> KeyedBy {
+        if self.subscription.knows_locators() { KeyedBy::Locator } else { KeyedBy::Name }
     }
 
     /// The key by which the client knows a variant.
     pub(super) fn key(&self, variant: &Variant) -> ResourceKey {
-        variant.key(self.form())
+        variant.key(self.keyed_by())
     }
 
     /// Whether the first response was sent, or was found to be unnecessary.
@@ -544,10 +553,10 @@ impl TypeState {
     /// The removals of an update that are not withheld (S33). D29: they are also sent for types
     /// whose removals clients ignore.
     pub(super) fn immediate_removals(&self, update: &Update) -> impl Iterator<Item = ResourceKey> {
-        let form = self.form();
+        let keyed_by = self.keyed_by();
         let removed = if self.withholds_removals() { &[] } else { update.removed.as_slice() };
         let removed = removed.iter().map(|removed| &removed.variant);
-        let removed = removed.chain(&update.replaced).map(move |variant| variant.key(form));
+        let removed = removed.chain(&update.replaced).map(move |variant| variant.key(keyed_by));
         let unmatched = update.unmatched.iter();
         let unmatched =
             unmatched.map(|(name, constraints)| ResourceKey::of_variant(name, constraints.clone()));
@@ -558,7 +567,7 @@ impl TypeState {
 
     /// D24: whether a name without a resource is sent as an alias without a resource.
     pub(super) fn sends_unresolved(&self) -> bool {
-        !self.known.heartbeats && self.form() == Form::Name
+        !self.known.heartbeats && self.keyed_by() == KeyedBy::Name
     }
 
     /// Whether the subscription has a wildcard, under any parameters.

@@ -46,7 +46,7 @@ fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> 
             client.receive();
             // Who is said to use all that there is does not have anything else.
             if !has_asked
-                && outcomes(&commits).all(|outcome| matches!(outcome, Outcome::Acked | Outcome::Gone))
+                && outcomes(&commits).all(|outcome| matches!(outcome, Outcome::Acked | Outcome::Disconnected))
             {
                 client.check_held()?;
             }
@@ -59,7 +59,7 @@ fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> 
     // S33: what was NACKed holds removals until something of its type is accepted.
     if !history.steps.iter().any(|step| matches!(step, Step::Take { accept: false })) {
         client.check()?;
-        decided(&commits, |outcome| matches!(outcome, Outcome::Acked | Outcome::Gone))?;
+        decided(&commits, |outcome| matches!(outcome, Outcome::Acked | Outcome::Disconnected))?;
     }
     for last in history.last_commits() {
         commits.push(commit(cache, &last));

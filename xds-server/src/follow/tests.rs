@@ -15,8 +15,8 @@ impl Tracker for Told {
         true
     }
 
-    fn on_answer(&mut self, answer: &Decided, after: Duration) {
-        let Decided { revision, outcome, .. } = answer;
+    fn on_answer(&mut self, answer: &StreamOutcome, after: Duration) {
+        let StreamOutcome { revision, outcome, .. } = answer;
         let outcome = if *outcome == Outcome::Acked { "acked" } else { "gone" };
         _ = self.0.send(format!("{outcome} {revision} after {} ms", after.as_millis()));
     }

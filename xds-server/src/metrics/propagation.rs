@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
-use xds_core::{Commit, Decided, Outcome, Revision, TypeUrl};
+use xds_core::{Commit, Outcome, Revision, StreamOutcome, TypeUrl};
 
 use super::types::{TypeLabel, Types};
 use crate::follow::{Lost, TrackedCommit, Tracker};
@@ -84,13 +84,13 @@ impl Tracker for Propagation {
     fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool {
         self.types.learn(changed.iter().map(|(type_url, _)| type_url.clone()));
         // Ignore a commit that affects no stream; the one before is of more use.
-        if commit.concerned() > 0 {
+        if commit.affected() > 0 {
             self.awaited.lock().newest = Some((commit.clone(), Instant::now()));
         }
-        commit.concerned() > 0
+        commit.affected() > 0
     }
 
-    fn on_answer(&mut self, answer: &Decided, after: Duration) {
+    fn on_answer(&mut self, answer: &StreamOutcome, after: Duration) {
         if answer.outcome == Outcome::Acked {
             let label = self.types.label(&answer.type_url);
             self.seconds.get_or_create_owned(&label).observe(after.as_secs_f64());
@@ -131,7 +131,7 @@ impl Awaited {
                 Outcome::Nacked { .. } => 1,
                 Outcome::Pending if !is_late => 2,
                 Outcome::Pending | Outcome::Late => 3,
-                Outcome::Gone => 4,
+                Outcome::Disconnected => 4,
             };
             counts[index].1 += 1;
         }

@@ -1,4 +1,5 @@
-//! Every answer to some commits, as it is given: for those who measure how long it takes.
+//! Reports the outcome of each stream for some commits, as soon as it is decided. This is for
+//! measuring how long clients take.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,9 +10,9 @@ use crate::cache::Commit;
 use crate::cache::readers::Queue;
 use crate::name::{Revision, TypeUrl};
 
-/// What one stream said of a commit, for one type.
+/// The outcome of a commit at one stream, for one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decided {
+pub struct StreamOutcome {
     /// How many of these were dropped before this one because nobody read them.
     pub lost: u64,
     /// The commit.
@@ -20,77 +21,79 @@ pub struct Decided {
     pub client: ClientName,
     /// The type.
     pub type_url: TypeUrl,
-    /// Never pending or late. The first one that there was: what is rejected may be mended by a
-    /// later commit.
+    /// The first outcome that was decided; never pending or late. A later commit may correct what
+    /// is rejected here.
     pub outcome: Outcome,
 }
 
-/// Is told of each stream that ACKs, rejects or leaves one of the commits that are
-/// [followed](Self::follow).
+/// Reads the outcome of each stream for the commits that it [follows](Self::follow): ACKed,
+/// rejected or disconnected.
 ///
-/// [`Delivery`](super::Delivery) tells how far everybody is; this tells when somebody got there.
+/// [`Delivery`](super::Delivery) returns the outcomes at all clients now; this reports each outcome
+/// at the moment when it is decided.
 #[derive(Debug)]
-pub struct Follower(Arc<Queue<Decided>>);
+pub struct Follower(Arc<Queue<StreamOutcome>>);
 
-/// A commit that is followed, until this is dropped.
-pub struct Followed(Arc<Waiter>);
+/// A commit that is followed until this is dropped.
+pub struct FollowedCommit(Arc<Waiter>);
 
 impl Follower {
-    /// Holds so many answers (at least one) for who is slow to read them, then drops the oldest.
+    /// Stores `capacity` outcomes (at least one) for a slow reader, then drops the oldest.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self(Queue::new(capacity))
     }
 
-    /// Wants to be told of this commit: of each stream and type that it concerned once, at once
-    /// where it is decided already. Costs a short lock for each, and when it is decided another.
-    pub fn follow(&self, commit: &Commit) -> Followed {
-        let telling = Telling { revision: commit.revision, queue: Arc::clone(&self.0) };
-        let waiter = Arc::new(Waiter::new(0, Some(telling)));
-        for ledger in &*commit.concerned {
-            ledger.note(commit.revision, &waiter);
+    /// Reports one outcome for each stream and type that this commit affected. An outcome that is
+    /// decided already is reported at once. Costs a short lock for each, and another one when it is
+    /// decided.
+    pub fn follow(&self, commit: &Commit) -> FollowedCommit {
+        let reports = OutcomeReports { revision: commit.revision, queue: Arc::clone(&self.0) };
+        let waiter = Arc::new(Waiter::new(0, Some(reports)));
+        for ledger in &*commit.affected {
+            ledger.add_waiter(commit.revision, &waiter);
         }
-        Followed(waiter)
+        FollowedCommit(waiter)
     }
 
-    /// The next answer. Needs no runtime, and dropping the future loses nothing.
-    pub async fn next(&mut self) -> Decided {
-        let (lost, decided) = self.0.next().await.expect("nobody closes this queue");
-        Decided { lost, ..decided }
+    /// The next outcome. Needs no runtime; dropping the future loses nothing.
+    pub async fn next(&mut self) -> StreamOutcome {
+        let (lost, decided) = self.0.next().await.expect("the queue of a follower is never closed");
+        StreamOutcome { lost, ..decided }
     }
 
-    /// The next answer, if it was given already.
-    pub fn try_next(&mut self) -> Option<Decided> {
+    /// The next outcome, if there is one already.
+    pub fn try_next(&mut self) -> Option<StreamOutcome> {
         let (lost, decided) = self.0.try_next()?;
-        Some(Decided { lost, ..decided })
+        Some(StreamOutcome { lost, ..decided })
     }
 }
 
-impl Followed {
-    /// How many streams, each as often as types of it were concerned, did not answer yet.
+impl FollowedCommit {
+    /// How many outcomes are not decided yet: one for each stream and type that the commit affected.
     #[must_use]
     pub fn undecided(&self) -> usize {
         self.0.undecided.load(Ordering::Acquire)
     }
 }
 
-impl fmt::Debug for Followed {
+impl fmt::Debug for FollowedCommit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Followed").field("undecided", &self.undecided()).finish()
+        f.debug_struct("FollowedCommit").field("undecided", &self.undecided()).finish()
     }
 }
 
-/// Whom a waiter tells.
+/// Where a waiter reports outcomes.
 #[derive(Debug)]
-pub(super) struct Telling {
+pub(super) struct OutcomeReports {
     revision: Revision,
-    queue: Arc<Queue<Decided>>,
+    queue: Arc<Queue<StreamOutcome>>,
 }
 
-impl Telling {
-    pub(super) fn tell(&self, ledger: &Ledger, outcome: Outcome) {
+impl OutcomeReports {
+    pub(super) fn push(&self, ledger: &Ledger, outcome: Outcome) {
         let (client, type_url) = (ledger.stream.client(), ledger.type_url.clone());
-        let decided = Decided { lost: 0, revision: self.revision, client, type_url, outcome };
+        let decided = StreamOutcome { lost: 0, revision: self.revision, client, type_url, outcome };
         self.queue.push(std::iter::once(decided));
     }
 }
@@ -108,7 +111,7 @@ mod tests {
     fn told(follower: &mut Follower) -> String {
         let mut words = Vec::new();
         while let Some(decided) = follower.try_next() {
-            let Decided { lost, revision, client, type_url, outcome } = decided;
+            let StreamOutcome { lost, revision, client, type_url, outcome } = decided;
             let outcome = match outcome {
                 Outcome::Nacked { detail, .. } => detail.to_string(),
                 outcome => format!("{outcome:?}").to_lowercase(),

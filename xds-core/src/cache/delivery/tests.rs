@@ -25,12 +25,12 @@ fn delta(cache: &Arc<Cache>, id: &str) -> Delta {
 }
 
 /// A word per client: `id:outcome`.
-fn shown(results: &[Delivered]) -> String {
-    let words = results.iter().map(|Delivered { client, outcome }| {
+fn shown(results: &[ClientOutcome]) -> String {
+    let words = results.iter().map(|ClientOutcome { client, outcome }| {
         let outcome = match outcome {
             Outcome::Acked => "acked".to_owned(),
             Outcome::Nacked { detail, .. } => detail.to_string(),
-            Outcome::Gone => "gone".to_owned(),
+            Outcome::Disconnected => "gone".to_owned(),
             Outcome::Pending => "pending".to_owned(),
             Outcome::Late => "late".to_owned(),
         };
@@ -390,7 +390,7 @@ fn who_waits_is_woken_once_when_the_last_client_is_decided() {
     let alarm = Arc::new(Alarm::default());
     let waker = Waker::from(Arc::clone(&alarm));
     let mut context = Context::from_waker(&waker);
-    let mut settled = pin!(some.settled());
+    let mut settled = pin!(some.decided());
     assert!(settled.as_mut().poll(&mut context).is_pending());
     let mut clients = clients.into_iter();
     let (mut one, two) = (clients.next().unwrap(), clients.next().unwrap());

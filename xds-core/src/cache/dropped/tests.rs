@@ -72,7 +72,7 @@ fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
     resources.forget_removals(Revision(2), Revision(3));
     assert_eq!(dropped(&resources, 1), ["any"]);
     assert_eq!(dropped(&resources, 2), [""; 0]);
-    assert_eq!(resources.dropping_names().count(), 0);
+    assert_eq!(resources.names_with_dropped().count(), 0);
     // That it is back does not say what a client has that did not hear of it.
     edit(&mut resources, Some("d"), 4);
     assert_eq!(dropped(&resources, 1), ["any"]);

@@ -1,4 +1,4 @@
-//! Where a stream stands in the class of what it wants.
+//! The membership of a stream in a selection class, with its cursor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,40 +13,41 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::subscription::{Locators, Subscription};
 use crate::variants::Variant;
 
-/// A stream's place in the class of what it wants of one type; dropping it leaves.
+/// The membership of a stream in the class of its selection of one type. Dropping it leaves the
+/// class.
 #[derive(Debug)]
 pub(crate) struct Membership {
     watch: Arc<Watch>,
     position: Position,
-    /// With all parameters; the class has their projection.
-    asked: TypeSelection,
-    /// What a source on demand was told of.
+    /// The selection with all parameters; the class has only those that constraints use.
+    selection: TypeSelection,
+    /// The locators of this stream in the subscription index; empty unless the cache is on demand.
     indexed: Locators,
-    /// The keys of the type that the projection was made for.
+    /// The revision of the keys that the selection of the class was made with.
     keys_at: Revision,
 }
 
 impl Watch {
-    /// Joins the class of those who want the same. What was missed while not in it is found by
-    /// comparing in full.
-    pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, asked: TypeSelection) -> Membership {
+    /// Joins the class with this selection. The cursor is zero, so the first update has all
+    /// resources that the class selects.
+    pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, selection: TypeSelection) -> Membership {
         let cursor = Arc::new(AtomicU64::new(0));
         let ledger = self.ledger(type_url);
         let member = ClassMember { cursor: Arc::clone(&cursor), ledger };
         let mut interest = lock(&self.cache.interest);
-        let (selection, keys_at) = self.project(type_url, &asked);
-        let class = interest.join(type_url, selection, self.stream.id, member);
+        let (projected, keys_at) = self.project(type_url, &selection);
+        let class = interest.join(type_url, projected, self.stream.id, member);
         drop(interest);
         let position = Position { class, cursor };
         let indexed = Locators::default();
-        let mut membership = Membership { watch: Arc::clone(self), position, asked, indexed, keys_at };
+        let mut membership = Membership { watch: Arc::clone(self), position, selection, indexed, keys_at };
         membership.share();
         membership
     }
 }
 
 impl Membership {
-    /// Lets a source on demand know what is asked for, to the letter; others need not.
+    /// Reports the exact locators of a subscription to the source of a cache on demand.
     pub(crate) fn index_subscription(&mut self, subscription: &Subscription) {
         let cache = &self.watch.cache;
         let mut interest = lock(&cache.interest);
@@ -57,16 +58,16 @@ impl Membership {
         self.indexed = indexed;
     }
 
-    /// Moves to what is asked for now, of the same type, and keeps the cursor.
-    pub(crate) fn select(&mut self, asked: TypeSelection) {
-        if self.asked != asked {
-            self.asked = asked;
+    /// Replaces the selection, of the same type, and keeps the cursor.
+    pub(crate) fn select(&mut self, selection: TypeSelection) {
+        if self.selection != selection {
+            self.selection = selection;
             self.reselect();
         }
     }
 
-    /// Follows a change of the keys that constraints of the type name: streams that were alike may
-    /// no longer be. Whether there was one.
+    /// Joins another class if constraints of the type use other keys than before: streams of one
+    /// class may then differ in parameters that matter now. Returns whether the keys changed.
     pub(crate) fn refresh(&mut self, snapshot: &Snapshot) -> bool {
         let keys_at =
             snapshot.of_type(&self.position.class.type_url).map(|resources| resources.keys().changed_at());
@@ -79,44 +80,45 @@ impl Membership {
 
     fn reselect(&mut self) {
         let mut interest = lock(&self.watch.cache.interest);
-        let (selection, keys_at) = self.watch.project(&self.position.class.type_url, &self.asked);
+        let (projected, keys_at) = self.watch.project(&self.position.class.type_url, &self.selection);
         if keys_at == self.keys_at && self.position.class.is_up_to_date(&self.position.cursor) {
             let newest = interest.revision.min(self.watch.seen_revision());
             self.position.cursor.fetch_max(newest.0, Ordering::Relaxed);
         }
         self.keys_at = keys_at;
-        if selection != self.position.class.selection {
-            self.position.class = interest.reselect(&self.position.class, &self.watch.stream, selection);
+        if projected != self.position.class.selection {
+            self.position.class = interest.reselect(&self.position.class, &self.watch.stream, projected);
         }
         drop(interest);
         self.share();
     }
 
-    /// Takes the strings of the index.
+    /// Replaces the strings of the selection by those of the index, so that they exist once.
     fn share(&mut self) {
-        if let (Some(_), Some(shared)) = (self.asked.single(), self.position.class.selection.single()) {
-            let asked = std::mem::take(&mut self.asked);
-            self.asked = asked.map(|_| shared.clone());
+        if let (Some(_), Some(shared)) = (self.selection.single(), self.position.class.selection.single()) {
+            let selection = std::mem::take(&mut self.selection);
+            self.selection = selection.map(|_| shared.clone());
         }
     }
 
-    /// What it wants, in the strings of the index where there is one set of parameters, for the
-    /// subscription to share.
-    pub(crate) fn asked(&self) -> &TypeSelection {
-        &self.asked
+    /// The selection. If it has a single set of parameters, it uses the strings of the index, which
+    /// the subscription can share.
+    pub(crate) fn selection(&self) -> &TypeSelection {
+        &self.selection
     }
 
-    /// The newest state of what it watches.
+    /// The newest state of the cache.
     pub(crate) fn newest(&self) -> Arc<Snapshot> {
         self.watch.cache.snapshot()
     }
 
-    /// The variants of a name that this subscription gets, each once.
+    /// The variants of a name that this stream selects, each once.
     pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
         self.position.chosen(name, snapshot)
     }
 
-    /// The revision up to which the stream was sent what it selects; zero before the first answer.
+    /// The revision up to which the stream was sent everything that it selects; zero before the
+    /// first response.
     pub(crate) fn cursor(&self) -> Revision {
         Revision(self.position.cursor.load(Ordering::Relaxed))
     }
@@ -125,24 +127,24 @@ impl Membership {
         self.position.cursor.fetch_max(to.0, Ordering::Relaxed);
     }
 
-    /// Where it stands.
+    /// The class and the cursor.
     pub(crate) fn position(&self) -> &Position {
         &self.position
     }
 
-    /// What the stream has to learn to get from its cursor to the snapshot.
+    /// The changes from the cursor of the stream to the snapshot.
     ///
-    /// `None` when the cache no longer knows: the stream missed more removals than are remembered.
+    /// `None` when the stream missed removals that the cache has forgotten.
     pub(crate) fn update(&self, snapshot: &Snapshot) -> Option<Arc<Update>> {
-        // A snapshot is seen after its commit was marked, so who is up to date now is so at the
-        // snapshot.
+        // A commit is recorded in the classes before its snapshot is visible. So a stream that is
+        // up to date now is up to date at this snapshot.
         if self.position.class.is_up_to_date(&self.position.cursor) {
             self.advance(snapshot.revision());
         }
         self.position.class.update(self.cursor(), snapshot)
     }
 
-    /// An update that brings nothing, for who is not to move.
+    /// An update without changes, for a stream that must not advance.
     pub(crate) fn no_update(&self) -> Arc<Update> {
         Arc::new(Update::new(self.cursor(), self.cursor()))
     }
@@ -152,7 +154,7 @@ impl Membership {
         self.position
             .class
             .update(Revision::ZERO, snapshot)
-            .expect("from the start no removal has to be known")
+            .expect("an update from revision zero needs no removals")
     }
 
     /// The sum of the identities of all variants the class selects (T38).
@@ -161,7 +163,7 @@ impl Membership {
     }
 }
 
-/// Where a stream stands in its class, also for the other streams of its client to look at.
+/// The class and the cursor of a stream. The other streams of its client read them too.
 #[derive(Debug, Clone)]
 pub(crate) struct Position {
     class: Arc<Class>,
@@ -169,19 +171,20 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// Whether the class may have changed since the cursor; cheap, and true sometimes without need.
+    /// Whether a commit after the cursor may have affected the class. Cheap; sometimes true without
+    /// a change.
     pub(crate) fn is_behind(&self, snapshot: &Snapshot) -> bool {
         let cursor = Revision(self.cursor.load(Ordering::Relaxed));
         cursor < snapshot.revision() && cursor < Revision(self.class.touched_at.load(Ordering::Acquire))
     }
 
-    /// The variants of a name that the class gets, each once.
+    /// The variants of a name that the class selects, each once.
     pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
         let resources = snapshot.of_type(&self.class.type_url);
         resources.map(|resources| self.class.selection.chosen(name, resources)).unwrap_or_default()
     }
 
-    /// Whether the class follows a name.
+    /// Whether the class selects a name.
     pub(crate) fn covers(&self, name: &ResourceName) -> bool {
         self.class.selection.covering(name).next().is_some()
     }

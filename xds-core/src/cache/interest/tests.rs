@@ -4,7 +4,7 @@ use super::*;
 use crate::matching::KeySetRule;
 use crate::server::fixture::{is_woken, parameters, try_commit, type_url};
 use crate::subscription::{Locator, Requested, Subscription};
-use crate::variants::{Form, Variant};
+use crate::variants::{KeyedBy, Variant};
 
 /// What happens, as places in the tables below.
 #[derive(Debug, Clone)]
@@ -65,10 +65,10 @@ const ASKED: [&[&str]; 9] = [
     &["*?env=p&zone=x", "a?env=p"],
 ];
 
-fn selection(asked: usize, node: usize) -> (TypeSelection, Form) {
+fn selection(asked: usize, node: usize) -> (TypeSelection, KeyedBy) {
     let (located, plain): (Vec<&str>, Vec<&str>) =
         ASKED[asked].iter().copied().partition(|word| word.contains('?'));
-    let form = if located.is_empty() { Form::Name } else { Form::Located };
+    let keyed_by = if located.is_empty() { KeyedBy::Name } else { KeyedBy::Locator };
     let locator = |word: &str| {
         let (name, pairs) = word.split_once('?').unwrap();
         Locator { name: name.into(), parameters: parameters(&pairs.replace('&', " ")) }
@@ -79,26 +79,26 @@ fn selection(asked: usize, node: usize) -> (TypeSelection, Form) {
     };
     let mut subscription = Subscription::new(parameters(NODES[node]));
     subscription.replace(asked, true);
-    (TypeSelection::of(&subscription, false, None).unwrap(), form)
+    (TypeSelection::of(&subscription, false, None).unwrap(), keyed_by)
 }
 
 struct Watcher {
     watch: Arc<Watch>,
     membership: Membership,
-    form: Form,
+    keyed_by: KeyedBy,
 }
 
 impl Watcher {
-    fn new(cache: &Arc<Cache>, selection: TypeSelection, form: Form) -> Self {
+    fn new(cache: &Arc<Cache>, selection: TypeSelection, keyed_by: KeyedBy) -> Self {
         let watch = cache.watch();
         let membership = watch.join(&type_url("EDS"), selection);
-        Self { watch, membership, form }
+        Self { watch, membership, keyed_by }
     }
 
     /// What it gets, as far as it is told of it.
     fn gets(&self, snapshot: &Snapshot) -> Vec<(ResourceName, crate::Version, Option<Constraints>)> {
         let told = |variant: &&Arc<Variant>| {
-            let constraints = (self.form == Form::Located).then(|| variant.constraints().clone());
+            let constraints = (self.keyed_by == KeyedBy::Locator).then(|| variant.constraints().clone());
             (variant.name().clone(), variant.version(), constraints)
         };
         let names = ["a", "b", "c"].map(ResourceName::new);
@@ -127,13 +127,13 @@ fn wakes_whom_it_concerns(steps: Vec<Step>) -> bool {
     for step in steps {
         match step {
             Step::Ask { stream, asked, node } => {
-                let (selection, form) = selection(asked, node);
+                let (selection, keyed_by) = selection(asked, node);
                 match watchers.get_mut(&stream) {
                     Some(watcher) => {
                         watcher.membership.select(selection);
-                        watcher.form = form;
+                        watcher.keyed_by = keyed_by;
                     }
-                    None => _ = watchers.insert(stream, Watcher::new(&cache, selection, form)),
+                    None => _ = watchers.insert(stream, Watcher::new(&cache, selection, keyed_by)),
                 }
             }
             Step::Leave { stream } => _ = watchers.remove(&stream),
@@ -182,7 +182,7 @@ fn of_many_classes_that_ask_for_a_name_only_those_are_looked_at_that_a_changed_v
             // Some ask by wildcard.
             let name = if at % 2 == 0 { "a" } else { "*" };
             subscription.replace(vec![ResourceName::new(name)].into(), true);
-            Watcher::new(&cache, TypeSelection::of(&subscription, false, None).unwrap(), Form::Name)
+            Watcher::new(&cache, TypeSelection::of(&subscription, false, None).unwrap(), KeyedBy::Name)
         })
         .collect();
     let interest = lock(&cache.interest);

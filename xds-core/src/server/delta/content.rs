@@ -13,7 +13,7 @@ use crate::server::encode;
 use crate::server::responses::ResponseContents;
 use crate::server::retained::Retained;
 use crate::server::type_state::{LocatorAnswer, NamePresence, TypeState};
-use crate::variants::{Form, Variant};
+use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Body, ResourceKey};
 use crate::xdstp::{self};
 
@@ -62,7 +62,7 @@ impl DeltaContent {
         } else {
             let is_endpoints = state.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
             for variant in &update.changed {
-                let version = variant.version_in(state.form()).to_string();
+                let version = variant.version_for(state.keyed_by()).to_string();
                 let is_equal = owed.brought.get(variant.name()) == Some(&version);
                 // D9: an assignment whose cluster was sent is sent even if its version is equal.
                 if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
@@ -207,7 +207,7 @@ impl DeltaContent {
     /// resource under the bare name, or from another stream, and another of its locators gets
     /// something, the variant without constraints is removed instead.
     pub(super) fn narrow_names(&mut self, state: &TypeState, snapshot: &Snapshot) {
-        if state.form() == Form::Name {
+        if state.keyed_by() == KeyedBy::Name {
             return;
         }
         let is_there =
@@ -303,10 +303,10 @@ impl TypeState {
     /// is none of the variants that the client gets now, the locators that get nothing must not
     /// keep it, also under a wildcard.
     fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<ResourceKey> {
-        let form = self.form();
+        let keyed_by = self.keyed_by();
         let chosen = self.chosen(name, snapshot);
-        let is_known = |variant: &&Arc<Variant>| variant.version_in(form).to_string() == version;
-        let variants = snapshot.get(&self.type_url, name).filter(|_| form == Form::Located);
+        let is_known = |variant: &&Arc<Variant>| variant.version_for(keyed_by).to_string() == version;
+        let variants = snapshot.get(&self.type_url, name).filter(|_| keyed_by == KeyedBy::Locator);
         let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
             return Vec::new();
         };
