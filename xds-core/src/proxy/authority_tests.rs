@@ -8,7 +8,7 @@ const LISTENER: &str = "xdstp://b/envoy.config.listener.v3.Listener";
 const OTHER: &str = "xdstp://a/envoy.config.listener.v3.Listener/o";
 const PROTOCOLS: [Protocol; 2] = [Protocol::Delta, Protocol::Sotw];
 
-/// The same server, which here is asked as one for this authority, too.
+/// One server, which the proxy also uses as the server of this authority.
 fn with_servers_for_a() -> ProxyConfig {
     ProxyConfig { authorities: ["a".to_owned()].into(), ..ProxyConfig::default() }
 }
@@ -46,7 +46,7 @@ fn x15_an_authority_without_servers_beside_one_with_servers_is_an_error_and_no_a
     }
 }
 
-/// Regression: it got what others asked the proxy for by name, as long as they did.
+/// Regression: a wildcard got the resources that other clients subscribed to by name.
 #[test]
 fn c16_a_wildcard_does_not_stand_for_names_of_authorities_with_servers_of_their_own() {
     for protocol in PROTOCOLS {

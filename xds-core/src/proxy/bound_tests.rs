@@ -1,4 +1,4 @@
-//! What is for one locator alone (T43c), and what nobody may keep.
+//! Resources for one locator alone (T43c), and resources that must not be kept.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn t43c_what_comes_under_a_plain_name_is_for_its_own_locator_alone() {
         assert_eq!(one.sent(), "");
         world.get_from(&alone("env=a"), "X v1 n1: r=A");
         assert_eq!(one.sent(), "n1 X r=A", "as it came");
-        // To the letter: nobody else gets it, with more keys or fewer.
+        // Exactly these parameters: a client with more keys or fewer keys does not get it.
         let mut others = ["r?env=a&pod=1", "r?", "r?env=b", "r"].map(|list| world.leaf("X", list));
         world.run();
         others.iter_mut().for_each(|leaf| assert_eq!(leaf.sent(), ""));
@@ -124,8 +124,8 @@ fn t43c_what_is_bound_goes_when_upstream_removes_it_by_the_constraints_it_gave()
     assert_eq!(one.sent(), "n3 X -r[]");
 }
 
-/// Two clients of upstreams must not fill one cache with the same variant: who leaves would take it
-/// from the other.
+/// Two clients of upstreams must not fill one cache with the same variant: the one that ends would
+/// remove it from the other.
 #[test]
 fn t43c_of_a_name_that_is_not_shared_nothing_is() {
     for protocol in PROTOCOLS {

@@ -22,11 +22,11 @@ use crate::{Cache, Code, Delivery, Nonce};
 /// How an origin refuses a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It ends streams that ask for it among others.
+    /// It ends streams that subscribe to it and to other types.
     AmongOthers,
-    /// It ends streams that ask for it.
+    /// It ends streams that subscribe to it.
     Always,
-    /// It says so by resource errors.
+    /// It sends resource errors.
     ByErrors,
 }
 
@@ -46,7 +46,7 @@ enum Stream {
 struct Upstream {
     client: Client,
     stream: Option<Stream>,
-    /// The types that the stream was asked for.
+    /// The types that the stream subscribed to.
     types: BTreeSet<String>,
 }
 
@@ -60,16 +60,16 @@ pub(super) struct World {
     /// What the proxy rejected of what the origin sent.
     pub(super) rejected: Vec<String>,
     upstreams: BTreeMap<Route, Upstream>,
-    /// What was subscribed (`+`) and unsubscribed (`-`) since it was asked last; in SotW what was
-    /// listed.
+    /// Names that were subscribed (`+`) and unsubscribed (`-`) since the last call of `told`; in
+    /// SotW the list.
     told: Vec<String>,
     pub(super) is_up: bool,
     /// Types that the origin refuses.
     pub(super) refused: BTreeMap<&'static str, Refusal>,
-    /// Responses that the proxy has not read yet, while it is told not to.
+    /// Responses that the proxy has not read yet, because it is slow.
     pub(super) is_slow: bool,
     held: VecDeque<(Route, Bytes)>,
-    /// A response that some of the proxy's clients try, and who does.
+    /// A response that some clients try, and its delivery to them.
     pub(super) trying: Option<(Bytes, Delivery)>,
     pub(super) now: Duration,
 }
@@ -101,7 +101,7 @@ impl World {
         Self::new(Protocol::Delta, content, ProxyConfig::default())
     }
 
-    /// In front of an upstream that says only what it is [told to](Self::get).
+    /// In front of an upstream that sends only the responses of [`get`](Self::get).
     pub(super) fn scripted(protocol: Protocol) -> Self {
         Self::scripted_for(protocol, ProxyConfig::default())
     }
@@ -133,7 +133,7 @@ impl World {
         effects
     }
 
-    /// Has the upstream say something that is not so, if it is asked by now.
+    /// Has the upstream send something wrong, if its stream is open.
     pub(super) fn lie(&mut self, text: &str) {
         let asked = self.upstreams.get_mut(&Route::Shared).filter(|upstream| upstream.stream.is_some());
         let Some(upstream) = asked.filter(|_| self.trying.is_none()) else { return };
@@ -141,7 +141,7 @@ impl World {
         self.proxy.on_effects(self.now, &Route::Shared, &upstream.client, &effects.expect("a response"));
     }
 
-    /// The same of a response that may be tried first, though nobody does.
+    /// The same for a response that could be tried first, but has no client to try it.
     pub(super) fn try_lie(&mut self, text: &str) {
         let client = &mut self.upstreams.get_mut(&Route::Shared).expect("it was made").client;
         let response = scripted::response(text, self.protocol);
@@ -149,8 +149,7 @@ impl World {
         self.lie(text);
     }
 
-    /// The client of the shared route before anything is asked, with what it knew in an earlier
-    /// life.
+    /// Makes the client of the shared route before the first subscription, with restored resources.
     pub(super) fn restore(&mut self, restored: Vec<Restored>) {
         let mut client = Client::new(self.config_of(&Route::Shared));
         client.restore(self.now, restored);
@@ -162,7 +161,7 @@ impl World {
         self.upstreams.len()
     }
 
-    /// A client of the proxy that asks for this by delta.
+    /// A client of the proxy that subscribes by delta.
     pub(super) fn leaf(&self, type_name: &str, list: &str) -> Delta {
         let mut leaf = Delta::new(self.proxy.cache());
         leaf.now = self.now;
@@ -187,7 +186,7 @@ impl World {
         self.upstreams.keys().cloned().collect()
     }
 
-    /// What upstreams were told since this was asked last.
+    /// The subscriptions that the upstreams got since the last call.
     pub(super) fn told(&mut self) -> String {
         assert_eq!(self.rejected, [""; 0], "the origin keeps to the rules");
         std::mem::take(&mut self.told).join(" ")
@@ -203,7 +202,7 @@ impl World {
         self.run();
     }
 
-    /// Those who try a response said what they will say.
+    /// Concludes a trial: its clients answered, or will not.
     pub(super) fn conclude(&mut self) {
         let (response, delivery) = self.trying.take().expect("one is tried");
         let upstream = self.upstreams.get_mut(&Route::Shared).unwrap();
@@ -345,7 +344,7 @@ impl Stream {
         });
         let config = StreamConfig { types: types.collect(), ..StreamConfig::default() };
         let watch = origin.watch();
-        // The node of a stream to a server without TP2 says the parameters.
+        // The node of a stream to a server without TP2 has the parameters.
         let derived = route.node().cloned().unwrap_or_default();
         match protocol {
             Protocol::Sotw => {
@@ -361,7 +360,7 @@ impl Stream {
         }
     }
 
-    /// What it says of subscriptions.
+    /// The names that a request subscribes to and unsubscribes from.
     fn on_request(&mut self, now: Duration, frame: &Bytes, rejected: &mut Vec<String>) -> Option<String> {
         match self {
             Self::Sotw(stream) => {

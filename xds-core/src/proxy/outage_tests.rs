@@ -1,4 +1,4 @@
-//! Upstreams that go, come back with something else, or let what they said end.
+//! Upstreams that go away, come back with other content, or let resources expire.
 
 use std::time::Duration;
 
@@ -174,8 +174,8 @@ fn s38_s39_a_ttl_that_ends_upstream_takes_the_resource_from_clients_and_heartbea
         world.pass(Duration::from_secs(10));
         (leaf.now, shared.now) = (world.now, world.now);
         assert_eq!(leaf.sent(), "n6 X -r[]", "{protocol:?}");
-        // Who shared it is asked for, and meanwhile not told to keep it: its own clock ends what it
-        // has.
+        // The proxy subscribes for the client that shared it. That client is sent no heartbeat
+        // meanwhile, so its own clock ends the resource.
         shared.pass(Duration::from_secs(100));
         assert_eq!(shared.sent(), "");
         assert!(world.told().contains("r{pod=2}"));
@@ -183,8 +183,8 @@ fn s38_s39_a_ttl_that_ends_upstream_takes_the_resource_from_clients_and_heartbea
     }
 }
 
-/// T35: it is told for each locator by itself that there is nothing, and for none by the
-/// constraints of what there was.
+/// T35: absence is sent for each locator by itself, and not for the constraints of the removed
+/// variant.
 #[test]
 fn t35_what_several_locators_had_goes_when_it_went_while_the_upstream_was_away() {
     let content = "CDS s[env=a]=1 s[env=b]=2";

@@ -1,5 +1,5 @@
-//! Whatever comes in whatever order: who asks ends up with what the origin has for it, and loses
-//! nothing on the way that the origin had for it all the time.
+//! Events in any order: each client ends up with the content that the origin has for it, and loses
+//! nothing on the way that the origin had all the time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -160,7 +160,7 @@ impl Run {
             Step::Ask { leaf, name, locator } => {
                 let client = self.world.leaf("CDS", &format!("{}?{}", NAMES[name], LOCATORS[locator]));
                 self.leaves[leaf] = Some(Leaf { client, name, locator, had_always: false, has: None });
-                // What the proxy was told earlier may be told on.
+                // The proxy may still send content that it received earlier.
                 if !self.world.is_slow {
                     self.world.run();
                     self.read(leaf);
@@ -227,8 +227,8 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
     assert_eq!(left, 0, "nobody asks for it");
 }
 
-/// T43b, T35: one question for each set of the keys that decide, and one for each locator that
-/// nothing is for.
+/// T43b, T35: one upstream subscription for each set of the keys that decide, and one for each
+/// locator without a variant.
 fn check_questions(world: &World) {
     for ((_, name), of_name) in &world.proxy.names {
         let project = |bound: &Parameters| bound.project(|key| of_name.keys.contains(key));

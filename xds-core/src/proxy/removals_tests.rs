@@ -55,7 +55,7 @@ fn read(leaf: &mut Delta, now: Duration, is_slow: bool) -> String {
     sent
 }
 
-/// Clients at the three places that ask for this and have it.
+/// Clients at the three places that subscribe to this and have it.
 fn leaves(tiers: &mut Tiers, asked: &[(&str, &str)]) -> Vec<Delta> {
     let mut leaves: Vec<_> = tiers.caches().iter().map(Delta::new).collect();
     for leaf in &mut leaves {
@@ -84,7 +84,7 @@ fn times(tiers: &mut Tiers, leaves: &mut [Delta], end: &str) -> Vec<Option<u64>>
 
 #[test]
 fn s33_a_removal_takes_one_grace_time_through_however_many_proxies() {
-    // As gRPC asks, and as Envoy does.
+    // The subscriptions of gRPC, and those of Envoy.
     let by_name = [("LDS", "l"), ("RDS", "r"), ("CDS", "c")];
     let wildcard = [("CDS", "*"), ("EDS", "e g"), ("LDS", "*"), ("RDS", "r s")];
     for protocol in [Protocol::Delta, Protocol::Sotw] {
@@ -94,7 +94,7 @@ fn s33_a_removal_takes_one_grace_time_through_however_many_proxies() {
         let got = times(&mut tiers, &mut clients, "CDS -c");
         assert_eq!(got, [Some(5000); 3], "{protocol:?}: a cluster by name");
         if protocol == Protocol::Sotw {
-            // Nothing says there that routes or endpoints are gone.
+            // In SotW no response removes routes or endpoints.
             continue;
         }
 
@@ -107,7 +107,7 @@ fn s33_a_removal_takes_one_grace_time_through_however_many_proxies() {
     }
 }
 
-/// One that is gone at once, as other control planes do.
+/// The upstream removes at once, as other control planes do.
 #[test]
 fn s33_behind_an_upstream_that_does_not_wait_a_proxy_does() {
     for order in [["RDS v2 n3: r[]=2>d", "CDS v2 n4: -c[]"], ["CDS v2 n4: -c[]", "RDS v2 n3: r[]=2>d"]] {

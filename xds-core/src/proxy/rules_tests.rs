@@ -28,7 +28,7 @@ fn t1_t42_variants_are_kept_by_name_and_constraints_and_each_locator_gets_its_ow
         let got = leaves.each_mut().map(Delta::sent);
         assert_eq!(got, ["n1 X r[env=a]=A", "n1 X r[env=b]=B", "n1 X r[!env]=C"]);
         leaves.iter_mut().for_each(|leaf| _ = leaf.ack("X", "1"));
-        // Of one of them only those hear whom it is for.
+        // A change of one variant goes only to the clients that it matches.
         world.get("X v2 n2: r[env=b]=D");
         assert_eq!(leaves.each_mut().map(Delta::sent), ["", "n2 X r[env=b]=D", ""]);
     }
@@ -198,7 +198,7 @@ fn t45_an_envelope_that_breaks_a_rule_is_rejected_and_the_last_good_copy_stays()
         assert!(world.told().starts_with('!'), "{protocol:?}");
         assert_eq!(leaf.sent(), "n2 CDS c[]=B d[]=2 e[]=3");
         leaf.ack("CDS", "2");
-        // Neither a resource nor a heartbeat of one that is held.
+        // Neither a resource, nor a heartbeat of a cached one.
         world.get("CDS v3 n3: c[] d[]=5 e[]=3");
         assert!(world.told().starts_with('!'));
         assert_eq!(leaf.sent(), "n3 CDS d[]=5", "others go on");

@@ -11,8 +11,8 @@ use crate::client::Protocol;
 use crate::server::fixture::{payload, type_url};
 
 /// A response in the [notation](crate::client::fixture) of the client's tests: `X v1 n1: r=A
-/// r[env=prod]=B -c c!5`. Here the content `A*` must not be cached, that of `A~s` names itself `s`,
-/// and `>xdstp://..` says where the resource stands.
+/// r[env=prod]=B -c c!5`. Here the content `A*` must not be cached, the payload of `A~s` has the
+/// name `s`, and `>xdstp://..` is a redirect to that resource.
 pub(super) fn response(text: &str, protocol: Protocol) -> Bytes {
     let (short, rest) = text.split_once(' ').expect("a type and more");
     let full = type_url(short);

@@ -40,8 +40,8 @@ fn x12_a_glob_has_the_members_that_its_parameters_choose() {
     }
 }
 
-/// Regression: each wildcard was asked for alone when a name of another authority had come without
-/// saying whom it is for.
+/// Regression: each wildcard got a stream of its own when a name of another authority had come
+/// without constraints.
 #[test]
 fn c16_t43c_a_wildcard_is_shared_whatever_comes_of_another_authority() {
     for protocol in PROTOCOLS {
@@ -104,7 +104,7 @@ fn t36_an_error_with_constraints_is_for_those_that_it_names() {
     }
 }
 
-/// An error of what is at hand takes nothing away that says nothing about it.
+/// An error for a cached resource that does not report its absence removes nothing.
 #[test]
 fn s37_a_transient_error_of_what_is_held_keeps_it() {
     for protocol in PROTOCOLS {

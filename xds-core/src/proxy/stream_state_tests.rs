@@ -60,7 +60,7 @@ fn a_type_that_ends_the_stream_among_others_passes_through_on_its_own() {
         settle(&mut world);
         settle(&mut world);
         assert_eq!(world.told(), "", "{protocol:?}");
-        // A newer server: the type comes back to the main stream, and nobody is sent anything
+        // A newer server: the type comes back to the main stream, and no client is sent a resource
         // twice.
         world.refused.clear();
         world.lose();
@@ -122,12 +122,14 @@ fn g4_a_type_that_is_refused_by_errors_is_answered_so_until_a_new_stream_brings_
     }
 }
 
-/// Another type may be silent on the new stream, as nothing of it changed: nobody waits for that.
+/// Another type may have no response on the new stream, because nothing of it changed. No client
+/// waits for that.
 #[test]
 fn a_type_that_came_back_leaves_its_own_stream_at_once() {
     for protocol in PROTOCOLS {
         let mut world = world(protocol, Refusal::AmongOthers);
-        // Of a name with two variants no version is brought, so its own stream is answered anew.
+        // The request has no version for a name with two variants, so the upstream sends these
+        // again.
         world.commit("Y y[env=b]=2");
         let _leaves = (leaves(&world), world.leaf("Y", "y?env=b"));
         settle(&mut world);

@@ -1,4 +1,5 @@
-//! How questions come and go: in batches, at the limit, while others wait for them.
+//! How upstream subscriptions come and go: in batches, at the limit, while other locators wait for
+//! them.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use crate::resource::VariantId;
 use crate::server::fixture::{payload, type_url};
 use crate::{Constraints, Parameters};
 
-/// The question that ended and the one that takes its place are one watch of the client, which must
-/// not be forgotten.
+/// The subscription that ended and the one that replaced it have one watch of the client. The proxy
+/// must not forget it.
 #[test]
 fn who_asks_again_in_the_batch_in_which_a_question_ends_hears_what_becomes_of_it() {
     for protocol in [Protocol::Delta, Protocol::Sotw] {
@@ -53,7 +54,8 @@ fn who_was_refused_is_asked_for_when_others_leave() {
     assert_eq!(leaves[1].sent(), "n2 X -r", "what lingers gives way");
 }
 
-/// T35: one absence is no other's, but nobody has to wait for those of all others.
+/// T35: absence for one locator says nothing about the others, but no locator has to wait for the
+/// responses to all others.
 #[test]
 fn an_absent_name_is_asked_for_by_all_who_waited_at_once() {
     for content in ["X s=S", "X r[env=b]=B s=S"] {
@@ -114,8 +116,8 @@ fn restore_set(world: &mut World, members: Vec<Restored>) {
     world.restore(members);
 }
 
-/// Regression: the members of a restored set that the answer to another question had taken away
-/// were missing in a full state.
+/// Regression: members of a restored set were missing in a full state, because the response to
+/// another subscription had removed them.
 #[test]
 fn s25_a_restored_wildcard_that_lost_a_member_before_it_is_asked_for_waits_for_the_upstream() {
     for protocol in [Protocol::Delta, Protocol::Sotw] {
@@ -149,7 +151,7 @@ fn a_set_is_for_the_file_while_it_is_asked_for_and_all_of_it_may_be_kept() {
     world.pass(Duration::from_secs(60));
     assert_eq!(world.proxy.take_set_changes(), [SetChange::Left(wildcard())]);
 
-    // T43c: it does not say whom it is for.
+    // T43c: it comes without constraints.
     let _leaf = world.leaf("CDS", "*?");
     world.run();
     world.get("CDS v2 n2: a[]=1 b=1");

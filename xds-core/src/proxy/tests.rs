@@ -1,4 +1,4 @@
-//! Who is asked for what, in front of our own server.
+//! Which subscriptions the proxy makes, in front of our own server.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn t35_an_absence_is_answered_for_its_own_locator_only() {
     assert_eq!((one.sent(), other.sent()), ("n2 X r[env=qa]=B".into(), "n2 X r[env=qa]=B".into()));
 }
 
-/// The case of a fleet that starts: all come at once, and nobody knows which keys count.
+/// A fleet starts: all clients come at once, and the proxy knows no keys yet.
 #[test]
 fn misses_wait_for_the_first_answer_and_then_one_of_each_kind_is_asked_for() {
     let mut world = World::delta("X r[env=a]=A r[env=b]=B r[env=c]=C");
@@ -108,7 +108,8 @@ fn while_a_first_answer_is_slow_each_round_asks_twice_as_many_and_waits_twice_as
     }
 }
 
-/// T43, T31: keys move. Who shared what is gone is asked for, and sees one change.
+/// T43, T31: keys change. The proxy subscribes for the clients that shared the removed variant, and
+/// they see one change.
 #[test]
 fn t43_who_loses_a_shared_variant_keeps_it_until_its_own_answer() {
     let mut world = World::delta("X r[env=a]=A");
@@ -276,8 +277,8 @@ fn an_audit_asks_for_one_hit_in_so_many_and_gives_it_up_when_the_upstream_agrees
     assert_eq!((counts.audited, counts.disagreed), (2, 0));
 }
 
-/// A question of an audit that a want relied on never ended: only audits that have an end were
-/// looked at.
+/// Regression: an upstream subscription of an audit never ended if a locator relied on it, because
+/// only audits with an end were checked.
 #[test]
 fn t43b_an_audited_question_that_somebody_relies_on_ends_after_the_last_who_does() {
     let config = ProxyConfig { sharing: Sharing::Audit { one_in: 1 }, ..ProxyConfig::default() };
@@ -294,7 +295,8 @@ fn t43b_an_audited_question_that_somebody_relies_on_ends_after_the_last_who_does
     assert_eq!((world.told(), world.proxy.load().upstream), ("-c{env=a,pod=1}".into(), 1));
 }
 
-/// A server without TP2 that knows its clients by their node: ours, asked by name.
+/// A server without TP2 that selects by the node of its client: our own, with subscriptions by
+/// name.
 #[test]
 fn a_server_without_tp2_is_asked_on_one_stream_for_each_set_of_the_declared_keys() {
     for protocol in [Protocol::Delta, Protocol::Sotw] {
@@ -311,7 +313,7 @@ fn a_server_without_tp2_is_asked_on_one_stream_for_each_set_of_the_declared_keys
         assert_eq!((one.sent(), other.sent()), ("n1 CDS c=1".into(), "n1 CDS c=1".into()), "{protocol:?}");
         assert_eq!((third.sent(), fourth.sent()), ("n1 CDS c=2".into(), "n1 CDS c=3".into()));
         assert_eq!(world.proxy.load().upstream, 3, "one for each value of env, and one without");
-        // Who speaks TP2 is told whom each is for, and the same cache serves it.
+        // Clients with TP2 get the constraints, from the same cache.
         let mut located = world.leaf("CDS", "c?env=a&pod=9");
         world.run();
         assert_eq!(located.sent(), "n1 CDS c[env=a]=1");

@@ -21,7 +21,8 @@ fn leaves<const N: usize>(world: &World) -> [Delta; N] {
     })
 }
 
-/// What each is sent, of whom one at most tries something: that one.
+/// The responses of all clients, of which at most one tries something: the index and the response
+/// of this client.
 fn canary(leaves: &mut [Delta]) -> (usize, String) {
     let sent: Vec<_> = leaves.iter_mut().map(Delta::sent).collect();
     let got: Vec<_> = sent.iter().enumerate().filter(|(_, sent)| !sent.is_empty()).collect();
@@ -84,7 +85,7 @@ fn t45_what_one_client_rejects_is_rejected_upstream_by_name_and_nobody_else_is_s
     assert_eq!(world.proxy.counts().refused_by_clients, 1);
     let notices = world.proxy.take_notices();
     assert!(notices.iter().any(|notice| matches!(notice, Notice::Refused { .. })), "{notices:?}");
-    // A restarted upstream says the same again: whoever tried that knows.
+    // A restarted upstream sends the same content again. The proxy knows that a client rejected it.
     world.lose();
     world.is_up = true;
     world.pass(Duration::from_secs(60));
@@ -124,7 +125,7 @@ fn a_new_resource_that_is_rejected_is_not_absent_for_the_others() {
     world.conclude();
     let told = leaves[1 - at].sent();
     assert!(!told.contains("-r") && !told.contains("=A"), "{told}");
-    // The other one asked for itself, and the upstream says the same.
+    // The proxy subscribed for the other client, and the upstream sent the same content.
     let by_name = format!("\"r\" [env=a]: client \"pod-{at}\" of the proxy rejected it: bad");
     assert!(!world.rejected.is_empty() && world.rejected.iter().all(|text| *text == by_name));
     assert_eq!(world.proxy.cache().snapshot().get(&type_url("X"), &"r".into()).map(|of| of.len()), None);
@@ -166,7 +167,7 @@ fn each_variant_of_a_response_is_tried_by_clients_that_it_is_for() {
     assert!(["=C", "=D"].iter().all(|content| sent.iter().any(|sent| sent.ends_with(content))), "{sent:?}");
 }
 
-/// A stream that may not see the newest state yet asks for more meanwhile.
+/// A stream subscribes to more while it may not see the newest state yet.
 #[test]
 fn who_asks_for_something_else_while_others_try_misses_nothing() {
     let mut world = trying("X r[env=a]=A s[env=a]=S");
@@ -198,8 +199,8 @@ fn without_canaries_nothing_is_tried() {
     assert_eq!(leaf.sent(), "n1 X r[env=a]=A");
 }
 
-/// D13: what is brought and removed in one response is neither, also when nobody asks for it any
-/// more who could try it.
+/// D13: a variant that one response brings and removes does neither, also if no client subscribes
+/// to it any more.
 #[test]
 fn d13_what_nobody_tries_and_the_judge_refuses_does_not_stay() {
     let mut world = trying("X r[env=a]=A");
@@ -213,7 +214,8 @@ fn d13_what_nobody_tries_and_the_judge_refuses_does_not_stay() {
     assert_eq!(late.sent(), "n1 X r[env=a]=A");
 }
 
-/// T43: a question that found its answer in what was tried is asked when that is taken back.
+/// T43: an upstream subscription whose variant came by a trial is matched again when the variant is
+/// taken back.
 #[test]
 fn t43_who_asked_while_others_tried_and_the_upstream_was_lost_is_asked_for_after_all() {
     let mut world = trying("X");

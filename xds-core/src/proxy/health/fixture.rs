@@ -65,14 +65,14 @@ impl Fixture {
         self.ask();
     }
 
-    /// Opens a stream and asks what may be asked.
+    /// Opens a stream, and subscribes to all types that it may have.
     pub(crate) fn open(&mut self) -> String {
         let events = self.health.on_open(self.now);
         self.ask();
         shown(&events)
     }
 
-    /// Asks what may be asked and was not.
+    /// Subscribes to the types that the stream may have and does not have yet.
     pub(crate) fn ask(&mut self) {
         let to_subscribe: Vec<_> = self.health.to_subscribe().cloned().collect();
         to_subscribe.iter().for_each(|of| self.health.on_subscribe(self.now, of));
@@ -108,7 +108,7 @@ impl Fixture {
         shown(&events)
     }
 
-    /// What the stream is asked for, or will be.
+    /// The types that the stream subscribes to, or will subscribe to.
     pub(crate) fn askable(&self) -> String {
         let may = |of: &&TypeUrl| self.health.may_subscribe(of);
         let types = self.health.states().map(|(of, _)| of).filter(may);

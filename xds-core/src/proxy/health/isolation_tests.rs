@@ -1,10 +1,10 @@
-//! Types that end the main stream whenever they are asked.
+//! Types that end the main stream whenever it subscribes to them.
 
 use super::fixture::{Fixture, UNIMPLEMENTED, shown, status, url};
 use super::*;
 use crate::client::Code;
 
-/// Which types that a server is asked for it answers before it ends the stream.
+/// Which of the types on a stream have a response before the server ends the stream.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
     AnswersNone,
@@ -15,8 +15,8 @@ fn names(n: usize) -> Vec<String> {
     (0..n).map(|at| format!("t{at:02}")).collect()
 }
 
-/// Reconnects to a server that ends each stream on which it is asked for a culprit, until one
-/// stands; how often it ended them.
+/// Reconnects to a server that ends each stream with a culprit, until a stream stays open. Returns
+/// how many streams ended.
 fn settle(f: &mut Fixture, culprits: &[String], manner: Manner) -> usize {
     for ends in 0..1000 {
         f.open();
@@ -88,8 +88,8 @@ fn the_next_streams_ask_what_answered_and_half_of_the_suspects() {
     f.end(Code::NOT_FOUND);
     assert_eq!(f.askable(), "a b e");
     f.open();
-    // The half that answers is no suspect any more, and the same stream is asked for half of the
-    // rest.
+    // The half with responses is no suspect any more, and the same stream subscribes to half of the
+    // others.
     assert_eq!(f.respond("a"), "");
     assert_eq!(f.askable(), "a b e");
     f.respond("b");

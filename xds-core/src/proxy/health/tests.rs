@@ -27,7 +27,7 @@ fn g4_init_lists_a_rejected_type_with_its_original_status_and_the_others_are_hea
     assert_eq!(init.rejected, BTreeMap::from([(url("b"), original.clone())]));
     assert_eq!(init.confirmed, BTreeSet::from([url("a")]));
     assert!(init.pending.is_empty());
-    // What it says later of the same does not replace the first words.
+    // A later status of the same type does not replace the first one.
     assert_eq!(f.reject("b"), "");
     let SyncState::Rejected(_, status) = f.health.state(&url("b")).unwrap() else { panic!("rejected") };
     assert_eq!(*status, original);

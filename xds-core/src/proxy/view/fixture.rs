@@ -118,7 +118,7 @@ fn content(type_url: &TypeUrl, variant: &Variant) -> String {
     (0..10).map(|content: u8| content.to_string()).find(is_it).expect("contents are digits")
 }
 
-/// All that a watch is told now: `1: a !b` is an Init, `?a` a reclassification, `{+a x=1 -a
+/// All events of a watch so far: `1: a !b` is an Init, `?a` a reclassification, `{+a x=1 -a
 /// y[env=p]}` changes, then the end if it ended.
 pub(super) fn told(watch: &mut ViewWatch) -> String {
     let mut told = Vec::new();

@@ -1,4 +1,4 @@
-//! What watches are told, and which are refused.
+//! The events of watches, and the requests that are refused.
 
 use std::task::{Context, Poll, Waker};
 
@@ -351,8 +351,8 @@ fn step(f: &mut Viewed, (step, of): (u8, u8)) {
     f.view.follow(&f.upstream.health);
 }
 
-/// What a program makes of what it is told: the Init first, nothing of a type that is rejected, the
-/// newest of all others.
+/// The state that a program builds from the events: the Init first, nothing of a rejected type, the
+/// newest state of all others.
 #[test]
 fn whatever_happens_what_a_watch_was_told_is_what_is_read() {
     fn prop(steps: Vec<(u8, u8)>) {
