@@ -430,6 +430,7 @@ impl ProxyHub {
                     Ok(client) => client.handle().hub().edit(|machine, now| {
                         let mut state = self.lock();
                         state.machine.apply_orders(now, &route, machine);
+                        self.follow(&state.machine);
                         self.note_sets(&mut state);
                     }),
                     Err(error) => {
