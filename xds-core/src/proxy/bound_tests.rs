@@ -23,10 +23,10 @@ fn t43c_what_comes_under_a_plain_name_is_for_its_own_locator_alone() {
         let mut world = World::scripted(protocol);
         let mut one = world.leaf("X", "r?env=a");
         world.run();
-        world.told();
+        world.requested();
         world.get("X v1 n1: r=A");
-        let told = world.told();
-        assert!(told.contains("r{env=a}"), "{told}: asked for alone");
+        let sent = world.requested();
+        assert!(sent.contains("r{env=a}"), "{sent}: a subscription of its own");
         assert_eq!(one.sent(), "");
         world.get_from(&alone("env=a"), "X v1 n1: r=A");
         assert_eq!(one.sent(), "n1 X r=A", "as it came");
@@ -49,12 +49,12 @@ fn t43c_unset_constraints_inside_resource_name_are_for_everyone() {
         let mut world = World::scripted(protocol);
         let mut one = world.leaf("X", "r?env=a");
         world.run();
-        world.told();
+        world.requested();
         world.get("X v1 n1: r[]=A");
         let mut other = world.leaf("X", "r?env=b");
         assert_eq!((one.sent(), other.sent()), ("n1 X r[]=A".into(), "n1 X r[]=A".into()));
         world.run();
-        assert_eq!((world.told(), world.proxy.counts().unshared), (String::new(), 0));
+        assert_eq!((world.requested(), world.proxy.counts().unshared), (String::new(), 0));
     }
 }
 
@@ -170,7 +170,7 @@ fn x14_a_redirect_is_passed_on() {
         world.run();
         world.get(&format!("X v1 n1: {name}[env=a]=>xdstp://b/X/r"));
         let Next::Send(response) = leaf.stream.next(leaf.now, &leaf.cache.snapshot()) else {
-            panic!("it is at hand");
+            panic!("it is in the cache");
         };
         let chunks = response.bodies.iter().flat_map(|body| body.chunks());
         let bytes = chunks.fold(response.head().to_vec(), |all, chunk| [&all, chunk.as_ref()].concat());

@@ -60,9 +60,9 @@ pub(super) struct World {
     /// What the proxy rejected of what the origin sent.
     pub(super) rejected: Vec<String>,
     upstreams: BTreeMap<Route, Upstream>,
-    /// Names that were subscribed (`+`) and unsubscribed (`-`) since the last call of `told`; in
+    /// Names that were subscribed (`+`) and unsubscribed (`-`) since the last call of `requested`; in
     /// SotW the list.
-    told: Vec<String>,
+    requested: Vec<String>,
     pub(super) is_up: bool,
     /// Types that the origin refuses.
     pub(super) refused: BTreeMap<&'static str, Refusal>,
@@ -87,7 +87,7 @@ impl World {
             is_scripted: false,
             rejected: Vec::new(),
             upstreams: BTreeMap::new(),
-            told: Vec::new(),
+            requested: Vec::new(),
             is_up: true,
             refused: BTreeMap::new(),
             is_slow: false,
@@ -187,9 +187,9 @@ impl World {
     }
 
     /// The subscriptions that the upstreams got since the last call.
-    pub(super) fn told(&mut self) -> String {
+    pub(super) fn requested(&mut self) -> String {
         assert_eq!(self.rejected, [""; 0], "the origin keeps to the rules");
-        std::mem::take(&mut self.told).join(" ")
+        std::mem::take(&mut self.requested).join(" ")
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
@@ -307,7 +307,7 @@ impl World {
                 self.proxy.on_effects(self.now, route, client, &effects);
                 return true;
             }
-            self.told.extend(open.on_request(self.now, &request, &mut self.rejected));
+            self.requested.extend(open.on_request(self.now, &request, &mut self.rejected));
             is_busy = true;
         }
         while let Some(response) = open.next(self.now, &self.origin) {
@@ -366,7 +366,7 @@ impl Stream {
             Self::Sotw(stream) => {
                 let request = DiscoveryRequest::decode(frame.as_ref()).unwrap();
                 let asked = asked(request.resource_names, request.resource_locators);
-                let told = format!("[{}]", shown("", &asked));
+                let names = format!("[{}]", shown("", &asked));
                 let error_detail = request.error_detail.map(|status| status.message);
                 rejected.extend(error_detail.clone());
                 let is_answer = !request.response_nonce.is_empty();
@@ -378,7 +378,7 @@ impl Stream {
                     requested: Some(asked),
                 };
                 stream.on_request(now, request).unwrap();
-                (!is_answer || told != "[]").then_some(told)
+                (!is_answer || names != "[]").then_some(names)
             }
             Self::Delta(stream) => {
                 let request = DeltaDiscoveryRequest::decode(frame.as_ref()).unwrap();
@@ -387,8 +387,8 @@ impl Stream {
                 let subscribe = asked(request.resource_names_subscribe, request.resource_locators_subscribe);
                 let unsubscribe =
                     asked(request.resource_names_unsubscribe, request.resource_locators_unsubscribe);
-                let told = [shown("+", &subscribe), shown("-", &unsubscribe)];
-                let told: Vec<_> = told.into_iter().filter(|told| !told.is_empty()).collect();
+                let names = [shown("+", &subscribe), shown("-", &unsubscribe)];
+                let names: Vec<_> = names.into_iter().filter(|names| !names.is_empty()).collect();
                 let brought = request.initial_resource_versions.into_iter();
                 let request = DeltaRequest {
                     type_url: request.type_url,
@@ -399,7 +399,7 @@ impl Stream {
                     error_detail,
                 };
                 stream.on_request(request).unwrap();
-                (!told.is_empty()).then(|| told.join(" "))
+                (!names.is_empty()).then(|| names.join(" "))
             }
             Self::Scripted { protocol: Protocol::Sotw, listed } => {
                 let request = DiscoveryRequest::decode(frame.as_ref()).unwrap();
@@ -415,9 +415,9 @@ impl Stream {
                 let subscribe = asked(request.resource_names_subscribe, request.resource_locators_subscribe);
                 let unsubscribe =
                     asked(request.resource_names_unsubscribe, request.resource_locators_unsubscribe);
-                let told = [error.unwrap_or_default(), shown("+", &subscribe), shown("-", &unsubscribe)];
-                let told: Vec<_> = told.into_iter().filter(|told| !told.is_empty()).collect();
-                (!told.is_empty()).then(|| told.join(" "))
+                let names = [error.unwrap_or_default(), shown("+", &subscribe), shown("-", &unsubscribe)];
+                let names: Vec<_> = names.into_iter().filter(|names| !names.is_empty()).collect();
+                (!names.is_empty()).then(|| names.join(" "))
             }
         }
     }

@@ -52,10 +52,10 @@ fn v26_c9b_a_chain_passes_constraints_and_versions_on_and_outlives_its_origin() 
             }
         }
         miss.pass(Duration::from_secs(1015));
-        let told = miss.sent();
+        let sent = miss.sent();
         assert!(
-            told.is_empty() || told == "n1 X !\"r\"(14)",
-            "{protocol:?}: never that there is none: {told}"
+            sent.is_empty() || sent == "n1 X !\"r\"(14)",
+            "{protocol:?}: never that there is none: {sent}"
         );
     }
 }
@@ -167,7 +167,7 @@ fn s38_s39_a_ttl_that_ends_upstream_takes_the_resource_from_clients_and_heartbea
             assert_eq!(world.leaf("X", "r?").sent(), "n1 X r[]=A");
             for leaf in [&mut leaf, &mut shared] {
                 leaf.now = world.now;
-                assert_eq!(leaf.sent(), format!("n{beat} X r[]{{ttl=10}}"), "told again at half of it");
+                assert_eq!(leaf.sent(), format!("n{beat} X r[]{{ttl=10}}"), "sent again at half of it");
                 leaf.ack("X", &beat.to_string());
             }
         }
@@ -178,7 +178,7 @@ fn s38_s39_a_ttl_that_ends_upstream_takes_the_resource_from_clients_and_heartbea
         // meanwhile, so its own clock ends the resource.
         shared.pass(Duration::from_secs(100));
         assert_eq!(shared.sent(), "");
-        assert!(world.told().contains("r{pod=2}"));
+        assert!(world.requested().contains("r{pod=2}"));
         assert_eq!(world.leaf("X", "r?pod=9").sent(), "", "C9b");
     }
 }

@@ -143,8 +143,8 @@ impl Run {
             let is_gone = |name: &str| {
                 let plain = name.split('[').next().unwrap();
                 // T43c: what came by name alone has no constraints.
-                let told = [format!("-{name}"), format!("-{plain}"), format!("-{name}[]")];
-                rest.split_whitespace().any(|word| told.iter().any(|told| told == word))
+                let removals = [format!("-{name}"), format!("-{plain}"), format!("-{name}[]")];
+                rest.split_whitespace().any(|word| removals.iter().any(|removal| removal == word))
             };
             if leaf.has.is_none() {
                 leaf.has = before.filter(|(name, _)| !is_gone(name));

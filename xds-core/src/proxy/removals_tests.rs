@@ -123,13 +123,13 @@ fn s33_behind_an_upstream_that_does_not_wait_a_proxy_does() {
         }
         order.iter().for_each(|text| _ = world.get(text));
         let since = world.now;
-        let told = loop {
+        let sent = loop {
             if read(&mut leaf, world.now, false).ends_with("CDS -c") {
                 break world.now - since;
             }
             world.pass(Duration::from_millis(100));
         };
-        assert_eq!(told, Duration::from_secs(5), "{order:?}");
+        assert_eq!(sent, Duration::from_secs(5), "{order:?}");
     }
 }
 
@@ -164,7 +164,7 @@ fn s33_a_client_that_did_not_ack_the_routes_keeps_the_cluster_behind_proxies() {
 fn s33_a_sotw_client_is_not_kept_waiting_behind_proxies_either() {
     let mut tiers = Tiers::new(Protocol::Delta);
     let mut clients: Vec<_> = tiers.caches().iter().map(Sotw::new).collect();
-    let mut told = [None; 3];
+    let mut sent = [None; 3];
     for leaf in &mut clients {
         leaf.ask("RDS", "r", "");
         leaf.ask("CDS", "c d", "");
@@ -179,11 +179,11 @@ fn s33_a_sotw_client_is_not_kept_waiting_behind_proxies_either() {
                 let (nonce, rest) = line[1..].split_once(' ').unwrap();
                 leaf.ack(rest.split(' ').next().unwrap(), nonce);
                 if rest == "CDS d=static" {
-                    told[at] = Some((step - 100) * 100);
+                    sent[at] = Some((step - 100) * 100);
                 }
             }
         }
         tiers.pass(100);
     }
-    assert_eq!(told, [Some(5000); 3]);
+    assert_eq!(sent, [Some(5000); 3]);
 }

@@ -58,10 +58,10 @@ fn t20_of_variants_that_overlap_none_is_taken_and_what_was_there_stays() {
         world.get("X v1 n1: r[env=a]=A s[]=1");
         assert_eq!(leaf.sent(), "n1 X r[env=a]=A s[]=1");
         leaf.ack("X", "1");
-        world.told();
+        world.requested();
         // C4b: neither is taken, the rest is.
         world.get("X v2 n2: r[env=a,ver]=B r[ver=1]=C s[]=2");
-        assert!(world.told().starts_with('!'), "{protocol:?}: it is rejected");
+        assert!(world.requested().starts_with('!'), "{protocol:?}: it is rejected");
         assert_eq!(leaf.sent(), "n2 X s[]=2");
         assert_eq!(held(&world), ["env=a"]);
         let mut late = world.leaf("X", "r?env=a&ver=1");
@@ -97,7 +97,7 @@ fn t30b_a_removal_with_constraints_drops_that_variant_and_no_other() {
     let mut leaves = ["r?env=a&pod=1", "r?env=a&pod=2", "r?env=b"].map(|list| world.leaf("X", list));
     world.run();
     world.get("X v1 n1: r[env=a]=A r[env=b]=B");
-    assert_eq!(world.told(), "+r{env=a,pod=1} +r{env=b}");
+    assert_eq!(world.requested(), "+r{env=a,pod=1} +r{env=b}");
     world.get("X v1 n2: r[env=b]=B");
     leaves.iter_mut().for_each(|leaf| {
         leaf.sent();
@@ -107,7 +107,7 @@ fn t30b_a_removal_with_constraints_drops_that_variant_and_no_other() {
     assert_eq!(held(&world), ["env=b"]);
     // T43: only for the first it was an answer.
     assert_eq!(leaves.each_mut().map(Delta::sent), ["n2 X -r[env=a]", "", ""]);
-    assert_eq!(world.told(), "+r{env=a,pod=2}");
+    assert_eq!(world.requested(), "+r{env=a,pod=2}");
     world.get("X v2 n4: -r[env=a,pod=2]");
     assert_eq!(leaves.each_mut().map(Delta::sent), ["", "n2 X -r[env=a]", ""]);
     // Before resources, as one step.
@@ -135,13 +135,13 @@ fn t34_what_comes_for_a_locator_replaces_what_it_had_without_a_removal() {
         assert_eq!(by_name.sent(), "n1 X r=A");
         [&mut own, &mut shared].into_iter().for_each(|leaf| _ = leaf.ack("X", "1"));
         by_name.ack("X", "1");
-        world.told();
+        world.requested();
         let outcome = world.get("X v2 n2: r[env=a,ver=1]=B");
         assert_eq!(outcome.response.unwrap().replaced, 1);
         assert_eq!(own.sent(), "n2 X r[env=a,ver=1]=B -r[env=a]", "{protocol:?}: T31, in one response");
         assert_eq!(by_name.sent(), "n2 X r=B", "T32: an update");
         assert_eq!(shared.sent(), "", "T43: not before its own answer");
-        assert!(world.told().contains("r{env=a,ver=2}"));
+        assert!(world.requested().contains("r{env=a,ver=2}"));
         world.get("X v3 n3: r[env=a,ver=1]=B r[env=a,ver=2]=C");
         assert_eq!(shared.sent(), "n2 X r[env=a,ver=2]=C -r[env=a]");
         assert_eq!((own.sent(), by_name.sent()), Default::default());
@@ -157,9 +157,9 @@ fn t44_names_go_up_as_locators_always_with_the_parameters_they_came_with() {
         by_name.stream.on_node(parameters("env=prod"));
         by_name.ask("X", "t", "");
         world.run();
-        let told = world.told();
+        let sent = world.requested();
         for locator in ["r{}", "s{a=1,b=2}", "t{env=prod}"] {
-            assert!(told.contains(locator), "{protocol:?}: {told}");
+            assert!(sent.contains(locator), "{protocol:?}: {sent}");
         }
     }
 }
@@ -171,12 +171,12 @@ fn t45_what_is_inside_is_opaque_and_a_rejection_below_goes_nowhere() {
         let mut leaves = ["c?pod=1", "c?pod=2"].map(|list| world.leaf("CDS", list));
         world.run();
         world.get("CDS v1 n1: c[]=A");
-        world.told();
+        world.requested();
         leaves.iter_mut().for_each(|leaf| assert_eq!(leaf.sent(), "n1 CDS c[]=A"));
         leaves[0].nack("CDS", "1");
         leaves[1].ack("CDS", "1");
         world.run();
-        assert_eq!(world.told(), "", "{protocol:?}");
+        assert_eq!(world.requested(), "", "{protocol:?}");
         assert_eq!(leaves.each_mut().map(Delta::sent), ["", ""], "it is not sent that again");
         world.get("CDS v2 n2: c[]=B");
         assert_eq!(leaves.each_mut().map(Delta::sent), ["n2 CDS c[]=B", "n2 CDS c[]=B"]);
@@ -192,15 +192,15 @@ fn t45_an_envelope_that_breaks_a_rule_is_rejected_and_the_last_good_copy_stays()
         world.get("CDS v1 n1: c[]=A d[]=1");
         assert_eq!(leaf.sent(), "n1 CDS c[]=A d[]=1");
         leaf.ack("CDS", "1");
-        world.told();
+        world.requested();
         // Twice the same name.
         world.get("CDS v2 n2: c[]=B d[]=2 e[]=3 e[]=4");
-        assert!(world.told().starts_with('!'), "{protocol:?}");
+        assert!(world.requested().starts_with('!'), "{protocol:?}");
         assert_eq!(leaf.sent(), "n2 CDS c[]=B d[]=2 e[]=3");
         leaf.ack("CDS", "2");
         // Neither a resource, nor a heartbeat of a cached one.
         world.get("CDS v3 n3: c[] d[]=5 e[]=3");
-        assert!(world.told().starts_with('!'));
+        assert!(world.requested().starts_with('!'));
         assert_eq!(leaf.sent(), "n3 CDS d[]=5", "others go on");
         assert_eq!(world.leaf("CDS", "c?").sent(), "n1 CDS c[]=B");
     }
@@ -218,7 +218,7 @@ fn t47_what_a_name_says_of_parameters_chooses_no_variant() {
         let type_url = type_url("X").as_str().into();
         leaf.send(crate::server::DeltaRequest { type_url, subscribe, ..Default::default() });
         world.run();
-        assert!(world.told().contains(&format!("{name}{{env=b}}")), "{protocol:?}: each in its place");
+        assert!(world.requested().contains(&format!("{name}{{env=b}}")), "{protocol:?}: each in its place");
         world.get(&format!("X v1 n1: {name}[env=a]=A {name}[env=b]=B"));
         assert_eq!(leaf.sent(), format!("n1 X {name}[env=b]=B"));
     }
@@ -239,7 +239,7 @@ fn v25_who_turns_to_locators_keeps_what_its_names_got() {
     leaf.ack("X", "2");
     world.commit("X r[env=a]=B");
     assert_eq!(leaf.sent(), "n3 X r[env=a]=B");
-    assert_eq!(world.told(), "+r{env=a,pod=1} +s{env=a,pod=1} +s{env=b}");
+    assert_eq!(world.requested(), "+r{env=a,pod=1} +s{env=a,pod=1} +s{env=b}");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn d9_what_is_given_up_and_asked_for_in_one_batch_is_sent_again() {
         world.run();
         assert_eq!(leaf.sent(), "n1 X r[env=a]=A");
         leaf.ack("X", "1");
-        world.told();
+        world.requested();
         leaf.ask("X", "-r?env=a");
         leaf.ask("X", "r?env=a");
         assert_eq!(leaf.sent(), "n2 X r[env=a]=A");
@@ -259,7 +259,7 @@ fn d9_what_is_given_up_and_asked_for_in_one_batch_is_sent_again() {
         leaf.ask("X", "-r?env=a r?env=a&pod=2");
         assert_eq!(leaf.sent(), "n3 X r[env=a]=A");
         world.run();
-        assert_eq!(world.told(), "", "{protocol:?}: it is at hand");
+        assert_eq!(world.requested(), "", "{protocol:?}: it is in the cache");
         leaf.ack("X", "3");
         world.commit("X r[env=a]=B");
         assert_eq!(leaf.sent(), "n4 X r[env=a]=B");

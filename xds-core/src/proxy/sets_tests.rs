@@ -77,10 +77,10 @@ fn s37_an_error_of_the_upstream_reaches_whom_it_is_about_with_its_code() {
             let mut leaf = world.leaf("X", "r? s?");
             world.run();
             world.get(&format!("X v1 n1: s[]=S r!{code}"));
-            let told = leaf.sent();
+            let sent = leaf.sent();
             match code {
-                5 => assert_eq!(told, "n1 X s[]=S -r", "{protocol:?}"),
-                _ => assert_eq!(told, format!("n1 X s[]=S !\"r\"({code})"), "{protocol:?}"),
+                5 => assert_eq!(sent, "n1 X s[]=S -r", "{protocol:?}"),
+                _ => assert_eq!(sent, format!("n1 X s[]=S !\"r\"({code})"), "{protocol:?}"),
             }
             leaf.ack("X", "1");
             world.pass(Duration::from_secs(20));

@@ -56,10 +56,10 @@ fn a_type_that_ends_the_stream_among_others_passes_through_on_its_own() {
         world.commit("CDS c=2; X x=2; Y y[env=a]=2");
         assert_eq!(sent(&mut leaves), ["n2 CDS c=2", "n2 X x=2", "n2 Y y[env=a]=2"]);
         // The main stream is left alone from now on.
-        world.told();
+        world.requested();
         settle(&mut world);
         settle(&mut world);
-        assert_eq!(world.told(), "", "{protocol:?}");
+        assert_eq!(world.requested(), "", "{protocol:?}");
         // A newer server: the type comes back to the main stream, and no client is sent a resource
         // twice.
         world.refused.clear();

@@ -21,10 +21,10 @@ fn who_asks_again_in_the_batch_in_which_a_question_ends_hears_what_becomes_of_it
         world.run();
         drop(one);
         world.run();
-        world.told();
+        world.requested();
         let mut other = world.leaf("CDS", "r");
         world.pass(Duration::from_secs(60));
-        assert_eq!((other.sent(), world.told()), ("n1 CDS r=A".into(), String::new()), "{protocol:?}");
+        assert_eq!((other.sent(), world.requested()), ("n1 CDS r=A".into(), String::new()), "{protocol:?}");
         other.ack("CDS", "1");
         world.commit("CDS -r");
         world.pass(Duration::from_secs(20));
@@ -175,9 +175,9 @@ fn a_question_that_somebody_joined_before_its_answer_lingers_anew() {
     world.pass(Duration::from_millis(15));
     drop(other);
     world.run();
-    assert_eq!(world.told(), "+r{pod=1} +s{}");
+    assert_eq!(world.requested(), "+r{pod=1} +s{}");
     world.pass(Duration::from_millis(44));
-    assert_eq!(world.told(), "-r{pod=1}");
+    assert_eq!(world.requested(), "-r{pod=1}");
 }
 
 #[test]
@@ -202,11 +202,11 @@ fn who_joins_on_a_stream_that_stands_waits_50_ms_and_then_asks() {
     let mut world = World::delta("X r[env=a]=A");
     let _keeps_the_stream = world.leaf("X", "s");
     world.run();
-    world.told();
+    world.requested();
     world.is_slow = true;
     let _leaves: Vec<_> = (0..2).map(|pod| world.leaf("X", &format!("r?env=a&pod={pod}"))).collect();
     world.run();
-    assert_eq!(world.told(), "+r{env=a,pod=0}");
+    assert_eq!(world.requested(), "+r{env=a,pod=0}");
     world.pass(Duration::from_millis(50));
-    assert_eq!(world.told(), "+r{env=a,pod=1}");
+    assert_eq!(world.requested(), "+r{env=a,pod=1}");
 }

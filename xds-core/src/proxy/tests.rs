@@ -13,14 +13,14 @@ fn t43_who_asks_for_what_is_at_hand_is_answered_without_a_word_upstream() {
     let mut one = world.leaf("X", "r?env=prod&pod=1");
     world.run();
     assert_eq!(one.sent(), "n1 X r[env=prod]=A");
-    assert_eq!(world.told(), "+r{env=prod,pod=1}", "T44: as it was asked for");
+    assert_eq!(world.requested(), "+r{env=prod,pod=1}", "T44: as the client subscribed");
     let mut other = world.leaf("X", "r?env=prod&pod=2");
     assert_eq!(other.sent(), "n1 X r[env=prod]=A", "at once");
     world.run();
-    assert_eq!(world.told(), "");
+    assert_eq!(world.requested(), "");
     let mut third = world.leaf("X", "r?env=test&pod=3");
     world.run();
-    assert_eq!((third.sent(), world.told()), ("n1 X r[env=test]=B".into(), "+r{env=test,pod=3}".into()));
+    assert_eq!((third.sent(), world.requested()), ("n1 X r[env=test]=B".into(), "+r{env=test,pod=3}".into()));
     let counts = world.proxy.counts();
     assert_eq!((counts.hits, counts.misses), (1, 2));
 }
@@ -49,11 +49,11 @@ fn t35_an_absence_is_answered_for_its_own_locator_only() {
     let mut world = World::delta("X r[env=prod]=A");
     let mut one = world.leaf("X", "r?env=prod r?env=qa&pod=1");
     world.run();
-    assert_eq!(world.told(), "+r{env=prod} +r{env=qa,pod=1}");
+    assert_eq!(world.requested(), "+r{env=prod} +r{env=qa,pod=1}");
     assert_eq!(one.sent(), "n1 X r[env=prod]=A -r[env=qa]");
     let mut other = world.leaf("X", "r?env=qa&pod=2");
     world.run();
-    assert_eq!((other.sent(), world.told()), ("n1 X -r".into(), "+r{env=qa,pod=2}".into()));
+    assert_eq!((other.sent(), world.requested()), ("n1 X -r".into(), "+r{env=qa,pod=2}".into()));
     world.commit("X r[env=qa]=B");
     one.ack("X", "1");
     other.ack("X", "1");
@@ -69,11 +69,15 @@ fn misses_wait_for_the_first_answer_and_then_one_of_each_kind_is_asked_for() {
         .map(|pod| world.leaf("X", &format!("r?env={}&pod={pod}", ["a", "b", "c"][pod % 3])))
         .collect();
     world.run();
-    assert_eq!(world.told(), "+r{env=a,pod=0}");
+    assert_eq!(world.requested(), "+r{env=a,pod=0}");
     assert_eq!(world.proxy.counts().joined, 299);
     world.is_slow = false;
     world.run();
-    assert_eq!(world.told(), "+r{env=b,pod=1} +r{env=c,pod=2}", "one for each set of the keys that count");
+    assert_eq!(
+        world.requested(),
+        "+r{env=b,pod=1} +r{env=c,pod=2}",
+        "one for each set of the keys that count"
+    );
     for (pod, leaf) in leaves.iter_mut().enumerate() {
         let (env, content) = [("a", "A"), ("b", "B"), ("c", "C")][pod % 3];
         assert_eq!(leaf.sent(), format!("n1 X r[env={env}]={content}"));
@@ -87,19 +91,19 @@ fn while_a_first_answer_is_slow_each_round_asks_twice_as_many_and_waits_twice_as
     world.is_slow = true;
     let mut leaves: Vec<_> = (0..9).map(|pod| world.leaf("X", &format!("r?env=a&pod={pod}"))).collect();
     world.run();
-    assert_eq!(world.told(), "+r{env=a,pod=0}");
+    assert_eq!(world.requested(), "+r{env=a,pod=0}");
     world.pass(Duration::from_millis(49));
-    assert_eq!(world.told(), "");
+    assert_eq!(world.requested(), "");
     world.pass(Duration::from_millis(1));
-    assert_eq!(world.told(), "+r{env=a,pod=1}");
+    assert_eq!(world.requested(), "+r{env=a,pod=1}");
     world.pass(Duration::from_millis(99));
-    assert_eq!(world.told(), "");
+    assert_eq!(world.requested(), "");
     world.pass(Duration::from_millis(1));
-    assert_eq!(world.told(), "+r{env=a,pod=2} +r{env=a,pod=3}");
+    assert_eq!(world.requested(), "+r{env=a,pod=2} +r{env=a,pod=3}");
     world.is_slow = false;
     world.run();
     let given_up = "-r{env=a,pod=1} -r{env=a,pod=2} -r{env=a,pod=3}";
-    assert_eq!(world.told(), given_up, "T43b: one that stays covers it");
+    assert_eq!(world.requested(), given_up, "T43b: one that stays covers it");
     leaves.iter_mut().for_each(|leaf| assert_eq!(leaf.sent(), "n1 X r[env=a]=A"));
     world.commit("X r[env=a]=B");
     for leaf in &mut leaves {
@@ -116,7 +120,7 @@ fn t43_who_loses_a_shared_variant_keeps_it_until_its_own_answer() {
     let mut leaves: Vec<_> =
         (0..4).map(|at| world.leaf("X", &format!("r?env=a&ver={}&pod={at}", at % 2))).collect();
     world.run();
-    world.told();
+    world.requested();
     for leaf in &mut leaves {
         assert_eq!(leaf.sent(), "n1 X r[env=a]=A");
         leaf.ack("X", "1");
@@ -125,7 +129,7 @@ fn t43_who_loses_a_shared_variant_keeps_it_until_its_own_answer() {
     world.commit("X -r[env=a] r[env=a,ver=0]=B r[env=a,ver=1]=C");
     world.is_slow = false;
     world.run();
-    assert_eq!(world.told(), "+r{env=a,pod=1,ver=1}", "one of those that it is not for");
+    assert_eq!(world.requested(), "+r{env=a,pod=1,ver=1}", "one of those that it is not for");
     for (at, leaf) in leaves.iter_mut().enumerate() {
         let (ver, content) = [(0, "B"), (1, "C")][at % 2];
         assert_eq!(leaf.sent(), format!("n2 X r[env=a,ver={ver}]={content} -r[env=a]"));
@@ -149,7 +153,7 @@ fn c9b_a_removed_variant_is_for_nobody_new_and_no_removal_for_who_was_not_asked_
     world.is_slow = false;
     world.run();
     assert_eq!((one.sent(), other.sent()), ("n2 X -r[env=a]".into(), "n2 X -r[env=a]".into()));
-    assert_eq!(world.told(), "+r{env=a,pod=1} +r{env=a,pod=2}");
+    assert_eq!(world.requested(), "+r{env=a,pod=1} +r{env=a,pod=2}");
     let mut late = world.leaf("X", "r?env=a&pod=3");
     assert_eq!(late.sent(), "");
     world.run();
@@ -167,23 +171,23 @@ fn t43b_what_others_share_stays_when_who_asked_for_it_leaves_and_goes_30_s_after
     drop(one);
     world.run();
     world.pass(Duration::from_secs(60));
-    assert_eq!(world.told(), "+r{env=a,pod=1} +s{}");
+    assert_eq!(world.requested(), "+r{env=a,pod=1} +s{}");
     world.commit("X r[env=a]=B");
     assert_eq!(other.sent(), "n1 X r[env=a]=B");
     drop(other);
     world.run();
     world.pass(Duration::from_secs(26));
-    assert_eq!(world.told(), "");
+    assert_eq!(world.requested(), "");
     // Who comes back in time finds it.
     let mut back = world.leaf("X", "r?env=a&pod=3");
     assert_eq!(back.sent(), "n1 X r[env=a]=B");
     world.run();
     world.pass(Duration::from_secs(60));
-    assert_eq!(world.told(), "");
+    assert_eq!(world.requested(), "");
     drop(back);
     world.run();
     world.pass(Duration::from_secs(34));
-    assert_eq!(world.told(), "-r{env=a,pod=1}");
+    assert_eq!(world.requested(), "-r{env=a,pod=1}");
     assert_eq!(world.proxy.load(), ProxyLoad { downstream: 1, upstream: 1 });
     assert!(world.proxy.cache().snapshot().get(&"type.googleapis.com/X".into(), &"r".into()).is_none());
 }
@@ -195,10 +199,10 @@ fn what_nobody_asks_for_is_kept_up_to_a_sum_of_bytes() {
     let (one, other) = (world.leaf("X", "a"), world.leaf("X", "b"));
     let _keeps_the_stream = world.leaf("X", "s");
     world.run();
-    assert_eq!(world.told(), "+a{} +b{} +s{}");
+    assert_eq!(world.requested(), "+a{} +b{} +s{}");
     drop((one, other));
     world.run();
-    assert_eq!(world.told(), "-a{} -b{}");
+    assert_eq!(world.requested(), "-a{} -b{}");
     let config =
         ProxyConfig { linger_bytes: 20, linger: Duration::from_secs(1000), ..ProxyConfig::default() };
     let mut world = World::new(Protocol::Delta, "X a=12345678 b=12345678", config);
@@ -206,7 +210,10 @@ fn what_nobody_asks_for_is_kept_up_to_a_sum_of_bytes() {
     world.run();
     drop(one);
     world.run();
-    assert_eq!((other.sent(), world.told()), ("n1 X b[]=12345678".replace("[]", ""), "+a{} +b{}".into()));
+    assert_eq!(
+        (other.sent(), world.requested()),
+        ("n1 X b[]=12345678".replace("[]", ""), "+a{} +b{}".into())
+    );
 }
 
 #[test]
@@ -245,7 +252,7 @@ fn with_declared_keys_a_wildcard_is_asked_for_once_for_all_that_agree_on_them() 
     let mut world = World::new(Protocol::Delta, "CDS c[env=a]=1", config);
     let mut leaves: Vec<_> = (0..3).map(|pod| world.leaf("CDS", &format!("*?env=a&pod={pod}"))).collect();
     world.run();
-    assert_eq!(world.told(), "+*{env=a}");
+    assert_eq!(world.requested(), "+*{env=a}");
     leaves.iter_mut().for_each(|leaf| assert_eq!(leaf.sent(), "n1 CDS c[env=a]=1"));
 }
 
@@ -255,7 +262,7 @@ fn with_sharing_off_each_locator_is_asked_for() {
     let mut world = World::new(Protocol::Delta, "X r[env=a]=A", config);
     let mut leaves: Vec<_> = (0..3).map(|pod| world.leaf("X", &format!("r?env=a&pod={pod}"))).collect();
     world.run();
-    assert_eq!(world.told(), "+r{env=a,pod=0} +r{env=a,pod=1} +r{env=a,pod=2}");
+    assert_eq!(world.requested(), "+r{env=a,pod=0} +r{env=a,pod=1} +r{env=a,pod=2}");
     leaves.iter_mut().for_each(|leaf| assert_eq!(leaf.sent(), "n1 X r[env=a]=A"));
 }
 
@@ -265,14 +272,14 @@ fn an_audit_asks_for_one_hit_in_so_many_and_gives_it_up_when_the_upstream_agrees
     let mut world = World::new(Protocol::Delta, "X r[env=a]=A", config);
     let mut leaves = vec![world.leaf("X", "r?env=a&pod=0")];
     world.run();
-    assert_eq!(world.told(), "+r{env=a,pod=0}");
+    assert_eq!(world.requested(), "+r{env=a,pod=0}");
     for pod in 1..=4 {
         leaves.push(world.leaf("X", &format!("r?env=a&pod={pod}")));
         world.run();
     }
-    assert_eq!(world.told(), "+r{env=a,pod=2} +r{env=a,pod=4}");
+    assert_eq!(world.requested(), "+r{env=a,pod=2} +r{env=a,pod=4}");
     world.pass(Duration::from_secs(5));
-    assert_eq!(world.told(), "-r{env=a,pod=2} -r{env=a,pod=4}");
+    assert_eq!(world.requested(), "-r{env=a,pod=2} -r{env=a,pod=4}");
     let counts = world.proxy.counts();
     assert_eq!((counts.audited, counts.disagreed), (2, 0));
 }
@@ -287,12 +294,12 @@ fn t43b_an_audited_question_that_somebody_relies_on_ends_after_the_last_who_does
     world.run();
     let one = world.leaf("CDS", "c?env=a&pod=1");
     world.run();
-    assert_eq!(world.told(), "+*{env=a} +c{env=a,pod=1}");
+    assert_eq!(world.requested(), "+*{env=a} +c{env=a,pod=1}");
     world.pass(Duration::from_secs(5));
     drop(one);
     world.run();
     world.pass(Duration::from_secs(34));
-    assert_eq!((world.told(), world.proxy.load().upstream), ("-c{env=a,pod=1}".into(), 1));
+    assert_eq!((world.requested(), world.proxy.load().upstream), ("-c{env=a,pod=1}".into(), 1));
 }
 
 /// A server without TP2 that selects by the node of its client: our own, with subscriptions by

@@ -123,8 +123,8 @@ fn a_new_resource_that_is_rejected_is_not_absent_for_the_others() {
     let (at, _) = canary(&mut leaves);
     answer(&mut leaves[at], "1", false);
     world.conclude();
-    let told = leaves[1 - at].sent();
-    assert!(!told.contains("-r") && !told.contains("=A"), "{told}");
+    let sent = leaves[1 - at].sent();
+    assert!(!sent.contains("-r") && !sent.contains("=A"), "{sent}");
     // The proxy subscribed for the other client, and the upstream sent the same content.
     let by_name = format!("\"r\" [env=a]: client \"pod-{at}\" of the proxy rejected it: bad");
     assert!(!world.rejected.is_empty() && world.rejected.iter().all(|text| *text == by_name));

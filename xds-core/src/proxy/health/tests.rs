@@ -100,7 +100,7 @@ fn without_a_requested_type_there_is_no_init_and_nothing_to_ask() {
 }
 
 #[test]
-#[should_panic(expected = "was asked though it may not be")]
+#[should_panic(expected = "which it may not")]
 fn asking_for_what_is_not_requested_breaks_an_invariant() {
     let mut f = Fixture::of("a");
     f.open();

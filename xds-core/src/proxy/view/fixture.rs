@@ -120,20 +120,20 @@ fn content(type_url: &TypeUrl, variant: &Variant) -> String {
 
 /// All events of a watch so far: `1: a !b` is an Init, `?a` a reclassification, `{+a x=1 -a
 /// y[env=p]}` changes, then the end if it ended.
-pub(super) fn told(watch: &mut ViewWatch) -> String {
-    let mut told = Vec::new();
+pub(super) fn reported(watch: &mut ViewWatch) -> String {
+    let mut reported = Vec::new();
     loop {
         match watch.poll_event(&Context::from_waker(Waker::noop())) {
-            Poll::Ready(Some(Ok(event))) => told.push(shown(&event)),
-            Poll::Ready(Some(Err(error))) => told.push(format!("failed: {error}")),
+            Poll::Ready(Some(Ok(event))) => reported.push(shown(&event)),
+            Poll::Ready(Some(Err(error))) => reported.push(format!("failed: {error}")),
             Poll::Ready(None) => {
-                told.push("end".into());
+                reported.push("end".into());
                 break;
             }
             Poll::Pending => break,
         }
     }
-    told.join(", ")
+    reported.join(", ")
 }
 
 fn shown(event: &ViewEvent) -> String {

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use super::fixture::{Viewed, Wakes, request, status_of, told};
+use super::fixture::{Viewed, Wakes, reported, request, status_of};
 use super::*;
 use crate::cache::TypeSnapshot;
 use crate::proxy::health::fixture::url;
@@ -69,7 +69,7 @@ fn without_the_flag_the_first_original_status_comes_back_unchanged() {
 fn with_the_flag_a_watch_goes_on_without_what_is_rejected() {
     let f = partial();
     let mut watch = f.try_watch("c a b", true).unwrap();
-    assert_eq!(told(&mut watch), "1: a !b !c, {+a x=1}");
+    assert_eq!(reported(&mut watch), "1: a !b !c, {+a x=1}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn what_was_rejected_before_is_told_with_our_own_rejections_so_that_layers_pass_
     let next = Viewed::healthy("a", "");
     let previously_rejected = init.rejected.into_iter().collect();
     let mut watch = next.view.watch(ViewRequest { previously_rejected, ..request("a", true) }).unwrap();
-    assert_eq!(told(&mut watch), "1: a !b !d");
+    assert_eq!(reported(&mut watch), "1: a !b !d");
 }
 
 fn first(watch: &mut ViewWatch) -> Option<Result<ViewEvent, ViewError>> {
@@ -109,13 +109,13 @@ fn a_watch_made_before_the_first_init_is_provisional_and_checked_at_init() {
     f.commit("a x=1; b x=1");
     f.upstream.health.on_rejected(&url("b"), status_of("b"));
     for watch in [&mut strict, &mut lenient, &mut only_a, &mut only_b] {
-        assert_eq!(told(watch), "");
+        assert_eq!(reported(watch), "");
     }
     f.respond("a");
-    assert_eq!(told(&mut strict), "failed: UNIMPLEMENTED: what is b?, end");
-    assert_eq!(told(&mut lenient), "1: a !b, {+a x=1}");
-    assert_eq!(told(&mut only_a), "1: a, {+a x=1}");
-    assert_eq!(told(&mut only_b), "failed: UNIMPLEMENTED: what is b?, end");
+    assert_eq!(reported(&mut strict), "failed: UNIMPLEMENTED: what is b?, end");
+    assert_eq!(reported(&mut lenient), "1: a !b, {+a x=1}");
+    assert_eq!(reported(&mut only_a), "1: a, {+a x=1}");
+    assert_eq!(reported(&mut only_b), "failed: UNIMPLEMENTED: what is b?, end");
 }
 
 #[test]
@@ -123,14 +123,14 @@ fn a_watch_made_while_the_next_generation_is_built_is_provisional_too() {
     let mut f = Viewed::healthy("a b", "a x=1");
     f.lose();
     let mut before = f.watch("a b");
-    assert_eq!(told(&mut before), "1: a b, {+a x=1}", "until there is a stream nothing is built");
+    assert_eq!(reported(&mut before), "1: a b, {+a x=1}", "until there is a stream nothing is built");
     f.open();
     let mut during = f.watch("a b");
-    assert_eq!(told(&mut during), "", "nothing of a generation that is about to end");
+    assert_eq!(reported(&mut during), "", "nothing of a generation that is about to end");
     f.reject("b");
     f.respond("a");
-    assert_eq!(told(&mut during), "failed: UNIMPLEMENTED: in the words of the server, end");
-    assert_eq!(told(&mut before), "failed: UNIMPLEMENTED: in the words of the server, end");
+    assert_eq!(reported(&mut during), "failed: UNIMPLEMENTED: in the words of the server, end");
+    assert_eq!(reported(&mut before), "failed: UNIMPLEMENTED: in the words of the server, end");
 }
 
 #[test]
@@ -140,81 +140,81 @@ fn a_watch_made_while_a_type_is_rejected_is_provisional_if_the_next_generation_m
     f.open();
     let mut watch = f.watch("b");
     f.respond("a b c");
-    assert_eq!(told(&mut watch), "2: b");
+    assert_eq!(reported(&mut watch), "2: b");
 }
 
 #[test]
 fn init_comes_first_then_changes_of_the_watched_types_in_order() {
     let f = Viewed::healthy("a b c", "c z=1; b y[env=q]=2 y[env=p]=1 x=3; a x=1");
     let mut watch = f.watch("c b");
-    assert_eq!(told(&mut watch), "1: b c, {+b x=3 +b y[env=p]=1 +b y[env=q]=2 +c z=1}");
+    assert_eq!(reported(&mut watch), "1: b c, {+b x=3 +b y[env=p]=1 +b y[env=q]=2 +c z=1}");
     f.commit("b x=4 -y[env=p]; a x=2");
-    assert_eq!(told(&mut watch), "{+b x=4 -b y[env=p]}");
+    assert_eq!(reported(&mut watch), "{+b x=4 -b y[env=p]}");
     f.commit("a x=3");
-    assert_eq!(told(&mut watch), "");
+    assert_eq!(reported(&mut watch), "");
 }
 
 #[test]
 fn a_slow_watch_is_told_the_newest_state_and_not_what_was_in_between() {
     let f = Viewed::healthy("a", "a x=1 y=1 z=1");
     let mut watch = f.watch("a");
-    told(&mut watch);
+    reported(&mut watch);
     for content in 2..=9 {
         f.commit(&format!("a x={content} w=1 -y"));
     }
     f.commit("a -w z=2");
     f.commit("a z=1");
-    assert_eq!(told(&mut watch), "{+a x=9 -a y}");
+    assert_eq!(reported(&mut watch), "{+a x=9 -a y}");
 }
 
 #[test]
 fn a_new_generation_is_told_by_its_init_then_by_what_differs() {
     let mut f = Viewed::healthy("a b", "a x=1 y=1; b x=1");
     let mut watch = f.watch("a b");
-    told(&mut watch);
+    reported(&mut watch);
     f.lose();
     f.open();
     // Seeded by equal versions: what came again as it was is no change.
     f.commit("a -x; b -x");
     f.commit("a x=1 -y z=1; b x=2");
     f.respond("a");
-    assert_eq!(told(&mut watch), "", "it is not ready yet");
+    assert_eq!(reported(&mut watch), "", "it is not ready yet");
     f.respond("b");
-    assert_eq!(told(&mut watch), "2: a b, {-a y +a z=1 +b x=2}");
+    assert_eq!(reported(&mut watch), "2: a b, {-a y +a z=1 +b x=2}");
 }
 
 #[test]
 fn a_watch_that_slept_through_a_generation_is_told_of_the_newest() {
     let mut f = Viewed::healthy("a", "a x=1");
     let mut watch = f.watch("a");
-    told(&mut watch);
+    reported(&mut watch);
     for content in 2..4 {
         f.lose();
         f.open();
         f.commit(&format!("a x={content}"));
         f.respond("a");
     }
-    assert_eq!(told(&mut watch), "3: a, {+a x=3}");
+    assert_eq!(reported(&mut watch), "3: a, {+a x=3}");
 }
 
 #[test]
 fn what_was_told_of_a_type_is_void_when_it_is_rejected_and_told_anew_when_it_comes_back() {
     let mut f = Viewed::healthy("a b", "a x=1; b x=1");
     let mut watch = f.try_watch("a b", true).unwrap();
-    assert_eq!(told(&mut watch), "1: a b, {+a x=1 +b x=1}");
+    assert_eq!(reported(&mut watch), "1: a b, {+a x=1 +b x=1}");
     f.reject("b");
-    assert_eq!(told(&mut watch), "!b");
+    assert_eq!(reported(&mut watch), "!b");
     f.commit("b y=1");
-    assert_eq!(told(&mut watch), "", "nothing of it is readable");
+    assert_eq!(reported(&mut watch), "", "nothing of it is readable");
     f.respond("b");
-    assert_eq!(told(&mut watch), "b, {+b x=1 +b y=1}");
+    assert_eq!(reported(&mut watch), "b, {+b x=1 +b y=1}");
     f.lose();
     f.open();
     f.reject("b");
     f.respond("a");
-    assert_eq!(told(&mut watch), "2: a !b");
+    assert_eq!(reported(&mut watch), "2: a !b");
     f.respond("b");
-    assert_eq!(told(&mut watch), "b, {+b x=1 +b y=1}");
+    assert_eq!(reported(&mut watch), "b, {+b x=1 +b y=1}");
 }
 
 #[test]
@@ -225,11 +225,11 @@ fn a_pending_type_is_reclassified_by_an_event() {
     f.commit("a x=1");
     f.respond("a");
     f.pass();
-    assert_eq!(told(&mut watch), "1: a ?b ?c, {+a x=1}");
+    assert_eq!(reported(&mut watch), "1: a ?b ?c, {+a x=1}");
     f.commit("b x=1");
     f.respond("b");
     f.reject("c");
-    assert_eq!(told(&mut watch), "b, !c, {+b x=1}");
+    assert_eq!(reported(&mut watch), "b, !c, {+b x=1}");
 }
 
 #[test]
@@ -239,35 +239,35 @@ fn a_pending_type_that_is_rejected_ends_a_watch_that_did_not_opt_in() {
     f.open();
     f.respond("a");
     f.pass();
-    assert_eq!([told(&mut strict), told(&mut other)], ["1: a ?b", "1: a"]);
+    assert_eq!([reported(&mut strict), reported(&mut other)], ["1: a ?b", "1: a"]);
     f.reject("b");
-    assert_eq!(told(&mut strict), "failed: UNIMPLEMENTED: in the words of the server, end");
-    assert_eq!(told(&mut other), "");
+    assert_eq!(reported(&mut strict), "failed: UNIMPLEMENTED: in the words of the server, end");
+    assert_eq!(reported(&mut other), "");
 }
 
 #[test]
 fn of_a_silent_type_what_was_told_stays() {
     let mut f = Viewed::healthy("a b", "a x=1; b x=1");
     let mut watch = f.watch("a b");
-    told(&mut watch);
+    reported(&mut watch);
     f.lose();
     f.open();
     f.commit("a x=2");
     f.respond("a");
     f.pass();
-    assert_eq!(told(&mut watch), "2: a ?b, {+a x=2}");
+    assert_eq!(reported(&mut watch), "2: a ?b, {+a x=2}");
     f.respond("b");
-    assert_eq!(told(&mut watch), "b");
+    assert_eq!(reported(&mut watch), "b");
 }
 
 #[test]
 fn a_type_that_nobody_asked_for_is_pending() {
     let mut f = Viewed::healthy("a", "b x=1");
     let mut watch = f.watch("a b");
-    assert_eq!(told(&mut watch), "1: a ?b");
+    assert_eq!(reported(&mut watch), "1: a ?b");
     f.upstream.request("b");
     f.respond("b");
-    assert_eq!(told(&mut watch), "b, {+b x=1}");
+    assert_eq!(reported(&mut watch), "b, {+b x=1}");
 }
 
 #[test]
@@ -296,14 +296,14 @@ fn a_watch_ends_with_its_view_after_the_last_event() {
     let f = Viewed::healthy("a", "a x=1");
     let mut watch = f.watch("a");
     let wakes = Arc::new(Wakes::default());
-    assert_eq!(told(&mut watch), "1: a, {+a x=1}");
+    assert_eq!(reported(&mut watch), "1: a, {+a x=1}");
     f.commit("a x=2");
     let waker = Waker::from(Arc::clone(&wakes));
     while watch.poll_event(&Context::from_waker(&waker)).is_ready() {}
     f.commit("a x=3");
     wakes.taken();
     drop(f);
-    assert_eq!(told(&mut watch), "{+a x=3}, end");
+    assert_eq!(reported(&mut watch), "{+a x=3}, end");
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn a_dropped_watch_is_forgotten() {
 fn a_failed_watch_holds_nothing() {
     let mut f = Viewed::healthy("a b", "a x=1");
     let mut watch = f.watch("a b");
-    assert_eq!(told(&mut watch), "1: a b, {+a x=1}");
+    assert_eq!(reported(&mut watch), "1: a b, {+a x=1}");
     let variant = {
         let snapshot = f.cache.snapshot();
         Arc::downgrade(snapshot.get(&url("a"), &"x".into()).unwrap().iter().next().unwrap())
@@ -331,7 +331,7 @@ fn a_failed_watch_holds_nothing() {
     f.reject("b");
     f.commit("a x=2");
     assert!(variant.upgrade().is_some());
-    told(&mut watch);
+    reported(&mut watch);
     assert!(variant.upgrade().is_none());
 }
 
@@ -407,9 +407,9 @@ fn whatever_happens_what_a_watch_was_told_is_what_is_read() {
                 let read = resources.map(|(name, variants)| {
                     (name.clone(), variants.iter().next().expect("there is one").version())
                 });
-                let told = known.iter().filter(|((of, _), _)| of == type_url);
-                let told = told.map(|((_, name), version)| (name.clone(), *version));
-                assert_eq!(read.collect::<BTreeMap<_, _>>(), told.collect());
+                let reported = known.iter().filter(|((of, _), _)| of == type_url);
+                let reported = reported.map(|((_, name), version)| (name.clone(), *version));
+                assert_eq!(read.collect::<BTreeMap<_, _>>(), reported.collect());
             }
         }
     }
