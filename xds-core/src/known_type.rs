@@ -4,7 +4,8 @@ use xds_proto::type_url as url;
 
 /// How one type of resource is served (S21, S25, S26, S33).
 ///
-/// [`KnownType::UNKNOWN`] applies to a type outside the table. No code compares the names of types.
+/// [`KnownType::UNKNOWN`] applies to a type outside the table. Code that serves resources uses this
+/// table and does not compare the names of types.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownType {
     /// The type URL; empty in [`KnownType::UNKNOWN`].
@@ -53,9 +54,15 @@ impl KnownType {
     pub fn of(type_url: &str) -> &'static Self {
         KNOWN_TYPES.iter().find(|row| row.type_url == type_url).unwrap_or(&Self::UNKNOWN)
     }
+
+    /// The row with this rank, which must exist.
+    pub(crate) fn of_rank(rank: u8) -> &'static Self {
+        &KNOWN_TYPES[usize::from(rank)]
+    }
 }
 
-/// The rows, in the order of S33. SDS comes before LDS because a listener may need a secret.
+/// The rows, each at the index of its rank, in the order of S33. SDS comes before LDS because a
+/// listener may need a secret.
 static KNOWN_TYPES: [KnownType; 10] = [
     KnownType {
         type_url: url::CLUSTER,

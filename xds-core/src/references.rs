@@ -194,7 +194,7 @@ impl Target {
 
     /// The URL of the type.
     pub(crate) fn type_url(self) -> &'static str {
-        TYPE_URLS[self as usize]
+        KnownType::of_rank(self as u8).type_url
     }
 }
 
@@ -279,7 +279,7 @@ struct EdsClusterConfig {
 /// `EDS` in `envoy.config.cluster.v3.Cluster.DiscoveryType`.
 const DISCOVERY_TYPE_EDS: i32 = 3;
 
-/// By rank.
+/// All types, each at the index of its rank.
 const ALL: [Target; 10] = [
     Target::Cluster,
     Target::Assignment,
@@ -291,20 +291,6 @@ const ALL: [Target; 10] = [
     Target::VirtualHost,
     Target::Runtime,
     Target::Extension,
-];
-
-/// By rank.
-const TYPE_URLS: [&str; 10] = [
-    type_url::CLUSTER,
-    type_url::CLUSTER_LOAD_ASSIGNMENT,
-    type_url::LB_ENDPOINT,
-    type_url::SECRET,
-    type_url::LISTENER,
-    type_url::ROUTE_CONFIGURATION,
-    type_url::SCOPED_ROUTE_CONFIGURATION,
-    type_url::VIRTUAL_HOST,
-    type_url::RUNTIME,
-    type_url::TYPED_EXTENSION_CONFIG,
 ];
 
 #[cfg(test)]

@@ -49,6 +49,14 @@ fn of_filter(message_name: &str, config: impl AsRef<[u8]>) -> String {
 const HCM: &str = "http_connection_manager.v3.HttpConnectionManager";
 
 #[test]
+fn each_type_has_the_number_of_its_rank() {
+    for (rank, target) in (0..).zip(ALL) {
+        assert_eq!(KnownType::of_rank(rank).rank, rank);
+        assert_eq!(Target::of(target.type_url()), Some(target));
+    }
+}
+
+#[test]
 fn ranks_and_urls_of_targets_are_those_of_the_known_types() {
     for target in ALL {
         assert_eq!(KnownType::of(target.type_url()).rank, target as u8);
@@ -216,7 +224,7 @@ fn s33_removals_wait_for_all_types_that_can_name_what_is_gone() {
 
 quickcheck! {
     fn no_bytes_make_the_reader_panic(bytes: Vec<u8>, target: usize) -> bool {
-        let type_url = TYPE_URLS[target % TYPE_URLS.len()];
+        let type_url = ALL[target % ALL.len()].type_url();
         _ = read(type_url, &bytes);
         true
     }
