@@ -9,32 +9,9 @@
 //! Formulas with equal meaning, such as `a` and `a || a,b`, may still have different canonical
 //! forms. That makes the conversion linear (T22).
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use prost::encoding::encode_varint;
 
 use super::Formula;
-
-impl Formula {
-    /// Every key that occurs in it, even if it makes no difference (T12).
-    #[must_use]
-    pub fn keys(&self) -> BTreeSet<&Arc<str>> {
-        let mut keys = BTreeSet::new();
-        self.collect_keys(&mut keys);
-        keys
-    }
-
-    fn collect_keys<'a>(&'a self, keys: &mut BTreeSet<&'a Arc<str>>) {
-        match self {
-            Self::Equals { key, .. } | Self::Exists { key } => {
-                keys.insert(key);
-            }
-            Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.collect_keys(keys)),
-            Self::Not(part) => part.collect_keys(keys),
-        }
-    }
-}
 
 /// The canonical form as an encoded `DynamicParameterConstraints`.
 pub(super) fn encode(formula: &Formula) -> Vec<u8> {
@@ -160,14 +137,14 @@ fn append_field(encoded: &mut Vec<u8>, number: u8, content: &[u8]) {
     encoded.extend_from_slice(content);
 }
 
-// Field numbers of DynamicParameterConstraints,
+// Field numbers of `DynamicParameterConstraints`.
 const CONSTRAINT: u8 = 1;
 const OR: u8 = 2;
 const AND: u8 = 3;
 const NOT: u8 = 4;
-// of its ConstraintList,
+// Field number of `ConstraintList`.
 const CONSTRAINTS: u8 = 1;
-// and of its SingleConstraint.
+// Field numbers of `SingleConstraint`.
 const KEY: u8 = 1;
 const VALUE: u8 = 2;
 const EXISTS: u8 = 3;

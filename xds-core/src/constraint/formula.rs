@@ -1,5 +1,6 @@
 //! The boolean tree of constraints, and how it matches parameters (T6-T8).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::parameters::Parameters;
@@ -37,6 +38,24 @@ impl Formula {
             Self::All(parts) => parts.iter().all(|part| part.matches(parameters)),
             Self::Any(parts) => parts.iter().any(|part| part.matches(parameters)),
             Self::Not(part) => !part.matches(parameters),
+        }
+    }
+
+    /// Every key that occurs in it, even if it makes no difference (T12).
+    #[must_use]
+    pub fn keys(&self) -> BTreeSet<&Arc<str>> {
+        let mut keys = BTreeSet::new();
+        self.collect_keys(&mut keys);
+        keys
+    }
+
+    fn collect_keys<'a>(&'a self, keys: &mut BTreeSet<&'a Arc<str>>) {
+        match self {
+            Self::Equals { key, .. } | Self::Exists { key } => {
+                keys.insert(key);
+            }
+            Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.collect_keys(keys)),
+            Self::Not(part) => part.collect_keys(keys),
         }
     }
 }
