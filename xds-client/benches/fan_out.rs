@@ -60,8 +60,7 @@ async fn measure(count: usize) -> Duration {
     tokio::spawn(async move {
         server.serve_with_incoming(ReceiverStream::new(connections), std::future::pending()).await.unwrap();
     });
-    // Nobody is there until everything is watched, so that what is counted is the subscriptions
-    // alone.
+    // No server runs until everything is watched, so that only the subscriptions count.
     let (open, opened) = tokio::sync::watch::channel(false);
     let connector: Connector = Arc::new(move |_| {
         let (sender, mut opened) = (sender.clone(), opened.clone());
@@ -120,7 +119,7 @@ fn name(number: usize) -> String {
     format!("outbound|8080||service-{number:06}.default.svc")
 }
 
-/// What is held more than at the start of the region.
+/// The allocated bytes beyond those at the start of the region.
 fn held(region: &Region<'_, System>) -> usize {
     let change = region.change();
     change.bytes_allocated.saturating_sub(change.bytes_deallocated)

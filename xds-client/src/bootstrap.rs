@@ -23,7 +23,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Where the proposals of gRPC leave a choice, or differ:
+//! Choices where the proposals of gRPC are silent or differ:
 //!
 //! - Unknown keys are ignored, and so are unknown `server_features`, `call_creds` and plugins of
 //!   `certificate_providers`. A known key with a value of the wrong type is an error with its path.

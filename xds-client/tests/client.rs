@@ -1,4 +1,4 @@
-//! The client against our server, over connections in memory.
+//! The client with the server of this project, over connections in memory.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io;
@@ -26,7 +26,7 @@ mod damaged_file;
 #[path = "client/prometheus.rs"]
 mod prometheus;
 
-/// A message of a type that nobody else knows.
+/// A message of a type that is not in the known types.
 #[derive(Clone, PartialEq, Message)]
 struct Thing {
     #[prost(string, tag = "1")]
@@ -42,7 +42,7 @@ impl prost::Name for Thing {
 
 const THING: &str = "type.googleapis.com/acme.Thing";
 
-/// A server that can be switched off and on, reached in memory.
+/// A server in memory that can be stopped and started again.
 struct Origin {
     cache: Arc<Cache>,
     connections: Arc<Mutex<Option<mpsc::Sender<io::Result<DuplexStream>>>>>,
@@ -68,7 +68,7 @@ impl Origin {
         self.serving = Some((stop, serving));
     }
 
-    /// Ends all connections and takes no more.
+    /// Closes all connections and refuses new ones.
     async fn off(&mut self) {
         *self.connections.lock().unwrap() = None;
         let (stop, serving) = self.serving.take().unwrap();
@@ -144,7 +144,7 @@ async fn a_watcher_gets_its_resource_and_each_change() {
         assert_eq!(a.borrow().unwrap().name().as_str(), "a");
         origin.put(&[("a", "", "2")]);
         assert_eq!(changed(&mut a).await, "2");
-        // Another watcher of the same sees it at once.
+        // Another watcher of the same resource gets it at once.
         let second = client.watch::<Thing>("a").unwrap();
         assert_eq!(second.borrow().unwrap().content, "2");
         drop((a, second));
@@ -214,7 +214,7 @@ async fn a_wildcard_watcher_sees_members_come_and_go() {
     }
 }
 
-/// What came after the first glob of a list stayed watched for ever.
+/// Names after the first glob of a list used to stay watched forever.
 #[tokio::test]
 async fn a_list_with_a_glob_in_it_leaves_nothing_watched() {
     let origin = Origin::start();
@@ -224,8 +224,8 @@ async fn a_list_with_a_glob_in_it_leaves_nothing_watched() {
     assert!(client.report().is_empty());
 }
 
-/// The stream to the next server stood already, for another authority, and nobody had it look for
-/// what was to be asked there.
+/// The stream to the next server was already open for another authority, and nothing woke it to
+/// send the new subscription.
 #[tokio::test(start_paused = true)]
 async fn c15_a_server_that_is_in_use_elsewhere_is_asked_when_another_fails() {
     for protocol in BOTH {
@@ -263,8 +263,7 @@ async fn c7_c10_an_outage_is_told_beside_the_copy_and_ends_with_the_server_back(
         let mut a = client.watch::<Thing>("a").unwrap();
         assert_eq!(changed(&mut a).await, "1");
         origin.off().await;
-        // C7: the end of a stream that was answered is no error; that it cannot be opened again is
-        // one.
+        // C7: the end of a stream after a response is no error; a failure to open it again is one.
         let Event::Ambient(Some(error)) = next(&mut a).await else { panic!("an outage") };
         assert_eq!(error.code, Code::UNAVAILABLE);
         assert_eq!(a.borrow().unwrap().content, "1");
@@ -277,7 +276,7 @@ async fn c7_c10_an_outage_is_told_beside_the_copy_and_ends_with_the_server_back(
     }
 }
 
-/// It was said at once, while the error stood.
+/// `Complete` used to be reported at once, during the error.
 #[tokio::test(start_paused = true)]
 async fn a_set_is_said_to_be_complete_again_when_the_error_of_the_whole_is_over() {
     for protocol in BOTH {
@@ -294,7 +293,7 @@ async fn a_set_is_said_to_be_complete_again_when_the_error_of_the_whole_is_over(
     }
 }
 
-/// The time of the next look cannot be so far away, and adding it up panicked.
+/// A deadline so far away cannot be represented; the addition used to panic.
 #[tokio::test]
 async fn c5_a_timeout_may_be_as_long_as_can_be_said() {
     let origin = Origin::start();
@@ -304,7 +303,7 @@ async fn c5_a_timeout_may_be_as_long_as_can_be_said() {
     assert_eq!(changed(&mut a).await, "1");
 }
 
-/// Requests of a stream that was left were waited for, and with them the connection.
+/// The client used to wait for requests of a closed stream, which kept its connection open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c13_the_connection_ends_with_the_last_watcher() {
     for protocol in BOTH.repeat(50) {
@@ -333,7 +332,8 @@ async fn c13_the_connection_ends_with_the_last_watcher() {
     }
 }
 
-/// A handshake or hook that never ends left watchers without a word, and the next server unasked.
+/// A handshake or hook that never ends used to leave watchers without an event, and the next server
+/// unused.
 #[tokio::test(start_paused = true)]
 async fn c7_a_connection_that_does_not_come_about_is_an_outage() {
     let origin = Origin::start();
@@ -387,7 +387,7 @@ async fn a_client_starts_from_its_file_while_the_server_is_away() {
     assert_eq!(changed(&mut a).await, "1");
     drop((a, client));
     origin.off().await;
-    // The file is free once the first client has written all.
+    // The file is unlocked when the first client has written everything.
     let client = loop {
         match start(&origin) {
             Ok(client) => break client,
@@ -399,7 +399,7 @@ async fn a_client_starts_from_its_file_while_the_server_is_away() {
     assert!(thing.is_stale() && thing.content == "1");
     assert!(matches!(next(&mut a).await, Event::Ambient(Some(_))));
     origin.on();
-    // Confirmed, though nothing in it changed.
+    // The server confirmed it, although it did not change.
     let confirmed = loop {
         if let Event::Changed(thing) = next(&mut a).await {
             break thing;
@@ -410,7 +410,7 @@ async fn a_client_starts_from_its_file_while_the_server_is_away() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What a recorder is told of connections, as lines.
+/// The calls of a recorder about connections, as lines.
 #[derive(Default)]
 struct Told(Mutex<Vec<String>>);
 
@@ -455,7 +455,7 @@ async fn t46_t40_by_choice_parameters_come_from_the_node_and_go_out_in_locators(
     let client = builder.parameters_from_metadata(ParameterMapping::default()).start().unwrap();
     let mut r = client.watch::<Thing>("r").unwrap();
     assert_eq!(changed(&mut r).await, "prod");
-    // T24: constraints come to those who send locators.
+    // T24: clients that send locators get constraints.
     assert_eq!(r.borrow().unwrap().constraints().to_string(), "env=prod");
     let mut other = client.with([("env", "test")]).watch::<Thing>("r").unwrap();
     assert_eq!(changed(&mut other).await, "other");

@@ -1,4 +1,4 @@
-//! TLS, mTLS and call credentials, with certificates made as the tests run.
+//! TLS, mTLS and call credentials, with certificates that the tests make.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ impl prost::Name for Thing {
     const PACKAGE: &'static str = "acme";
 }
 
-/// An authority that signs, with its files in a folder of its own.
+/// A certificate authority, with its files in a temporary folder.
 struct Ca {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -52,7 +52,7 @@ impl Ca {
         Self { issuer, folder }
     }
 
-    /// Signs a certificate; the files of it and its key.
+    /// Signs a certificate; returns the files of it and its key.
     fn sign(&self, name: &str) -> IdentityFiles {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -80,7 +80,7 @@ impl Drop for Ca {
     }
 }
 
-/// Serves one thing over TLS; asks for certificates of `clients` if there is one. Its port.
+/// Serves one resource over TLS, and requires certificates of `clients` if set. Returns the port.
 async fn serve(ca: &Ca, clients: Option<&Ca>) -> u16 {
     let files = ca.sign("localhost");
     let certificates = CertificateDer::pem_file_iter(&files.certificate_file).unwrap();
@@ -165,7 +165,7 @@ async fn a_server_that_wants_a_certificate_is_shown_one_also_one_that_came_later
     };
     let client = Client::start(bootstrap(port, &ca.file("ca", "pem"), Some(identity))).unwrap();
     let mut watcher = client.watch("a").unwrap();
-    // There is no certificate yet, so the server cannot be reached.
+    // There is no certificate yet, so the connection fails.
     assert!(matches!(event(&mut watcher).await, Event::Absent(_)));
     clients.sign("me");
     while !matches!(event(&mut watcher).await, Event::Changed(_)) {}

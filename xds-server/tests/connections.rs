@@ -1,4 +1,4 @@
-//! Connections are asked to leave: by age, and when the server stops.
+//! Connections get GOAWAY: by age, and when the server stops.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -29,7 +29,7 @@ async fn start(config: ServerConfig) -> (String, oneshot::Sender<()>, JoinHandle
     (uri, stop, tokio::spawn(server.serve(listener, async { _ = stopped.await })))
 }
 
-/// A stream that was answered.
+/// A stream with its first response.
 async fn stream(channel: &Channel) -> (mpsc::Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>) {
     let (requests, receiver) = mpsc::channel(1);
     let mut client = AggregatedDiscoveryServiceClient::new(channel.clone());
@@ -47,7 +47,7 @@ async fn g14_an_old_connection_is_asked_to_leave_and_its_client_comes_back_by_an
     let channel = Channel::from_shared(uri).unwrap().connect().await.unwrap();
     let (_requests, mut responses) = stream(&channel).await;
     assert!(next(&mut responses).await.unwrap().is_none(), "the stream ends, and nothing is wrong");
-    // The channel knows that its connection goes away, and makes another one.
+    // The channel knows that its connection ends, and opens another one.
     stream(&channel).await;
 }
 
@@ -83,8 +83,8 @@ async fn g14_a_server_that_stops_ends_streams_one_after_the_other_and_takes_no_n
 
 #[tokio::test]
 async fn a_port_keeps_as_many_connections_waiting_as_the_system_allows() {
-    // `TcpListener::bind` keeps 128. From then on a client waited for a second and more, as the
-    // system dropped what it sent.
+    // `TcpListener::bind` has a queue of 128. When it was full, the system dropped packets, and
+    // clients waited for a second or more.
     let system = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
     let Some(allowed) = system.ok().and_then(|text| text.trim().parse::<usize>().ok()) else {
         return println!("SKIPPED: this system does not say how many connections may wait");
@@ -99,7 +99,7 @@ async fn a_port_keeps_as_many_connections_waiting_as_the_system_allows() {
         };
         let address = port.local_addr().unwrap();
         let mut clients = Vec::new();
-        // Nobody accepts them.
+        // The server does not accept them.
         for number in 1..=allowed.min(1000) {
             let connecting = tokio::time::timeout(Duration::from_millis(900), TcpStream::connect(address));
             clients.push(connecting.await.unwrap_or_else(|_| panic!("connection {number} waits")).unwrap());

@@ -34,7 +34,7 @@ fn only(id: &str) -> ClientStatusRequest {
     }
 }
 
-/// A word per resource, `name=status`.
+/// One word per resource: `name=status`.
 fn shown(config: &ClientConfig) -> String {
     let word = |entry: &xds_proto::envoy::service::status::v3::client_config::GenericXdsConfig| {
         format!("{}={}", entry.name, entry.config_status().as_str_name())
@@ -42,7 +42,7 @@ fn shown(config: &ClientConfig) -> String {
     config.generic_xds_configs.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// Fetches until the only client looks so: the server reads what was sent to it in its own time.
+/// Fetches until the only client has this status, because the server reads requests with a delay.
 async fn fetch_until(server: &Running, request: ClientStatusRequest, expected: &str) -> ClientConfig {
     let mut found = String::new();
     let wait = async {
@@ -138,7 +138,7 @@ async fn c20_streams_of_one_client_are_one_entry_and_each_variant_is_told() {
     let expected = "c=STALE, r [env=prod]=STALE, r [env=test]=STALE";
     let config = fetch_until(&server, only("n"), expected).await;
     assert_eq!(config.client_scope, "ADS SotW, ADS delta");
-    // Who leaves is no longer shown.
+    // A disconnected client is no longer listed.
     drop((clusters, cluster_responses, runtime, runtime_responses));
     let gone = async { while !fetch(&server, only("n")).await.unwrap().config.is_empty() {} };
     tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
@@ -181,7 +181,7 @@ async fn c20_what_is_too_large_for_one_message_comes_in_several() {
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.message().contains("node_matchers"), "{}", status.message());
     assert_eq!(fetch(&server, only("a")).await.unwrap().config.len(), 1);
-    // A client with the default limit.
+    // This client has the default message limit.
     let mut client = ClientStatusDiscoveryServiceClient::new(server.channel().await);
     let (requests, stream) = mpsc::channel(4);
     let mut answers = client.stream_client_status(ReceiverStream::new(stream)).await.unwrap().into_inner();
@@ -211,16 +211,16 @@ async fn g11_a_client_that_reads_nothing_is_stale_and_keeps_its_stream() {
     let names_only = || ClientStatusRequest { exclude_resource_contents: true, ..only("n") };
     let server = Running::new(&cache).await;
     let (requests, mut responses) = server.sotw().await;
-    // More than the transport and the slot before it hold, so that the driver waits for room.
+    // More than the transport and the slot can take, so that the driver waits for room.
     for type_url in [CLUSTER, CLUSTER_LOAD_ASSIGNMENT, LISTENER, RUNTIME] {
         requests.send(ask("n", type_url, &["a"])).await.unwrap();
     }
-    // Two are on their way in the transport, one is in the slot before it.
+    // Two responses are in the transport, one is in the slot.
     let stuck = "a=STALE, a=STALE, a=STALE, a=NOT_SENT";
     fetch_until(&server, names_only(), stuck).await;
     put(&cache, RUNTIME, "a", "newest");
     assert_eq!(shown(&fetch(&server, names_only()).await.unwrap().config[0]), stuck);
-    // It is sent the newest when it reads again.
+    // When the client reads again, it gets the newest content.
     let mut last = Vec::new();
     for _ in 0..4 {
         let response = next(&mut responses).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Writers learn over real sockets which clients use what they committed.
+//! A writer learns which clients use its commit, over real sockets.
 
 mod common;
 
@@ -11,7 +11,7 @@ use xds_proto::google::rpc::Status;
 use xds_proto::type_url::CLUSTER;
 use xds_server::applied;
 
-/// What became of it, in the order of the clients' names.
+/// The outcomes, in the order of the names of the clients.
 async fn outcomes(commit: &xds_core::Commit, deadline: Duration) -> Vec<(String, Outcome)> {
     let results = applied(commit, |client| &*client.cluster == "edge", deadline).await;
     results.into_iter().map(|result| (result.client.id.to_string(), result.outcome)).collect()

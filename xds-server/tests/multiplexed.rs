@@ -1,4 +1,4 @@
-//! Thousands of streams on one connection, as proxies and multiplexing clients have them.
+//! Thousands of streams on one connection, as with proxies and multiplexing clients.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -19,7 +19,7 @@ use xds_server::ServerConfig;
 
 type Stream = (mpsc::Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>);
 
-/// A channel whose own buffers bear what many streams bring at once.
+/// A channel with buffers for the responses of many streams at once.
 async fn channel(server: &Running) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
     endpoint.initial_connection_window_size(1 << 26).buffer_size(1 << 14).connect().await.unwrap()
@@ -32,7 +32,7 @@ async fn open(channel: &Channel) -> Stream {
     (requests, stream.into_inner())
 }
 
-/// The next response of each.
+/// The next response of each stream.
 async fn all_receive(streams: &mut [Stream], version: &str) -> Vec<DiscoveryResponse> {
     let mut responses = Vec::new();
     for (number, (_, stream)) in streams.iter_mut().enumerate() {
@@ -47,8 +47,8 @@ async fn all_receive(streams: &mut [Stream], version: &str) -> Vec<DiscoveryResp
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_streams_of_one_connection_speak_at_once_and_none_is_lost() {
-    // From 4,000 streams on the connection ended with `too_many_data_frames`: HTTP/2 takes many
-    // small frames that nobody has read yet for an attack, unless the window of the connection is
+    // From 4,000 streams on, the connection used to end with `too_many_data_frames`: the HTTP/2
+    // library treats many small unread frames as an attack, unless the window of the connection is
     // large.
     let cache = Cache::new();
     put(&cache, CLUSTER, "a", "1");
@@ -83,7 +83,7 @@ async fn g9_one_connection_has_only_so_many_streams_and_another_one_waits_for_a_
     let channel = channel(&server).await;
     let first = open(&channel).await;
     let _second = open(&channel).await;
-    // The client knows the limit, and does not even ask.
+    // The client knows the limit, and does not open the stream.
     let mut third = Box::pin(open(&channel));
     let waits = timeout(Duration::from_millis(200), &mut third).await;
     assert!(waits.is_err(), "two streams are as many as one connection may have");

@@ -1,4 +1,4 @@
-//! Peers that do not go on: each phase of a connection and of a request has a time.
+//! Peers that stop sending: each phase of a connection and of a request has a time limit.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -21,7 +21,7 @@ use xds_proto::type_url::CLUSTER;
 use xds_server::skim::Client;
 use xds_server::{ConnectionEnd, Event, Observer, Server, ServerConfig, listen};
 
-/// What a server said of connections and requests that ended.
+/// The events of connections and requests that the server ended.
 #[derive(Debug, Default)]
 struct Ends(Mutex<Vec<Option<ConnectionEnd>>>);
 
@@ -52,13 +52,14 @@ fn quick(ends: &Arc<Ends>) -> ServerConfig {
     }
 }
 
-/// Sends this, then waits until the server has closed the connection, and gives what it said.
+/// Sends these bytes, waits until the server has closed the connection, and returns the bytes of
+/// the server.
 async fn says_and_waits(server: &Running, text: &[u8]) -> Vec<u8> {
     let mut connection = TcpStream::connect(server.address).await.unwrap();
     connection.write_all(text).await.unwrap();
     let mut answer = Vec::new();
     let closed = timeout(Duration::from_secs(10), connection.read_to_end(&mut answer)).await;
-    // An end with a reset is one, too.
+    // A reset also closes the connection.
     _ = closed.expect("the server ends the connection");
     answer
 }
@@ -70,7 +71,7 @@ const GOAWAY: u8 = 7;
 
 #[tokio::test]
 async fn a_connection_that_does_not_begin_ends_and_one_without_a_stream_is_asked_to_leave() {
-    // All of these were kept for ever.
+    // All of these connections used to stay open forever.
     let (cache, ends) = (Cache::new(), Arc::<Ends>::default());
     let server = Running::with(&cache, quick(&ends)).await;
     says_and_waits(&server, b"").await;
@@ -124,7 +125,7 @@ async fn a_stream_without_its_first_request_ends_and_one_that_was_answered_lasts
     let status = next(&mut silent).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     assert_eq!(ends.take(), [None]);
-    // Longer than each of the times.
+    // Longer than each time limit.
     assert!(
         timeout(Duration::from_millis(700), asks.message()).await.is_err(),
         "nothing comes, not even an end"
@@ -133,8 +134,7 @@ async fn a_stream_without_its_first_request_ends_and_one_that_was_answered_lasts
     next(&mut asks).await.unwrap().unwrap();
 }
 
-/// What a stream of gRPC is ended with, as its trailers have it, when it begins with these bytes
-/// and does not go on.
+/// The gRPC status in the trailers of a stream that sends these bytes and then stops.
 async fn status_after(server: &Running, begins: Vec<u8>) -> Code {
     let mut channel = server.channel().await;
     let (chunks, body) = mpsc::channel::<Result<bytes::Bytes, std::convert::Infallible>>(2);
@@ -163,7 +163,7 @@ async fn status_after(server: &Running, begins: Vec<u8>) -> Code {
     timeout(Duration::from_secs(10), ended).await.expect("the stream ends")
 }
 
-/// The first bytes of a request that is as long as this.
+/// The first bytes of a request of this length.
 fn half(len: u32) -> Vec<u8> {
     [&[0][..], &len.to_be_bytes(), &vec![0; len as usize / 2]].concat()
 }
@@ -178,7 +178,8 @@ async fn half_a_request_ends_its_stream() {
 
 #[tokio::test]
 async fn g9_halves_of_requests_have_a_limit_together() {
-    // Each of 100,000 streams could have nearly 16 MiB of a request wait for the rest.
+    // Without the limit, each of 100,000 streams could keep nearly 16 MiB of an incomplete request
+    // in memory.
     let (cache, ends) = (Cache::new(), Arc::<Ends>::default());
     let config = ServerConfig {
         partial_requests_limit_bytes: 10_000,
@@ -186,11 +187,11 @@ async fn g9_halves_of_requests_have_a_limit_together() {
         ..quick(&ends)
     };
     let server = Running::with(&cache, config).await;
-    // One fits, two do not: whichever comes second.
+    // One request fits, two do not; the second one is refused.
     let (one, other) = tokio::join!(status_after(&server, half(14_000)), status_after(&server, half(14_000)));
     let (soon, late) = (Code::ResourceExhausted, Code::DeadlineExceeded);
     assert!([(soon, late), (late, soon)].contains(&(one, other)), "{one:?} {other:?}");
-    // What the ended ones held is free again.
+    // The bytes of the ended requests are free again.
     assert_eq!(status_after(&server, half(16_000)).await, Code::DeadlineExceeded);
 }
 

@@ -1,4 +1,4 @@
-//! The drivers over real sockets: what a machine cannot show.
+//! Tests the drivers over real sockets.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use xds_proto::envoy::service::discovery::v3::{
 use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, LISTENER};
 use xds_server::{Event, Observer, Rejections, ServeError, Server, ServerConfig, skim};
 
-/// A message whose field 1 is the name, with something to tell versions apart.
+/// A message with the name in field 1, and a field that distinguishes versions.
 #[derive(Clone, PartialEq, Message)]
 struct Payload {
     #[prost(string, tag = "1")]
@@ -114,7 +114,7 @@ async fn sotw_a_subscription_is_answered_and_a_commit_is_pushed() {
 #[tokio::test]
 async fn delta_a_subscription_is_answered_and_a_commit_is_pushed() {
     let cache = Cache::new();
-    // Large enough to be a slice of its own.
+    // Large enough to be sent as a shared slice.
     let large = "x".repeat(100_000);
     put(&cache, CLUSTER_LOAD_ASSIGNMENT, "a", &large);
     let server = Running::new(&cache).await;
@@ -162,7 +162,7 @@ async fn g5_a_method_that_does_not_exist_is_unimplemented() {
     assert_eq!(status.code(), Code::Unimplemented);
 }
 
-/// Sends bytes as they are.
+/// A codec for bytes.
 #[derive(Debug, Clone, Default)]
 struct Raw;
 
@@ -208,7 +208,7 @@ async fn g1_g9_a_malformed_or_oversized_frame_ends_its_stream_alone() {
     let config = ServerConfig { request_limit_bytes: 1 << 16, ..ServerConfig::default() };
     let server = Running::with(&cache, config).await;
     let channel = server.channel().await;
-    // On the same connection as the bad streams.
+    // Uses the same connection as the bad streams.
     let (requests, stream) = mpsc::channel(4);
     let mut client = AggregatedDiscoveryServiceClient::new(channel.clone());
     let mut good =
@@ -234,7 +234,7 @@ async fn a_client_that_says_no_more_after_its_request_still_gets_the_answer() {
     put(&cache, CLUSTER, "a", "1");
     let server = Running::new(&cache).await;
     let mut client = AggregatedDiscoveryServiceClient::new(server.channel().await);
-    // The stream of requests ends with the first, as with command line tools.
+    // The client closes its side after the first request, as command line tools do.
     let requests = tokio_stream::iter([ask(CLUSTER, &[])]);
     let mut responses = client.stream_aggregated_resources(requests).await.unwrap().into_inner();
     assert_eq!(contents(&next(&mut responses).await.unwrap().unwrap()), ["1"]);
@@ -273,7 +273,7 @@ async fn a_client_that_reads_nothing_harms_no_other_and_gets_the_newest_in_the_e
             DiscoveryRequest { response_nonce: response.nonce, ..ask(CLUSTER_LOAD_ASSIGNMENT, &["small"]) };
         requests.send(ack).await.unwrap();
     }
-    // It reads now, and after a few responses it has skipped to the end.
+    // The client reads again, and after a few responses it has the newest content.
     let mut seen = 0;
     loop {
         let response = next(&mut slow).await.unwrap().unwrap();
@@ -294,8 +294,8 @@ async fn a_hundred_streams_that_come_and_go_leave_the_cache_as_it_was() {
     let cache = Cache::new();
     put(&cache, CLUSTER, "a", "1");
     let server = Running::new(&cache).await;
-    // Each stream watches the cache and each connection has routes that hold it; so many may be
-    // left, but not per stream.
+    // Each stream holds the cache, and each connection has routes that hold it. A few references
+    // may remain, but not one per stream.
     let allowed = Arc::strong_count(&cache) + 99;
     for _ in 0..100 {
         let (requests, mut responses) = server.sotw().await;
@@ -338,7 +338,7 @@ async fn health_and_reflection_answer() {
     };
     use tonic_health::pb::health_check_response::ServingStatus;
     let mut told = health.watch(request).await.unwrap().into_inner();
-    // G13: until the first commit nobody can be told anything.
+    // G13: before the first commit the server cannot answer.
     assert_eq!(next(&mut told).await.unwrap().unwrap().status(), ServingStatus::NotServing);
     put(&cache, CLUSTER, "a", "1");
     assert_eq!(next(&mut told).await.unwrap().unwrap().status(), ServingStatus::Serving);
@@ -375,7 +375,7 @@ async fn g6_a_client_that_does_not_say_who_it_is_is_served() {
     }
 }
 
-/// Keeps what it is told.
+/// Stores all events.
 #[derive(Debug, Default)]
 struct Told(std::sync::Mutex<Vec<String>>);
 
@@ -474,7 +474,7 @@ async fn g9_streams_over_the_limit_are_refused_and_a_place_is_free_again() {
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(refused.message(), "too many streams: the limit of this server is 1");
     drop((requests, responses));
-    // The place is free as soon as the server noticed.
+    // The place becomes free when the server notices the end.
     while client.stream_aggregated_resources(tokio_stream::pending()).await.is_err() {
         tokio::task::yield_now().await;
     }

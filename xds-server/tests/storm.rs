@@ -1,4 +1,4 @@
-//! Ten thousand clients that come and go in all the wrong ways: what they leave behind is nothing.
+//! Ten thousand clients that connect and disconnect in all wrong ways must leave nothing behind.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io;
@@ -30,7 +30,7 @@ async fn a_storm_of_clients_leaves_nothing_behind() {
     tokio::spawn(Server::new(Arc::clone(&cache)).serve(listener, std::future::pending()));
     let mut seen = well_behaved(address).await;
     seen.wait_for(|content| *content == Some(0)).await.unwrap();
-    // Of the server, the stream that stays, and the connection of that.
+    // References of the server, of the stream that stays, and of its connection.
     let before = State::of(&cache);
 
     let mut memory = Vec::new();
@@ -46,7 +46,7 @@ async fn a_storm_of_clients_leaves_nothing_behind() {
             }
         }
         commit(&cache, wave * 1_000_000);
-        // The one that behaves is served beside those that stay until they are told to go.
+        // The well-behaved client is served beside the clients that stay until they are stopped.
         within("the push", seen.wait_for(|content| *content == Some(wave * 1_000_000))).await.unwrap();
         within("the clients that stay", async {
             while cache.watched().streams < before.watched.streams + STAYING_STREAMS {
@@ -69,16 +69,16 @@ async fn a_storm_of_clients_leaves_nothing_behind() {
     );
     assert!(last < warm + GROWTH_LIMIT_BYTES, "{} KiB more than when warm", (last - warm) / 1024);
 
-    // It is none of those streams whose connection was reset, and it still hears of everything.
+    // It is not one of the streams with a reset connection, and it still gets every update.
     commit(&cache, 42);
     within("the last push", seen.wait_for(|content| *content == Some(42))).await.unwrap();
 }
 
-/// What a server holds that a client could leave behind.
+/// The resources of a server that a client could leak.
 #[derive(Debug)]
 struct State {
     tasks: usize,
-    /// Each stream holds the cache, and so does its place among those of its client.
+    /// Each stream holds the cache, and so does its membership in the group of its client.
     holders: usize,
     watched: xds_core::Watched,
 }
@@ -93,7 +93,7 @@ impl State {
         let start = Instant::now();
         loop {
             let now = Self::of(cache);
-            // At the start there are tasks that connect, which are none later.
+            // At the start there are tasks that connect, which end later.
             if now.tasks <= self.tasks && (now.holders, now.watched) == (self.holders, self.watched) {
                 return;
             }
@@ -106,19 +106,19 @@ impl State {
 /// How the clients of one connection behave.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
-    /// Answered, and there until the storm ends.
+    /// It gets responses and stays until the storm ends.
     Good,
-    /// Gone before an answer can be there.
+    /// It disconnects before a response can arrive.
     Hasty,
-    /// Gone when a part of a response was read.
+    /// It disconnects after a part of a response.
     MidResponse,
-    /// Nothing is ever read, so the responses wait for the flow control until the client goes.
+    /// It never reads, so responses wait for flow control until it disconnects.
     Unread,
-    /// Each stream is reset, and the connection stays a while.
+    /// It resets each stream, and its connection stays for a while.
     ResetStreams,
-    /// The connection is reset, with what is on its way.
+    /// It resets the connection, with bytes in flight.
     ResetConnection,
-    /// Gone in the middle of a frame.
+    /// It disconnects inside a frame.
     MidFrame,
 }
 
@@ -132,7 +132,7 @@ const MANNERS: [Manner; 7] = [
     Manner::MidFrame,
 ];
 
-/// The streams of one connection, which are clients of their own.
+/// The streams of one connection; each is a client of its own.
 async fn connection(address: SocketAddr, manner: Manner, first: usize, mut ended: watch::Receiver<bool>) {
     let clients = first..first + STREAMS_OF_A_CONNECTION;
     match manner {
@@ -228,7 +228,7 @@ fn frame(into: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     into.extend_from_slice(payload);
 }
 
-/// The headers of a call, by the static table and as literals.
+/// The headers of a call, from the static table and as literals.
 fn headers(method: &str) -> Vec<u8> {
     let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}");
     // `:method: POST`, `:scheme: http`, then `:path`, `:authority`, `content-type` and `te` with
@@ -247,7 +247,7 @@ fn headers(method: &str) -> Vec<u8> {
     block
 }
 
-/// All clusters, or endpoints that nobody else asks for.
+/// All clusters, or endpoints that no other client subscribes to.
 fn wanted(number: usize) -> (String, Vec<String>) {
     match number % 4 {
         0 | 1 => (CLUSTER.into(), Vec::new()),
@@ -260,19 +260,20 @@ fn sotw_request(number: usize) -> DiscoveryRequest {
     DiscoveryRequest { type_url, resource_names, node: Some(node(number)), ..DiscoveryRequest::default() }
 }
 
-/// Each two of these streams are of one client.
+/// Two streams each belong to the same client.
 fn delta_request(number: usize) -> DeltaDiscoveryRequest {
     let (type_url, resource_names_subscribe) = wanted(number);
     let node = Some(node(number / 4 * 4 + 1));
     DeltaDiscoveryRequest { type_url, resource_names_subscribe, node, ..DeltaDiscoveryRequest::default() }
 }
 
-/// Each client has a name of its own, which is so long that one who keeps the names of all is seen.
+/// Each client has its own name, which is so long that a leak of names is visible.
 fn node(number: usize) -> Node {
     Node { id: format!("{number:0>4096}"), ..Node::default() }
 }
 
-/// A client that reads and ACKs, until the end of the test; tells the newest content that it has.
+/// A client that reads and ACKs until the end of the test; it publishes the newest content that it
+/// has.
 async fn well_behaved(address: SocketAddr) -> watch::Receiver<Option<usize>> {
     let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(usize::MAX);
@@ -292,7 +293,7 @@ async fn well_behaved(address: SocketAddr) -> watch::Receiver<Option<usize>> {
     receiver
 }
 
-/// A message whose field 1 is the name.
+/// A message with the name in field 1.
 #[derive(Clone, PartialEq, Message)]
 struct Payload {
     #[prost(string, tag = "1")]
@@ -303,7 +304,8 @@ struct Payload {
     padding: Vec<u8>,
 }
 
-/// Changes all resources. All clusters do not fit into the window of a stream that nobody reads.
+/// Changes all resources. All clusters together do not fit into the window of a stream whose client
+/// does not read.
 fn commit(cache: &Cache, content: usize) {
     let mut transaction = Transaction::new();
     let clusters = (0..CLUSTERS).map(|number| (CLUSTER, format!("cluster-{number}")));
@@ -321,7 +323,7 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     result.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// Zero where there is no such file.
+/// Zero on systems without this file.
 fn resident_bytes() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<usize>().ok());
@@ -333,10 +335,10 @@ const WAVES: usize = 20;
 const CONNECTIONS_IN_A_WAVE: usize = 100;
 const STREAMS_OF_A_CONNECTION: usize = 5;
 
-/// After these the memory that allocators keep has been taken.
+/// After these, the allocator has taken the memory that it keeps.
 const WARM_UP_WAVES: usize = 5;
 
-/// Who keeps the names of clients after the warm-up grows by 20 MB.
+/// A leak of client names after the warm-up would grow by 20 MB.
 const GROWTH_LIMIT_BYTES: usize = 12 << 20;
 
 /// `Good` and `Unread` stay: there are 15 and 14 connections in a wave.
@@ -344,7 +346,7 @@ const STAYING_STREAMS: usize = (15 + 14) * STREAMS_OF_A_CONNECTION;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Between two looks at what no event tells.
+/// The interval of polling for a state without an event.
 const TICK: Duration = Duration::from_millis(2);
 
 const CLUSTERS: usize = 10;

@@ -1,4 +1,4 @@
-//! TLS, identities and what they may read, with real certificates over real sockets.
+//! TLS, identities and their access, with real certificates over real sockets.
 #![cfg(feature = "tls")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -32,7 +32,7 @@ use xds_server::{
     Authorizer, Denied, Identity as PeerIdentity, Peer, Server, ServerConfig, Tls, TlsError, TlsFiles,
 };
 
-/// An authority that signs.
+/// A certificate authority.
 struct Ca(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key.
@@ -52,11 +52,11 @@ impl Ca {
         self.sign_for(name, days * DAY)
     }
 
-    /// A certificate that is valid for so many seconds more.
+    /// A certificate that expires after this number of seconds.
     fn sign_for(&self, name: SanType, seconds: i64) -> Signed {
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![name];
-        // A time of 1970 and so many days: what matters is whether that is over.
+        // A time some days after 1970; it only matters that it has passed.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
         let date = |seconds: i64| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds as u64);
         params.not_before = date(now - 10 * DAY);
@@ -79,7 +79,7 @@ impl Ca {
     }
 }
 
-/// The files of a server, in a folder that goes with it.
+/// The files of a server, in a temporary folder.
 struct Files {
     folder: PathBuf,
 }
@@ -146,7 +146,7 @@ async fn delta(channel: Channel) -> (mpsc::Sender<DeltaDiscoveryRequest>, Stream
     (sender, stream.into_inner())
 }
 
-/// Clusters `team-a/*`, with the environment that the identity names, until it is told otherwise.
+/// Allows clusters `team-a/*`, with the environment in the identity, until the test changes it.
 #[derive(Debug, Default)]
 struct ByPath {
     is_revoked: Mutex<bool>,
@@ -186,8 +186,8 @@ async fn who_shows_no_certificate_or_that_of_another_authority_is_refused_and_so
         Some(ca.sign(SanType::DnsName("x".try_into().unwrap()), -1)),
     ];
     for client in &wrong {
-        // The client may take its part of the handshake for done before it hears what the server
-        // thinks of it.
+        // The client may regard its handshake as complete before it receives the alert of the
+        // server.
         let told = match connect(address, &ca, client.as_ref()).await {
             Err(_) => continue,
             Ok(channel) => sotw(channel).await,
@@ -307,7 +307,7 @@ async fn an_identity_reads_what_it_may_as_who_it_is_and_nothing_else() {
         node: Some(common::node("n")),
         ..DeltaDiscoveryRequest::default()
     };
-    // What it says of itself is not who it is.
+    // The declared node does not count, only the certificate.
     let claimed = prost_types::Value { kind: Some(prost_types::value::Kind::StringValue("test".into())) };
     let metadata = prost_types::Struct { fields: [("env".to_owned(), claimed)].into() };
     request.node.as_mut().unwrap().metadata = Some(metadata);
@@ -350,7 +350,7 @@ async fn an_identity_reads_what_it_may_as_who_it_is_and_nothing_else() {
     assert_eq!(next(&mut responses).await.unwrap_err().code(), Code::PermissionDenied, "it is asked again");
 }
 
-/// A server that asks again every 50 ms, its only authority, and what says who may read what.
+/// A server that asks its authorizer every 50 ms, its certificate authority, and the authorizer.
 struct Guarded {
     _files: Files,
     ca: Ca,
@@ -408,7 +408,7 @@ async fn g6_an_expired_certificate_ends_the_stream_of_a_client_that_sends_no_nod
     assert_eq!(next(&mut responses).await.unwrap_err().code(), Code::Unauthenticated);
 }
 
-/// Says who may read what by what a client says of itself, as a hook may.
+/// Authorizes by the declared node, as a hook may.
 #[derive(Debug)]
 struct ByNode;
 
@@ -464,10 +464,10 @@ fn with_a_certificate_that_has_expired_nobody_looks_at_others() {
 }
 
 const DAY: i64 = 24 * 3600;
-/// The kind of a TLS record that says what is wrong.
+/// The type of a TLS alert record.
 const ALERT: u8 = 21;
 
-/// The first part of a handshake, as a client of this library sends it.
+/// The ClientHello of this library.
 async fn client_hello() -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("https://{}", listener.local_addr().unwrap());
@@ -486,7 +486,8 @@ async fn client_hello() -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_do_not_go_on_with_their_handshake_hold_up_nobody() {
-    // Each took one of 256 places for 10 s: with 1,500 of them a new client waited for 44 s.
+    // Each silent peer took one of 256 places for 10 s: with 1,500 of them, a new client waited for
+    // 44 s.
     let (cache, ca) = (Cache::new(), Ca::new());
     put(&cache, CLUSTER, "a", "1");
     let files = Files::new("silent");

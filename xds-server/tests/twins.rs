@@ -1,5 +1,5 @@
-//! Streams of one node id: twins do not wait for each other, and one client's streams per type do
-//! (S33b).
+//! Streams with the same node id: two processes do not wait for each other; the streams per type of
+//! one client do (S33b).
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::time::Duration;
@@ -19,7 +19,8 @@ use xds_proto::type_url::{CLUSTER_LOAD_ASSIGNMENT, ROUTE_CONFIGURATION};
 mod common;
 use common::{Running, put};
 
-/// How soon a healthy client has an update, whatever its twin does; alone it takes milliseconds.
+/// The time limit for an update of a healthy client, whatever its twin does. Without a twin it
+/// takes milliseconds.
 const SOON: Duration = Duration::from_secs(2);
 
 /// One delta stream of node `twin`.
@@ -50,7 +51,7 @@ impl Stream {
         Self { requests, responses: responses.into_inner() }
     }
 
-    /// Subscribes to a name; the nonce of the answer.
+    /// Subscribes to a name; returns the nonce of the response.
     async fn subscribe(&mut self, type_url: &str, name: &str) -> String {
         let node = Node { id: "twin".into(), cluster: "fleet".into(), ..Node::default() };
         let request = DeltaDiscoveryRequest {
@@ -77,7 +78,7 @@ impl Stream {
         response.expect("a response soon").unwrap().unwrap().nonce
     }
 
-    /// Whether it has nothing to read for a while.
+    /// Whether nothing arrives for a while.
     async fn is_silent(&mut self) -> bool {
         tokio::time::timeout(Duration::from_millis(300), self.responses.message()).await.is_err()
     }
@@ -94,7 +95,7 @@ async fn served() -> (std::sync::Arc<Cache>, Running) {
 #[tokio::test]
 async fn s33b_an_aggregated_stream_does_not_wait_for_its_twin_that_answers_nothing() {
     let (cache, server) = served().await;
-    // Another process of the same node id, or what is left of the connection before.
+    // Another process with the same node id, or the former connection.
     let mut silent = Stream::aggregated(server.channel().await).await;
     silent.subscribe(CLUSTER_LOAD_ASSIGNMENT, "e").await;
     let mut healthy = Stream::aggregated(server.channel().await).await;

@@ -1,7 +1,7 @@
-//! What the server writes to a connection, and from which memory: commits, ACKs and nothing else.
+//! The writes of the server to a connection, and their memory: only commits and ACKs cause writes.
 //!
-//! Client, server and transport are tasks of one thread, and time stands still until all of them
-//! wait. So "nothing more is written" needs no patience: see [`at_rest`].
+//! Client, server and transport are tasks of one thread, and paused time advances only when all of
+//! them wait. So the tests can check at once that nothing more is written: see [`at_rest`].
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -67,9 +67,9 @@ async fn sotw_a_commit_is_one_write_and_its_ack_none() {
     }
 }
 
-/// What HTTP/2 needs for requests: hyper gives the stream a window of 1 MiB, and h2 opens it again
-/// when a third was read. That of the connection is larger, as it is for many streams. Pings come
-/// only after [`xds_server::ServerConfig::keepalive`].
+/// The window updates of HTTP/2 for requests: hyper gives the stream a window of 1 MiB, and h2
+/// extends it when a third was read. The window of the connection is larger, because it is for many
+/// streams. Pings start only after [`xds_server::ServerConfig::keepalive`].
 #[tokio::test(start_paused = true)]
 async fn requests_take_a_write_for_each_third_of_a_mebibyte_and_no_other() {
     let cache = Cache::new();
@@ -94,8 +94,8 @@ async fn requests_take_a_write_for_each_third_of_a_mebibyte_and_no_other() {
     }
 }
 
-/// h2 gives the transport one frame at a time, with all that is small before it: a commit takes no
-/// fewer writes than frames.
+/// h2 gives the transport one frame at a time, together with all small frames before it. So a
+/// commit takes at least as many writes as frames.
 #[tokio::test(start_paused = true)]
 async fn a_large_payload_takes_a_write_per_frame() {
     let cache = Cache::new();
@@ -147,7 +147,7 @@ async fn large_payloads_go_from_the_commit_to_every_transport_without_a_copy() {
             let shared_bytes: usize = writes.iter().flatten().map(|slice| slice.overlap(payload)).sum();
             assert!(shared_bytes >= payload.len() - COPIED_BYTES, "{shared_bytes} of {}", payload.len());
         }
-        // One for each, with all that is small before it.
+        // One write for each frame, with the small frames before it.
         assert_eq!(writes.len(), payloads.len());
         let response = next(&mut stream.responses).await.unwrap().unwrap();
         assert_eq!(response.resources.len(), names.len());
@@ -188,13 +188,14 @@ async fn a_commit_that_does_not_concern_a_stream_does_not_touch_its_connection()
     put(&cache, CLUSTER, "b", "1");
     put(&cache, LISTENER, "a", "1");
     assert_eq!(stream.traffic.at_rest().await, Counts::default());
-    // What is counted is there.
+    // Check that the counters count something.
     put(&cache, CLUSTER, "a", "1");
     let counts = stream.traffic.at_rest().await;
     assert!(counts.polls > 0 && counts.writes.len() == 1, "{counts:?}");
 }
 
-/// Tonic ends when no more can come, and its GOAWAY keeps clients from opening streams.
+/// The accept loop of tonic stops when no more connections come, and its GOAWAY prevents clients
+/// from opening streams. This server continues.
 #[tokio::test(start_paused = true)]
 async fn the_connections_that_are_there_are_served_when_no_more_can_come() {
     let cache = Cache::new();
@@ -211,13 +212,13 @@ async fn the_connections_that_are_there_are_served_when_no_more_can_come() {
     assert_eq!(next(&mut responses).await.unwrap().unwrap().resources.len(), 1);
 }
 
-/// Waits until every task waits: only then does paused time go on.
+/// Waits until every task waits, because only then paused time advances.
 async fn at_rest() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// Of such sizes that a response is a part of a frame's first copy, larger than that, and almost
-/// large enough to be slices of its own.
+/// Sizes for three cases: a response that fits into the first copy of a frame, a larger one, and
+/// one that is almost large enough for shared slices.
 fn contents() -> impl Iterator<Item = String> {
     let sizes = [1, 100, 300, 3000];
     (0..100).map(move |round: usize| "x".repeat(sizes[round % sizes.len()] + round))
@@ -248,7 +249,7 @@ async fn client_of(io: DuplexStream) -> AggregatedDiscoveryServiceClient<tonic::
     AggregatedDiscoveryServiceClient::new(endpoint.connect_with_connector(Connector(Some(io))).await.unwrap())
 }
 
-/// Connects once, to what is there.
+/// Connects once, to the given end of a pair.
 struct Connector(Option<DuplexStream>);
 
 impl Service<Uri> for Connector {
@@ -266,7 +267,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// A client of one delta stream on a connection of its own.
+/// A client with one delta stream on its own connection.
 struct Delta {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: Streaming<DeltaDiscoveryResponse>,
@@ -281,7 +282,7 @@ impl Delta {
         Self { requests, responses: responses.into_inner(), traffic }
     }
 
-    /// Subscribes, takes the first response, and lets the stream come to rest.
+    /// Subscribes, reads the first response, and waits until the stream is at rest.
     async fn follow(&mut self, type_url: &str, names: &[&str]) {
         let resource_names_subscribe = names.iter().map(|name| (*name).into()).collect();
         let request = DeltaDiscoveryRequest { resource_names_subscribe, ..self.request(type_url) };
@@ -306,7 +307,7 @@ impl Delta {
     }
 }
 
-/// A client of one SotW stream on a connection of its own, which follows a cluster.
+/// A client with one SotW stream on its own connection, which subscribes to a cluster.
 struct Sotw {
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
@@ -321,7 +322,7 @@ impl Sotw {
         Self { requests, responses: responses.into_inner(), traffic }
     }
 
-    /// Subscribes, takes the first response, and lets the stream come to rest.
+    /// Subscribes, reads the first response, and waits until the stream is at rest.
     async fn follow_cluster(&mut self) {
         self.requests.send(ask("test", CLUSTER, &["a"])).await.unwrap();
         let first = next(&mut self.responses).await.unwrap().unwrap();
@@ -336,7 +337,7 @@ impl Sotw {
     }
 }
 
-/// The server's end of a connection, which counts what the server does with it.
+/// The server's end of a connection, which counts calls and bytes.
 struct Counted {
     io: DuplexStream,
     traffic: Arc<Traffic>,
@@ -347,14 +348,14 @@ struct Traffic(Mutex<Counts>);
 
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
-    /// What each write took, of the slices that it was given.
+    /// The bytes that each write took of each given slice.
     writes: Vec<Vec<Slice>>,
     flushes: usize,
-    /// Of whatever kind, also those that had to wait.
+    /// All calls, also those that had to wait.
     polls: usize,
 }
 
-/// Where bytes were when they were written.
+/// The addresses of the written bytes.
 #[derive(Debug, PartialEq)]
 struct Slice {
     address: usize,
@@ -362,7 +363,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// How many of the bytes are those of a payload, not a copy of them.
+    /// The number of written bytes that are in the memory of a payload and not copied.
     fn overlap(&self, payload: &Bytes) -> usize {
         let range = payload.as_ptr_range();
         let end = range.end.addr().min(self.address + self.len);
@@ -375,7 +376,7 @@ impl Traffic {
         self.0.lock().unwrap()
     }
 
-    /// What was counted since the last time.
+    /// The counts since the last call.
     fn take(&self) -> Counts {
         mem::take(&mut *self.counts())
     }
@@ -449,16 +450,16 @@ impl Connected for Counted {
 
 const NO_WRITES: [Vec<Slice>; 0] = [];
 
-/// No write of these tests has to wait for the client.
+/// In these tests, no write has to wait for the client.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What clients take as one frame unless they say otherwise.
+/// The default frame size of clients.
 const FRAME_BYTES: usize = 16 << 10;
 
 const WINDOW_BYTES: usize = 1 << 20;
 
 const WINDOW_UPDATE_BYTES: usize = 13;
 
-/// So much of a frame is put beside its head by h2, so that a write does not begin with a tiny
+/// h2 copies this much of a frame next to its head, so that a write does not begin with a tiny
 /// slice.
 const COPIED_BYTES: usize = 256;

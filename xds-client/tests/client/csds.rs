@@ -1,4 +1,4 @@
-//! The client's CSDS over a connection in memory.
+//! CSDS of the client over a connection in memory.
 
 use std::io;
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use super::*;
 
 type Csds = ClientStatusDiscoveryServiceClient<Channel>;
 
-/// Serves it until the test ends.
+/// Serves CSDS until the test ends.
 async fn serve(status: &ClientStatus) -> Csds {
     let (ours, theirs) = duplex(1 << 20);
     let incoming = tokio_stream::once(Ok::<_, io::Error>(theirs));
@@ -58,7 +58,7 @@ async fn c19_p6_1_both_methods_answer_alike_for_each_client() {
 
     let [first, second] = &fetched.config[..] else { panic!("two clients") };
     assert_eq!((first.client_scope.as_str(), second.client_scope.as_str()), ("one", "other"));
-    // P6.2: as sent, so with what the client added.
+    // P6.2: the node as it is sent, with the fields that the client adds.
     assert_eq!(first.node.as_ref(), Some(one.node()));
     assert_eq!(first.node.as_ref().unwrap().user_agent_name, "xds-client");
     let [entry] = &first.generic_xds_configs[..] else { panic!("one resource") };
@@ -92,7 +92,7 @@ async fn csds_keeps_no_client_alive() {
     drop(client);
     let mut csds = serve(&status).await;
     let mut fetch = async || csds.fetch_client_status(ClientStatusRequest::default()).await.unwrap();
-    // A watcher needs the client.
+    // A watcher keeps the client alive.
     assert_eq!(fetch().await.into_inner().config.len(), 1);
     drop(watcher);
     assert_eq!(fetch().await.into_inner(), ClientStatusResponse::default());

@@ -1,11 +1,11 @@
-//! A last-known-good file that lost something.
+//! A last-known-good file with a lost entry.
 
 use xds_client::last_good::{LastGood, Secrets};
 use xds_client::{Event, Protocol, SetEvent};
 
 use super::{Origin, Thing};
 
-/// The rest of a set is not all of it, and what the file lost is not gone.
+/// A set with a lost member is incomplete, and the lost member does not count as absent.
 #[tokio::test]
 async fn d32_a_wildcard_restored_from_a_damaged_file_is_complete_only_when_a_server_said_so() {
     for protocol in [Protocol::Sotw, Protocol::Delta] {
@@ -21,7 +21,7 @@ async fn d32_a_wildcard_restored_from_a_damaged_file_is_complete_only_when_a_ser
         drop((all, client));
         origin.off().await;
 
-        // The first client has written all when the lock is free.
+        // When the lock is free, the first client has written everything.
         while LastGood::open(&path, Secrets::LeftOut).is_err() {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! The metrics of gRFC A78 of a client against our server.
+//! The metrics of gRFC A78, with the server of this project.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -6,7 +6,7 @@ use xds_client::prometheus::Metrics;
 
 use super::*;
 
-/// A registry, and a client that is counted in it.
+/// A registry, and a client with metrics in it.
 struct Counted {
     registry: Registry,
     client: Client,
@@ -21,7 +21,7 @@ impl Counted {
         Self { registry, client }
     }
 
-    /// What a scrape gives, without comments and common parts.
+    /// The text of a scrape, without comments and common parts.
     fn scrape(&self) -> Vec<String> {
         let mut text = String::new();
         encode(&mut text, &self.registry).unwrap();
@@ -44,7 +44,7 @@ async fn p2_connected_counts_from_the_first_stream_and_ends_when_nobody_needs_it
         let origin = Origin::start();
         let counted = Counted::start(origin.client(protocol));
         assert_eq!(counted.scrape(), [""; 0]);
-        // Without a response: our server tells absence in SotW by silence.
+        // There is no response: in SotW, silence means absence.
         let watcher = counted.client.watch::<Thing>("none").unwrap();
         while origin.cache.watched().names == 0 {
             tokio::task::yield_now().await;
@@ -72,7 +72,7 @@ async fn p2_an_outage_counts_once_and_a_response_ends_it() {
 
         origin.off().await;
         assert!(matches!(next(&mut a).await, Event::Ambient(Some(_))));
-        // More attempts fail, and are no more failures.
+        // Further failed attempts do not count as further failures.
         tokio::time::sleep(Duration::from_secs(60)).await;
         let failures = "server_failure_total{memory} 1";
         assert_eq!(
@@ -84,7 +84,7 @@ async fn p2_an_outage_counts_once_and_a_response_ends_it() {
         // The next attempt may be far away.
         let well = tokio::time::timeout(Duration::from_secs(300), a.next()).await;
         assert!(matches!(well, Ok(Some(Event::Ambient(None)))));
-        // P1.21: also in delta, where the server may have nothing to say (D21).
+        // P1.21: also in delta, where the server may have nothing to send (D21).
         let told = async {
             while counted.scrape()[0] != "connected{memory} 1" {
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,4 +1,4 @@
-//! A server on a port of its own, and clients of it.
+//! A server on its own port, and clients for it.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part, and a test may panic")]
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use xds_proto::envoy::service::discovery::v3::{
 };
 use xds_server::{ServeError, Server, ServerConfig};
 
-/// A message whose field 1 is the name, with something to tell versions apart.
+/// A message with the name in field 1, and a field that distinguishes versions.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Payload {
     #[prost(string, tag = "1")]
