@@ -74,12 +74,13 @@ pub(crate) struct Driver {
 }
 
 /// What all streams of a server share.
-pub(crate) struct ServerParts<'a> {
-    pub(crate) cache: &'a Arc<Cache>,
-    pub(crate) config: &'a Arc<ServerConfig>,
-    pub(crate) clients: &'a Arc<ClientGroups>,
-    pub(crate) registry: &'a Arc<StreamRegistry>,
-    pub(crate) lists: &'a Arc<Lists>,
+#[derive(Debug)]
+pub(crate) struct ServerParts {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) clients: Arc<ClientGroups>,
+    pub(crate) registry: Arc<StreamRegistry>,
+    pub(crate) lists: Arc<Lists>,
 }
 
 #[derive(Debug)]
@@ -155,13 +156,13 @@ impl Future for Driver {
 
 impl Driver {
     pub(crate) fn new(
-        shared: &ServerParts<'_>,
+        server: &ServerParts,
         (service, protocol): (Service, Protocol),
         peer: Peer,
         inbound: Requests<axum::body::Body>,
         permit: OwnedSemaphorePermit,
     ) -> (Self, Arc<ResponseSlot>) {
-        let ServerParts { cache, config, clients, registry, lists } = shared;
+        let ServerParts { cache, config, clients, registry, lists } = server;
         let watch = cache.watch();
         let label = label(&service, protocol);
         let type_url = match &service {

@@ -132,7 +132,7 @@ impl From<RequestError> for Status {
 }
 
 /// The prefix of a gRPC message: a byte for compression, and four bytes of length.
-const PREFIX_BYTES: usize = 5;
+pub(crate) const PREFIX_BYTES: usize = 5;
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,8 @@ use http_body::Frame;
 use tonic::Status;
 use xds_core::server::{Body, Response};
 
+use crate::requests::PREFIX_BYTES;
+
 /// Holds one response of a driver for the transport. It has room for one, so that nothing queues
 /// up.
 #[derive(Debug, Default)]
@@ -186,9 +188,6 @@ fn message_head(response: &Response) -> (Bytes, bool) {
     }
     (head.freeze(), is_whole)
 }
-
-/// The prefix of a gRPC message: a byte for compression, and four bytes of length.
-const PREFIX_BYTES: usize = 5;
 
 /// A smaller copy costs the transport less than another frame.
 const COPIED_BELOW_BYTES: usize = 4096;

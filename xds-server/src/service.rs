@@ -22,7 +22,6 @@ use xds_core::{Cache, Snapshot, shortened};
 use xds_proto::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryServiceServer;
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
 
-use crate::client_groups::ClientGroups;
 use crate::client_list::ClientList;
 use crate::config::ServerConfig;
 use crate::connections::{self, Handshake, HttpConfig, Plain};
@@ -33,7 +32,7 @@ use crate::peer::Peer;
 use crate::protocol::Protocol;
 use crate::requests::Requests;
 use crate::responses::ResponseBody;
-use crate::skim::{Client, Lists};
+use crate::skim::Client;
 use crate::stream_registry::StreamRegistry;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
@@ -232,19 +231,17 @@ impl Server {
             (ADS, ADS_DELTA, Service::Aggregated, Protocol::Delta),
         ];
         let mut router = routes.into_axum_router();
-        let (clients, lists) = (Arc::<ClientGroups>::default(), Arc::<Lists>::default());
+        let server = Arc::new(ServerParts {
+            cache: Arc::clone(&self.cache),
+            config: Arc::clone(&self.config),
+            clients: Arc::default(),
+            registry: Arc::clone(registry),
+            lists: Arc::default(),
+        });
         let streams = Arc::new(Semaphore::new(self.config.streams_limit));
         for (name, method, service, protocol) in rows.chain(aggregated) {
-            let method_service = Method {
-                cache: Arc::clone(&self.cache),
-                config: Arc::clone(&self.config),
-                service,
-                protocol,
-                clients: Arc::clone(&clients),
-                registry: Arc::clone(registry),
-                lists: Arc::clone(&lists),
-                streams: Arc::clone(&streams),
-            };
+            let (server, streams) = (Arc::clone(&server), Arc::clone(&streams));
+            let method_service = Method { server, service, protocol, streams };
             router = router.route_service(&format!("/{name}/{method}"), method_service);
         }
         Routes::from(router)
@@ -305,13 +302,9 @@ fn add_reflection(routes: Routes) -> Routes {
 /// One method of one discovery service.
 #[derive(Debug, Clone)]
 struct Method {
-    cache: Arc<Cache>,
-    config: Arc<ServerConfig>,
+    server: Arc<ServerParts>,
     service: Service,
     protocol: Protocol,
-    clients: Arc<ClientGroups>,
-    registry: Arc<StreamRegistry>,
-    lists: Arc<Lists>,
     /// One permit per stream (G9).
     streams: Arc<Semaphore>,
 }
@@ -329,19 +322,18 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
     /// request.
     fn call(&mut self, request: Request<axum::body::Body>) -> Self::Future {
         let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
-            if let Some(observer) = &self.config.observer {
+            let config = &self.server.config;
+            if let Some(observer) = &config.observer {
                 observer.on_event(&Client::default(), Event::TooManyStreams);
             }
-            let limit = self.config.streams_limit;
+            let limit = config.streams_limit;
             let text = format!("too many streams: the limit of this server is {limit}");
             return ready(Ok(Status::resource_exhausted(text).into_http()));
         };
         let peer = Peer::of(request.extensions());
-        let inbound = Requests::new(request.into_body(), self.config.request_limit_bytes);
-        let Self { cache, config, clients, registry, lists, .. } = self;
-        let shared = ServerParts { cache, config, clients, registry, lists };
+        let inbound = Requests::new(request.into_body(), self.server.config.request_limit_bytes);
         let service = (self.service.clone(), self.protocol);
-        let (driver, slot) = Driver::new(&shared, service, peer, inbound, permit);
+        let (driver, slot) = Driver::new(&self.server, service, peer, inbound, permit);
         tokio::spawn(driver);
         let body = axum::body::Body::new(ResponseBody::new(slot));
         let mut response = Response::new(body);

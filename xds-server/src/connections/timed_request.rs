@@ -15,6 +15,7 @@ use tonic::Status;
 
 use crate::connections::connection_log::ConnectionLog;
 use crate::peer::Peer;
+use crate::requests::PREFIX_BYTES;
 
 /// The body of a request. Each message in it must be complete within a time: the first from the
 /// start of the stream on, later ones from their first byte on. Between messages there is no limit.
@@ -211,9 +212,6 @@ where
         self.body.size_hint()
     }
 }
-
-/// The prefix of a gRPC message: a byte for compression, and four bytes of length.
-const PREFIX_BYTES: usize = 5;
 
 #[cfg(test)]
 mod tests {
