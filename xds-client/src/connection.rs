@@ -25,17 +25,17 @@ enum AttemptEnd {
     /// The server is no longer needed.
     Unneeded,
     /// C7
-    Lost(Lost),
+    Failed(StreamFailure),
 }
 
-struct Lost {
+struct StreamFailure {
     /// The status of the server, or of gRPC in its place; `None` if no stream was opened.
     status: Option<health::Status>,
     /// The same for people, or why no stream could be opened.
     reason: String,
 }
 
-impl Lost {
+impl StreamFailure {
     fn of(status: &Status) -> Self {
         let reason = format!("{:?}: {}", status.code(), status.message());
         // G4: clients of a proxy get the text as the server wrote it.
@@ -68,7 +68,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
                 debug!(server = %name, "closed the stream: no watch needs this server any more");
                 hub.change(|machine, now| (machine.on_closed(now, server), Effects::default()));
             }
-            AttemptEnd::Lost(Lost { status, reason }) => {
+            AttemptEnd::Failed(StreamFailure { status, reason }) => {
                 let code = status.as_ref().map(|status| status.code);
                 let jitter = hub.jitter();
                 let had_failed = hub.read(|machine| machine.has_failed(server));
@@ -127,8 +127,8 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
     };
     let mut responses = match responses {
         Ok(responses) => responses,
-        Err(TransportError::Refused(status)) => return AttemptEnd::Lost(Lost::of(&status)),
-        Err(error) => return AttemptEnd::Lost(Lost { status: None, reason: error.with_causes() }),
+        Err(TransportError::Refused(status)) => return AttemptEnd::Failed(StreamFailure::of(&status)),
+        Err(error) => return AttemptEnd::Failed(StreamFailure { status: None, reason: error.with_causes() }),
     };
     loop {
         tokio::select! {
@@ -141,8 +141,8 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
                         () = unneeded(hub, server, transport.name()) => return AttemptEnd::Unneeded,
                     }
                 }
-                if let Some(lost) = read(hub, server, transport.name(), message, trial) {
-                    return AttemptEnd::Lost(lost);
+                if let Some(failure) = read(hub, server, transport.name(), message, trial) {
+                    return AttemptEnd::Failed(failure);
                 }
             }
             // C13: without a watch, the stream is closed.
@@ -158,15 +158,15 @@ fn read(
     name: &str,
     message: Result<Option<Bytes>, Status>,
     trial: Option<Trial<'_>>,
-) -> Option<Lost> {
+) -> Option<StreamFailure> {
     let frame = match message {
         Ok(Some(frame)) => frame,
         Ok(None) => {
             let reason = "the server ended the stream";
             let status = health::Status { code: Code(0), message: reason.into() };
-            return Some(Lost { status: Some(status), reason: reason.to_owned() });
+            return Some(StreamFailure { status: Some(status), reason: reason.to_owned() });
         }
-        Err(status) => return Some(Lost::of(&status)),
+        Err(status) => return Some(StreamFailure::of(&status)),
     };
     let (read, effects) = hub.change_with(|machine, now| {
         if let Some(trial) = trial {
@@ -292,10 +292,10 @@ mod tests {
     /// The text for clients of a proxy repeated the code, in the words of the gRPC library.
     #[test]
     fn g4_the_status_of_a_server_is_kept_unchanged_and_the_reason_is_for_people() {
-        let lost = Lost::of(&Status::unimplemented("no such type"));
+        let failure = StreamFailure::of(&Status::unimplemented("no such type"));
         let status = health::Status { code: Code::UNIMPLEMENTED, message: "no such type".into() };
-        assert_eq!(lost.status, Some(status));
-        assert_eq!(lost.reason, "Unimplemented: no such type");
+        assert_eq!(failure.status, Some(status));
+        assert_eq!(failure.reason, "Unimplemented: no such type");
     }
 
     /// The transport may ask for a request after the attempt was abandoned. For the machine that
