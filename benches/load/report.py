@@ -30,7 +30,7 @@ def per_stream(r, key="rss_cold_kb"):
 
 def peak(r):
     """Peak RSS over RSS at rest, after the last round."""
-    return r["hwm_kb"] / max(r["rss_end_kb"], 1)  # 0: it is gone
+    return r["hwm_kb"] / max(r["rss_end_kb"], 1)  # 0: the process has ended
 
 
 def order(names, known):
@@ -85,7 +85,7 @@ def memory(rs):
 
 
 def matrix(results, known):
-    """Servers down, workloads across: one small table per metric."""
+    """One small table per metric: a row per server, a column per workload."""
     ws = workloads.in_order(r["w"] for r in results)
     get = {
         "server CPU per stream that an update concerned, us: median (min-max over rounds and passes)":
@@ -120,9 +120,9 @@ def matrix(results, known):
 
 
 # ---- ratios -------------------------------------------------------------
-# What is compared: title, digits, of one run (None: it has none).
+# The compared values: title, digits, value of one run (None: the run has none).
 METRICS = {
-    "cpu": ("CPU per concerned stream, us", 1, lambda r: r["cpu_us_per_affected"][1] if r.get("rounds") else None),
+    "cpu": ("CPU per affected stream, us", 1, lambda r: r["cpu_us_per_affected"][1] if r.get("rounds") else None),
     "seen": ("update seen by all, ms", 1, lambda r: r["max_ms"][1] if r.get("rounds") else None),
     "cold_cpu": ("cold start CPU, ms", 0, lambda r: r["cold_cpu_ms"]),
     "cold_wall": ("cold start, ms", 0, lambda r: r["cold_max_ms"]),
@@ -132,7 +132,7 @@ PEAK = 2.0
 
 
 def target(w, mode, metric, full):
-    """The most that ours may take of what the floor takes; None: it is only reported.
+    """The target for the ratio of our server to the floor; None: the ratio is only reported.
 
     >>> cpu = lambda name, mode, full=False: target(workloads.named(name), mode, "cpu", full)
     >>> cpu("A5000", "delta"), cpu("A1000", "sotw"), cpu("A1000", "sotw", True), cpu("B", "sotw")
@@ -158,7 +158,7 @@ def floor_of(label):
 
 
 def passes(results):
-    """The runs of each pass; passes of runs of bench.py that share a file are kept apart."""
+    """The runs of each pass; passes of different runs of bench.py in one file stay separate."""
     groups = {}
     for r in results:
         groups.setdefault((r.get("session"), r["pass"]), []).append(r)
@@ -174,7 +174,7 @@ def values(runs, metric):
 
 
 def of_floor(runs, label, metric):
-    """In one pass, of one workload and mode: ours, the mean of the floor before and after it, and the ratio.
+    """For one pass, workload and mode: our value, the mean of the floor before and after it, and the ratio.
 
     >>> def run(label, cpu, around=None):
     ...     return {"label": label, "around": around, "ok": True, "cold_ok": True, "rounds": 10,
@@ -194,7 +194,7 @@ def of_floor(runs, label, metric):
 
 
 def ratios(results, name):
-    """Ours against the floor, with targets, then against each peer: medians over passes of the ratio in each pass."""
+    """Ratios of our server to the floor, with targets, then of each peer to our server: medians over the passes."""
     labels = {l for l in (name, f"{name}-locators", f"{name}-full")} & {r["label"] for r in results}
     if not labels:
         return f"no runs of {name}"
@@ -211,7 +211,7 @@ def ratios(results, name):
            row(head), "| --- " * len(head) + "|", *map(row, against_floor), f"\n{missed} missed"]
     if against_peers:
         head = ["workload", "mode", "server", "peer", *(t.split(",")[0] for t, _, _ in METRICS.values())]
-        out += [f"\n### How many times as much as {name} the others take\n",
+        out += [f"\n### Ratios of the other servers to {name}\n",
                 row(head), "| --- " * len(head) + "|", *map(row, against_peers)]
     return "\n".join(out)
 

@@ -1,4 +1,4 @@
-"""The workloads by name: what the server and the load client are told.
+"""The workloads by name: the arguments of the server and of the load client.
 
 >>> [w.name for w in read('A100, C(5000,100000,1),D(10,1000,1)')]
 ['A100', 'C(5000,100000,1)', 'D(10,1000,1)']
@@ -38,7 +38,7 @@ def b(name):
 
 
 def c(name, streams, names, changed):
-    # Each name at one stream as far as it goes; with fewer names than streams, several streams share one.
+    # Each name belongs to one stream, as far as possible; with fewer names than streams, several streams share one.
     each = max(1, min(names // streams, 100))
     load = ["-n", str(streams), "-clusters", "0", "-eds", str(each), "-eds-total", str(names), "-count", str(changed)]
     return Workload(name, "C", streams, ["-clusters", "0", "-eds", str(names)], load, changed)
@@ -51,7 +51,7 @@ def d(name, streams, variants, changed_variants):
     return Workload(name, "D", streams, server, load, 1, variants, changed_variants)
 
 
-# Number, most of it; a bound may name an earlier parameter.
+# For each number: its name and its maximum, which may be an earlier parameter.
 FAMILIES = {
     "C": (c, [("streams", 100_000), ("names", 1_000_000), ("changed", "names")]),
     "D": (d, [("streams", 100_000), ("variants", 1000), ("changed_variants", "variants")]),
@@ -91,5 +91,5 @@ def read(text):
 
 
 def in_order(names):
-    """Fixed names first, the rest as they came."""
+    """Fixed names first, then the others in their order."""
     return sorted(dict.fromkeys(names), key=lambda n: list(FIXED).index(n) if n in FIXED else len(FIXED))

@@ -18,7 +18,7 @@
 //! | --- | --- |
 //! | `arguments` | the command line |
 //! | `workload` | the resources and their changes: the same in every run |
-//! | `server`, `control` | the server that does as it is told, and the end of the client's process that tells it |
+//! | `server`, `control` | the server, which takes orders, and the side of the client's process that sends the orders |
 //! | `progress` | what the watchers have seen |
 //! | `measured` | the phases that every client goes through, and what they cost |
 //! | `ours` | our client |

@@ -1,8 +1,8 @@
 package main
 
-// What a round of updates changes, and which streams that concerns.
+// The changes of a round, and the streams that they affect.
 
-// audience says who subscribes to what.
+// audience has the subscriptions of the streams.
 type audience struct {
 	streams  []*stream
 	all      bool                // each stream subscribes to every load assignment
@@ -22,7 +22,7 @@ func changedSet(round, total, count int) []int32 {
 	return r
 }
 
-// concerned gives each stream that must see the round what it must see.
+// concerned gives each affected stream the changes that it must see.
 func (a *audience) concerned(changed []int32) map[*stream][]int32 {
 	m := map[*stream][]int32{}
 	for _, k := range changed {
@@ -43,7 +43,7 @@ func (a *audience) sees(s *stream) bool {
 	return a.variants == 0 || a.changed == 0 || s.idx%a.variants < a.changed
 }
 
-// bystanders counts the streams of a loop that got something in a round which did not concern them.
+// bystanders counts the streams of a loop that got a response in a round that does not affect them.
 func bystanders(l *loop, streams []*stream, concerned map[*stream][]int32) (n int) {
 	for _, s := range streams {
 		if _, ok := concerned[s]; !ok && s.c.lp == l && s.roundMsgs > 0 {
@@ -53,7 +53,7 @@ func bystanders(l *loop, streams []*stream, concerned map[*stream][]int32) (n in
 	return
 }
 
-// nextRound is the first after round that concerns a stream, and whom. It is round+1 where nobody subscribes to any.
+// nextRound is the first later round that affects a stream, and the affected streams. Without subscriptions it is round+1.
 func (a *audience) nextRound(round, total, count int) (int, []int32, map[*stream][]int32) {
 	for r := round + 1; ; r++ {
 		changed := changedSet(r, total, count)

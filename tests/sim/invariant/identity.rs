@@ -1,4 +1,4 @@
-//! Every response has a type that was asked for and a nonce that is new on its stream (S2, D7,
+//! Every response has a type with a subscription, and a nonce that is new on its stream (S2, D7,
 //! S24).
 
 use std::collections::BTreeSet;
