@@ -14,7 +14,7 @@ pub fn bootstrap_json(raw: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(raw) else { return false };
     let read = Bootstrap::from_json(text);
     let Ok(document) = serde_json::from_str::<Value>(text) else {
-        let error = read.expect_err("what is no JSON is no bootstrap");
+        let error = read.expect_err("invalid JSON is no bootstrap");
         assert!(error.to_string().starts_with("not JSON: "), "{error}");
         return false;
     };
@@ -98,7 +98,7 @@ fn check_servers(servers: &[Server], written: &Value) {
         let again = Server { uri: endpoint.uri().to_owned(), ..server.clone() };
         // A relative path is not relative any more after slashes.
         if scheme != "unix" || rest.starts_with('/') {
-            assert_eq!(again.endpoint(), Ok(endpoint), "what it means is a URI that means the same");
+            assert_eq!(again.endpoint(), Ok(endpoint), "the endpoint is a URI with the same meaning");
         }
     }
 }

@@ -211,7 +211,11 @@ impl World {
         self.now += time;
         let effects = self.client.on_timeout(self.now);
         if let Some(deadline) = self.client.next_deadline() {
-            assert!(deadline > self.now, "what is due at {:?} is not done: {deadline:?}", self.now);
+            assert!(
+                deadline > self.now,
+                "an event that is due at {:?} did not happen: {deadline:?}",
+                self.now
+            );
             let is_connected = self.links.iter().any(Option::is_some);
             assert!(is_connected || self.extras.has_ttl, "something is due without a stream at {deadline:?}");
         }
@@ -222,7 +226,7 @@ impl World {
     fn ask(&mut self, server: usize) -> bool {
         let request = self.client.next_request(self.now, server);
         let Some(link) = &mut self.links[server] else {
-            assert!(request.is_none(), "there is no stream to ask on");
+            assert!(request.is_none(), "a request without a stream");
             return false;
         };
         if let Some(request) = &request {
@@ -234,7 +238,7 @@ impl World {
     /// Sends all requests: a few for each type, and one for each response.
     fn drain(&mut self, server: usize) {
         let count = (0..REQUESTS_LIMIT).take_while(|_| self.ask(server)).count();
-        assert!(count < REQUESTS_LIMIT, "there is always more to ask");
+        assert!(count < REQUESTS_LIMIT, "there is always one more request");
         assert!(self.links[server].iter().all(Link::is_answered), "a response is not answered");
     }
 
@@ -308,13 +312,13 @@ impl World {
             if !is_compared {
                 continue;
             }
-            let is_told = |member: Option<&ResourceName>| {
+            let is_notified = |member: Option<&ResourceName>| {
                 distinct
                     .iter()
                     .any(|touched| touched.watch == watcher.id && touched.member.as_ref() == member)
             };
             let (own_before, members_before) = &before[at];
-            assert!(is_told(None) || is_same(own_before, &own), "{} is not told", watcher.name);
+            assert!(is_notified(None) || is_same(own_before, &own), "{} is not notified", watcher.name);
             for (name, view) in members_before.iter().chain(&members) {
                 let find = |all: &[(ResourceName, ResourceView)]| {
                     all.iter().find(|(other, _)| other == name).cloned()
@@ -324,7 +328,11 @@ impl World {
                     (None, None) => true,
                     (Some(_), None) | (None, Some(_)) => false,
                 };
-                assert!(is_same || is_told(Some(name)), "{} is not told of {name}: {view:?}", watcher.name);
+                assert!(
+                    is_same || is_notified(Some(name)),
+                    "{} is not notified of {name}: {view:?}",
+                    watcher.name
+                );
             }
         }
     }
@@ -337,7 +345,11 @@ impl World {
         for server in 0..SERVERS {
             self.drain(server);
             for link in self.links[server].iter() {
-                assert!(link.told.is_empty(), "a server still thinks that {:?} are wanted", link.told);
+                assert!(
+                    link.subscribed.is_empty(),
+                    "a server still has the subscriptions {:?}",
+                    link.subscribed
+                );
             }
             if self.links[server].is_none() && !self.is_connecting[server] {
                 continue;
@@ -349,10 +361,10 @@ impl World {
         let types = snapshot.counts().flat_map(|(type_url, _)| snapshot.of_type(type_url));
         let mut left = types.flat_map(|names| names.iter()).map(|(name, _)| name);
         let left = left.next();
-        assert!(left.is_none(), "nobody watches, and {left:?} is still there");
-        assert!(self.client.report().is_empty(), "what nobody watches is reported");
+        assert!(left.is_none(), "without watchers {left:?} is still in the cache");
+        assert!(self.client.report().is_empty(), "a resource without a watcher is reported");
         for server in 0..SERVERS {
-            assert_eq!(self.client.connect_at(server), None, "nobody needs s{server}");
+            assert_eq!(self.client.connect_at(server), None, "no watcher needs s{server}");
         }
         self.pass(Duration::ZERO);
         for name in ["a", "*"] {

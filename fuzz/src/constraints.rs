@@ -16,10 +16,10 @@ pub(crate) fn check(accepted: &Constraints) {
     };
 
     // T23: every other reader reads the bytes that are sent in the same way.
-    let sent = Constraints::from_wire(accepted.wire()).expect("what is sent is accepted");
+    let sent = Constraints::from_wire(accepted.wire()).expect("sent constraints are accepted");
     assert_eq!(sent.formula(), accepted.formula());
-    let message = DynamicParameterConstraints::decode(&accepted.wire()[..]).expect("what is sent decodes");
-    let decoded = Constraints::from_proto(&message).expect("what is sent is accepted");
+    let message = DynamicParameterConstraints::decode(&accepted.wire()[..]).expect("sent constraints decode");
+    let decoded = Constraints::from_proto(&message).expect("sent constraints are accepted");
     assert_eq!(decoded.formula(), accepted.formula());
     let encoded = DynamicParameterConstraints::from(accepted.formula()).encode_to_vec();
     let encoded = Constraints::from_wire(&encoded).expect("a formula that is accepted keeps the limits");

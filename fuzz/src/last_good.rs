@@ -25,7 +25,7 @@ fn check(raw: &[u8]) -> Contents {
     assert!(found.records.is_sorted_by(|one, other| one.id < other.id), "one record of each id");
     for record in &found.records {
         let wire = record.id.constraints.wire();
-        let again = Constraints::from_wire(wire).expect("what was restored can be stored");
+        let again = Constraints::from_wire(wire).expect("restored constraints can be stored");
         assert_eq!((&again, again.wire()), (&record.id.constraints, wire));
         assert!(!record.id.name.as_str().is_empty() && !record.id.type_url.message_name().is_empty());
     }
@@ -44,7 +44,7 @@ fn check(raw: &[u8]) -> Contents {
         }
     }
     let whole = read(&raw[..end]);
-    assert_eq!(whole.ending, Ending::Whole, "what is left after cutting is whole");
+    assert_eq!(whole.ending, Ending::Whole, "the rest after cutting is whole");
     let state = |found: &Contents| {
         (found.records.clone(), found.sets.clone(), found.unproved, found.skipped, found.end)
     };

@@ -37,7 +37,7 @@ pub fn names_xdstp(raw: &[u8]) -> bool {
             assert!(columns.contains(&column) && !error.to_string().is_empty(), "{error}");
             if let XdstpError::Directives { .. } = error {
                 assert_eq!(text.chars().nth(column - 1), Some('#'), "the name before is good");
-                let name = XdstpName::of(&text[..text.find('#').expect("it was told")]);
+                let name = XdstpName::of(&text[..text.find('#').expect("a directive was found")]);
                 if let Ok(url) = url {
                     assert_eq!(name, Ok(Some(url.name)));
                 }

@@ -39,7 +39,7 @@ pub fn requests_sotw(raw: &[u8]) -> bool {
     assert_eq!(read.response_nonce, Nonce::parse(&message.response_nonce));
     status(read.error_detail.as_deref(), message.error_detail.as_ref(), raw, 6);
     let asked = asked(&message.resource_names, &message.resource_locators);
-    assert_eq!(read.requested.as_ref(), Some(&asked), "the first request of a type says all");
+    assert_eq!(read.requested.as_ref(), Some(&asked), "the first request of a type has the whole list");
     client(&skimmer, message.node.as_ref(), raw, 2);
 
     let again = skimmer.sotw(raw).expect("it was read before");

@@ -15,8 +15,8 @@ pub fn constraints_wire(raw: &[u8]) -> bool {
     let decoded = DynamicParameterConstraints::decode(raw);
     match Constraints::from_wire(raw) {
         Ok(read) => {
-            let decoded = decoded.expect("what is accepted and sent on decodes");
-            let again = Constraints::from_proto(&decoded).expect("both readers keep the same rules");
+            let decoded = decoded.expect("accepted constraints decode");
+            let again = Constraints::from_proto(&decoded).expect("the two readers have the same rules");
             assert_eq!(again.formula(), read.formula());
             assert_eq!(&read.wire()[..], raw);
             constraints::check(&read);
@@ -33,7 +33,7 @@ pub fn constraints_wire(raw: &[u8]) -> bool {
                 // A field that a later one replaces counts too, because it takes memory while it is
                 // read.
                 (ConstraintError::TooDeep { .. } | ConstraintError::TooManyLeaves { .. }, _) => {}
-                (error, Ok((Ok(_), _))) => panic!("{error}: but it decodes to what is accepted"),
+                (error, Ok((Ok(_), _))) => panic!("{error}: but it decodes to accepted constraints"),
                 (_, Ok((Err(_), _)) | Err(_)) => {}
             }
             false

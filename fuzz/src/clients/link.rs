@@ -16,7 +16,7 @@ pub(super) struct Link {
     /// for a response that could not be decoded here.
     asked: BTreeMap<String, VecDeque<Option<String>>>,
     /// The subscriptions of the requests: type, name, parameters.
-    pub(super) told: BTreeSet<Locator>,
+    pub(super) subscribed: BTreeSet<Locator>,
     has_node: bool,
     /// The last nonce of each type.
     last: BTreeMap<String, Option<String>>,
@@ -29,11 +29,11 @@ impl Link {
         let (type_url, nonce, has_error, has_node) = match protocol {
             Protocol::Sotw => {
                 let request = DiscoveryRequest::decode(request.clone()).expect("a request decodes");
-                self.told.retain(|locator| locator.0 != request.type_url);
+                self.subscribed.retain(|locator| locator.0 != request.type_url);
                 for locator in
                     locators(&request.type_url, &request.resource_names, &request.resource_locators)
                 {
-                    assert!(self.told.insert(locator.clone()), "{locator:?} is asked for twice");
+                    assert!(self.subscribed.insert(locator.clone()), "{locator:?} is subscribed to twice");
                 }
                 let has_error = request.error_detail.is_some();
                 (request.type_url, request.response_nonce, has_error, request.node.is_some())
@@ -43,12 +43,12 @@ impl Link {
                 let (names, located) =
                     (&request.resource_names_unsubscribe, &request.resource_locators_unsubscribe);
                 for locator in locators(&request.type_url, names, located) {
-                    assert!(self.told.remove(&locator), "{locator:?} was not asked for");
+                    assert!(self.subscribed.remove(&locator), "{locator:?} was not subscribed to");
                 }
                 let (names, located) =
                     (&request.resource_names_subscribe, &request.resource_locators_subscribe);
                 for locator in locators(&request.type_url, names, located) {
-                    assert!(self.told.insert(locator.clone()), "{locator:?} is asked for twice");
+                    assert!(self.subscribed.insert(locator.clone()), "{locator:?} is subscribed to twice");
                 }
                 let is_first = !self.asked.contains_key(&request.type_url);
                 assert!(is_first || request.initial_resource_versions.is_empty(), "D1");
@@ -57,7 +57,7 @@ impl Link {
             }
         };
         // S11
-        assert_eq!(has_node, !std::mem::replace(&mut self.has_node, true), "the node is told once");
+        assert_eq!(has_node, !std::mem::replace(&mut self.has_node, true), "the node is sent once");
         match self.asked.entry(type_url.clone()).or_default().pop_front() {
             Some(Some(owed)) => assert_eq!(nonce, owed, "C1: responses are answered in order"),
             Some(None) => {}

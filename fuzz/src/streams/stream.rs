@@ -404,7 +404,7 @@ impl Stream {
         let bodies = response.bodies.iter().flat_map(|body| body.chunks());
         let frame: Vec<u8> = bodies.fold(response.head().to_vec(), |frame, chunk| [&*frame, chunk].concat());
         let type_url = response.type_url.as_str();
-        let of_type = self.types.get_mut(type_url).expect("only types that were asked for are sent (S24)");
+        let of_type = self.types.get_mut(type_url).expect("only subscribed types are sent (S24)");
         let (nonce, version) = match &self.machine {
             Some(Machine::Delta(_)) => {
                 let message = DeltaDiscoveryResponse::decode(&*frame).expect("a response decodes");
@@ -444,8 +444,8 @@ impl Stream {
         let is_delta = matches!(self.machine, Some(Machine::Delta(_)));
         for (type_url, OfType { subscribed, .. }) in &self.types {
             // S26: no response reports removals of the other types.
-            let is_told = is_settled && (is_delta || subscribed.is_full_state());
-            subscribed.check_held(type_url, content, is_told);
+            let are_removals_sent = is_settled && (is_delta || subscribed.is_full_state());
+            subscribed.check_held(type_url, content, are_removals_sent);
         }
     }
 }

@@ -101,7 +101,7 @@ impl Subscribed {
     ) {
         let is_error_only = resources.is_empty() && !errors.is_empty();
         // S24
-        assert!(self.is_asking() || is_error_only, "nothing of the type is asked for: {self:?}");
+        assert!(self.is_asking() || is_error_only, "the type has no subscription: {self:?}");
         self.check(&resources, errors);
         if self.known.full_state && self.is_asking() {
             self.held.clear();
@@ -121,7 +121,7 @@ impl Subscribed {
         let is_refused = |key: &Key| is_invalid(&key.name) && self.refused.contains(&key.name);
         let is_empty = resources.is_empty() && removed.iter().all(is_refused);
         let is_answer = std::mem::take(&mut self.owes_nothing) || !errors.is_empty() || !removed.is_empty();
-        assert!(self.is_asking() || (is_empty && is_answer), "nothing of the type is asked for: {self:?}");
+        assert!(self.is_asking() || (is_empty && is_answer), "the type has no subscription: {self:?}");
         self.check(&resources, errors);
         for key in removed {
             match &key.canon {
@@ -143,10 +143,10 @@ impl Subscribed {
         for error in errors {
             // G8, or G13 before the first commit.
             let is_asked = self.asked.iter().any(|wanted| wanted.name == *error);
-            assert!(self.refused.contains(error) || is_asked, "{error:?} was not asked for");
+            assert!(self.refused.contains(error) || is_asked, "{error:?} was not subscribed to");
         }
         for (key, received) in resources {
-            assert!(self.wants(key, received), "{key:?} is not asked for: {:?}", self.asked);
+            assert!(self.wants(key, received), "{key:?} is not subscribed to: {:?}", self.asked);
         }
     }
 
@@ -166,8 +166,8 @@ impl Subscribed {
     }
 
     /// Checks that the client has the resources that it subscribed to and, if removals are reported
-    /// (`is_told`), no others.
-    pub(super) fn check_held(&self, type_url: &str, content: &Content, is_told: bool) {
+    /// (`are_removals_sent`), no others.
+    pub(super) fn check_held(&self, type_url: &str, content: &Content, are_removals_sent: bool) {
         for (name, parameters) in self.locators() {
             for (name, variant) in content.selected(type_url, name, parameters) {
                 let located = Key { name: name.into(), canon: Some(variant.constraints.canon().to_vec()) };
@@ -177,7 +177,7 @@ impl Subscribed {
                 assert!(is_held, "{type_url} {name} {parameters} [{}]: {held:?}", variant.constraints);
             }
         }
-        if !is_told {
+        if !are_removals_sent {
             return;
         }
         for (key, received) in &self.held {
@@ -188,7 +188,7 @@ impl Subscribed {
                     key.name == name && is_variant && received.payload == variant.payload
                 })
             });
-            assert!(is_there, "{type_url} {key:?} is gone, and the client still has it");
+            assert!(is_there, "{type_url} {key:?} was removed, and the client still has it");
         }
     }
 
