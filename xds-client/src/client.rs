@@ -34,7 +34,7 @@ pub struct Client {
     parameters: Option<Parameters>,
 }
 
-/// Settings of a client that its bootstrap document does not hold.
+/// The settings of a client that are not in its bootstrap document.
 #[must_use]
 pub struct ClientBuilder {
     bootstrap: Bootstrap,

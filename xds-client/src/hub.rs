@@ -117,7 +117,7 @@ impl Hub {
         (hub, handle)
     }
 
-    /// The time since the start of the client, which is the time of its machine.
+    /// The time since the start of the client: the time of its machine.
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
     }

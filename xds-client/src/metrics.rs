@@ -49,14 +49,14 @@ pub trait Recorder: Send + Sync {
         _ = (server, code, reason);
     }
 
-    /// `grpc.xds_client.resource_updates_valid` and `_invalid`: how many resources of a response
-    /// were valid, unchanged ones too, and how many were not.
+    /// `grpc.xds_client.resource_updates_valid` and `_invalid`: the numbers of valid resources
+    /// (unchanged ones too) and invalid resources of a response.
     fn updates(&self, server: &str, type_url: &str, valid: usize, invalid: usize) {
         _ = (server, type_url, valid, invalid);
     }
 }
 
-/// Counts nothing.
+/// A recorder that ignores everything.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct NoRecorder;
 

@@ -162,7 +162,7 @@ fn what_our_structs_encode_survives_envoy() {
     }
 }
 
-/// Messages that the set of Envoy's files lacks, as `fields` prints them; their source is
+/// Messages that the set of Envoy's files does not have, as `fields` prints them; their source is
 /// protocol.md A.
 const PINNED: [(&str, &[&str]); 2] = [
     (
@@ -184,9 +184,8 @@ const PINNED: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Fields of Envoy's messages that are not declared here, on purpose: the superseded form of CSDS,
-/// which would bring all of Envoy's configuration dumps, and matchers that are refused rather than
-/// evaluated.
+/// Fields of Envoy's messages that this crate omits on purpose: the superseded form of CSDS, which
+/// would need all configuration dumps of Envoy, and matchers that the server refuses.
 const OMITTED: [(&str, &[u32]); 4] = [
     ("envoy.service.status.v3.ClientConfig", &[2]),
     ("envoy.type.matcher.v3.RegexMatcher", &[1, 2]),
@@ -221,8 +220,8 @@ fn envoy() -> DescriptorPool {
     DescriptorPool::decode(set.as_slice()).expect("the set is self-contained")
 }
 
-/// Whether this crate declares what is under that name; the rest are the well-known types and other
-/// projects'.
+/// Whether this crate declares this name; the others are well-known types and types of other
+/// projects.
 fn is_ours(name: &str) -> bool {
     ["envoy.", "google.rpc.", "xds."].iter().any(|package| name.starts_with(package))
 }
@@ -233,7 +232,7 @@ fn declared_messages() -> Vec<MessageDescriptor> {
     messages.filter(|message| is_ours(message.full_name()) && !message.is_map_entry()).collect()
 }
 
-/// One line per field, by number: all that decides how it is encoded, in binary and in JSON.
+/// One line per field, by number: everything that decides its encoding, in binary and in JSON.
 fn fields(message: &MessageDescriptor) -> BTreeMap<u32, String> {
     let line = |field: FieldDescriptor| {
         let json = field.json_name().to_owned();
@@ -363,7 +362,7 @@ fn codecs() -> Vec<Codec> {
     ]
 }
 
-/// Makes the same messages in every run.
+/// Makes the messages equal in every run.
 struct Random(Gen);
 
 impl Random {
@@ -404,7 +403,7 @@ impl Random {
             Kind::Int32 => Value::I32(i32::arbitrary(&mut self.0)),
             Kind::Int64 => Value::I64(i64::arbitrary(&mut self.0)),
             Kind::Uint32 => Value::U32(u32::arbitrary(&mut self.0)),
-            // From an integer, since NaN equals nothing.
+            // Made from an integer, because NaN equals nothing.
             Kind::Double => Value::F64(f64::from(i32::arbitrary(&mut self.0)) / 3.0),
             Kind::String => Value::String(String::arbitrary(&mut self.0)),
             Kind::Bytes => Value::Bytes(Vec::arbitrary(&mut self.0).into()),

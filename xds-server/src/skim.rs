@@ -396,8 +396,8 @@ fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u32, &[u8]), SkimErro
 }
 
 fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Option<(u32, &'a [u8])>, prost::DecodeError> {
-    // Names and their like have a tag and a length of one byte each; a list of a thousand is read
-    // in one go by this.
+    // Names and similar fields have a tag and a length of one byte each; this fast path reads a
+    // list of a thousand names at once.
     if let [tag @ ..0x80, len @ ..0x80, after @ ..] = *rest
         && *tag > 7
         && tag & 7 == 2
@@ -418,7 +418,8 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Option<(u32, &'a [u8])>, prost:
             rest.advance(len);
             Ok(Some((field, &whole[..len])))
         }
-        // The public way to the error that prost itself gives for a length beyond the end.
+        // prost has no public constructor for its error of a length beyond the end, so provoke the
+        // error.
         None => Err(skip_field(WireType::LengthDelimited, field, &mut &[0x01][..], DecodeContext::default())
             .expect_err("one byte is announced and none follows")),
     }

@@ -20,8 +20,8 @@ use crate::follow::{Lost, Tracker, follow};
 ///
 /// | span | fields |
 /// | --- | --- |
-/// | `commit` | `revision`, `changed` (names), `types`, `concerned` (streams, each as often as types), `acked`, `nacked`, `gone`, `undecided` |
-/// | `answer` | `type`, `node`, `cluster`, `outcome`, and of a rejection `detail` and `otel.status_code` |
+/// | `commit` | `revision`, `changed` (names), `types`, `concerned` (affected streams, once per type), `acked`, `nacked`, `gone`, `undecided` |
+/// | `answer` | `type`, `node`, `cluster`, `outcome`, and for a NACK `detail` and `otel.status_code` |
 pub fn trace_commits(cache: &Cache) -> impl Future<Output = ()> + Send + use<> {
     follow(cache, Spans::default())
 }

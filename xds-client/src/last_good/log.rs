@@ -1,4 +1,4 @@
-//! The open file: appending to it, and writing it anew.
+//! The open file: appends and rewrites.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

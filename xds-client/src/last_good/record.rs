@@ -269,7 +269,7 @@ fn pairs(id: &SetId) -> Vec<Pair> {
     id.parameters.iter().map(pair).collect()
 }
 
-/// Whether a resource can have this name, by what is asked of names as such (W2, X2, X6).
+/// Whether a resource can have this name (W2, X2, X6).
 fn can_be_named(type_url: &TypeUrl, name: &ResourceName) -> bool {
     let text = name.as_str();
     !type_url.message_name().is_empty()

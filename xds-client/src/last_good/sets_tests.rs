@@ -1,4 +1,4 @@
-//! A set is restored whole or not at all, whatever became of the file.
+//! A set is restored completely or not at all, whatever happens to the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::frame::{BEHIND, HEADER_BYTES};
 use super::tests::{Folder, id, record, secret, set_length};
 use super::*;
 
-/// What a file may restore: sets with their members and contents, each as it was when it was
+/// The sets that a file may restore: with their members and contents at a moment when they were
 /// complete.
 type Whole = BTreeSet<(SetId, BTreeMap<VariantId, String>)>;
 
@@ -35,7 +35,7 @@ fn members(set: &SetId, records: &[Record]) -> BTreeMap<VariantId, String> {
     members.map(|record| (record.id.clone(), record.version.clone())).collect()
 }
 
-/// The sets that are restored, with what is restored of them.
+/// The restored sets with their restored members.
 fn whole(contents: &Contents) -> Whole {
     contents.sets.iter().map(|set| (set.clone(), members(set, &contents.records))).collect()
 }
@@ -44,7 +44,7 @@ fn image(folder: &Folder) -> Vec<u8> {
     fs::read(folder.file()).unwrap()
 }
 
-/// A file that was written in several flushes, with what it was after each, oldest first.
+/// A file written in several flushes, with its sets after each flush, oldest first.
 fn written() -> Vec<Vec<u8>> {
     let folder = Folder::new();
     let (mut file, _) = folder.open();
@@ -70,7 +70,7 @@ fn written() -> Vec<Vec<u8>> {
     images
 }
 
-/// Regression: 22 of 23 clusters were restored as all there are.
+/// Regression: 22 of 23 clusters were restored as a complete set.
 #[test]
 fn s25_whatever_bit_is_flipped_no_set_lacks_a_member_and_names_without_damage_stay() {
     let image = written().pop().unwrap();
@@ -90,7 +90,7 @@ fn s25_whatever_bit_is_flipped_no_set_lacks_a_member_and_names_without_damage_st
     }
 }
 
-/// Past this, damage does not make it another kind of file.
+/// Damage after this position does not make it another kind of file.
 const MARKED: usize = 12;
 
 #[test]
@@ -113,7 +113,7 @@ fn s25_a_lost_block_or_an_entry_in_the_place_of_another_makes_no_set_of_a_part()
             let mut lost = image.clone();
             lost[at..end].fill(0);
             assert!(whole(&read(&*lost).unwrap()).is_subset(&truth), "{size} zeros at {at}");
-            // A write that went to another place, and one that came a second time.
+            // A write at the wrong position, and a repeated write.
             for from in (header..image.len() - size).step_by(17) {
                 let mut moved = image.clone();
                 moved.copy_within(from..from + (end - at), at);
@@ -124,8 +124,8 @@ fn s25_a_lost_block_or_an_entry_in_the_place_of_another_makes_no_set_of_a_part()
     }
 }
 
-/// The process or the machine fails in a flush: of what it appends any part is on the disk, and the
-/// header is the old or the new one.
+/// The process or the machine fails during a flush: any part of the append may be on the disk, and
+/// the header is the old or the new one.
 #[test]
 fn s25_a_crash_at_any_byte_of_a_flush_leaves_the_sets_of_before_or_after_or_none() {
     let images = written();
@@ -144,7 +144,7 @@ fn s25_a_crash_at_any_byte_of_a_flush_leaves_the_sets_of_before_or_after_or_none
                 if length % 10 > 0 {
                     continue;
                 }
-                // What goes on with such a file proves nothing old.
+                // A later flush of such a file proves no older state.
                 let folder = Folder::holding(&image);
                 let (mut file, restored) = folder.open();
                 file.put(record("z", "1"));
@@ -165,7 +165,8 @@ fn a_set_that_was_proved_after_the_damage_by_other_members_is_restored() {
     file.note_set(SetChange::Complete(prod()));
     file.flush().unwrap();
     let damage = image(&folder).windows(3).position(|bytes| bytes == b"\x12\x01p").unwrap() + 2;
-    // After the damage: a change that only one of them proves again, and one that both do.
+    // After the damage: a change for which only one of them writes a new proof, and one for which
+    // both do.
     for (changed, sets) in [(record("a", "2"), vec![all()]), (of_prod("q", "1"), vec![all()])] {
         file.put(changed);
         file.flush().unwrap();
@@ -238,7 +239,7 @@ fn a_set_with_a_member_that_is_not_kept_is_not_kept_either() {
     file.note_set(SetChange::Complete(all()));
     file.note_set(SetChange::Complete(prod()));
     file.flush().unwrap();
-    // It must not be kept; another is too large.
+    // One must not be stored; another is too large.
     file.leave_out(of_prod("q", "1").id);
     file.flush().unwrap();
     assert_eq!(folder.contents().sets, [all()]);
@@ -247,14 +248,14 @@ fn a_set_with_a_member_that_is_not_kept_is_not_kept_either() {
     file.put(large);
     file.flush().unwrap();
     assert_eq!(folder.contents().sets, []);
-    // They go.
+    // They are removed.
     file.remove(id("r"));
     file.flush().unwrap();
     assert_eq!(folder.contents().sets, [all()]);
     file.remove(of_prod("q", "1").id);
     file.flush().unwrap();
     assert_eq!(folder.contents().sets, [all(), prod()]);
-    // T43c: nor is any of that name.
+    // T43c: no set of that name is restored either.
     let (type_url, name) = (all().type_url, all().name);
     file.note_set(SetChange::Unkept { type_url, name });
     file.flush().unwrap();
@@ -281,12 +282,12 @@ fn x12_a_set_that_nobody_asks_for_holds_until_one_of_its_members_changes() {
     file.put(record("a", "1"));
     file.flush().unwrap();
     assert_eq!(folder.contents().sets, [prod(), glob]);
-    // By another question.
+    // By another upstream subscription.
     file.put(record(member, "2"));
     file.flush().unwrap();
     assert_eq!(folder.contents().sets, [prod()]);
     drop(file);
-    // What came back since is not what it was.
+    // The member that came back has other content.
     let (mut file, restored) = folder.open();
     assert_eq!((restored.sets, restored.unproved), (vec![prod()], 1));
     file.put(record(member, "1"));
@@ -318,7 +319,7 @@ fn a_member_that_is_lost_when_the_file_is_written_anew_is_missed() {
     assert_eq!(folder.contents().sets, [all()]);
 }
 
-/// A file of the format before has names that are as good as ever, and sets that nothing proves.
+/// In a file of the former format, records are valid, but no set is proved.
 #[test]
 fn the_format_before_is_read_for_its_names() {
     // Type, name, constraints; content with payload, version and origin.
@@ -363,7 +364,7 @@ enum Step {
     Complete(u8),
     Left(u8),
     Flush,
-    /// There is only so much room.
+    /// The disk is limited.
     Full {
         bytes: u64,
     },
@@ -389,8 +390,8 @@ impl Arbitrary for Step {
     }
 }
 
-/// What exists, and what of it was whole at some moment: only that may be restored, and what is
-/// held is.
+/// The existing variants, and the sets that were complete at some moment. Only those may be
+/// restored, and the complete ones are.
 #[test]
 fn s25_whatever_happens_to_a_set_what_is_restored_of_it_was_all_there_was() {
     fn holds(steps: Vec<Step>, flip: usize) {
@@ -461,7 +462,7 @@ fn s25_whatever_happens_to_a_set_what_is_restored_of_it_was_all_there_was() {
                     drop(file);
                     let restored;
                     (file, restored) = folder.open();
-                    // Of what an upstream is not asked any more, this is what is known.
+                    // For a set without an upstream subscription, this is the last known state.
                     exists = restored.records.into_iter().map(|record| (record.id, record.version)).collect();
                     held.clear();
                     unkept.clear();

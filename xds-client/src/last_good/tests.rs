@@ -13,7 +13,7 @@ use super::frame::{HEADER_BYTES, MARK};
 use super::record::Entry;
 use super::*;
 
-/// A folder of one test, gone with it.
+/// The temporary folder of one test.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
@@ -66,7 +66,7 @@ pub(super) fn secret(payload: &str) -> Record {
     Record { id: VariantId::unconstrained(SECRET.into(), "key".into()), ..record("key", payload) }
 }
 
-/// One with everything that a record can have.
+/// A record with all fields.
 fn full() -> Record {
     let constraints = "env=prod,!beta".parse().unwrap();
     Record {
@@ -81,7 +81,7 @@ fn reopened(folder: &Folder) -> Vec<Record> {
     folder.open().1.records
 }
 
-/// A file that holds these entries, with the bodies as they are.
+/// A file with entries of these bodies.
 fn image(bodies: &[Vec<u8>]) -> Vec<u8> {
     let mut image = vec![0; HEADER_BYTES as usize];
     for body in bodies {
@@ -102,8 +102,8 @@ fn put(record: &Record) -> Vec<u8> {
     Entry::put(record).encode_to_vec()
 }
 
-/// A small file with puts, a replacement and a removal, and for each of its whole entries where it
-/// ends and what is restored up to there.
+/// A small file with puts, a replacement and a removal. For each entry it has the end of the entry
+/// and the records up to there.
 fn small() -> (Vec<u8>, Vec<(usize, Vec<Record>)>) {
     let (a1, a2, b) = (record("a", "1"), record("a", "2"), record("b", "1"));
     let removal = Entry::of(&Change::Remove(id("b"))).encode_to_vec();
@@ -134,7 +134,7 @@ fn what_was_flushed_is_restored() {
 
 #[test]
 fn t23_constraints_are_restored_as_received() {
-    // In another order, and with a field from the future: equal, in other bytes.
+    // In another order, and with an unknown field: equal, but with other bytes.
     let written: Constraints = "a,b".parse().unwrap();
     let swapped: Constraints = "b,a".parse().unwrap();
     let future = Constraints::from_wire(&[written.wire(), &[0x78, 1][..]].concat()).unwrap();
@@ -185,7 +185,7 @@ fn what_the_file_holds_already_is_not_written_again() {
 #[test]
 fn the_file_is_written_anew_when_most_of_it_is_outdated() {
     let folder = Folder::new();
-    // What a crash in the middle of that left behind is in nobody's way.
+    // Files that a crash during this left behind do not disturb.
     fs::write(beside(&folder.file(), ".new"), "half a file").unwrap();
     let (mut file, _) = folder.open();
     file.put(full());
@@ -196,7 +196,7 @@ fn the_file_is_written_anew_when_most_of_it_is_outdated() {
         assert!(folder.size_bytes() <= COMPACTION_MIN_BYTES, "{nth}");
     }
     assert_eq!(folder.contents().records, [record("a", &payload(99)), full()]);
-    // It goes on with the new file.
+    // It continues with the new file.
     drop(file);
     assert_eq!(reopened(&folder), [record("a", &payload(99)), full()]);
     assert!(!beside(&folder.file(), ".new").exists());
@@ -218,7 +218,7 @@ fn a_file_that_cannot_be_written_anew_still_gets_what_changes() {
     flush("1").unwrap();
     let error = flush("2").unwrap_err();
     assert!(matches!(error, FlushError::Compact { .. }), "{error}");
-    // Not tried before it has doubled.
+    // It is not tried again before the file has doubled.
     flush("3").unwrap();
     flush("4").unwrap();
     fs::remove_dir(&in_the_way).unwrap();
@@ -244,7 +244,7 @@ fn an_entry_damaged_since_it_was_written_does_not_get_into_the_new_file() {
     let contents = folder.contents();
     assert_eq!(contents.ending, Ending::Whole);
     assert_eq!(contents.records, [record("b", "1"), record("c", &"3".repeat(50_000))]);
-    // As it is not known as kept any more, it is written again.
+    // It no longer counts as stored, so it is written again.
     file.put(record("a", "1"));
     file.flush().unwrap();
     assert_eq!(folder.contents().records[0], record("a", "1"));
@@ -253,7 +253,7 @@ fn an_entry_damaged_since_it_was_written_does_not_get_into_the_new_file() {
 #[test]
 fn a_file_cut_at_any_byte_has_all_whole_entries_before_it() {
     let (mut image, states) = small();
-    // Nothing was ever confirmed but the header: a crash while appending.
+    // Only the header was ever synced: a crash during an append.
     set_length(&mut image, HEADER_BYTES);
     for length in 0..=image.len() {
         let cut = &image[..length];
@@ -394,7 +394,7 @@ fn foreign_files_and_unknown_formats_are_set_aside_and_never_overwritten() {
 
 #[test]
 fn entries_that_cannot_be_understood_are_skipped_and_counted() {
-    // Of a field given twice the last counts.
+    // If a field occurs twice, the last value counts.
     let with = |field: &[u8]| [&put(&record("a", "1")), field].concat();
     let constraints_without_type = with(&[0x1a, 2, 0x78, 1]);
     let name_with_control_character = with(&[0x12, 2, b'a', b'\n']);
@@ -477,7 +477,7 @@ fn only_the_owner_may_read_what_is_written() {
 fn a_file_is_open_once_at_a_time() {
     let folder = Folder::new();
     let (mut file, _) = folder.open();
-    // The lock outlives a new file under the path.
+    // The lock stays valid after the file is replaced.
     for fill in ["1", "2", "3"] {
         file.put(record("a", &fill.repeat(50_000)));
         file.flush().unwrap();

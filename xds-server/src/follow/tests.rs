@@ -30,7 +30,7 @@ impl Tracker for Told {
     }
 }
 
-/// A client that asks for one name, at one stream.
+/// A client with one stream that subscribes to one name.
 struct Client {
     cache: Arc<Cache>,
     stream: DeltaStream,
@@ -48,7 +48,7 @@ impl Client {
         client
     }
 
-    /// Takes what is sent and ACKs it.
+    /// Reads all responses and ACKs them.
     fn take(&mut self) {
         while let Next::Send(response) = self.stream.next(Duration::ZERO, &self.cache.snapshot()) {
             let response_nonce = Some(response.nonce);

@@ -9,7 +9,7 @@ use xds_core::{Resource, Transaction};
 
 use super::*;
 
-/// Tells of each span when it ends, with its fields.
+/// Records each span when it ends, with its fields.
 #[derive(Debug)]
 struct Ends {
     spans: Mutex<Vec<(String, usize)>>,
