@@ -33,7 +33,7 @@ fn sotw(cache: &Arc<Cache>, access: &Arc<Access>) -> Sotw {
 }
 
 #[test]
-fn a_denied_name_is_told_by_an_error_and_all_others_are_sent() {
+fn g12_a_denied_name_gets_an_error_and_all_others_are_sent() {
     let cache = cache("RDS a=1 b=1");
     let access = may("RDS", &["a", "c*"]);
     let mut client = delta(&cache, &access);
