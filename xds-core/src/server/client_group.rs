@@ -145,9 +145,9 @@ impl ClientGroup {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awaited {
     /// It will: it subscribed to other endpoints.
-    Surely,
+    Expected,
     /// It never subscribed to endpoints, and may get them from elsewhere.
-    Perhaps,
+    Possible,
 }
 
 impl GroupStream {
@@ -261,7 +261,7 @@ impl Seat {
             return None;
         }
         let follows_any = streams.streams.values().any(|stream| stream.endpoints_position().is_some());
-        Some(if follows_any { Awaited::Surely } else { Awaited::Perhaps })
+        Some(if follows_any { Awaited::Expected } else { Awaited::Possible })
     }
 
     /// The client will not subscribe to them.

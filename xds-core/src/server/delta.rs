@@ -13,7 +13,7 @@ use super::encode::{self, DELTA_ERRORS};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::stream::{Owed, Stream, TypeEntry};
-use super::type_state::{Has, ResponseBasis, TypeState};
+use super::type_state::{Possession, ResponseBasis, TypeState};
 use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
@@ -136,8 +136,9 @@ impl DeltaStream {
         let TypeEntry { state, owed } = self.stream.entry(at);
         // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
         // effect and blocks nothing.
-        let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
-        let verdict = booked.map(|(verdict, mut uncertain)| {
+        let recorded =
+            request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
+        let verdict = recorded.map(|(verdict, mut uncertain)| {
             state.is_resending |= !uncertain.is_empty();
             owed.uncertain.append(&mut uncertain);
             verdict
@@ -281,14 +282,14 @@ fn respond(
         let has = |_: &Subscription, removed: &Variant| match is_requested(&removed.key(keyed_by)) {
             // The answer for the name has the removal already. D14: a second removal would do no
             // harm.
-            true if keyed_by == KeyedBy::Name && owed.locators.has_name(removed.name()) => Has::No,
-            is_requested if is_requested || owed.everything => Has::Perhaps,
-            _ => Has::Yes,
+            true if keyed_by == KeyedBy::Name && owed.locators.has_name(removed.name()) => Possession::None,
+            is_requested if is_requested || owed.everything => Possession::Possible,
+            _ => Possession::Certain,
         };
         let ResponseBasis { update, removed, resend } = match must_wait && !owed.everything {
             true => {
                 unsubscribed_later.append(&mut owed.unsubscribed);
-                state.stay(&owed.locators, snapshot)
+                state.answer_only(&owed.locators, snapshot)
             }
             false => state.advance(now, snapshot, has)?,
         };

@@ -85,7 +85,7 @@ pub(super) enum Release {
     /// Each removal waits for the grace time. The time counts from the change after which nothing
     /// names the resource, if that is known, else from the removal. These names are still in use,
     /// and wait.
-    AfterGrace(BTreeSet<ResourceName>, Unnamed),
+    AfterGrace(BTreeSet<ResourceName>, UnreferencedSince),
     /// Now, except for these names, which are still in use. A resource that the client brought from
     /// another stream still waits for the grace time: the client's first ACKs of referrers may be
     /// about referrers that did not change.
@@ -97,7 +97,7 @@ pub(super) enum Release {
 /// A proxy gets a removal after its upstream waited for the grace time, but it gets the change that
 /// ended the reference at once. So it does not wait a second time. If the upstream does not wait,
 /// both come together, and the whole grace time is still to pass.
-pub(super) type Unnamed = BTreeMap<ResourceName, Duration>;
+pub(super) type UnreferencedSince = BTreeMap<ResourceName, Duration>;
 
 impl Release {
     /// All removals may be sent now.
@@ -116,7 +116,7 @@ impl Release {
 pub(super) fn removals(
     state: &TypeState,
     referrers: &[Referrer],
-    unnamed: impl FnOnce() -> Unnamed,
+    unreferenced_since: impl FnOnce() -> UnreferencedSince,
     snapshot: &Snapshot,
 ) -> Release {
     if state.retained.len() > HELD_LIMIT {
@@ -126,7 +126,7 @@ pub(super) fn removals(
         return Release::now();
     }
     if referrers.is_empty() {
-        return Release::AfterGrace(BTreeSet::new(), Unnamed::new());
+        return Release::AfterGrace(BTreeSet::new(), UnreferencedSince::new());
     }
     match in_use::used(state, referrers, snapshot) {
         None => Release::Later,
@@ -137,30 +137,34 @@ pub(super) fn removals(
             Release::Now(used)
         }
         // The time at which a reference ended does not help when not all referrers are known.
-        Some(used) if state.selects_all() => Release::AfterGrace(used, Unnamed::new()),
-        Some(used) => Release::AfterGrace(used, unnamed()),
+        Some(used) if state.selects_all() => Release::AfterGrace(used, UnreferencedSince::new()),
+        Some(used) => Release::AfterGrace(used, unreferenced_since()),
     }
 }
 
 /// By name of a withheld removal, when the client was sent the change that ended the last reference
 /// to it, where that is known.
-pub(super) fn unnamed(state: &TypeState, referrers: &[&TypeState], snapshot: &Snapshot) -> Unnamed {
-    let Some(target) = Target::of(state.type_url.as_str()) else { return Unnamed::new() };
+pub(super) fn unreferenced_since(
+    state: &TypeState,
+    referrers: &[&TypeState],
+    snapshot: &Snapshot,
+) -> UnreferencedSince {
+    let Some(target) = Target::of(state.type_url.as_str()) else { return UnreferencedSince::new() };
     let names = state.retained.keys().map(|key| &key.name);
     let with_time =
-        |name: &ResourceName| Some((name.clone(), unnamed_at(target, name, referrers, snapshot)?));
+        |name: &ResourceName| Some((name.clone(), unreferenced_at(target, name, referrers, snapshot)?));
     names.filter_map(with_time).collect()
 }
 
 /// When the client was sent the change after which no referrer names a resource that one named
 /// before; `None` if there was no such change, or it is not known.
-fn unnamed_at(
+fn unreferenced_at(
     target: Target,
     name: &ResourceName,
     referrers: &[&TypeState],
     snapshot: &Snapshot,
 ) -> Option<Duration> {
-    let (mut is_dropped, mut unnamed_at) = (false, Duration::ZERO);
+    let (mut is_dropped, mut unreferenced_at) = (false, Duration::ZERO);
     for referrer in referrers {
         let Some(resources) = snapshot.of_type(&referrer.type_url) else { continue };
         if resources.has_referrer(target, name) {
@@ -169,11 +173,11 @@ fn unnamed_at(
         let dropped = resources.last_dropped.of(target, name);
         let since = dropped.unwrap_or_default().max(resources.last_dropped.unknown());
         if since > Revision::ZERO {
-            unnamed_at = unnamed_at.max(referrer.send_times.at(since)?);
+            unreferenced_at = unreferenced_at.max(referrer.send_times.at(since)?);
         }
         is_dropped |= dropped.is_some();
     }
-    is_dropped.then_some(unnamed_at)
+    is_dropped.then_some(unreferenced_at)
 }
 
 /// Whether routes that are not known here may name clusters of the client: it subscribes to

@@ -141,7 +141,7 @@ impl TypeState {
         if self.responses.are_in_flight_with(&key) {
             return ReportStatus::Stale;
         }
-        match self.responses.complaint(&key) {
+        match self.responses.nack_detail(&key) {
             Some(detail) => ReportStatus::Rejected { detail: Arc::clone(detail) },
             None => ReportStatus::Synced,
         }

@@ -22,10 +22,10 @@ pub(super) struct Responses {
     /// applied all of it, some or none.
     rejected: Vec<Rejected>,
     /// The rejection of a full state, if no full state was ACKed since.
-    state_rejected: Option<Complaint>,
+    state_rejected: Option<Nack>,
     /// The rejection of resources that are sent again, because the response that contained them was
     /// rejected (D8).
-    uncertain: Option<Complaint>,
+    uncertain: Option<Nack>,
     /// The revision up to which everything was sent, or found to be unnecessary.
     reached: Revision,
     /// Revisions that the next response brings besides those since `reached`.
@@ -76,12 +76,12 @@ pub(super) struct ResponsePart {
 #[derive(Debug)]
 struct Rejected {
     keys: BTreeSet<ResourceKey>,
-    complaint: Complaint,
+    nack: Nack,
 }
 
 /// The client's error message, and the revisions that it is about.
 #[derive(Debug, Clone)]
-struct Complaint {
+struct Nack {
     about: Spans,
     detail: Arc<str>,
 }
@@ -233,7 +233,7 @@ impl Responses {
 
     /// The next response brings the last of the uncertain resources.
     pub(super) fn bring_uncertain(&mut self) {
-        if let Some(Complaint { about, .. }) = self.uncertain.take() {
+        if let Some(Nack { about, .. }) = self.uncertain.take() {
             self.has_news = true;
             self.next_brings.extend(&about);
         }
@@ -250,9 +250,9 @@ impl Responses {
         if let Some(uncertain) = &self.uncertain {
             pending.extend(&uncertain.about);
         }
-        let complaints = self.rejected.iter().map(|rejected| &rejected.complaint).chain(&self.state_rejected);
-        let complaints = complaints.filter(|complaint| !complaint.about.is_empty());
-        let rejected = complaints.map(|of| (of.about.clone(), Arc::clone(&of.detail))).collect();
+        let nacks = self.rejected.iter().map(|rejected| &rejected.nack).chain(&self.state_rejected);
+        let nacks = nacks.filter(|nack| !nack.about.is_empty());
+        let rejected = nacks.map(|of| (of.about.clone(), Arc::clone(&of.detail))).collect();
         AckState { sent: self.reached, pending, rejected }
     }
 
@@ -300,16 +300,16 @@ impl Responses {
     }
 
     /// The client's message when it rejected this resource.
-    pub(super) fn complaint(&self, key: &ResourceKey) -> Option<&Arc<str>> {
+    pub(super) fn nack_detail(&self, key: &ResourceKey) -> Option<&Arc<str>> {
         let of_part = self.rejected.iter().rev().find(|group| group.keys.contains(key));
-        of_part.map(|group| &group.complaint).or(self.state_rejected.as_ref()).map(|of| &of.detail)
+        of_part.map(|group| &group.nack).or(self.state_rejected.as_ref()).map(|of| &of.detail)
     }
 
     /// Whether the newest rejected response contained this resource, as of this commit.
     pub(super) fn was_rejected_last(&self, key: &ResourceKey, changed_at: Revision) -> bool {
         match (&self.state_rejected, self.rejected.last()) {
-            (Some(complaint), _) => complaint.about.cover(changed_at),
-            (None, Some(group)) => group.complaint.about.cover(changed_at) && group.keys.contains(key),
+            (Some(nack), _) => nack.about.cover(changed_at),
+            (None, Some(group)) => group.nack.about.cover(changed_at) && group.keys.contains(key),
             (None, None) => false,
         }
     }
@@ -344,7 +344,7 @@ impl Responses {
 
     /// Whether this resource was rejected.
     pub(super) fn are_rejected_with(&self, key: &ResourceKey) -> bool {
-        self.complaint(key).is_some()
+        self.nack_detail(key).is_some()
     }
 
     /// S8c: a client that answers the newest response does not answer those before it.
@@ -357,9 +357,9 @@ impl Responses {
     /// rejected with it.
     pub(super) fn reject_in_flight(&mut self) {
         self.has_news = true;
-        let newest = self.rejected.last_mut().map(|group| &mut group.complaint);
-        if let Some(complaint) = self.state_rejected.as_mut().or(newest) {
-            self.in_flight.iter().for_each(|sent| complaint.about.extend(&sent.brings));
+        let newest = self.rejected.last_mut().map(|group| &mut group.nack);
+        if let Some(nack) = self.state_rejected.as_mut().or(newest) {
+            self.in_flight.iter().for_each(|sent| nack.about.extend(&sent.brings));
         }
     }
 
@@ -385,10 +385,10 @@ impl Responses {
             }
             contents => {
                 let mut uncertain = BTreeSet::new();
-                for Rejected { mut keys, complaint } in self.take_touched(&contents) {
+                for Rejected { mut keys, nack } in self.take_touched(&contents) {
                     keys.retain(|key| !contents.has(key));
                     if !keys.is_empty() {
-                        self.add_uncertain(complaint);
+                        self.add_uncertain(nack);
                     }
                     uncertain.append(&mut keys);
                 }
@@ -402,20 +402,20 @@ impl Responses {
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
         let Some(Sent { contents, brings, .. }) = self.answered(nonce) else { return false };
         self.has_news = true;
-        let mut complaint = Complaint { about: brings, detail: detail.into() };
+        let mut nack = Nack { about: brings, detail: detail.into() };
         if matches!(contents, ResponseContents::FullState) {
             if let Some(before) = self.state_rejected.take() {
-                complaint.about.extend(&before.about);
+                nack.about.extend(&before.about);
             }
-            self.state_rejected = Some(complaint);
+            self.state_rejected = Some(nack);
             return true;
         }
         let mut keys: BTreeSet<_> = contents.keys().cloned().collect();
         for mut touched in self.take_touched(&contents) {
             keys.append(&mut touched.keys);
-            complaint.about.extend(&touched.complaint.about);
+            nack.about.extend(&touched.nack.about);
         }
-        self.reject(Rejected { keys, complaint });
+        self.reject(Rejected { keys, nack });
         true
     }
 
@@ -423,9 +423,9 @@ impl Responses {
     /// resource rejected together with them. For the program that committed them, this is an
     /// answer.
     pub(super) fn keep_rejected(&mut self, keys: BTreeSet<ResourceKey>) {
-        if let Some(Complaint { detail, .. }) = self.uncertain.take() {
+        if let Some(Nack { detail, .. }) = self.uncertain.take() {
             self.has_news = true;
-            self.reject(Rejected { keys, complaint: Complaint { about: Spans::default(), detail } });
+            self.reject(Rejected { keys, nack: Nack { about: Spans::default(), detail } });
         }
     }
 
@@ -437,14 +437,14 @@ impl Responses {
             // The oldest two become one: at worst more is sent again than necessary.
             let mut oldest = self.rejected.remove(0);
             self.rejected[0].keys.append(&mut oldest.keys);
-            self.rejected[0].complaint.about.extend(&oldest.complaint.about);
+            self.rejected[0].nack.about.extend(&oldest.nack.about);
         }
     }
 
-    fn add_uncertain(&mut self, complaint: Complaint) {
+    fn add_uncertain(&mut self, nack: Nack) {
         match &mut self.uncertain {
-            Some(known) => known.about.extend(&complaint.about),
-            None => self.uncertain = Some(complaint),
+            Some(known) => known.about.extend(&nack.about),
+            None => self.uncertain = Some(nack),
         }
     }
 

@@ -45,8 +45,8 @@ impl Retained {
             Release::Later => None,
             Release::Now(used) | Release::AfterGrace(used, _) if used.contains(name) => None,
             Release::Now(_) if variant.is_some() => Some(*since),
-            Release::AfterGrace(_, unnamed) if variant.is_some() => {
-                Some(unnamed.get(name).map_or(*since, |at| *at.min(since)) + grace)
+            Release::AfterGrace(_, unreferenced_since) if variant.is_some() => {
+                Some(unreferenced_since.get(name).map_or(*since, |at| *at.min(since)) + grace)
             }
             Release::Now(_) | Release::AfterGrace(..) => Some(*since + grace),
         }
@@ -79,7 +79,7 @@ impl TypeState {
     /// Whether the client would reject a full state (C4b): the state would contain a removed
     /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
     /// another locator.
-    pub(super) fn is_torn(&self, snapshot: &Snapshot) -> bool {
+    pub(super) fn full_state_overlaps(&self, snapshot: &Snapshot) -> bool {
         let Some(membership) = &self.membership else { return false };
         if self.retained.is_empty() && !membership.position().is_behind(snapshot) {
             return false;

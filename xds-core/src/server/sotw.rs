@@ -14,7 +14,7 @@ use super::report::TypeReport;
 use super::response::{Continuation, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::stream::{Owed, Stream, TypeEntry};
-use super::type_state::{Has, LocatorAnswer, NamePresence, ResponseBasis, TypeState};
+use super::type_state::{LocatorAnswer, NamePresence, Possession, ResponseBasis, TypeState};
 use crate::access::Access;
 use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::code::Code;
@@ -123,8 +123,9 @@ impl SotwStream {
         let TypeEntry { state, owed } = self.stream.entry(at);
         // S10: before the first response no nonce is stale.
         let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
-        let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
-        let verdict = booked.map(|(verdict, uncertain)| {
+        let recorded =
+            request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
+        let verdict = recorded.map(|(verdict, uncertain)| {
             // S6: nothing is sent again for it. Until the content changes, the client may use the
             // content before it (S33).
             state.responses.keep_rejected(uncertain);
@@ -289,14 +290,14 @@ fn respond(
         };
         let are_new: Vec<bool> = covering_locators(subscription, removed).map(is_new).collect();
         match are_new.contains(&true) {
-            _ if !are_new.contains(&false) => Has::No,
-            true => Has::Perhaps,
-            false => Has::Yes,
+            _ if !are_new.contains(&false) => Possession::None,
+            true => Possession::Possible,
+            false => Possession::Certain,
         }
     };
     let is_answer_only = must_wait && !owed.everything && !state.known.full_state;
     let ResponseBasis { update, mut resend, .. } = match is_answer_only {
-        true => state.stay(&owed.locators, snapshot),
+        true => state.answer_only(&owed.locators, snapshot),
         false => state.advance(now, snapshot, has)?,
     };
     if !state.known.full_state && reports_missing {

@@ -9,7 +9,7 @@ use super::client_group::{Awaited, ClientGroup, OrderStatus, Seat};
 use super::config::{Serving, StreamConfig};
 use super::encode;
 use super::in_use::Referrer;
-use super::order::{self, Gate, Release, TargetStatus, Unnamed};
+use super::order::{self, Gate, Release, TargetStatus, UnreferencedSince};
 use super::response::{Continuation, Next, Response, Service, StreamError};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
@@ -257,7 +257,7 @@ impl<O: Owed> Stream<O> {
             // G13: before the first commit nothing is known, so only an empty subscription can be
             // answered.
             if state.membership.is_some() && !snapshot.is_synced() {
-                match self.unknown(at, now) {
+                match self.report_unknown(at, now) {
                     Ok(response) => return (Next::Send(response), true),
                     Err(gate) => until = gate.earlier(until),
                 }
@@ -283,7 +283,11 @@ impl<O: Owed> Stream<O> {
             let state = &mut self.entries[at].state;
             state.refresh(snapshot);
             state.time_refresh(now, snapshot);
-            if O::IS_SOTW && state.known.full_state && snapshot.is_on_demand() && state.is_torn(snapshot) {
+            if O::IS_SOTW
+                && state.known.full_state
+                && snapshot.is_on_demand()
+                && state.full_state_overlaps(snapshot)
+            {
                 until = self.waits_until(at).into_iter().chain(until).min();
                 continue;
             }
@@ -330,7 +334,7 @@ impl<O: Owed> Stream<O> {
     /// G13: after a while the client gets an error for each name that is not known because there
     /// was no commit yet. The client keeps what it has, and the name is answered after the first
     /// commit.
-    fn unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
+    fn report_unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
         let TypeEntry { state, owed } = &mut self.entries[at];
         // No full state is known, and one without resources would delete what the client has.
         if O::IS_SOTW && state.known.full_state {
@@ -544,9 +548,9 @@ impl<O: Owed> Stream<O> {
         };
         let patience = match seat.awaits_endpoints() {
             None => return gate,
-            Some(Awaited::Surely) if self.is_unrelated(state, types, snapshot) => return gate,
-            Some(Awaited::Surely) => self.config.order_wait,
-            Some(Awaited::Perhaps) => self.config.ack_wait,
+            Some(Awaited::Expected) if self.is_unrelated(state, types, snapshot) => return gate,
+            Some(Awaited::Expected) => self.config.order_wait,
+            Some(Awaited::Possible) => self.config.ack_wait,
         };
         let gate = Gate::at(state.waiting_since.unwrap_or(now) + patience, now);
         if gate == Gate::Open {
@@ -577,20 +581,20 @@ impl<O: Owed> Stream<O> {
         if let Some(seat) = self.seat() {
             referrers.extend(seat.referrers(types));
         }
-        order::removals(state, &referrers, || self.unnamed(at, snapshot), snapshot)
+        order::removals(state, &referrers, || self.unreferenced_since(at, snapshot), snapshot)
     }
 
     /// When the client was sent the change that ended the last reference to each withheld removal.
     /// Known only when no other stream of the client has a referrer.
-    fn unnamed(&self, at: usize, snapshot: &Snapshot) -> Unnamed {
+    fn unreferenced_since(&self, at: usize, snapshot: &Snapshot) -> UnreferencedSince {
         let state = &self.entries[at].state;
         let types = state.known.referrers;
         if self.seat().is_some_and(|seat| !seat.referrers(types).is_empty()) {
-            return Unnamed::new();
+            return UnreferencedSince::new();
         }
         let own = self.entries.iter().map(|entry| &entry.state);
         let referrers: Vec<_> = own.filter(|other| types.contains(&other.type_url.as_str())).collect();
-        order::unnamed(state, &referrers, snapshot)
+        order::unreferenced_since(state, &referrers, snapshot)
     }
 
     /// What the client has ACKed of these types, on this stream and its other streams.

@@ -287,7 +287,7 @@ impl TypeState {
     }
 
     /// Answers locators without moving the cursor: other changes must wait for other types (S33).
-    pub(super) fn stay(&mut self, answered: &Locators, snapshot: &Snapshot) -> ResponseBasis {
+    pub(super) fn answer_only(&mut self, answered: &Locators, snapshot: &Snapshot) -> ResponseBasis {
         let update = self.membership.as_ref().expect("only a selection can be advanced").no_update();
         let mut removed_keys = Vec::new();
         for locator in &answered.iter().collect::<Vec<_>>() {
@@ -321,7 +321,7 @@ impl TypeState {
         &mut self,
         now: Duration,
         snapshot: &Snapshot,
-        has: impl Fn(&Subscription, &Variant) -> Has,
+        has: impl Fn(&Subscription, &Variant) -> Possession,
     ) -> Result<ResponseBasis, StreamError> {
         let fell_behind = || StreamError::FellBehind { type_url: self.type_url.clone() };
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
@@ -361,7 +361,7 @@ impl TypeState {
             removed.variant.existed_at(update.from) || ahead.contains_key(removed.variant.name())
         };
         let removed = update.removed.iter().filter(was_sent);
-        let removed = removed.filter(|removed| has(subscription, &removed.variant) != Has::No);
+        let removed = removed.filter(|removed| has(subscription, &removed.variant) != Possession::None);
         let removed = removed.map(|removed| (self.key(&removed.variant), removed.clone()));
         // S24: only resources that are still subscribed to.
         let is_wanted =
@@ -372,7 +372,7 @@ impl TypeState {
             for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
                 let is_sent = !variant.differs_since(basis.update.from)
                     && !ahead.contains_key(variant.name())
-                    && has(&self.subscription, &variant) == Has::Yes;
+                    && has(&self.subscription, &variant) == Possession::Certain;
                 let withheld =
                     Retained::Withheld { variant: Some(variant), is_sent, removed_at: at, since: now };
                 // An older entry stays: variants that were added and removed since then were never
@@ -578,11 +578,11 @@ impl TypeState {
 
 /// Whether a client has a resource that was removed from the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Has {
-    No,
+pub(super) enum Possession {
+    None,
     /// The client has just subscribed to it, and may have unsubscribed from it before.
-    Perhaps,
-    Yes,
+    Possible,
+    Certain,
 }
 
 /// Whether a variant was sent ahead of the cursor.

@@ -86,7 +86,7 @@ impl TypeState {
     /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its
     /// answer (D5). Neither an ACK nor a NACK causes a response (S6), but after an ACK some
     /// resources may have to be sent again (D8).
-    pub(super) fn book(
+    pub(super) fn record_answer(
         &mut self,
         nonce: Nonce,
         error_detail: Option<String>,
