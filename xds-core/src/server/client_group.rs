@@ -289,7 +289,8 @@ impl Drop for Seat {
         let removed = streams.streams.remove(&self.id);
         streams.awaited.clear();
         for type_url in removed.iter().flat_map(|removed| removed.summaries.keys()) {
-            let count = streams.followed.get_mut(type_url).expect("what a stream follows is counted");
+            let count =
+                streams.followed.get_mut(type_url).expect("each published type of a stream is counted");
             *count -= 1;
             if *count == 0 {
                 streams.followed.remove(type_url);

@@ -288,7 +288,8 @@ impl TypeState {
 
     /// Answers locators without moving the cursor: other changes must wait for other types (S33).
     pub(super) fn answer_only(&mut self, answered: &Locators, snapshot: &Snapshot) -> ResponseBasis {
-        let update = self.membership.as_ref().expect("only a selection can be advanced").no_update();
+        let update =
+            self.membership.as_ref().expect("a type with a response to make has a subscription").no_update();
         let mut removed_keys = Vec::new();
         for locator in &answered.iter().collect::<Vec<_>>() {
             let found = self.find(locator, snapshot);
@@ -324,13 +325,16 @@ impl TypeState {
         has: impl Fn(&Subscription, &Variant) -> Possession,
     ) -> Result<ResponseBasis, StreamError> {
         let fell_behind = || StreamError::FellBehind { type_url: self.type_url.clone() };
-        let membership = self.membership.as_ref().expect("only a selection can be advanced");
+        let membership = self.membership.as_ref().expect("a type with a response to make has a subscription");
         let update = membership.update(snapshot).ok_or_else(fell_behind)?;
         membership.advance(snapshot.revision());
         self.send_times.note(snapshot.revision(), now);
+        // V25: resources that the client has by name and that were removed are removed by name.
         let former = self.former.take().filter(|former| former.cursor() > Revision::ZERO);
         let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
         let ahead = std::mem::take(&mut self.sent_ahead);
+        // V29: a resource may come back before its removal was sent. With the same content, the
+        // client has it.
         let mut returned = BTreeSet::new();
         if !self.retained.is_empty() {
             for variant in &update.changed {
@@ -341,6 +345,8 @@ impl TypeState {
                 }
             }
         }
+        // A variant that is equal to the one at the cursor is not in the update, but the client was
+        // sent another one ahead.
         let resend = ahead.keys().flat_map(|name| self.chosen(name, snapshot));
         let resend = resend.filter(|variant| variant.changed_at > update.from && !is_sent(&ahead, variant));
         let resend = resend.cloned().collect();
