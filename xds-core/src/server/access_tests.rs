@@ -1,4 +1,4 @@
-//! What a client may not read it is not sent, by no way of asking.
+//! A client is never sent a resource that it may not read, whatever it subscribes to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,14 +38,14 @@ fn g12_a_denied_name_gets_an_error_and_all_others_are_sent() {
     let access = may("RDS", &["a", "c*"]);
     let mut client = delta(&cache, &access);
     client.ask("RDS", "a b cc");
-    assert_eq!(client.sent(), "n1 RDS a=1 -b -cc !\"b\"(7)", "nobody waits for what is denied");
+    assert_eq!(client.sent(), "n1 RDS a=1 -b -cc !\"b\"(7)", "the client need not wait for a denied name");
     client.ack("RDS", "1");
     let mut client = sotw(&cache, &access);
     client.ask("RDS", "a b", "");
     assert_eq!(client.sent(), "n1 RDS a=1 !\"b\"(7)");
     client.ack("RDS", "1");
     commit(&cache, "RDS a=2 b=2");
-    assert_eq!(client.sent(), "n2 RDS a=2", "told once");
+    assert_eq!(client.sent(), "n2 RDS a=2", "reported once");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn d24_aliases_that_may_not_be_read_are_left_out() {
     let sent = clients.each_mut().map(Delta::sent);
     let (none, one, both) = ("n1 CDS a=1", "n1 CDS a{alias=c}=1", "n1 CDS a{alias=b|alias=c}=1");
     assert_eq!(sent, [none, none, one, both]);
-    // By an alias that it may read a client gets what it may not read by its name neither.
+    // A client does not get a resource by an alias that it may read, if it may not read the name.
     let mut client = delta(&cache, &may("CDS", &["b"]));
     client.ask("CDS", "b");
     assert_eq!(client.sent(), "n1 CDS -b");
@@ -77,7 +77,7 @@ fn a_wildcard_is_of_what_may_be_read() {
     one.ack("CDS", "1");
     two.ack("CDS", "1");
     commit(&cache, "CDS other=2 new=1");
-    assert_eq!((one.sent(), two.sent()), (String::new(), String::new()), "and nobody is woken for more");
+    assert_eq!((one.sent(), two.sent()), (String::new(), String::new()), "and no stream is woken again");
     commit(&cache, "CDS -other team/b=1");
     assert_eq!((one.sent(), two.sent()), ("n2 CDS team/b=1".into(), "n2 CDS team/a=1 team/b=1".into()));
 }
@@ -120,7 +120,7 @@ fn x12_of_a_glob_only_what_may_be_read_is_a_member() {
     assert_eq!(client.sent(), format!("n1 RDS {prefix}t/one=1"));
 }
 
-/// Commits over few names, some of which may be read.
+/// Commits of a few names; the client may read some of them.
 #[derive(Debug, Clone)]
 struct Commits(Vec<Vec<(u8, Option<u8>)>>);
 
@@ -138,7 +138,7 @@ impl Arbitrary for Commits {
 }
 
 quickcheck! {
-    /// The oracle: a server that has nothing but what may be read.
+    /// The oracle: a server that has only resources which the client may read.
     fn who_may_read_a_part_is_told_what_a_server_of_that_part_tells(commits: Commits, list: u8, is_full_state: bool) -> TestResult {
         let short = if is_full_state { "CDS" } else { "EDS" };
         let list = ["*", "a0 a1 b0", "* a0", "b1 a2"][usize::from(list % 4)];
@@ -170,7 +170,7 @@ quickcheck! {
             commit(&whole, &format!("{short} {}", words.join(" ")));
             let of_part: Vec<_> = words.into_iter().filter(|word| word.contains('a')).collect();
             commit(&part, &format!("{short} {}", of_part.join(" ")));
-            // What was told besides, nobody ACKs here.
+            // Nobody ACKs the other responses in this test.
             let wait = Duration::from_secs(2);
             [&mut restricted, &mut free].into_iter().for_each(|client| client.pass(wait));
             [&mut restricted_sotw, &mut free_sotw].into_iter().for_each(|client| client.pass(wait));

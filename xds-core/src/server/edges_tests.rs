@@ -1,4 +1,4 @@
-//! Where aliases, globs, spellings, parts and rejections meet.
+//! Combinations of aliases, globs, spellings, parts and rejections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -292,7 +292,7 @@ fn x13_a_held_member_is_told_though_the_cache_forgot_it() {
     client.sent();
     client.ack("CDS", "1");
     edit(&cache, &[("CDS", &member, None)]);
-    assert_eq!(client.sent(), "", "held (S33)");
+    assert_eq!(client.sent(), "", "withheld (S33)");
     let edits: Vec<_> = others.iter().map(|name| ("CDS", name.as_str(), None)).collect();
     edit(&cache, &edits);
     client.sent();

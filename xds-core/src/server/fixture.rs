@@ -23,7 +23,8 @@ use crate::resource::{Resource, VariantId};
 use crate::subscription::{Locator, Requested};
 use crate::{Cache, Code, Commit, CommitError, Constraints, LocatorStatus, Parameters, Transaction, Watch};
 
-/// The fields the tests write: a name, an EDS cluster's type, and a content to tell versions apart.
+/// The fields that the tests write: a name, the type of an EDS cluster, and a content to
+/// distinguish versions.
 #[derive(Clone, PartialEq, Message)]
 struct Payload {
     #[prost(string, tag = "1")]
@@ -85,9 +86,9 @@ pub(crate) fn version(type_name: &str, name: &str, content: &str) -> String {
     Version::of_payload(&payload(type_name, name, content)).to_string()
 }
 
-/// Commits lines of `TYPE name=content name[when]=content -name -name[when] ..`; `!name` and
-/// `!name?key=value` say that this is all there is for a locator, `!name/14` that nobody can say,
-/// with this code, and `!name/` that nobody knows any more.
+/// Commits lines of `TYPE name=content name[when]=content -name -name[when] ..`. `!name` and
+/// `!name?key=value` set the status of a locator to complete, `!name/14` to failed with this code,
+/// and `!name/` to unknown.
 pub(crate) fn commit(cache: &Cache, text: &str) -> Commit {
     try_commit(cache, text).unwrap()
 }
@@ -131,7 +132,7 @@ fn failed(code: &str) -> LocatorStatus {
     LocatorStatus::Failed { code: Code(code.parse().unwrap()), message: "upstream says so".into() }
 }
 
-/// What stands in `{ttl=SECONDS|alias=NAME}`.
+/// The contents of `{ttl=SECONDS|alias=NAME}`.
 fn with_extras(resource: Resource, text: &str) -> Resource {
     let pairs = || text.trim_end_matches('}').split('|').filter_map(|pair| pair.split_once('='));
     let aliases: Vec<_> = pairs().filter(|(key, _)| *key == "alias").map(|(_, name)| name.into()).collect();
@@ -172,14 +173,14 @@ fn asked<'a>(words: impl Iterator<Item = &'a str>) -> Requested {
     }
 }
 
-/// A variant as it is told to a client that knows locators: `name[when]`.
+/// A variant as it is sent to a client that knows locators: `name[when]`.
 fn located(name: &WireName) -> String {
     let wire = name.dynamic_parameter_constraints.as_ref();
     let when = wire.map(|message| Constraints::from_proto(message).unwrap().to_string());
     format!("{}[{}]", name.name, when.unwrap_or_default())
 }
 
-/// Whether the stream was woken since this was asked last.
+/// Whether the stream was woken since the last call.
 pub(crate) fn is_woken(watch: &Watch) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     pin!(watch.woken()).poll(&mut context).is_ready()
@@ -272,7 +273,7 @@ impl Sotw {
         self.stream.on_request(self.now, request).unwrap()
     }
 
-    /// Asks for names without answering a response, or answers response `nonce`.
+    /// Subscribes to names without answering a response, or answers response `nonce`.
     pub(crate) fn ask(&mut self, type_name: &str, list: &str, nonce: &str) -> Option<Verdict> {
         self.send(SotwRequest {
             type_url: type_url(type_name).as_str().into(),
@@ -340,7 +341,7 @@ impl Sotw {
         self.now += time;
     }
 
-    /// When the stream wants to be asked again, in milliseconds since its start.
+    /// The time of [`Next::Wait`], in milliseconds since the start of the stream.
     pub(crate) fn waits_until(&mut self) -> Option<u128> {
         match self.stream.next(self.now, &self.cache.snapshot()) {
             Next::Wait { until } => until.map(|until| until.as_millis()),

@@ -1,5 +1,4 @@
-//! Clients that send locators are told constraints, in both protocols. The vectors V15 to V28 of
-//! TP2.
+//! Clients that send locators get constraints, in both protocols. The vectors V15 to V28 of TP2.
 //!
 //! `X` is a type that nothing refers to, so its removals do not wait (S33).
 
@@ -15,7 +14,7 @@ pub(super) fn cache(text: &str) -> Arc<Cache> {
     cache
 }
 
-/// A delta client that asked for this.
+/// A delta client with this subscription.
 pub(super) fn delta(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
     let mut client = Delta::new(cache);
     client.ask(type_name, list);
@@ -238,7 +237,7 @@ fn v22_t37_who_comes_back_is_compared_with_the_variant_it_gets_now() {
         client.last.resources[0].version.clone()
     };
     let (prod, test) = (version("r?env=prod"), version("r?env=test"));
-    // V: the payload is the same, and the variant is not.
+    // V: the payload is the same, but the variant is another.
     assert_ne!(prod, test);
     let back = |version: &str| {
         let mut client = Delta::new(&cache);
@@ -330,7 +329,7 @@ fn clients_with_equal_effective_parameters_share_a_class_and_its_bytes() {
     assert!(sent.iter().all(|sent| sent == "n1 X r[env=prod]=A"), "{sent:?}");
     assert!(clients.iter().all(|client| Arc::ptr_eq(&client.last_bodies[0], &clients[0].last_bodies[0])));
     assert_eq!(cache.classes(), 1);
-    // Who asks by name is sent other bytes.
+    // A client that subscribes by name gets other bytes.
     let mut plain = Delta::new(&cache);
     plain.stream.on_node(parameters("env=prod"));
     plain.ask("X", "r");
@@ -375,7 +374,7 @@ fn s41_the_version_of_a_selection_is_known_before_it_is_sent() {
         let version = client.stream.version(&type_url(type_name), &cache.snapshot()).to_string();
         assert_eq!(client.sent_version(), version, "{type_name} {list}");
     }
-    // S17: what a stream is not told has a version too, the same for whatever is missing.
+    // S17: a selection without resources has a version too, whatever names it has.
     let nothing = |list| sotw(&cache, "EDS", list).stream.version(&type_url("EDS"), &cache.snapshot());
     assert_eq!(nothing("c"), nothing("d e"));
     assert_ne!(nothing("c"), nothing("a"));
@@ -533,7 +532,7 @@ fn t28_two_wildcards_and_versions_follow() {
 
 #[test]
 fn s24_what_is_asked_for_and_given_up_before_the_answer_is_not_answered() {
-    // There was something owed and nothing selected, which was a panic.
+    // Regression: an answer was owed and nothing was selected, which caused a panic.
     let cache = cache("LDS a=A");
     let mut client = Sotw::new(&cache);
     client.ask("LDS", "a", "");
@@ -548,17 +547,17 @@ fn d30_locators_are_added_answered_and_given_up_by_name_and_parameters() {
     let mut client = delta(&cache, "X", "r?env=prod r?env=test r?env=qa");
     assert_eq!(client.sent(), "n1 X r[env=prod]=A r[env=test]=B -r[env=qa]");
     client.ack("X", "1");
-    // D2, D19: one of them goes, without an answer.
+    // D2, D19: one of them is removed, without an answer.
     client.ask("X", "-r?env=test");
     assert_eq!(client.sent(), "");
     commit(&cache, "X r[env=prod]=C r[env=test]=D");
     assert_eq!(client.sent(), "n2 X r[env=prod]=C");
     client.ack("X", "2");
-    // D9: what is there already is answered again.
+    // D9: a resource that the client has is sent again.
     client.ask("X", "r?env=prod");
     assert_eq!(client.sent(), "n3 X r[env=prod]=C");
     client.ack("X", "3");
-    // D11: told once.
+    // D11: sent once.
     commit(&cache, "X -r[env=prod]");
     assert_eq!(client.sent(), "n4 X -r[env=prod]");
     client.ack("X", "4");
@@ -570,7 +569,7 @@ fn t33b_what_was_sent_before_a_locator_was_given_up_is_forgotten() {
     let cache = cache("X r[env=prod]=A");
     let mut client = delta(&cache, "X", "r?env=prod");
     assert_eq!(client.sent(), "n1 X r[env=prod]=A");
-    // In one message, and while the answer is on its way: the client ignores that one.
+    // In one message, and while the answer is on its way: the client ignores that answer.
     client.ask("X", "-r?env=prod r?env=prod");
     assert_eq!(client.sent(), "n2 X r[env=prod]=A");
     client.ack("X", "1");

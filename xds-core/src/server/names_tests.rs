@@ -65,7 +65,7 @@ fn d24_who_asks_by_an_alias_is_told_the_name_and_the_aliases() {
     commit(&cache, "VHDS -r/v");
     client.sent();
     client.pass(std::time::Duration::from_secs(5));
-    assert_eq!(client.sent(), "n3 VHDS -r/v", "a removal is told by the name");
+    assert_eq!(client.sent(), "n3 VHDS -r/v", "a removal has the name");
     client.ack("VHDS", "3");
     client.ask("VHDS", "-r/a.example");
     commit(&cache, "VHDS r/v{alias=r/a.example}=3");
@@ -82,7 +82,7 @@ fn d24_d25_a_host_that_resolves_to_nothing_is_an_alias_without_a_resource_and_ma
     client.ask("VHDS", "r/x.example");
     assert_eq!(client.sent(), "n2 VHDS r/x.example{alias=r/x.example}");
     client.ack("VHDS", "2");
-    // Whenever a request needs it.
+    // Each time a request needs it.
     client.ask("VHDS", "r/a.example r/x.example");
     assert_eq!(client.sent(), "n3 VHDS r/v{alias=r/a.example}=1 r/x.example{alias=r/x.example}");
     client.ack("VHDS", "3");
@@ -136,7 +136,7 @@ fn d24_of_other_types_an_unknown_alias_is_a_name_that_does_not_exist() {
     assert_eq!(client.sent(), "n1 X a{alias=b}=1 -c");
     client.ack("X", "1");
     client.ask("X", "a");
-    assert_eq!(client.sent(), "n2 X a{alias=b}=1", "by its name it is asked for again (D9)");
+    assert_eq!(client.sent(), "n2 X a{alias=b}=1", "a subscription to its name is a new one (D9)");
 }
 
 #[test]

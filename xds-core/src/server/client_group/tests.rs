@@ -20,7 +20,7 @@ fn deltas(cache: &Arc<Cache>, group: &ClientGroup) -> [Delta; 4] {
         stream.sent();
         stream
     });
-    // Some are woken when others come.
+    // Some streams are woken when other streams join.
     streams.iter_mut().for_each(|stream| assert_eq!(stream.sent(), ""));
     streams
 }
@@ -107,7 +107,7 @@ fn s34_s36_in_sotw_too() {
     commit(&cache, "CDS old=2");
     assert_eq!(clusters.sent(), "n2 CDS old=2");
     assert_eq!(endpoints.sent(), "n2 EDS old=1");
-    // Envoy repeats its request when the cluster changed; the endpoints were sent since.
+    // Envoy repeats its request when the cluster changed. The endpoints were sent in the meantime.
     endpoints.ack("EDS", "1");
     endpoints.ack("EDS", "2");
     assert_eq!(endpoints.sent(), "");
@@ -125,7 +125,7 @@ fn s33_two_clients_of_one_name_do_not_wait_for_each_other() {
     assert_eq!(routes.sent(), "n2 RDS r=new");
     assert_eq!(clusters.sent(), "n2 CDS new=1");
     clusters.ack("CDS", "2");
-    // Nobody can tell which of them still uses it.
+    // It is not known which client still uses it.
     assert_eq!((clusters.sent().as_str(), clusters.waits_until()), ("", Some(5000)));
     clusters.pass(Duration::from_secs(5));
     assert_eq!(clusters.sent(), "n3 CDS -old");
@@ -145,7 +145,8 @@ fn s33_a_stream_that_ends_is_not_waited_for() {
 
 #[test]
 fn s33_routes_wait_for_endpoints_that_the_client_has_yet_to_ask_for() {
-    // With streams of their own Envoy ACKs a cluster at once, and only then asks for its endpoints.
+    // With a stream per type, Envoy ACKs a cluster at once, and subscribes to its endpoints only
+    // then.
     let cache = Cache::new();
     commit(&cache, FIRST);
     let [mut clusters, mut endpoints, _listeners, mut routes] = deltas(&cache, &ClientGroup::new());
@@ -178,7 +179,7 @@ fn s33_routes_wait_a_second_for_a_client_that_may_have_its_endpoints_from_elsewh
 
 #[test]
 fn a_client_with_a_stream_for_each_cluster_is_served_in_turn() {
-    // Envoy opens a stream for the endpoints of each cluster.
+    // Envoy opens a stream per cluster for endpoints.
     let many = |word: &str| (0..300).map(|at| word.replace('#', &at.to_string())).collect::<String>();
     let cache = Cache::new();
     commit(&cache, &format!("CDS{}; EDS{}; RDS r=old", many(" c#=1"), many(" c#=1")));
@@ -232,7 +233,7 @@ fn s33_what_streams_were_not_told_while_they_did_not_matter_to_each_other_is_unk
         stream.sent();
         stream
     };
-    // Alone, it tells nobody that its response is not answered.
+    // A stream that is alone does not publish that its response is unanswered.
     let mut clusters = join("CDS", "");
     assert!(!group.is_tied());
     let mut routes = join("RDS", "r");
@@ -267,7 +268,7 @@ fn streams_that_cannot_matter_to_each_other_are_not_tied() {
     assert!(!group.is_tied());
     let clusters = join("CDS", "");
     assert!(group.is_tied());
-    // Another client of the name.
+    // Another client with the same name.
     let others = join("CDS", "");
     assert!(!group.is_tied());
     drop(others);
@@ -323,7 +324,7 @@ fn s33b_a_stream_that_answers_nothing_is_sent_its_cluster_before_the_route_to_it
     clusters.pass(Duration::from_secs(16));
     routes.pass(Duration::from_secs(16));
     commit(&cache, "CDS new=static; RDS r=new");
-    // Whichever stream wakes first.
+    // It does not matter which stream wakes first.
     assert_eq!((routes.sent().as_str(), routes.waits_until()), ("", Some(18_000)));
     assert_eq!(clusters.sent(), "n3 CDS new=static");
     assert!(is_woken(&routes.watch));

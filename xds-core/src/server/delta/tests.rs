@@ -11,7 +11,7 @@ pub(super) fn cache(text: &str) -> Arc<Cache> {
     cache
 }
 
-/// A client that has asked for `list` and ACKed the answer `n1`.
+/// A client that has subscribed to `list` and ACKed the response `n1`.
 pub(super) fn settled(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
     let mut client = Delta::new(cache);
     client.ask(type_name, list);
@@ -20,7 +20,7 @@ pub(super) fn settled(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta 
     client
 }
 
-/// A client that comes back with what it has, as (name, content).
+/// A client that reconnects with the resources that it has, as (name, content).
 fn back(cache: &Arc<Cache>, type_name: &str, list: &str, brought: &[(&str, &str)]) -> Delta {
     let versions: Vec<_> =
         brought.iter().map(|(name, content)| (*name, version(type_name, name, content))).collect();
@@ -111,7 +111,7 @@ fn d8_a_nack_alone_causes_no_send_and_a_change_outside_goes_alone() {
     commit(&cache, "EDS c=2");
     assert_eq!(client.sent(), "n3 EDS c=2");
     client.ack("EDS", "3");
-    // A return to what was accepted before is a change.
+    // A return to content that was ACKed before is a change.
     commit(&cache, "EDS a=1");
     assert_eq!(client.sent(), "n4 EDS a=1");
 }
@@ -198,7 +198,7 @@ fn d16_a_first_request_that_asks_for_nothing_means_everything_where_the_type_all
     let cache = cache("CDS a=1; EDS a=1; VHDS r/h=1");
     let mut client = Delta::new(&cache);
     client.ask("CDS", "");
-    // S21: for the others it means nothing, and the client is told so.
+    // S21: for other types it means nothing, and the client gets an empty response.
     client.ask("EDS", "");
     client.ask("VHDS", "");
     assert_eq!(client.sent(), "n1 CDS a=1; n2 EDS; n3 VHDS");
@@ -246,13 +246,14 @@ fn s8b_what_was_on_its_way_when_the_star_was_given_up_and_wanted_again_is_told_t
     let mut client = Delta::new(&cache);
     client.ask("LDS", "*");
     assert_eq!(client.sent(), "n1 LDS a=1 b=1");
-    // Of these requests the first has not seen it, and the second may have.
+    // The client sent the first request before it got the response, and perhaps the second one
+    // after.
     client.ask("LDS", "-*");
     commit(&cache, "LDS -b");
     client.ack("LDS", "1");
     client.ask("LDS", "*");
     assert_eq!(client.sent(), "n2 LDS a=1 -b");
-    // D20: what was seen when the star was given up is dropped by the client.
+    // D20: when it unsubscribes from `*`, the client drops the resources that it has got.
     client.ack("LDS", "2");
     client.ask("LDS", "-*");
     commit(&cache, "LDS -a");
@@ -275,7 +276,7 @@ fn d21_a_client_that_comes_back_is_sent_what_differs_and_nothing_else_v11() {
     let cache = cache("LDS same=1 differs=2 new=1");
     let brought = [("same", "1"), ("differs", "1"), ("gone", "1")];
     assert_eq!(back(&cache, "LDS", "", &brought).sent(), "n1 LDS differs=2 new=1 -gone");
-    // By name; what it brings without asking for it is ignored.
+    // By name. A resource that it brings and does not subscribe to is ignored.
     assert_eq!(back(&cache, "LDS", "same gone", &brought).sent(), "n1 LDS -gone");
     let mut client = back(&cache, "LDS", "", &[("same", "1"), ("differs", "2"), ("new", "1")]);
     assert_eq!(client.sent(), "");
@@ -314,7 +315,7 @@ fn d9_endpoints_are_sent_though_equal_when_their_cluster_was_v29() {
     let (a, b) = (version("EDS", "a", "1"), version("EDS", "b", "1"));
     client.ask_with("EDS", "a b", "", &[("a", &a), ("b", &b)]);
     assert_eq!(client.sent(), "n2 EDS a=1");
-    // The same when both requests came before the first answer.
+    // The same if both requests come before the first answer.
     let mut client = back(&cache, "CDS", "", &[("a", "1"), ("b", "1")]);
     client.ask_with("EDS", "a b", "", &[("a", &a), ("b", &b)]);
     assert_eq!(client.sent(), "n1 CDS a=2; n2 EDS a=1");
@@ -394,7 +395,7 @@ fn streams_of_one_selection_class_send_the_same_bytes() {
     let cache = cache("EDS a=1 b=1");
     let mut clients: Vec<_> = (0..3).map(|_| settled(&cache, "EDS", "b a")).collect();
     commit(&cache, "EDS other=1");
-    // Joins later and by another way, and is in the same class now.
+    // This stream joins later and in another way, and is in the same class now.
     let mut late = settled(&cache, "EDS", "a");
     late.ask("EDS", "b");
     late.sent();
@@ -417,12 +418,12 @@ fn g8_s37_on_ads_a_bad_name_is_told_and_the_rest_works() {
     let mut client = Delta::new(&cache);
     client.ask("EDS", "a b\u{1}");
     assert_eq!(client.sent(), "n1 EDS a=1 -b\u{1} !\"b\\u{1}\"(3)");
-    // It names something, so it is no wildcard (D16).
+    // The request has a name, so it is no wildcard (D16).
     client.ask("CDS", "b\u{1}");
     assert_eq!(client.sent(), "n2 CDS -b\u{1} !\"b\\u{1}\"(3)");
     client.ask("CDS", "-b\u{1}");
     assert_eq!(client.sent(), "");
-    // A key that cannot be says nothing of the name for other parameters.
+    // An invalid key says nothing about the name with other parameters.
     client.ask("CDS", "c?k\u{1}=v");
     assert_eq!(client.sent(), r#"n3 CDS !"c"(3)"#);
 }
@@ -435,7 +436,7 @@ fn g8_d10_on_the_service_of_one_type_a_bad_name_does_not_exist() {
     client.stream = DeltaStream::new(Arc::clone(&client.watch), service, StreamConfig::default());
     let names = ["a", "", "b\u{1}"].map(ResourceName::new).to_vec();
     client.send(DeltaRequest { subscribe: names.into(), ..DeltaRequest::default() });
-    // C4: an error has to name something.
+    // C4: an error must have a name.
     assert_eq!(client.sent(), "n1 EDS a=1 - -b\u{1} !\"b\\u{1}\"(3)");
     let unsubscribe = vec![ResourceName::new("")].into();
     client.send(DeltaRequest { unsubscribe, ..DeltaRequest::default() });
@@ -481,7 +482,7 @@ fn d12_s6_what_changed_and_changed_back_is_not_sent() {
     let mut client = settled(&cache, "EDS", "a b");
     commit(&cache, "EDS b=2");
     assert_eq!(client.sent(), "n2 EDS b=2");
-    // While that waits for its answer.
+    // While that response waits for its answer.
     commit(&cache, "EDS a=2");
     commit(&cache, "EDS a=1");
     client.ack("EDS", "2");

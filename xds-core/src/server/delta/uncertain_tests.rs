@@ -1,4 +1,4 @@
-//! What a rejected response held, until something of it is put right (D8, V27).
+//! The resources of a rejected response, until a later response corrects one of them (D8, V27).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::super::fixture::{Delta, commit};
 use super::tests::{cache, settled};
 use crate::Cache;
 
-/// V27: `a` and `b` were ACKed, their change was rejected.
+/// V27: `a` and `b` were ACKed, and a change of both was rejected.
 fn rejected(cache: &Arc<Cache>) -> Delta {
     commit(cache, "EDS a=1 b=1 c=1");
     let mut client = settled(cache, "EDS", "a b c");
