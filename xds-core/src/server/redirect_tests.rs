@@ -1,4 +1,4 @@
-//! Resources that stand elsewhere, in both protocols (X14).
+//! Redirects, in both protocols (X14).
 
 use std::sync::Arc;
 use std::time::Duration;

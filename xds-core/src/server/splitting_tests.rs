@@ -22,7 +22,7 @@ fn put(cache: &Cache, type_name: &str, names: &[(&str, &str)], size: usize) {
     cache.commit(transaction).unwrap();
 }
 
-/// What was sent, with the contents left out.
+/// The responses, without the contents.
 fn short(sent: &str) -> String {
     sent.chars().filter(|character| *character != 'x').collect::<String>().replace('=', "")
 }
@@ -41,7 +41,7 @@ fn d32_g10_a_large_answer_goes_in_parts_by_name_and_each_is_answered_for_itself(
     client.ack("EDS", "1");
     client.nack("EDS", "2");
     client.ack("EDS", "3");
-    // D8: what was rejected is that of the second part.
+    // D8: the resources of the second part were rejected.
     put(&cache, "EDS", &[("c", "")], 1);
     assert_eq!(short(&client.sent()), "n4 EDS c");
     client.ack("EDS", "4");

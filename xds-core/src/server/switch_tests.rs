@@ -1,5 +1,5 @@
-//! Names first and locators later (V25): what went by name comes again with its constraints, or is
-//! told to be gone.
+//! Names first and locators later (V25): resources that were sent by name are sent again with
+//! constraints, or removed.
 //!
 //! `X` is a type that nothing refers to, so its removals do not wait (S33).
 

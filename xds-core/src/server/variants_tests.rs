@@ -1,4 +1,4 @@
-//! Clients that ask by name get the variant that their parameters select, in both protocols.
+//! Clients that subscribe by name get the variant that their parameters select, in both protocols.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,8 @@ fn t32_a_variant_switch_is_an_ordinary_update_for_who_asks_by_name_v17() {
     }
     commit(&cache, "RDS -r[env=prod] r[env=prod,version=v1]=B r[env=prod,version=v2]=C");
     assert_eq!(clients[0].sent(), "n2 RDS r=B");
-    // Nothing is for it any more; told after the grace, since it may be in use.
+    // No variant is for this client any more. The removal is sent after the grace time, since the
+    // resource may be in use.
     assert_eq!((clients[1].sent().as_str(), clients[1].waits_until()), ("", Some(5000)));
     clients[1].pass(Duration::from_secs(5));
     assert_eq!(clients[1].sent(), "n2 RDS -r");
@@ -86,7 +87,7 @@ fn v29_a_key_migration_that_leaves_the_payload_sends_nothing() {
     );
     assert_eq!((stays.sent().as_str(), stays.waits_until()), ("", None));
     assert_eq!(moves.sent(), "n2 RDS r=A2");
-    // What stayed is followed under its new constraints.
+    // The variant stays subscribed under its new constraints.
     commit(&cache, "RDS r[env=prod,!version]=A3");
     assert_eq!(stays.sent(), "n2 RDS r=A3");
 }
@@ -153,9 +154,11 @@ fn clients_with_entries_of_their_own_share_the_classes_of_their_variants() {
         .collect::<std::collections::BTreeSet<_>>()
         .into_iter()
         .collect();
-    // The first of each class answered its client before there was anyone to share with.
+    // The first stream of each class answered its client before there was another stream to share
+    // with.
     assert!(bodies.len() <= 4, "{}", bodies.len());
-    // A key that counts from now on tells them apart, and only them whom it concerns.
+    // A key that matters from now on puts them into different classes, and only those streams that
+    // it concerns.
     commit(
         &cache,
         "RDS -r[variant=v1] r[variant=v1,(pod=pod-1||!pod)]=A2 -r[variant=v0] r[variant=v0,(pod||!pod)]=A0",
@@ -171,15 +174,16 @@ fn clients_with_entries_of_their_own_share_the_classes_of_their_variants() {
 
 #[test]
 fn d11_the_last_variant_that_names_a_key_is_removed_from_who_had_it() {
-    // The key no longer counted when the streams looked for what was gone, so they were no longer
-    // told apart by it.
+    // Regression: when the streams looked for removals, the key no longer mattered, so it no longer
+    // distinguished them.
     let cache = cache("X r[env=prod]=A");
     let (mut had, mut had_not) = (delta(&cache, "env=prod", "X", "r"), delta(&cache, "env=test", "X", "r"));
     assert_eq!([had.sent(), had_not.sent()], ["n1 X r=A", "n1 X -r"]);
     commit(&cache, "X -r[env=prod]");
     had.ack("X", "1");
     assert_eq!([had.sent(), had_not.sent()], ["n2 X -r", ""]);
-    // Forgotten when everybody has heard of it: the key then no longer divides the clients.
+    // The removal is forgotten when all streams have sent it: the key then no longer divides the
+    // clients.
     let many =
         |word: &str| (0..5000).fold("X".to_owned(), |line, at| line + &word.replace('#', &at.to_string()));
     commit(&cache, &many(" t#=1"));
@@ -205,7 +209,8 @@ fn v29_a_content_that_was_never_sent_is_not_what_the_client_has() {
 
 #[test]
 fn s25_what_came_and_went_does_not_hide_what_the_client_had() {
-    // The last variant that was removed had come after the client's, which therefore stayed.
+    // Regression: the variant that was removed last was newer than the client's, so the client kept
+    // its own.
     let cache = cache("CDS r[env=prod]=A k=static");
     let mut client = sotw(&cache, "env=prod", "CDS", "*");
     assert_eq!(client.sent(), "n1 CDS k=static r=A");
@@ -219,8 +224,8 @@ fn s25_what_came_and_went_does_not_hide_what_the_client_had() {
 
 #[test]
 fn v29_what_was_answered_while_routes_wait_counts_as_what_the_client_has() {
-    // The route was told to be gone while its type waited for clusters (S33), and came back with
-    // the payload it had.
+    // The removal of the route was sent while its type waited for clusters (S33), and it came back
+    // with the same payload.
     let cache = cache("CDS c=static; RDS r[env=prod]=A");
     let mut client = delta(&cache, "env=prod", "CDS", "*");
     client.ask("RDS", "r");
@@ -239,7 +244,7 @@ fn v29_what_was_answered_while_routes_wait_counts_as_what_the_client_has() {
 
 #[test]
 fn s25_a_name_that_is_gone_when_it_is_asked_for_beside_the_wildcard_is_not_kept() {
-    // The removal was neither held, as the name was new, nor sent.
+    // The removal was not withheld, because the name was new, and it was not sent either.
     let cache = cache("CDS r=static k=static");
     let mut client = sotw(&cache, "", "CDS", "*");
     assert_eq!(client.sent(), "n1 CDS k=static r=static");

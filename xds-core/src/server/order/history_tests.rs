@@ -1,8 +1,9 @@
-//! Whatever happens, no cluster is taken from a client that may still route to it.
+//! In any history, no cluster is removed from a client that may still route to it.
 //!
-//! A model client remembers which versions of its routes it accepted, and which it got since and
-//! did not. It may use any of these, so what they name must stay, unless it is named by what the
-//! client accepted last alone: then whoever removes the cluster takes it away knowingly.
+//! A model client remembers the version of each route that it accepted last, and the versions that
+//! it got later. It may use any of these, so the clusters that they name must stay. The one
+//! exception is a cluster that only the last accepted version names: the source that removes it
+//! takes it away knowingly.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::server::fixture::{Delta, Sotw, commit};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Gives routes other clusters, or takes the routes away, and clusters too, in one commit.
+    /// Gives routes other clusters, or removes routes, and removes clusters too, in one commit.
     Commit {
         routes: Vec<(u8, u8)>,
         clusters: Vec<(u8, bool)>,
@@ -25,7 +26,7 @@ enum Step {
     Answer {
         accept: bool,
     },
-    /// It gives up a route that is gone.
+    /// The client unsubscribes from a route that was removed.
     GiveUp {
         route: u8,
     },
@@ -119,11 +120,11 @@ impl Streams {
 
 type Clusters = BTreeSet<String>;
 
-/// What a client knows of a route.
+/// The contents of a route that a client knows.
 #[derive(Default)]
 struct Route {
     accepted: Option<Clusters>,
-    /// Since then, in order, by content.
+    /// The contents since then, in order.
     open: Vec<(String, Clusters)>,
     is_gone: bool,
 }
@@ -132,13 +133,13 @@ struct Model {
     streams: Streams,
     routes: BTreeMap<String, Route>,
     clusters: Clusters,
-    /// Responses of routes: nonce and what they brought.
+    /// Responses with routes: nonce and contents.
     inbox: VecDeque<(String, Vec<(String, String)>)>,
     last_nonce: String,
 }
 
 impl Model {
-    /// Takes all that the server has to say.
+    /// Takes all responses that the server sends now.
     fn receive(&mut self) -> Result<(), String> {
         loop {
             let sent = self.streams.sent();
@@ -179,11 +180,11 @@ impl Model {
     fn routes<'a>(&mut self, nonce: String, words: impl Iterator<Item = &'a str>) {
         let mut brought = Vec::new();
         for word in words {
-            // D29: what is removed is used until it is given up.
+            // D29: the client uses a removed route until it unsubscribes.
             let Some((name, content)) = word.split_once('=') else { continue };
             let route = self.routes.entry(name.to_owned()).or_default();
             let named = content.split_once('>').unwrap().1.split(',').map(str::to_owned).collect();
-            // D8: what was rejected may come again.
+            // D8: a rejected resource may be sent again.
             route.open.retain(|(of, _)| of != content);
             route.open.push((content.to_owned(), named));
             brought.push((name.to_owned(), content.to_owned()));
@@ -238,7 +239,7 @@ fn cluster(number: u8) -> String {
     format!("c{}", number % 4)
 }
 
-/// Runs the steps; then the client accepts all, and gets what it was denied so far.
+/// Runs the steps. Then the client accepts everything, and gets everything that was withheld.
 fn keeps_clusters(kind: u8, steps: &[Step]) -> Result<(), String> {
     let cache = Cache::new();
     commit(&cache, "CDS c0=static c1=static c2=static c3=static; RDS r0=0>c0 r1=0>c1,c2 r2=0>c3");

@@ -1,4 +1,4 @@
-//! Removals wait for who named what is gone, and for nobody else.
+//! Removals wait for the resources that named the removed one, and for no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn cache() -> Arc<Cache> {
     cache
 }
 
-/// A client of everything, which accepted it.
+/// A client with a wildcard for each type, which ACKed all resources.
 fn delta(cache: &Arc<Cache>) -> Delta {
     let mut client = Delta::new(cache);
     for (type_name, list, nonce) in [("CDS", "", "1"), ("LDS", "", "2"), ("RDS", "r r2", "3")] {
@@ -48,7 +48,7 @@ fn s33_a_rejected_route_holds_only_what_it_named_in_delta() {
     commit(&cache, "CDS -a -b; RDS r2=2>c");
     assert_eq!(client.sent(), "n5 RDS r2=2>c");
     client.ack("RDS", "5");
-    // Nobody uses b; a is what the client routes to as long as it rejects the other route.
+    // Nothing uses b. The client routes to a as long as it rejects the other route.
     assert_eq!(client.sent(), "n6 CDS -b");
     client.ack("CDS", "6");
     client.pass(Duration::from_secs(60));
@@ -91,7 +91,7 @@ fn s33_a_rejected_route_holds_only_what_it_named_over_streams_per_type() {
             stream.sent();
             stream
         });
-    // Woken when the others came.
+    // Woken when the others joined.
     assert_eq!([clusters.sent(), listeners.sent()], ["", ""]);
     commit(&cache, "RDS r=2>c");
     assert_eq!(routes.sent(), "n2 RDS r=2>c");
@@ -124,7 +124,7 @@ fn s33_a_rejected_route_holds_only_what_it_named_over_streams_per_type_in_sotw()
         stream.sent();
         stream
     });
-    // Woken when the other one came.
+    // Woken when the other stream joined.
     assert!(is_woken(&clusters.watch));
     assert_eq!(clusters.sent(), "");
     commit(&cache, "RDS r=2>c");
@@ -135,7 +135,7 @@ fn s33_a_rejected_route_holds_only_what_it_named_over_streams_per_type_in_sotw()
     assert_eq!([clusters.sent(), routes.sent()], ["", "n3 RDS r2=2>c"]);
     routes.ack("RDS", "3");
     assert_eq!([routes.sent(), clusters.sent()], ["", "n2 CDS c=static a=static"]);
-    // A stream that ends holds nothing.
+    // A stream that ended withholds nothing.
     drop(routes);
     clusters.pass(Duration::from_secs(5));
     assert_eq!(clusters.sent(), "n3 CDS c=static");
@@ -151,7 +151,7 @@ fn s33_a_route_that_is_not_acked_yet_holds_only_what_it_named() {
     commit(&cache, "RDS r=2>c");
     assert_eq!(client.sent(), "n5 RDS r=2>c");
     commit(&cache, "CDS -a -b");
-    // The client has accepted long ago that r2 no longer names b.
+    // The client ACKed long ago that r2 no longer names b.
     assert_eq!(client.sent(), "n6 CDS -b");
     client.ack("RDS", "5");
     assert_eq!(client.sent(), "");
@@ -212,7 +212,7 @@ fn s33_routes_that_are_gone_hold_only_the_clusters_they_named() {
             delta.ack("RDS", "5");
             assert_eq!(delta.sent(), "n6 CDS -b");
             delta.ack("CDS", "6");
-            // D29: told, and still in use.
+            // D29: the removal was sent, and the route is still in use.
             delta.pass(Duration::from_secs(5));
             assert_eq!(delta.sent(), "n7 RDS -r");
             delta.ack("RDS", "7");
@@ -278,7 +278,7 @@ fn s33_a_rejected_full_state_holds_what_any_of_it_dropped() {
     commit(&cache, "CDS -b -c; RDS r=2>a r2=2>a");
     client.sent();
     client.ack("RDS", "5");
-    // Not c, which the listener in use names, nor b, which the other one does.
+    // Not c, which the current listener names, nor b, which the other listener names.
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
     commit(&cache, "CDS -d");
     assert_eq!(client.sent(), "n6 CDS a=static b=static c=static");
@@ -338,7 +338,7 @@ fn s33_d8_what_is_to_be_told_again_holds_removals_meanwhile() {
     commit(&cache, "CDS -b; RDS r=3>c");
     assert_eq!(client.sent(), "n5 RDS r=3>c");
     client.ack("RDS", "5");
-    // Whether r2 was taken is not known, so b waits until it is.
+    // It is not known whether the client applied r2, so b waits until it is known.
     assert_eq!(client.sent(), "n6 RDS r2=2>c");
     client.ack("RDS", "6");
     assert_eq!(client.sent(), "n7 CDS -b");
@@ -360,19 +360,19 @@ fn s33_a_route_to_other_clusters_does_not_wait_for_one_that_warms() {
     assert_eq!(client.sent(), "n5 CDS new=1");
     client.ask("EDS", "new");
     assert_eq!(client.sent(), "n6 EDS new=1");
-    // The new cluster warms, and its ACK does not come.
+    // The new cluster warms, and the client does not ACK it.
     commit(&cache, "RDS r=2>b");
     assert_eq!(client.sent(), "n7 RDS r=2>b");
     client.ack("RDS", "7");
     commit(&cache, "RDS r=3>b,new");
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(16_000)));
-    // A listener names clusters itself, or by its routes.
+    // A listener names clusters itself, or through its routes.
     commit(&cache, "LDS l=2>r2");
     assert_eq!(client.sent(), "n8 LDS l=2>r2");
     client.ack("LDS", "8");
     commit(&cache, "LDS l=3>r m=1>tcp:a");
     assert_eq!(client.sent(), "");
-    // To routes that the client is yet to subscribe to the answer brings whatever they name.
+    // The client subscribes to routes later, and the answer may name any clusters.
     commit(&cache, "RDS r3=1>a; LDS l=3>r3");
     assert_eq!(client.sent(), "");
     commit(&cache, "LDS l=3>r");
@@ -381,7 +381,7 @@ fn s33_a_route_to_other_clusters_does_not_wait_for_one_that_warms() {
     assert_eq!(client.sent(), "n9 LDS l=3>r m=1>tcp:a; n10 RDS r=3>b,new");
     client.ack("LDS", "9");
     client.ack("RDS", "10");
-    // A change of a cluster, of its endpoints, or of what is not sent yet counts alike.
+    // Changes of a cluster, of its endpoints, and of unsent resources count equally.
     commit(&cache, "CDS a=2");
     assert_eq!(client.sent(), "n11 CDS a=2; n12 EDS a=1");
     commit(&cache, "LDS m=2>tcp:b");
@@ -435,7 +435,7 @@ fn s33_over_streams_per_type_endpoints_without_an_answer_hold_only_what_names_th
         stream.sent();
         stream
     });
-    // Woken when the others came.
+    // Woken when the others joined.
     assert_eq!([clusters.sent(), endpoints.sent(), routes.sent()], ["", "", ""]);
     commit(&cache, "EDS b=2");
     assert_eq!(endpoints.sent(), "n2 EDS b=2");
@@ -475,7 +475,7 @@ fn s33_a_route_waits_for_the_clusters_and_the_endpoints_that_it_names() {
         commit(&cache, &format!("RDS r2={content}"));
         assert_eq!(!client.sent().is_empty(), is_sent, "{content}");
     }
-    // Nor is a cluster taken whose endpoints the client has yet to ask for.
+    // Nor has the client taken a cluster if it has not subscribed to its endpoints yet.
     client.ack("RDS", "6");
     client.ack("EDS", "5");
     commit(&cache, "CDS d=1");
@@ -513,7 +513,7 @@ fn s33_who_joins_later_knows_what_was_rejected_before() {
     clusters.ack("CDS", "2");
     commit(&cache, "CDS -a -d");
     assert_eq!((clusters.sent().as_str(), clusters.waits_until()), ("", None));
-    // As soon as the other stream looks round it says what that was.
+    // The other stream publishes this when it decides what to send next.
     assert_eq!([routes.sent(), clusters.sent()], ["", "n3 CDS -d"]);
 }
 

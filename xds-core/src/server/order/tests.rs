@@ -69,8 +69,8 @@ fn s33_delta_clusters_come_before_routes_and_go_after_them() {
     assert_eq!(client.sent(), "n7 RDS r=new");
     client.ack("RDS", "7");
     assert_eq!(client.sent(), "n8 CDS -old");
-    // Endpoints go when their cluster is gone and, by name, after the grace: Envoy has unsubscribed
-    // them long before.
+    // Endpoints are removed after their cluster and, by name, after the grace time: Envoy has
+    // unsubscribed from them long before.
     client.ack("CDS", "8");
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
     client.ask("EDS", "-old");
@@ -82,7 +82,7 @@ fn s33_a_client_that_names_its_clusters_keeps_the_old_one_until_it_gives_it_up()
     let cache = cache();
     let mut client = sotw(&cache, "old");
     commit(&cache, SWAP);
-    // As gRPC does: it learns the new name from the route.
+    // gRPC does so: it gets the new name from the route.
     assert_eq!(client.sent(), "n5 RDS r=new");
     client.ack("RDS", "5");
     client.ask("CDS", "old new", "1");
@@ -91,7 +91,7 @@ fn s33_a_client_that_names_its_clusters_keeps_the_old_one_until_it_gives_it_up()
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
 }
 
-/// A listener that gets other routes to other clusters.
+/// A listener that changes to other routes and other clusters.
 const OTHER_ROUTES: &str = "CDS -old new=1; EDS -old new=1; LDS l=2; RDS -r r2=new";
 
 #[test]
@@ -106,7 +106,7 @@ fn s33_sotw_the_clusters_of_routes_that_are_gone_stay_until_the_client_gives_tho
     client.ack("EDS", "6");
     assert_eq!(client.sent(), "n7 LDS l=2");
     client.ack("LDS", "7");
-    // The new listener asks for its routes while the old one drains with those it has.
+    // The new listener subscribes to its routes while the old one drains with its own.
     client.ask("RDS", "r r2", "4");
     assert_eq!(client.sent(), "n8 RDS r2=new");
     client.ack("RDS", "8");
@@ -131,7 +131,7 @@ fn s33_delta_the_clusters_of_routes_that_are_gone_stay_until_the_client_gives_th
     client.ask("RDS", "r2");
     assert_eq!(client.sent(), "n8 RDS r2=new");
     client.ack("RDS", "8");
-    // D29: the removal is told, and Envoy goes on with what it has.
+    // D29: the removal is sent, and Envoy keeps what it has.
     client.pass(Duration::from_secs(5));
     assert_eq!(client.sent(), "n9 RDS -r");
     client.ack("RDS", "9");
@@ -222,8 +222,7 @@ fn s33_a_cluster_gone_while_the_client_was_away_waits_for_its_routes() {
     client.ask("RDS", "r");
     assert_eq!(client.sent(), "n1 RDS r=old");
     client.ack("RDS", "1");
-    // That these routes did not change says nothing of others that are still to come on the new
-    // stream.
+    // These routes did not change; others may still come on the new stream.
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
     client.pass(Duration::from_secs(5));
     assert_eq!(client.sent(), "n2 CDS -gone");
@@ -344,7 +343,7 @@ fn s33_a_removal_goes_when_the_last_thing_it_waits_for_has_nothing_to_say() {
         client.sent();
         client.ack(type_name, nonce);
     }
-    // For this client the listener stays as it is (V29).
+    // For this client the listener does not change (V29).
     commit(&cache, "CDS -b a=2; LDS -l l[env=a]=7 l[!env]=7 l[env=b]=7");
     assert_eq!(client.sent(), "n4 CDS a=2");
     client.ack("CDS", "4");
@@ -379,14 +378,15 @@ fn s33b_a_client_that_stays_silent_is_waited_for_once_and_counts_again_when_it_a
     client.pass(Duration::from_secs(16));
     assert_eq!(client.sent(), "n6 RDS r=old2");
     client.ack("RDS", "6");
-    // It had its time: the next update does not wait for the same silence again.
+    // The wait is over: the next update does not wait for the same unanswered response again.
     commit(&cache, "RDS r=old3");
     assert_eq!(client.sent(), "n7 RDS r=old3");
     client.ack("RDS", "7");
     commit(&cache, "EDS old=3; RDS r=old4");
     assert_eq!(client.sent(), "n8 EDS old=3; n9 RDS r=old4");
     client.ack("RDS", "9");
-    // D6: one answer shows that it lives, though it never answered the response before.
+    // D6: one answer shows that the client answers again, although it never answered the response
+    // before.
     client.ack("EDS", "8");
     commit(&cache, "EDS old=4; RDS r=old5");
     assert_eq!(client.sent(), "n10 EDS old=4");
@@ -404,7 +404,7 @@ fn s33b_a_client_that_stays_silent_is_sent_a_cluster_before_the_route_to_it() {
     client.pass(Duration::from_secs(16));
     commit(&cache, "CDS y=static");
     assert_eq!(client.sent(), "n6 CDS y=static");
-    // S9b holds up the cluster for a second, and with it the route.
+    // S9b delays the cluster for a second, and with it the route.
     commit(&cache, "CDS new=static; RDS r=new");
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(17_000)));
     client.pass(Duration::from_secs(1));

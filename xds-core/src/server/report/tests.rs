@@ -67,7 +67,7 @@ fn c20_delta_a_resource_is_new_stale_synced_or_rejected() {
     client.sent();
     client.ack("EDS", "1");
     client.ask("EDS", "b");
-    // What is asked for later is not sent because the cursor has passed it.
+    // A resource that is subscribed to later is not sent yet, although the cursor is past it.
     assert_eq!(delta(&mut client), "a=synced b=new c=missing");
     client.sent();
     client.nack("EDS", "2");

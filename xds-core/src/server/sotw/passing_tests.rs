@@ -1,5 +1,5 @@
-//! What changed, came or went before the client was told, or while a response was on its way (S25,
-//! S32).
+//! Resources that changed, appeared or disappeared before a response was sent, or while it was on
+//! its way (S25, S32).
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn s25_a_name_asked_for_while_a_state_with_it_is_on_its_way_is_told_to_be_gone()
     let mut client = Sotw::new(&cache);
     client.ask("LDS", "*", "");
     assert_eq!(client.sent(), "n1 LDS a=1");
-    // None of these requests has seen it.
+    // The client sent all these requests before it got the response.
     client.ask("LDS", "", "");
     commit(&cache, "LDS -a");
     client.ask("LDS", "a", "");
@@ -64,14 +64,15 @@ fn s8b_a_name_given_up_while_a_state_with_it_is_on_its_way_and_wanted_again_is_t
     client.ack("CDS", "1");
     commit(&cache, "CDS a=2");
     assert_eq!(client.sent(), "n2 CDS a=2 b=1");
-    // This request has not seen it.
+    // The client sent this request before it got the response.
     client.ask("CDS", "a", "1");
     commit(&cache, "CDS -b");
     assert_eq!(client.sent(), "");
-    // The client has b from n2, if it wanted it again before that came.
+    // The client has b from n2, if it subscribed again before n2 came.
     client.ask("CDS", "a b", "2");
     assert_eq!(client.sent(), "n3 CDS a=2");
-    // S17: what was given up after n3 was seen is not held any more.
+    // S17: a name that the client unsubscribed from after it got n3 is not in its resources any
+    // more.
     client.ask("CDS", "a", "3");
     client.ask("CDS", "a b", "3");
     assert_eq!(client.sent(), "");

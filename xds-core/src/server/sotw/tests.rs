@@ -11,7 +11,7 @@ pub(super) fn cache(text: &str) -> Arc<Cache> {
     cache
 }
 
-/// A client that has asked for `list` and ACKed the answer `n1`.
+/// A client that has subscribed to `list` and ACKed the response `n1`.
 fn settled(cache: &Arc<Cache>, type_name: &str, list: &str) -> Sotw {
     let mut client = Sotw::new(cache);
     client.ask(type_name, list, "");
@@ -86,7 +86,7 @@ fn s6_after_a_nack_nothing_is_sent_until_the_content_changes() {
     client.nack("EDS", "2");
     client.pass(Duration::from_secs(60));
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
-    // A return to what was accepted before is a change.
+    // A return to content that was ACKed before is a change.
     commit(&cache, "EDS a=1");
     assert_eq!(client.sent(), "n3 EDS a=1");
 }
@@ -197,7 +197,7 @@ fn s9b_newer_content_waits_for_the_ack_but_not_longer_than_a_second_v30() {
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(1000)));
     client.pass(Duration::from_secs(1));
     assert_eq!(client.sent(), "n3 CDS a=1 b=2 c=1");
-    // The ACK of the newest settles both.
+    // The ACK of the newest response counts for both.
     client.ack("CDS", "3");
     commit(&cache, "CDS c=2");
     assert_eq!(client.sent(), "n4 CDS a=1 b=2 c=2");
@@ -337,7 +337,7 @@ fn s20_the_wildcard_vector_on_listeners_and_clusters_v9() {
         let cache = cache(&format!("{type_name} A=1 B=1"));
         let mut client = settled(&cache, type_name, "");
         client.ask(type_name, "* A", "1");
-        // A was sent unasked, and is sent again when it is asked for (S15).
+        // A was sent before it was subscribed to, and is sent again on the subscription (S15).
         assert_eq!(client.sent(), format!("n2 {type_name} A=1 B=1"));
         client.ask(type_name, "A", "2");
         commit(&cache, &format!("{type_name} B=2"));
@@ -393,7 +393,7 @@ fn s26_other_types_send_only_what_changed_and_nothing_for_a_deletion_v8() {
     client.ack("EDS", "2");
     commit(&cache, "EDS -b");
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
-    // Envoy compares scopes with what it has, so all are sent.
+    // Envoy compares scopes with those that it has, so all are sent.
     let mut client = settled(&cache, "SRDS", "");
     commit(&cache, "SRDS s=2");
     assert_eq!(client.sent(), "n2 SRDS s=2 t=1");
@@ -544,12 +544,12 @@ fn g8_s37_on_the_service_of_one_type_a_bad_name_is_an_error_once_and_an_empty_on
     };
     assert_eq!(ask(&mut endpoints, &["a", "b\u{1}"], ""), r#"n1 EDS a=1 !"b\u{1}"(3)"#);
     assert_eq!(ask(&mut endpoints, &["a", "b\u{1}"], "1"), "");
-    // Some clients unsubscribe so.
+    // Some clients unsubscribe this way.
     assert_eq!(ask(&mut endpoints, &[""], "1"), "");
     commit(&cache, "EDS a=2");
     assert_eq!(endpoints.sent(), "");
     assert_eq!(ask(&mut endpoints, &["", "a"], "1"), "n2 EDS a=2");
-    // It is a name, so it is no wildcard (S19).
+    // An empty name is a name, so this is no wildcard (S19).
     let mut clusters = Sotw::on(&cache, Service::Single(type_url("CDS")));
     assert_eq!(ask(&mut clusters, &[""], ""), "");
     assert_eq!(ask(&mut clusters, &[], ""), "");
@@ -563,7 +563,7 @@ fn g8_s37_on_ads_a_bad_name_is_told_once_and_the_rest_works() {
     assert_eq!(client.sent(), r#"n1 EDS a=1 !"b\u{1}"(3)"#);
     client.ask("EDS", "a b\u{1}", "1");
     assert_eq!(client.sent(), "");
-    // It names something, so it is no wildcard; and what is refused alone is told alone.
+    // The request has a name, so it is no wildcard; and a single error is sent alone.
     client.ask("CDS", "b\u{1}?k=v", "");
     assert_eq!(client.sent(), r#"n2 CDS !"b\u{1}"(3)"#);
     client.ask("CDS", "", "2");

@@ -1,5 +1,5 @@
-//! Streams of a cache on demand, in both protocols: what is unknown is waited for, and what is
-//! absent is told.
+//! Streams of a cache on demand, in both protocols: unknown resources are waited for, and absent
+//! ones are reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn sotw(cache: &Arc<Cache>, type_name: &str, list: &str) -> Sotw {
     client
 }
 
-/// What changed, as `name{parameters}:count`.
+/// The changed subscriptions, as `name{parameters}:count`.
 fn taken(subscriptions: &OnDemandSubscriptions) -> String {
     let show = |OnDemandSubscription { locator: Locator { name, parameters }, streams, .. }| {
         format!(
@@ -71,10 +71,10 @@ fn an_unknown_name_is_waited_for_and_an_absent_one_is_told() {
     commit(&cache, "X a=1");
     assert!(is_woken(&one.watch));
     assert_eq!((one.sent(), other.sent()), ("n1 X a[]=1".replace("[]", ""), "n1 X a=1".into()));
-    assert_eq!(one.waits_until(), Some(10_000), "then it is told that nobody knows (G13)");
+    assert_eq!(one.waits_until(), Some(10_000), "then the client gets an error (G13)");
     is_woken(&one.watch);
     commit(&cache, "X !b");
-    assert!(is_woken(&one.watch), "who waits for the answer is woken");
+    assert!(is_woken(&one.watch), "a stream that waits for the status is woken");
     assert_eq!((one.sent(), other.sent()), ("n2 X -b".into(), String::new()));
     commit(&cache, "X b=1");
     one.ack("X", "2");
@@ -82,8 +82,7 @@ fn an_unknown_name_is_waited_for_and_an_absent_one_is_told() {
     assert_eq!((one.sent(), other.sent()), ("n3 X b=1".into(), "n2 X b=1".into()));
 }
 
-/// Streams whose parameters are the same as far as constraints tell them apart have answers of
-/// their own.
+/// Streams with the same projected parameters are answered separately.
 #[test]
 fn t35_what_is_absent_for_one_locator_stays_unknown_for_another() {
     let cache = Cache::on_demand();
@@ -122,8 +121,8 @@ fn t43_what_leaves_the_cache_stays_with_who_has_it_until_its_own_locator_is_answ
     state.ack("CDS", "1");
     commit(&cache, "X -r[env=prod] !r?env=prod&pod=1; CDS -c");
     assert_eq!((one.sent(), other.sent()), ("n2 X -r[env=prod]".into(), String::new()));
-    assert_eq!(state.sent(), "", "nobody said that it is gone");
-    // C9b: who asks from now on does not get it.
+    assert_eq!(state.sent(), "", "the source has not said that it does not exist");
+    // C9b: streams that subscribe from now on do not get it.
     assert_eq!(delta(&cache, "X", "r?env=prod&pod=3").sent(), "");
     commit(&cache, "X r[env=prod,pod=2]=B");
     assert_eq!(other.sent(), "n2 X r[env=prod,pod=2]=B -r[env=prod]", "T31: in one response");
@@ -190,7 +189,7 @@ fn g13_who_waits_long_is_told_that_nobody_knows_and_answered_when_somebody_does(
     for client in [&mut one.now, &mut other.now] {
         *client += Duration::from_secs(10);
     }
-    assert_eq!(one.sent(), "", "it waits since it was asked first");
+    assert_eq!(one.sent(), "", "it waits since the first subscription");
     one.pass(Duration::from_secs(10));
     assert_eq!(one.sent(), "n1 X !a[env=qa](14) !a[env=prod](14)");
     assert_eq!(other.sent(), "");
@@ -214,7 +213,7 @@ fn s37_what_a_source_cannot_say_is_told_with_its_code_and_keeps_what_a_client_ha
         ("n1 X !\"a\"(12) !\"b\"(7)".into(), "n1 X !\"a\"(12) !\"b\"(7)".into())
     );
     let mut late = delta(&cache, "X", "a");
-    assert_eq!(late.sent(), "n1 X !\"a\"(12)", "who asks later hears it at once");
+    assert_eq!(late.sent(), "n1 X !\"a\"(12)", "a later subscription gets the error at once");
     one.ack("X", "1");
     commit(&cache, "X b=2");
     assert_eq!(one.sent(), "n2 X b=2");
@@ -223,7 +222,7 @@ fn s37_what_a_source_cannot_say_is_told_with_its_code_and_keeps_what_a_client_ha
     assert_eq!(one.sent(), "");
 }
 
-/// Who was told an error was forgotten, and never heard that there is none.
+/// Regression: after an error, a stream was forgotten and never got the absence.
 #[test]
 fn d10_after_an_error_an_absence_is_told_all_the_same() {
     let cache = Cache::on_demand();
@@ -237,7 +236,7 @@ fn d10_after_an_error_an_absence_is_told_all_the_same() {
     assert_eq!(client.sent(), "n2 X -a");
 }
 
-/// The error came with the absence, and the client took the error to be what is known.
+/// Regression: the error came with the absence, and the client kept the error.
 #[test]
 fn g13_an_error_that_has_to_wait_for_a_wildcard_is_not_told_beside_what_came_meanwhile() {
     let cache = Cache::on_demand();
@@ -274,7 +273,7 @@ fn what_was_answered_and_asked_for_anew_is_answered_at_once() {
     client.ask("X", "-a");
     commit(&cache, "X !a/");
     client.ask("X", "a");
-    assert_eq!(client.sent(), "", "nobody knows any more");
+    assert_eq!(client.sent(), "", "the status is unknown again");
 }
 
 #[test]
@@ -286,7 +285,7 @@ fn a_type_that_was_never_heard_of_is_waited_for() {
     assert!(cache.snapshot().of_type(&cluster).is_none());
 }
 
-/// Found by the simulator: the client brought the name, and one of its two locators has nothing.
+/// Found by the simulator: the client brought the name, and one of its two locators gets nothing.
 #[test]
 fn t35_what_a_client_brought_is_not_gone_while_another_of_its_locators_is_unknown() {
     let cache = Cache::on_demand();
@@ -297,8 +296,8 @@ fn t35_what_a_client_brought_is_not_gone_while_another_of_its_locators_is_unknow
     assert_eq!(client.sent(), "n1 X -r[env=a] !r[env=b](14)");
 }
 
-/// Found by the simulator: an answer told the client that what it brought is gone, when what is
-/// there for it waited for the endpoints.
+/// Found by the simulator: an answer removed a resource that the client had brought, while its
+/// variant waited for the endpoints.
 #[test]
 fn t31_what_a_client_brought_is_not_gone_while_what_takes_its_place_waits() {
     let cache = Cache::on_demand();
@@ -316,7 +315,8 @@ fn t31_what_a_client_brought_is_not_gone_while_what_takes_its_place_waits() {
     assert_eq!(client.sent(), "n3 LDS d[env=a]=1 -d[]");
 }
 
-/// Both have one variant, and it left the cache; one of them is known to have nothing in its place.
+/// Both locators get one variant, and it is removed from the cache. The source has answered one of
+/// them that there is nothing in its place.
 #[test]
 fn t43_what_two_locators_of_a_stream_share_stays_until_both_are_answered() {
     let cache = Cache::on_demand();
@@ -327,8 +327,8 @@ fn t43_what_two_locators_of_a_stream_share_stays_until_both_are_answered() {
     commit(&cache, "X -r[env=a] !r?env=a&pod=1");
     assert_eq!(client.sent(), "");
     client.ask("X", "r?env=a&pod=1");
-    let told = client.sent();
-    assert!(!told.contains("-r[env=a] ") && !told.ends_with("-r[env=a]") && !told.ends_with("-r"), "{told}");
+    let sent = client.sent();
+    assert!(!sent.contains("-r[env=a] ") && !sent.ends_with("-r[env=a]") && !sent.ends_with("-r"), "{sent}");
 }
 
 #[test]
@@ -355,11 +355,11 @@ fn c4b_a_full_state_does_not_hold_what_is_unknown_beside_what_overlaps_it() {
     assert_eq!(client.sent(), "n1 CDS d[ver!=9]=A");
     client.ack("CDS", "1");
     commit(&cache, "CDS -d[ver!=9] d[env=a]=B");
-    assert_eq!(client.sent(), "", "nobody knows what env=b gets");
+    assert_eq!(client.sent(), "", "the status of env=b is unknown");
     commit(&cache, "CDS !d?env=b");
     assert_eq!(client.sent(), "n2 CDS d[env=a]=B");
     client.ack("CDS", "2");
-    // What does not overlap goes out beside it.
+    // A variant that does not overlap is sent with it.
     commit(&cache, "CDS d[env=b]=C");
     assert_eq!(client.sent(), "n3 CDS d[env=a]=B d[env=b]=C");
     client.ack("CDS", "3");
@@ -381,7 +381,7 @@ fn t43_what_one_locator_has_another_variant_for_goes_when_the_other_is_answered(
     assert_eq!(client.sent(), "n3 LDS -a[ver!=9]");
 }
 
-/// Found by the simulator: the new content was held to overlap what had left, and the client was
+/// Found by the simulator: the new content seemed to overlap a removed variant, and the client was
 /// never sent anything again.
 #[test]
 fn c4b_what_left_and_comes_back_with_other_content_is_sent_in_a_full_state() {
@@ -395,7 +395,7 @@ fn c4b_what_left_and_comes_back_with_other_content_is_sent_in_a_full_state() {
             false => client.nack("LDS", "1"),
         };
         commit(&cache, "LDS -b[env=a]");
-        assert_eq!(client.sent(), "", "nobody knows that it is gone");
+        assert_eq!(client.sent(), "", "the source has not confirmed the removal");
         commit(&cache, "LDS b[env=a]=2");
         assert_eq!(client.sent(), "n2 LDS b[env=a]=2");
     }
