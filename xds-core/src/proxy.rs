@@ -29,7 +29,7 @@
 //! | `linger` | upstream subscriptions that no downstream subscription relies on |
 //! | `trial` | responses that a few clients try first |
 //! | [`health`] | the state of each type in an upstream |
-//! | [`view`] | reads of the cache in the process, one generation at a time, without rejected types |
+//! | [`view`] | reads of the cache in the process, by generation, without rejected types |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

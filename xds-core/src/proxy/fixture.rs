@@ -60,8 +60,8 @@ pub(super) struct World {
     /// What the proxy rejected of what the origin sent.
     pub(super) rejected: Vec<String>,
     upstreams: BTreeMap<Route, Upstream>,
-    /// Names that were subscribed (`+`) and unsubscribed (`-`) since the last call of `requested`; in
-    /// SotW the list.
+    /// Names that were subscribed (`+`) and unsubscribed (`-`) since the last call of `requested`;
+    /// in SotW the list.
     requested: Vec<String>,
     pub(super) is_up: bool,
     /// Types that the origin refuses.

@@ -120,6 +120,7 @@ impl Proxy {
             has_room |= name.upstream[&id].ends_at.is_none();
             let is_redundant = is_shared && resolve(&id).is_some_and(|variant| covered.contains(&variant));
             let is_on_side_stream = self.is_on_side_stream(&id.0.main(), &key.0);
+            // The subscriptions of this name use other routes now.
             let is_stale = match &id.0 {
                 Route::Shared => name.is_unshared || is_on_side_stream,
                 Route::Node(_) => is_on_side_stream,

@@ -201,6 +201,8 @@ impl Proxy {
         let mut refused = None;
         upstream.is_idle = client.is_idle();
         let is_connected = (0..client.servers()).any(|server| client.is_connected(server));
+        // Only a connected upstream can be late: locators that joined a subscription wait from the
+        // connection on.
         if std::mem::replace(&mut upstream.is_connected, is_connected) != is_connected {
             for (key, parameters) in upstream.watches.values() {
                 let id = Arc::new((route.clone(), parameters.clone()));
@@ -239,6 +241,8 @@ impl Proxy {
                 touched.insert(key.clone());
             }
         }
+        // Locators with other parameters may have waited for these variants, or shared removed
+        // ones.
         let accepted =
             effects.accepted.iter().map(|accepted| (accepted.type_url.clone(), accepted.name().clone()));
         let removed = effects.removed.iter().map(|id| (id.type_url.clone(), id.name.clone()));
@@ -253,8 +257,7 @@ impl Proxy {
                     self.stop_sharing(&(applied.type_url.clone(), name), &mut touched);
                 }
             }
-        }
-        if let Some(applied) = &effects.response {
+            // With a valid resource in the response, the type is served.
             let refused = refused.filter(|_| applied.valid == 0);
             touched.extend(self.on_answer(now, route, &applied.type_url, refused));
         }
@@ -273,8 +276,8 @@ impl Proxy {
         self.match_names(now, touched);
     }
 
-    /// T43c: a resource came without constraints. Each locator gets an upstream subscription and a
-    /// stream of its own.
+    /// T43c: a resource came without constraints, or must not be kept. Each locator gets an
+    /// upstream subscription and a stream of its own.
     fn stop_sharing(&mut self, key: &Key, touched: &mut BTreeSet<Key>) {
         if let Some(name) = self.names.get_mut(key).filter(|name| !name.is_unshared) {
             (name.is_unshared, name.is_stale) = (true, true);

@@ -215,9 +215,9 @@ impl Proxy {
         }
     }
 
-    /// A locator that a variant matches relies on the oldest upstream subscription for this variant.
-    /// Any other locator joins a pending upstream subscription whose response may match it, or gets
-    /// its own.
+    /// A locator that a variant matches relies on the oldest upstream subscription for this
+    /// variant. Any other locator joins a pending upstream subscription whose response may match
+    /// it, or gets its own.
     fn match_shared(
         &mut self,
         now: Duration,
@@ -256,8 +256,8 @@ impl Proxy {
         if unmatched.is_empty() {
             return;
         }
-        // The others: with equal values of the keys in constraints they have the same variant, so one
-        // pending upstream subscription is enough for them.
+        // The others: with equal values of the keys in constraints they have the same variant, so
+        // one pending upstream subscription is enough for them.
         let keys = name.keys.clone();
         let project = |parameters: &Parameters| parameters.project(|key| keys.contains(key));
         let mut pending: BTreeMap<_, _> =
