@@ -362,14 +362,14 @@ rules:
 
     #[test]
     fn a_mistake_is_told_with_its_place() {
-        let told = |text: &str| policy(text).unwrap_err().to_string();
-        let unknown = told("rules:\n- client: a\n  reads: []\n");
+        let error = |text: &str| policy(text).unwrap_err().to_string();
+        let unknown = error("rules:\n- client: a\n  reads: []\n");
         assert!(unknown.contains("reads") && unknown.contains("line 3"), "{unknown}");
-        assert!(told("rules: []").contains("no rule"));
-        let text = told("rules: [{client: a, read: [{types: [XYZ]}]}]");
+        assert!(error("rules: []").contains("no rule"));
+        let text = error("rules: [{client: a, read: [{types: [XYZ]}]}]");
         assert!(text.contains("rule 1") && text.contains("XYZ"), "{text}");
-        let text = told("rules: [{client: 'spiffe://a/{x}', parameters: {env: '{y}'}}]");
+        let text = error("rules: [{client: 'spiffe://a/{x}', parameters: {env: '{y}'}}]");
         assert!(text.contains("{y}") && text.contains("spiffe://a/{x}"), "{text}");
-        assert!(told("rules: [{client: 'a{b'}]").contains("rule 1: client"));
+        assert!(error("rules: [{client: 'a{b'}]").contains("rule 1: client"));
     }
 }

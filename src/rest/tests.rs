@@ -7,7 +7,7 @@ use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, RESOURCE, ROUTE_CONF
 
 use super::*;
 
-/// A payload whose field 1 is its name.
+/// A payload with its name in field 1.
 fn resource(type_url: &str, name: &str, rest: &[u8]) -> Resource {
     let payload = [&[0x0a, u8::try_from(name.len()).unwrap()], name.as_bytes(), rest].concat();
     Resource::new(type_url.into(), name.into(), payload.into()).unwrap()
@@ -32,7 +32,7 @@ fn endpoint(cache: &Arc<Cache>, type_url: &str, config: RestConfig) -> Endpoint 
     Endpoint { state: Arc::new(state), type_url: type_url.into() }
 }
 
-/// Answers as the path of a type does; no body is `null`.
+/// Answers like the path of a type; an empty body is `null`.
 async fn answer(endpoint: &Endpoint, request: Value) -> (u16, HeaderMap, Value) {
     let (state, body) = (State(endpoint.clone()), request.to_string().into());
     let response = poll(state, None, None, HeaderMap::new(), body).await;
@@ -42,7 +42,7 @@ async fn answer(endpoint: &Endpoint, request: Value) -> (u16, HeaderMap, Value) 
     (parts.status.as_u16(), parts.headers, body)
 }
 
-/// The status, and the text of an error.
+/// The status and the message of an error.
 async fn error(cache: &Arc<Cache>, type_url: &str, config: RestConfig, request: Value) -> (u16, String) {
     let (status, _, body) = answer(&endpoint(cache, type_url, config), request).await;
     (status, body["message"].as_str().unwrap_or_default().to_owned())
@@ -51,7 +51,7 @@ async fn error(cache: &Arc<Cache>, type_url: &str, config: RestConfig, request: 
 #[tokio::test]
 async fn t46_s41_a_poll_by_name_gets_the_variant_of_its_node() {
     let cache = Cache::new();
-    // The domains of a virtual host tell the variants apart.
+    // The variants have different domains of a virtual host.
     let variant = |when: &str, domain: u8| {
         let host = [0x12, 6, 0x0a, 1, b'h', 0x12, 1, domain];
         resource(ROUTE_CONFIGURATION, "r", &host).with_constraints(when.parse().unwrap())
@@ -67,7 +67,7 @@ async fn t46_s41_a_poll_by_name_gets_the_variant_of_its_node() {
         versions.push(body["versionInfo"].clone());
     }
     assert_ne!(versions[0], versions[1]);
-    // T4: no variant is for who says nothing.
+    // T4: no variant matches a client without parameters.
     let (status, _, body) = answer(&endpoint, json!({ "resource_names": ["r"] })).await;
     assert_eq!((status, &body["resources"]), (200, &json!([])));
 }
@@ -104,7 +104,7 @@ async fn s25_s41_what_was_deleted_is_missing_from_the_next_full_state() {
         transaction.remove(VariantId::unconstrained(CLUSTER.into(), name.into()));
         cache.commit(transaction).unwrap();
     }
-    // S27: nothing at all is an answer too.
+    // S27: an empty state is an answer too.
     let (status, _, last) = answer(&endpoint, json!({ "version_info": first["versionInfo"] })).await;
     assert_eq!((status, &last["resources"]), (200, &json!([])));
     assert_eq!(answer(&endpoint, json!({ "version_info": last["versionInfo"] })).await.0, 304);
@@ -123,7 +123,7 @@ async fn s41_a_nonce_is_neither_given_nor_asked_for() {
 #[tokio::test]
 async fn s41_a_resource_that_json_cannot_carry_is_named_and_nothing_is_left_out() {
     let cache = Cache::new();
-    // Field 1000 of a cluster is none that the descriptors know.
+    // The descriptors have no field 1000 of a cluster.
     put(&cache, [resource(CLUSTER, "good", &[]), resource(CLUSTER, "newer", &[0xc2, 0x3e, 1, b'x'])]);
     let names = json!({ "resource_names": ["good", "newer"] });
     for request in [json!({}), names, json!({ "resource_locators": [{ "name": "newer" }] })] {
@@ -174,7 +174,7 @@ async fn w2_g8_s41_a_name_that_cannot_exist_is_left_out_and_nothing_but_such_is_
     let (status, _, body) = answer(&endpoint, json!({ "resource_names": ["a", "", "\u{1}"] })).await;
     assert_eq!((status, body["resources"].as_array().unwrap().len()), (200, 1), "{body}");
     for request in [
-        // An answer without clusters would have an Envoy delete those that it has.
+        // An Envoy would delete its clusters after an answer without clusters.
         json!({ "resource_names": [""] }),
         json!({ "resource_locators": [{}] }),
         json!({ "resource_locators": [{ "name": "a", "dynamic_parameters": { "\u{1}": "" } }] }),
@@ -196,9 +196,9 @@ async fn g13_s41_a_poll_before_the_first_commit_waits_for_it_and_is_told_to_come
     assert_eq!(asked_at.elapsed().as_millis() / 10, 50);
 
     let mut poll = pin!(answer(&endpoint, json!({})));
-    // Polled once, so that it waits.
+    // Poll the future once, so that the request waits.
     tokio::select! { biased; _ = &mut poll => panic!("nothing is known"), () = std::future::ready(()) => {} }
-    // Of another type: it says that there are no clusters.
+    // A commit of another type: now it is known that there are no clusters.
     put(&cache, [resource(CLUSTER_LOAD_ASSIGNMENT, "a", &[])]);
     let (status, _, body) = poll.await;
     assert_eq!((status, &body["resources"]), (200, &json!([])));
@@ -210,7 +210,7 @@ async fn s41_a_poll_is_held_until_something_changes_for_it() {
     put(&cache, [resource(CLUSTER, "a", &[])]);
     let config = RestConfig { hold: Duration::from_secs(30), ..RestConfig::default() };
     let endpoint = endpoint(&cache, CLUSTER, config);
-    // Another version is answered at once.
+    // A request with another version is answered at once.
     let asked_at = Instant::now();
     let (_, _, first) = answer(&endpoint, json!({})).await;
     let request = json!({ "version_info": first["versionInfo"] });
@@ -228,7 +228,7 @@ async fn s41_a_poll_is_held_until_something_changes_for_it() {
     assert!(asked_at.elapsed() >= Duration::from_secs(30));
 }
 
-/// Lets everybody read everything until it is told otherwise.
+/// Allows everything until it is revoked.
 #[derive(Debug, Default)]
 struct UntilRevoked(std::sync::atomic::AtomicBool);
 

@@ -58,29 +58,29 @@ fn each_kind_of_option_is_put_on_the_command_line() {
 
 #[test]
 fn what_is_no_option_or_has_no_value_for_it_is_told_with_its_place() {
-    let told = |text: &str| added(text).unwrap_err();
+    let error = |text: &str| added(text).unwrap_err();
     assert_eq!(
-        told("\n name-limits: 5"),
+        error("\n name-limits: 5"),
         "xds.yaml:2:2: `xds serve` has no option \"name-limits\"; did you mean \"names-limit\"?"
     );
-    assert_eq!(told("zzz: 5"), "xds.yaml:1:1: `xds serve` has no option \"zzz\"; see its --help");
+    assert_eq!(error("zzz: 5"), "xds.yaml:1:1: `xds serve` has no option \"zzz\"; see its --help");
     for key in ["config", "print-config", "print_config", "help"] {
-        assert!(told(&format!("{key}: true")).contains("has no option"), "{key}");
+        assert!(error(&format!("{key}: true")).contains("has no option"), "{key}");
     }
-    assert_eq!(told("allow-empty: 1"), "xds.yaml:1:1: allow-empty: expected true or false, found a value");
-    assert_eq!(told("listen: [a]"), "xds.yaml:1:1: listen: expected one value, found a list");
+    assert_eq!(error("allow-empty: 1"), "xds.yaml:1:1: allow-empty: expected true or false, found a value");
+    assert_eq!(error("listen: [a]"), "xds.yaml:1:1: listen: expected one value, found a list");
     assert_eq!(
-        told("refuse: []"),
+        error("refuse: []"),
         "xds.yaml:1:1: refuse: expected a value or a list of values, found an empty list"
     );
-    assert_eq!(told("listen:"), "xds.yaml:1:1: listen: expected one value, found nothing");
+    assert_eq!(error("listen:"), "xds.yaml:1:1: listen: expected one value, found nothing");
     assert_eq!(
-        told("legacy-wildcard: { RDS: on }"),
+        error("legacy-wildcard: { RDS: on }"),
         "xds.yaml:1:1: legacy-wildcard: expected a value or a list of values, found a map or a list in a list"
     );
-    assert_eq!(told("listen: a\nlisten: b"), "xds.yaml:2:1: duplicate key \"listen\"");
-    assert!(told("- listen").starts_with("xds.yaml:1:1: "), "{}", told("- listen"));
-    assert!(told("a: 1\n---\nb: 1").starts_with("xds.yaml:"));
+    assert_eq!(error("listen: a\nlisten: b"), "xds.yaml:2:1: duplicate key \"listen\"");
+    assert!(error("- listen").starts_with("xds.yaml:1:1: "), "{}", error("- listen"));
+    assert!(error("a: 1\n---\nb: 1").starts_with("xds.yaml:"));
 }
 
 /// The printed options of a command.

@@ -14,7 +14,7 @@ use xds::{Peer, RejectedVariant, Rejections, ServerConfig, TypeUrl};
 
 /// `/proxy`, for clients that may inspect.
 pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>, config: ServerConfig) -> axum::Router {
-    let tell = async move |peer: Option<Extension<Peer>>| {
+    let answer = async move |peer: Option<Extension<Peer>>| {
         let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
         if !config.may_inspect(&peer) {
             return (StatusCode::FORBIDDEN, "the policy does not let this client inspect\n".to_owned())
@@ -23,7 +23,7 @@ pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>, config: ServerCo
         let text = report(&proxy, &rejections);
         ([(CONTENT_TYPE, "application/json")], format!("{text:#}\n")).into_response()
     };
-    axum::Router::new().route("/proxy", get(tell))
+    axum::Router::new().route("/proxy", get(answer))
 }
 
 /// The state as JSON.

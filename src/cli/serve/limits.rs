@@ -201,19 +201,22 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_told_what_to_write() {
-        let told = |arguments: &[&str]| parse(arguments).unwrap_err().to_string();
+        let error = |arguments: &[&str]| parse(arguments).unwrap_err().to_string();
         for bad in ["0", "-1", "many", "1.5", "4294967296", ""] {
-            let told = told(&[&format!("--names-limit={bad}")]);
+            let error = error(&[&format!("--names-limit={bad}")]);
             assert!(
-                told.contains("--names-limit <COUNT>") && told.contains("a whole number from 1"),
-                "{told}"
+                error.contains("--names-limit <COUNT>") && error.contains("a whole number from 1"),
+                "{error}"
             );
         }
         for bad in ["10", "s", "1d", "1.5s", "-1s", "1h30m", "87601h", "99999999999999999999h", ""] {
-            let told = told(&[&format!("--removal-grace={bad}")]);
-            assert!(told.contains("--removal-grace <DURATION>") && told.contains("such as 500ms"), "{told}");
+            let error = error(&[&format!("--removal-grace={bad}")]);
+            assert!(
+                error.contains("--removal-grace <DURATION>") && error.contains("such as 500ms"),
+                "{error}"
+            );
         }
-        assert!(told(&["--stream-age", "0s"]).contains("leave the option out"));
-        assert!(told(&["--idle-timeout", "0s"]).contains("a longer one"));
+        assert!(error(&["--stream-age", "0s"]).contains("leave the option out"));
+        assert!(error(&["--idle-timeout", "0s"]).contains("a longer one"));
     }
 }

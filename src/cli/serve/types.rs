@@ -122,9 +122,9 @@ fn named(option: &'static str, word: &str, in_folder: &[TypeUrl]) -> Result<Type
 }
 
 fn switch(text: &str) -> Result<(String, Switch), &'static str> {
-    let told = "write TYPE=on or TYPE=off, such as RDS=on";
-    let (word, switch) = text.rsplit_once('=').ok_or(told)?;
-    Ok((word.into(), Switch::from_str(switch, false).map_err(|_| told)?))
+    let expected = "write TYPE=on or TYPE=off, such as RDS=on";
+    let (word, switch) = text.rsplit_once('=').ok_or(expected)?;
+    Ok((word.into(), Switch::from_str(switch, false).map_err(|_| expected)?))
 }
 
 #[cfg(test)]
@@ -178,18 +178,18 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_told_what_to_write() {
-        let told = |arguments: &str| parse(arguments).unwrap_err();
+        let error = |arguments: &str| parse(arguments).unwrap_err();
         assert_eq!(
-            told("--not-served Secre"),
+            error("--not-served Secre"),
             "--not-served: no type is called \"Secre\"; known types: acme.Thing; a whole type URL is always accepted"
         );
-        assert!(told("--full-state acme/").contains("--full-state: no type"), "an empty message name");
+        assert!(error("--full-state acme/").contains("--full-state: no type"), "an empty message name");
         for bad in ["RDS", "RDS=yes", "=", "RDS=ON"] {
-            let told = told(&format!("--legacy-wildcard {bad}"));
-            assert!(told.contains("write TYPE=on or TYPE=off, such as RDS=on"), "{told}");
+            let error = error(&format!("--legacy-wildcard {bad}"));
+            assert!(error.contains("write TYPE=on or TYPE=off, such as RDS=on"), "{error}");
         }
         assert_eq!(
-            told("--refuse RDS --not-served RouteConfiguration"),
+            error("--refuse RDS --not-served RouteConfiguration"),
             format!("--not-served and --refuse both name {}; use only one of them", url::ROUTE_CONFIGURATION)
         );
     }

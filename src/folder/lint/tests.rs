@@ -390,9 +390,9 @@ quickcheck! {
             referrer_constraints.matches(point) && !constraints.iter().any(|constraints| constraints.matches(point))
         };
         let warnings = contents(&world.text(), &documents).warnings();
-        let told: Vec<_> = warnings.iter().filter(|warning| warning.kind() == "uncovered-reference").collect();
-        told.is_empty() != points().iter().any(|point| world.has(point, &[]) && is_gap(point))
-            && told
+        let uncovered: Vec<_> = warnings.iter().filter(|warning| warning.kind() == "uncovered-reference").collect();
+        uncovered.is_empty() != points().iter().any(|point| world.has(point, &[]) && is_gap(point))
+            && uncovered
                 .iter()
                 .flat_map(|warning| warning.witnesses())
                 .all(|gap| is_gap(&gap.witness) && world.has(&gap.witness, &gap.free))

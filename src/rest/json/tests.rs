@@ -89,14 +89,14 @@ fn s41_a_resource_is_written_with_what_is_packed_in_it() {
 fn s41_what_json_would_lose_is_an_error() {
     assert!(refused("x/acme.Thing", b"").contains("\"x/acme.Thing\""));
     assert!(refused(CLUSTER, &[0x0a, 9, b'c']).contains("envoy.config.cluster.v3.Cluster cannot be decoded"));
-    // Field 1000, then the same within load_assignment.
+    // Field 1000 of the cluster, then of its load_assignment.
     let newer = [0xc2, 0x3e, 1, b'x'];
     let error = refused(CLUSTER, &newer);
     assert!(error.contains("Cluster has the field 1000"), "{error}");
     let within = [&[0x8a, 0x02, 4], newer.as_slice()].concat();
     let error = refused(CLUSTER, &within);
     assert!(error.contains("ClusterLoadAssignment has the field 1000"), "{error}");
-    // A duration of more than 10,000 years.
+    // A duration longer than 10,000 years.
     let duration = [0x22, 11, 0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 0x10];
     assert!(written(CLUSTER, &[&duration[..], &[0]].concat()).is_err());
 }
