@@ -69,7 +69,7 @@ impl Served {
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {answer}"))
     }
 
-    /// Asks until the answer is as it should be: what a client said takes a moment to arrive.
+    /// Requests the path until the condition holds: what a client sent takes a moment to arrive.
     async fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let asked = async {
             loop {
@@ -107,7 +107,7 @@ impl Client {
         Self { requests, responses: responses.into_inner() }
     }
 
-    /// Takes the next response and says this of it.
+    /// Receives the next response and ACKs it, or NACKs it with this message.
     async fn answer(&mut self, error: Option<&str>) {
         let response = timeout(SOON, self.responses.message()).await.unwrap().unwrap().unwrap();
         let error_detail =
@@ -199,7 +199,7 @@ async fn t4_a_decision_says_which_variant_why_and_why_not_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_has_anything_of_a_payload() {
     let served = Served::start().await;
-    // Its name, and what stands for a certificate.
+    // Its name, and an extension in place of a certificate.
     served.put(type_url::SECRET, &[("tls", "true")], "\u{a}\u{3}tls\u{12}\u{1b}-----BEGIN PRIVATE KEY-----");
     let client = Client::new(&served, "a", "tls").await;
     let paths = [
@@ -239,7 +239,7 @@ async fn answers_are_bounded_however_much_there_is() {
     }
     let commits = served.until("/api/commits", |commits| commits["rows"][0]["number"] == 101).await;
     assert_eq!(commits["total"], 50);
-    // Variants of one name come in pages too.
+    // The variants of one name also come in pages.
     let when: Vec<_> = (0..120).map(|number| format!("k=v{number:03}")).collect();
     let variants: Vec<_> = when.iter().map(|when| ("many", &**when)).collect();
     served.put(THING, &variants, "one");

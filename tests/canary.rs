@@ -26,7 +26,7 @@ use xds_proto::google::rpc::Status;
 const THING: &str = "type.googleapis.com/acme.Thing";
 const SOON: Duration = Duration::from_secs(20);
 
-/// What clients of a server said that rejected something.
+/// The messages of NACKs that a server received.
 #[derive(Debug, Default)]
 struct Rejected(Mutex<Vec<String>>);
 
@@ -100,7 +100,7 @@ impl Leaf {
     }
 }
 
-/// Which one is sent something first, and what.
+/// Which client is sent a response first, and its content.
 async fn first(leaves: &mut [Leaf; 3]) -> (usize, String, String) {
     let [one, two, three] = leaves;
     let (at, (content, nonce)) = timeout(SOON, async {
@@ -125,7 +125,7 @@ async fn t45_what_a_canary_rejects_is_rejected_upstream_and_nobody_else_is_sent_
     let proxy = Proxy::builder(Bootstrap::to_server(origin_uri)).config(config).start().unwrap();
     let uri = serve(proxy.cache(), None).await;
     let mut leaves = [Leaf::new(&uri, 0).await, Leaf::new(&uri, 1).await, Leaf::new(&uri, 2).await];
-    // Whoever tries it answers, and then the others have it.
+    // The canary answers, and then the other clients get it.
     for _ in 0..3 {
         let (at, content, nonce) = first(&mut leaves).await;
         assert_eq!(content, "A");

@@ -1,4 +1,4 @@
-//! The `xds` binary: what it prints, how it refuses bad input, how it ends.
+//! The `xds` binary: its output, its errors, and how it ends.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(feature = "cli")]
 
@@ -36,7 +36,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// With one good cluster in a.yaml.
+    /// A directory with one valid cluster in a.yaml.
     fn with_cluster(test: &str) -> Self {
         let scratch = Self::new(test);
         scratch.write("a.yaml", cluster("a"));
@@ -69,7 +69,7 @@ fn cluster(name: &str) -> String {
     format!("\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: {name}\n")
 }
 
-/// A running server; both its outputs arrive as lines.
+/// A running server, with the lines of both its outputs.
 struct Serving {
     child: Child,
     lines: Receiver<String>,
@@ -92,7 +92,7 @@ impl Serving {
         Self { child, lines }
     }
 
-    /// Waits for a line that holds the text, and returns it with those before it.
+    /// Waits for a line that contains the text, and returns it with the lines before it.
     fn until(&self, text: &str) -> Vec<String> {
         let deadline = Instant::now() + LONG;
         let mut seen = Vec::new();
@@ -223,7 +223,7 @@ fn mistakes_while_serving_are_logged_once_and_when_mended_too() {
     let check = refused(&scratch.xds("check").output().unwrap());
     assert_eq!(check.0, Some(2));
     assert!(check.1.contains("b.yaml:2:1: "), "{check:?}");
-    // The same mistake again is no news, and the good news names all that was held back.
+    // The same error again is not logged. The next good reload brings in all pending files.
     scratch.write("c.yaml", cluster("c"));
     fs::rename(scratch.0.join("c.yaml"), scratch.0.join("d.yaml")).unwrap();
     scratch.write("b.yaml", cluster("b"));
@@ -286,7 +286,7 @@ fn t15_variants_are_counted_and_those_that_overlap_have_code_2_and_both_places()
     serving.until("the folder is good again");
 }
 
-/// What a command prints, as JSON; its exit code.
+/// The output of a command as JSON, and its exit code.
 fn json(command: &mut Command) -> (serde_json::Value, Option<i32>) {
     let output = command.args(["--format", "json"]).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
@@ -311,7 +311,7 @@ fn t15_check_reports_every_name_whose_variants_do_not_go_together() {
     assert_eq!(object["errors"][0]["file"], "b.yaml");
     assert_eq!(object["errors"][0]["witness"], serde_json::json!({"env": "prod"}));
     assert_eq!((&object["errors"][1]["line"], &object["summary"]["errors"]), (&5.into(), &3.into()));
-    // The first of them is what a server says.
+    // The first error is the one that a server reports.
     let (code, served) = refused(&scratch.xds("serve").output().unwrap());
     assert_eq!((code, served.lines().next()), (Some(2), text.lines().next()));
 }
@@ -413,7 +413,7 @@ fn t3_resolve_tells_the_variant_and_what_decided() {
     assert_eq!((&variant["when"], &variant["place"]["line"]), (&"env=prod,version=v1".into(), &2.into()));
     assert_eq!(variant["payload"]["virtual_hosts"][0]["routes"][0]["route"]["cluster"], "prod-v1");
     assert_eq!(object["tests"][0], serde_json::json!({"key": "env", "value": "prod", "named": true}));
-    // In a listener there is a message in a message, and its type is told.
+    // A listener contains a message within a message; the output shows its type.
     let (object, _) = json(&mut resolve(&["lds", "web", "--payload"]));
     assert_eq!(object["variant"]["when"], serde_json::Value::Null);
     let filter = &object["variant"]["payload"]["filter_chains"][0]["filters"][0]["typed_config"];
@@ -503,10 +503,11 @@ fn t48_check_tells_which_clients_each_way_to_bring_in_a_key_leaves_out() {
     };
     let none = serde_json::Value::Null;
     let rest = "env!=prod,version || env!=prod,!version";
-    // Before, and after by way of the clients, who send the key already.
+    // Before the migration, and after it if the clients send the key first.
     assert_eq!(witnesses(&["env=prod", "env!=prod"]), none);
     assert_eq!(witnesses(&["env=prod,version=v1", "env=prod,version!=v1", rest]), none);
-    // By way of the server: T19, those who do not send it yet need a variant of their own.
+    // If the server is first (T19), clients that do not send the key yet need a variant of their
+    // own.
     let witness = |parameters: serde_json::Value, absent: &[&str]| serde_json::json!([{ "parameters": parameters, "absent": absent, "any": [] }]);
     assert_eq!(
         witnesses(&["env=prod,version=v1", "env=prod,version=v2", rest]),
@@ -517,7 +518,7 @@ fn t48_check_tells_which_clients_each_way_to_bring_in_a_key_leaves_out() {
         witness(serde_json::json!({"env": "prod", "version": "v2"}), &[])
     );
     assert_eq!(witnesses(&["env=prod,version=v1", "env=prod,version=v2", "env=prod,!version", rest]), none);
-    // T12: one that was left as it was.
+    // T12: one variant was not changed.
     scratch.write("b.yaml", cluster("a") + "when: env=qa\n");
     assert_eq!(json(&mut scratch.xds("check")).1, Some(2));
 }

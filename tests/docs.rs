@@ -1,21 +1,20 @@
-//! The pages of documentation do what they say: each command on them is run, each file on them is
-//! used, and what they show is what is printed.
+//! Tests the pages of documentation: runs each command, uses each file, and compares the output.
 //!
-//! A block of a page is one of these; anything else fails the test, so no command is written down
-//! that nobody runs:
+//! A block of a page is one of these. Any other block fails the test, so a page cannot have a
+//! command that is not tested:
 //!
-//! | block | what is done |
+//! | block | what the test does |
 //! | --- | --- |
-//! | `console` | each `$ COMMAND` is run in the folder of the page, has to succeed, and to print what is below it, if there is something; `..` on a line stands for any lines, `...` in a line for anything. With `&` at its end it goes on until the page ends, or a later `$ kill -TERM %1`; what is below it, or `listening on`, is waited for |
-//! | `yaml (file: NAME)`, or any other language | is written to that file |
-//! | `sh (terminal)` | one command that goes on until the page ends |
-//! | `rust`, `rust,no_run` | is compiled and run with the crate's documentation, which must include the page |
-//! | `text` | is for reading: no commands |
-//! | `sh (unrun: needs an Envoy)` | is not run, and says why |
+//! | `console` | runs each `$ COMMAND` in the folder of the page. The command must succeed, and print the lines below it, if there are any; `..` on a line means any lines, `...` in a line any text. A command with `&` at its end runs until the page ends, or until `$ kill -TERM %1`; the test waits for the lines below it, or for `listening on` |
+//! | `yaml (file: NAME)`, or any other language | writes that file |
+//! | `sh (terminal)` | one command, which runs until the page ends |
+//! | `rust`, `rust,no_run` | the documentation of the crate must include the page, so that it compiles and runs the code |
+//! | `text` | nothing: text has no commands |
+//! | `sh (unrun: needs an Envoy)` | nothing; the header says why |
 //!
-//! Comments tell the test what a reader sees for himself: `<!-- until %1: TEXT -->` waits for a
-//! line of a background command, `<!-- run: COMMAND -->` runs something that the page takes for
-//! granted. Each port of five digits on 127.0.0.1 is replaced by a free one.
+//! Comments are for the test only: `<!-- until %1: TEXT -->` waits for a line of a background
+//! command, `<!-- run: COMMAND -->` runs a command that the page assumes. The test replaces each
+//! port of five digits on 127.0.0.1 by a free one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -32,7 +31,7 @@ mod run;
 /// Pages for reading, without commands for their readers.
 const FOR_READING: [&str; 3] = ["docs/performance.md", "docs/protocol.md", "docs/proxy.md"];
 
-/// Pages with something to do.
+/// Pages with commands.
 fn pages() -> Vec<String> {
     all_pages().into_iter().filter(|page| !FOR_READING.contains(&page.as_str())).collect()
 }
@@ -47,7 +46,7 @@ fn all_pages() -> Vec<String> {
     all
 }
 
-/// What is wrong with a page, if something is.
+/// The errors of a page.
 fn tried(page: &str) -> Vec<String> {
     let steps = match page::steps(&fs::read_to_string(page).unwrap()) {
         Ok(steps) => steps,
@@ -58,7 +57,7 @@ fn tried(page: &str) -> Vec<String> {
         return vec![format!("{page}: src/lib.rs does not include it, so nobody compiles its code")];
     }
     let mut trial = run::Trial::new(page);
-    // What follows a step that failed may fail for that reason alone.
+    // Stop after a failed step: the next ones might fail only because of it.
     let failed = steps.iter().find_map(|step| Some((step.line, trial.take(step).err()?)));
     failed.map(|(line, error)| format!("{page}, line {line}: {error}")).into_iter().collect()
 }

@@ -1,4 +1,4 @@
-//! A folder of files as a source: what it loads, what it refuses, and how it follows changes.
+//! A folder of files as a source: loading, errors, and live reload.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(feature = "folder")]
 
@@ -62,7 +62,7 @@ fn errors(result: Result<Loaded, FolderErrors>) -> Vec<String> {
     result.unwrap_err().iter().map(ToString::to_string).collect()
 }
 
-/// The payload of a cluster as text, which is enough to find its name and stat name in.
+/// The payload of a cluster as text, in which its name and stat name can be found.
 fn payload(cache: &Cache, name: &str) -> Option<String> {
     let snapshot = cache.snapshot();
     let variants = snapshot.get(&TypeUrl::from(CLUSTER), &name.into())?;
@@ -161,7 +161,7 @@ fn errors_of_all_files_are_reported_at_once_and_the_last_good_state_stays() {
     scratch.write("b.yaml", cluster("b", "s"));
     fs::remove_file(scratch.path("c.json")).unwrap();
     fs::remove_file(scratch.path("d.yaml")).unwrap();
-    // Mending the rest brings in the good change of a.yaml as well.
+    // Correcting the other files also brings in the valid change of a.yaml.
     assert_eq!(load(&mut folder, &cache).unwrap().commit.changed, 2);
     assert!(has(&cache, "a", "second"));
 }
@@ -213,7 +213,7 @@ fn what_cannot_be_read_is_the_environments_fault() {
     assert!(!load(&mut Folder::new(&scratch.0), &Cache::new()).unwrap_err().are_environment());
 }
 
-/// Runs this very test again, in processes of their own, whose hash maps have other seeds.
+/// Runs this test again in other processes, in which hash maps have other seeds.
 #[test]
 fn d22_maps_give_one_version_in_20_processes() {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

@@ -1,5 +1,5 @@
-//! Files that block whoever opens them, have no end, or are too large: each is an error of that
-//! file, with its name, and neither reloads nor the end of the process wait for it.
+//! Files that block their reader, have no end, or are too large. Each is an error of that file,
+//! with its name. Neither reloads nor the end of the process wait for it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -29,8 +29,8 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A FIFO, or a link to a device, stopped every later reload without a word, and SIGTERM did not
-/// end the process: a thread of the runtime hung in its `open` or filled the memory.
+/// Regression: a FIFO, or a link to a device, silently stopped all later reloads, and SIGTERM did
+/// not end the process. A thread of the runtime hung in `open`, or filled the memory.
 #[test]
 fn a_fifo_or_a_link_to_a_device_is_an_error_of_that_file_and_stops_neither_reloads_nor_the_end() {
     for (file, kind) in [("fifo.yaml", "a FIFO"), ("zero.yaml", "a device"), ("domains.yaml", "a FIFO")] {
@@ -64,7 +64,7 @@ fn a_fifo_or_a_link_to_a_device_is_an_error_of_that_file_and_stops_neither_reloa
 fn a_file_over_the_limit_is_an_error_with_its_name_its_size_and_the_limit() {
     let scratch = Scratch::new("hostile-large");
     scratch.write("a.yaml", cluster("a"));
-    // 1 GiB without a block of the disk.
+    // A sparse file: 1 GiB without a block on the disk.
     let sparse = fs::File::create(scratch.path("sparse.yaml")).unwrap();
     sparse.set_len(1 << 30).unwrap();
     let check = |options: &[&str]| xds().arg("check").arg(&scratch.0).args(options).output().unwrap();

@@ -1,5 +1,5 @@
-//! `--isolate file`: a file with a mistake keeps its own last good content, and everybody else goes
-//! on.
+//! `--isolate file`: a file with an error keeps its last good content, and all other files are
+//! served.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -28,7 +28,7 @@ fn variant(name: &str, when: &str) -> String {
 
 const BROKEN: &str = "nme: x\n";
 
-/// A folder under test and what it brings.
+/// A folder and the cache that it fills.
 struct Isolated {
     scratch: Scratch,
     folder: Folder,
@@ -51,7 +51,7 @@ impl Isolated {
         self.folder.load(&self.cache, |_| {})
     }
 
-    /// The files that a load isolates, each as often as it has errors.
+    /// The files that a load isolates, once per error.
     fn aside(&mut self) -> Vec<String> {
         let loaded = self.load().unwrap();
         loaded.isolated.iter().flatten().map(|error| error.file.to_string()).collect()
@@ -65,7 +65,7 @@ impl Isolated {
         fs::remove_file(self.scratch.path(file)).unwrap();
     }
 
-    /// The names that are served, each with its stat names.
+    /// The served names, each with its stat names.
     fn served(&self) -> String {
         let snapshot = self.cache.snapshot();
         let resources = snapshot.of_type(&TypeUrl::from(CLUSTER)).unwrap();
@@ -111,7 +111,7 @@ fn a_broken_file_that_is_deleted_takes_its_last_good_content_along_and_one_that_
     folder.write("c.yaml", cluster("b", "2"));
     assert_eq!(folder.aside(), [""; 0]);
     assert_eq!(folder.served(), "b=2 z=1");
-    // A file that was never good brings and takes nothing.
+    // A file that was never valid adds and removes nothing.
     folder.write("new.yaml", BROKEN);
     assert_eq!(folder.aside(), ["new.yaml"]);
     folder.remove("new.yaml");
@@ -136,7 +136,8 @@ fn what_cannot_be_looked_at_is_not_gone() {
     assert_eq!(folder.served(), "b=2");
 }
 
-/// A link to a directory that led nowhere took all resources below it from clients without a word.
+/// Regression: when a link to a directory led nowhere, all resources below it were silently removed
+/// from clients.
 #[test]
 fn a_directory_behind_a_link_that_leads_nowhere_is_not_gone() {
     let scratch = Scratch::new("unseen-directory");
@@ -164,7 +165,7 @@ fn a_directory_behind_a_link_that_leads_nowhere_is_not_gone() {
 #[test]
 fn a_collision_is_the_error_of_the_new_content_and_of_two_new_files_that_of_the_later_path() {
     let mut folder = Isolated::new("collides", &[("m.yaml", cluster("m", "1"))]);
-    // Both paths: before and behind the file that has it.
+    // Both orders: a path before and a path after the file that has the resource.
     folder.write("a.yaml", cluster("m", "2"));
     folder.write("x.yaml", cluster("n", "x"));
     folder.write("y.yaml", cluster("n", "y"));
@@ -191,8 +192,8 @@ fn t15_a_variant_that_overlaps_the_last_good_one_of_a_broken_file_is_in_conflict
     assert_eq!(snapshot.get(&CLUSTER.into(), &"v".into()).unwrap().len(), 2);
 }
 
-/// What a broken file holds is unknown: served without it, the folder would say that it does not
-/// exist, and clients that still have it from before would drop it.
+/// The resources of an invalid file are unknown. If the folder were served without it, clients that
+/// have these resources would be told that they do not exist, and would drop them.
 #[test]
 fn g13_a_folder_with_a_file_that_was_never_good_says_nothing_at_the_start() {
     let scratch = Scratch::new("isolate-start");
@@ -238,7 +239,7 @@ fn a_server_logs_each_mistake_once_counts_isolated_files_and_follows_the_others(
     let line = server.logs("the folder is good again");
     assert!(!line.contains("a.yaml"), "{line}");
     server.until_metric(isolated, 0.0);
-    // Followed by events, not by a look at everything: a file waits for the one that it collides
+    // Followed by events, without a scan of the folder: a file waits for the one that it conflicts
     // with.
     scratch.write("z.yaml", cluster("b", "2"));
     server.logs("z.yaml:1:1: ");

@@ -1,5 +1,5 @@
-//! G10: a resource that is larger than a message of gRPC commonly is goes through everything, once
-//! the operator says so.
+//! G10: a resource larger than the default gRPC message passes through all parts, if the operator
+//! raises the limit.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -19,7 +19,7 @@ use running::{Running, Scratch, http, xds};
 #[expect(dead_code, reason = "other tests use the rest")]
 mod running;
 
-/// Endpoints of one cluster at these many addresses.
+/// A cluster's endpoints with this many addresses.
 fn endpoints(cluster: &str, count: u32) -> Vec<u8> {
     let endpoint = |number: u32| {
         let address = SocketAddress {
@@ -38,7 +38,7 @@ fn endpoints(cluster: &str, count: u32) -> Vec<u8> {
         .encode_to_vec()
 }
 
-/// A folder with a cluster of 250,000 endpoints between two small ones, and the size of the large
+/// A folder with 250,000 endpoints of one cluster between two small ones, and the size of the large
 /// one.
 fn folder(test: &str) -> (Scratch, usize) {
     let scratch = Scratch::new(test);

@@ -1,4 +1,4 @@
-//! What `/metrics` tells after clients asked, accepted and rejected, over sockets.
+//! The values of `/metrics` after clients subscribed, ACKed and NACKed, over sockets.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(feature = "cli")]
 
@@ -27,7 +27,7 @@ mod scrape;
 
 use scrape::{Scrape, scrape, until};
 
-/// A server with its metrics on a port of their own.
+/// A server with its metrics on another port.
 struct Served {
     cache: Arc<Cache>,
     address: SocketAddr,
@@ -52,7 +52,7 @@ impl Served {
 
     fn put(&self, type_url: &str, name: &str, content: u8) {
         let mut transaction = Transaction::new();
-        // The name is field 1; the other field is unknown and tells contents apart.
+        // The name is field 1; the other field is unknown and distinguishes contents.
         let mut payload = vec![0x0a, name.len() as u8];
         payload.extend(name.as_bytes());
         payload.extend([0xa0, 0x06, content]);

@@ -1,4 +1,4 @@
-//! `--otlp-endpoint`: a collector of traces in this process, which is sent the span of a commit.
+//! `--otlp-endpoint`: a trace collector in this process receives the span of a commit.
 
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::DiscoveryRequest;
 use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 
-/// Of OTLP what this test reads; the numbers are those of its .proto files.
+/// The parts of OTLP that this test reads, with the field numbers of its .proto files.
 #[derive(Clone, PartialEq, Message)]
 struct ExportRequest {
     #[prost(message, repeated, tag = "1")]
@@ -84,7 +84,7 @@ struct AnyValue {
     int: Option<i64>,
 }
 
-/// The trace service: hands on what it is sent.
+/// The trace service: forwards the spans that it receives.
 #[derive(Debug, Clone)]
 struct Collector(mpsc::UnboundedSender<ExportRequest>);
 

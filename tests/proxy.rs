@@ -1,4 +1,4 @@
-//! `xds proxy`: the binary in front of itself.
+//! `xds proxy` in front of `xds serve`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(feature = "cli")]
 
@@ -24,7 +24,7 @@ mod partial;
 struct Running {
     address: String,
     child: Child,
-    /// Read, or the process would stop when the pipe is full.
+    /// The test reads this output, or the process would stop when the pipe is full.
     _lines: Receiver<String>,
 }
 
@@ -59,7 +59,7 @@ impl Running {
         Self { address, child, _lines: lines }
     }
 
-    /// What a client of these arguments gets, as JSON lines, and the exit code.
+    /// The exit code and the JSON lines of `xds get` with these arguments.
     fn get(&self, arguments: &[&str]) -> (Option<i32>, Vec<Value>) {
         let mut command = xds();
         command.args(["get", "--server", &self.address, "--format", "json"]).args(arguments);
@@ -104,8 +104,8 @@ fn xds() -> Command {
     xds
 }
 
-/// S31: in SotW a version is that of a response, and what comes in one response and what in the
-/// next is a matter of time.
+/// S31: in SotW a version belongs to a response, and the resources in each response depend on the
+/// timing.
 fn comparable(question: &[&str], got: (Option<i32>, Vec<Value>)) -> (Option<i32>, Vec<Value>) {
     let (code, mut lines) = got;
     if question.contains(&"--sotw") {
@@ -126,8 +126,8 @@ fn until_within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// V26: constraints, versions and contents are the same behind two proxies, in whatever protocols;
-/// then the origin is killed, and the second proxy, too, and started from its file.
+/// V26: constraints, versions and contents are the same behind two proxies, with any protocols.
+/// Then the origin is killed. Then the second proxy is killed, too, and starts from its file.
 #[test]
 fn v26_a_chain_passes_everything_on_unchanged_and_outlives_its_origin() {
     let origin = Running::start(&["serve", "examples/variants"]);
@@ -158,7 +158,7 @@ fn v26_a_chain_passes_everything_on_unchanged_and_outlives_its_origin() {
     for (question, answer) in questions.iter().zip(&answers) {
         assert_eq!(comparable(question, second.get(question)), *answer, "{question:?}");
     }
-    // A new locator waits, and is not told that there is none.
+    // A new locator waits, and does not get the answer that the resource is absent.
     let (code, lines) = second.get(&["CDS", "never-asked", "env=prod", "--timeout", "12"]);
     assert_eq!(
         (code, lines.iter().any(|line| line.to_string().contains("NOT_FOUND"))),

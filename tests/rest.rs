@@ -19,7 +19,7 @@ use xds::{Cache, Resource, ServeError, Server, Transaction, VariantId};
 use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use xds_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 
-/// Commits a message whose field 1 is its name, and field 2 some more bytes.
+/// Commits a message with its name in field 1 and more bytes in field 2.
 fn put(cache: &Cache, type_url: &str, name: &str, rest: &[u8]) {
     let payload = [&[0x0a, u8::try_from(name.len()).unwrap()], name.as_bytes(), rest].concat();
     let mut transaction = Transaction::new();
@@ -53,7 +53,7 @@ impl Answer {
         self.json()["versionInfo"].as_str().unwrap().to_owned()
     }
 
-    /// The names of the resources, or 304 and the like.
+    /// The names of the resources, or the status if it is not 200.
     fn names(&self) -> Vec<String> {
         assert_eq!(self.status, 200, "{}", self.body);
         let resources = self.json()["resources"].as_array().unwrap().clone();
@@ -77,12 +77,12 @@ impl Running {
         Self { address, stop: Some(stop), server }
     }
 
-    /// One request of HTTP/1.1 on a connection of its own.
+    /// One HTTP/1.1 request on a new connection.
     async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         self.ask_with("", method, path, body).await
     }
 
-    /// The same with a further line in its head.
+    /// The same with one more header line.
     async fn ask_with(&self, line: &str, method: &str, path: &str, body: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let length = body.len();
@@ -131,7 +131,7 @@ async fn s41_a_poll_is_answered_with_json_and_an_equal_version_with_304() {
 
     let again = server.poll("clusters", json!({ "version_info": first.version() })).await;
     assert_eq!((again.status, again.body.as_str()), (304, ""));
-    // What changes for others alone is no change.
+    // A change for other clients only is no change here.
     put(&cache, CLUSTER_LOAD_ASSIGNMENT, "a", &[]);
     assert_eq!(server.poll("clusters", json!({ "versionInfo": first.version() })).await.status, 304);
 
@@ -176,7 +176,7 @@ async fn s17_s41_a_poll_for_what_is_missing_is_answered_with_nothing() {
     put(&cache, CLUSTER_LOAD_ASSIGNMENT, "b", &[]);
     let found = server.poll("endpoints", again).await;
     assert_eq!(found.names(), ["b"]);
-    // Gone again: nothing says so on a stream (S26), and here the version is that of nothing.
+    // Removed again: a stream sends nothing (S26), but a poll gets the version of an empty state.
     let mut transaction = Transaction::new();
     transaction.remove(VariantId::unconstrained(CLUSTER_LOAD_ASSIGNMENT.into(), "b".into()));
     cache.commit(transaction).unwrap();
@@ -192,7 +192,7 @@ async fn a_web_page_whose_name_points_here_reads_nothing() {
     put(&cache, CLUSTER, "a", &timeout(1));
     let server = Running::new(&cache).await;
     let path = "/v3/discovery:clusters";
-    // The page is of the same origin, as far as its browser knows.
+    // For the browser, the page has the same origin.
     for origin in ["origin: http://x\r\n", "origin: null\r\n"] {
         let answer = server.ask_with(origin, "POST", path, "{}").await;
         assert_eq!(answer.status, 403, "{}", answer.body);
@@ -268,7 +268,7 @@ async fn g14_s41_a_shutdown_answers_polls_that_are_held() {
     let version = server.poll("clusters", json!({})).await.version();
     let stop = server.stop.take().unwrap();
     let stopping = async {
-        // Nothing tells when a poll is held; a refused connection would fail the test.
+        // Nothing shows that a poll is waiting; a refused connection would fail the test.
         tokio::time::sleep(Duration::from_millis(100)).await;
         stop.send(()).unwrap();
         Instant::now()

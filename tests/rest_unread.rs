@@ -47,7 +47,7 @@ async fn serve(cache: &Arc<Cache>, config: RestConfig) -> SocketAddr {
     address
 }
 
-/// A client that asks and reads nothing; its answer, or the beginning of it, waits in the socket.
+/// A client that polls and reads nothing. The beginning of its answer waits in the socket.
 async fn unread(address: SocketAddr, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let (path, length) = ("/v3/discovery:clusters", body.len());
@@ -56,14 +56,14 @@ async fn unread(address: SocketAddr, body: &str) -> TcpStream {
     stream
 }
 
-/// Resident memory of this process, where server and clients are.
+/// The resident memory of this process, which contains the server and the clients.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// A client of endpoints over a stream.
+/// A client that subscribes to endpoints on a stream.
 struct Healthy(mpsc::Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>);
 
 impl Healthy {
@@ -95,10 +95,10 @@ impl Healthy {
     }
 }
 
-/// So many clients ask for 20 MB and read nothing, while one beside them goes on. Whether they ask
-/// for the same, or each for something else.
+/// This many clients poll for 20 MB and read nothing, while another client gets its updates. `body`
+/// is the request of each client, so they may poll for the same resources or for others.
 async fn attack(clients: usize, body: impl Fn(usize) -> String, resident_limit: usize) {
-    // Of memory there is one.
+    // One test at a time: the memory belongs to the process.
     static ALONE: Mutex<()> = Mutex::const_new(());
     let _alone = ALONE.lock().await;
     let cache = Cache::new();
@@ -135,7 +135,7 @@ async fn s41_g11_unread_answers_of_the_same_are_one_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s41_g9_unread_answers_of_different_content_stay_within_the_budget() {
-    // Each leaves another one out.
+    // Each client leaves out another cluster.
     let names = |left_out: usize| {
         let names: Vec<_> =
             (0..20).filter(|it| *it != left_out % 20).map(|it| format!("\"c-{it:02}\"")).collect();

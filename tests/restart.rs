@@ -1,8 +1,8 @@
-//! `xds serve` is killed (SIGKILL) and started again while its folder changes: clients keep what
-//! they have meanwhile, and get exactly what differs when they are back.
+//! `xds serve` is killed (SIGKILL) and started again while its folder changes. Meanwhile clients
+//! keep their resources, and after they reconnect they get exactly the differences.
 //!
-//! Three clients look on: one made of the bare messages, which records every response, and two of
-//! the client library, in delta and in SotW.
+//! There are three clients: one uses the bare messages and records every response, and two use the
+//! client library, in delta and in SotW.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -20,16 +20,16 @@ mod clients;
 #[path = "restart/origin.rs"]
 mod origin;
 
-/// What a client has, and how it came by it.
+/// The resources of a client, and the responses that brought them.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     /// The content of each cluster by its name.
     holds: BTreeMap<String, String>,
-    /// With which version it came.
+    /// The version of each cluster.
     versions: BTreeMap<String, String>,
-    /// The names that it was told are gone.
+    /// The removed names that it received.
     removed: BTreeSet<String>,
-    /// What was sent though the client had this version already, which must be nothing.
+    /// Resources that were sent although the client had this version already; must be empty.
     sent_again: Vec<String>,
     /// How many streams were opened so far.
     streams: usize,
@@ -39,7 +39,7 @@ struct Seen {
     failures: usize,
 }
 
-/// Waits until it holds.
+/// Waits until the condition holds.
 async fn until(client: &mut watch::Receiver<Seen>, what: &str, holds: impl FnMut(&Seen) -> bool) -> Seen {
     if let Ok(seen) = tokio::time::timeout(LONG, client.wait_for(holds)).await {
         return seen.unwrap().clone();
@@ -66,7 +66,7 @@ impl Clients {
         clients
     }
 
-    /// The library comes back by itself, the bare client when it is told to.
+    /// The library reconnects by itself; the bare client reconnects here.
     fn connect(&self, origin: &Origin) {
         tokio::spawn(follow_raw(origin.address.clone(), self.raw.clone()));
     }
@@ -75,7 +75,7 @@ impl Clients {
         [("raw", self.raw.subscribe()), ("delta", self.delta.seen()), ("sotw", self.sotw.seen())]
     }
 
-    /// All have what the folder has.
+    /// Waits until all clients have the content of the folder.
     async fn have(&self, files: &Files) {
         let newest = files.newest();
         for (name, mut client) in self.all() {
@@ -83,7 +83,7 @@ impl Clients {
         }
     }
 
-    /// Kills the server. Everybody notices, and nobody loses anything.
+    /// Kills the server, and waits until all clients notice. None loses a resource.
     async fn lose(&self, origin: &mut Origin) {
         let before = self.all().map(|(_, client)| client.borrow().failures);
         origin.kill();
@@ -94,7 +94,7 @@ impl Clients {
         }
     }
 
-    /// Starts the server. What each client was sent first.
+    /// Starts the server; returns the first response of each client.
     async fn regain(&self, origin: &mut Origin) {
         let before = self.all().map(|(_, client)| client.borrow().streams);
         origin.start();
@@ -113,7 +113,7 @@ async fn d21_a_server_that_is_killed_while_files_change_takes_nothing_from_its_c
     clients.have(&files).await;
     let writer = Writer::start(files);
     for _ in 0..KILLS {
-        // In the midst of commits.
+        // Kill it during commits.
         for (name, mut client) in clients.all() {
             until(&mut client, &format!("{name} is sent changes"), |seen| seen.responses.len() > 2).await;
         }
@@ -141,12 +141,12 @@ async fn d21_s32_after_a_restart_clients_get_exactly_the_difference() {
         (0..changed).for_each(|cluster| files.change(cluster));
         clients.regain(&mut origin).await;
         clients.have(&files).await;
-        // What comes next shows that nothing else came before.
+        // The next change shows that nothing else was sent before.
         files.change(0);
         clients.have(&files).await;
-        // D21: what did not change is not sent, and where nothing did there is no response.
+        // D21: unchanged resources are not sent, and without changes there is no response.
         let difference: Vec<_> = [changed, 1].into_iter().filter(|count| *count > 0).collect();
-        // S25: in SotW all clusters come with each change, and none without one.
+        // S25: in SotW each change sends all clusters; without a change nothing is sent.
         let state = vec![CLUSTERS; difference.len()];
         for ((name, mut client), sent) in clients.all().into_iter().zip([&difference, &difference, &state]) {
             let what = format!("{name} is sent {sent:?} resources in {} responses", sent.len());
@@ -157,7 +157,7 @@ async fn d21_s32_after_a_restart_clients_get_exactly_the_difference() {
         assert_eq!(client.borrow().removed, BTreeSet::new(), "{name}");
         assert_eq!(client.borrow().sent_again, Vec::<String>::new(), "{name}");
     }
-    // What went while nobody served is told, too, and nothing else is.
+    // Removals during the outage are sent, too, and nothing else.
     clients.lose(&mut origin).await;
     let gone = files.remove(3);
     clients.regain(&mut origin).await;
@@ -171,5 +171,5 @@ async fn d21_s32_after_a_restart_clients_get_exactly_the_difference() {
 const CLUSTERS: usize = 50;
 const KILLS: usize = 4;
 
-/// How long anything may take.
+/// The longest time for a step.
 const LONG: Duration = Duration::from_secs(30);

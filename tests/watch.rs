@@ -1,4 +1,4 @@
-//! `xds get` and `xds watch`: the binary against itself as a server.
+//! `xds get` and `xds watch` against `xds serve`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(feature = "cli")]
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
-/// A folder that is served, removed at the end.
+/// A served folder, removed at the end.
 struct Origin {
     folder: PathBuf,
     address: String,
@@ -23,7 +23,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// With these files.
+    /// A folder with these files.
     fn serve(test: &str, files: &[(&str, &str)], arguments: &[&str]) -> Self {
         let folder = scratch(test);
         for (file, text) in files {
@@ -37,7 +37,7 @@ impl Origin {
         Self { folder, address, _server: server }
     }
 
-    /// The clusters a and b, and four variants of one route.
+    /// A folder with the clusters a and b, and four variants of one route.
     fn usual(test: &str) -> Self {
         let routes = fs::read_to_string("examples/variants/routes.yaml").unwrap();
         Self::serve(test, &[("a.yaml", &cluster("a")), ("b.yaml", &cluster("b")), ("r.yaml", &routes)], &[])
@@ -92,7 +92,7 @@ fn xds() -> Command {
     xds
 }
 
-/// What a command that ends by itself left.
+/// The result of a command that ends by itself.
 #[derive(Debug)]
 struct Answer {
     code: Option<i32>,
@@ -113,7 +113,7 @@ impl Answer {
     }
 }
 
-/// A command that runs on; both its outputs arrive as lines.
+/// A running command, with the lines of both its outputs.
 struct Lines {
     child: Child,
     lines: Receiver<String>,
@@ -136,12 +136,12 @@ impl Lines {
         Self { child, lines }
     }
 
-    /// Waits for a line that holds the text.
+    /// Waits for a line that contains the text.
     fn until(&self, text: &str) -> String {
         self.until_any(&[text])
     }
 
-    /// Waits for a line for each text, in whatever order they come.
+    /// Waits for a line for each text, in any order.
     fn until_all(&self, texts: &[&str]) {
         let mut missing = texts.to_vec();
         while !missing.is_empty() {
@@ -201,7 +201,7 @@ fn d10_what_does_not_exist_is_exit_code_3_after_what_does() {
         answer.objects().iter().map(|event| json!([event["event"], event["code"]])).collect();
     assert_eq!(events, [json!(["gone", "NOT_FOUND"]), json!(["changed", null])]);
 
-    // C5: in SotW nothing but silence tells.
+    // C5: in SotW only silence shows that a resource is absent.
     let answer = origin.ask(&["get", "rds", "nope", "--sotw", "--timeout", "1"]);
     assert_eq!((answer.code, &*answer.output), (Some(3), ""));
     assert!(answer.errors.contains("did not send \"nope\" within 1s"), "{answer:#?}");
@@ -219,7 +219,7 @@ fn t3_parameters_and_metadata_select_variants() {
     assert_eq!(get(&["env=prod", "version=v1"]), ("prod-v1".into(), json!("env=prod,version=v1")));
     assert_eq!(get(&["version=v1"]), ("rest-v1".into(), json!("env!=prod,version=v1")));
     let metadata = ["--metadata", "env=prod", "--metadata", "version=v2", "--sotw"];
-    // Who asks by plain name is not told constraints.
+    // A client that subscribes by plain name is not sent constraints.
     assert_eq!(get(&metadata), ("prod-rest".into(), json!(null)));
     assert_eq!(get(&["--name", "web-routes"]), ("rest".into(), json!(null)));
 }
@@ -234,12 +234,12 @@ fn the_wildcard_gets_everything_and_what_came_as_yaml_can_be_served() {
     let copy = Origin::serve("wildcard-copy", &files, &[]);
     let copied = copy.ask(&["get", "cds", "*", "--format", "yaml"]);
     assert_eq!(copied.output, clusters.output);
-    // With its condition.
+    // The document has its `when`.
     let copied = copy.ask(&["get", "rds", "web-routes", "env=prod", "version=v1", "--format", "yaml"]);
     assert_eq!(copied.output, routes.output);
     assert_eq!(copy.ask(&["get", "rds", "web-routes", "env=prod"]).code, Some(3));
 
-    // Its name is not the one in it, so it stands in a wrapper.
+    // Its name differs from the name in the payload, so it is in a wrapper.
     let host = "\"@type\": type.googleapis.com/envoy.config.route.v3.VirtualHost\nname: x\ndomains: [x]\n";
     let wrapper = "type.googleapis.com/envoy.service.discovery.v3.Resource";
     let host = host.trim_end().replace('\n', "\n  ");
@@ -277,7 +277,7 @@ fn c8_c9_watch_tells_of_an_update_and_of_a_removal() {
         watch.until("  connect_timeout: 3s");
         origin.remove("a.yaml");
         watch.until("- Cluster a  gone: NOT_FOUND: ");
-        // Without fail_on_data_errors a client keeps what it has.
+        // Without fail_on_data_errors a client keeps its resources.
         keeping.until("! Cluster a  NOT_FOUND: ");
         origin.write("a.yaml", &cluster("a"));
         watch.until("+ Cluster a  version ");
@@ -350,7 +350,7 @@ fn a_server_that_cannot_be_reached_is_exit_code_1_and_told_at_once() {
     assert!(error.starts_with(&format!("error: {closed} cannot be reached: cannot connect: ")), "{error}");
 
     let watch = Lines::of(xds().args(["watch", "--server", &closed, "cds", "a"]));
-    // Of two outputs neither has to be first.
+    // The two outputs may come in any order.
     watch.until_all(&["; trying again", "- Cluster a  gone: UNAVAILABLE: "]);
 }
 
@@ -361,7 +361,7 @@ fn a_server_that_says_nothing_is_exit_code_1_before_it_is_asked_and_3_after() {
     let get = ["get", "--server", &silent, "cds", "a", "--timeout", "1"];
     let answer = Answer::of(xds().args(get).arg("--tls"));
     assert_eq!((answer.code, &*answer.errors), (Some(1), "error: no answer within 1 s\n"));
-    // C5: the bytes of the request went out, and to a client of xDS silence is absence.
+    // C5: the request was sent, and for an xDS client silence means absence.
     let answer = Answer::of(xds().args(get));
     assert_eq!(answer.code, Some(3));
     assert!(answer.errors.contains("did not send \"a\" within 1s"), "{answer:#?}");
@@ -421,7 +421,7 @@ async fn tls_is_mutual_where_there_is_a_certificate_to_show() {
     let (mutual, one_sided, plain) = tokio::task::spawn_blocking(ask).await.unwrap();
     server.abort();
     fs::remove_dir_all(&folder).unwrap();
-    // Through TLS to a server that has no xDS.
+    // TLS to a server without xDS.
     assert!(mutual.errors.contains("Unimplemented"), "{mutual:#?}");
     for refused in [one_sided, plain] {
         assert_eq!(refused.code, Some(1));
@@ -446,7 +446,7 @@ fn c17_servers_and_parameters_come_from_a_bootstrap_document() {
         assert_eq!(answer.code, Some(0), "{answer:#?}");
         assert!(answer.output.contains("cluster: prod-v1"), "{answer:#?}");
     }
-    // What is said here goes over what is said there.
+    // The command line overrides the bootstrap document.
     let other = Answer::of(xds().args(arguments).args(["--metadata", "env=qa", "--bootstrap"]).arg(&file));
     assert!(other.output.contains("cluster: rest-v1"), "{other:#?}");
 }

@@ -1,4 +1,4 @@
-//! What hostile clients do. Each runs until it is dropped.
+//! The attacks of hostile clients. Each runs until it is dropped.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ pub(crate) async fn rapid_reset(target: Target) {
     flood(target, |stream| [headers(stream), reset(stream)].concat()).await;
 }
 
-/// Asks for something else again and again on a stream of each connection.
+/// Changes its subscription again and again on one stream of each connection.
 pub(crate) async fn requests(target: Target) {
     flood(target, |stream| {
         let name = if stream % 4 == 1 { "witnessed" } else { "other" };
@@ -27,27 +27,27 @@ pub(crate) async fn requests(target: Target) {
     .await;
 }
 
-/// Opens streams that ask for something, and again from the start when the server takes no more.
+/// Opens streams that subscribe; starts again when the server accepts no more.
 pub(crate) async fn new_streams(target: Target) {
     flood(target, |stream| [headers(stream), data(stream, &request("witnessed"))].concat()).await;
 }
 
-/// Frames that the server has to answer, and nothing else.
+/// Sends only frames that the server has to answer.
 pub(crate) async fn control_frames(target: Target) {
     flood(target, |stream| if stream % 4 == 1 { SETTINGS } else { PING }.to_vec()).await;
 }
 
-/// Connections that have begun, and have no stream.
+/// Connections without a stream.
 pub(crate) async fn idle_connections(target: Target) {
     hold(&target, affordable(10_000), |_| BEGIN.to_vec()).await;
 }
 
-/// The same, more than a small server can have.
+/// More such connections than a small server allows.
 pub(crate) async fn a_thousand_idle(target: Target) {
     hold(&target, 1_000, |number| if number % 2 == 0 { BEGIN.to_vec() } else { Vec::new() }).await;
 }
 
-/// Each with a stream that asked for something.
+/// Connections with a stream that subscribed.
 pub(crate) async fn a_thousand_with_streams(target: Target) {
     hold(&target, 1_000, |_| [BEGIN, &headers(1), &data(1, &request("witnessed"))].concat()).await;
 }
@@ -57,7 +57,7 @@ pub(crate) async fn silent_tls(target: Target) {
     hold(&target, 1_500, |number| [0x16, 3, 1][..number % 4].to_vec()).await;
 }
 
-/// Streams on which nothing is asked, as many as four connections may have.
+/// Streams without a request, as many as four connections may have.
 pub(crate) async fn silent_streams(target: Target) {
     let mut held = Vec::new();
     for _ in 0..4 {
@@ -70,8 +70,8 @@ pub(crate) async fn silent_streams(target: Target) {
     pending::<()>().await;
 }
 
-/// A storm: each connection is there before the system would try again, which it does after a
-/// second.
+/// A storm: all connections are open before the system repeats a connection attempt, which it does
+/// after a second.
 pub(crate) async fn connections_at_once(target: Target) {
     let (address, mut connecting) = (target.address, JoinSet::new());
     for _ in 0..affordable(3_000) {
@@ -88,7 +88,7 @@ pub(crate) async fn connections_at_once(target: Target) {
     pending::<()>().await;
 }
 
-/// Polls over REST whose answers, of 20 MB each, nobody reads.
+/// REST polls with answers of 20 MB each, which nobody reads.
 pub(crate) async fn unread_polls(target: Target) {
     let poll = |_| {
         let names: Vec<_> = (0..LARGE_NAMES).map(|number| format!("\"large-{number}\"")).collect();
@@ -99,11 +99,11 @@ pub(crate) async fn unread_polls(target: Target) {
     hold(&target, 60, poll).await;
 }
 
-/// One connection whose streams never come to the end of their first request.
+/// One connection with streams whose first request never ends.
 pub(crate) async fn half_requests(target: Target) {
     let mut connection = connect(target.address).await;
     for stream in streams().take(1_000) {
-        // Of 8 MiB, of which the first bytes come.
+        // A request of 8 MiB, of which only the first bytes are sent.
         let half = [&[0, 0, 0x80, 0, 0][..], &[0; 40]].concat();
         connection.write_all(&[headers(stream), data(stream, &half)].concat()).await.unwrap();
     }
@@ -111,8 +111,8 @@ pub(crate) async fn half_requests(target: Target) {
     pending::<()>().await;
 }
 
-/// Sends this of each stream on some connections, without a pause; a connection that the server
-/// ends is followed by another.
+/// Sends these frames for one stream after another on some connections, without a pause. Opens a
+/// new connection for each that the server closes.
 async fn flood(target: Target, what: fn(u32) -> Vec<u8>) {
     let mut flooding = JoinSet::new();
     for _ in 0..CONNECTIONS {
@@ -134,8 +134,8 @@ async fn flood(target: Target, what: fn(u32) -> Vec<u8>) {
     pending::<()>().await;
 }
 
-/// Opens so many connections, sends something on each and holds them; one that the server ends is
-/// not opened again.
+/// Opens this many connections, sends something on each and keeps them open. A connection that the
+/// server closes is not opened again.
 async fn hold(target: &Target, count: usize, what: fn(usize) -> Vec<u8>) {
     let open = |address: SocketAddr, number| async move {
         let mut connection = TcpStream::connect(address).await?;
@@ -146,7 +146,8 @@ async fn hold(target: &Target, count: usize, what: fn(usize) -> Vec<u8>) {
     for number in 0..count {
         match open(target.address, number).await {
             Ok(connection) => held.push(connection),
-            // A server may refuse it, but a test without descriptors proves nothing.
+            // The server may refuse the connection. But if the test has no descriptors left, it
+            // proves nothing.
             Err(error) => {
                 assert_ne!(
                     error.raw_os_error(),
@@ -162,10 +163,10 @@ async fn hold(target: &Target, count: usize, what: fn(usize) -> Vec<u8>) {
     pending::<()>().await;
 }
 
-/// So many connections, or fewer where this system does not let a process have as many descriptors.
+/// This many connections, or fewer if the system allows this process fewer descriptors.
 fn affordable(count: usize) -> usize {
     let descriptors = rlimit::increase_nofile_limit(u64::MAX).unwrap();
-    // As many as the server keeps for itself, and those of the test.
+    // Descriptors that the server keeps for itself, and those of the test.
     let possible = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(KEPT);
     if possible < count {
         println!("only {possible} of {count} connections: this system allows {descriptors} descriptors");
@@ -178,11 +179,11 @@ fn affordable(count: usize) -> usize {
 }
 
 const CONNECTIONS: usize = 4;
-/// So many at a time.
+/// How many connections are opened at a time.
 const BATCH: usize = 100;
-/// Descriptors for all else, in the test and in the server.
+/// Descriptors for everything else, in the test and in the server.
 const KEPT: usize = 1_100;
-/// Fewer idle connections than this are no attack.
+/// Fewer idle connections than this are not an attack.
 const FEWEST: usize = 2_500;
 /// EMFILE.
 const TOO_MANY_FILES: i32 = 24;

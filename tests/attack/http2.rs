@@ -1,4 +1,4 @@
-//! HTTP/2 as a hostile client writes it: frames, and nothing that keeps the rules.
+//! HTTP/2 as a hostile client writes it: only frames, without the rules of the protocol.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use xds::type_url::CLUSTER;
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::DiscoveryRequest;
 
-/// The first bytes of a client: the preface and a frame of no SETTINGS.
+/// The first bytes of a client: the preface and an empty SETTINGS frame.
 pub(crate) const BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 pub(crate) const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
@@ -23,7 +23,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// Opens a stream of ADS.
 pub(crate) fn headers(stream: u32) -> Vec<u8> {
-    // POST and http by their numbers, all else in letters (RFC 7541, 6.2.2).
+    // POST and http by their numbers in the table, everything else as text (RFC 7541, 6.2.2).
     let mut block = vec![0x83, 0x86];
     let mut literal = |name: &[u8], value: &[u8]| {
         block.extend_from_slice(name);
@@ -41,7 +41,7 @@ pub(crate) fn data(stream: u32, payload: &[u8]) -> Vec<u8> {
     frame(0, 0, stream, payload)
 }
 
-/// Ends a stream as if it had never been.
+/// Resets a stream.
 pub(crate) fn reset(stream: u32) -> Vec<u8> {
     frame(3, 0, stream, &8_u32.to_be_bytes())
 }
@@ -58,12 +58,12 @@ pub(crate) fn request(name: &str) -> Vec<u8> {
     [&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), &message].concat()
 }
 
-/// The odd numbers, which are those of clients.
+/// The odd numbers: clients use them for streams.
 pub(crate) fn streams() -> impl Iterator<Item = u32> {
     (1..1 << 31).step_by(2)
 }
 
-/// A connection that has begun; what the server says is read and dropped.
+/// An open connection. The bytes of the server are read and dropped.
 pub(crate) async fn connect(address: SocketAddr) -> OwnedWriteHalf {
     loop {
         let Ok(connection) = TcpStream::connect(address).await else { continue };

@@ -1,10 +1,10 @@
-//! Hostile clients at the port of `xds serve`, and a healthy one beside them: it gets each update
-//! within two seconds.
+//! Hostile clients at the port of `xds serve`, and a healthy client, which gets each update within
+//! two seconds.
 //!
-//! A new attack is a function in `attacks` and a test here. It runs until it is dropped, says when
-//! it is in full force ([`Target::is_on`]), and keeps what it opened. Most are a line for
-//! `attacks::flood`, which sends without a pause, or for `attacks::hold`, which opens connections,
-//! sends something on each and reads nothing. Each test prints what the attack cost: `cargo test
+//! A new attack is a function in `attacks` and a test here. It runs until it is dropped, reports
+//! when it is in full force ([`Target::is_on`]), and keeps its connections open. Most attacks call
+//! `attacks::flood`, which sends without a pause, or `attacks::hold`, which opens connections,
+//! sends something on each and reads nothing. Each test prints the cost of the attack: `cargo test
 //! --test attack -- --nocapture`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", target_os = "linux"))]
@@ -22,7 +22,7 @@ mod http2;
 mod server;
 mod witness;
 
-/// What an attack is against.
+/// The target of an attack.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) address: std::net::SocketAddr,
@@ -30,26 +30,26 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// From now on the attack is as it is meant to be.
+    /// The attack is in full force from now on.
     pub(crate) fn is_on(&self) {
         self.on.send_replace(true);
     }
 }
 
-/// Whether clients that come in the middle of it are served, too.
+/// Whether clients that connect during the attack are served, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Newcomers {
     AreServed,
-    /// All places are taken by those who have requests.
+    /// Connections with requests have all places.
     MayWait,
 }
 
-/// Runs an attack until a witness got updates before, while and after it came to full force.
+/// Runs an attack until a witness got updates before, during and after its full force.
 async fn bears<A>(name: &str, setup: Setup, newcomers: Newcomers, attack: impl FnOnce(Target) -> A)
 where
     A: Future<Output = ()> + Send + 'static,
 {
-    // Each has the machine for itself.
+    // One attack at a time has the machine.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
     let _turn = ONE_AT_A_TIME.lock().await;
     let mut server = Server::start(name, setup).await;
@@ -92,11 +92,11 @@ where
     assert!(lines < updates + 20, "{name}: a flood must not flood the log: {lines} lines");
 }
 
-/// How long an update may take, and a new client until it has something.
+/// How long an update may take, and the first response to a new client.
 const IN_TIME: Duration = Duration::from_secs(2);
-/// How long it is in full force.
+/// How long an attack is in full force.
 const IN_FORCE: Duration = Duration::from_secs(3);
-/// How long an attack may take until it is.
+/// How long an attack may take until it is in full force.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

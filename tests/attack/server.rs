@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rcgen::{CertificateParams, KeyPair};
 
-/// How a server is set up.
+/// The settings of a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Setup {
     Plain,
     Tls,
-    /// It may have so many descriptors.
+    /// The limit of file descriptors.
     Descriptors(usize),
-    /// There are 20 MB of endpoints besides.
+    /// The folder also has 20 MB of endpoints.
     Large,
 }
 
-/// A server and its folder, gone at the end.
+/// A server and its folder, both removed at the end.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    /// What it shows, in PEM.
+    /// Its certificate, in PEM.
     pub(crate) certificate: Option<String>,
     folder: PathBuf,
     content: usize,
@@ -88,12 +88,12 @@ impl Server {
         Self { address, certificate, folder, content: 0, running, log_lines }
     }
 
-    /// What its one cluster has.
+    /// The content of its one cluster.
     pub(crate) fn content(&self) -> String {
         self.content.to_string()
     }
 
-    /// Gives it another content.
+    /// Changes the content of the cluster.
     pub(crate) fn change(&mut self) -> String {
         self.content += 1;
         write(&self.folder, self.content);
@@ -104,7 +104,7 @@ impl Server {
         self.log_lines.load(Ordering::Relaxed)
     }
 
-    /// Its memory.
+    /// The memory of the server.
     pub(crate) fn resident_mb(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.running.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the server runs");
@@ -125,7 +125,7 @@ impl Drop for Server {
 pub(crate) const LARGE_NAMES: usize = 6;
 const LARGE_BYTES: usize = 3_500_000;
 
-/// By a rename, so that nobody reads a part.
+/// Writes by a rename, so that the server never reads a part of the file.
 fn write(folder: &Path, content: usize) {
     let text = format!(
         "\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: witnessed\nalt_stat_name: \"{content}\"\n"

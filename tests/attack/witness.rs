@@ -16,7 +16,7 @@ use xds_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryRespon
 
 use crate::server::Server;
 
-/// A client that takes and ACKs what it is sent.
+/// A client that receives and ACKs everything.
 #[derive(Debug)]
 pub(crate) struct Witness {
     requests: mpsc::Sender<DiscoveryRequest>,
@@ -24,14 +24,14 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// A client on a connection of its own that has sent its first request.
+    /// A client with its own connection that has sent its first request.
     pub(crate) async fn connect(server: &Server) -> Self {
         timeout(TOO_LONG, Self::try_connect(server)).await.expect("a healthy client connects")
     }
 
     async fn try_connect(server: &Server) -> Self {
         loop {
-            // As a client of gRPC does: what fails is tried again.
+            // Try again after a failure, as a gRPC client does.
             if let Ok(channel) = channel(server).await {
                 let (requests, receiver) = mpsc::channel(4);
                 requests.send(request()).await.unwrap();
@@ -45,7 +45,7 @@ impl Witness {
         }
     }
 
-    /// Waits until it has this.
+    /// Waits until it has this content.
     pub(crate) async fn sees(&mut self, content: &str) {
         let seen = async {
             loop {
@@ -85,5 +85,5 @@ fn request() -> DiscoveryRequest {
     }
 }
 
-/// More than any attack may take from it, so that a failure says how long it was.
+/// More than an update may take, so that a failure reports the time that it took.
 const TOO_LONG: Duration = Duration::from_secs(20);

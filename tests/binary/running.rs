@@ -1,4 +1,4 @@
-//! The binary as a process, with its lines, its log and its admin port.
+//! The binary as a process, with its output, its log and its admin port.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -41,7 +41,7 @@ impl Running {
         Self { address: address.unwrap(), admin: admin.unwrap(), child, log }
     }
 
-    /// The next line of the log that has the text; those before are skipped.
+    /// The next line of the log that contains the text; skips lines before it.
     pub(crate) fn logs(&self, text: &str) -> String {
         let start = Instant::now();
         loop {
@@ -54,7 +54,7 @@ impl Running {
         }
     }
 
-    /// What a client gets, and the exit code.
+    /// The output of `xds get`, and the exit code.
     pub(crate) fn get(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let mut command = xds();
         command.args(["get", "--server", &self.address]).args(arguments);
@@ -62,7 +62,7 @@ impl Running {
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     }
 
-    /// What a client gets once all of it exists.
+    /// The output of `xds get` once all resources exist.
     pub(crate) fn until_served(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let start = Instant::now();
         loop {
@@ -101,7 +101,7 @@ impl Running {
         assert!(killed.success());
     }
 
-    /// Waits until the process ends; `None` when that takes longer.
+    /// Waits until the process ends; `None` after the timeout.
     pub(crate) fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -140,7 +140,7 @@ pub(crate) fn xds() -> Command {
 fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
-        // Read to its end, or the process would stop when the pipe is full.
+        // Read everything, or the process would stop when the pipe is full.
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             _ = sender.send(line);
         }
@@ -167,7 +167,7 @@ impl Scratch {
         self.0.to_str().unwrap()
     }
 
-    /// Replaces a file by a rename, so that no half of it is seen.
+    /// Replaces a file by a rename, so that nobody reads a part of it.
     pub(crate) fn write(&self, file: &str, content: impl AsRef<[u8]>) {
         let written = self.path(".written");
         fs::write(&written, content).unwrap();
@@ -181,8 +181,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// How long to wait before another look at what reports nothing.
+/// The pause between two polls of a condition.
 const AGAIN: Duration = Duration::from_millis(20);

@@ -18,7 +18,7 @@ use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_clien
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use xds_proto::google::rpc::Status;
 
-/// What is served, and where its page is.
+/// The server, and the address of its page.
 pub(crate) struct Fleet {
     pub(crate) cache: Arc<Cache>,
     pub(crate) admin: SocketAddr,
@@ -26,7 +26,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Serves a cache that is empty.
+    /// Serves an empty cache.
     pub(crate) async fn start() -> Self {
         let cache = Cache::new();
         let page = Admin::new(&cache).with_domains(|| domains("examples/variants".as_ref()));
@@ -45,7 +45,7 @@ impl Fleet {
         loaded.expect("the example is good");
     }
 
-    /// Commits these names, each with this content.
+    /// Commits resources with these names and this content.
     pub(crate) fn put(
         &self,
         type_url: &str,
@@ -78,7 +78,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Asks with these parameters, and ACKs the first response.
+    /// Subscribes with these parameters, and ACKs the first response.
     pub(crate) async fn join(
         channel: &Channel,
         id: &str,
@@ -112,7 +112,7 @@ impl Client {
         client
     }
 
-    /// Takes the next response and says this of it.
+    /// Receives the next response and ACKs it, or NACKs it with this message.
     pub(crate) async fn answer(&mut self, error: Option<&str>) {
         let response = timeout(SOON, self.responses.message()).await.expect("a response in time");
         let response = response.expect("the stream goes on").expect("the stream goes on");

@@ -17,7 +17,7 @@ use xds::type_url::{CLUSTER, ROUTE_CONFIGURATION};
 use crate::fleet::{Client, Fleet};
 use crate::web_driver::{Browser, DOWN, ENTER, ESCAPE, RIGHT, TAB};
 
-/// `None` where it is not installed.
+/// A browser; `None` if it is not installed.
 pub(crate) async fn browser(name: &str) -> Option<Browser> {
     let (driver, chromium) = (peers::find("bin/chromedriver")?, peers::find("bin/chromium")?);
     let browser = Browser::start(&driver, &chromium, name).await;
@@ -39,11 +39,11 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
     browser.open(&fleet.page("")).await;
     browser.until(&format!("{ROWS}.length === {}", FLEET.len())).await;
 
-    // Ids come from clients: what looks like HTML is text.
+    // Ids come from clients: the page shows HTML in them as text.
     browser.until("document.body.innerText.includes('<img src=x onerror=')").await;
     assert_eq!(browser.value("[document.images.length, window.broken ?? null]").await, json!([0, null]));
 
-    // With the keyboard alone: search, go to a client, come back.
+    // Only with the keyboard: search, open a client, go back.
     browser.press(&["/"]).await;
     browser.write("EDGE-2").await;
     browser.until(&format!("{ROWS}.length === 1")).await;
@@ -51,13 +51,13 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
     browser.until("document.querySelector('h2')?.textContent === 'edge-2'").await;
     browser.until("document.body.innerText.includes('synced')").await;
     browser.until(READABLE).await;
-    // The list is as it was left, and so is the line.
+    // The list and the selected row are as before.
     browser.press(&[ESCAPE]).await;
     browser.until("document.activeElement.textContent === 'edge-2'").await;
     browser.press(&["/", ESCAPE]).await;
     browser.until(&format!("{ROWS}.length === {}", FLEET.len())).await;
 
-    // The tabs are one stop, and arrows go from one to the next.
+    // The tabs are one tab stop; arrow keys move between them.
     browser.open(&fleet.page("?")).await;
     browser.until("'ready' in document.body.dataset").await;
     browser.press(&[TAB, RIGHT, RIGHT]).await;
@@ -74,7 +74,7 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
     browser.until(READABLE).await;
     browser.picture("admin-try").await;
 
-    // A commit arrives while one looks, and who has not applied it is told.
+    // A commit arrives, and the page shows that the clients have not answered yet.
     browser.open(&fleet.page("#/commits")).await;
     browser.until(&format!("{ROWS}.length === 1")).await;
     let route = "\u{a}\u{a}web-routes";
@@ -85,7 +85,7 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
     browser.until("document.body.innerText.includes('revision 2')").await;
     browser.until("document.querySelector('#head-revision').textContent === '2'").await;
 
-    // A client rejects it, and says why.
+    // A client rejects it with a message.
     let mut picky = Client::join(&channel, "edge-9", &[("env", "prod")], CLUSTER, "new").await;
     let again = "\u{a}\u{3}new\u{a}\u{3}new";
     fleet.put(CLUSTER, ["new".to_owned()].into_iter(), again).expect("nothing is wrong");
@@ -98,7 +98,7 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
     browser.until("document.querySelector('.pill.bad')?.textContent === 'NACK'").await;
     browser.picture("admin-clients").await;
 
-    // Both colour schemes can be read.
+    // Both colour schemes are readable.
     for scheme in ["dark", "light"] {
         browser.prefer(scheme).await;
         for view in ["#/clients", "#/resources", "#/resource?type=RDS&name=web-routes", "#/gaps", "#/commits"]
@@ -113,7 +113,7 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
         let ground = browser.value("getComputedStyle(document.documentElement).backgroundColor").await;
         assert_eq!(ground == "rgb(21, 23, 27)", scheme == "dark", "{ground}");
     }
-    // No script or style was refused, nor did any fail.
+    // The browser refused no script or style, and none failed.
     assert_eq!(browser.complaints().await, [""; 0]);
     drop(clients);
 }
@@ -128,7 +128,7 @@ async fn what_one_reads_stays_where_it_is_while_things_change() {
     browser.until(&format!("{ROWS}.length === 20")).await;
     browser.press(&["/", DOWN, DOWN]).await;
     assert_eq!(browser.value("document.activeElement.textContent").await, "n-01");
-    // New lines would push away what has the focus: they are offered.
+    // New rows would move the focused row, so a button offers them.
     fleet.put(CLUSTERS_OF_OURS, ["a".to_owned()].into_iter(), "one").expect("nothing is wrong");
     browser.until("document.querySelector('#news').hidden === false").await;
     let read = "[document.activeElement.textContent, document.querySelectorAll('main tbody tr').length]";
@@ -141,7 +141,7 @@ const CLUSTERS_OF_OURS: &str = "type.googleapis.com/acme.Thing";
 
 const ROWS: &str = "document.querySelectorAll('main tbody tr')";
 
-/// Who is connected; one of them means harm.
+/// The connected clients; one of them is hostile.
 const FLEET: [(&str, &str, &str); 7] = [
     ("edge-1", "prod", "v1"),
     ("edge-2", "prod", "v2"),
@@ -152,7 +152,7 @@ const FLEET: [(&str, &str, &str); 7] = [
     ("<img src=x onerror=\"window.broken=1\">", "prod", "<script>window.broken=1</script>"),
 ];
 
-/// Every text has a contrast of 4.5 to what is behind it, as WCAG's AA asks for.
+/// Every text has a contrast of 4.5 to its background, as level AA of WCAG requires.
 const READABLE: &str = r#"(() => {
     const parts = (colour) => colour.match(/[\d.]+/g).map(Number);
     const light = (colour) => {

@@ -1,5 +1,5 @@
-//! The page with very much behind it: 100,000 resources and 10,000 clients, a tenth of both in a
-//! debug build.
+//! The page of a large server: 100,000 resources and 10,000 clients; a tenth of both in a debug
+//! build.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ async fn the_page_asks_for_little_however_much_there_is() {
         }
     }
 
-    // A cold start: sorting the names of this revision is in the first time.
+    // A cold start: the first time includes sorting the names of this revision.
     for path in [
         "/api/",
         "/api/clients",
@@ -85,8 +85,8 @@ async fn get(fleet: &Fleet, path: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-/// When the first lines stood there, how many requests it took, and how many bytes; the stream of
-/// events never ends.
+/// The time until the first rows were shown, and the number of requests and bytes, without the
+/// endless stream of events.
 const LOADED: &str = "(() => {
     const all = performance.getEntriesByType('resource').filter((entry) => !entry.name.endsWith('/events'));
     const page = performance.getEntriesByType('navigation')[0];
@@ -96,7 +96,7 @@ const LOADED: &str = "(() => {
 
 const THING: &str = "type.googleapis.com/acme.Thing";
 
-/// Of the 200 streams that a connection may have.
+/// Clients per connection; a connection may have 200 streams.
 const CLIENTS_PER_CONNECTION: usize = 100;
 
 const TRIES: usize = 9;

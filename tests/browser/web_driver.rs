@@ -1,7 +1,8 @@
-//! A real browser, driven over WebDriver (<https://www.w3.org/TR/webdriver2/>): what of it these
+//! A real browser, driven over WebDriver (<https://www.w3.org/TR/webdriver2/>): the part that these
 //! tests need.
 //!
-//! The crates for it come with some sixty others, or with a licence that we do not take.
+//! Crates for WebDriver have about sixty dependencies, or a licence that this project does not
+//! accept.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -17,18 +18,18 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-/// Chromium without a window. It ends, and its driver after it, when this is dropped.
+/// Chromium without a window. Dropping this ends it, and then its driver.
 #[derive(Debug)]
 pub(crate) struct Browser {
     _driver: Child,
     port: u16,
     session: String,
-    /// What the browser keeps; new for each.
+    /// The profile of the browser, new for each.
     profile: PathBuf,
 }
 
 impl Browser {
-    /// `name` tells apart what runs at the same time.
+    /// `name` distinguishes browsers that run at the same time.
     pub(crate) async fn start(driver: &Path, chromium: &Path, name: &str) -> Self {
         let profile = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let profile = profile.join(format!("browser-{}-{name}", std::process::id()));
@@ -47,7 +48,7 @@ impl Browser {
         self.command("/url", &json!({ "url": url })).await;
     }
 
-    /// What this expression is in the page.
+    /// The value of a JavaScript expression in the page.
     pub(crate) async fn value(&self, expression: &str) -> Value {
         let script = format!("return {expression}");
         self.command("/execute/sync", &json!({ "script": script, "args": [] })).await
@@ -65,12 +66,12 @@ impl Browser {
                     text.as_str().unwrap_or_default()
                 );
             }
-            // The page tells nobody: it has to be asked.
+            // The page does not report changes, so poll it.
             sleep(BETWEEN_LOOKS).await;
         }
     }
 
-    /// Presses these keys one after the other, as on a keyboard.
+    /// Presses these keys, one after the other.
     pub(crate) async fn press(&self, keys: &[&str]) {
         let strokes = keys.iter().flat_map(|key| {
             [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })]
@@ -79,13 +80,13 @@ impl Browser {
         self.command("/actions", &json!({ "actions": [source] })).await;
     }
 
-    /// Types a text where the focus is.
+    /// Types a text into the focused element.
     pub(crate) async fn write(&self, text: &str) {
         let letters: Vec<_> = text.chars().map(String::from).collect();
         self.press(&letters.iter().map(|letter| &**letter).collect::<Vec<_>>()).await;
     }
 
-    /// `light` or `dark`, as the system would say it.
+    /// Sets the colour scheme of the system: `light` or `dark`.
     pub(crate) async fn prefer(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         let cmd = "Emulation.setEmulatedMedia";
@@ -98,7 +99,7 @@ impl Browser {
         self.command("/goog/cdp/execute", &json!({ "cmd": cmd, "params": params })).await;
     }
 
-    /// Writes what is to be seen into the folder of `XDS_SCREENSHOTS`, if that is set.
+    /// Writes a screenshot into the folder of `XDS_SCREENSHOTS`, if that is set.
     pub(crate) async fn picture(&self, name: &str) {
         let Some(folder) = std::env::var_os("XDS_SCREENSHOTS") else { return };
         let path = format!("/session/{}/screenshot", self.session);
@@ -108,7 +109,7 @@ impl Browser {
         fs::write(Path::new(&folder).join(format!("{name}.png")), picture).expect("a file can be written");
     }
 
-    /// What the browser complained of, scripts that were refused among it.
+    /// The errors in the browser's log, including refused scripts.
     pub(crate) async fn complaints(&self) -> Vec<String> {
         let log = self.command("/se/log", &json!({ "type": "browser" })).await;
         let entries = log.as_array().into_iter().flatten();
@@ -155,8 +156,7 @@ impl Browser {
 
 /// The driver and its port.
 async fn start(driver: &Path) -> (Child, u16) {
-    // It wants the port that it was given for IPv4 in IPv6 too, and ends when another driver has
-    // that.
+    // The driver needs its IPv4 port in IPv6 too, and ends if another driver has that one.
     loop {
         let mut child = Command::new(driver)
             .arg("--port=0")
@@ -170,7 +170,7 @@ async fn start(driver: &Path) -> (Child, u16) {
         while let Some(line) = lines.next_line().await.expect("it can be read") {
             if let Some((_, port)) = line.split_once("successfully on port ") {
                 let port = port.trim_end_matches('.').parse().expect("a port");
-                // Whatever else it says is of no use, but must not fill the pipe.
+                // Read the rest of its output, so that the pipe does not fill up.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
                 return (child, port);
             }
@@ -180,13 +180,13 @@ async fn start(driver: &Path) -> (Child, u16) {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // A driver that is killed leaves its browser behind: the session has to end first.
+        // End the session first: a killed driver leaves its browser running.
         let (port, path) = (self.port, format!("/session/{}", self.session));
         let end = || -> io::Result<()> {
             let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
             stream.set_read_timeout(Some(LONG))?;
             write!(stream, "DELETE {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")?;
-            // It answers when the browser has ended.
+            // The driver answers when the browser has ended.
             stream.read(&mut [0; 64]).map(drop)
         };
         if let Err(error) = end() {
@@ -196,14 +196,14 @@ impl Drop for Browser {
     }
 }
 
-/// Keys that are no letters, as WebDriver has them.
+/// Special keys, as WebDriver encodes them.
 pub(crate) const TAB: &str = "\u{e004}";
 pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const ESCAPE: &str = "\u{e00c}";
 pub(crate) const RIGHT: &str = "\u{e014}";
 pub(crate) const DOWN: &str = "\u{e015}";
 
-/// It asks nobody for anything but the page.
+/// Options without any network traffic except the page.
 const FLAGS: [&str; 8] = [
     "--headless",
     "--no-sandbox",

@@ -1,9 +1,9 @@
-//! The port of the admin page: where it is, whom it answers, how it ends.
+//! The admin port: its address, which requests it accepts, and how it ends.
 
 use super::*;
 
 impl Serving {
-    /// Where its admin page is.
+    /// The address of its admin page.
     pub(super) fn admin(&self) -> SocketAddr {
         let lines = self.until("admin page on http://");
         let (_, rest) = lines.last().unwrap().split_once("http://").unwrap();
@@ -32,8 +32,7 @@ fn the_admin_port_answers_those_who_ask_by_address_or_by_a_name_that_was_told() 
     assert!(
         status(address, "POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0").contains("405")
     );
-    // What a page of another site, or of another port, has its browser load; a link to here is
-    // followed.
+    // Requests that a page of another site or port causes are refused; a link from there works.
     let from = |site: &str, mode: &str| {
         let head = format!(
             "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nsec-fetch-site: {site}\r\nsec-fetch-mode: {mode}"
@@ -49,7 +48,7 @@ fn the_admin_port_answers_those_who_ask_by_address_or_by_a_name_that_was_told() 
         |site: &str| status(address, &format!("GET http://{site}/nowhere HTTP/1.1\r\nhost: localhost"));
     assert!(absolute("evil.example").contains("403") && absolute("127.0.0.1:1").contains("404"));
     assert!(status(address, "GET http://evil.example/nowhere HTTP/1.0").contains("403"));
-    // Of a load balancer that asks for health.
+    // A load balancer that checks the health.
     assert!(status(address, "GET /nowhere HTTP/1.0").contains("404"));
 }
 
@@ -58,7 +57,7 @@ fn the_admin_port_goes_with_the_server_and_may_be_left_out() {
     let scratch = Scratch::with_cluster("admin-ends");
     let mut serving = scratch.serve(&[]);
     let address = serving.admin();
-    // A connection that says nothing holds nothing up.
+    // A silent connection delays nothing.
     let _idle = TcpStream::connect(address).unwrap();
     serving.signal("-TERM");
     assert_eq!(serving.exit_code(), Some(0));
@@ -100,8 +99,8 @@ fn health_and_metrics_are_answered_while_the_port_is_full_of_connections_that_ha
         .map(|number| {
             let mut stream = TcpStream::connect(admin).unwrap();
             stream.set_nonblocking(true).unwrap();
-            // Some say nothing, some not all, some ask for events, and some for much more than they
-            // read.
+            // Some send nothing, some a part of a request, some request events, and some request
+            // much more than they read.
             let asks = match number % 4 {
                 0 => String::new(),
                 1 => "GET / HTTP/1.1\r\nhost: loc".to_owned(),

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use super::{Scratch, Serving, cluster, refused};
 
-/// `xds serve` with the file, where DIR is in the file.
+/// `xds serve --config FILE`, with DIR in the file.
 fn serve(scratch: &Scratch, arguments: &[&str]) -> Command {
     let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
     xds.args(["serve", "--config", "../config.yaml"]).args(arguments);
@@ -12,7 +12,7 @@ fn serve(scratch: &Scratch, arguments: &[&str]) -> Command {
     xds
 }
 
-/// A folder `resources` with one cluster, beside it the file.
+/// A folder `resources` with one cluster, and the file beside it.
 fn with_file(test: &str, text: &str) -> (Scratch, Scratch) {
     let above = Scratch::new(test);
     std::fs::create_dir(above.0.join("resources")).unwrap();

@@ -1,5 +1,5 @@
-//! What `examples/deploy` has: as far as it can be checked without a systemd and a container engine
-//! that run it.
+//! The files of `examples/deploy`, checked as far as possible without running systemd and a
+//! container engine.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use super::{Scratch, refused};
 
 const CONFIG: &str = "examples/deploy/config.yaml";
 
-/// What the options come to, where they are right. Paths of the installed system are those of this
-/// repository.
+/// The parsed options, if they are valid. Paths of an installed system are replaced by paths of
+/// this repository.
 fn printed(arguments: &[&str]) -> String {
     let arguments = arguments.iter().map(|argument| argument.replace("/etc/xds/config.yaml", CONFIG));
     let output =
@@ -40,11 +40,11 @@ fn the_unit_starts_the_server_with_options_that_it_has() {
 fn systemd_has_nothing_to_say_of_the_unit() {
     let unit = fs::read_to_string("examples/deploy/xds.service").unwrap();
     let scratch = Scratch::new("unit");
-    // It looks for the program, too.
+    // It checks that the program exists, too.
     scratch.write("xds.service", unit.replace(INSTALLED, env!("CARGO_BIN_EXE_xds")));
     let mut verify = Command::new("systemd-analyze");
     match verify.arg("verify").arg(scratch.0.join("xds.service")).output() {
-        // It ends with 0 also where it does not know a key.
+        // Its exit code is 0 even if it does not know a key.
         Ok(output) => assert_eq!(refused(&output), (Some(0), String::new())),
         Err(error) => {
             println!("SKIPPED: no systemd-analyze ({error}); only the form of the unit is checked");
@@ -76,5 +76,5 @@ fn the_container_is_built_from_files_that_exist_and_starts_with_options_that_it_
     assert!(printed.contains("listen: 0.0.0.0:18000"), "{printed}");
 }
 
-/// Where the program is, by the unit and in the container.
+/// The path of the program, in the unit and in the container.
 const INSTALLED: &str = "/usr/local/bin/xds";

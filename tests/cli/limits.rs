@@ -27,7 +27,7 @@ impl Client {
         Ok(Self { requests, responses: stream.into_inner() })
     }
 
-    /// What comes after a request for these names.
+    /// The response to a request for these names.
     async fn ask(&mut self, type_url: &str, names: &[&str]) -> Result<DeltaDiscoveryResponse, Status> {
         let request = DeltaDiscoveryRequest {
             type_url: type_url.into(),

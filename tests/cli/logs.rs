@@ -12,7 +12,7 @@ use xds_proto::type_url::CLUSTER;
 
 use super::*;
 
-/// A SotW client of all clusters that rejects what it is sent.
+/// A SotW client of all clusters that rejects every response.
 struct Rejecting {
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
@@ -61,7 +61,7 @@ async fn g15_no_line_of_the_log_is_long_whatever_a_client_says() {
     client.reject(&huge).await;
     let mut lines = serving.until("NACK: the client rejected");
     assert!(lines.last().unwrap().contains("node=\"edge-xxx"));
-    // A request that is malformed, and a type that cannot be.
+    // A malformed request, and an invalid type.
     let request = DiscoveryRequest { type_url: format!("a/{huge}"), ..DiscoveryRequest::default() };
     client.requests.send(request).await.unwrap();
     lines.extend(serving.until("stream ended"));
@@ -86,7 +86,7 @@ async fn g15_a_client_that_rejects_again_and_again_is_told_once_and_later_how_of
     assert!(told.len() == 2 && told[1].contains("no 5"), "{told:#?}");
 }
 
-/// One request on a connection of its own.
+/// Sends one request on its own connection.
 fn ask(address: SocketAddr, request: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(LONG))?;

@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use super::*;
 
-/// An authority, whose certificates go into a folder.
+/// A certificate authority that writes its certificates into a folder.
 struct Ca<'a>(CertifiedIssuer<'static, KeyPair>, &'a Scratch);
 
 impl<'a> Ca<'a> {
@@ -36,7 +36,7 @@ impl<'a> Ca<'a> {
     }
 }
 
-/// A folder of resources, with one of certificates beside it.
+/// A folder of resources, and a folder of certificates beside it.
 fn scratches(test: &str) -> (Scratch, Scratch) {
     let (folder, secrets) = (Scratch::new(test), Scratch::new(&format!("{test}-secrets")));
     let route = |env: &str| {
@@ -55,7 +55,7 @@ impl Scratch {
         self.0.join(file).to_str().unwrap().to_owned()
     }
 
-    /// With TLS and the policy, from the files here.
+    /// `xds serve` with TLS and the policy of these files.
     fn secured(&self, folder: &Self) -> Serving {
         let files = ["server.pem", "server.key", "ca.pem", "policy.yaml"].map(|file| self.path(file));
         let [cert, key, ca, policy] = &files;
@@ -64,7 +64,7 @@ impl Scratch {
         folder.serve(&arguments)
     }
 
-    /// What `xds get` says to a client with this certificate.
+    /// The output of `xds get` with this client certificate.
     fn get(&self, port: u16, client: &str, what: &[&str]) -> Output {
         let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
         xds.args(["get", "--timeout", "5", "--server", &format!("https://localhost:{port}")]);
@@ -75,7 +75,7 @@ impl Scratch {
 }
 
 impl Scratch {
-    /// What HTTPS says to a client with this certificate.
+    /// The answer of HTTPS to a client with this certificate.
     fn fetch(&self, port: u16, client: &str, path: &str) -> io::Result<String> {
         let mut stream = self.connect(port, client)?;
         write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
@@ -84,7 +84,7 @@ impl Scratch {
         if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
     }
 
-    /// A connection of a client with this certificate.
+    /// A connection with this client certificate.
     fn connect(&self, port: u16, client: &str) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
         let pem = |file: &str| fs::read(self.0.join(file)).unwrap();
         let mut roots = RootCertStore::empty();
@@ -123,7 +123,7 @@ fn a_policy_says_who_reads_what_and_as_whom() {
     let got = secrets.get(port, "prod", &["CDS", "*"]);
     let text = String::from_utf8_lossy(&got.stdout).into_owned();
     assert!(text.contains("team-a/x") && !text.contains("team-b"), "{got:?}");
-    // The client says that it is of another environment.
+    // The client claims another environment in its metadata.
     let claims = ["RDS", "r", "--metadata", "env=test"];
     let got = secrets.get(port, "prod", &claims);
     let text = String::from_utf8_lossy(&got.stdout).into_owned();
@@ -134,7 +134,7 @@ fn a_policy_says_who_reads_what_and_as_whom() {
     let got = secrets.get(port, "stranger", &["CDS", "*"]);
     let told = String::from_utf8_lossy(&got.stderr).into_owned();
     assert!(told.contains("no rule of the policy matches spiffe://elsewhere/env/prod"), "{got:?}");
-    // A mistake in a newer policy is told, and the one before stays.
+    // An error in a new policy is logged, and the last good one stays in use.
     secrets.write("policy.yaml", "rules: [{client: x, read: [{types: [NONE]}]}]");
     serving.until("the new policy is invalid; the last good one stays in use");
     secrets.write("policy.yaml", "rules: [{client: 'spiffe://elsewhere/*', read: [{}]}]");
@@ -154,7 +154,7 @@ fn a_hangup_has_everything_read_again_and_ends_nothing() {
     ca.sign("server", SanType::DnsName("localhost".try_into().unwrap()));
     secrets.write("policy.yaml", format!("{POLICY}- client: anonymous\n"));
     serving.signal("-HUP");
-    // The three lines come in whatever order.
+    // The three lines come in any order.
     let (mut lines, mut missing) =
         (Vec::new(), vec!["SIGHUP", "certificates are new", "policy was reloaded"]);
     while !missing.is_empty() {
@@ -197,7 +197,7 @@ fn other_machines_see_the_admin_page_only_with_a_certificate_that_may_inspect() 
     let fetch = |client: &str| secrets.fetch(port, client, "/readyz");
     assert!(fetch("ops").unwrap().ends_with("ready\n"));
     assert!(fetch("prod").is_err(), "it reads its configuration, and not that of others");
-    // A connection lasts, and the right to look is taken from who has it.
+    // The right to inspect is revoked while a connection is open.
     let mut lasting = secrets.connect(port, "ops").unwrap();
     let mut ask = || -> io::Result<String> {
         write!(lasting, "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")?;

@@ -1,37 +1,36 @@
-//! Scripts of what goes over the wire, one per rule or vector of the protocol, each run twice: on
-//! the machines alone and over sockets.
+//! Scripts of messages on the wire, one per rule or vector of the protocol. Each runs twice: on the
+//! machines alone, and over sockets.
 //!
 //! | line | does |
 //! | --- | --- |
-//! | `server names_limit=2` | sets limits and waits of the server, before the first stream |
-//! | `server unserved=X not_found=sotw` | the same, how types are served: `config` in `script.rs` has all words |
+//! | `server names_limit=2` | sets limits and timeouts of the server, before the first stream |
+//! | `server unserved=X not_found=sotw` | sets how types are served: `config` in `script.rs` has all words |
 //! | `commit X a=1 a[env=prod]=2 -b; Cluster c=1@eds` | changes the cache: type, then variants to put and to remove |
-//! | `refuse X ..: text` | the same, and the cache refuses it with an error that holds the text |
-//! | `commit X a{ttl=2s,aliases=x+y}=1` | the same, with what a wrapper says besides; it stands behind constraints |
+//! | `refuse X ..: text` | the same, but the cache refuses it with an error that contains the text |
+//! | `commit X a{ttl=2s,aliases=x+y}=1` | the same, with extras of a wrapper; they follow the constraints |
 //! | `open a delta env=prod` | opens an aggregated stream `a` (or `sotw`), with node metadata |
 //! | `open a delta agent=envoy feature=f` | the same, with the user agent and features of the client |
-//! | `open a sotw Cluster as envoy` | the same on the service of one type; streams `as` one node are of one client |
-//! | `a> X +r?env=prod -s` | stream `a` asks; in SotW without signs, as all of them are listed each time |
-//! | `a> X +r holding r s from b` | the same, with the versions that stream `b` was sent of `r` and `s`; `from text` is just that text |
-//! | `a> X * version=b` | the same, at the `version_info` that `b` was told last; `version=text` is just that text |
-//! | `a> X r nonce=n1` | the same, with the nonce of the first response of the type; `nonce=text` is just that text |
-//! | `a> X node=env=test r` | the same, with a node again, a changed one |
+//! | `open a sotw Cluster as envoy` | the same on the service of one type; streams with the same node after `as` belong to one client |
+//! | `a> X +r?env=prod -s` | stream `a` subscribes; in SotW without signs, because each request lists all names |
+//! | `a> X +r holding r s from b` | the same, with the versions of `r` and `s` that stream `b` was sent; `from text` is the text itself |
+//! | `a> X * version=b` | the same, with the last `version_info` that `b` was sent; `version=text` is the text itself |
+//! | `a> X r nonce=n1` | the same, with the nonce of the first response of the type; `nonce=text` is the text itself |
+//! | `a> X node=env=test r` | the same, with a changed node |
 //! | `a> none r` | a request without a type |
-//! | `a< X r[env=prod]=A -r[env=test] -s` | the next response on `a`, which is then ACKed; `a< nothing` when there is none |
-//! | `a<? X r=A` | the same, and it stays unanswered, until .. |
-//! | `a> X ack`, `a> X nack why` | .. this; in SotW with the same list, unless another stands before |
-//! | `a< closed INVALID_ARGUMENT text` | the stream has ended with this code, and a message that holds the text |
-//! | `version X a.n1 != a` | compares versions of responses (`=`): here the first one of the type on `a`, and the last |
+//! | `a< X r[env=prod]=A -r[env=test] -s` | expects the next response on `a`, and ACKs it; `a< nothing` expects none |
+//! | `a<? X r=A` | the same, without an answer, until .. |
+//! | `a> X ack`, `a> X nack why` | .. this; in SotW with the same list, unless another list precedes it |
+//! | `a< closed INVALID_ARGUMENT text` | the stream has ended with this code and a message that contains the text |
+//! | `version X a.n1 != a` | compares versions of responses (`=` or `!=`): here the first one of the type on `a`, and the last |
 //! | `wait 2s` | lets time pass |
 //!
-//! `r` is a plain name and `r?env=prod` a locator, but `xdstp://a/X/r?k=v` a name and
-//! `xdstp://a/X/r??env=prod` a locator; `r=A` is told under the plain name, `r[when]=A` with
-//! constraints. `c=A@eds` is a cluster that takes its endpoints from EDS, `a(b)=A` has another name
-//! in its payload, `a=x*9000` is one of that size, and `a=>x` says that it stands at `x`. A
-//! response shows errors as `!r(NOT_FOUND)`, and what else a wrapper says as
-//! `r{ttl=5s,aliases=x+y}=A`, a heartbeat without `=A`. A request in SotW has the newest nonce of
-//! its type unless it says otherwise, one in delta has none. What is sent and not expected fails
-//! the script at its end.
+//! `r` is a plain name and `r?env=prod` a locator; but `xdstp://a/X/r?k=v` is a name and
+//! `xdstp://a/X/r??env=prod` a locator. `r=A` is a resource sent under its plain name, `r[when]=A`
+//! one with constraints. `c=A@eds` is a cluster that gets its endpoints from EDS, `a(b)=A` has
+//! another name in its payload, `a=x*9000` has this size, and `a=>x` redirects to `x`. A response
+//! shows errors as `!r(NOT_FOUND)` and the extras of a wrapper as `r{ttl=5s,aliases=x+y}=A`; a
+//! heartbeat has no `=A`. A SotW request has the newest nonce of its type unless it gives another;
+//! a delta request has none. A response that the script does not expect fails it at its end.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod rules;
@@ -116,7 +115,7 @@ fn tp2_over_sockets() {
     over_sockets("tp2");
 }
 
-/// A script that holds whatever is sent proves nothing.
+/// A script that passes for any responses proves nothing.
 #[test]
 fn every_expectation_can_fail() {
     for script in FOLDERS.iter().flat_map(|folder| scripts(folder)) {
@@ -133,8 +132,7 @@ fn on_the_machines(folder: &str) {
     }
 }
 
-/// A few at a time: most of their time they wait, and a machine that is short of time would make
-/// waits longer.
+/// A few scripts at a time: they mostly wait, and on a busy machine waits would take longer.
 fn over_sockets(folder: &str) {
     let (scripts, next) = (scripts(folder), AtomicUsize::new(0));
     thread::scope(|scope| {

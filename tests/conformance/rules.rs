@@ -1,10 +1,10 @@
-//! The ledger of rules: `rules.tsv` says for each rule of `docs/protocol.md`, and each side it
-//! concerns, what state it is in, and this holds it to the code.
+//! The ledger of rules: `rules.tsv` has the state of each rule of `docs/protocol.md`, for each side
+//! that it affects. This test compares the ledger with the code.
 //!
 //! A comment in `src` that names the id cites a rule (`// S8: ..`, `(T31)`). A test names it at the
 //! start or end of its name (`s8_.._v6`), a script in its first line (`# V16 T31: ..`) or at the
-//! start of its file name. What is done is cited and named; a vector (V) is a test itself and need
-//! not be cited.
+//! start of its file name. Each rule in the state `done` is cited and named. A vector (V) is a test
+//! itself and need not be cited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,7 +34,7 @@ fn the_ledger_of_rules_agrees_with_the_code() {
         }
     }
     let listed: BTreeSet<_> = rows.iter().map(|row| row.id).collect();
-    // W says how messages look, not what to do.
+    // W describes messages, not behaviour.
     let missing = defined.iter().filter(|(id, _)| !id.starts_with('W') && !listed.contains(id.as_str()));
     problems.extend(missing.map(|(id, line)| {
         format!("{RULES}:{line}: {id} has no line in {LEDGER}: add one for each side that it concerns")
@@ -68,7 +68,7 @@ impl<'a> Row<'a> {
         Some(Self { line, id, side, wording, state, reason })
     }
 
-    /// What is wrong with it by itself.
+    /// The errors in the line itself.
     fn faults(&self, defined: &BTreeMap<String, usize>, code: &Code) -> impl Iterator<Item = String> {
         let Self { id, side, state, .. } = self;
         let is_done = *state == "done";
@@ -99,7 +99,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Which rules the code names, each with the first file and line.
+/// The rules that the code cites, each with the first file and line.
 #[derive(Default)]
 struct Code {
     cited: BTreeMap<String, String>,
@@ -153,8 +153,7 @@ impl Code {
         }
     }
 
-    /// Takes the ids at the start of a test's name, and if there is one those at its end; `v04` is
-    /// V4.
+    /// Reads the ids at the start of a test's name, and then those at its end; `v04` is V4.
     fn name(&mut self, test: &str, place: &str) {
         let words: Vec<_> = test.split('_').map(|word| id(&word.to_uppercase())).collect();
         let first = words.iter().map_while(Option::as_ref);
@@ -169,7 +168,7 @@ fn defined(text: &str) -> BTreeMap<String, usize> {
     text.lines().enumerate().filter_map(|(at, line)| Some((rule(line)?, at + 1))).collect()
 }
 
-/// The ids in a comment. `store/D5` is one of another document.
+/// The ids in a comment. `store/D5` is an id of another document.
 fn ids(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '/').filter_map(id)
 }
@@ -183,7 +182,7 @@ fn id(word: &str) -> Option<String> {
     is_id.then(|| format!("{}{}{}", &word[..1], digits.trim_start_matches('0'), letter.to_lowercase()))
 }
 
-/// The modules in files of their own that only tests have.
+/// The files of modules that only tests use.
 fn test_modules(text: &str) -> Vec<String> {
     let lines: Vec<_> = text.lines().collect();
     let module = |pair: &[&str]| {

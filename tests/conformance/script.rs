@@ -1,4 +1,4 @@
-//! What a script says, and what was wrong when it does not hold.
+//! Runs a script, and reports the line that fails.
 
 mod notation;
 
@@ -21,7 +21,7 @@ pub(crate) struct Script {
     lines: Vec<String>,
 }
 
-/// The script as far as it ran.
+/// A running script.
 struct Run<'w> {
     wire: &'w mut dyn Wire,
     streams: BTreeMap<String, Stream>,
@@ -31,21 +31,21 @@ struct Run<'w> {
 struct Stream {
     protocol: Protocol,
     service: Option<&'static Service>,
-    /// Until it was sent.
+    /// The node, until it was sent.
     node: Option<Node>,
     nonces: BTreeSet<String>,
     types: BTreeMap<String, Type>,
 }
 
-/// What a stream was sent of a type so far, and what it asks for.
+/// The responses and subscriptions of one type on a stream.
 #[derive(Default)]
 struct Type {
-    /// Nonce and version of each response.
+    /// The nonce and version of each response.
     responses: Vec<(String, String)>,
-    /// In SotW, of the last response that was accepted.
+    /// In SotW: the version of the last accepted response.
     accepted: String,
     list: List,
-    /// By name: the version of the resource told last.
+    /// The last version sent of each resource, by name.
     versions: BTreeMap<String, String>,
 }
 
@@ -56,7 +56,7 @@ impl Script {
         Self { name, lines: text.lines().map(str::to_owned).collect() }
     }
 
-    /// Runs it on a cache of its own. It has to say all that is sent.
+    /// Runs the script on its own cache. The script must expect every response.
     pub(crate) fn run(&self, wire: &mut dyn Wire) {
         let mut run = Run { wire, streams: BTreeMap::new() };
         for (number, line) in self.lines.iter().enumerate() {
@@ -71,7 +71,7 @@ impl Script {
         }
     }
 
-    /// The same with something wrong in one of the lines that expect something, for each such line.
+    /// Variants of the script with an error in one expecting line, for each such line.
     pub(crate) fn spoilt(&self) -> Vec<Self> {
         let mut spoilt = Vec::new();
         for (number, line) in self.lines.iter().enumerate() {
@@ -93,7 +93,7 @@ impl Script {
         spoilt
     }
 
-    /// Its name, and the lines it differs in from another.
+    /// The name of the script, and the lines in which it differs from another.
     pub(crate) fn difference(&self, other: &Self) -> String {
         let lines = self.lines.iter().zip(&other.lines).filter(|(line, other)| line != other);
         format!("{}: {}", self.name, lines.map(|(line, _)| line.as_str()).collect::<Vec<_>>().join("; "))
@@ -136,7 +136,7 @@ impl Run<'_> {
         }
     }
 
-    /// Gives back why the changes were refused.
+    /// Returns the reason why the cache refused the changes.
     fn commit(&mut self, text: &str) -> Result<(), String> {
         let transaction = transaction(text).map_err(|error| error.to_string())?;
         self.wire.commit(transaction).map_err(|error| error.to_string())
@@ -230,7 +230,7 @@ impl Stream {
         version: Option<String>,
         held: BTreeMap<String, String>,
     ) -> Request {
-        // S12: without a type it is that of the service.
+        // S12: without a type, the type of the service counts.
         let type_url = if type_name == "none" { String::new() } else { type_url(type_name) };
         let of_service = self.service.filter(|_| type_name == "none").map(|service| service.type_url);
         let type_name = of_service.map_or(type_name, |url| url.rsplit('.').next().unwrap());
@@ -255,7 +255,7 @@ impl Stream {
         let node = ask.node.or_else(|| self.node.take());
         match self.protocol {
             Protocol::Sotw => {
-                // S14: an answer that says no names repeats them.
+                // S14: an ACK or NACK without names repeats the last ones.
                 if ask.said == Said::Nothing || !list.is_empty() {
                     of.list = list;
                 }
@@ -283,7 +283,7 @@ impl Stream {
         }
     }
 
-    /// Remembers a response, and checks what holds of every one.
+    /// Records a response, and checks rules that all responses follow.
     fn take(&mut self, type_name: &str, response: &Response, at: &str) {
         let nonce = response.nonce().to_owned();
         assert!(!nonce.is_empty(), "{at}\n  D7: there is no nonce");

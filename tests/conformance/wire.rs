@@ -1,4 +1,4 @@
-//! The two ways to run a script, and the only code here that knows the server's API.
+//! The two ways to run a script. Only this code uses the API of the server.
 
 mod machines;
 mod sockets;
@@ -32,23 +32,22 @@ pub(crate) enum Response {
     Delta(discovery::DeltaDiscoveryResponse),
 }
 
-/// What comes to the client on a stream.
+/// An event of a stream, seen by its client.
 pub(crate) enum Event {
     Response(Response),
-    /// The stream ended. The machines do not know the code that their error becomes.
+    /// The stream ended. The machines do not know the gRPC code of their error.
     Closed {
         code: Option<Code>,
         text: String,
     },
 }
 
-/// Streams to one cache, by the names that a script gives them.
+/// Streams to one cache, by their names in the script.
 ///
-/// After each of these calls but `open`, what is due on any stream is sent before the next call can
-/// change it. So both ways answer each request by itself and send each commit by itself, and a
-/// script has one outcome.
+/// After each of these calls except `open`, all streams send what is due before the next call. So
+/// both ways answer each request and send each commit separately, and a script has one outcome.
 pub(crate) trait Wire {
-    /// Sets limits and waits; before the first stream is opened.
+    /// Sets limits and timeouts, before the first stream opens.
     fn configure(&mut self, config: StreamConfig);
     fn commit(&mut self, transaction: Transaction) -> Result<(), CommitError>;
     /// Opens a stream on the service of one type, or on the aggregated one.
@@ -56,9 +55,9 @@ pub(crate) trait Wire {
     fn send(&mut self, name: &str, request: Request);
     /// Lets time pass.
     fn pass(&mut self, time: Duration);
-    /// What comes next on a stream, and is expected.
+    /// The next event of a stream, which the script expects.
     fn receive(&mut self, name: &str) -> Option<Event>;
-    /// What has come on a stream, if anything.
+    /// The event that a stream has already, if any.
     fn receive_now(&mut self, name: &str) -> Option<Event>;
 }
 
@@ -71,7 +70,7 @@ impl Request {
         .into()
     }
 
-    /// The id of the node, when the request has one.
+    /// The id of the node, if the request has one.
     fn node_id(&self) -> Option<&str> {
         let (Self::Sotw(discovery::DiscoveryRequest { node, .. })
         | Self::Delta(discovery::DeltaDiscoveryRequest { node, .. })) = self;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// The links of a page that lead nowhere.
+/// The broken links of a page.
 pub(super) fn broken(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let of_line = |(at, line)| links(line).into_iter().map(move |link| (at, link));
@@ -12,7 +12,7 @@ pub(super) fn broken(page: &Path) -> Vec<String> {
     broken.map(|(at, link)| format!("{}, line {at}: ({link}) leads nowhere", page.display())).collect()
 }
 
-/// Whether there is such a file, and such a heading in it.
+/// Whether the file exists, and has the heading.
 fn leads_somewhere(page: &Path, link: &str) -> bool {
     let (file, heading) = link.split_once('#').map_or((link, None), |(file, heading)| (file, Some(heading)));
     let folder = page.parent().unwrap();
@@ -38,7 +38,7 @@ fn links(line: &str) -> Vec<&str> {
     line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)).collect()
 }
 
-/// As pages are shown: lower case, hyphens for spaces, nothing else but letters and digits.
+/// The anchor of a heading: lower case, hyphens for spaces, only letters and digits.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

@@ -1,9 +1,9 @@
-//! What a page says is to be done, in its order.
+//! The steps of a page, in its order.
 
-/// One thing to do.
+/// One step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// The line of the page where it stands.
+    /// The line of the page.
     pub(super) line: usize,
     pub(super) what: What,
 }
@@ -12,11 +12,11 @@ pub(super) struct Step {
 pub(super) enum What {
     /// A file to write.
     File { name: String, text: String },
-    /// A command to run, and what it prints.
+    /// A command to run, and its output.
     Run { command: String, expected: Vec<String> },
-    /// A command that goes on while others run, and how its output begins.
+    /// A background command, and the beginning of its output.
     Start { command: String, expected: Vec<String> },
-    /// A background command, counted from 1, has printed this.
+    /// Wait until a background command, counted from 1, has printed this.
     Until { job: usize, text: String },
     /// Code that is compiled with the documentation of the crate.
     Rust,
@@ -25,7 +25,7 @@ pub(super) enum What {
 /// Reads a page.
 ///
 /// # Errors
-/// With the lines of blocks that nobody runs.
+/// The page has blocks that the test cannot run; the errors have their lines.
 pub(super) fn steps(page: &str) -> Result<Vec<Step>, Vec<String>> {
     let (mut steps, mut errors) = (Vec::new(), Vec::new());
     let mut lines = page.lines().enumerate().map(|(at, line)| (at + 1, line));
@@ -47,7 +47,7 @@ pub(super) fn steps(page: &str) -> Result<Vec<Step>, Vec<String>> {
     if errors.is_empty() { Ok(steps) } else { Err(errors) }
 }
 
-/// What only the test has to know stands in comments: `run: COMMAND` and `until %1: TEXT`.
+/// Steps in comments, which only the test needs: `run: COMMAND` and `until %1: TEXT`.
 fn directed(directive: &str) -> Option<What> {
     if let Some(command) = directive.strip_prefix("run: ") {
         return Some(command_of(command.to_owned(), Vec::new()));
@@ -57,7 +57,7 @@ fn directed(directive: &str) -> Option<What> {
 }
 
 fn read(info: &str, block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
-    // rustdoc, which reads some of these pages, takes what is in brackets for a comment.
+    // rustdoc, which reads some of these pages, ignores text in brackets.
     let (language, rest) = info.split_once(' ').unwrap_or((info, ""));
     let rest = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(rest);
     let first = block.first().map_or(0, |(at, _)| *at);
@@ -87,7 +87,7 @@ fn read(info: &str, block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
     }
 }
 
-/// The commands of a block, each with the lines below it.
+/// The commands of a block, each with its output.
 fn commands(block: &[(usize, &str)]) -> Vec<Step> {
     let mut steps: Vec<(usize, String, Vec<String>)> = Vec::new();
     for (at, line) in block {
@@ -114,8 +114,8 @@ fn command_of(command: String, expected: Vec<String>) -> What {
     }
 }
 
-/// Whether an output is what the page shows: `..` or `...` on a line of its own stands for any
-/// lines, `...` within a line for anything.
+/// Whether an output matches the page: `..` or `...` on a line of its own means any lines, `...`
+/// within a line any text.
 pub(super) fn shows(expected: &[String], output: &[String]) -> bool {
     match (expected.split_first(), output.split_first()) {
         (None, None) => true,

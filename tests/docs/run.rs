@@ -1,4 +1,4 @@
-//! Doing what a page says, in a folder of its own.
+//! Runs the steps of a page in a new folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use super::page::{Step, What, shows};
 
-/// One page while it is tried.
+/// A page that is being tested.
 pub(super) struct Trial {
     folder: PathBuf,
     ports: BTreeMap<String, String>,
     jobs: Vec<Job>,
 }
 
-/// A command that goes on; both its outputs as lines.
+/// A background command, with the lines of both its outputs.
 struct Job {
     child: Child,
     lines: Receiver<String>,
@@ -28,7 +28,7 @@ struct Job {
 }
 
 impl Trial {
-    /// In a new folder, with the examples of this repository in it.
+    /// Makes a new folder with the examples of this repository.
     pub(super) fn new(page: &str) -> Self {
         let name = format!("docs-{}-{}", std::process::id(), page.replace('/', "-"));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -37,7 +37,7 @@ impl Trial {
     }
 
     /// # Errors
-    /// With what was expected and what came.
+    /// The step failed; the error has the expected and the actual output.
     pub(super) fn take(&mut self, step: &Step) -> Result<(), String> {
         match &step.what {
             What::File { name, text } => {
@@ -54,7 +54,7 @@ impl Trial {
         }
     }
 
-    /// At once, as an editor does it.
+    /// Replaces the file at once, as an editor does.
     fn write(&mut self, name: &str, text: &str) {
         let (path, beside) = (self.folder.join(name), self.folder.join(".written"));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -79,9 +79,9 @@ impl Trial {
         }
     }
 
-    /// Until it has printed what the page shows, or where it listens.
+    /// Waits until the command has printed the output of the page, or `listening on`.
     fn start(&mut self, command: &str, expected: &[String]) -> Result<(), String> {
-        // The default port is one of those that are replaced, too.
+        // The default port is replaced, too.
         let is_default = !["--listen", "--config"].iter().any(|option| command.contains(option));
         let listen = |part: &str| format!("{part}--listen 127.0.0.1:18000 ");
         let command = ["xds serve ", "xds proxy ", "-- serve ", "-- proxy "].iter().fold(
@@ -91,7 +91,7 @@ impl Trial {
             },
         );
         let mut shell = self.shell(&command);
-        // A group of its own, as `bash` may have children.
+        // Use a process group, because `bash` may have children.
         let mut child = shell.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = mpsc::channel();
         let outputs: [Box<dyn Read + Send>; 2] =
@@ -114,7 +114,7 @@ impl Trial {
         self.job(number)?.until(is_ready).map_err(|error| format!("`{command}`: {error}"))
     }
 
-    /// And waits for its end.
+    /// Stops the command and waits for its end.
     fn kill(&mut self, signal: &str, job: usize) -> Result<(), String> {
         self.job(job)?.signal(signal);
         self.job(job)?.child.wait().unwrap();
@@ -125,7 +125,7 @@ impl Trial {
         self.jobs.get_mut(number - 1).ok_or_else(|| format!("there is no background command %{number}"))
     }
 
-    /// With `xds` on the path, also where a page has cargo build it first.
+    /// A shell with `xds` on the path, also for a page that builds it with cargo.
     fn shell(&mut self, command: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_xds")).parent().unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
@@ -136,7 +136,7 @@ impl Trial {
         shell
     }
 
-    /// The text with a free port for each that the page names on the loopback address.
+    /// Replaces each port on the loopback address by a free one.
     fn with_ports(&mut self, text: &str) -> String {
         let mut parts = text.split("127.0.0.1:");
         let mut text = parts.next().unwrap_or_default().to_owned();
@@ -204,5 +204,5 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// How long a background command may take until it says what the page waits for.
+/// How long a background command may take to print the expected lines.
 const LONG: Duration = Duration::from_secs(20);

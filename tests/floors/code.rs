@@ -1,7 +1,6 @@
-//! The code of a file: its text without what imports nothing.
+//! The code of a file, without the parts that import nothing.
 
-/// The text with spaces for comments, for what is quoted, and for what is for tests alone. Lines
-/// stay where they are.
+/// The text with comments, quoted text and test code replaced by spaces. Lines keep their numbers.
 pub(crate) fn code(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     blank_texts(&mut bytes);
@@ -18,7 +17,7 @@ fn blank_texts(bytes: &mut [u8]) {
     }
 }
 
-/// Where a comment or something quoted ends that begins here.
+/// The end of a comment or quoted text that begins here.
 fn end_of_text(bytes: &[u8], at: usize) -> Option<usize> {
     let rest = &bytes[at..];
     let after = |len: usize, end: &[u8]| {
@@ -50,7 +49,7 @@ fn end_of_text(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Comments may be within comments.
+/// Comments may be nested.
 fn end_of_comment(text: &[u8]) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
@@ -77,8 +76,7 @@ fn blank_tests(bytes: &mut [u8]) {
     }
 }
 
-/// Where an item ends: after its semicolon or its braces; a field or a variant, which has no word
-/// of an item, at its comma.
+/// The end of an item: its semicolon or closing brace; for a field or a variant its comma.
 fn end_of_item(text: &[u8]) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {

@@ -1,4 +1,4 @@
-//! What the modules of a crate import.
+//! The imports of the modules of a crate.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::code::{code, is_word};
 
-/// One name that a module takes from elsewhere: from another module of its crate, or from another
-/// crate of ours.
+/// A name that a module imports from another module of its crate, or from another crate of this
+/// repository.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     /// The module, such as `xds_core::cache::update`.
     pub(crate) from: String,
-    /// The module that defines the name; in another crate the path as it is written.
+    /// The module that defines the name; for another crate the path as written.
     pub(crate) to: String,
     file: PathBuf,
     line: usize,
@@ -34,19 +34,19 @@ pub(crate) fn read(name: &str, root: &Path, file: &dyn Fn(&Path) -> Option<Strin
 
 type Words = Vec<String>;
 
-/// The modules of a crate, by their paths in it.
+/// The modules of a crate by their paths.
 #[derive(Default)]
 struct Tree(BTreeMap<Words, Module>);
 
 #[derive(Default)]
 struct Module {
-    /// What `use` brings into it, by the name that it has here.
+    /// The names that `use` imports, by their local names.
     names: BTreeMap<String, Words>,
-    /// All paths in it.
+    /// All paths in the module.
     paths: Vec<Written>,
 }
 
-/// A path as it is written.
+/// A path as written.
 struct Written {
     words: Words,
     is_use: bool,
@@ -74,7 +74,7 @@ impl Tree {
         for (module, Module { names, paths }) in &self.0 {
             let from = [&[name.to_owned()], &module[..]].concat().join("::");
             for Written { words, is_use, file, line, text } in paths {
-                // The line that brings it in is shown already.
+                // The line that imports it is reported already.
                 if !is_use && names.contains_key(&words[0]) {
                     continue;
                 }
@@ -85,12 +85,12 @@ impl Tree {
                 imports.push(Import { from: from.clone(), to, file, line: *line, text });
             }
         }
-        // Several names of one line are one import.
+        // Several names on one line are one import.
         imports.dedup();
         imports
     }
 
-    /// The module that defines what a path names; `None` for what is not ours.
+    /// The module that defines the target of a path; `None` for other crates.
     fn resolve(&self, krate: &str, module: &[String], path: &[String], depth: usize) -> Option<String> {
         if depth > 20 {
             return None;
@@ -141,7 +141,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a module to its closing brace or the end of its file; the modules that are in other
+    /// Reads a module up to its closing brace or the end of its file. Returns the modules in other
     /// files.
     fn module(&mut self, module: Words) -> Vec<Words> {
         let (mut read, mut elsewhere, mut depth) = (Module::default(), Vec::new(), 0);
@@ -181,7 +181,7 @@ impl<'a> Reader<'a> {
         elsewhere
     }
 
-    /// The tree of a `use`, from a branch on.
+    /// The tree of a `use`, from a branch.
     fn used(&mut self, stem: &[String], read: &mut Module) {
         let mut words = stem.to_vec();
         let first = self.at;
@@ -234,7 +234,7 @@ impl<'a> Reader<'a> {
             words.push(self.token(1).to_owned());
             self.at += 2;
         }
-        // Of `<T as Trait>::Type::new` nothing is to be looked up.
+        // Skip `<T as Trait>::Type::new`: it needs no lookup.
         if !is_rest && words.len() > 1 {
             read.paths.push(self.written(&words, first, false));
         }
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Words, `::`, and all else one by one, with where they are.
+/// The tokens: words, `::`, and other characters one by one, with their places.
 fn tokens(code: &str) -> Vec<(usize, &str)> {
     let mut tokens = Vec::new();
     let mut at = 0;

@@ -1,9 +1,9 @@
-//! The floors of the house: which module may use which. Read from the `use` lines and the paths in
-//! the code, re-exports followed to where a name is defined.
+//! The floors: which module may use which. The test reads the `use` lines and the paths in the
+//! code, and follows re-exports to the definition of a name.
 //!
-//! | rule | holds for |
+//! | rule | applies to |
 //! | --- | --- |
-//! | A module uses what is on a lower floor, or in itself | the large modules of xds-core ([`CORE`]), and the crates ([`CRATES`]) |
+//! | A module uses only lower floors and itself | the large modules of xds-core ([`CORE`]), and the crates ([`CRATES`]) |
 //! | Large modules form no circle | every crate |
 //! | A source imports no sink | [`SOURCES`] and [`SINKS`] |
 //!
@@ -21,15 +21,15 @@ use imports::{Import, read};
 mod code;
 mod imports;
 
-/// The floors of xds-core, from the ground up. Modules on one floor do not use each other.
+/// The floors of xds-core, from the lowest. Modules on one floor do not use each other.
 const CORE: &[&[&str]] = &[
-    // Words: what the protocol speaks of, without I/O and without state.
+    // The terms of the protocol, without I/O and without state.
     &["code", "hash", "known_type"],
     &["parameters", "shortened"],
     &["constraint", "mapping", "name"],
     &["access", "matching", "xdstp"],
     &["subscription", "wire"],
-    // Resources: what they name, what goes with them, and their variants.
+    // Resources: their references, their extras, and their variants.
     &["extras", "references"],
     &["resource"],
     &["variants"],
@@ -39,14 +39,14 @@ const CORE: &[&[&str]] = &[
     &["proxy"],
 ];
 
-/// The crates, from the ground up. `main` is the program, whose crate is named as the library is.
+/// The crates, from the lowest. `main` is the program; its crate has the same name as the library.
 const CRATES: &[&[&str]] =
     &[&["xds_file", "xds_proto"], &["xds_core"], &["xds_client", "xds_server"], &["xds"], &["main"]];
 
-/// They bring resources into the cache.
+/// The modules that bring resources into the cache.
 const SOURCES: &[&str] = &["xds::folder", "xds_client", "xds_core::client", "xds_file"];
 
-/// They bring what the cache holds to others.
+/// The modules that bring resources from the cache to clients and readers.
 const SINKS: &[&str] = &["xds::admin", "xds::metrics", "xds::rest", "xds_core::server", "xds_server"];
 
 /// The roots of the crates that are read.
@@ -79,7 +79,8 @@ fn is_in(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// What is wrong with imports between these floors, given the name that has a floor at both ends.
+/// The errors of imports between these floors. Each import has the names of the floors at its two
+/// ends.
 fn offences<'i>(
     floors: &[&[&str]],
     imports: impl IntoIterator<Item = (&'i Import, &'i str, &'i str)>,
@@ -107,7 +108,7 @@ fn offences_in_core(imports: &[Import]) -> Vec<String> {
         let ((from, Some(from_module)), (to, to_module)) = (large(&import.from), large(&import.to)) else {
             return None;
         };
-        // What the root defines would be above the module that uses it.
+        // A definition in the root would be above the module that uses it.
         (from == "xds_core" && to == "xds_core").then_some((
             import,
             from_module,
@@ -131,10 +132,10 @@ fn offences_of_sources(imports: &[Import]) -> Vec<String> {
     imports.iter().filter_map(offence).collect()
 }
 
-/// What each large module of each crate uses.
+/// The modules that each large module uses, for each crate.
 type Uses<'i> = BTreeMap<(&'i str, &'i str), BTreeSet<&'i str>>;
 
-/// How one large module comes to use another.
+/// The imports by which one large module uses another.
 fn way<'i>(uses: &Uses<'i>, krate: &'i str, from: &'i str, to: &str) -> Option<String> {
     let (mut open, mut ways) = (vec![from], BTreeMap::from([(from, from.to_owned())]));
     while let Some(module) = open.pop() {
@@ -148,7 +149,7 @@ fn way<'i>(uses: &Uses<'i>, krate: &'i str, from: &'i str, to: &str) -> Option<S
     ways.remove(to)
 }
 
-/// The imports between large modules that lead back to where they come from.
+/// The imports that form a circle of large modules.
 fn circles(imports: &[Import]) -> Vec<String> {
     let mut uses = Uses::new();
     let between = imports.iter().filter_map(|import| {
@@ -203,7 +204,7 @@ fn every_floor_and_every_large_module_of_the_core_is_read() {
     let declared: BTreeSet<_> = declared.collect();
     let floors: BTreeSet<_> = CORE.iter().copied().flatten().copied().collect();
     assert_eq!(declared, floors);
-    // Far fewer would say that the reader has lost something.
+    // Far fewer modules would mean that the reader missed some.
     let imports = all();
     for (krate, _) in ROOTS.iter().filter(|(krate, _)| *krate != "xds_proto" && *krate != "xds_file") {
         let count = imports.iter().filter(|import| large(&import.from).0 == *krate).count();
@@ -215,7 +216,7 @@ fn every_floor_and_every_large_module_of_the_core_is_read() {
 mod of_the_reader {
     use super::*;
 
-    /// The offences in a crate of these files.
+    /// The errors in a crate with these files.
     fn found(check: impl Fn(&[Import]) -> Vec<String>, name: &str, files: &[(&str, &str)]) -> Vec<String> {
         let file = |path: &Path| {
             let found = files.iter().find(|(name, _)| Path::new(name) == path);

@@ -1,4 +1,4 @@
-//! Changes of a folder that is watched.
+//! Changes of a watched folder.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -26,14 +26,14 @@ impl Watched {
             watch.await;
         });
         let watched = Self { cache, task };
-        // The first thing the watch does is to compare everything, once it listens: wait for a
-        // change that was made before.
+        // When the watch starts to listen, it first compares all files. So wait for a change that
+        // was made before.
         scratch.write("started.yaml", cluster("started", "yes"));
         watched.until(|cache| has(cache, "started", "yes")).await;
         watched
     }
 
-    /// Waits until the cache is as told; how long that took.
+    /// Waits until the condition holds; returns how long that took.
     async fn until(&self, condition: impl Fn(&Cache) -> bool) -> Duration {
         let started_at = Instant::now();
         while !condition(&self.cache) {
@@ -121,7 +121,7 @@ async fn what_a_broken_file_held_back_comes_when_it_is_mended() {
     scratch.write("a.yaml", cluster("a", "first"));
     let watched = Watched::start(&scratch).await;
     let before = revision(&watched.cache);
-    // Both are one change, as a rename brings them in together.
+    // The rename brings in both as one change.
     scratch.write(".next/bad.yaml", "resources: 5");
     scratch.write(".next/b.yaml", cluster("b", "s"));
     fs::rename(scratch.path(".next"), scratch.path("next")).unwrap();

@@ -49,7 +49,7 @@ fn t15_variants_that_overlap_are_refused_with_both_places_and_a_later_fix_is_tak
     assert_eq!(revision(&cache), 0);
     scratch.write("b.yaml", variant("a", "env!=prod", "s"));
     assert_eq!(load(&mut folder, &cache).unwrap().resources, 2);
-    // Once more, with a good state to keep.
+    // Once more, now with a last good state.
     scratch.write("b.yaml", variant("a", "env!=prod,version", "s"));
     let found = errors(load(&mut folder, &cache));
     assert_eq!(
@@ -97,7 +97,7 @@ fn a_mistake_in_when_is_reported_with_its_place() {
         found[1].contains("expected a string such as") && found[1].ends_with("found a list"),
         "{found:?}"
     );
-    // Only a resource of the folder has variants, not a message within one.
+    // Only a resource of the folder can have `when:`, not a message within it.
     assert!(found[2].contains("no field `when`"), "{found:?}");
 }
 
@@ -127,11 +127,11 @@ fn t15_variants_of_one_file_and_of_a_file_that_did_not_change_are_found_too() {
     assert!(found[0].contains("b.yaml:5:1: ") != found[0].contains("a.yaml:6:1: "), "{found:?}");
     assert!(found[0].contains("in b.yaml, line 5") != found[0].contains("in a.yaml, line 6"), "{found:?}");
     assert!(has(&cache, "b", "s"), "all or nothing");
-    // The overlap goes with the other variant, and what was held back comes.
+    // Without the other variant there is no overlap, and the pending change of b.yaml comes in.
     scratch.write("a.yaml", variant("a", "env=prod", "s"));
     assert_eq!(load(&mut folder, &cache).unwrap().commit.changed, 2);
     assert!(has(&cache, "b", "t"));
-    // A refused change leaves the index as the cache is, so that taking it back is no change.
+    // A refused change leaves the index equal to the cache, so undoing it is no change.
     scratch.write("b.yaml", variant("a", "env", "s"));
     assert_eq!(errors(load(&mut folder, &cache)).len(), 1);
     fs::remove_file(scratch.path("a.yaml")).unwrap();

@@ -1,4 +1,4 @@
-//! A gRPC client that calls all the time.
+//! A gRPC client that calls without a pause.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use tokio::time::{self, MissedTickBehavior};
 use crate::grpc_peer::{GrpcPeer, Implementation};
 use crate::wait::SOON;
 
-/// One call after the other, at most 200 a second.
+/// One call after the other, at most 200 per second.
 #[derive(Debug)]
 pub(crate) struct Calls {
     implementation: Implementation,
@@ -20,15 +20,15 @@ pub(crate) struct Calls {
     latest: watch::Receiver<Latest>,
 }
 
-/// How many calls there were, and what became of the last.
+/// The number of calls, and the result of the last one.
 type Latest = (usize, Result<String, String>);
 
-/// What became of the calls.
+/// The results of the calls.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     pub(crate) answers: BTreeMap<String, usize>,
     pub(crate) failures: BTreeMap<String, usize>,
-    /// How often an answer was not that of the call before.
+    /// How often an answer differed from the one before.
     moves: usize,
 }
 
@@ -39,7 +39,7 @@ impl Calls {
         Self { implementation, stop, running: tokio::spawn(run(client, tell, stopped)), latest }
     }
 
-    /// Waits until a call that ends from now on is answered by `name`.
+    /// Waits until `name` answers a call that ends from now on.
     pub(crate) async fn until_answer(&mut self, name: &str) {
         self.until(&format!("is answered by {name}"), |it| it.as_deref() == Ok(name)).await;
     }
@@ -75,13 +75,13 @@ impl Calls {
         self.running.await.expect("the client answers every call")
     }
 
-    /// The same, and no call may have failed.
+    /// Stops calling; no call may have failed.
     pub(crate) async fn finish_without_loss(self) {
         let implementation = self.implementation;
         let outcomes = self.finish().await;
         eprintln!("{implementation}: {outcomes}");
-        // grpc-go itself may lose a call when routes move to another cluster, whatever the server
-        // does: it chooses by the new routes before its balancer knows the cluster.
+        // grpc-go itself may lose a call when routes move to another cluster, with any server: it
+        // uses the new routes before its balancer knows the cluster.
         let by_itself =
             |reason: &str| implementation == Implementation::Go && reason.contains(LOST_BY_GRPC_GO);
         let (by_itself, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =

@@ -1,4 +1,4 @@
-//! Our client against servers that nobody here wrote.
+//! Our client against servers of other projects.
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
@@ -29,7 +29,7 @@ async fn watchers_see_what_foreign_servers_set_and_keep_it_while_they_are_gone()
             let like = |event: &foreign::Event| matches!(event, foreign::Event::Ack { type_url, .. } if type_url == CLUSTER);
             server.until(&format!("{what}: an ACK"), like).await;
 
-            // Endpoints on the same stream, which are no full state.
+            // Endpoints on the same stream; their responses are not full state.
             let mut assignments = client.watch_many::<ClusterLoadAssignment>(["a", "b"]).expect("names");
             assert_eq!(next(&mut assignments[0]).await.endpoints.len(), 1, "{what}");
 
@@ -44,14 +44,14 @@ async fn watchers_see_what_foreign_servers_set_and_keep_it_while_they_are_gone()
             server.set("three", &clusters(&[("a", 3), ("b", 1)], 1)).await;
             until_seconds(a, 3).await;
 
-            // C9: a deletion keeps the copy, and is told beside it.
+            // C9: after a deletion the client keeps the resource and reports the error.
             server.set("four", &clusters(&[("b", 1)], 1)).await;
             let gone = async {
                 while a.error().is_none_or(|error| error.code != Code::NOT_FOUND) {
                     _ = a.next().await;
                 }
             };
-            // In SotW these two wait for a request that names no more than there is.
+            // In SotW these two servers answer only if all requested names exist.
             let waits = matches!(kind, Foreign::GoControlPlaneAds | Foreign::JavaControlPlane);
             if protocol == Protocol::Delta || !waits {
                 timeout(SOON, gone).await.unwrap_or_else(|_elapsed| panic!("{what}: a is gone"));
@@ -126,7 +126,7 @@ async fn xds_get_prints_what_foreign_servers_have_and_tells_what_is_missing() {
                 let names: Vec<_> = changed.map(|event| event["resource"]["name"].clone()).collect();
                 assert_eq!(names, ["a", "b"], "{what}");
             }
-            // In SotW silence tells it; these two are silent about everything else then, too.
+            // In SotW only silence shows it. These two servers then send nothing else either.
             let waits = matches!(kind, Foreign::GoControlPlaneAds | Foreign::JavaControlPlane);
             if protocol == "--delta" || !waits {
                 let (code, events) = get(&["a", "none"]).await;
@@ -136,7 +136,7 @@ async fn xds_get_prints_what_foreign_servers_have_and_tells_what_is_missing() {
     }
 }
 
-/// Clusters with connect timeouts of some seconds, and an assignment for each.
+/// Clusters with these connect timeouts in seconds, and an assignment for each.
 fn clusters(clusters: &[(&str, u64)], port: u16) -> Vec<Value> {
     let resources = clusters.iter().flat_map(|(name, seconds)| {
         let mut cluster = cluster(Mode::ADS[0], name);
@@ -160,7 +160,7 @@ async fn timeout_of(watcher: &mut Watcher<Cluster>) -> i64 {
     seconds(next(watcher).await.value())
 }
 
-/// Waits for this connect timeout, whatever is told before.
+/// Waits for this connect timeout; skips earlier events.
 async fn until_seconds(watcher: &mut Watcher<Cluster>, wanted: i64) {
     let found = async {
         while watcher.borrow().is_none_or(|cluster| seconds(&cluster) != wanted) {
@@ -170,7 +170,7 @@ async fn until_seconds(watcher: &mut Watcher<Cluster>, wanted: i64) {
     timeout(SOON, found).await.expect("it comes in time");
 }
 
-/// The next resource, whatever is told before.
+/// The next resource; skips earlier events.
 async fn next<T: Payload>(watcher: &mut Watcher<T>) -> xds_client::Resource<T> {
     loop {
         if let Event::Changed(resource) = event(watcher).await {

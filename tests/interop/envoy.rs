@@ -24,13 +24,13 @@ pub(crate) struct Envoy {
 }
 
 impl Envoy {
-    /// Starts Envoy against the server at `xds_port` and waits until it is ready, which it is once
-    /// it has an answer for every cluster and listener. `None` when Envoy is not installed.
+    /// Starts Envoy with the server at `xds_port`, and waits until it is ready: it then has an
+    /// answer for each cluster and listener. `None` if Envoy is not installed.
     pub(crate) async fn start(scratch: &Path, mode: Mode, xds_port: u16) -> Option<Self> {
         Self::start_as(scratch, mode, xds_port, &json!({})).await
     }
 
-    /// The same for an Envoy that says `metadata` of itself.
+    /// The same with this node metadata.
     pub(crate) async fn start_as(
         scratch: &Path,
         mode: Mode,
@@ -42,7 +42,7 @@ impl Envoy {
         Some(envoy)
     }
 
-    /// The same without waiting until it is ready, for an Envoy that has reason not to be.
+    /// The same without waiting until it is ready.
     pub(crate) async fn launch_as(
         scratch: &Path,
         mode: Mode,
@@ -54,13 +54,12 @@ impl Envoy {
         Self::launch(scratch, &text, "bootstrap.json", DRAIN).await
     }
 
-    /// The same with the text of a bootstrap, whose format is told by the extension of `file_name`.
+    /// The same with the text of a bootstrap. The extension of `file_name` is its format.
     pub(crate) async fn start_with(scratch: &Path, text: &str, file_name: &str) -> Option<Self> {
         Self::start_patient(scratch, text, file_name, DRAIN).await
     }
 
-    /// The same; what a listener that changes or goes has accepted may take `drain`, in seconds,
-    /// until it is cut off.
+    /// The same. Connections of a changed or removed listener are closed after `drain` seconds.
     pub(crate) async fn start_patient(
         scratch: &Path,
         text: &str,
@@ -102,7 +101,8 @@ impl Envoy {
         until("Envoy is ready", SOON, ready).await;
     }
 
-    /// Whether it has an answer for every cluster and listener, and all that these need.
+    /// Whether it has an answer for each cluster and listener, and for all resources that these
+    /// need.
     pub(crate) async fn is_ready(&self) -> bool {
         http::get(self.admin, "/ready").await.is_ok_and(|it| it.status == 200)
     }
@@ -167,7 +167,7 @@ impl Envoy {
         runtime["entries"][key]["final_value"].as_str().map(str::to_owned)
     }
 
-    /// The text of the whole configuration, endpoints included.
+    /// The whole configuration as text, including endpoints.
     pub(crate) async fn config_dump(&self) -> String {
         http::get(self.admin, "/config_dump?include_eds").await.expect("the admin page answers").body
     }

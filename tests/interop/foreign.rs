@@ -45,7 +45,7 @@ pub(crate) enum Foreign {
     JavaControlPlane,
 }
 
-/// What a server says of its clients. `stream` is its name for a stream.
+/// An event of a server. `stream` is the server's name for a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     /// `type_url` is empty for ADS.
@@ -56,9 +56,9 @@ pub(crate) enum Event {
     StreamClosed {
         stream: String,
     },
-    /// Any request with a nonce and no error, so in delta also one that changes a subscription
-    /// while it answers. `version` is what a SotW client says, and in delta that of the response
-    /// with this nonce.
+    /// Any request with a nonce and without an error; in delta also one that changes a
+    /// subscription. `version` is the version in a SotW request, and in delta the version of the
+    /// response with this nonce.
     Ack {
         stream: String,
         type_url: String,
@@ -74,7 +74,7 @@ pub(crate) enum Event {
 }
 
 impl ForeignServer {
-    /// An empty server on a port that the system picks. `None` when it is not installed.
+    /// An empty server on a port that the system picks. `None` if it is not installed.
     pub(crate) async fn start(kind: Foreign) -> Option<Self> {
         let mut child = kind
             .command()?
@@ -93,10 +93,10 @@ impl ForeignServer {
         Some(server)
     }
 
-    /// Makes these resources, which say their types with `@type`, all that there is of any type.
+    /// Replaces all resources of all types by these, which have `@type`.
     ///
     /// # Panics
-    /// When the server does not take them.
+    /// If the server refuses them.
     pub(crate) async fn set(&mut self, version: &str, resources: &[Value]) {
         let mut types = Map::new();
         for resource in resources {
@@ -114,7 +114,7 @@ impl ForeignServer {
         self.command(&json!({"stop": true})).await;
     }
 
-    /// Listens again on the port it had.
+    /// Listens again on the same port.
     pub(crate) async fn start_again(&mut self) {
         self.command(&json!({"start": true})).await;
     }
@@ -125,7 +125,7 @@ impl ForeignServer {
         event.expect("the program has not ended")
     }
 
-    /// Waits for an event like this; those before it are dropped.
+    /// Waits for an event like this; drops the events before it.
     pub(crate) async fn until(&mut self, what: &str, like: impl Fn(&Event) -> bool) -> Event {
         let mut dropped = Vec::new();
         let found = async {
@@ -158,7 +158,7 @@ impl Foreign {
     pub(crate) const ALL: [Self; 4] =
         [Self::GoControlPlane, Self::GoControlPlaneAds, Self::GoControlPlaneLinear, Self::JavaControlPlane];
 
-    /// The program, told what to do; `None` when it is not installed.
+    /// The command for the program; `None` if it is not installed.
     fn command(self) -> Option<Command> {
         let go = |cache| {
             let mut command = Command::new(peers::find(peers::GO_CONTROL_PLANE)?);
@@ -173,7 +173,7 @@ impl Foreign {
                 let folder = peers::find(peers::JAVA_CONTROL_PLANE)?;
                 let path = format!("{0}/classes:{0}/lib/*", folder.display());
                 let mut java = Command::new("java");
-                // Quick to start rather than to run.
+                // Options for a quick start of the JVM.
                 java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &path, "Server"]);
                 Some(java)
             }
@@ -192,7 +192,7 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Takes the lines of a program apart, until it ends or nobody listens.
+/// Parses the lines of a program, until it ends or the receiver is dropped.
 async fn sort(
     from: ChildStdout,
     answers: mpsc::UnboundedSender<Value>,

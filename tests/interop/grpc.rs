@@ -41,7 +41,7 @@ async fn edits_of_endpoints_and_routes_move_the_calls_and_lose_none() {
     }
 }
 
-/// By one commit each.
+/// One commit for each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replaced_route_cluster_and_assignment_lose_no_call() {
     for implementation in Implementation::ALL {
@@ -65,7 +65,7 @@ async fn a_replaced_route_cluster_and_assignment_lose_no_call() {
     }
 }
 
-/// gRPC asks for clusters by name, and the server holds a removal for those that do so for the
+/// gRPC subscribes to clusters by name. For such clients the server withholds a removal for the
 /// grace time of order.rs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_goes_a_little_before_its_route_loses_no_call() {
@@ -85,11 +85,12 @@ async fn a_deleted_cluster_fails_the_calls_until_it_is_back() {
         let Some(mut world) = GrpcWorld::start(implementation).await else { continue };
         let mut named = cluster(SOTW, "one");
         named["eds_cluster_config"]["service_name"] = "one".into();
-        // Not at once: a client that asks by name is told after the grace time of order.rs.
+        // Not at once: a client that subscribes by name gets the removal after the grace time of
+        // order.rs.
         world.folder.write("clusters.json", &[cluster(SOTW, "two")]);
         world.calls.until_failure().await;
         world.comes_back("clusters.json", [cluster(SOTW, "one"), named], &[cluster(SOTW, "two")]).await;
-        // What was not deleted is not touched.
+        // The other resources are not touched.
         world.route_to("two");
         world.calls.until_answer("blue").await;
         eprintln!("{implementation}: {}", world.calls.finish().await);
@@ -120,8 +121,8 @@ async fn a_rejected_cluster_leaves_the_old_one_in_use_is_logged_once_and_is_not_
         let rejected = async || (!rejections(&world.server).is_empty()).then_some(());
         until(&format!("our server logs what {implementation} rejects"), SOON, rejected).await;
 
-        // Two commits of another type: what is wrongly sent again would come before the second
-        // arrives.
+        // Two commits of another type: content that is wrongly sent again would come before the
+        // second.
         world.assign(world.blue, world.blue);
         world.calls.until_answer("blue").await;
         world.assign(world.red, world.blue);
@@ -130,7 +131,7 @@ async fn a_rejected_cluster_leaves_the_old_one_in_use_is_logged_once_and_is_not_
         eprintln!("{implementation}: {lines:?}");
         assert_eq!(lines.len(), 1, "{implementation}: {lines:?}");
 
-        // A correction is new content, and is sent.
+        // A correction is new content, so it is sent.
         let mut good = cluster(SOTW, "one");
         good["eds_cluster_config"]["service_name"] = "two".into();
         world.folder.write("clusters.json", &[good, cluster(SOTW, "two")]);
@@ -157,7 +158,7 @@ async fn calls_go_on_while_the_server_is_gone_and_an_edit_reaches_them_when_it_i
     }
 }
 
-/// Our client walks the same resources as gRPC does, and comes to the same address.
+/// Our client follows the same resources as gRPC, and finds the same address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_client_sees_what_grpc_clients_see() {
     for implementation in Implementation::ALL {
@@ -196,7 +197,7 @@ async fn our_client_sees_what_grpc_clients_see() {
     }
 }
 
-/// Two gRPC servers, a folder, our server, and a gRPC client that calls by it.
+/// Two gRPC servers, a folder, our server, and a gRPC client that resolves with it.
 #[derive(Debug)]
 struct GrpcWorld {
     implementation: Implementation,
@@ -222,7 +223,7 @@ impl GrpcWorld {
         .await
     }
 
-    /// The same with what `fill` writes into the folder, given the ports of red and blue.
+    /// The same with the files that `fill` writes, given the ports of red and blue.
     async fn start_from(
         implementation: Implementation,
         fill: impl FnOnce(&mut Folder, u16, u16),
@@ -241,22 +242,21 @@ impl GrpcWorld {
         Some(Self { implementation, folder, server, calls, red, blue, _servers, _scratch: scratch })
     }
 
-    /// Gives the clusters `one` and `two` these endpoints.
+    /// Writes these endpoints of the clusters `one` and `two`.
     fn assign(&self, one: u16, two: u16) {
         self.folder.write("endpoints.json", &[endpoints("one", one), endpoints("two", two)]);
     }
 
-    /// Writes a resource that was deleted again, as it was and then changed, together with
-    /// `others`.
+    /// Writes a deleted resource again, first as it was and then changed, together with `others`.
     async fn comes_back(&mut self, file: &str, [same, changed]: [Value; 2], others: &[Value]) {
         let with_others = |first: Value| [&[first], others].concat();
         self.folder.write(file, &with_others(same));
         if self.implementation != Implementation::Js {
             return self.calls.until_answer("red").await;
         }
-        // grpc-js-xds 1.14.1 compares with the copy that it had before the deletion, and takes what
-        // is equal for no news; nor does it notice what only adds to the end of the copy's API
-        // listener. A new client shows that the resource is there again.
+        // grpc-js-xds 1.14.1 compares with its copy from before the deletion, and ignores an equal
+        // resource. It also ignores an addition at the end of the API listener. A new client shows
+        // that the resource exists again.
         let (scratch, port) = (Folder::new(), self.server.port);
         let bootstrap = Bootstrap::File(scratch.path());
         let fresh = GrpcPeer::client(self.implementation, bootstrap, "xds:///svc", port, &json!({}));

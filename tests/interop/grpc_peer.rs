@@ -1,7 +1,7 @@
 //! Real gRPC clients, which resolve `xds:///` names, and the gRPC servers that they call.
 //!
-//! Each is a small program in tests/interop/peers, and all of them speak the same lines on stdin
-//! and stdout.
+//! Each is a small program in tests/interop/peers. All of them use the same lines on stdin and
+//! stdout.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -26,10 +26,10 @@ pub(crate) struct GrpcPeer {
     output: Lines<BufReader<ChildStdout>>,
 }
 
-/// The implementations of gRPC that know xDS and can be installed.
+/// The gRPC implementations with xDS that can be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Implementation {
-    /// The C core, by way of Python.
+    /// The C core, through Python.
     Core,
     Go,
     Js,
@@ -45,15 +45,15 @@ pub(crate) enum Bootstrap<'a> {
 }
 
 impl GrpcPeer {
-    /// A server that answers `name`, and its port. `None` when Python's gRPC is not installed.
+    /// A server that answers `name`, and its port. `None` if Python's gRPC is not installed.
     pub(crate) async fn server(name: &str) -> Option<(Self, u16)> {
         let mut peer = Self::start(Implementation::Core.command("server", name)?);
         let port = peer.line().await.parse().expect("the script prints its port");
         Some((peer, port))
     }
 
-    /// A client of `target` with our server at `xds_port` in its bootstrap, that says `metadata` of
-    /// itself. `None` when it is not installed.
+    /// A client of `target` with our server at `xds_port` in its bootstrap, and this node metadata.
+    /// `None` if it is not installed.
     pub(crate) fn client(
         implementation: Implementation,
         bootstrap: Bootstrap<'_>,
@@ -74,7 +74,7 @@ impl GrpcPeer {
         Some(Self::start(command))
     }
 
-    /// The same of a server at `uri` with these channel credentials.
+    /// The same with a server at `uri` and these channel credentials.
     pub(crate) fn client_with(
         implementation: Implementation,
         target: &str,
@@ -87,7 +87,7 @@ impl GrpcPeer {
         Some(Self::start(command))
     }
 
-    /// One call: the answer, or what went wrong.
+    /// One call: the answer or the error.
     pub(crate) async fn call(&mut self) -> Result<String, String> {
         self.input.write_all(b"call\n").await.expect("the program runs");
         let line = self.line().await;
@@ -128,7 +128,7 @@ fn bootstrap_text(uri: &str, credentials: &Value, metadata: &Value) -> String {
 impl Implementation {
     pub(crate) const ALL: [Self; 3] = [Self::Core, Self::Go, Self::Js];
 
-    /// The program, told what to do; `None` when it is not installed.
+    /// The command for the program; `None` if it is not installed.
     fn command(self, role: &str, argument: &str) -> Option<Command> {
         let source = |name| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/peers").join(name);
         let mut command = match self {
@@ -146,7 +146,7 @@ impl Implementation {
             }
         };
         command.args([role, argument].map(OsStr::new));
-        // Those of whoever runs the tests.
+        // Remove the variables of the environment that runs the tests.
         command.env_remove("GRPC_XDS_BOOTSTRAP").env_remove("GRPC_XDS_BOOTSTRAP_CONFIG");
         Some(command)
     }

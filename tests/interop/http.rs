@@ -1,4 +1,4 @@
-//! Just enough HTTP/1.1 to ask Envoy's admin page and to count failed requests.
+//! As much of HTTP/1.1 as the tests need, for Envoy's admin page and to count failed requests.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpStream;
 use tokio::time;
 
-/// An answer that arrived whole.
+/// A complete answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -40,10 +40,10 @@ pub(crate) enum Failure {
     Connect(io::ErrorKind),
     /// The connection ended before the first byte of an answer.
     Closed,
-    /// The connection ended before the answer was whole.
+    /// The connection ended before the answer was complete.
     Truncated,
     Timeout,
-    /// An answer, but not 200; the text is Envoy's.
+    /// An answer other than 200, with Envoy's text.
     Status(u16, String),
 }
 
@@ -58,7 +58,7 @@ impl Connection {
         Ok(Self(BufReader::new(stream.map_err(|error| Failure::Connect(error.kind()))?)))
     }
 
-    /// Asks `host` and reads the whole answer.
+    /// Sends a request to `host` and reads the whole answer.
     pub(crate) async fn get(&mut self, host: &str, path: &str) -> Result<Answer, Failure> {
         time::timeout(PATIENCE, self.ask(host, path)).await.map_err(|_elapsed| Failure::Timeout)?
     }
@@ -107,17 +107,17 @@ impl Connection {
     }
 }
 
-/// Asks on a new connection.
+/// Sends a request on a new connection.
 pub(crate) async fn get(port: u16, path: &str) -> Result<Answer, Failure> {
     get_from(port, ANY_HOST, path).await
 }
 
-/// The same of a host with a name.
+/// The same with this host name.
 pub(crate) async fn get_from(port: u16, host: &str, path: &str) -> Result<Answer, Failure> {
     Connection::open(port).await?.get(host, path).await
 }
 
-/// For routes that are the same for every host.
+/// The host name for routes that match every host.
 pub(crate) const ANY_HOST: &str = "interop";
 
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Constant load: 200 requests a second, whatever becomes of the earlier ones.
+//! Constant load: 200 requests per second, independent of earlier ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +18,16 @@ pub(crate) struct Load {
     running: JoinHandle<Report>,
 }
 
-/// Which connections the requests go over.
+/// The connections that the requests use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Connections {
-    /// Each over a new one.
+    /// A new connection for each request.
     New,
-    /// Each over one that earlier requests left open, if there is one.
+    /// An idle connection of earlier requests, if there is one.
     Kept,
 }
 
-/// What became of the requests.
+/// The results of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) took: Duration,
@@ -36,12 +36,12 @@ pub(crate) struct Report {
 }
 
 impl Load {
-    /// Starts asking for `path` at `port`.
+    /// Starts requests for `path` at `port`.
     pub(crate) fn start(port: u16, path: &'static str, connections: Connections) -> Self {
         Self::start_from(port, http::ANY_HOST, path, connections)
     }
 
-    /// The same of a host with a name.
+    /// The same with this host name.
     pub(crate) fn start_from(port: u16, host: &str, path: &'static str, connections: Connections) -> Self {
         let (stop, stopped) = oneshot::channel();
         let client =
@@ -49,7 +49,7 @@ impl Load {
         Self { stop, running: tokio::spawn(run(client, stopped)) }
     }
 
-    /// Stops asking, and waits for the answers that are still due.
+    /// Stops, and waits for the outstanding answers.
     pub(crate) async fn finish(self) -> Report {
         self.stop.send(()).expect("the load runs until it is told to stop");
         self.running.await.expect("the load does not panic")
@@ -63,7 +63,7 @@ impl Report {
     }
 
     /// # Panics
-    /// When a request failed, or when fewer than half of the intended requests were sent.
+    /// If a request failed, or fewer than half of the intended requests were sent.
     pub(crate) fn assert_nothing_lost(&self) {
         assert!(self.failures.is_empty(), "lost requests: {self}");
         let intended = self.took.as_secs_f64() * f64::from(REQUESTS_PER_SECOND);
@@ -92,8 +92,8 @@ impl Client {
         let kept = self.idle.lock().expect("no holder panics").pop();
         if let Some(mut connection) = kept {
             match connection.get(&self.host, self.path).await {
-                // Idle connections may be closed at any time, so HTTP clients ask again on a new
-                // one.
+                // Servers may close idle connections at any time, so HTTP clients repeat the
+                // request on a new one.
                 Err(Failure::Closed) => {}
                 outcome => return self.keep(connection, outcome),
             }
@@ -114,7 +114,7 @@ impl Client {
 async fn run(client: Arc<Client>, mut stopped: oneshot::Receiver<()>) -> Report {
     let start = Instant::now();
     let mut ticks = time::interval(Duration::from_secs(1) / REQUESTS_PER_SECOND);
-    // A late tick is made up for, so that the rate holds on a busy machine.
+    // Late ticks are sent later, so that the rate is right on a busy machine.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut open = JoinSet::new();
     let mut report = Report::default();

@@ -1,5 +1,5 @@
-//! The `xds` binary serves a folder to a real Envoy and to real gRPC clients. Foreign xDS servers
-//! are there for our client.
+//! The `xds` binary serves a folder to a real Envoy and to real gRPC clients. Our client subscribes
+//! to xDS servers of other projects.
 //!
 //! `cargo xtask test` installs them below `target/peers` and runs this; without them each test says
 //! `SKIPPED`.
@@ -100,8 +100,8 @@ async fn deleted_resources_disappear() {
             world.folder.remove(name);
         }
 
-        // Routes and endpoints are not deleted by themselves in SotW: they go with the listener and
-        // the cluster.
+        // In SotW, routes and endpoints are not deleted by themselves, but together with the
+        // listener and the cluster.
         let gone = async || (!world.envoy.config_dump().await.contains("passing")).then_some(());
         until("listener, routes, cluster and endpoints are gone", SOON, gone).await;
         assert_eq!(world.envoy.listeners().await, ["web"], "{mode}");
@@ -127,8 +127,8 @@ async fn an_invalid_cluster_leaves_the_rest_working_is_logged_once_and_is_not_se
         })
         .await;
 
-        // Two commits of another type: what is wrongly sent again would come before the second
-        // arrives.
+        // Two commits of another type: content that is wrongly sent again would come before the
+        // second.
         world.folder.write("endpoints.json", &[endpoints("one", blue), endpoints("two", blue)]);
         world.until_answer("/v1/hello", "blue").await;
         world.folder.write("endpoints.json", &[endpoints("one", red), endpoints("two", blue)]);
@@ -142,7 +142,7 @@ async fn an_invalid_cluster_leaves_the_rest_working_is_logged_once_and_is_not_se
             world.server.lines_with(MESSAGE)
         );
 
-        // A correction is new content, and is sent.
+        // A correction is new content, so it is sent.
         world.folder.write("bad-endpoints.json", &[endpoints("bad", red)]);
         world.folder.write("bad.json", &[cluster(mode, "bad")]);
         let corrected = async || world.envoy.clusters().await.contains_key("bad").then_some(());
@@ -154,7 +154,7 @@ async fn an_invalid_cluster_leaves_the_rest_working_is_logged_once_and_is_not_se
         world.envoy.stats().await.get("cluster_manager.cds.update_rejected")
     }
 
-    /// A part of what Envoy says of the cluster.
+    /// A part of Envoy's message about the cluster.
     const MESSAGE: &str = "ClusterValidationError.ConnectTimeout";
 }
 
@@ -177,8 +177,8 @@ async fn a_killed_and_restarted_server_loses_no_request_and_re_sends_nothing_unc
             (connected(&world.envoy.stats().await) == streams).then_some(())
         })
         .await;
-        // An edit that arrives shows that the new streams work, and that what came before it has
-        // been said.
+        // An edit that arrives shows that the new streams work, and that everything before it has
+        // been sent.
         world
             .folder
             .write("endpoints.json", &[endpoints("one", world.red.port), endpoints("two", world.red.port)]);
@@ -194,13 +194,13 @@ async fn a_killed_and_restarted_server_loses_no_request_and_re_sends_nothing_unc
         }
     }
 
-    /// The streams that are up.
+    /// The number of open streams.
     fn connected(stats: &Stats) -> BTreeSet<String> {
         let states = stats.ending(&["control_plane.connected_state"]);
         states.into_iter().filter(|(_, state)| *state == 1).map(|(name, _)| name).collect()
     }
 
-    /// Counters of Envoy that move when configuration really changes.
+    /// Envoy's counters of configuration changes.
     const CHANGES: &[&str] = &[
         "cluster_manager.cluster_added",
         "cluster_manager.cluster_modified",
@@ -210,7 +210,7 @@ async fn a_killed_and_restarted_server_loses_no_request_and_re_sends_nothing_unc
         "listener_manager.listener_removed",
         "rds.routes.config_reload",
     ];
-    /// Counters of Envoy that move with each response that is accepted.
+    /// Envoy's counters of accepted responses.
     const RESPONSES: &[&str] = &[".update_success"];
 }
 
@@ -228,8 +228,8 @@ async fn one_commit_that_gives_a_listener_other_routes_to_other_clusters_loses_n
     }
 }
 
-/// Replaces the cluster, its endpoints, and the routes that name it by one commit after the other,
-/// under load.
+/// Replaces the cluster, its endpoints, and the routes that name it, in separate commits and under
+/// load.
 async fn swap_under_load(mode: Mode, routes_name: impl Fn(usize) -> String) {
     let generation = |number: usize, red, blue| {
         let (cluster_name, routes_name) = (format!("generation-{number}"), routes_name(number));
@@ -249,7 +249,7 @@ async fn swap_under_load(mode: Mode, routes_name: impl Fn(usize) -> String) {
     for number in 1..=SWAPS {
         world.folder.swap(&generation(number, red, blue));
         world.until_answer("/", ["red", "blue"][number % 2]).await;
-        // Every second swap comes while the cluster before the last is still on its way out.
+        // Every second swap comes while the cluster before the last is still being removed.
         if number.is_multiple_of(2) {
             let only = format!("generation-{number}");
             let gone = async || world.envoy.clusters().await.into_keys().eq([only.clone()]).then_some(());
@@ -304,7 +304,8 @@ async fn one_commit_that_removes_a_cluster_and_its_route_loses_no_request() {
     }
 }
 
-/// Two commits, the wrong one first: the cluster is held for as long as the route names it (S33).
+/// Two commits, the wrong one first: the removal of the cluster is withheld while the route names
+/// it (S33).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s33_a_cluster_that_goes_before_its_route_loses_no_request_and_goes_when_that_follows() {
     for mode in Mode::ALL {
@@ -317,7 +318,7 @@ async fn s33_a_cluster_that_goes_before_its_route_loses_no_request_and_goes_when
         for pause in [300, 1000].map(Duration::from_millis) {
             world.folder.write("clusters.json", &[cluster(mode, "two")]);
             time::sleep(pause).await;
-            // A new cluster shows that Envoy has heard of what came before it.
+            // A new cluster shows that Envoy has received everything before it.
             world.folder.write("clusters.json", &[cluster(mode, "two"), cluster(mode, "mark")]);
             world.folder.write("mark.json", &[endpoints("mark", world.red.port)]);
             let heard = async || world.envoy.clusters().await.contains_key("mark").then_some(());
@@ -331,7 +332,7 @@ async fn s33_a_cluster_that_goes_before_its_route_loses_no_request_and_goes_when
             let gone = async || world.envoy.clusters().await.into_keys().eq(["mark", "two"]).then_some(());
             until("the cluster is gone", SOON, gone).await;
 
-            // All is as it was.
+            // Everything is as before.
             world.folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "two")]);
             world.folder.remove("mark.json");
             world.folder.write("routes.json", &[routes("routes", &[("/v1", "one"), ("/", "two")])]);
@@ -359,7 +360,7 @@ async fn v13_a_changed_cluster_with_unchanged_endpoints_is_warm_at_once() {
                 let cluster = world.envoy.active_cluster("one").await?;
                 (cluster["connect_timeout"] == timeout).then_some(())
             };
-            // Without its endpoints once more, Envoy goes on with those it has after 15 s.
+            // If the endpoints are not sent again, Envoy uses its old ones after 15 s.
             let ((), took) = until("the changed cluster is active", AT_ONCE, active).await;
             eprintln!("{mode}: warm after {took:?}");
             assert_eq!(world.envoy.stats().await.get("cluster_manager.warming_clusters"), 0, "{mode}");
@@ -367,7 +368,7 @@ async fn v13_a_changed_cluster_with_unchanged_endpoints_is_warm_at_once() {
         assert_eq!(world.ask("/v1/hello").await, "red", "{mode}");
     }
 
-    /// It takes half a second; the rest is for a busy machine.
+    /// The step takes half a second; the rest of the time is for a busy machine.
     const AT_ONCE: Duration = Duration::from_secs(5);
 }
 
@@ -408,8 +409,7 @@ async fn the_quickstart_routes_traffic_with_the_bootstrap_beside_it() {
     }
 }
 
-/// The text of an example with other ports: those it has are fixed, and may be taken on this
-/// machine.
+/// The text of an example with other ports, because its fixed ports may be in use on this machine.
 fn elsewhere(text: &str, ports: &[(u16, u16)]) -> String {
     ports.iter().fold(text.to_owned(), |text, (from, to)| {
         let from = format!("port_value: {from}");

@@ -1,11 +1,11 @@
-//! The four ways in which Envoy can ask.
+//! The four ways in which Envoy can subscribe.
 
 use std::fmt;
 
 use serde_json::Value;
 use serde_json::json;
 
-/// Which streams Envoy opens, and what it speaks on them.
+/// The streams that Envoy opens, and their protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mode {
     pub(crate) streams: Streams,
@@ -53,7 +53,7 @@ impl Mode {
             Protocol::Sotw => "GRPC",
             Protocol::Delta => "DELTA_GRPC",
         };
-        // The back-off is short so that a restarted server is found again within a test's patience.
+        // The back-off is short, so that Envoy reconnects to a restarted server in time.
         let retry = json!({"retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"}});
         json!({
             "api_type": api_type,

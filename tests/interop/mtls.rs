@@ -1,4 +1,5 @@
-//! Real clients that show a certificate, and read what the policy lets its identity read.
+//! Real clients with a certificate. They get the resources that the policy allows for their
+//! identity.
 
 use std::fs;
 
@@ -19,7 +20,7 @@ use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
 use crate::world::every_turn;
 
-/// An authority, the files of what it signed, and a server that trusts it.
+/// A certificate authority, its certificates as files, and a server that trusts it.
 struct Secured {
     ca: CertifiedIssuer<'static, KeyPair>,
     files: Folder,
@@ -29,7 +30,7 @@ impl Secured {
     fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Who has the same name as who signed it is taken to have signed itself.
+        // A certificate with the name of its authority would count as self-signed.
         params.distinguished_name.push(DnType::CommonName, "authority");
         let key = KeyPair::generate().expect("a key");
         let ca = CertifiedIssuer::self_signed(params, key).expect("an authority");
@@ -69,7 +70,7 @@ impl Secured {
         Server::start_with(folder.path(), &options).await
     }
 
-    /// How Envoy connects with the certificate of the client.
+    /// Envoy's transport socket with the certificate of the client.
     fn transport_socket(&self) -> Value {
         let file = |file: &str| json!({"filename": self.path(file)});
         let context = json!({
@@ -107,7 +108,7 @@ async fn an_envoy_with_a_certificate_is_who_that_says_and_a_new_one_of_the_serve
         folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "hidden")]);
         folder.write("endpoints.json", &[endpoints("one", red.port), endpoints("hidden", red.port)]);
         let server = secured.serve(&folder).await;
-        // What it says of itself is another environment.
+        // Its metadata claims another environment.
         let mut config = bootstrap(mode, server.port, &json!({"env": "test"}));
         config["static_resources"]["clusters"][0]["transport_socket"] = secured.transport_socket();
         let envoy = Envoy::start_with(scratch.path(), &config.to_string(), "bootstrap.json").await;

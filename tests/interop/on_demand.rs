@@ -1,4 +1,4 @@
-//! Virtual hosts on demand (D24, D25): Envoy asks for a host when the first request for it comes.
+//! Virtual hosts on demand (D24, D25): Envoy subscribes to a host at the first request for it.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ async fn a_virtual_host_comes_on_demand() {
             load.finish().await.assert_nothing_lost();
         }
 
-        // One that was asked for in vain is told as soon as it is there.
+        // A host that did not exist is sent as soon as it exists.
         assert_none(port, "late").await;
         write(&world, "late.json", &virtual_host("demand", "late", "two")).await;
         until_answer(port, "late", "200 blue").await;
@@ -52,7 +52,7 @@ async fn a_virtual_host_comes_on_demand() {
             assert_none(port, host).await;
         }
         assert_eq!(ask(port, "known").await, "200 red", "{mode}: the others stay");
-        // And comes back.
+        // The host comes back.
         write(&world, "late.json", &virtual_host("demand", "late", "one")).await;
         until_answer(port, "late", "200 red").await;
         assert_eq!(world.server.lines_with("NACK"), [] as [String; 0], "{mode}");
@@ -66,7 +66,7 @@ async fn a_virtual_host_comes_on_demand() {
         until("the folder is read", SOON, async || (reloads() > before).then_some(())).await;
     }
 
-    /// There is no such host, which is said at once.
+    /// The host does not exist, which the server reports at once.
     async fn assert_none(port: u16, host: &str) {
         let start = Instant::now();
         assert_eq!(ask(port, host).await, "404 ", "{host}");
@@ -80,11 +80,11 @@ async fn a_virtual_host_comes_on_demand() {
     }
 
     const HOSTS: usize = 5;
-    /// It takes milliseconds; the rest is for a busy machine.
+    /// The step takes milliseconds; the rest of the time is for a busy machine.
     const AT_ONCE: Duration = Duration::from_secs(2);
 }
 
-/// Status and body of the answer of `host`.
+/// The status and body of the answer of `host`.
 pub(crate) async fn ask(port: u16, host: &str) -> String {
     match http::get_from(port, &domain(host), "/").await {
         Ok(answer) => format!("{} {}", answer.status, answer.body),
@@ -92,7 +92,7 @@ pub(crate) async fn ask(port: u16, host: &str) -> String {
     }
 }
 
-/// A listener that waits for the virtual hosts of its routes.
+/// A listener whose routes have virtual hosts on demand.
 pub(crate) fn demanding(mode: Mode, name: &str, routes: &str) -> Value {
     let mut listener = listener(mode, name, routes);
     let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
@@ -102,12 +102,11 @@ pub(crate) fn demanding(mode: Mode, name: &str, routes: &str) -> Value {
     listener
 }
 
-/// A route configuration whose virtual hosts come on demand.
+/// A route configuration with virtual hosts on demand.
 pub(crate) fn routes_on_demand(mode: Mode, name: &str) -> Value {
     let mut routes = routes(name, &[]);
     routes["virtual_hosts"] = json!([]);
-    // Envoy 1.40 does not take an empty answer to its empty first request for one, and so it waits
-    // this long.
+    // Envoy 1.40 does not accept an empty answer to its empty first request, so it waits this long.
     let mut source = mode.config_source();
     source["initial_fetch_timeout"] = "1s".into();
     routes["vhds"] = json!({"config_source": source});
@@ -123,7 +122,7 @@ pub(crate) fn virtual_host(routes: &str, host: &str, cluster: &str) -> Value {
         "aliases": [format!("{routes}/{domain}")],
         "resource": {
             "@type": "type.googleapis.com/envoy.config.route.v3.VirtualHost",
-            // Envoy 1.40 finds what is removed by this name, so that it has to be the whole one.
+            // Envoy 1.40 finds a removed host by this name, so it must be the full name.
             "name": name,
             "domains": [domain],
             "routes": [{"match": {"prefix": "/"}, "route": {"cluster": cluster}}],
@@ -131,7 +130,7 @@ pub(crate) fn virtual_host(routes: &str, host: &str, cluster: &str) -> Value {
     })
 }
 
-/// What requests for `host` name in their header.
+/// The `Host` header of requests for `host`.
 pub(crate) fn domain(host: &str) -> String {
     format!("{host}.example")
 }

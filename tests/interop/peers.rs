@@ -1,4 +1,4 @@
-//! Where the foreign programs are, and what to do when they are not.
+//! The paths of the foreign programs.
 
 use std::env;
 use std::io::{self, Write as _};
@@ -8,7 +8,7 @@ use std::thread;
 /// The path of `program` among the installed peers, or `None` with a `SKIPPED` line on stderr.
 ///
 /// # Panics
-/// When it is missing although `XDS_REQUIRE_PEERS` is set, as `cargo xtask test` and CI do.
+/// If it is missing and `XDS_REQUIRE_PEERS` is set, as in `cargo xtask test` and CI.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let root = env::var_os("XDS_PEERS")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/peers"), PathBuf::from);

@@ -1,4 +1,4 @@
-//! Envoys behind a proxy, in front of our server and of one that nobody here wrote.
+//! Envoys behind a proxy, in front of our server and of a foreign server.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
 use crate::world::every_turn;
 
-/// T43, V26: the origin dies for a minute under load; then the proxy, too, and starts from its
-/// file.
+/// T43, V26: the origin is down for a minute under load. Then the proxy is killed, too, and starts
+/// from its file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoys_behind_a_proxy_get_their_variants_and_outlive_the_origin() {
     if peers::find(peers::ENVOY).is_none() {
@@ -35,8 +35,8 @@ async fn envoys_behind_a_proxy_get_their_variants_and_outlive_the_origin() {
         let scratch = Folder::new();
         let file = scratch.path().join("cache");
         let file = file.to_str().expect("a text");
-        // Real nodes have names of their own, so members of wildcards are told apart by what counts
-        // only.
+        // Real nodes have different names. Members of wildcards depend only on the parameters that
+        // matter.
         let mut options = vec!["--wildcard-keys", "env", "--cache-file", file];
         options.extend(Some(protocol).filter(|protocol| *protocol == "--sotw"));
         let proxy = Server::proxy(origin.port, &options).await;
@@ -67,7 +67,7 @@ async fn envoys_behind_a_proxy_get_their_variants_and_outlive_the_origin() {
         load.finish().await.assert_nothing_lost();
     }
 
-    // What changed meanwhile reaches those concerned, and nobody else.
+    // The changes reach the affected clients, and no others.
     folder.swap(&files(red.port, blue.port, "blue"));
     origin.restart().await;
     for fleet in &fleets {
@@ -121,7 +121,7 @@ async fn envoys_behind_a_proxy_follow_a_foreign_server_without_tp2_and_outlive_i
 }
 
 /// V29: the constraints of a listener, a cluster and a route configuration get one more key, and
-/// the payloads stay. Envoys behind a proxy see what Envoys of the origin see: nothing.
+/// the payloads stay. Neither Envoys behind a proxy nor Envoys of the origin are sent anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoys_behind_a_proxy_are_sent_nothing_when_keys_migrate() {
     if peers::find(peers::ENVOY).is_none() {
@@ -153,7 +153,7 @@ async fn envoys_behind_a_proxy_are_sent_nothing_when_keys_migrate() {
             assert_eq!(after, *before, "{} behind {protocol}", member.mode);
         }
 
-        // A change that arrives shows that the migration did, too.
+        // A change that arrives shows that the migration has arrived, too.
         folder.swap(&keyed(red.port, blue.port, &with_version, "blue"));
         for (member, mut expected) in fleet.members.iter().zip(before) {
             member.until_answer("blue").await;
@@ -180,7 +180,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// Starts one more Envoy, and waits until it is answered by this upstream.
+    /// Starts one more Envoy, and waits until this upstream answers it.
     async fn join(&mut self, mode: Mode, env: &'static str, answer: &str) {
         let scratch = Folder::new();
         let pod = format!("pod-{}", self.members.len());
@@ -217,15 +217,16 @@ fn plain(red: u16, blue: u16) -> Vec<Value> {
     ]
 }
 
-/// The same with a variant of the routes for `env=prod`, which leads there, and one for all others.
+/// The same, with a variant of the routes for `env=prod`, which leads to this cluster, and one for
+/// all other clients.
 fn files(red: u16, blue: u16, prod: &str) -> Vec<(&'static str, Vec<Value>)> {
     let variants = [("env=prod", prod), ("env!=prod", "blue")];
     let variants = variants.map(|(for_whom, to)| when(for_whom, routes("routes", &[("/", to)])));
     vec![("all.json", plain(red, blue)), ("routes.json", variants.into())]
 }
 
-/// The same, where the listener, the clusters and the routes have a variant for each of these, all
-/// with the same payload; the routes lead to `to`.
+/// The same, but the listener, the clusters and the routes have a variant for each of these
+/// conditions, with equal payloads. The routes lead to `to`.
 fn keyed(red: u16, blue: u16, variants: &[&str], to: &str) -> Vec<(&'static str, Vec<Value>)> {
     let plain = plain(red, blue);
     let (keyed, endpoints) = plain.split_at(3);
@@ -234,7 +235,7 @@ fn keyed(red: u16, blue: u16, variants: &[&str], to: &str) -> Vec<(&'static str,
     vec![("keyed.json", keyed.collect()), ("endpoints.json", endpoints.to_vec())]
 }
 
-/// Counters of Envoy that move with each response that is accepted.
+/// Envoy's counters of accepted responses.
 const RESPONSES: &[&str] = &[".update_success"];
 
 const SOTW: Mode = Mode::ADS[0];

@@ -1,6 +1,6 @@
-//! A hundred reconfigurations of every kind under load, and not one lost request.
+//! A hundred reconfigurations of all kinds under load, without a lost request.
 //!
-//! Everything that a commit changes is seen in the answer to a request, but for the runtime:
+//! The answer to a request shows every change of a commit, except for the runtime:
 //!
 //! ```text
 //! load -> edge -- cluster `inner`, TLS --> web -- two clusters that come, go and move --> red, blue
@@ -64,7 +64,7 @@ async fn reconfigure(mode: Mode, seed: u64) {
     // 0 and 1 are the clusters at the start.
     for (number, change) in (2..).zip(changes) {
         stage.apply(change, number);
-        // One in three is followed by the next before it is through.
+        // For one in three, the next commit comes before it is complete.
         let pause = if random.below(3) == 0 {
             random.below(50)
         } else {
@@ -90,7 +90,7 @@ async fn reconfigure(mode: Mode, seed: u64) {
     }
     let mut troubles = stats.ending(&[".update_rejected", ".config_fail", ".init_fetch_timeout"]);
     assert!(!troubles.is_empty(), "{mode}: Envoy counts what it rejects");
-    // Envoy 1.40 takes no empty answer for the first one of virtual hosts.
+    // Envoy 1.40 does not accept an empty first answer for virtual hosts.
     troubles.retain(|name, count| *count > 0 && !name.ends_with("vhds.demand.init_fetch_timeout"));
     assert!(troubles.is_empty(), "{mode}: {troubles:?}");
     assert_eq!(stage.server.lines_with("NACK"), [] as [String; 0], "{mode}");
@@ -99,9 +99,9 @@ async fn reconfigure(mode: Mode, seed: u64) {
 /// One kind of commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
-    /// The route names the other one of the two clusters.
+    /// The route names the other cluster.
     Route,
-    /// A new cluster with its endpoints takes the place of the one in use, which goes.
+    /// A new cluster with its endpoints replaces the cluster in use, which is removed.
     Cluster,
     /// The clusters swap their endpoints.
     Endpoints,
@@ -112,11 +112,11 @@ enum Change {
     Runtime,
     /// A filter of `web` gets another configuration.
     Extension,
-    /// A new virtual host comes, the newest one moves to another cluster, and the one before it
-    /// goes.
+    /// A new virtual host is added, the newest one moves to another cluster, and the one before it
+    /// is removed.
     ///
-    /// Their clusters stay: what a virtual host has named to its end may be held, as Envoy goes on
-    /// asking for that host.
+    /// Their clusters stay. The removal of a cluster that a removed virtual host named may be
+    /// withheld, because Envoy stays subscribed to the host.
     Host,
 }
 
@@ -133,24 +133,24 @@ impl Change {
     ];
 }
 
-/// What the folder says; numbers are those of the commit that said so last.
+/// The content of the folder. Each number is that of the commit that wrote it last.
 #[derive(Debug)]
 struct Plan {
     /// The numbers of the two clusters.
     clusters: [u32; 2],
-    /// The one in use.
+    /// The cluster in use.
     active: usize,
-    /// Whether the first one is blue and the second one red, and not the other way round.
+    /// Whether the first cluster leads to blue and the second one to red.
     swapped: bool,
     listener: u32,
     secret: u32,
     runtime: u32,
     extension: u32,
-    /// The newest last; all but the last two are gone.
+    /// The virtual hosts, the newest last. All but the last two are removed.
     hosts: Vec<u32>,
 }
 
-/// What is in force, as far as it changes.
+/// The configuration in effect, as far as it changes.
 #[derive(Debug, PartialEq, Eq)]
 struct InForce {
     upstream: String,
@@ -159,11 +159,11 @@ struct InForce {
     extension: String,
     runtime: String,
     clusters: BTreeSet<String>,
-    /// What the hosts on demand answer.
+    /// The answers of the virtual hosts on demand.
     hosts: Vec<String>,
 }
 
-/// All that takes part; everything ends when dropped.
+/// All programs of the test. Dropping this ends them.
 #[derive(Debug)]
 struct Stage {
     mode: Mode,
@@ -176,7 +176,7 @@ struct Stage {
     envoy: Envoy,
     /// The port of the listener `edge`.
     edge: u16,
-    /// The port of the listener `demand`, where there is one.
+    /// The port of the listener `demand`, if there is one.
     demand: Option<u16>,
     _scratch: Folder,
 }
@@ -214,7 +214,7 @@ impl Stage {
         let text = bootstrap.to_string();
         let envoy = Envoy::start_patient(scratch.path(), &text, "bootstrap.json", PATIENCE).await;
         let envoy = envoy.expect("it was found before");
-        // Its port is known only now.
+        // The port of the listener is known only now.
         let inner_endpoints = endpoints("inner", envoy.port("web").await);
         folder.write("edge.json", &[edge(mode), inner(mode), inner_endpoints]);
         let edge = envoy.port("edge").await;
@@ -225,12 +225,12 @@ impl Stage {
         stage
     }
 
-    /// Commits one change, which gets a number that none had before.
+    /// Commits one change with a new number.
     fn apply(&mut self, change: Change, number: u32) {
         let (folder, plan) = (&self.folder, &mut self.plan);
         match change {
             Change::Route => plan.active = 1 - plan.active,
-            // Its endpoints are the other ones, so that the answer changes.
+            // It has the other endpoints, so that the answer changes.
             Change::Cluster => {
                 plan.clusters[plan.active] = number;
                 plan.swapped = !plan.swapped;
@@ -253,13 +253,13 @@ impl Stage {
         }
     }
 
-    /// Waits until Envoy does what the folder says, and returns how long that took.
+    /// Waits until Envoy uses the configuration of the folder, and returns how long that took.
     async fn until_in_force(&self) -> Duration {
         let plan = &self.plan;
         let upstream = |index: usize| ["red", "blue"][usize::from(plan.swapped) ^ index];
         let of_hosts = plan.hosts().into_iter().map(|(_, to)| match to.as_str() {
             RESTING => "200 blue".to_owned(),
-            // `inner` leads to the cluster in use as well.
+            // `inner` also leads to the cluster in use.
             _ => format!("200 {}", upstream(plan.active)),
         });
         let staying = ["inner", RESTING].into_iter().take(if self.demand.is_some() { 2 } else { 1 });
@@ -276,7 +276,7 @@ impl Stage {
         until(&what, SOON, async || (self.in_force().await? == expected).then_some(())).await.1
     }
 
-    /// What Envoy does; `None` when a request fails.
+    /// The configuration that Envoy uses; `None` if a request fails.
     async fn in_force(&self) -> Option<InForce> {
         let answer = http::get(self.edge, "/").await.ok()?;
         let mut hosts = Vec::new();
@@ -297,7 +297,7 @@ impl Stage {
         })
     }
 
-    /// Waits until Envoy has no virtual host that the folder no longer has.
+    /// Waits until Envoy has dropped the virtual hosts that the folder removed.
     async fn until_old_hosts_are_gone(&self) {
         let Some(demand) = self.demand else { return };
         let gone = self.plan.hosts.len() - HOSTS_TO.len();
@@ -317,7 +317,7 @@ impl Plan {
     }
 }
 
-/// Virtual hosts come in delta alone, in Envoy as in the protocol.
+/// Virtual hosts exist only in delta.
 fn has_hosts(mode: Mode) -> bool {
     mode.protocol == Protocol::Delta
 }
@@ -367,7 +367,7 @@ fn web(mode: Mode, number: u32) -> Value {
     web
 }
 
-/// The listener before it, which says what certificate `web` has shown.
+/// The listener before it, which adds the certificate of `web` to the answer.
 fn edge(mode: Mode) -> Value {
     let mut edge = listener(mode, "edge", "");
     let manager = &mut edge["filter_chains"][0]["filters"][0]["typed_config"];
@@ -419,7 +419,7 @@ fn extension(number: u32) -> Value {
     })
 }
 
-/// Who signs the certificates of `web`.
+/// The authority that signs the certificates of `web`.
 #[derive(Debug)]
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -435,7 +435,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// What `edge` believes.
+    /// The authorities that `edge` trusts.
     fn itself(&self) -> Value {
         json!({
             "@type": SECRET,
@@ -444,7 +444,7 @@ impl Authority {
         })
     }
 
-    /// What `web` shows.
+    /// The certificate of `web`.
     fn certificate(&self, number: u32) -> Value {
         let key = KeyPair::generate().expect("a key");
         let params = params(&format!("certificate-{number}"));
@@ -489,10 +489,10 @@ impl Random {
 
 const RECONFIGURATIONS: usize = 100;
 
-/// How many seconds a busy machine may take for a handshake, before Envoy gives a connection up.
+/// How many seconds a handshake may take on a busy machine before Envoy closes the connection.
 const PATIENCE: u32 = 10;
 
-/// Where virtual hosts on demand are sent, the newest first.
+/// The clusters of virtual hosts on demand, the newest first.
 const HOSTS_TO: [&str; 2] = ["inner", RESTING];
 
 /// A cluster for virtual hosts on demand, which stays.

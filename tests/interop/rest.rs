@@ -13,7 +13,7 @@ use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
 use crate::world::every_turn;
 
-/// What carries the polls.
+/// The transport of the polls.
 #[derive(Debug, Clone, Copy)]
 enum Transport {
     Http1,
@@ -50,7 +50,7 @@ async fn s41_envoy_polls_and_follows_edits_and_deletions_by_rest() {
         folder.write("routes.json", &[routes("routes", &[("/", "one")])]);
         answers(port, "/hello", "red").await;
 
-        // CDS and LDS: something more, and gone again.
+        // CDS and LDS: a resource is added, and removed again.
         folder.write("passing-endpoints.json", &[endpoints("passing", red.port)]);
         folder.write("passing-cluster.json", &[polling_cluster("passing")]);
         folder.write("passing-routes.json", &[routes("passing-routes", &[("/", "passing")])]);
@@ -65,7 +65,7 @@ async fn s41_envoy_polls_and_follows_edits_and_deletions_by_rest() {
         assert_eq!(envoy.listeners().await, ["web"]);
         assert!(envoy.clusters().await.into_keys().eq(["one", "two"]));
 
-        // What does not change is answered 304, which Envoy counts as no update.
+        // Unchanged content gets 304, which Envoy does not count as an update.
         let counters = [".update_success", ".update_attempt", ".update_failure", ".update_rejected"];
         let before = envoy.stats().await;
         let polled = async || {
@@ -80,7 +80,7 @@ async fn s41_envoy_polls_and_follows_edits_and_deletions_by_rest() {
         for (name, value) in after.ending(&counters[2..]) {
             assert_eq!(value, 0, "{name}");
         }
-        // The version that Envoy names is that of any other client.
+        // Envoy has the same version as any other client.
         let dump = envoy.config_dump().await;
         let version = poll(server.port, "clusters", &json!({})).await["versionInfo"].clone();
         assert!(dump.contains(version.as_str().expect("a version")), "{version}");
@@ -141,7 +141,7 @@ fn config_source() -> Value {
         "api_type": "REST",
         "transport_api_version": "V3",
         "cluster_names": ["xds"],
-        // The default of request_timeout, 1 s, stays.
+        // request_timeout keeps its default of 1 s.
         "refresh_delay": "0.2s",
     });
     json!({ "api_config_source": api, "resource_api_version": "V3" })

@@ -63,7 +63,7 @@ impl Server {
         server
     }
 
-    /// The port of the line that says where it listens.
+    /// The port in the line `listening on`.
     async fn ready(&self) -> u16 {
         let what = "the server says where it listens";
         let port = async || {
@@ -74,12 +74,12 @@ impl Server {
         until(what, SOON, port).await.0
     }
 
-    /// Every line that it wrote so far.
+    /// All lines of its output so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lock().expect("no holder panics").clone()
     }
 
-    /// The lines that hold `text`.
+    /// The lines that contain `text`.
     pub(crate) fn lines_with(&self, text: &str) -> Vec<String> {
         self.log().into_iter().filter(|line| line.contains(text)).collect()
     }
@@ -89,12 +89,12 @@ impl Server {
         self.child.kill().await.expect("it was running");
     }
 
-    /// Starts it anew with the arguments and port it had.
+    /// Starts it again with the same arguments and port.
     pub(crate) async fn restart(&mut self) {
         *self = Self::start_on(self.arguments.clone(), self.port).await;
     }
 
-    /// Asks it to end (SIGTERM) and waits until it has.
+    /// Stops it with SIGTERM, and waits for its end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
         let id = self.child.id().expect("it is running");
         let kill = Kill::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().expect("a shell");

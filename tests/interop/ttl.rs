@@ -1,4 +1,4 @@
-//! What a TTL does in Envoy (S38 to S40).
+//! The effect of a TTL in Envoy (S38 to S40).
 
 use std::time::Duration;
 
@@ -35,12 +35,12 @@ async fn outlives_its_ttl(mode: Mode) {
     eprintln!("{mode}: {report}");
     report.assert_nothing_lost();
     assert!(world.envoy.clusters().await.into_keys().eq(["passing", "two"]), "{mode}");
-    // To refresh is no change.
+    // A refresh is no change.
     let stats = world.envoy.stats().await;
     assert_eq!(stats.get("cluster_manager.cluster_modified"), 0, "{mode}");
     assert_eq!(stats.get("cluster_manager.cluster_removed"), 0, "{mode}");
 
-    // Without the server it ends, so that there was something to refresh.
+    // Without the server the resource expires, so the server did refresh it.
     world.server.kill().await;
     let gone = async || world.envoy.clusters().await.into_keys().eq(["two"]).then_some(());
     let ((), took) = until("the cluster is gone", SOON, gone).await;

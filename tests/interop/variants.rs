@@ -1,5 +1,5 @@
-//! Variants: real clients on one server get what their node's metadata selects, and hear of nothing
-//! else.
+//! Variants: real clients of one server get the variants that their node's metadata selects, and no
+//! other updates.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
@@ -62,8 +62,8 @@ async fn t46_four_envoys_get_the_four_variants_of_the_example() {
         }
     }
 
-    /// The upstreams in the order of their ports in the example, each with parameters that lead
-    /// there.
+    /// The upstreams in the order of their ports in the example, each with parameters that lead to
+    /// it.
     const EXAMPLE: [(&str, &str, &str); 4] = [
         ("prod-v1", "prod", "v1"),
         ("prod-rest", "prod", "v2"),
@@ -78,7 +78,7 @@ async fn t4_a_value_outside_coverage_gets_no_variant_until_there_is_one() {
     let routed = |env: &str, cluster| when(&format!("env={env}"), routes("routes", &[("/", cluster)]));
     let Some(mut fleet) = Fleet::of(|folder| {
         write_shared(folder, &red, &blue);
-        // SotW has no words for "there is none", so that an Envoy goes by the clock.
+        // SotW cannot report that a resource does not exist, so an Envoy waits for its timeout.
         let mut impatient = listener(SOTW, "web", "routes");
         let manager = &mut impatient["filter_chains"][0]["filters"][0]["typed_config"];
         manager["rds"]["config_source"]["initial_fetch_timeout"] = "1s".into();
@@ -99,8 +99,9 @@ async fn t4_a_value_outside_coverage_gets_no_variant_until_there_is_one() {
     prod.until_answer("red").await;
     assert_eq!(http::get(qa.port, "/").await.map(|answer| answer.status), Ok(404));
     assert_eq!(qa.rds_responses().await, 0);
-    // To be told counts as a response, which ends the wait of `initial_fetch_timeout`, but brings
-    // no routes: Envoy 1.40 then keeps the listener warming for as long as there are none.
+    // The report that the routes do not exist is a response, so it ends the wait of
+    // `initial_fetch_timeout`. Envoy 1.40 then keeps the listener warming as long as there are no
+    // routes.
     until("Envoy is told that there are no routes for it", SOON, async || {
         (rds_responses(&told).await == 1).then_some(())
     })
@@ -110,7 +111,7 @@ async fn t4_a_value_outside_coverage_gets_no_variant_until_there_is_one() {
         assert_eq!(envoy.dynamic_routes().await, [] as [Value; 0]);
     }
 
-    // What they asked for reaches them as soon as it is there.
+    // They get the resource as soon as it exists.
     fleet.folder.write("routes.json", &[routed("prod", "red"), routed("test", "blue"), routed("qa", "blue")]);
     qa.until_answer("blue").await;
     let port = told.port("web").await;
@@ -122,7 +123,7 @@ async fn t4_a_value_outside_coverage_gets_no_variant_until_there_is_one() {
     assert_eq!(prod.rds_responses().await, 1, "another variant is no news to it");
 }
 
-/// T48 with the key on the clients first: one batch splits the variant in two.
+/// T48, clients send the key first: then one batch splits the variant in two.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t48_t16_a_split_variant_moves_the_envoys_concerned_and_no_other() {
     let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
@@ -152,8 +153,8 @@ async fn t48_t16_a_split_variant_moves_the_envoys_concerned_and_no_other() {
     );
     prod_v1.until_answer("blue").await;
 
-    // News for all show that everything before has been said, and that they alone were said to the
-    // others.
+    // An update for all clients shows that everything before it has been sent, and that the other
+    // clients got only this update.
     generation(
         &mut fleet.folder,
         &[
@@ -176,7 +177,7 @@ async fn t48_t16_a_split_variant_moves_the_envoys_concerned_and_no_other() {
     moved.finish().await.assert_nothing_lost();
 }
 
-/// T48 with the key on the server first: `!version` is for the clients that do not send it yet.
+/// T48, the server has the key first: `!version` is for the clients that do not send it yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v29_t48_a_key_migration_that_leaves_an_envoys_payload_sends_it_nothing() {
     let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
@@ -195,23 +196,23 @@ async fn v29_t48_a_key_migration_that_leaves_an_envoys_payload_sends_it_nothing(
         member.until_answer("red").await;
     }
 
-    // The one that sends the new key moves.
+    // The client that sends the new key moves.
     let migrated =
         |old| [("env=prod,!version", old), ("env=prod,version=v1", "blue"), (ANY_VERSION_BUT_PROD, "blue")];
     generation(&mut fleet.folder, &migrated("red"));
     fleet.members[2].until_answer("blue").await;
-    // Envoys begin to send a new key when they start anew.
+    // Envoys start to send a new key when they restart.
     fleet.join("new-delta", DELTA, &metadata("prod", Some("v1"))).await;
     fleet.members[3].until_answer("blue").await;
 
-    // A change of their payload reaches the old ones, as the first since their start.
+    // The old clients get a change of their payload, as the first update since their start.
     generation(&mut fleet.folder, &migrated("blue"));
     for old in &fleet.members[..2] {
         old.until_answer("blue").await;
         assert_eq!(old.rds_responses().await, 2, "{}: the migration was no news to it", old.name);
     }
-    // All have one payload now, so the key can go again, and nobody hears of it; the change after
-    // it shows that.
+    // All variants have one payload now. Removing the key sends nothing to any client; the next
+    // change shows that.
     generation(&mut fleet.folder, &[("env=prod", "blue"), ("env!=prod", "blue")]);
     generation(&mut fleet.folder, &[("env=prod", "red"), ("env!=prod", "blue")]);
     for (member, responses) in fleet.members.iter().zip([3, 3, 3, 2]) {
@@ -220,7 +221,7 @@ async fn v29_t48_a_key_migration_that_leaves_an_envoys_payload_sends_it_nothing(
     }
 }
 
-/// Endpoints for each part of the clients, behind one cluster that all share.
+/// Endpoints for each group of clients, behind one shared cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t46_grpc_clients_get_the_endpoints_of_their_metadata() {
     for implementation in Implementation::ALL {
@@ -256,7 +257,7 @@ async fn t46_grpc_clients_get_the_endpoints_of_their_metadata() {
             assert_eq!(test.call().await, Ok("blue".to_owned()), "{implementation}");
         }
 
-        // One of the two moves, then the other.
+        // One of the two groups moves, then the other.
         generation(&mut folder, blue, blue);
         until_answer(&mut prod, "blue").await;
         assert_eq!(test.call().await, Ok("blue".to_owned()), "{implementation}");
@@ -283,7 +284,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// A server of what `fill` writes; Envoys join later. `None` when Envoy is not installed.
+    /// A server of the files that `fill` writes; Envoys join later. `None` if Envoy is not
+    /// installed.
     async fn of(fill: impl FnOnce(&mut Folder)) -> Option<Self> {
         peers::find(peers::ENVOY)?;
         let turns = every_turn().await;
@@ -293,7 +295,7 @@ impl Fleet {
         Some(Self { members: Vec::new(), folder, server, _turns: turns })
     }
 
-    /// Starts one more Envoy, whose node has `metadata`.
+    /// Starts one more Envoy with this node metadata.
     async fn join(&mut self, name: &'static str, mode: Mode, metadata: &Value) {
         let scratch = Folder::new();
         let envoy = Envoy::start_as(scratch.path(), mode, self.server.port, metadata).await;
@@ -315,7 +317,7 @@ struct Member {
 }
 
 impl Member {
-    /// What it answers to a request.
+    /// Its answer to a request.
     async fn ask(&self) -> String {
         match http::get(self.port, "/hello").await {
             Ok(answer) if answer.status == 200 => answer.body,
@@ -328,7 +330,7 @@ impl Member {
         until(&what, SOON, async || (self.ask().await == upstream).then_some(())).await;
     }
 
-    /// How many responses about the route configuration it has accepted.
+    /// How many responses with the route configuration it has accepted.
     async fn rds_responses(&self) -> u64 {
         rds_responses(&self.envoy).await
     }
@@ -343,7 +345,7 @@ async fn rds_responses(envoy: &Envoy) -> u64 {
     envoy.stats().await.get("http.web.rds.routes.update_success")
 }
 
-/// What a node says of itself: much more than the server cares for, as deployments do.
+/// The metadata of a node, with many keys that the server does not need, as in real deployments.
 fn metadata(env: &str, version: Option<&str>) -> Value {
     let random = RandomState::new();
     let mut metadata = json!({"env": env});
@@ -356,7 +358,7 @@ fn metadata(env: &str, version: Option<&str>) -> Value {
     metadata
 }
 
-/// Replaces the whole folder by one rename; `variants` are constraints, each with its cluster.
+/// Replaces the whole folder by one rename. `variants` are constraints, each with its cluster.
 fn swap_routes(folder: &mut Folder, red: &Upstream, blue: &Upstream, variants: &[(&str, &str)]) {
     let variants: Vec<Value> = variants
         .iter()
@@ -373,11 +375,12 @@ fn write_shared(folder: &Folder, red: &Upstream, blue: &Upstream) {
     }
 }
 
-/// What is the same for all: the listener, and two clusters for each upstream.
+/// The resources that are the same for all clients: the listener, and two clusters for each
+/// upstream.
 fn shared(red: &Upstream, blue: &Upstream) -> Vec<(&'static str, Vec<Value>)> {
     let clusters = [("red", red), ("red-too", red), ("blue", blue), ("blue-too", blue)];
     vec![
-        // Over ADS a resource names the stream it comes over, and not the protocol on it.
+        // With ADS, a config source names the stream and not its protocol.
         ("listener.json", vec![listener(SOTW, "web", "routes")]),
         ("clusters.json", clusters.iter().map(|(name, _)| cluster(SOTW, name)).collect()),
         ("endpoints.json", clusters.iter().map(|(name, it)| endpoints(name, it.port)).collect()),

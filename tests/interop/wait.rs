@@ -1,14 +1,14 @@
-//! Waiting for a condition of a foreign program, which tells us nothing by itself.
+//! Waits for a condition in a foreign program that does not report it.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 use tokio::time;
 
-/// Asks `probe` until it answers, and returns the answer with the time it took.
+/// Calls `probe` until it returns a value; returns the value and the time that it took.
 ///
 /// # Panics
-/// When `limit` has passed, with `what` in the message.
+/// After `limit`, with `what` in the message.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
     what: &str,
     limit: Duration,
@@ -24,8 +24,8 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// How long anything may take that takes about a second on a quiet machine; below the 15 s after
-/// which Envoy and gRPC go on without an answer, so that a missing answer cannot pass for a slow
+/// The limit for steps that take about a second on an idle machine. It is below the 15 s after
+/// which Envoy and gRPC go on without an answer, so that a missing answer does not look like a slow
 /// one.
 pub(crate) const SOON: Duration = Duration::from_secs(12);
 

@@ -1,4 +1,4 @@
-//! What most tests start from: two upstreams, a folder, our server, and an Envoy that routes by it.
+//! The setup of most tests: two upstreams, a folder, our server, and an Envoy that it configures.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -12,7 +12,7 @@ use crate::server::Server;
 use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
 
-/// All of it; everything ends when dropped.
+/// All programs of the setup. Dropping this ends them.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) red: Upstream,
@@ -39,8 +39,8 @@ impl World {
         .await
     }
 
-    /// The same with what `fill` writes into the folder, given the ports of red and blue; a
-    /// listener is `web`.
+    /// The same with the files that `fill` writes, given the ports of red and blue. One listener is
+    /// `web`.
     pub(crate) async fn start_from(mode: Mode, fill: impl FnOnce(&mut Folder, u16, u16)) -> Option<Self> {
         peers::find(peers::ENVOY)?;
         let turn = TURNS.acquire().await.expect("never closed");
@@ -54,7 +54,7 @@ impl World {
         Some(Self { red, blue, folder, server, envoy, port, _scratch: scratch, _turn: turn })
     }
 
-    /// What Envoy answers to a request for `path`.
+    /// Envoy's answer to a request for `path`.
     pub(crate) async fn ask(&self, path: &str) -> String {
         match http::get(self.port, path).await {
             Ok(answer) if answer.status == 200 => answer.body,
@@ -62,19 +62,19 @@ impl World {
         }
     }
 
-    /// Waits until a request for `path` is answered by `upstream`.
+    /// Waits until `upstream` answers a request for `path`.
     pub(crate) async fn until_answer(&self, path: &str, upstream: &str) {
         let what = format!("{path} is answered by {upstream}");
         until(&what, SOON, async || (self.ask(path).await == upstream).then_some(())).await;
     }
 }
 
-/// All the turns there are, for a test that starts more than one Envoy.
+/// All permits, for a test that starts more than one Envoy.
 pub(crate) async fn every_turn() -> SemaphorePermit<'static> {
     TURNS.acquire_many(WORLDS_AT_ONCE).await.expect("never closed")
 }
 
-/// How many worlds run at once; more only make each other slow on a small machine.
+/// How many setups run at the same time. More would slow each other down on a small machine.
 const WORLDS_AT_ONCE: u32 = 2;
 
 static TURNS: Semaphore = Semaphore::const_new(WORLDS_AT_ONCE as usize);

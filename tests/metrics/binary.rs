@@ -1,4 +1,4 @@
-//! What `xds serve` and `xds proxy` export, against the document that tells of it.
+//! Compares the metrics of `xds serve` and `xds proxy` with docs/metrics.md.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -40,7 +40,7 @@ impl Drop for Process {
     }
 }
 
-/// A folder that goes at the end, with a certificate of a server.
+/// A folder with a server certificate, removed at the end.
 struct Secrets(PathBuf, Certificate);
 
 impl Secrets {
@@ -59,7 +59,7 @@ impl Secrets {
     }
 
     fn write(&self, file: &str, content: &str) {
-        // As a rename, so that nobody reads a part.
+        // By a rename, so that nobody reads a part.
         let new = self.0.join("new");
         std::fs::write(&new, content).unwrap();
         std::fs::rename(new, self.0.join(file)).unwrap();
@@ -72,7 +72,7 @@ impl Drop for Secrets {
     }
 }
 
-/// The names of the document's table, with their types and labels.
+/// The names in the table of the document, with their types and labels.
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let rows = include_str!("../../docs/metrics.md").lines().filter(|line| line.starts_with("| `"));
     let row = |line: &str| {
@@ -87,7 +87,7 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
 async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     let origin = Process::start(&["serve", "examples/variants"]);
     let upstream = origin.address.to_string();
-    // Nobody listens there, so that a failure is counted.
+    // Nothing listens there, so a failure is counted.
     let nobody = "127.0.0.1:1";
     let secrets = Secrets::new("document");
     let file = secrets.path("cache");
@@ -119,7 +119,7 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     assert_eq!(seen.value(&format!("xds_proxy_upstream_connections{{{server}}}")), 1.0);
 
     let documented = documented();
-    // What a proxy has not: a folder, and here a certificate.
+    // Metrics that a proxy does not have: those of a folder, and here of a certificate.
     let served = scrape(secured.metrics).await;
     let families = || seen.families.iter().chain(&served.families);
     let exported: BTreeMap<_, _> = families()
@@ -165,7 +165,7 @@ async fn a_source_whose_newest_content_was_refused_is_told_and_when_the_certific
     let served = Process::start(&[&["serve", folder], &options[..]].concat());
     let seen = scrape(served.metrics).await;
     let expires = seen.value("xds_server_certificate_expiration_timestamp_seconds");
-    // What `rcgen` takes for ever.
+    // The expiry that `rcgen` uses for "never".
     assert_eq!(expires, 67_090_118_400.0);
     let of = |source: &str| {
         let (labels, source) = (format!("{{source=\"{source}\"}}"), source.to_owned());
@@ -190,7 +190,7 @@ async fn a_source_whose_newest_content_was_refused_is_told_and_when_the_certific
             refused.value(&good_at) >= before.value(&good_at) && before.value(&good_at) > 1.7e9,
             "{source}"
         );
-        // As it was: nothing changes for clients, and it is the newest once more.
+        // The old content again: nothing changes for clients, and the newest content is in use.
         secrets.write(file, right);
         until(served.metrics, source, |seen| fares(seen) == [1.0, 1.0, 1.0]).await;
     }

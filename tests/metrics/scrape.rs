@@ -1,4 +1,4 @@
-//! Reads what `/metrics` says.
+//! Reads `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 
-/// All samples by their name with labels, as they are written.
+/// All samples by their names with labels, as written.
 #[derive(Debug)]
 pub(crate) struct Scrape {
     samples: BTreeMap<String, f64>,
@@ -16,7 +16,7 @@ pub(crate) struct Scrape {
 }
 
 impl Scrape {
-    /// The value of a sample; 0 when it is not there.
+    /// The value of a sample; 0 if it is missing.
     pub(crate) fn value(&self, sample: &str) -> f64 {
         self.samples.get(sample).copied().unwrap_or_default()
     }
@@ -25,7 +25,7 @@ impl Scrape {
         self.samples.len()
     }
 
-    /// The names of all labels of a metric; of histograms without that of their bounds.
+    /// The names of all labels of a metric, without the label of histogram bounds.
     pub(crate) fn labels_of(&self, metric: &str) -> BTreeSet<String> {
         let of_metric = self.samples.keys().filter_map(|sample| {
             let (name, labels) = sample.trim_end_matches('}').split_once('{')?;
@@ -47,7 +47,7 @@ impl Scrape {
     }
 }
 
-/// What a path answers, with its head.
+/// The answer of a path, with its head.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n");
@@ -77,7 +77,7 @@ pub(crate) async fn scrape(address: SocketAddr) -> Scrape {
     Scrape { samples, families }
 }
 
-/// Scrapes until it says so.
+/// Scrapes until the condition holds.
 pub(crate) async fn until(address: SocketAddr, what: &str, holds: impl Fn(&Scrape) -> bool) -> Scrape {
     let start = Instant::now();
     loop {

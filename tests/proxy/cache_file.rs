@@ -1,5 +1,5 @@
-//! The cache file on a bad disk: a set that lacks a member is none, as clients delete what a full
-//! state lacks.
+//! The cache file on a bad disk. A set with a missing member must not count as complete, because
+//! clients delete resources that a full state does not have.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use xds::client::last_good::{self, Contents};
 
 use super::{Running, until};
 
-/// A folder of one test, with a folder to serve in it.
+/// The folder of one test, with a folder to serve in it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -49,8 +49,8 @@ impl Drop for Folder {
 
 const WILDCARD: [&str; 3] = ["--sotw", "CDS", "*"];
 
-/// Regression: after one flipped bit 22 of 23 clusters were all there are, and an Envoy deleted the
-/// other one.
+/// Regression: after one flipped bit, the proxy served 22 of 23 clusters as the full state, and an
+/// Envoy deleted the other one.
 #[test]
 fn s25_a_wildcard_whose_file_is_damaged_waits_for_the_upstream_and_names_do_not() {
     let folder = Folder::of_clusters("flipped", 23, "");
@@ -89,7 +89,7 @@ fn s25_a_wildcard_whose_file_is_damaged_waits_for_the_upstream_and_names_do_not(
     drop(origin);
 }
 
-/// `xds` may write no file of more than 64 KiB.
+/// Limits the files that `xds` may write to 64 KiB.
 fn limited() -> Command {
     let mut bash = Command::new("bash");
     let xds = env!("CARGO_BIN_EXE_xds");
@@ -97,8 +97,8 @@ fn limited() -> Command {
     bash
 }
 
-/// Regression: the part of a wildcard that fitted was all there is, to the first client also while
-/// the upstream was up.
+/// Regression: the part of a wildcard that fitted into the file was served as the full state, to
+/// the first client even while the upstream was available.
 #[cfg(unix)]
 #[test]
 fn s25_a_file_on_a_full_disk_restores_no_wildcard_and_the_proxy_goes_on() {

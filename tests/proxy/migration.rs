@@ -1,5 +1,5 @@
-//! V29 behind proxies, over sockets: keys that migrate while the payload stays are no change for
-//! clients by name.
+//! V29 behind proxies, over sockets: a migration of keys without a change of payloads is no change
+//! for clients that subscribe by name.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn constraints(when: &str) -> Constraints {
     when.parse().unwrap()
 }
 
-/// Has `r` have these variants in place of others.
+/// Replaces the variants of `r` by these.
 fn put(cache: &Cache, gone: &[&str], variants: &[(&str, &str)]) {
     let mut transaction = Transaction::new();
     for when in gone {
@@ -59,7 +59,7 @@ fn node(pod: &str) -> Node {
     Node { id: pod.to_owned(), metadata: Some(Struct { fields: fields.into() }), ..Node::default() }
 }
 
-/// A client by name in delta: what comes, and as which response.
+/// A delta client that subscribes by name, with its responses.
 struct Delta(mpsc::Sender<DeltaDiscoveryRequest>, Streaming<DeltaDiscoveryResponse>);
 
 impl Delta {
@@ -82,7 +82,7 @@ impl Delta {
         Self::ask(uri, request).await
     }
 
-    /// One that is sent constraints, for the same parameters.
+    /// A client that subscribes by locator with the same parameters, so it is sent constraints.
     async fn by_locator(uri: &str, pod: &str) -> Self {
         let pairs = [("env", "a"), ("version", pod), ("pod", pod)];
         let dynamic_parameters = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
@@ -91,7 +91,7 @@ impl Delta {
         Self::ask(uri, DeltaDiscoveryRequest { resource_locators_subscribe, ..Default::default() }).await
     }
 
-    /// Nonce, version and content of the next response, which is ACKed.
+    /// The nonce, version and content of the next response, which it ACKs.
     async fn next(&mut self) -> [String; 3] {
         let response = timeout(SOON, self.1.message()).await.unwrap().unwrap().unwrap();
         let (type_url, response_nonce) = (THING.into(), response.nonce.clone());
@@ -157,7 +157,7 @@ async fn v29_keys_that_migrate_reach_no_client_by_name_behind_one_proxy_or_two()
             sotws.push((sotw.next().await, sotw));
         }
     }
-    // The same versions wherever a client is, so one that moves is sent nothing.
+    // Versions are the same everywhere, so a client that moves is sent nothing.
     let (delta_before, sotw_before) = (deltas[0].0.clone(), sotws[0].0.clone());
     assert!(deltas.iter().all(|(before, _)| *before == delta_before));
     assert!(sotws.iter().all(|(before, _)| *before == sotw_before));

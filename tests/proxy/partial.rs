@@ -1,5 +1,5 @@
-//! The proxy in front of an upstream that cannot be asked for runtimes beside other types, over
-//! sockets.
+//! The proxy in front of an upstream that ends streams which subscribe to runtimes beside other
+//! types, over sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -30,21 +30,20 @@ use xds_proto::envoy::service::runtime::v3::runtime_discovery_service_server::{
 
 use super::{Running, SOON, until, until_within};
 
-/// Which streams that ask for runtimes end.
+/// Which streams that subscribe to runtimes the upstream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// Those that ask for another type, too.
+    /// Streams that also subscribe to another type.
     AmongOthers,
-    /// All of them.
+    /// All such streams.
     Always,
-    /// All of them; the service of runtimes serves them.
+    /// All aggregated streams; the service of runtimes serves them.
     Aggregated,
-    /// None: a newer server.
+    /// No stream: a newer server.
     Never,
 }
 
-/// An upstream that refuses what it is told to, and has all else answered by a server of the
-/// origin's cache.
+/// An upstream that refuses some subscriptions. A server of the origin's cache answers all others.
 struct Upstream {
     address: SocketAddr,
     runtime: Runtime,
@@ -82,12 +81,12 @@ impl Upstream {
         Self { address, runtime }
     }
 
-    /// Ends the process, as far as its clients can see.
+    /// Looks to clients as if the process had ended.
     fn stop(self) {
         self.runtime.shutdown_timeout(SOON);
     }
 
-    /// Another process takes its place, which serves all types.
+    /// Starts again as a server of all types.
     fn upgrade(self, origin: &Arc<Cache>) -> Self {
         let address = self.address.to_string();
         self.stop();
@@ -105,7 +104,7 @@ impl Gate {
             }
     }
 
-    /// Passes on what is asked and answered on one stream, until it asks for what is refused.
+    /// Forwards requests and responses of one stream, until a refused subscription.
     fn pass<Q: Send + 'static, R: Send + 'static>(
         &self,
         mut requests: Streaming<Q>,
@@ -190,7 +189,7 @@ impl RuntimeDiscoveryService for Gate {
     }
 }
 
-/// A message whose field 1 is the name, with something to tell versions apart.
+/// A message with the name in field 1, and content that distinguishes versions.
 #[derive(Clone, PartialEq, Message)]
 struct Payload {
     #[prost(string, tag = "1")]
@@ -199,8 +198,8 @@ struct Payload {
     content: String,
 }
 
-/// Changes all three types: a cluster and a secret for everybody, and a runtime with a variant for
-/// each environment.
+/// Changes all three types: a cluster and a secret without constraints, and a runtime with a
+/// variant for each environment.
 fn commit(origin: &Cache, content: &str) {
     let mut transaction = Transaction::new();
     let mut put = |type_url: &str, content: String, constraints| {
@@ -218,11 +217,11 @@ fn commit(origin: &Cache, content: &str) {
     origin.commit(transaction).unwrap();
 }
 
-/// What came for each type, in order: the contents of a response, `-` and what it removes, `!` and
-/// what it refuses. The end of the stream counts as a response of each type.
+/// The responses of each type, in order: the contents of a response, `-` with removals, `!` with
+/// errors. The end of the stream counts as a response of each type.
 type Heard = Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>;
 
-/// A delta stream that asks for the names of some types and acknowledges every response.
+/// A delta stream that subscribes to names of some types and ACKs every response.
 struct Subscriber {
     env: &'static str,
     types: Vec<&'static str>,
@@ -248,8 +247,8 @@ impl Subscriber {
         self.heard.lock().unwrap()[type_url].clone()
     }
 
-    /// Whether it has these contents of all its types, each once and in order. Anything else that
-    /// came is a failure.
+    /// Whether it got these contents of all its types, each once and in order. Fails if it got
+    /// anything else.
     fn has(&self, contents: &[&str]) -> bool {
         self.types.iter().all(|type_url| {
             let heard = self.heard(type_url);
@@ -317,20 +316,20 @@ fn node(env: &str, pod: usize) -> Node {
     Node { id: format!("pod-{pod}"), metadata, ..Node::default() }
 }
 
-/// A proxy, and those who subscribe to it.
+/// A proxy and its clients.
 struct Proxy {
     running: Running,
     clients: Runtime,
     pods: Mutex<usize>,
-    /// How many streams it has for all that can share one.
+    /// How many upstream streams it has for subscriptions that can share one.
     main_streams: usize,
 }
 
 impl Proxy {
     fn start(upstream: &Upstream, mode: Mode) -> Self {
         let address = upstream.address.to_string();
-        // A wait that ends with UNAVAILABLE is another rule's, and a busy machine may find the type
-        // slowly.
+        // UNAVAILABLE after a wait is another rule, and a busy machine may take long to find the
+        // type.
         let arguments = ["proxy", "--upstream", &address, "--miss-deadline", "60s"];
         let (more, main_streams): (&[&str], _) = match mode {
             Mode::Delta => (&[], 1),
@@ -345,21 +344,21 @@ impl Proxy {
         }
     }
 
-    /// Makes each client one of its own: no two have the same parameters.
+    /// Gives each client parameters of its own.
     fn next_pod(&self) -> usize {
         let mut pods = self.pods.lock().unwrap();
         *pods += 1;
         *pods
     }
 
-    /// One of each type alone, and one of all types, with a runtime for either environment.
+    /// One client per type, and one of all types, with a runtime for each environment.
     fn subscribers(&self) -> Vec<Subscriber> {
         let all = ["a", "b"].map(|env| Subscriber::new(self, env, &TYPES));
         let alone = TYPES.map(|type_url| Subscriber::new(self, "a", &[type_url]));
         all.into_iter().chain(alone).collect()
     }
 
-    /// The state of a type on each stream that it could share with others.
+    /// The state of a type on each shared stream.
     fn states(&self, type_url: &str) -> Vec<String> {
         let status = self.running.status();
         let is_main = |upstream: &&Value| !upstream["route"].as_str().unwrap().starts_with("aside");
@@ -369,20 +368,20 @@ impl Proxy {
             .collect()
     }
 
-    /// Whether a type is in this state wherever it is asked for.
+    /// Whether a type has this state on all streams that subscribe to it.
     fn is(&self, type_url: &str, state: &str) -> bool {
         self.states(type_url) == vec![state; self.main_streams]
     }
 
-    /// Whether a type is had wherever it is asked for. D21: it stays stale where nothing changed
-    /// since the stream before, as then there is nothing to send.
+    /// Whether a type is available on all streams that subscribe to it. D21: it stays stale on a
+    /// new stream if nothing changed, because then there is nothing to send.
     fn is_healthy(&self, type_url: &str) -> bool {
         let states = self.states(type_url);
         states.len() == self.main_streams
             && states.iter().all(|state| ["synced", "stale"].contains(&state.as_str()))
     }
 
-    /// How many streams there are for a type that cannot share one.
+    /// How many side streams there are for a type.
     fn asides(&self) -> usize {
         let status = self.running.status();
         let routes = status["upstreams"].as_array().unwrap().iter().map(|upstream| &upstream["route"]);
@@ -393,7 +392,7 @@ impl Proxy {
         self.running.status()["asked_upstream"].as_u64().unwrap()
     }
 
-    /// Clusters and secrets are had, runtimes are not, and both pages say so.
+    /// Waits until clusters and secrets are available and runtimes are not, on both pages.
     fn assert_partial(&self, code: &str) {
         until("the type is found and the others are had", || {
             self.is(RUNTIME, "rejected") && [CLUSTER, SECRET].into_iter().all(|of| self.is_healthy(of))
@@ -406,7 +405,7 @@ impl Proxy {
     }
 }
 
-/// How the upstream is asked.
+/// The protocol to the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Delta,
@@ -414,10 +413,10 @@ enum Mode {
     ByNode,
 }
 
-/// Waits until all have these contents, and sees that nobody gets anything else meanwhile.
+/// Waits until all clients have these contents, and checks that none gets anything else.
 fn until_all_have(subscribers: &[Subscriber], contents: &[&str]) {
     until(&format!("{contents:?} came"), || {
-        // No shortcut: each is looked at.
+        // No short-circuit: check every client.
         subscribers.iter().filter(|subscriber| subscriber.has(contents)).count() == subscribers.len()
     });
 }
@@ -452,12 +451,12 @@ fn a_refused_type_comes_back(mode: Mode, code: Code, code_name: &str) {
     commit(&origin, "3");
     until_all_have(&subscribers, &["1", "2", "3"]);
     until("the change came", || late.has(&["2", "3"]));
-    // What would come a second time is before this.
+    // A repeated response would come before this.
     commit(&origin, "4");
     until_all_have(&subscribers, &["1", "2", "3", "4"]);
     until("the next change came", || late.has(&["2", "3", "4"]));
 
-    // It is cached: who comes now is served from what is at hand, without the upstream, too.
+    // It is cached: a new client is served from the cache, also without the upstream.
     let before = proxy.asked_upstream();
     subscribers = vec![Subscriber::new(&proxy, "a", &TYPES), Subscriber::new(&proxy, "b", &TYPES)];
     until_all_have(&subscribers, &["4"]);
@@ -500,7 +499,7 @@ fn a_type_that_only_its_own_service_serves_passes_through() {
         let all = ["a", "b"].map(|env| Subscriber::new(&proxy, env, &[CLUSTER, SECRET]));
         until("the others come", || all.iter().all(|one| one.has(&["1"])));
         let runtimes = ["a", "b"].map(|env| Subscriber::new(&proxy, env, &[RUNTIME]));
-        // Until it is known that there is another service they may be told why not.
+        // Until the proxy knows that the other service has the type, clients may get the error.
         let come = |content: &str| {
             runtimes.iter().all(|one| one.heard(RUNTIME).last() == Some(&one.expected(RUNTIME, content)))
         };
@@ -536,7 +535,7 @@ fn g4_clients_of_a_type_that_is_refused_on_every_stream_are_told_the_original_st
         until("the others come", || others.iter().all(|other| other.has(&["2"])));
         let late = Subscriber::new(&proxy, "a", &[RUNTIME]);
         until("late ones are told, too", || late.heard(RUNTIME) == refused);
-        // Nobody is told twice, whatever became of the stream of its own meanwhile.
+        // No client gets a response twice, whatever happened to the side stream.
         commit(&origin, "3");
         for type_url in [CLUSTER, SECRET] {
             until("changes come", || all.iter().all(|one| one.heard(type_url) == ["1", "2", "3"]));
@@ -562,12 +561,11 @@ fn g4_clients_of_a_type_that_is_refused_on_every_stream_are_told_the_original_st
     }
 }
 
-/// The refused one is the last in order. The proxy asks for the first half of its suspects first;
-/// an upstream that serves the refused type alone would answer then, and the next type be taken for
-/// the one that ends the stream.
+/// The refused type is the last in order. The proxy tries the first half of the suspects first. An
+/// upstream that serves the refused type alone would answer then, and the proxy would blame the
+/// next type.
 const TYPES: [&str; 3] = [CLUSTER, SECRET, RUNTIME];
 const REFUSED: &str = "no such type beside others";
 
-/// The stream of its own brings nothing in delta when nothing changed, so that a look after 30 s
-/// decides.
+/// If nothing changed, the side stream gets no delta response, so a check after 30 s decides.
 const UPGRADE: Duration = Duration::from_secs(150);

@@ -1,4 +1,4 @@
-//! The clients: one of bare messages, and the library.
+//! The clients: one with bare messages, and the client library.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDisco
 
 use super::Seen;
 
-/// A delta stream, until it ends: asks for all clusters, says what is held, ACKs everything.
+/// A delta stream, until it ends: subscribes to all clusters, sends `initial_resource_versions`,
+/// ACKs everything.
 pub(super) async fn follow_raw(address: String, seen: watch::Sender<Seen>) {
     let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     let (requests, receiver) = mpsc::channel(4);
@@ -69,7 +70,7 @@ fn take(seen: &mut Seen, response: &DeltaDiscoveryResponse) {
     }
 }
 
-/// A client of the library that watches all clusters.
+/// A client library client that watches all clusters.
 pub(super) struct Library {
     seen: watch::Receiver<Seen>,
     following: JoinHandle<()>,
@@ -101,7 +102,7 @@ impl Library {
                         seen.holds.remove(name.as_str());
                         seen.removed.insert(name.as_str().to_owned());
                     }
-                    // It is still to be used.
+                    // The resource stays in use.
                     Event::Ambient(_) => {}
                 });
             }
@@ -120,7 +121,7 @@ impl Drop for Library {
     }
 }
 
-/// What becomes of its connection.
+/// Records the state of its connection.
 struct Connection(watch::Sender<Seen>);
 
 impl Recorder for Connection {

@@ -1,4 +1,4 @@
-//! The server, its folder, and who changes it.
+//! The server, its folder, and the thread that changes the folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Files {
     above: PathBuf,
-    /// How often each was changed; `None`: removed.
+    /// How often each cluster was changed; `None` if it was removed.
     contents: Vec<Option<usize>>,
 }
 
@@ -31,7 +31,7 @@ impl Files {
         self.above.join("config")
     }
 
-    /// Gives a cluster other content, by a rename.
+    /// Changes the content of a cluster, by a rename.
     pub(super) fn change(&mut self, cluster: usize) {
         let content = self.contents[cluster].unwrap() + 1;
         self.contents[cluster] = Some(content);
@@ -44,14 +44,14 @@ impl Files {
         fs::rename(beside, self.folder().join(format!("{name}.yaml"))).unwrap();
     }
 
-    /// The name of what went.
+    /// Removes a cluster, and returns its name.
     pub(super) fn remove(&mut self, cluster: usize) -> String {
         self.contents[cluster] = None;
         fs::remove_file(self.folder().join(format!("{}.yaml", name(cluster)))).unwrap();
         name(cluster)
     }
 
-    /// What a client has that has everything.
+    /// The resources of an up-to-date client.
     pub(super) fn newest(&self) -> BTreeMap<String, String> {
         let contents = self.contents.iter().enumerate();
         contents.filter_map(|(cluster, content)| Some((name(cluster), (*content)?.to_string()))).collect()
@@ -68,7 +68,7 @@ fn name(cluster: usize) -> String {
     format!("c{cluster:02}")
 }
 
-/// Changes one file after the other until it is stopped, whether or not somebody serves them.
+/// Changes one file after the other until it is stopped, whether or not the server runs.
 pub(super) struct Writer {
     stop: Sender<()>,
     writing: JoinHandle<Files>,
@@ -79,10 +79,10 @@ impl Writer {
         let (stop, stopped) = mpsc::channel();
         let writing = thread::spawn(move || {
             let all = files.contents.len();
-            // Each once in `all` steps, and no neighbours together.
+            // Each file once in `all` steps, without neighbours one after the other.
             for cluster in (0..).map(|step| step * 7 % all) {
                 files.change(cluster);
-                // The pace; nothing waits for it.
+                // The pace of changes; no other code waits for this sleep.
                 if stopped.recv_timeout(PACE) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
@@ -101,7 +101,7 @@ impl Writer {
 /// The time between two changes.
 const PACE: Duration = Duration::from_millis(5);
 
-/// `xds serve` of the folder, always on the port that the system chose first.
+/// `xds serve` of the folder, always on the first port that the system chose.
 pub(super) struct Origin {
     pub(super) address: String,
     folder: PathBuf,
@@ -125,7 +125,7 @@ impl Origin {
         self.running = Some(running);
     }
 
-    /// By SIGKILL: it has no time for anything.
+    /// Kills the server with SIGKILL, so that it cannot clean up.
     pub(super) fn kill(&mut self) {
         let mut running = self.running.take().expect("it runs");
         running.kill().unwrap();

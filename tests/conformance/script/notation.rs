@@ -1,4 +1,4 @@
-//! How resources, requests and responses are written.
+//! The notation of resources, requests and responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Ask {
     pub(crate) node: Option<Node>,
 }
 
-/// Names and locators, asked for and given up.
+/// Names and locators to subscribe to and to unsubscribe from.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct List {
     pub(crate) names: Vec<String>,
@@ -32,7 +32,7 @@ pub(crate) struct List {
     pub(crate) dropped_locators: Vec<discovery::ResourceLocator>,
 }
 
-/// What a request says of a response.
+/// The answer to a response in a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Said {
     #[default]
@@ -41,12 +41,12 @@ pub(crate) enum Said {
     Nack(String),
 }
 
-/// A message whose field 1 is the name, with something to tell versions apart.
+/// A message with the name in field 1, and content that distinguishes versions.
 #[derive(Clone, PartialEq, Message)]
 struct Payload {
     #[prost(string, tag = "1")]
     name: String,
-    /// As in a cluster.
+    /// The EDS configuration of a cluster.
     #[prost(int32, tag = "2")]
     discovery_type: i32,
     #[prost(string, tag = "100")]
@@ -92,8 +92,8 @@ impl List {
         self.names.is_empty() && self.locators.is_empty()
     }
 
-    /// `r`, `r?env=prod`, with a sign in delta; `xdstp:` names have parameters of their own, and
-    /// others behind `??`.
+    /// `r` or `r?env=prod`, with a sign in delta. `xdstp:` names have context parameters after `?`,
+    /// and dynamic parameters after `??`.
     fn add(&mut self, word: &str) {
         let (dropped, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
         let word = unescaped(word.strip_prefix('+').unwrap_or(word));
@@ -117,8 +117,8 @@ impl List {
 
 /// The changes of a commit: `X a=1 -b; Cluster c=1@eds`.
 ///
-/// `a(b)=1` has another name in its payload, `a[env=prod]{ttl=5s,aliases=x+y}=1` what a wrapper
-/// says besides.
+/// `a(b)=1` has another name in its payload; `a[env=prod]{ttl=5s,aliases=x+y}=1` has the extras of
+/// a wrapper.
 pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
     let mut transaction = Transaction::new();
     for of_type in text.split("; ").filter(|of_type| !of_type.is_empty()) {
@@ -157,7 +157,7 @@ pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
     Ok(transaction)
 }
 
-/// A new-style name may hold `=`; what comes behind it then holds none.
+/// A new-style name may contain `=`; then the text after it contains none.
 fn end_of_name(word: &str, removed: bool) -> usize {
     let end = if word.starts_with("xdstp:") {
         let of_content = || word.rfind('=').filter(|_| !removed);
@@ -186,7 +186,7 @@ fn payload(name: &str, content: &str) -> Payload {
     Payload { name: name.to_owned(), discovery_type, content: repeated.unwrap_or_else(|| content.to_owned()) }
 }
 
-/// The words of a text; spaces within brackets part none.
+/// The words of a text. Spaces in brackets do not separate words.
 fn outside_brackets(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let is_end = |character: char| {
@@ -196,7 +196,7 @@ fn outside_brackets(text: &str) -> Vec<&str> {
     text.split(is_end).collect()
 }
 
-/// `\u{1}` stands for a control character.
+/// Replaces `\u{1}` by a control character.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split("\\u{");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -224,7 +224,7 @@ pub(crate) fn node<'a>(id: &str, pairs: impl Iterator<Item = &'a str>) -> Node {
     node
 }
 
-/// Types with a service by their message, others as they are.
+/// The type URL of a message with a service; other types as they are.
 pub(crate) fn type_url(type_name: &str) -> String {
     let mut urls = SERVICES.iter().map(|service| service.type_url);
     let known = urls.find(|url| url.rsplit('.').next() == Some(type_name));
@@ -238,7 +238,7 @@ pub(crate) fn duration(text: &str) -> Duration {
     Duration::from_millis(millis.unwrap_or_else(seconds))
 }
 
-/// Whether gRPC has such a code.
+/// Whether it is a gRPC code.
 pub(crate) fn is_code(name: &str) -> bool {
     CODES.contains(&name)
 }
@@ -248,8 +248,8 @@ pub(crate) fn shown_code(code: i32) -> String {
     name.map_or_else(|| code.to_string(), |name| (*name).to_owned())
 }
 
-/// A response in a line, and on the way the checks that hold of every response; `at` is where one
-/// came.
+/// Writes a response as a line, and checks rules that all responses follow. `at` is the place of
+/// the response, for errors.
 pub(crate) fn describe(response: &Response, at: &str) -> String {
     let type_url = response.type_url();
     let mut words = vec![type_url.rsplit('.').next().unwrap_or_default().to_owned()];
@@ -288,7 +288,7 @@ pub(crate) fn describe(response: &Response, at: &str) -> String {
     words.join(" ")
 }
 
-/// Whether a wrapper says anything that its payload does not.
+/// Whether a wrapper has anything that its payload does not have.
 fn is_needed(wrapper: &discovery::Resource) -> bool {
     let has_extras = wrapper.ttl.is_some() || !wrapper.aliases.is_empty() || wrapper.resource_name.is_some();
     has_extras
@@ -297,7 +297,7 @@ fn is_needed(wrapper: &discovery::Resource) -> bool {
         })
 }
 
-/// `r=A`, `r[env=prod]=A`, with what else the wrapper says: `r{ttl=5s,aliases=x+y}=A`; without
+/// `r=A` or `r[env=prod]=A`, with the extras of the wrapper: `r{ttl=5s,aliases=x+y}=A`; without
 /// content `r{ttl=5s}`.
 fn wrapped(resource: &discovery::Resource, type_url: &str, at: &str) -> String {
     let name = resource.resource_name.as_ref().map_or_else(|| resource.name.clone(), located);
@@ -345,16 +345,16 @@ fn error(error: &discovery::ResourceError, at: &str) -> String {
     format!("!{}({})", name.escape_debug(), shown_code(status.code))
 }
 
-/// What stands in place of a resource that is elsewhere.
+/// The locator in place of a redirected resource.
 const LOCATOR: &str = "type.googleapis.com/xds.core.v3.ResourceLocator";
 
-/// Contents from this size on are told by their size.
+/// Contents of at least this size are written as their size.
 const LARGE: usize = 1000;
 
 /// `envoy.config.cluster.v3.Cluster.EDS`.
 const DISCOVERY_TYPE_EDS: i32 = 3;
 
-/// By their numbers.
+/// The gRPC codes by their numbers.
 const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",

@@ -12,19 +12,19 @@ use xds_server::skim::{Client, Skimmer};
 
 use super::{Event, Protocol, Request, Response, Wire};
 
-/// The machines of some streams, with a clock that the script moves.
+/// The machines of some streams, with a clock that the script controls.
 pub(crate) struct Machines {
     cache: Arc<Cache>,
     config: StreamConfig,
     now: Duration,
-    /// By the id of the node, as the server has them.
+    /// The groups of streams by the id of the node, as in the server.
     clients: BTreeMap<String, ClientGroup>,
     streams: BTreeMap<String, Stream>,
 }
 
 struct Stream {
     protocol: Protocol,
-    /// S33b: such a stream is a client of its own.
+    /// S33b: an aggregated stream is a client of its own.
     is_aggregated: bool,
     skimmer: Skimmer,
     /// `None` when the stream has ended.
@@ -48,8 +48,8 @@ impl Machines {
         }
     }
 
-    /// Asks all streams until none has anything to send. Once more than it seems: what one finds
-    /// out while it is asked may be what another waits for.
+    /// Runs all streams until none has anything to send. One round more than seems necessary: a
+    /// stream may learn in a round what another stream waits for.
     fn settle(&mut self) {
         let mut rounds = 2;
         while rounds > 0 {
@@ -93,7 +93,7 @@ impl Wire for Machines {
             sent: VecDeque::new(),
         };
         if method == Some(None) {
-            // G5: no machine comes to see this.
+            // G5: the server handles this before the machine.
             stream.close(Some(Code::Unimplemented), String::new());
         }
         self.streams.insert(name.to_owned(), stream);
@@ -165,7 +165,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends what is due; whether that was anything.
+    /// Sends what is due; returns whether there was anything.
     fn settle(&mut self, now: Duration, cache: &Cache) -> bool {
         let before = self.sent.len();
         while let Some(machine) = &mut self.machine {
@@ -195,7 +195,7 @@ impl Stream {
     }
 }
 
-/// As the server finds it.
+/// Whether the client honours a ttl, by the same rule as in the server.
 fn honours_ttl(client: &Client) -> bool {
     client.supports_ttl || ServerConfig::default().ttl_user_agents.contains(&client.user_agent)
 }

@@ -21,12 +21,12 @@ use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, Service};
 
 use super::{Event, Protocol, Request, Response, Wire};
 
-/// A server with some streams to it, all run by the thread of the script.
+/// A server with some streams, all run by the thread of the script.
 pub(crate) struct Sockets {
     runtime: Runtime,
     cache: Arc<Cache>,
     config: ServerConfig,
-    /// To the server, which starts with the first stream.
+    /// The connection to the server, which starts with the first stream.
     channel: Option<Channel>,
     streams: BTreeMap<String, Stream>,
     fences: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Sockets {
 struct Stream {
     protocol: Protocol,
     is_aggregated: bool,
-    /// The first request has the node, so nothing may go before it.
+    /// The first request has the node, so no other request may precede it.
     has_asked: bool,
     requests: mpsc::Sender<Bytes>,
     /// `None` when the stream has ended.
@@ -94,7 +94,7 @@ impl Sockets {
 impl Wire for Sockets {
     fn configure(&mut self, config: StreamConfig) {
         self.config.stream = config;
-        // Each fence is a type.
+        // Each fence is a subscription to a type of its own.
         self.config.stream.types_limit += 1000;
     }
 
@@ -159,15 +159,15 @@ impl Wire for Sockets {
         if (stream.is_aggregated && is_synced) || stream.responses.is_none() {
             return stream.inbox.pop_front();
         }
-        // Without a fence to wait for, what is on its way gets a moment.
+        // Without a fence, wait a moment for messages on their way.
         self.runtime.block_on(async { timeout(MOMENT, stream.next()).await.ok() })
     }
 }
 
 impl Stream {
-    /// Asks for everything of a type that nobody else asks for. The types of a stream have their
-    /// turns by rank, and those without a rank in the order in which they were asked for: what is
-    /// due comes before the answer.
+    /// Subscribes to all resources of a type that no other stream uses. A stream sends its types by
+    /// rank, and types without a rank in the order of subscription. So everything that is due comes
+    /// before the answer.
     async fn fence(&mut self, type_url: &str) {
         let type_url = type_url.to_owned();
         let request = match self.protocol {
@@ -180,7 +180,7 @@ impl Stream {
                 Request::Delta(discovery::DeltaDiscoveryRequest { type_url: type_url.clone(), ..rest })
             }
         };
-        // Fails when the stream has ended, which is read below.
+        // Fails if the stream has ended; the code below reads that.
         _ = self.requests.send(request.encode()).await;
         while self.responses.is_some() {
             match self.read().await {
@@ -213,7 +213,7 @@ fn closed(status: &Status) -> Event {
     Event::Closed { code: Some(status.code()), text: status.message().to_owned() }
 }
 
-/// Messages as their bytes, so that one client does for all methods.
+/// Messages as their bytes, so that one client can call all methods.
 struct Messages;
 
 impl Codec for Messages {
@@ -250,8 +250,8 @@ impl Decoder for Messages {
     }
 }
 
-/// For what has to come.
+/// The timeout for events that must come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// For what should not come, where no fence can tell.
+/// How long to wait for events that must not come, if no fence is possible.
 const MOMENT: Duration = Duration::from_millis(40);

@@ -1,4 +1,4 @@
-//! The foreign servers do as they are told, and tell what happens.
+//! The foreign servers follow their commands, and report events.
 
 use prost::Message;
 use serde_json::Value;
@@ -83,7 +83,7 @@ async fn try_all(server: &mut ForeignServer, kind: Foreign, mode: Mode) {
     server.until("the second stream is closed", closed).await;
 }
 
-/// Clusters, and one resource of each other type, with what such resources hold in an `Any`.
+/// Clusters, and one resource of each other type, with messages in an `Any`.
 fn resources(mode: Mode, clusters: &[&str]) -> Vec<Value> {
     let others = [
         listener(mode, "web", "routes"),
@@ -94,7 +94,7 @@ fn resources(mode: Mode, clusters: &[&str]) -> Vec<Value> {
     clusters.iter().map(|name| cluster(mode, name)).chain(others).collect()
 }
 
-/// A stream that asks for all clusters.
+/// A stream that subscribes to all clusters.
 enum Client {
     Sotw { requests: mpsc::Sender<DiscoveryRequest>, responses: Streaming<DiscoveryResponse> },
     Delta { requests: mpsc::Sender<DeltaDiscoveryRequest>, responses: Streaming<DeltaDiscoveryResponse> },
@@ -119,7 +119,7 @@ impl Client {
         let opened = async {
             Ok::<_, Status>(match mode.protocol {
                 Protocol::Sotw => {
-                    // A server may not answer the call before the first request.
+                    // A server may answer the call only after the first request.
                     let (requests, receiver) = with_first(DiscoveryRequest {
                         type_url: CLUSTER.into(),
                         ..DiscoveryRequest::default()
