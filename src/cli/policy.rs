@@ -1,7 +1,6 @@
 //! The policy file: which client may read which resources.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -267,12 +266,6 @@ fn read(path: &Path, reloads: &Reloads) -> Result<String, PolicyError> {
     let _reading = reloads.reading(&path.display().to_string());
     xds_file::read_to_string(path, FILE_LIMIT_BYTES)
         .map_err(|error| PolicyError::Unreadable { path: path.to_owned(), error })
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rules", self.0.len())
-    }
 }
 
 #[cfg(test)]

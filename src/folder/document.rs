@@ -349,7 +349,8 @@ fn subject(message: &str, name: Option<&str>) -> Box<str> {
     name.map_or_else(|| message.into(), |name| format!("{message} {name:?}").into())
 }
 
-fn message_name(type_url: &str) -> &str {
+/// The full name of the message of a type URL.
+pub(super) fn message_name(type_url: &str) -> &str {
     type_url.rsplit_once('/').map_or(type_url, |(_, name)| name)
 }
 

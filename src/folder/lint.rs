@@ -14,6 +14,7 @@ use xds_core::{Constraints, Formula, Parameters, ResourceName, TypeUrl, VariantS
 use xds_proto::type_url as url;
 
 use super::contents::{Contents, Located, Location};
+use super::document::message_name;
 
 pub use references::Reference;
 
@@ -458,10 +459,6 @@ impl fmt::Display for KeyText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { f.write_str("\"\"") } else { f.write_str(self.0) }
     }
-}
-
-fn message_name(type_url: &str) -> &str {
-    type_url.rsplit_once('/').map_or(type_url, |(_, name)| name)
 }
 
 /// How many examples of parameters a warning has.
