@@ -160,12 +160,12 @@ async fn clients_are_told_with_what_they_have_and_what_they_rejected() {
 async fn t4_a_decision_says_which_variant_why_and_why_not_the_others() {
     let served = Served::start().await;
     served.put(THING, &[("a", "env=prod"), ("a", "env=test"), ("b", "true")], "one");
-    let told = served.get("/api/decide?type=Thing&name=a&parameters=env=prod,zone=b").await;
-    assert_eq!(told["variant"]["when"], "env=prod");
-    assert_eq!(told["tests"], json!([{ "key": "env", "value": "prod", "is_named": true }]));
-    assert_eq!(told["unused"], json!(["zone"]));
+    let answer = served.get("/api/decide?type=Thing&name=a&parameters=env=prod,zone=b").await;
+    assert_eq!(answer["variant"]["when"], "env=prod");
+    assert_eq!(answer["tests"], json!([{ "key": "env", "value": "prod", "is_named": true }]));
+    assert_eq!(answer["unused"], json!(["zone"]));
     let fails = json!([{ "needs": "env=test", "key": "env", "found": "prod" }]);
-    assert_eq!((&told["others"][0]["fails"], &told["other_count"]), (&fails, &json!(1)));
+    assert_eq!((&answer["others"][0]["fails"], &answer["other_count"]), (&fails, &json!(1)));
     let none = served.get("/api/decide?type=Thing&name=a").await;
     assert_eq!((&none["variant"], &none["other_count"]), (&Value::Null, &json!(2)));
 
@@ -174,7 +174,7 @@ async fn t4_a_decision_says_which_variant_why_and_why_not_the_others() {
     assert!(!one["gaps"]["gaps"].as_array().unwrap().is_empty());
     let gaps = served.until("/api/gaps", |gaps| gaps["state"] == "done").await;
     assert_eq!((&gaps["total"], &gaps["rows"][0]["name"]), (&json!(1), &json!("a")));
-    for (wrong, status, told) in [
+    for (wrong, status, message) in [
         ("/api/decide?name=a", 400, "type is missing"),
         ("/api/decide?type=Thing", 400, "name is missing"),
         ("/api/decide?type=Thing&name=a&parameters=env", 400, "KEY=VALUE"),
@@ -192,7 +192,7 @@ async fn t4_a_decision_says_which_variant_why_and_why_not_the_others() {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with(&format!("HTTP/1.0 {status}")), "{wrong}: {answer}");
         let error = serde_json::from_str::<Value>(body).unwrap()["error"].as_str().unwrap().to_owned();
-        assert!(error.contains(told), "{wrong}: {error}");
+        assert!(error.contains(message), "{wrong}: {error}");
     }
 }
 
@@ -245,8 +245,8 @@ async fn answers_are_bounded_however_much_there_is() {
     served.put(THING, &variants, "one");
     let one = served.get("/api/resources/Thing/many?page=3").await;
     assert_eq!((one["rows"].as_array().unwrap().len(), &one["total"]), (20, &json!(120)));
-    let told = served.get("/api/decide?type=Thing&name=many&parameters=k=v001").await;
-    assert_eq!((told["others"].as_array().unwrap().len(), &told["other_count"]), (50, &json!(119)));
+    let answer = served.get("/api/decide?type=Thing&name=many&parameters=k=v001").await;
+    assert_eq!((answer["others"].as_array().unwrap().len(), &answer["other_count"]), (50, &json!(119)));
     for path in ["/api/resources", "/api/resources/Thing/many", "/api/commits"] {
         assert!(served.text(path).await.len() < 64 << 10, "{path}");
     }
@@ -312,8 +312,8 @@ async fn events_tell_of_a_commit_and_of_the_same_state_once() {
     };
     assert_eq!(next().await["revision"], "0");
     served.put(THING, &[("a", "true")], "one");
-    let told = next().await;
-    assert_eq!(told["revision"], "1");
+    let event = next().await;
+    assert_eq!(event["revision"], "1");
     served.put(THING, &[("a", "true")], "two");
     while next().await["revision"] != "2" {}
 }

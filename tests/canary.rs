@@ -146,8 +146,11 @@ async fn t45_what_a_canary_rejects_is_rejected_upstream_and_nobody_else_is_sent_
     })
     .await
     .unwrap();
-    let told = rejected.0.lock().unwrap().clone();
-    assert_eq!(told, [format!("\"r\" [env=a]: client \"pod-{at}\" of the proxy rejected it: no such port")]);
+    let messages = rejected.0.lock().unwrap().clone();
+    assert_eq!(
+        messages,
+        [format!("\"r\" [env=a]: client \"pod-{at}\" of the proxy rejected it: no such port")]
+    );
 
     put(&origin, "B");
     let (at, content, nonce) = first(&mut leaves).await;

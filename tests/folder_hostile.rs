@@ -112,13 +112,13 @@ fn files_that_options_name_have_a_limit_each() {
         let output = xds().args(arguments).arg("/dev/zero").output().unwrap();
         (output.status.code().unwrap(), text(&output))
     };
-    let (code, told) = run(&["check", scratch.text(), "--descriptors"]);
+    let (code, error) = run(&["check", scratch.text(), "--descriptors"]);
     assert!(
-        code == 2 && told.contains("/dev/zero: has 67108865 bytes, more than the limit of 67108864"),
-        "{told}"
+        code == 2 && error.contains("/dev/zero: has 67108865 bytes, more than the limit of 67108864"),
+        "{error}"
     );
-    let (_, told) = run(&["serve", scratch.text(), "--config"]);
-    assert!(told.contains("/dev/zero") && told.contains("more than the limit of 16777216"), "{told}");
-    let (_, told) = run(&["get", "CDS", "*", "--bootstrap"]);
-    assert!(told.contains("/dev/zero") && told.contains("more than the limit of 16777216"), "{told}");
+    let (_, error) = run(&["serve", scratch.text(), "--config"]);
+    assert!(error.contains("/dev/zero") && error.contains("more than the limit of 16777216"), "{error}");
+    let (_, error) = run(&["get", "CDS", "*", "--bootstrap"]);
+    assert!(error.contains("/dev/zero") && error.contains("more than the limit of 16777216"), "{error}");
 }

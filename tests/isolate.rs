@@ -151,11 +151,11 @@ fn a_directory_behind_a_link_that_leads_nowhere_is_not_gone() {
         folder.load(&cache, |_| {}).unwrap();
         let moved = elsewhere.0.with_extension("moved");
         fs::rename(&elsewhere.0, &moved).unwrap();
-        let told = match folder.load(&cache, |_| {}) {
+        let errors = match folder.load(&cache, |_| {}) {
             Ok(loaded) => loaded.isolated.unwrap(),
             Err(errors) => errors,
         };
-        assert_eq!(told.to_string(), "volume: cannot be read: entity not found");
+        assert_eq!(errors.to_string(), "volume: cannot be read: entity not found");
         assert_eq!(cache.snapshot().of_type(&TypeUrl::from(CLUSTER)).unwrap().len(), 2, "{isolation:?}");
         fs::rename(&moved, &elsewhere.0).unwrap();
         assert!(folder.load(&cache, |_| {}).unwrap().isolated.is_none());
@@ -265,18 +265,18 @@ fn a_check_says_what_would_be_served() {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     };
-    let (code, served, told) = check(&["--isolate", "file"]);
+    let (code, served, errors) = check(&["--isolate", "file"]);
     assert_eq!(code, Some(2));
     assert!(served.contains("2 envoy.config.cluster.v3.Cluster"), "{served}");
-    assert!(told.contains("b.yaml:1:1: ") && told.contains("c.yaml:1:1: "), "{told}");
-    assert!(told.contains("2 files would keep the last good content"), "{told}");
+    assert!(errors.contains("b.yaml:1:1: ") && errors.contains("c.yaml:1:1: "), "{errors}");
+    assert!(errors.contains("2 files would keep the last good content"), "{errors}");
     let (code, report, _) = check(&["--isolate", "file", "--format", "json"]);
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(
         (code, &report["summary"]["isolated"], &report["summary"]["resources"]),
         (Some(2), &2.into(), &2.into())
     );
-    let (code, served, told) = check(&[]);
+    let (code, served, errors) = check(&[]);
     assert_eq!((code, &*served), (Some(2), ""), "the folder is one transaction");
-    assert!(!told.contains("would keep"), "{told}");
+    assert!(!errors.contains("would keep"), "{errors}");
 }

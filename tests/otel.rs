@@ -184,10 +184,10 @@ async fn a_collector_is_sent_a_span_of_each_commit_with_one_until_each_ack() {
     let service = resources[0].attributes.iter().find(|attribute| attribute.key == "service.name").unwrap();
     assert_eq!(service.value.as_ref().unwrap().string.as_deref(), Some("xds"));
     let [answer, commit] = spans.as_slice() else { panic!("{spans:#?}") };
-    let told = ["changed", "types", "concerned", "acked", "undecided"].map(|key| commit.attribute(key));
-    assert_eq!(told, ["1", "envoy.config.cluster.v3.Cluster", "1", "1", "0"]);
-    let told = ["type", "node", "cluster", "outcome"].map(|key| answer.attribute(key));
-    assert_eq!(told, ["envoy.config.cluster.v3.Cluster", "n", "edge", "acked"]);
+    let attributes = ["changed", "types", "concerned", "acked", "undecided"].map(|key| commit.attribute(key));
+    assert_eq!(attributes, ["1", "envoy.config.cluster.v3.Cluster", "1", "1", "0"]);
+    let attributes = ["type", "node", "cluster", "outcome"].map(|key| answer.attribute(key));
+    assert_eq!(attributes, ["envoy.config.cluster.v3.Cluster", "n", "edge", "acked"]);
     assert_eq!((&answer.parent_span_id, &answer.trace_id), (&commit.span_id, &commit.trace_id));
     assert!(answer.start_ns < answer.end_ns && commit.start_ns <= answer.start_ns);
     assert!(answer.end_ns <= commit.end_ns);

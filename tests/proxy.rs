@@ -152,7 +152,7 @@ fn v26_a_chain_passes_everything_on_unchanged_and_outlives_its_origin() {
         assert!(!answer.1.is_empty());
         assert_eq!(comparable(question, second.get(question)), *answer, "{question:?}");
     }
-    assert_eq!(second.get(&["CDS", "nothing", "env=prod"]).0, Some(3), "what does not exist is told");
+    assert_eq!(second.get(&["CDS", "nothing", "env=prod"]).0, Some(3), "an absent resource is reported");
 
     drop(origin);
     for (question, answer) in questions.iter().zip(&answers) {
@@ -210,7 +210,7 @@ fn it_tells_how_its_upstreams_stand() {
     );
     assert_eq!(proxy.http("/readyz/nonsense").0, 400);
     drop(origin);
-    until("the loss is told", || proxy.status()["upstreams"][0]["servers"][0]["connected"] == false);
+    until("the loss is reported", || proxy.status()["upstreams"][0]["servers"][0]["connected"] == false);
     assert_eq!(proxy.status()["upstreams"][0]["types"][cds]["state"], "synced", "what is at hand is served");
     watch.kill().unwrap();
     watch.wait().unwrap();

@@ -124,7 +124,7 @@ async fn d21_a_server_that_is_killed_while_files_change_takes_nothing_from_its_c
     clients.have(&files).await;
     for (name, client) in clients.all() {
         let seen = client.borrow();
-        assert_eq!(seen.removed, BTreeSet::new(), "{name} was told that something is gone, which is there");
+        assert_eq!(seen.removed, BTreeSet::new(), "{name} got a removal of an existing resource");
         assert_eq!(seen.sent_again, Vec::<String>::new(), "{name} was sent what it had");
         assert!(seen.streams > KILLS, "{name}");
     }

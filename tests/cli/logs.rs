@@ -82,8 +82,8 @@ async fn g15_a_client_that_rejects_again_and_again_is_told_once_and_later_how_of
         client.reject(&format!("no {number}")).await;
     }
     lines.extend(serving.until("repeated=5"));
-    let told: Vec<_> = lines.iter().filter(|line| line.contains("NACK")).collect();
-    assert!(told.len() == 2 && told[1].contains("no 5"), "{told:#?}");
+    let nacks: Vec<_> = lines.iter().filter(|line| line.contains("NACK")).collect();
+    assert!(nacks.len() == 2 && nacks[1].contains("no 5"), "{nacks:#?}");
 }
 
 /// Sends one request on its own connection.

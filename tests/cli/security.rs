@@ -129,11 +129,11 @@ fn a_policy_says_who_reads_what_and_as_whom() {
     let text = String::from_utf8_lossy(&got.stdout).into_owned();
     assert!(text.contains("for-prod") && !text.contains("for-test"), "{got:?}");
     let got = secrets.get(port, "prod", &["CDS", "team-b/x"]);
-    let told = String::from_utf8_lossy(&got.stderr).into_owned();
-    assert!(told.contains("may not read") && !got.status.success(), "{got:?}");
+    let error = String::from_utf8_lossy(&got.stderr).into_owned();
+    assert!(error.contains("may not read") && !got.status.success(), "{got:?}");
     let got = secrets.get(port, "stranger", &["CDS", "*"]);
-    let told = String::from_utf8_lossy(&got.stderr).into_owned();
-    assert!(told.contains("no rule of the policy matches spiffe://elsewhere/env/prod"), "{got:?}");
+    let error = String::from_utf8_lossy(&got.stderr).into_owned();
+    assert!(error.contains("no rule of the policy matches spiffe://elsewhere/env/prod"), "{got:?}");
     // An error in a new policy is logged, and the last good one stays in use.
     secrets.write("policy.yaml", "rules: [{client: x, read: [{types: [NONE]}]}]");
     serving.until("the new policy is invalid; the last good one stays in use");

@@ -66,7 +66,7 @@ impl Script {
         for name in run.streams.keys() {
             if let Some(event) = run.wire.receive_now(name) {
                 let at = format!("{}: at the end {name} was sent more", self.name);
-                panic!("{at}: {}", told(&event, &at));
+                panic!("{at}: {}", describe_event(&event, &at));
             }
         }
     }
@@ -125,7 +125,7 @@ impl Run<'_> {
                     (name, ">") => self.ask(name, rest),
                     (name, "<") if rest == "nothing" => {
                         if let Some(event) = self.wire.receive_now(name) {
-                            panic!("{at}\n  but was sent: {}", told(&event, at));
+                            panic!("{at}\n  but was sent: {}", describe_event(&event, at));
                         }
                     }
                     (name, "<") => self.expect(name, rest, true, at),
@@ -177,8 +177,8 @@ impl Run<'_> {
         });
         let held = held.collect();
         let version = ask.version.as_ref().map(|text| {
-            let told = self.streams.get(text).and_then(|_| type_of(text)?.responses.last());
-            told.map_or_else(|| text.clone(), |(_, version)| version.clone())
+            let last = self.streams.get(text).and_then(|_| type_of(text)?.responses.last());
+            last.map_or_else(|| text.clone(), |(_, version)| version.clone())
         });
         let stream = self.streams.get_mut(name).unwrap();
         let request = stream.request(type_name, ask, version, held);
@@ -191,13 +191,13 @@ impl Run<'_> {
             let (code, text) = end.split_once(' ').unwrap_or((end, ""));
             assert!(is_code(code), "{at}\n  has no code of gRPC");
             let Event::Closed { code: found, text: why } = &event else {
-                panic!("{at}\n  but was sent: {}", told(&event, at));
+                panic!("{at}\n  but was sent: {}", describe_event(&event, at));
             };
             let is_code = found.is_none_or(|found| shown_code(found as i32) == code);
-            assert!(is_code && why.contains(text), "{at}\n  but: {}", told(&event, at));
+            assert!(is_code && why.contains(text), "{at}\n  but: {}", describe_event(&event, at));
             return;
         }
-        assert_eq!(told(&event, at), expected, "{at}");
+        assert_eq!(describe_event(&event, at), expected, "{at}");
         let Event::Response(response) = event else { return };
         let type_name = response.type_url().rsplit('.').next().unwrap().to_owned();
         let stream = self.streams.get_mut(name).unwrap();
@@ -302,7 +302,7 @@ impl Stream {
     }
 }
 
-fn told(event: &Event, at: &str) -> String {
+fn describe_event(event: &Event, at: &str) -> String {
     match event {
         Event::Response(response) => describe(response, at),
         Event::Closed { code, text } => {

@@ -35,8 +35,8 @@ pub(crate) struct Outcomes {
 impl Calls {
     pub(crate) fn start(implementation: Implementation, client: GrpcPeer) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let (tell, latest) = watch::channel((0, Err("no call yet".to_owned())));
-        Self { implementation, stop, running: tokio::spawn(run(client, tell, stopped)), latest }
+        let (results, latest) = watch::channel((0, Err("no call yet".to_owned())));
+        Self { implementation, stop, running: tokio::spawn(run(client, results, stopped)), latest }
     }
 
     /// Waits until `name` answers a call that ends from now on.
@@ -71,7 +71,7 @@ impl Calls {
 
     /// Stops calling.
     pub(crate) async fn finish(self) -> Outcomes {
-        self.stop.send(()).expect("the calls go on until they are told to stop");
+        self.stop.send(()).expect("the calls go on until they are stopped");
         self.running.await.expect("the client answers every call")
     }
 
@@ -105,7 +105,7 @@ impl fmt::Display for Outcomes {
 
 async fn run(
     mut client: GrpcPeer,
-    tell: watch::Sender<Latest>,
+    results: watch::Sender<Latest>,
     mut stopped: oneshot::Receiver<()>,
 ) -> Outcomes {
     let mut outcomes = Outcomes::default();
@@ -127,7 +127,7 @@ async fn run(
             }
             Err(reason) => *outcomes.failures.entry(reason.clone()).or_default() += 1,
         }
-        drop(tell.send_replace((number, outcome)));
+        drop(results.send_replace((number, outcome)));
     }
     outcomes
 }

@@ -51,7 +51,7 @@ impl Load {
 
     /// Stops, and waits for the outstanding answers.
     pub(crate) async fn finish(self) -> Report {
-        self.stop.send(()).expect("the load runs until it is told to stop");
+        self.stop.send(()).expect("the load runs until it is stopped");
         self.running.await.expect("the load does not panic")
     }
 }

@@ -92,8 +92,8 @@ async fn t4_a_value_outside_coverage_gets_no_variant_until_there_is_one() {
     fleet.join("prod", DELTA, &metadata("prod", None)).await;
     fleet.join("qa", SOTW, &metadata("qa", None)).await;
     let scratch = Folder::new();
-    let told = Envoy::launch_as(scratch.path(), DELTA, fleet.server.port, &metadata("qa", None)).await;
-    let told = told.expect("it was found before");
+    let no_routes = Envoy::launch_as(scratch.path(), DELTA, fleet.server.port, &metadata("qa", None)).await;
+    let no_routes = no_routes.expect("it was found before");
     let [prod, qa] = &fleet.members[..] else { unreachable!("two joined") };
 
     prod.until_answer("red").await;
@@ -102,20 +102,20 @@ async fn t4_a_value_outside_coverage_gets_no_variant_until_there_is_one() {
     // The report that the routes do not exist is a response, so it ends the wait of
     // `initial_fetch_timeout`. Envoy 1.40 then keeps the listener warming as long as there are no
     // routes.
-    until("Envoy is told that there are no routes for it", SOON, async || {
-        (rds_responses(&told).await == 1).then_some(())
+    until("Envoy gets the answer that it has no routes", SOON, async || {
+        (rds_responses(&no_routes).await == 1).then_some(())
     })
     .await;
-    assert!(!told.is_ready().await);
-    for envoy in [&qa.envoy, &told] {
+    assert!(!no_routes.is_ready().await);
+    for envoy in [&qa.envoy, &no_routes] {
         assert_eq!(envoy.dynamic_routes().await, [] as [Value; 0]);
     }
 
     // They get the resource as soon as it exists.
     fleet.folder.write("routes.json", &[routed("prod", "red"), routed("test", "blue"), routed("qa", "blue")]);
     qa.until_answer("blue").await;
-    let port = told.port("web").await;
-    until("the Envoy that was told is answered by blue", SOON, async || {
+    let port = no_routes.port("web").await;
+    until("blue answers the Envoy that had no routes", SOON, async || {
         (http::get(port, "/").await.ok()?.body == "blue").then_some(())
     })
     .await;

@@ -462,7 +462,7 @@ fn a_refused_type_comes_back(mode: Mode, code: Code, code_name: &str) {
     until_all_have(&subscribers, &["4"]);
     assert_eq!(proxy.asked_upstream(), before);
     upstream.stop();
-    until("the loss is told", || {
+    until("the loss is reported", || {
         let status = proxy.running.status();
         let all = status["upstreams"].as_array().unwrap();
         all.iter().all(|upstream| upstream["servers"][0]["connected"] == false)
@@ -525,7 +525,7 @@ fn g4_clients_of_a_type_that_is_refused_on_every_stream_are_told_the_original_st
         let proxy = Proxy::start(&upstream, mode);
         let all = ["a", "b"].map(|env| Subscriber::new(&proxy, env, &TYPES));
         let refused = vec![format!("!{} {REFUSED}", code as i32)];
-        until("clients are told", || all.iter().all(|one| one.heard(RUNTIME) == refused));
+        until("clients get the error", || all.iter().all(|one| one.heard(RUNTIME) == refused));
         proxy.assert_partial(code_name);
         commit(&origin, "2");
         for type_url in [CLUSTER, SECRET] {
@@ -534,7 +534,7 @@ fn g4_clients_of_a_type_that_is_refused_on_every_stream_are_told_the_original_st
         let others = ["a", "b"].map(|env| Subscriber::new(&proxy, env, &[CLUSTER, SECRET]));
         until("the others come", || others.iter().all(|other| other.has(&["2"])));
         let late = Subscriber::new(&proxy, "a", &[RUNTIME]);
-        until("late ones are told, too", || late.heard(RUNTIME) == refused);
+        until("late clients get the error, too", || late.heard(RUNTIME) == refused);
         // No client gets a response twice, whatever happened to the side stream.
         commit(&origin, "3");
         for type_url in [CLUSTER, SECRET] {
@@ -548,8 +548,8 @@ fn g4_clients_of_a_type_that_is_refused_on_every_stream_are_told_the_original_st
             proxy.running.http("/readyz/RTDS").0 == 200 && proxy.asides() == 0
         });
         let have = |contents: &[&str]| {
-            let mut told = all.iter().chain([&late]);
-            told.all(|one| {
+            let mut clients = all.iter().chain([&late]);
+            clients.all(|one| {
                 let served = contents.iter().map(|content| one.expected(RUNTIME, content));
                 one.heard(RUNTIME) == refused.iter().cloned().chain(served).collect::<Vec<_>>()
             })

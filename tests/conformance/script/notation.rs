@@ -284,7 +284,7 @@ pub(crate) fn describe(response: &Response, at: &str) -> String {
         };
         assert!(names.insert(name), "{at}\n  S28 D13: {name} stands twice in: {}", words.join(" "));
     }
-    words.extend(errors.iter().map(|told| error(told, at)));
+    words.extend(errors.iter().map(|name| error(name, at)));
     words.join(" ")
 }
 
