@@ -120,7 +120,7 @@ impl PolicyFile {
             match reloaded {
                 Ok(true) => {
                     self.reloads.on_new();
-                    info!(policy = %self.path.display(), "the policy was reloaded");
+                    info!(policy = %self.path.display(), "loaded a new policy");
                 }
                 Ok(false) => self.reloads.on_same(),
                 Err(error) => {

@@ -138,7 +138,7 @@ fn a_policy_says_who_reads_what_and_as_whom() {
     secrets.write("policy.yaml", "rules: [{client: x, read: [{types: [NONE]}]}]");
     serving.until("the new policy is invalid; the last good one stays in use");
     secrets.write("policy.yaml", "rules: [{client: 'spiffe://elsewhere/*', read: [{}]}]");
-    serving.until("the policy was reloaded");
+    serving.until("loaded a new policy");
     serving.signal("-TERM");
     assert_eq!(serving.exit_code(), Some(0));
 }
@@ -156,7 +156,7 @@ fn a_hangup_has_everything_read_again_and_ends_nothing() {
     serving.signal("-HUP");
     // The three lines come in any order.
     let (mut lines, mut missing) =
-        (Vec::new(), vec!["SIGHUP", "certificates are new", "policy was reloaded"]);
+        (Vec::new(), vec!["SIGHUP", "loaded new certificates", "loaded a new policy"]);
     while !missing.is_empty() {
         lines.push(
             serving.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("no {missing:?} in {lines:#?}")),
@@ -207,7 +207,7 @@ fn other_machines_see_the_admin_page_only_with_a_certificate_that_may_inspect() 
     };
     assert!(ask().unwrap().starts_with("HTTP/1.1 200"));
     secrets.write("policy.yaml", POLICY);
-    serving.until("the policy was reloaded");
+    serving.until("loaded a new policy");
     assert!(ask().unwrap().starts_with("HTTP/1.1 403"));
 }
 
