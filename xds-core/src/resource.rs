@@ -1,4 +1,4 @@
-//! A resource as a source hands it over: checked, digested, never encoded again.
+//! A resource as a source commits it: checked, digested, and never encoded again.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ mod collection;
 #[cfg(test)]
 mod new_style_tests;
 
-/// What one variant is known by: type, name and constraints (T1).
+/// The identity of a variant: type, name and constraints (T1).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VariantId {
     /// The type of the resource.
     pub type_url: TypeUrl,
     /// Its name, shared by all variants.
     pub name: ResourceName,
-    /// Whom this variant is for.
+    /// The constraints that the parameters of a client have to match.
     pub constraints: Constraints,
 }
 
 impl VariantId {
-    /// The variant that is for everyone.
+    /// The variant without constraints, which matches all parameters.
     #[must_use]
     pub fn unconstrained(type_url: TypeUrl, name: ResourceName) -> Self {
         Self { type_url, name, constraints: Constraints::NONE }
@@ -45,15 +45,15 @@ pub struct Resource {
     pub(crate) payload: Bytes,
     pub(crate) version: Version,
     pub(crate) references: References,
-    /// `None` when there is nothing to tell.
+    /// The fields of the wrapper besides name, version and payload; `None` without any.
     pub(crate) extras: Option<Box<Extras>>,
 }
 
 impl Resource {
-    /// An unconstrained resource under the given name, a new-style one under its canonical text
+    /// An unconstrained resource with this name. A new-style name is replaced by its canonical text
     /// (X4).
     ///
-    /// Costs one digest of the payload, and one pass for what it names.
+    /// Costs one digest of the payload, and one pass over it to find the resources that it names.
     ///
     /// # Errors
     /// See [`ResourceError`].
@@ -61,11 +61,12 @@ impl Resource {
         Self::new_within(PAYLOAD_LIMIT_BYTES, type_url, name, payload)
     }
 
-    /// The same with another limit of the payload than [`PAYLOAD_LIMIT_BYTES`], in bytes (G10).
+    /// As [`new`](Self::new), with another limit of the payload than [`PAYLOAD_LIMIT_BYTES`], in
+    /// bytes (G10).
     ///
     /// Clients of gRPC refuse a message of more than 4 MiB unless they are configured otherwise,
-    /// and a resource is never split over messages. Envoy has no such limit, and neither has the
-    /// client of this project below 1 GiB.
+    /// and a resource is never split over messages. Envoy has no such limit. The client of this
+    /// project has none below 1 GiB.
     ///
     /// # Errors
     /// See [`ResourceError`].
@@ -79,7 +80,7 @@ impl Resource {
         if KnownType::of(type_url.as_str()).payload_is_named {
             let inner = references::payload_name(&payload)
                 .map_err(|()| ResourceError::Malformed { type_url: type_url.clone(), name: name.clone() })?;
-            // D23: Envoy goes by the payload's own name, so a different one would create another
+            // D23: Envoy uses the name in the payload, so a different name would create another
             // resource.
             if !names_payload(&type_url, &name, new_style.as_ref(), &inner) {
                 let payload_name = ResourceName::new(inner);
@@ -90,8 +91,8 @@ impl Resource {
             collection::check(&type_url, &name, &payload)?;
         }
         let references = References::read(&type_url, &name, &payload);
-        // X16: the name of a cluster cannot be that of its endpoints too, as it holds the type
-        // (X2).
+        // X16: a new-style name contains its type (X2), so a cluster and its endpoints cannot have
+        // the same name.
         if new_style.is_some() && references.endpoints(&name) == Some(&name) {
             return Err(ResourceError::MissingServiceName { name });
         }
@@ -99,13 +100,13 @@ impl Resource {
         let hosts = references::hosts_of(&type_url, &name, &payload);
         let id = VariantId::unconstrained(type_url, name);
         let resource = Self { id, payload, version, references, extras: None };
-        // D25: a client asks for the host that a request names.
+        // D25: a client subscribes to the host of a request, so the domains are aliases.
         Ok(if hosts.is_empty() { resource } else { resource.with_aliases(hosts) })
     }
 
-    /// A resource that stands elsewhere: the payload is the encoded `xds.core.v3.ResourceLocator`
-    /// that says where (X14). It is passed on to clients, who follow it. For list collections and
-    /// members of globs, so the name is a new-style one.
+    /// A redirect: the payload is an encoded `xds.core.v3.ResourceLocator` that says where the
+    /// resource is (X14). Clients receive the locator and follow it. Only list collections and
+    /// members of globs can be redirects, so the name must be a new-style one.
     ///
     /// # Errors
     /// See [`ResourceError`].
@@ -120,8 +121,8 @@ impl Resource {
         Ok(resource.with_extras(|extras| extras.is_redirect = true))
     }
 
-    /// An unconstrained resource as a server sent it: only its envelope was looked at, the payload
-    /// is opaque (T45).
+    /// An unconstrained resource that a server sent. Only its wrapper was read; the payload is
+    /// opaque (T45).
     pub(crate) fn received(
         type_url: TypeUrl,
         name: ResourceName,
@@ -137,16 +138,18 @@ impl Resource {
         Self { id: VariantId::unconstrained(type_url, name), payload, version, references, extras }
     }
 
-    /// An unconstrained resource whose name is read from its payload, for types whose payload holds
-    /// it.
+    /// An unconstrained resource whose name is read from its payload, for types with the name in the
+    /// payload.
     ///
     /// # Errors
-    /// [`ResourceError::MissingName`] also where the type is not known to hold its name.
+    /// See [`ResourceError`]. [`ResourceError::MissingName`] also if the type is not known to have
+    /// its name in the payload.
     pub fn from_payload(type_url: TypeUrl, payload: Bytes) -> Result<Self, ResourceError> {
         Self::from_payload_within(PAYLOAD_LIMIT_BYTES, type_url, payload)
     }
 
-    /// The same with another limit of the payload, as in [`new_within`](Self::new_within).
+    /// As [`from_payload`](Self::from_payload), with another limit of the payload, as in
+    /// [`new_within`](Self::new_within).
     ///
     /// # Errors
     /// As [`from_payload`](Self::from_payload).
@@ -165,25 +168,26 @@ impl Resource {
         Self::new_within(limit_bytes, type_url, name, payload)
     }
 
-    /// The same for those whose parameters the constraints match: one of several variants of its
-    /// name.
+    /// Sets constraints, which makes this one of several variants of its name: clients get it if
+    /// their parameters match.
     #[must_use]
     pub fn with_constraints(mut self, constraints: Constraints) -> Self {
         self.id.constraints = constraints;
         self
     }
 
-    /// The same, removed by clients this long after they heard of it last (S38). The server
-    /// refreshes it in time, by heartbeats or by sending it again (S39, S40), so it goes only when
-    /// the server does. Told to clients that are known to honour it.
+    /// Sets a TTL: clients remove the resource this long after they received it or a heartbeat last
+    /// (S38). The server refreshes it in time, by heartbeats or by sending it again (S39, S40), so
+    /// clients lose it only when they lose the server. Only sent to clients that are known to
+    /// honour it.
     #[must_use]
     pub fn with_ttl(self, ttl: Duration) -> Self {
         self.with_extras(|extras| extras.ttl = Some(ttl))
     }
 
-    /// The same with other names under which it can be asked for, in delta (D24). A virtual host
-    /// `<route configuration>/<host>` has those of its domains without this, as `<route
-    /// configuration>/<domain>`.
+    /// Sets other names that delta clients can subscribe to (D24). A virtual host
+    /// `<route configuration>/<host>` has the aliases `<route configuration>/<domain>` already, one
+    /// for each of its domains.
     #[must_use]
     pub fn with_aliases(self, aliases: impl IntoIterator<Item = ResourceName>) -> Self {
         self.with_extras(|extras| {
@@ -193,13 +197,13 @@ impl Resource {
         })
     }
 
-    /// The same, told to proxies not to be kept (`cache_control`).
+    /// Tells proxies not to keep the resource (`cache_control`).
     #[must_use]
     pub fn with_do_not_cache(self) -> Self {
         self.with_extras(|extras| extras.do_not_cache = true)
     }
 
-    /// The same with an encoded `core.v3.Metadata`, which goes into the wrapper as it is.
+    /// Sets an encoded `core.v3.Metadata`, which is sent in the wrapper unchanged.
     #[must_use]
     pub fn with_metadata(self, metadata: Bytes) -> Self {
         self.with_extras(|extras| extras.metadata = metadata)
@@ -216,13 +220,13 @@ impl Resource {
         Self { version: extras.version(of_payload), extras: Some(extras), ..self }
     }
 
-    /// What it is known by.
+    /// The type, name and constraints.
     #[must_use]
     pub fn id(&self) -> &VariantId {
         &self.id
     }
 
-    /// The type that clients ask for.
+    /// The type that clients subscribe to.
     #[must_use]
     pub fn type_url(&self) -> &TypeUrl {
         &self.id.type_url
@@ -235,7 +239,7 @@ impl Resource {
         Extras::payload_type(self.extras.as_deref(), &self.id.type_url)
     }
 
-    /// The name clients ask for.
+    /// The name that clients subscribe to.
     #[must_use]
     pub fn name(&self) -> &ResourceName {
         &self.id.name
@@ -247,21 +251,21 @@ impl Resource {
         &self.payload
     }
 
-    /// The digest of the payload and what goes with it.
+    /// The digest of the payload and the other fields of the wrapper.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The resources that it names, as far as make before break knows them (S33): type URL and
-    /// name, each once.
+    /// The type URLs and names of the resources that it references, as far as make before break
+    /// knows them (S33); each once.
     pub fn references(&self) -> impl Iterator<Item = (&'static str, &ResourceName)> {
         self.references.iter(&self.id.name).map(|(target, name)| (target.type_url(), name))
     }
 }
 
-/// What is asked of every resource, and its name: in canonical text and taken apart if it is a
-/// new-style one.
+/// Checks that hold for every resource. Returns its name, and a new-style name also parsed and in
+/// its canonical text.
 fn checked_name(
     type_url: &TypeUrl,
     name: ResourceName,
@@ -274,7 +278,7 @@ fn checked_name(
     if name.as_str().is_empty() {
         return Err(ResourceError::MissingName { type_url: type_url.clone() });
     }
-    // W2: a draft-encoded message shows itself by control characters in what decodes as its name.
+    // W2: control characters in a name are the sign of a draft-encoded message.
     if let Some(at) = name.as_str().find(|c: char| c.is_ascii_control()) {
         return Err(ResourceError::ControlCharacter { type_url: type_url.clone(), name, at });
     }
@@ -283,19 +287,19 @@ fn checked_name(
         let (type_url, size_bytes) = (type_url.clone(), payload.len());
         return Err(ResourceError::TooLarge { type_url, name, size_bytes, limit_bytes });
     }
-    // X2, X6: nobody could ask for a name that cannot be read, or by the stream of another type.
+    // X2, X6: no client could subscribe to a name that cannot be parsed or that has another type.
     let new_style = XdstpName::of(name.as_str())
         .and_then(|found| found.map(|found| found.check_type(type_url).map(|()| found)).transpose());
     match new_style {
         Err(error) => Err(ResourceError::InvalidName { type_url: type_url.clone(), name, error }),
-        // X12: who asks for it asks for others.
+        // X12: a subscription to a glob selects other resources.
         Ok(Some(glob)) if glob.is_glob() => Err(ResourceError::Glob { type_url: type_url.clone(), name }),
         Ok(Some(new_style)) => Ok((new_style.canonical(), Some(new_style))),
         Ok(None) => Ok((name, None)),
     }
 }
 
-/// The name that a payload has for itself where it is another one than that of the resource (D23).
+/// The name in a payload, if it is not the name of its resource (D23).
 pub(crate) fn other_name(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) -> Option<String> {
     if !KnownType::of(type_url.as_str()).payload_is_named {
         return None;
@@ -306,7 +310,7 @@ pub(crate) fn other_name(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]
     (!names_payload(type_url, name, new_style.as_ref(), &inner)).then(|| inner.into_owned())
 }
 
-/// Whether a payload with this name of its own may be told under the name of the resource (D23).
+/// Whether a payload with this name in it may be sent under the name of its resource (D23).
 fn names_payload(
     type_url: &TypeUrl,
     name: &ResourceName,
@@ -317,16 +321,16 @@ fn names_payload(
         return true;
     }
     if let Some(new_style) = new_style {
-        // X4: it may be spelled differently.
+        // X4: equal new-style names may be spelled differently.
         return XdstpName::of(payload_name).is_ok_and(|found| found.as_ref() == Some(new_style));
     }
-    // D25: to its resource a virtual host is `<route configuration>/<host>`, to itself only the
-    // latter.
+    // D25: the resource of a virtual host is named `<route configuration>/<host>`, its payload only
+    // `<host>`.
     type_url.as_str() == VIRTUAL_HOST
         && name.as_str().rsplit_once('/').is_some_and(|(_, host)| host == payload_name)
 }
 
-/// Why a resource cannot be served. Whoever made it has to change it.
+/// Why a resource cannot be served. The source has to change the resource.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResourceError {
@@ -336,30 +340,30 @@ pub enum ResourceError {
         /// The resource that has it.
         name: ResourceName,
     },
-    /// There is no name, neither given nor in the payload.
+    /// The resource has no name, and neither has its payload.
     #[error("{} without a name", type_url.message_name())]
     MissingName {
         /// The type of the nameless resource.
         type_url: TypeUrl,
     },
-    /// W2: the name holds a control character.
+    /// W2: the name has a control character.
     #[error("{} {name:?} has a control character at byte {at} of its name", type_url.message_name())]
     ControlCharacter {
         /// The type of the resource.
         type_url: TypeUrl,
         /// The refused name.
         name: ResourceName,
-        /// Where in the name, in bytes.
+        /// The position in the name, in bytes.
         at: usize,
     },
-    /// D23: the payload carries another name than the resource.
+    /// D23: the name in the payload is not the name of the resource.
     #[error("{} {name:?} has a payload named {payload_name:?}", type_url.message_name())]
     NameMismatch {
         /// The type of the resource.
         type_url: TypeUrl,
-        /// The name it was given.
+        /// The name of the resource.
         name: ResourceName,
-        /// The name inside its payload.
+        /// The name in its payload.
         payload_name: ResourceName,
     },
     /// The payload is not a protobuf message.
@@ -367,10 +371,10 @@ pub enum ResourceError {
     Malformed {
         /// The type of the resource.
         type_url: TypeUrl,
-        /// Its name, empty where the payload should have told it.
+        /// Its name; empty if it had to be read from the payload.
         name: ResourceName,
     },
-    /// X2, X6: the new-style name cannot be read, or is one of another type.
+    /// X2, X6: the new-style name cannot be parsed, or has another type.
     #[error("{} {name:?}: {error}", type_url.message_name())]
     InvalidName {
         /// The type of the resource.
@@ -380,7 +384,7 @@ pub enum ResourceError {
         /// What is wrong with it.
         error: XdstpError,
     },
-    /// X12: the name stands for other resources.
+    /// X12: the name is a glob, which selects other resources.
     #[error("{} {name:?} is a glob, which no resource can be named", type_url.message_name())]
     Glob {
         /// The type of the resource.
@@ -388,8 +392,8 @@ pub enum ResourceError {
         /// The refused name.
         name: ResourceName,
     },
-    /// X14: only list collections and members of globs can stand elsewhere, and these have
-    /// new-style names.
+    /// X14: only list collections and members of globs can be redirects, and these have new-style
+    /// names.
     #[error("{} {name:?} is a redirect, whose name has to start with `xdstp:`", type_url.message_name())]
     OldStyleRedirect {
         /// The type of the resource.
@@ -397,7 +401,7 @@ pub enum ResourceError {
         /// Its name.
         name: ResourceName,
     },
-    /// X16: a cluster with a new-style name does not say which endpoints are its own.
+    /// X16: a cluster with a new-style name does not say which endpoints belong to it.
     #[error(
         "cluster {name:?} gets endpoints by EDS, so with such a name it needs eds_cluster_config.service_name"
     )]
@@ -405,7 +409,7 @@ pub enum ResourceError {
         /// The name of the cluster.
         name: ResourceName,
     },
-    /// X11: two inline entries of a list collection have one name.
+    /// X11: two inline entries of a list collection have the same name.
     #[error("{} {name:?} has two entries named {entry:?}", type_url.message_name())]
     RepeatedEntry {
         /// The type of the collection.
@@ -433,15 +437,15 @@ pub enum ResourceError {
         type_url: TypeUrl,
         /// Its name.
         name: ResourceName,
-        /// How large it is.
+        /// The size of the payload.
         size_bytes: usize,
-        /// What is allowed.
+        /// The largest size that is allowed.
         limit_bytes: usize,
     },
 }
 
-/// The largest payload unless whoever makes a resource [says otherwise](Resource::new_within): what
-/// the receive limit of 4 MiB, common in gRPC, leaves after 64 KiB for the wrappers (G10).
+/// The default limit of a payload; [`Resource::new_within`] takes another one. It is the receive
+/// limit of 4 MiB that is common in gRPC, minus 64 KiB for the wrappers (G10).
 pub const PAYLOAD_LIMIT_BYTES: usize = (4 << 20) - (64 << 10);
 
 #[cfg(test)]

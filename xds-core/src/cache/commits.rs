@@ -25,7 +25,7 @@ pub struct CommitEvent {
 pub enum CommitOutcome {
     /// Its changes are visible.
     Committed {
-        /// The commit, with its revision. [`Commit::applied`] tells which clients apply it.
+        /// The commit, with its revision. [`Commit::applied`] follows the clients that it affected.
         commit: Commit,
         /// How many names of each type had a variant added, replaced or removed. Empty when the
         /// source of a cache [on demand](Cache::on_demand) only set statuses.

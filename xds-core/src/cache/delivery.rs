@@ -73,9 +73,9 @@ pub struct Delivery {
 }
 
 impl Commit {
-    /// Follows the clients that this commit affected and whose name passes `is_followed`. A commit
-    /// affects a client when it may have changed what the client selects. The clients are fixed at
-    /// the commit. Costs nothing before it is called.
+    /// Follows the clients that this commit affected and that `selects` accepts. A commit affects a
+    /// client when it may have changed what the client subscribes to. The clients are fixed at the
+    /// commit. Costs nothing before it is called.
     ///
     /// The first commit affects every client that subscribes to the type. So does a commit that
     /// adds a key which no constraints used before. A client that turns out to lack nothing counts
@@ -102,8 +102,8 @@ impl Commit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn applied(&self, is_followed: impl Fn(&ClientName) -> bool) -> Delivery {
-        let passes = |ledger: &&Arc<Ledger>| is_followed(&ledger.stream.client());
+    pub fn applied(&self, selects: impl Fn(&ClientName) -> bool) -> Delivery {
+        let passes = |ledger: &&Arc<Ledger>| selects(&ledger.stream.client());
         Delivery::of(self.revision, self.affected.iter().filter(passes).cloned())
     }
 }

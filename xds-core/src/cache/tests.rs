@@ -57,7 +57,7 @@ fn a_transaction_on_an_older_revision_is_refused() {
     transaction.require(base);
     put(&mut transaction, "a", "3");
     let error = cache.commit(transaction).unwrap_err();
-    assert_eq!(error.to_string(), "the cache is at revision 2, not at 1");
+    assert_eq!(error.to_string(), "the transaction requires revision 1, but the cache is at 2");
     assert_eq!(cache.snapshot().revision(), Revision(2));
 }
 

@@ -143,13 +143,13 @@ pub enum CommitError {
     },
     /// The check whether the variant overlaps others needs more work than the limit allows. Simpler
     /// constraints need less.
-    #[error("{} {:?}: {} is too complex to be judged", id.type_url.message_name(), id.name.as_str(), shown(id))]
+    #[error("{} {:?}: {} is too complex to check for overlap; simplify the constraints", id.type_url.message_name(), id.name.as_str(), shown(id))]
     TooComplex {
         /// The variant.
         id: VariantId,
     },
     /// D24: two resources have the same name, which is an alias of at least one of them.
-    #[error("{} {first:?} and {second:?} both go by the name {alias:?}", type_url.message_name())]
+    #[error("{} {first:?} and {second:?} both have the name {alias:?}", type_url.message_name())]
     AliasTaken {
         /// The type of both.
         type_url: TypeUrl,
@@ -161,7 +161,7 @@ pub enum CommitError {
         second: ResourceName,
     },
     /// The condition of [`Transaction::require`] does not hold. Read the new state and try again.
-    #[error("the cache is at revision {actual}, not at {required}")]
+    #[error("the transaction requires revision {required}, but the cache is at {actual}")]
     Superseded {
         /// The revision that the transaction requires.
         required: Revision,

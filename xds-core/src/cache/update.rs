@@ -89,8 +89,8 @@ impl Update {
         match logged {
             Some(names) => names.iter().for_each(compare),
             None if selection.is_wildcard() => {
-                let gone = (from > Revision::ZERO).then(|| resources.removed_names());
-                let names = resources.iter().map(|(name, _)| name).chain(gone.into_iter().flatten());
+                let removed = (from > Revision::ZERO).then(|| resources.removed_names());
+                let names = resources.iter().map(|(name, _)| name).chain(removed.into_iter().flatten());
                 names.for_each(compare);
             }
             None => {

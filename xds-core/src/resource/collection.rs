@@ -1,4 +1,4 @@
-//! List collections (X11), whose payload is no single resource: what their entries may be called.
+//! List collections (X11), whose payload has several entries: checks the names of the entries.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,8 @@ use super::ResourceError;
 use crate::name::{ResourceName, TypeUrl};
 use crate::xdstp;
 
-/// Checks the names of the inline entries, where the type is one of list collections. To be asked
-/// of new-style names only: no others name collections, and what ends alike in other types means
-/// something else.
+/// Checks the names of the inline entries, if the type is a list collection. Call it for new-style
+/// names only: other resources are no collections, although their type may end in `Collection`.
 pub(super) fn check(type_url: &TypeUrl, name: &ResourceName, payload: &Bytes) -> Result<(), ResourceError> {
     if !type_url.message_name().ends_with(SUFFIX) {
         return Ok(());
@@ -22,12 +21,12 @@ pub(super) fn check(type_url: &TypeUrl, name: &ResourceName, payload: &Bytes) ->
     };
     let mut seen = BTreeSet::new();
     let inline = collection.entries.into_iter().filter_map(|entry| entry.inline);
-    // X11: one without a name is anonymous.
+    // X11: an entry without a name is anonymous.
     for entry in inline.map(|inline| inline.name).filter(|entry| !entry.is_empty()) {
         if !xdstp::is_entry(&entry) {
             return Err(ResourceError::BadEntry { type_url, name, entry });
         }
-        // X11: `#entry=` has to mean one of them.
+        // X11: `#entry=` has to select a single entry.
         if let Some(entry) = seen.replace(entry) {
             return Err(ResourceError::RepeatedEntry { type_url, name, entry });
         }
@@ -35,24 +34,24 @@ pub(super) fn check(type_url: &TypeUrl, name: &ResourceName, payload: &Bytes) ->
     Ok(())
 }
 
-/// What all `<T>Collection` have in common.
+/// The field that all `<T>Collection` messages have in common.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Collection {
     #[prost(message, repeated, tag = "1")]
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<CollectionEntry>,
 }
 
-/// The field of `xds.core.v3.CollectionEntry` that holds a resource; the other one says where it
-/// is.
+/// The field of `xds.core.v3.CollectionEntry` that contains a resource; its other field says where
+/// the resource is.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Entry {
+pub(super) struct CollectionEntry {
     #[prost(message, optional, tag = "2")]
-    pub(super) inline: Option<Inline>,
+    pub(super) inline: Option<InlineEntry>,
 }
 
 /// The field of `xds.core.v3.CollectionEntry.InlineEntry` by which `#entry=` finds it.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Inline {
+pub(super) struct InlineEntry {
     #[prost(string, tag = "1")]
     pub(super) name: String,
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
-use super::collection::{Collection, Entry, Inline};
+use super::collection::{Collection, CollectionEntry, InlineEntry};
 use super::{Resource, ResourceError};
 
 /// The fields that are looked at.
@@ -108,8 +108,8 @@ fn x11_inline_entries_of_a_list_collection_have_names_of_their_own() {
     let message = "envoy.config.listener.v3.ListenerCollection";
     let (type_url, name) = (format!("type.googleapis.com/{message}"), format!("xdstp://a/{message}/all"));
     let collection = |names: &[&str]| {
-        let inline = |name: &&str| Entry { inline: Some(Inline { name: (*name).into() }) };
-        let by_locator = Entry { inline: None };
+        let inline = |name: &&str| CollectionEntry { inline: Some(InlineEntry { name: (*name).into() }) };
+        let by_locator = CollectionEntry { inline: None };
         let entries = names.iter().map(inline).chain([by_locator.clone(), by_locator]).collect();
         Bytes::from(Collection { entries }.encode_to_vec())
     };

@@ -155,10 +155,10 @@ fn d24_a_name_that_two_resources_go_by_is_refused() {
     let cache = cache("X a{alias=b}=1");
     for second in ["X c{alias=b}=1", "X b=1", "X c{alias=a}=1"] {
         let error = try_commit(&cache, second).unwrap_err();
-        assert!(error.to_string().contains("both go by the name"), "{error}");
+        assert!(error.to_string().contains("both have the name"), "{error}");
     }
     let error = try_commit(&cache, "X c{alias=b}=1").unwrap_err();
-    assert_eq!(error.to_string(), r#"X "a" and "c" both go by the name "b""#);
+    assert_eq!(error.to_string(), r#"X "a" and "c" both have the name "b""#);
     commit(&cache, "X a=1 c{alias=b}=1");
 }
 

@@ -107,8 +107,8 @@ mod tests {
     use crate::cache::Cache;
     use crate::server::fixture::{Sotw, commit};
 
-    /// All that is told now, a word each, sorted: `revision:client:type:outcome`.
-    fn told(follower: &mut Follower) -> String {
+    /// All outcomes reported so far, a word each, sorted: `revision:client:type:outcome`.
+    fn reported(follower: &mut Follower) -> String {
         let mut words = Vec::new();
         while let Some(decided) = follower.try_next() {
             let StreamOutcome { lost, revision, client, type_url, outcome } = decided;
@@ -151,20 +151,23 @@ mod tests {
         let mut follower = Follower::new(100);
         let second = commit(&cache, "EDS a=2; CDS c=2");
         let followed = follower.follow(&second);
-        assert_eq!((followed.undecided(), told(&mut follower)), (3, String::new()));
+        assert_eq!((followed.undecided(), reported(&mut follower)), (3, String::new()));
         both.sent();
         one.sent();
         one.nack("EDS", "2");
         one.sent();
-        assert_eq!(told(&mut follower), "2:one:ClusterLoadAssignment:bad");
+        assert_eq!(reported(&mut follower), "2:one:ClusterLoadAssignment:bad");
         drop(both);
-        assert_eq!(told(&mut follower), "2:both:Cluster:gone 2:both:ClusterLoadAssignment:gone");
-        // The correction counts for the commit that brings it.
+        assert_eq!(
+            reported(&mut follower),
+            "2:both:Cluster:disconnected 2:both:ClusterLoadAssignment:disconnected"
+        );
+        // The correction counts for the commit that contains it.
         commit(&cache, "EDS a=3");
         one.sent();
         one.ack("EDS", "3");
         one.sent();
-        assert_eq!((followed.undecided(), told(&mut follower)), (0, String::new()));
+        assert_eq!((followed.undecided(), reported(&mut follower)), (0, String::new()));
     }
 
     #[test]
@@ -180,7 +183,7 @@ mod tests {
         let mut follower = Follower::new(100);
         let followed = follower.follow(&second);
         assert_eq!(followed.undecided(), 0);
-        assert_eq!(told(&mut follower), "2:n:ClusterLoadAssignment:acked");
+        assert_eq!(reported(&mut follower), "2:n:ClusterLoadAssignment:acked");
     }
 
     #[test]
@@ -193,8 +196,8 @@ mod tests {
         drop(follower.follow(&commit(&cache, "EDS a=3")));
         drop(clients);
         assert_eq!(followed.undecided(), 0);
-        let told = told(&mut follower);
-        let both = "2:b:ClusterLoadAssignment:gone 2:c:ClusterLoadAssignment:gone lost:1";
-        assert_eq!(told, both);
+        let reported = reported(&mut follower);
+        let both = "2:b:ClusterLoadAssignment:disconnected 2:c:ClusterLoadAssignment:disconnected lost:1";
+        assert_eq!(reported, both);
     }
 }
