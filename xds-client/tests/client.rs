@@ -149,7 +149,7 @@ async fn a_watcher_gets_its_resource_and_each_change() {
         assert_eq!(second.borrow().unwrap().content, "2");
         drop((a, second));
         // C13: the subscription ended.
-        while origin.cache.watched().names > 0 {
+        while origin.cache.subscription_counts().names > 0 {
             tokio::task::yield_now().await;
         }
     }

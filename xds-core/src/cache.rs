@@ -24,7 +24,7 @@ pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits};
 pub(crate) use delivery::{AckState, Ledger, Spans};
 pub use delivery::{ClientName, ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, StreamOutcome};
 pub(crate) use interest::{Membership, Position};
-pub use interest::{Watch, Watched};
+pub use interest::{SubscriptionCounts, Watch};
 pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
@@ -185,16 +185,16 @@ impl Cache {
     /// How many streams, classes and names there are; all are zero after the last stream has ended.
     /// Costs O(classes).
     #[must_use]
-    pub fn watched(&self) -> Watched {
-        lock(&self.interest).watched()
+    pub fn subscription_counts(&self) -> SubscriptionCounts {
+        lock(&self.interest).subscription_counts()
     }
 
-    /// As [`watched`](Self::watched), for each type that streams subscribe to, also types without
-    /// resources.
+    /// As [`subscription_counts`](Self::subscription_counts), for each type that streams subscribe
+    /// to, also types without resources.
     #[must_use]
-    pub fn watched_by_type(&self) -> BTreeMap<TypeUrl, Watched> {
+    pub fn subscription_counts_by_type(&self) -> BTreeMap<TypeUrl, SubscriptionCounts> {
         lock(&self.interest)
-            .watched_by_type()
+            .subscription_counts_by_type()
             .map(|(type_url, watched)| (type_url.clone(), watched))
             .collect()
     }

@@ -51,7 +51,7 @@
 
 pub use access::{Access, NamePatterns};
 pub use cache::{
-    Cache, ClientName, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched,
+    Cache, ClientName, Commit, CommitError, Snapshot, SubscriptionCounts, Transaction, TypeSnapshot, Watch,
 };
 pub use cache::{ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, StreamOutcome};
 pub use cache::{CommitCounts, CommitEvent, CommitOutcome, Commits};

@@ -49,7 +49,7 @@ async fn a_storm_of_clients_leaves_nothing_behind() {
         // The well-behaved client is served beside the clients that stay until they are stopped.
         within("the push", seen.wait_for(|content| *content == Some(wave * 1_000_000))).await.unwrap();
         within("the clients that stay", async {
-            while cache.watched().streams < before.watched.streams + STAYING_STREAMS {
+            while cache.subscription_counts().streams < before.watched.streams + STAYING_STREAMS {
                 tokio::time::sleep(TICK).await;
             }
         })
@@ -80,13 +80,13 @@ struct State {
     tasks: usize,
     /// Each stream holds the cache, and so does its membership in the group of its client.
     holders: usize,
-    watched: xds_core::Watched,
+    watched: xds_core::SubscriptionCounts,
 }
 
 impl State {
     fn of(cache: &Arc<Cache>) -> Self {
         let tasks = Handle::current().metrics().num_alive_tasks();
-        Self { tasks, holders: Arc::strong_count(cache), watched: cache.watched() }
+        Self { tasks, holders: Arc::strong_count(cache), watched: cache.subscription_counts() }
     }
 
     async fn regained(&self, cache: &Arc<Cache>) {

@@ -28,7 +28,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
         world.drive_relay(at)?;
     }
     for (at, replica) in world.replicas.iter().enumerate() {
-        let watched = replica.cache.watched();
+        let watched = replica.cache.subscription_counts();
         if watched.names > 0 {
             return violation(format!("replica {at} still has {watched:?}"));
         }

@@ -96,7 +96,7 @@ async fn csds_keeps_no_client_alive() {
     assert_eq!(fetch().await.into_inner().config.len(), 1);
     drop(watcher);
     assert_eq!(fetch().await.into_inner(), ClientStatusResponse::default());
-    while origin.cache.watched().names > 0 {
+    while origin.cache.subscription_counts().names > 0 {
         tokio::task::yield_now().await;
     }
 }

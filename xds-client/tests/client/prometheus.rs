@@ -46,7 +46,7 @@ async fn p2_connected_counts_from_the_first_stream_and_ends_when_nobody_needs_it
         assert_eq!(counted.scrape(), [""; 0]);
         // There is no response: in SotW, silence means absence.
         let watcher = counted.client.watch::<Thing>("none").unwrap();
-        while origin.cache.watched().names == 0 {
+        while origin.cache.subscription_counts().names == 0 {
             tokio::task::yield_now().await;
         }
         assert!(counted.scrape().contains(&"connected{memory} 1".to_owned()), "{:?}", counted.scrape());

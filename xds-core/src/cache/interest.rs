@@ -120,7 +120,7 @@ impl Drop for Watch {
 
 /// How many streams, classes and names subscribe to a cache or to one type.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Watched {
+pub struct SubscriptionCounts {
     /// Streams, each counted once per type that it subscribes to.
     pub streams: usize,
     /// Selection classes: streams with the same selection of a type.
@@ -247,19 +247,21 @@ impl Interest {
         ledgers.into_iter().map(|(_, ledger)| ledger).collect()
     }
 
-    pub(super) fn watched(&self) -> Watched {
-        self.watched_by_type().fold(Watched::default(), |all, (_, of_type)| Watched {
-            streams: all.streams + of_type.streams,
-            classes: all.classes + of_type.classes,
-            names: all.names + of_type.names,
+    pub(super) fn subscription_counts(&self) -> SubscriptionCounts {
+        self.subscription_counts_by_type().fold(SubscriptionCounts::default(), |all, (_, of_type)| {
+            SubscriptionCounts {
+                streams: all.streams + of_type.streams,
+                classes: all.classes + of_type.classes,
+                names: all.names + of_type.names,
+            }
         })
     }
 
-    pub(super) fn watched_by_type(&self) -> impl Iterator<Item = (&TypeUrl, Watched)> {
+    pub(super) fn subscription_counts_by_type(&self) -> impl Iterator<Item = (&TypeUrl, SubscriptionCounts)> {
         self.types.iter().map(|(type_url, interest)| {
             let members = interest.classes.values().map(|class| lock(&class.members).len());
             let (streams, classes) = (members.sum(), interest.classes.len());
-            (type_url, Watched { streams, classes, names: interest.by_name.len() })
+            (type_url, SubscriptionCounts { streams, classes, names: interest.by_name.len() })
         })
     }
 

@@ -205,6 +205,6 @@ fn equal_access_is_one_class_and_other_access_another() {
     }
     let sent: Vec<_> = clients.iter_mut().map(Delta::sent).collect();
     assert_eq!(sent, ["n1 CDS a=1", "n1 CDS a=1", "n1 CDS a=1 b=1", "n1 CDS a=1 b=1"]);
-    assert_eq!(cache.watched().classes, 2);
+    assert_eq!(cache.subscription_counts().classes, 2);
     assert!(NamePatterns::everything().is_everything());
 }

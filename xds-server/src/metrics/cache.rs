@@ -58,7 +58,7 @@ impl CacheCollector {
             of_type.resources += count;
             of_type.variants += snapshot.of_type(type_url).map_or(0, |resources| resources.variants());
         }
-        for (type_url, watched) in cache.watched_by_type() {
+        for (type_url, watched) in cache.subscription_counts_by_type() {
             let of_type = by_type.entry(self.types.label(&type_url)).or_default();
             of_type.subscriptions += watched.streams;
             of_type.classes += watched.classes;

@@ -91,14 +91,14 @@ fn what_streams_ask_for_is_counted_by_type() {
         client.ask("EDS", "a b", "");
     }
     clients[0].ask("CDS", "", "");
-    let watched = cache.watched_by_type();
+    let watched = cache.subscription_counts_by_type();
     let of = |short: &str| {
         let of_type = watched[&type_url(short)];
         (of_type.streams, of_type.classes, of_type.names)
     };
     assert_eq!((of("EDS"), of("CDS")), ((2, 1, 2), (1, 1, 0)));
     drop(clients);
-    assert_eq!(cache.watched_by_type().len(), 0);
+    assert_eq!(cache.subscription_counts_by_type().len(), 0);
 }
 
 #[test]
