@@ -138,8 +138,8 @@ impl Resource {
         Self { id: VariantId::unconstrained(type_url, name), payload, version, references, extras }
     }
 
-    /// An unconstrained resource whose name is read from its payload, for types with the name in the
-    /// payload.
+    /// An unconstrained resource whose name is read from its payload, for types whose payload has
+    /// the name.
     ///
     /// # Errors
     /// See [`ResourceError`]. [`ResourceError::MissingName`] also if the type is not known to have

@@ -180,8 +180,8 @@ pub(super) struct TypeInterest {
 }
 
 impl Interest {
-    /// Indexes the exact locators of all streams, for a cache on demand. The cache is empty, at this
-    /// revision.
+    /// Indexes the exact locators of all streams, for a cache on demand. The cache is still empty,
+    /// at this revision.
     pub(super) fn begin_on_demand(&mut self, revision: Revision) {
         (self.revision, self.subscriptions) = (revision, Some(SubscriptionIndex::default()));
     }

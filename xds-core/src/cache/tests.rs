@@ -172,7 +172,7 @@ fn names_added_one_by_one_alter_the_class_of_a_stream_that_is_alone_in_it() {
 fn removals_are_forgotten_once_every_stream_has_heard_of_them() {
     let cache = Cache::new();
     commit(&cache, "EDS a=1; LDS l=1");
-    // Idle ever since: it asked for something that never changed, so it holds nothing back.
+    // This stream is idle: its resource never changed, so its old cursor keeps no removals.
     let mut idle = Sotw::new(&cache);
     idle.ask("LDS", "l", "");
     idle.sent();
@@ -214,7 +214,7 @@ fn a_stream_that_missed_more_removals_than_are_remembered_is_ended() {
     assert_eq!(error, StreamError::FellBehind { type_url: type_url("LDS") });
 }
 
-/// What a commit to these variants is refused with.
+/// The error of a commit to these variants.
 fn refused(before: &str, text: &str) -> String {
     let cache = Cache::new();
     commit(&cache, before);
@@ -281,7 +281,7 @@ fn t15_the_rule_of_equal_keys_can_be_relaxed_and_that_against_overlaps_cannot() 
     commit(&cache, different);
     let overlap = try_commit(&cache, "X r[env=prod,version=v1]=C");
     assert!(matches!(overlap, Err(CommitError::Ambiguous { .. })));
-    // T35: who gets nothing is told by the keys of all.
+    // T35: unmatched parameters are reported with the keys of all variants.
     let mut client = Delta::new(&cache);
     client.ask("X", "r?env=prod r?env=test");
     assert_eq!(client.sent(), "n1 X r[env=prod]=A -r[env=test,!version]");
@@ -301,7 +301,7 @@ fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_ane
     for round in 1..20 {
         let changed = ["a", "b", "c", "a=1 b", "-a -b"][round % 5];
         commit(&cache, &format!("EDS {changed}={round}").replace("-b=", "-b c="));
-        // A stream that asks late and is slow now and then.
+        // A stream that subscribes late, and is slow now and then.
         if round > 3 && round % 7 != 0 {
             let snapshot = cache.snapshot();
             let resources = snapshot.of_type(&type_url("EDS")).unwrap();
@@ -327,7 +327,7 @@ fn a_type_that_was_only_asked_for_is_forgotten_with_what_was_said_of_it() {
     };
     assert_eq!(types_after("CDS", Some(LocatorStatus::Complete), &[]), 1);
     assert_eq!(types_after("CDS", None, &[]), 0);
-    // What a stream may have been sent is remembered.
+    // The removal of a resource that a stream may have been sent is remembered.
     assert_eq!(types_after("EDS", Some(LocatorStatus::Complete), &["a"]), 1);
     let mut transaction = Transaction::new();
     transaction.remove(VariantId::unconstrained(type_url("EDS"), "a".into()));

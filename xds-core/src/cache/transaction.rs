@@ -70,9 +70,9 @@ impl Transaction {
     }
 
     /// Sets the status of a locator that streams subscribe to, in a cache
-    /// [on demand](super::Cache::on_demand). `None` makes the locator unknown again. In other caches
-    /// a status has no use: a resource that they do not have is absent. When a locator is set more
-    /// than once, the last status counts.
+    /// [on demand](super::Cache::on_demand). `None` makes the locator unknown again. In other
+    /// caches a status has no use: a resource that they do not have is absent. When a locator is
+    /// set more than once, the last status counts.
     pub fn set_status(&mut self, type_url: TypeUrl, locator: Locator, status: Option<LocatorStatus>) {
         self.statuses.push((type_url, locator, status));
     }

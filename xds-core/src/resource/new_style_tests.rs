@@ -1,4 +1,4 @@
-//! Resources whose name is more than a text: new-style names (X), and virtual hosts (D25).
+//! Resources whose name has a structure: new-style names (X), and virtual hosts (D25).
 
 use bytes::Bytes;
 use prost::Message;
@@ -7,7 +7,7 @@ use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, ROUTE_CONFIGURATION,
 use super::collection::{Collection, CollectionEntry, InlineEntry};
 use super::{Resource, ResourceError};
 
-/// The fields that are looked at.
+/// The fields that are read.
 #[derive(Clone, PartialEq, Message)]
 struct Payload {
     #[prost(string, tag = "1")]
@@ -44,7 +44,7 @@ fn x1_x4_a_new_style_name_is_kept_in_its_canonical_text_and_any_other_as_it_is()
     let spelled = canonical.replace("/web/r", "/%77eb/r").replace("env=prod&zone=1", "zone=1&env=prod");
     let resource = new(ROUTE_CONFIGURATION, &spelled, named(&spelled)).unwrap();
     assert_eq!(resource.name().as_str(), canonical);
-    assert_eq!(resource.payload(), &named(&spelled), "the payload is what it was");
+    assert_eq!(resource.payload(), &named(&spelled), "the payload is unchanged");
     let resource = Resource::from_payload(ROUTE_CONFIGURATION.into(), named(&spelled)).unwrap();
     assert_eq!(resource.name().as_str(), canonical);
     let old_style = "XDSTP://a/%77eb?zone=1&env=prod";
@@ -92,7 +92,7 @@ fn x16_a_cluster_with_a_new_style_name_names_its_endpoints() {
     let error = cluster(3, "").unwrap_err();
     assert_eq!(error, ResourceError::MissingServiceName { name: name.as_str().into() });
     assert!(cluster(0, "").is_ok(), "it gets its endpoints elsewhere");
-    // X3, X4: found whatever its spelling, as its client asks for it.
+    // X3, X4: it is found with any spelling that a client uses.
     let assignment = "xdstp://a/envoy.config.endpoint.v3.ClusterLoadAssignment/c";
     let spelled = assignment.replace("/c", "/%63") + "#alt=xdstp://b/acme.Thing";
     let endpoints = |service_name| {
@@ -124,7 +124,7 @@ fn x11_inline_entries_of_a_list_collection_have_names_of_their_own() {
     );
     let broken = new(&type_url, &name, Bytes::from_static(&[0x0a, 0x7f])).unwrap_err();
     assert!(matches!(broken, ResourceError::Malformed { .. }), "{broken}");
-    // A type that is not one of TP1 is opaque, whatever it is called.
+    // A collection type whose name is not a new-style one is opaque.
     assert!(new("example.com/acme.StampCollection", "all", collection(&["a", "a"])).is_ok());
 }
 
@@ -137,7 +137,7 @@ fn d25_a_virtual_host_is_named_by_its_route_configuration_and_to_itself_without(
         let error = new(VIRTUAL_HOST, "web/a.example", named(other)).unwrap_err();
         assert!(matches!(error, ResourceError::NameMismatch { .. }), "{error}");
     }
-    // D23: of other types no name may differ.
+    // D23: for other types the names must be equal.
     assert!(new(CLUSTER_LOAD_ASSIGNMENT, "web/a", named("a")).is_err());
 }
 
@@ -153,7 +153,7 @@ fn x14_a_redirect_has_a_new_style_name_of_its_type() {
     assert!(matches!(error, ResourceError::OldStyleRedirect { .. }), "{error}");
     let error = redirect(&ROUTE.replace("route.v3", "route.v2")).unwrap_err();
     assert!(matches!(error, ResourceError::InvalidName { .. }), "{error}");
-    // D22: where it leads is not the same as a payload of the same bytes.
+    // D22: a redirect differs from a payload with the same bytes.
     let thing = "xdstp://a/acme.Thing/x";
     let bytes = || Bytes::from_static(b"\x12\x01x");
     let payload = new("example.com/acme.Thing", thing, bytes()).unwrap();

@@ -5,7 +5,7 @@ use super::*;
 use crate::server::fixture::{Sotw, commit, try_commit, type_url};
 use crate::{ClientName, Outcome, Transaction};
 
-/// What is there to read now; `None` when there will be no more.
+/// The next event, if there is one now; `None` after the last one.
 fn next(commits: &mut Commits) -> Poll<Option<CommitEvent>> {
     let next = pin!(commits.next());
     next.poll(&mut Context::from_waker(Waker::noop()))

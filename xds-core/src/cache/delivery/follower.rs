@@ -70,7 +70,8 @@ impl Follower {
 }
 
 impl FollowedCommit {
-    /// How many outcomes are not decided yet: one for each stream and type that the commit affected.
+    /// How many outcomes are not decided yet, of one for each stream and type that the commit
+    /// affected.
     #[must_use]
     pub fn undecided(&self) -> usize {
         self.0.undecided.load(Ordering::Acquire)

@@ -122,7 +122,7 @@ fn a_rejected_commit_stays_so_until_its_correction_is_acked() {
             client.sent();
             client.ack(type_name, "3");
             client.sent();
-            // D8: what was accepted besides does not put it right.
+            // D8: an ACK of other content does not correct it.
             assert_eq!((results(&bad).as_str(), results(&other).as_str()), ("n:bad", "n:acked"));
             good = commit(&cache, &format!("{type_name} a=good{unique}"));
             client.sent();
@@ -189,7 +189,7 @@ fn s33_a_removal_that_is_held_is_applied_when_it_was_told_and_acked() {
             client.sent();
             let removed = commit(&cache, "CDS -b; LDS l=delta>tcp:a");
             assert_eq!(client.sent(), "n3 LDS l=delta>tcp:a");
-            // What is held is not open to other commits.
+            // A withheld removal does not keep other commits pending.
             let other = commit(&cache, "CDS a=delta");
             assert_eq!(client.sent(), "n4 CDS a=delta");
             client.ack("CDS", "4");
@@ -239,7 +239,7 @@ fn s33_what_an_answer_brought_ahead_of_its_turn_is_open_until_it_is_acked() {
     client.sent();
     let both = commit(&cache, "CDS a=static; RDS r=2");
     assert_eq!(client.sent(), "n3 CDS a=static");
-    // Asked for again, it does not wait for the cluster.
+    // After a new subscription it does not wait for the cluster.
     client.ask("RDS", "r");
     assert_eq!(client.sent(), "n4 RDS r=2");
     client.ack("CDS", "3");
@@ -276,7 +276,7 @@ fn v29_who_needs_nothing_sent_has_applied_it() {
     other.sent();
     one.ack("EDS", "1");
     other.ack("EDS", "1");
-    // The keys that count are others now, so it takes a look to see that nothing changed.
+    // Other keys are used now, so each stream has to compare before it knows that nothing changed.
     let migrated = commit(&cache, "EDS -a a[env=prod]=1 a[!env=prod]=1");
     assert_eq!(results(&migrated), "one:pending other:pending");
     assert_eq!((one.sent().as_str(), other.sent().as_str()), ("", ""));
@@ -314,7 +314,7 @@ fn streams_of_one_client_count_together() {
     clusters.nack("CDS", &nonce);
     clusters.sent();
     assert_eq!(results(&both), "n:bad");
-    // An ended stream that had answered still counts as it did.
+    // A stream that answered and then ended keeps its outcome.
     drop(endpoints);
     let one = commit(&cache, "CDS a=3");
     clusters.sent();
@@ -352,7 +352,7 @@ fn who_gives_a_type_up_has_applied_what_it_was_sent_of_it() {
     client.ask("EDS", "-a");
     client.sent();
     assert_eq!(results(&second), "n:acked");
-    // And what comes after counts again.
+    // Later commits count again.
     client.ask("EDS", "a");
     let third = commit(&cache, "EDS a=3");
     assert_eq!(results(&third), "n:pending");
@@ -364,7 +364,7 @@ fn who_gives_a_type_up_has_applied_what_it_was_sent_of_it() {
     assert_eq!(results(&third), "n:acked");
 }
 
-/// Counts how often it is woken.
+/// Counts how many times it is woken.
 #[derive(Debug, Default)]
 struct Alarm(AtomicUsize);
 
@@ -427,7 +427,7 @@ fn what_waited_in_parts_counts_when_it_was_sent_in_another_form() {
     let large = "x".repeat(3 << 20);
     let commit = commit(&cache, &format!("X a={large} b={large}"));
     assert!(matches!(client.stream.next(client.now, &cache.snapshot()), crate::server::Next::Send(_)));
-    // The part with b is not sent any more; both come again with their constraints.
+    // The part with b is not sent any more: both are sent again, with their constraints.
     client.ask("X", "c?env=prod");
     client.ack("X", "2");
     client.sent();

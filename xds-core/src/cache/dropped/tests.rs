@@ -38,7 +38,7 @@ fn s33_what_was_dropped_is_known_by_when_it_was() {
     assert_eq!(since(&dropped, 3), [""; 0]);
     assert_eq!(dropped.since(Revision(1), Target::Secret).count(), 0);
     assert!(Dropped::after(Some(&dropped), &third, &third, Revision(4)).is_none());
-    // More than are remembered: what was dropped before may be anything.
+    // More references than are remembered: any older one may have been dropped.
     let dropped = Dropped::after(Some(&dropped), &third, &fourth, Revision(4)).unwrap();
     assert_eq!(since(&dropped, 3).len(), 65);
     assert_eq!(since(&dropped, 3)[0], "*");
@@ -73,7 +73,7 @@ fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
     assert_eq!(dropped(&resources, 1), ["any"]);
     assert_eq!(dropped(&resources, 2), [""; 0]);
     assert_eq!(resources.names_with_dropped().count(), 0);
-    // That it is back does not say what a client has that did not hear of it.
+    // The resource is back, but a client that missed this may still use what the old one named.
     edit(&mut resources, Some("d"), 4);
     assert_eq!(dropped(&resources, 1), ["any"]);
 }

@@ -6,10 +6,10 @@ use crate::server::fixture::{is_woken, parameters, try_commit, type_url};
 use crate::subscription::{Locator, Requested, Subscription};
 use crate::variants::{KeyedBy, Variant};
 
-/// What happens, as places in the tables below.
+/// One step of a test, as positions in the tables below.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A stream starts, or one that is there asks for something else.
+    /// A stream starts, or an existing one changes its selection.
     Ask {
         stream: usize,
         asked: usize,
@@ -18,7 +18,7 @@ enum Step {
     Leave {
         stream: usize,
     },
-    /// Puts or removes a variant, and another with it.
+    /// Puts or removes a variant, and another one in the same commit.
     Commit([(usize, usize, Option<u8>); 2]),
 }
 
@@ -95,7 +95,7 @@ impl Watcher {
         Self { watch, membership, keyed_by }
     }
 
-    /// What it gets, as far as it is told of it.
+    /// The variants that it selects, as its client would see them.
     fn gets(&self, snapshot: &Snapshot) -> Vec<(ResourceName, crate::Version, Option<Constraints>)> {
         let told = |variant: &&Arc<Variant>| {
             let constraints = (self.keyed_by == KeyedBy::Locator).then(|| variant.constraints().clone());
@@ -114,12 +114,12 @@ fn commit(cache: &Cache, changes: &[(usize, usize, Option<u8>); 2]) {
         Some(content) => format!("{}{}={content}", NAMES[*name], WHEN[*when]),
         None => format!("-{}{}", NAMES[*name].split('{').next().unwrap(), WHEN[*when]),
     };
-    // What may not be is refused, and then nobody is woken.
+    // An invalid commit is refused, and then wakes no stream.
     _ = try_commit(cache, &format!("EDS {} {}", word(&changes[0]), word(&changes[1])));
 }
 
-/// A simple way to know whom a commit concerns: everyone who gets something else, and all when
-/// other keys count.
+/// A simple model of the streams that a commit affects: each stream whose variants change, and all
+/// streams when the used keys change.
 fn wakes_whom_it_concerns(steps: Vec<Step>) -> bool {
     let cache = Cache::with_key_sets(KeySetRule::Free);
     try_commit(&cache, "EDS x=1").unwrap();
@@ -179,7 +179,7 @@ fn of_many_classes_that_ask_for_a_name_only_those_are_looked_at_that_a_changed_v
     let watchers: Vec<_> = (0..100)
         .map(|at| {
             let mut subscription = Subscription::new(parameters(&format!("env=p own={at}")));
-            // Some ask by wildcard.
+            // Some select with a wildcard.
             let name = if at % 2 == 0 { "a" } else { "*" };
             subscription.replace(vec![ResourceName::new(name)].into(), true);
             Watcher::new(&cache, TypeSelection::of(&subscription, false, None).unwrap(), KeyedBy::Name)
@@ -195,7 +195,7 @@ fn of_many_classes_that_ask_for_a_name_only_those_are_looked_at_that_a_changed_v
     assert_eq!(candidates("env=p,own=7"), 1);
     assert_eq!(candidates("env=p,own=none"), 0);
     assert_eq!(candidates("env=p,own in (7,8,9)"), 3);
-    // Whatever has no value to go by is looked at by name.
+    // Classes are found by name when the constraints require no value.
     assert_eq!(candidates("env=p"), 100);
     assert_eq!(candidates("env=p,own!=7"), 100);
     drop(interest);
