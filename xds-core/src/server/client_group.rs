@@ -44,7 +44,7 @@ struct Streams {
     last_id: u64,
     streams: BTreeMap<u64, GroupStream>,
     /// On how many streams the client subscribes to each type.
-    followed: BTreeMap<TypeUrl, usize>,
+    subscribed: BTreeMap<TypeUrl, usize>,
     /// The assignments of clusters that were sent, until the client subscribes to them. A client
     /// with one stream for all types withholds the ACK of a cluster until it has the endpoints
     /// (S35); a client with several streams does not.
@@ -166,7 +166,7 @@ impl Seat {
     pub(super) fn publish<'a>(&self, types: impl Iterator<Item = &'a mut TypeState>) {
         let mut streams = lock(&self.group.0.streams);
         let is_alone = streams.streams.len() == 1;
-        let Streams { streams: all, followed, .. } = &mut *streams;
+        let Streams { streams: all, subscribed, .. } = &mut *streams;
         let Some(stream) = all.get_mut(&self.id) else { return };
         let mut is_changed = false;
         for state in types {
@@ -176,7 +176,7 @@ impl Seat {
                 None => {
                     let summary = TypeSummary::of(state, is_alone);
                     stream.summaries.insert(state.type_url.clone(), summary);
-                    *followed.entry(state.type_url.clone()).or_default() += 1;
+                    *subscribed.entry(state.type_url.clone()).or_default() += 1;
                     true
                 }
             };
@@ -260,8 +260,8 @@ impl Seat {
         if streams.awaited.is_empty() {
             return None;
         }
-        let follows_any = streams.streams.values().any(|stream| stream.endpoints_position().is_some());
-        Some(if follows_any { Awaited::Expected } else { Awaited::Possible })
+        let has_endpoints = streams.streams.values().any(|stream| stream.endpoints_position().is_some());
+        Some(if has_endpoints { Awaited::Expected } else { Awaited::Possible })
     }
 
     /// The client will not subscribe to them.
@@ -290,10 +290,10 @@ impl Drop for Seat {
         streams.awaited.clear();
         for type_url in removed.iter().flat_map(|removed| removed.summaries.keys()) {
             let count =
-                streams.followed.get_mut(type_url).expect("each published type of a stream is counted");
+                streams.subscribed.get_mut(type_url).expect("each published type of a stream is counted");
             *count -= 1;
             if *count == 0 {
-                streams.followed.remove(type_url);
+                streams.subscribed.remove(type_url);
             }
         }
         if self.group.tie(&mut streams, self.id) {
@@ -307,7 +307,7 @@ impl Streams {
     /// Whether several clients share one name. One client may subscribe to secrets, routes or
     /// endpoints on several streams, but to listeners, clusters and scopes on one stream only.
     fn is_ambiguous(&self) -> bool {
-        let mut shared = self.followed.iter().filter(|(_, streams)| **streams > 1);
+        let mut shared = self.subscribed.iter().filter(|(_, streams)| **streams > 1);
         shared.any(|(type_url, _)| KnownType::of(type_url.as_str()).full_state)
     }
 
@@ -315,9 +315,9 @@ impl Streams {
     fn are_tied(&self) -> bool {
         let waits = |type_url: &TypeUrl| {
             let known = KnownType::of(type_url.as_str());
-            known.waits_for.iter().chain(known.referrers).any(|other| self.followed.contains_key(*other))
+            known.waits_for.iter().chain(known.referrers).any(|other| self.subscribed.contains_key(*other))
         };
-        self.streams.len() > 1 && self.followed.keys().any(waits) && !self.is_ambiguous()
+        self.streams.len() > 1 && self.subscribed.keys().any(waits) && !self.is_ambiguous()
     }
 
     /// These types on all streams but one; none when several clients share the name.

@@ -106,9 +106,9 @@ pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitErro
                     Some((word, code)) => (word, Some(failed(code))),
                     None => (word, Some(LocatorStatus::Complete)),
                 };
-                let asked = asked(std::iter::once(if word.contains('?') { word } else { "" }));
+                let requested = requested(std::iter::once(if word.contains('?') { word } else { "" }));
                 let plain = || Locator { name: word.into(), parameters: Parameters::new() };
-                let locator = asked.locators.iter().find(|_| word.contains('?')).unwrap_or_else(plain);
+                let locator = requested.locators.iter().find(|_| word.contains('?')).unwrap_or_else(plain);
                 let locator = Locator { parameters: locator.parameters.bound(), ..locator };
                 transaction.set_status(type_url, locator, answer);
             } else if let Some(word) = word.strip_prefix('-') {
@@ -161,7 +161,7 @@ pub(crate) fn parameters(text: &str) -> Parameters {
 }
 
 /// Names, and locators as `name?key=value&key=value`.
-fn asked<'a>(words: impl Iterator<Item = &'a str>) -> Requested {
+fn requested<'a>(words: impl Iterator<Item = &'a str>) -> Requested {
     let (located, plain): (Vec<_>, Vec<_>) = words.partition(|word| word.contains('?'));
     let locator = |word: &str| {
         let (name, pairs) = word.split_once('?').unwrap();
@@ -278,7 +278,7 @@ impl Sotw {
         self.send(SotwRequest {
             type_url: type_url(type_name).as_str().into(),
             response_nonce: Nonce::parse(nonce),
-            requested: Some(asked(list.split_whitespace())),
+            requested: Some(requested(list.split_whitespace())),
             ..SotwRequest::default()
         })
     }
@@ -392,8 +392,8 @@ impl Delta {
             edits.split_whitespace().partition::<Vec<_>, _>(|word| word.starts_with('-'));
         self.send(DeltaRequest {
             type_url: type_url(type_name).as_str().into(),
-            subscribe: asked(subscribe.into_iter()),
-            unsubscribe: asked(unsubscribe.into_iter().map(|word| &word[1..])),
+            subscribe: requested(subscribe.into_iter()),
+            unsubscribe: requested(unsubscribe.into_iter().map(|word| &word[1..])),
             initial_resource_versions: brought
                 .iter()
                 .map(|(name, version)| (ResourceName::new(*name), (*version).to_owned()))

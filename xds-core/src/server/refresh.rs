@@ -52,11 +52,11 @@ impl TypeState {
         self.time_refresh(now, snapshot);
         let names = snapshot.of_type(&self.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
         let chosen = names.flat_map(|name| self.chosen(name, snapshot));
-        let is_held = |variant: &&Arc<Variant>| {
+        let client_has = |variant: &&Arc<Variant>| {
             variant.changed_at <= since && !self.responses.are_rejected_with(&self.key(variant))
         };
         let timed = chosen.filter(|variant| variant.ttl().is_some());
-        let mut timed: Vec<_> = timed.filter(is_held).cloned().collect();
+        let mut timed: Vec<_> = timed.filter(client_has).cloned().collect();
         timed.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
         timed
     }

@@ -463,11 +463,11 @@ impl TypeState {
         version: Version,
         snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
-        let is_gone = |removed: &Removed| {
+        let is_removed = |removed: &Removed| {
             removed.variant.existed_at(update.from)
                 && !self.retained.contains_key(&self.key(&removed.variant))
         };
-        let removes = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
+        let removes = must_send || update.removed.iter().any(is_removed) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
         // A client that brings another version may have resources that no longer exist, and only a
         // full state says so (S25).

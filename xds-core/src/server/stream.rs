@@ -122,7 +122,7 @@ impl<O: Owed> Stream<O> {
         if serving == Serving::Refused {
             return Err(StreamError::NotServed { type_url });
         }
-        // G5.
+        // G5: SotW does not serve types that exist only in delta.
         let is_served = serving == Serving::Served && !(O::IS_SOTW && known.delta_only);
         let is_on_demand = self.watch.cache().read(Snapshot::is_on_demand);
         let access = self.access.as_deref();
@@ -494,7 +494,7 @@ impl<O: Owed> Stream<O> {
         match &self.service {
             Service::Aggregated if type_url.is_empty() => Err(StreamError::MissingTypeUrl),
             Service::Aggregated => Ok(type_url.into()),
-            // S12, D31.
+            // S12, D31: on the service of one type, a request may leave its type URL empty.
             Service::Single(expected) if type_url.is_empty() || type_url == expected.as_str() => {
                 Ok(expected.clone())
             }

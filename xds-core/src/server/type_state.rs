@@ -82,7 +82,7 @@ pub(super) struct TypeState {
     /// Whether resources of a rejected response must be sent again (D8).
     pub(super) is_resending: bool,
     /// Whether anything was retained when the ledger was last updated.
-    pub(super) was_withholding: bool,
+    pub(super) was_retaining: bool,
     /// Whether the other streams of the client know an older selection than this one.
     pub(super) is_unpublished: bool,
     /// The revision of the last [`refresh`](Self::refresh).
@@ -146,7 +146,7 @@ impl TypeState {
             clean_at: Revision::ZERO,
             send_times: SendTimes::default(),
             is_resending: false,
-            was_withholding: false,
+            was_retaining: false,
             is_unpublished: true,
             refreshed_at: Revision::ZERO,
         }

@@ -58,12 +58,12 @@ impl TypeState {
         self.responses.forget_brought();
         let asks = self.membership.is_some();
         self.responses.reach(if asks { self.cursor() } else { snapshot.revision() });
-        let is_held = !self.retained.is_empty();
-        if !self.responses.take_news() && !is_held && !self.was_withholding {
+        let is_retaining = !self.retained.is_empty();
+        if !self.responses.take_news() && !is_retaining && !self.was_retaining {
             debug_assert_eq!(ledger.ack_state(), self.ack_state(snapshot));
             return;
         }
-        self.was_withholding = is_held;
+        self.was_retaining = is_retaining;
         ledger.update(self.ack_state(snapshot));
     }
 

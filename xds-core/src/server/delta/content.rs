@@ -41,9 +41,9 @@ impl DeltaContent {
         }
         let changed = update.changed.iter().map(|variant| (state.key(variant), Arc::clone(variant)));
         self.changed.extend(changed);
-        let is_held = |key: &ResourceKey| key.constraints.is_none() && state.withholds(&key.name);
+        let is_withheld = |key: &ResourceKey| key.constraints.is_none() && state.withholds(&key.name);
         let removed = state.immediate_removals(update);
-        self.removed.extend(removed.filter(|key| !is_held(key) || owed.locators.has_name(&key.name)));
+        self.removed.extend(removed.filter(|key| !is_withheld(key) || owed.locators.has_name(&key.name)));
     }
 
     /// The first response of a type on a stream: it takes the versions that the client brought into
@@ -77,8 +77,9 @@ impl DeltaContent {
             let is_covered =
                 |name: &&ResourceName| covers(name) || xdstp::glob_of(name).is_some_and(|of| covers(&of));
             let brought = owed.brought.keys().filter(is_covered);
-            let gone: Vec<_> = brought.filter(|name| state.chosen(name, snapshot).is_empty()).collect();
-            for name in gone {
+            let without_resource: Vec<_> =
+                brought.filter(|name| state.chosen(name, snapshot).is_empty()).collect();
+            for name in without_resource {
                 let key = ResourceKey::of_name(name);
                 if state.withholds_removals() {
                     // S33: the resources that refer to it may come from another server, so the
@@ -95,10 +96,11 @@ impl DeltaContent {
         }
         // D10: beside a wildcard, a subscribed name without a resource is sent as removed too.
         if state.selects_all() || snapshot.is_on_demand() {
-            let is_held = |name: &ResourceName| {
+            let is_brought = |name: &ResourceName| {
                 owed.brought.contains_key(name) && state.chosen(name, snapshot).is_empty()
             };
-            let answered: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
+            let answered: Vec<_> =
+                owed.locators.iter().filter(|locator| !is_brought(&locator.name)).collect();
             let mut presence = NamePresence::new();
             for locator in &answered {
                 if let LocatorAnswer::Absent(keys) = state.answer(locator, &mut presence, snapshot) {
@@ -223,8 +225,10 @@ impl DeltaContent {
             let unmatched = unmatched.filter(|params| state.is_answered_for(&key.name, params, snapshot));
             let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
             let chosen = state.chosen(&key.name, snapshot);
-            let is_gone = |gone: &Constraints| !chosen.iter().any(|variant| variant.constraints() == gone);
-            let narrowed = unmatched.chain([Constraints::NONE].into_iter().filter(is_gone));
+            let is_unused = |constraints: &Constraints| {
+                !chosen.iter().any(|variant| variant.constraints() == constraints)
+            };
+            let narrowed = unmatched.chain([Constraints::NONE].into_iter().filter(is_unused));
             narrowed.map(|constraints| ResourceKey::of_variant(&key.name, constraints)).collect()
         };
         self.removed = std::mem::take(&mut self.removed).into_iter().flat_map(narrow).collect();

@@ -136,8 +136,8 @@ impl<'a> AckedResources<'a> {
     /// A client that does not subscribe to endpoints here gets them from elsewhere.
     fn has_endpoints(&self, name: &ResourceName) -> bool {
         let mut all = self.of(Target::Assignment).peekable();
-        let is_followed = all.peek().is_none() || all.any(|of| of.position.covers(name));
-        is_followed && !self.unanswered_endpoints.contains(name)
+        let is_subscribed = all.peek().is_none() || all.any(|of| of.position.covers(name));
+        is_subscribed && !self.unanswered_endpoints.contains(name)
     }
 
     fn chosen(&self, target: Target, name: &ResourceName) -> impl Iterator<Item = &'a Arc<Variant>> {
