@@ -48,12 +48,12 @@ fn x2_x6_x11_x16_mistakes_with_new_style_names_have_their_places() {
              eds_cluster_config.service_name"
         ),
         format!(
-            "b.yaml:1:1: envoy.config.cluster.v3.Cluster {ROUTE_NAME:?}: the name is one of type \
+            "b.yaml:1:1: envoy.config.cluster.v3.Cluster {ROUTE_NAME:?}: the name is of type \
              \"envoy.config.route.v3.RouteConfiguration\", not \"envoy.config.cluster.v3.Cluster\""
         ),
         format!(
-            "c.yaml:1:1: envoy.config.cluster.v3.Cluster \"{name}%2\": column 44: \"%2\" is no escape; a percent \
-             sign itself is written `%25`"
+            "c.yaml:1:1: envoy.config.cluster.v3.Cluster \"{name}%2\": column 44: \"%2\" is not an escape; \
+             write `%25` for a percent sign"
         ),
         format!("d.yaml:4:3: {collection} \"xdstp://x/{collection}/all\" has two entries named \"a\""),
     ];

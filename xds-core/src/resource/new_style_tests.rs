@@ -67,7 +67,7 @@ fn x2_x6_x12_a_name_that_nobody_can_ask_for_is_refused() {
     assert_eq!(
         refusal(CLUSTER, ROUTE, named(ROUTE)),
         format!(
-            "{cluster} {ROUTE:?}: the name is one of type \"envoy.config.route.v3.RouteConfiguration\", not {cluster:?}"
+            "{cluster} {ROUTE:?}: the name is of type \"envoy.config.route.v3.RouteConfiguration\", not {cluster:?}"
         )
     );
     assert_eq!(

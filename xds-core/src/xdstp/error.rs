@@ -29,7 +29,7 @@ pub enum XdstpError {
         found: String,
     },
     /// X2: the name has another type than its request or resource.
-    #[error("the name is one of type {found:?}, not {expected:?}")]
+    #[error("the name is of type {found:?}, not {expected:?}")]
     WrongType {
         /// The type in the name.
         found: String,
@@ -37,7 +37,7 @@ pub enum XdstpError {
         expected: String,
     },
     /// A percent sign is not followed by two hex digits.
-    #[error("column {column}: {found:?} is no escape; a percent sign itself is written `%25`")]
+    #[error("column {column}: {found:?} is not an escape; write `%25` for a percent sign")]
     BadEscape {
         /// Where the percent sign is.
         column: usize,

@@ -48,7 +48,7 @@ fn x2_a_name_of_another_type_than_the_request_is_refused() {
     let read = name("xdstp:///envoy.config.cluster.v3.Cluster/a");
     assert_eq!(read.check_type(&CLUSTER.into()), Ok(()));
     let error = read.check_type(&LISTENER.into()).unwrap_err();
-    let expected = "the name is one of type \"envoy.config.cluster.v3.Cluster\", \
+    let expected = "the name is of type \"envoy.config.cluster.v3.Cluster\", \
         not \"envoy.config.listener.v3.Listener\"";
     assert_eq!((error.to_string().as_str(), error.column()), (expected, None));
 }
@@ -107,7 +107,7 @@ fn x5_each_part_is_escaped_as_envoy_does() {
 fn x6_a_malformed_escape_is_told_with_its_place() {
     assert_eq!(
         refusal("xdstp://a/t/b%zz"),
-        "column 14: \"%zz\" is no escape; a percent sign itself is written `%25`"
+        "column 14: \"%zz\" is not an escape; write `%25` for a percent sign"
     );
     for (text, column) in [
         ("xdstp://%/t/b", 9),
