@@ -153,12 +153,12 @@ pub struct Client {
     types: Vec<WatchedType>,
     /// The index in `types` of each type.
     type_numbers: BTreeMap<TypeUrl, usize>,
-    /// What differs for a client that belongs to a proxy.
+    /// The settings of a client that belongs to a proxy.
     relay: Option<Relay>,
     /// When clients of a proxy NACK the contents of a variant that they try, these contents are
     /// rejected from then on (C2). Accepting other contents of the variant removes the entry.
     refused: BTreeMap<VariantId, Refusal>,
-    /// While clients of a proxy try a response: what was subscribed to after the server made it.
+    /// While clients of a proxy try a response: the subscriptions sent after the server made it.
     late: Option<LateSubscriptions>,
     /// How many responses were applied.
     responses: u64,
@@ -187,7 +187,7 @@ pub enum WatchError {
         type_url: TypeUrl,
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Why no resource can have it.
         reason: Box<Reason>,
     },
     /// X15: no servers are configured for the authority of the name.

@@ -15,8 +15,8 @@ use crate::variants::Variant;
 /// A payload as the program uses it. Only the typed layer knows the type behind `Any`.
 pub type Decoded = Arc<dyn Any + Send + Sync>;
 
-/// Decodes a payload for the program, or returns what is wrong with it. Called once for each
-/// payload that changed.
+/// Decodes a payload for the program, or returns the error, which becomes part of the NACK. Called
+/// once for each payload that changed.
 pub type Decode = Arc<dyn Fn(&ResourceName, &Bytes) -> Result<Decoded, String> + Send + Sync>;
 
 /// A variant that was received and found valid, as watchers use it.

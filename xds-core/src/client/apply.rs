@@ -199,9 +199,9 @@ struct Applier<'c> {
     in_use: Vec<bool>,
     /// The number of the last response before this stream.
     responses_before: u64,
-    /// What to commit to the cache.
+    /// The changes to commit to the cache.
     changes: CacheChanges,
-    /// What the watches need of each variant in `changes.put`.
+    /// For each variant in `changes.put`: the parts that only the watches need.
     new_variants: Vec<NewVariant>,
     /// Names whose watchers may see another variant now.
     changed_names: Vec<ResourceName>,
@@ -550,7 +550,8 @@ impl Applier<'_> {
         }
     }
 
-    /// After the commit: removes from `watched` what left the cache, and stores what was put.
+    /// After the commit: removes the variants from `watched` that left the cache, and stores the
+    /// new ones.
     fn store_changes(
         &mut self,
         snapshot: &Snapshot,

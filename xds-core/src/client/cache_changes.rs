@@ -12,7 +12,7 @@ use crate::name::{ResourceName, TypeUrl};
 use crate::resource::{Resource, VariantId};
 use crate::variants::Variants;
 
-/// What identifies a variant of one type: its name and constraints.
+/// The key of a variant among those of its type: its name and constraints.
 pub(super) type VariantKey = (ResourceName, Constraints);
 
 /// Why a variant is removed from the cache.
@@ -26,7 +26,7 @@ pub(super) enum RemovalReason {
     Replaced,
 }
 
-/// What a response puts into the cache and removes from it.
+/// The variants that a response puts into the cache and removes from it.
 #[derive(Debug, Default)]
 pub(super) struct CacheChanges {
     pub(super) put: Put,
@@ -72,28 +72,28 @@ impl Put {
 }
 
 /// Variants that were not put, with the reason.
-pub(super) type Refused = Vec<(VariantKey, Reason)>;
+pub(super) type RefusedVariants = Vec<(VariantKey, Reason)>;
 
 impl CacheChanges {
-    /// Commits the changes, without the variants that the cache refuses. Returns these.
+    /// Commits the changes, without the variants that the cache refuses. Returns the refused ones.
     ///
     /// A correct server sends nothing that the cache refuses, so the first attempt commits
-    /// everything. Only if the cache refuses that, each name is checked for overlaps, and after
-    /// that each further attempt leaves out what the last one was refused for.
+    /// everything. If the cache refuses it, each name is checked for overlaps before the second
+    /// attempt. Each further attempt leaves out the cause of the last refusal.
     pub(super) fn commit(
         &mut self,
         cache: &Cache,
         type_url: &TypeUrl,
         is_repeated: impl Fn(&VariantKey) -> bool,
-    ) -> Refused {
-        let mut refused = Refused::new();
+    ) -> RefusedVariants {
+        let mut refused = RefusedVariants::new();
         for attempt in 0.. {
             let Err(error) = cache.commit(self.transaction(type_url)) else { break };
             let before = (self.put.len(), self.removed.len(), refused.len());
             match attempt {
-                0 => self.part_overlapping(&cache.snapshot(), type_url, &is_repeated, &mut refused),
+                0 => self.refuse_overlapping(&cache.snapshot(), type_url, &is_repeated, &mut refused),
                 1..ATTEMPTS_LIMIT => {
-                    self.take_out(error, &cache.snapshot(), type_url, &mut refused);
+                    self.leave_out(error, &cache.snapshot(), type_url, &mut refused);
                     // Each attempt must put less or remove more than the one before, whatever the
                     // error is. Otherwise this loop might not end.
                     if self.put.len() == before.0 && self.removed.len() == before.1 {
@@ -102,7 +102,7 @@ impl CacheChanges {
                 }
                 _ => self.refuse_all(&mut refused),
             }
-            self.spare(&refused[before.2..]);
+            self.keep_older(&refused[before.2..]);
         }
         refused
     }
@@ -125,12 +125,12 @@ impl CacheChanges {
     /// Checks each name: first its new variants against each other (C4b), then against the older
     /// ones (T34). `is_repeated` names variants that the response contains unchanged: these are not
     /// put, but count as variants of the response.
-    fn part_overlapping(
+    fn refuse_overlapping(
         &mut self,
         snapshot: &Snapshot,
         type_url: &TypeUrl,
         is_repeated: impl Fn(&VariantKey) -> bool,
-        refused: &mut Refused,
+        refused: &mut RefusedVariants,
     ) {
         let mut keys: Vec<_> = self.put.keys().cloned().collect();
         keys.sort_unstable();
@@ -170,13 +170,13 @@ impl CacheChanges {
         }
     }
 
-    /// Leaves out what the cache refused, so that the next attempt is smaller.
-    fn take_out(
+    /// Leaves out the cause of a refusal, so that the next attempt is smaller.
+    fn leave_out(
         &mut self,
         error: CommitError,
         snapshot: &Snapshot,
         type_url: &TypeUrl,
-        refused: &mut Refused,
+        refused: &mut RefusedVariants,
     ) {
         let key = |id: VariantId| (id.name, id.constraints);
         match error {
@@ -215,20 +215,20 @@ impl CacheChanges {
         }
     }
 
-    fn refuse(&mut self, key: VariantKey, reason: Reason, refused: &mut Refused) {
+    fn refuse(&mut self, key: VariantKey, reason: Reason, refused: &mut RefusedVariants) {
         if self.put.remove(&key).is_some() {
             refused.push((key, reason));
         }
     }
 
-    fn refuse_all(&mut self, refused: &mut Refused) {
+    fn refuse_all(&mut self, refused: &mut RefusedVariants) {
         let put = std::mem::take(&mut self.put);
         refused.extend(put.keys().map(|key| (key.clone(), Reason::TooComplex)));
     }
 
     /// Keeps the older variants of names with refused variants: watchers go on to use them. Only an
     /// explicit removal still removes them.
-    fn spare(&mut self, refused: &[(VariantKey, Reason)]) {
+    fn keep_older(&mut self, refused: &[(VariantKey, Reason)]) {
         if refused.is_empty() {
             return;
         }
@@ -238,7 +238,7 @@ impl CacheChanges {
 }
 
 /// C4b: finds the variants of one name that overlap another one of them.
-fn overlapping(variants: &[VariantKey]) -> Refused {
+fn overlapping(variants: &[VariantKey]) -> RefusedVariants {
     let mut refused = BTreeMap::new();
     for (at, one) in variants.iter().enumerate() {
         for other in &variants[at + 1..] {

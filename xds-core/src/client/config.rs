@@ -49,7 +49,7 @@ pub struct AuthorityConfig {
     pub fallback_on_reachability_only: bool,
 }
 
-/// What differs for a client that belongs to a proxy. The proxy serves its own clients from the
+/// The settings of a client that belongs to a proxy. The proxy serves its own clients from the
 /// cache.
 #[derive(Debug, Clone)]
 pub struct Relay {

@@ -18,7 +18,7 @@ pub struct Effects {
     /// Variants that are no longer in the cache: a server deleted or replaced them, or their TTL
     /// ended. A variant that was removed because its last watcher left is not listed.
     pub removed: Vec<VariantId>,
-    /// For a response that the client ACKs or NACKs: what was in it.
+    /// For a response that the client ACKs or NACKs: the result of applying it.
     pub response: Option<Applied>,
 }
 
@@ -48,7 +48,7 @@ pub struct Applied {
     /// clients may have them: they came under a plain name without constraints, or with
     /// `do_not_cache`.
     pub plain: Vec<ResourceName>,
-    /// What was rejected. If there is any rejection, the client NACKs the response (C2).
+    /// The rejected parts. If there are any, the client NACKs the response (C2).
     pub rejections: Vec<Rejection>,
 }
 

@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// Forgets what was sent on the stream of a server.
+    /// Forgets the subscriptions that were sent on the stream of a server.
     pub(super) fn forget_subscriptions(&mut self, server: usize) {
         let bit = 1 << server;
         for (_, entry) in self.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {

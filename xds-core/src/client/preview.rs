@@ -32,7 +32,7 @@ pub(super) struct Refusal {
     pub(super) detail: Arc<str>,
 }
 
-/// What a server was sent subscriptions for after it made a response that still waits.
+/// The subscriptions that a server was sent after it made a response that still waits.
 ///
 /// An absence in the response is true for the subscriptions that it was made for (T35). For later
 /// subscriptions the server makes another response.

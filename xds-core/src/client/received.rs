@@ -25,7 +25,7 @@ pub(super) struct ReceivedResponse<'f> {
     pub(super) resources: Vec<ReceivedResource<'f>>,
     pub(super) removed: Vec<Removal>,
     pub(super) errors: Vec<ReportedError>,
-    /// What is invalid, whether or not it is watched.
+    /// The invalid parts, whether or not they are watched.
     pub(super) rejections: Vec<Rejection>,
     /// The numbers and contents of fields that can be read only when the type is known. The field
     /// with the type may come after them.

@@ -32,8 +32,8 @@ pub struct Report {
 }
 
 impl Client {
-    /// What its servers reported about a watch instead of a resource: `None` before they reported
-    /// anything, and when a server sent the resource.
+    /// The answer of the servers to a watch, if it is not a resource. `None` while there is no
+    /// answer, and when a server sent the resource.
     #[must_use]
     pub fn answer(&self, watch: WatchId) -> Option<LocatorStatus> {
         let (of_type, at) = watch.place();

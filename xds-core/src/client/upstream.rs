@@ -1,4 +1,4 @@
-//! One server: its connection, and what was sent on its stream (S1-S16, D1-D7, C7, C14).
+//! One server: its connection, and the state of its stream (S1-S16, D1-D7, C7, C14).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Upstream {
         self.forget_stream();
     }
 
-    /// Forgets what belongs to one stream only.
+    /// Resets everything that belongs to one stream only.
     pub(super) fn forget_stream(&mut self) {
         for of_type in &mut self.types {
             let (version, is_partial) = (std::mem::take(&mut of_type.version), of_type.is_partial);

@@ -64,7 +64,7 @@ pub(super) struct WatchEntry {
     pub(super) members: Option<Box<ByName<ResourceState>>>,
 }
 
-/// What the client stores of one name.
+/// The record of one name.
 #[derive(Debug, Default)]
 pub(super) struct NameRecord {
     /// The numbers of the entries that watch exactly this name.

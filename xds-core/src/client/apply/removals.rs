@@ -15,7 +15,7 @@ use crate::parameters::Parameters;
 use crate::xdstp::glob_of;
 
 impl Applier<'_> {
-    /// Removes what the response names as removed (D10, D11, T30b).
+    /// Removes the names and variants that the response lists as removed (D10, D11, T30b).
     pub(super) fn apply_removals(&mut self, removals: Vec<Removal>) {
         let mut by_name: BTreeMap<ResourceName, Vec<Option<Constraints>>> = BTreeMap::new();
         for removal in removals {
@@ -76,13 +76,9 @@ impl Applier<'_> {
 
     /// Whether a variant is used, and these constraints match the parameters of every watch that
     /// uses it.
-    pub(super) fn is_used_only_by<'m>(
-        &self,
-        stored: &StoredVariant,
-        meant: impl Iterator<Item = &'m Constraints> + Clone,
-    ) -> bool {
+    pub(super) fn is_used_only_by(&self, stored: &StoredVariant, constraints: &Constraints) -> bool {
         let mut users = self.users(stored).peekable();
-        users.peek().is_some() && users.all(|parameters| meant.clone().any(|meant| meant.matches(parameters)))
+        users.peek().is_some() && users.all(|parameters| constraints.matches(parameters))
     }
 
     /// The parameters of the watches that use a variant.

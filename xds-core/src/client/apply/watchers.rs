@@ -38,10 +38,10 @@ impl Applier<'_> {
         let mut changed_names = std::mem::take(&mut self.changed_names);
         changed_names.dedup();
         for name in &changed_names {
-            self.refresh(name, snapshot, effects);
+            self.update_copies(name, snapshot, effects);
         }
         for Removal { name, constraints } in std::mem::take(&mut self.absent) {
-            self.refresh(&name, snapshot, effects);
+            self.update_copies(&name, snapshot, effects);
             let text = format!("{} reports that {:?} does not exist", self.server_name, name.as_str());
             let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.policy);
             let resources = snapshot.of_type(&self.watched.type_url);
@@ -114,7 +114,7 @@ impl Applier<'_> {
         // used by watches that the constraints do not match stays.
         let is_meant = |stored: &&StoredVariant| {
             constraints.is_none_or(|meant| {
-                meant == stored.accepted.constraints() || self.is_used_only_by(stored, std::iter::once(meant))
+                meant == stored.accepted.constraints() || self.is_used_only_by(stored, meant)
             })
         };
         let mut changes = CacheChanges::default();
@@ -141,7 +141,7 @@ impl Applier<'_> {
 
     /// Gives the watches of a name the variants that match them now. A name without a matching
     /// variant is no longer a member of a glob or wildcard.
-    fn refresh(&mut self, name: &ResourceName, snapshot: &Snapshot, effects: &mut Effects) {
+    fn update_copies(&mut self, name: &ResourceName, snapshot: &Snapshot, effects: &mut Effects) {
         let resources = snapshot.of_type(&self.watched.type_url);
         let mut watching = Vec::new();
         self.watched.watching(name.as_str(), &mut watching);
