@@ -188,7 +188,7 @@ impl Agent {
         let Some(frame) = link.and_then(|link| link.responses.pop_front()) else { return Ok(None) };
         let protected = invariant::honest::Protected::of(self, server);
         let effects = self.client.on_response(now, server, &frame).unwrap_or_default();
-        let is_accepted = effects.response.as_ref().is_none_or(|judged| judged.rejections.is_empty());
+        let is_accepted = effects.response.as_ref().is_none_or(|applied| applied.rejections.is_empty());
         self.observe(now, Event::Answered { server }, &effects)?;
         protected.check(self)?;
         Ok(Some(is_accepted))

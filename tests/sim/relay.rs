@@ -350,10 +350,10 @@ impl Relay {
             Err(error) => return Err(Violation::new("form", error.to_string())),
         };
         let is_own = |rejection: &Rejection| !matches!(rejection.reason, Reason::Refused(_));
-        let judged = effects.response.as_ref().filter(|judged| judged.rejections.iter().any(is_own));
+        let applied = effects.response.as_ref().filter(|applied| applied.rejections.iter().any(is_own));
         let is_liar = server == LIAR || self.profile.liar == Some(Liar::Upstream);
-        if let Some(judged) = judged.filter(|_| !is_liar) {
-            let what = format!("T45: a proxy rejects {:?}", judged.rejections);
+        if let Some(applied) = applied.filter(|_| !is_liar) {
+            let what = format!("T45: a proxy rejects {:?}", applied.rejections);
             return Err(Violation::new("relayed", what));
         }
         self.report(now, route, &effects);
