@@ -125,7 +125,7 @@ async fn an_envoy_with_a_certificate_is_who_that_says_and_a_new_one_of_the_serve
 
         secured.sign("server", SanType::DnsName("localhost".try_into().expect("a name")));
         until("the server has the new certificate", SOON, async || {
-            (!server.lines_with("the certificates are new").is_empty()).then_some(())
+            (!server.lines_with("loaded new certificates").is_empty()).then_some(())
         })
         .await;
         folder.write("endpoints.json", &[endpoints("one", blue.port)]);
