@@ -203,6 +203,8 @@ impl Folder {
         if !self.is_scanned {
             return self.load(cache, |_| {});
         }
+        // Only plain files with unchanged surroundings take this short way. In all other cases scan the
+        // folder, which knows about links, directories and files that the watcher did not report.
         let mut changed = Vec::with_capacity(files.len());
         let mut errors = Vec::new();
         let reloads = Arc::clone(&self.reloads);

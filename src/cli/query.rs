@@ -186,6 +186,8 @@ impl Query {
         let mut servers = ServerStates::default();
         let protocol = self.upstream.protocol();
         let start = Instant::now();
+        // Wait for the server first. If a stream is open then, wait once more for the timers of its
+        // subscriptions.
         let mut patience = Some(start + timeout);
         // The other modes print each event at once, so they need no spinner.
         let (spinner, mut show_at) = (Spinner::hidden(), (mode == Mode::Get).then(|| start + progress::LONG));

@@ -113,6 +113,7 @@ impl Serve {
         page: Admin,
         (hangups, log): (Hangups, &Telemetry),
     ) -> Result<(), Failure> {
+        // Open both ports before any task starts, so that an invalid option ends the program at once.
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
         let admin = self.admin.open(&port).await?;

@@ -31,6 +31,8 @@ impl Index {
                 errors.push(FolderError::new("", Problem::NoResources));
                 return None;
             }
+            // The cache refuses a commit as a whole and names one conflict, so try again without the
+            // file that is to blame, until a commit is accepted.
             let Plan { transaction, files } = self.plan(changes.clone());
             let error = match commit(transaction) {
                 Ok(commit) => return Some((commit, files)),

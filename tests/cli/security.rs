@@ -1,4 +1,5 @@
-//! Who may connect, and who may read what: certificates and a policy file, by the binary alone.
+//! Certificates and a policy file decide which clients may connect and what they may read, with the
+//! binary alone.
 
 use rcgen::string::Ia5String;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};

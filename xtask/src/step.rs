@@ -1,11 +1,11 @@
-//! Running other programs, one step after the other.
+//! Runs other programs, one step after the other.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-/// Why a step did not succeed.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     #[error("`{program}` cannot be started: {source}")]
@@ -39,14 +39,14 @@ pub(crate) enum StepError {
     File { path: PathBuf, source: io::Error },
 }
 
-/// Prints a command, runs it, and demands its success.
+/// Prints a command and runs it. Fails if the command fails.
 pub(crate) fn step(command: &mut Command) -> Result<(), StepError> {
     println!("==> {}", shown(command));
     let status = command.current_dir(workspace()).status().map_err(|source| start_error(command, source))?;
     if status.success() { Ok(()) } else { Err(StepError::Failed { command: shown(command), status }) }
 }
 
-/// What a command prints.
+/// The output of a command.
 pub(crate) fn output(command: &mut Command) -> Result<String, StepError> {
     let output = command.stderr(Stdio::inherit()).output().map_err(|source| start_error(command, source))?;
     if output.status.success() {
@@ -75,7 +75,7 @@ pub(crate) fn exit_code(result: Result<(), StepError>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("error: {error}");
     match error {
-        // A step that a signal ended has no code.
+        // A step that a signal ended has no exit code.
         StepError::Failed { status, .. } => {
             status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
         }
@@ -92,5 +92,5 @@ pub(crate) fn exit_code(result: Result<(), StepError>) -> ExitCode {
 }
 
 pub(crate) fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace")
 }

@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode};
 use crate::peers;
 use crate::step::{exit_code, step};
 
-/// `cargo xtask test`: installs the peers, then runs all tests. The exit code is that of the step
-/// that failed.
+/// `cargo xtask test`: installs the peers, then runs all tests. The exit code is the exit code of
+/// the failed step.
 pub(crate) fn run() -> ExitCode {
     exit_code(peers::install().and_then(|peers| {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
