@@ -219,7 +219,7 @@ async fn s41_what_is_wrong_with_a_request_is_said_with_its_status() {
             400,
             "serves type.googleapis.com/envoy.config.cluster.v3.Cluster",
         ),
-        ("POST", path, r#"{"resource_names": ["\u0001"]}"#, 400, "can exist"),
+        ("POST", path, r#"{"resource_names": ["\u0001"]}"#, 400, "no requested name is valid"),
         ("POST", path, &format!("{{{}}}", " ".repeat(1000)), 413, "limit of 1000 bytes"),
         ("GET", path, "", 405, ""),
         ("POST", "/v3/discovery:nothing", "{}", 404, "/v3/discovery:nothing"),
