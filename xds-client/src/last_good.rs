@@ -169,9 +169,9 @@ impl LastGood {
         let (whole, unproved, skipped) = (read.whole_sets(), read.unproved, read.skipped);
         let mut locations = BTreeMap::new();
         let mut pending = BTreeMap::new();
-        for (id, (location, holds)) in read.sets {
+        for (id, (location, is_valid)) in read.sets {
             locations.insert(Key::Set(id.clone()), location);
-            if !holds {
+            if !is_valid {
                 // A proof that does not hold now could hold again after the next write.
                 pending.insert(Key::Set(id.clone()), Change::Void(id));
             }

@@ -26,8 +26,9 @@ pub trait Payload: Sized + Send + Sync + 'static {
     /// Makes the value from an accepted resource.
     ///
     /// # Errors
-    /// When the payload is not a message of the type. This happens only to a watcher whose type was
-    /// declared after the first watchers of the type URL.
+    /// When the payload is not a message of the type. This happens only if an earlier watcher
+    /// declared another message type for the same type URL, because payloads are checked against
+    /// the first one.
     fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError>;
 }
 

@@ -101,8 +101,11 @@ pub enum SkimError {
 }
 
 impl Subscribed {
-    fn asked(&self) -> Requested {
-        Requested { names: self.names.asked.names.clone(), locators: self.locators.asked.locators.clone() }
+    fn requested(&self) -> Requested {
+        Requested {
+            names: self.names.requested.names.clone(),
+            locators: self.locators.requested.locators.clone(),
+        }
     }
 }
 
@@ -198,10 +201,10 @@ impl Skimmer {
         let known = self.known.get(&request.type_url);
         if known.is_none_or(|known| !known.names.is(&names) || !known.locators.is(&locators)) {
             let subscribed = Subscribed {
-                names: self.lists.get(names, |raw| asked(raw, 3, 7))?,
-                locators: self.lists.get(locators, |raw| asked(raw, 3, 7))?,
+                names: self.lists.get(names, |raw| read_requested(raw, 3, 7))?,
+                locators: self.lists.get(locators, |raw| read_requested(raw, 3, 7))?,
             };
-            request.requested = Some(subscribed.asked());
+            request.requested = Some(subscribed.requested());
             self.known.insert(request.type_url.clone(), subscribed);
         }
         Ok(request)
@@ -240,10 +243,10 @@ impl Skimmer {
         }
         let (subscribe, unsubscribe) = (subscribe.bytes(), unsubscribe.bytes());
         if !subscribe.is_empty() {
-            request.subscribe = self.lists.get(subscribe, |raw| asked(raw, 3, 8))?.asked.clone();
+            request.subscribe = self.lists.get(subscribe, |raw| read_requested(raw, 3, 8))?.requested.clone();
         }
         if !unsubscribe.is_empty() {
-            request.unsubscribe = asked(&unsubscribe, 4, 9)?;
+            request.unsubscribe = read_requested(&unsubscribe, 4, 9)?;
         }
         Ok(request)
     }
@@ -306,7 +309,7 @@ pub const TYPE_URL_LIMIT_BYTES: usize = 1024;
 const NODE_HASHED_BYTES: usize = 1024;
 
 /// Reads the names in one field and the locators in another.
-fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Requested, SkimError> {
+fn read_requested(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Requested, SkimError> {
     let (mut names, mut locators) = (Vec::new(), Vec::new());
     // The locators of a client share few sets of parameters.
     let mut known = BTreeSet::<Parameters>::new();

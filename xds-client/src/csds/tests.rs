@@ -71,7 +71,7 @@ impl Fixture {
                 response.removed_resources.push(gone.to_owned());
             } else if let Some((name, code)) = item.split_once('!').filter(|(_, code)| !code.contains('=')) {
                 let code = code.parse().unwrap();
-                let error_detail = rpc::Status { code, message: "told".to_owned(), details: Vec::new() };
+                let error_detail = rpc::Status { code, message: "refused".to_owned(), details: Vec::new() };
                 response.resource_errors.push(ResourceError {
                     resource_name: Some(named(name)),
                     error_detail: Some(error_detail),
@@ -151,7 +151,7 @@ fn c19_p1_21_each_status_has_what_belongs_to_it() {
             "ACKED a v1 = 1 @ 1001",
             "NACKED b; error: INVALID_ARGUMENT: \"b\": it is bad, \"v1\" @ 1001",
             "DOES_NOT_EXIST c; error: NOT_FOUND: origin reports that \"c\" does not exist, \"\" @ 1001",
-            "RECEIVED_ERROR d; error: PERMISSION_DENIED: \"d\": told, \"\" @ 1001",
+            "RECEIVED_ERROR d; error: PERMISSION_DENIED: \"d\": refused, \"\" @ 1001",
             "REQUESTED e",
         ]
     );
@@ -183,8 +183,8 @@ fn p1_6_p1_9_p1_12_p1_15_p6_6_a_kept_copy_is_shown_beside_its_error() {
         [
             "NACKED a v1 = 1 @ 1001; error: INVALID_ARGUMENT: \"a\": it is bad, \"v2\" @ 1002",
             "DOES_NOT_EXIST b v1 = 1 @ 1001; error: NOT_FOUND: origin reports that \"b\" does not exist, \"\" @ 1002",
-            "RECEIVED_ERROR c v1 = 1 @ 1001; error: NOT_FOUND: \"c\": told, \"\" @ 1002",
-            "RECEIVED_ERROR d v1 = 1 @ 1001; error: UNAVAILABLE: \"d\": told, \"\" @ 1002",
+            "RECEIVED_ERROR c v1 = 1 @ 1001; error: NOT_FOUND: \"c\": refused, \"\" @ 1002",
+            "RECEIVED_ERROR d v1 = 1 @ 1001; error: UNAVAILABLE: \"d\": refused, \"\" @ 1002",
         ]
     );
     // P6.4: the next valid one clears the error.
@@ -202,7 +202,7 @@ fn p1_7_p1_10_p1_13_without_a_kept_copy_there_is_no_version_either() {
         [
             "NACKED a; error: INVALID_ARGUMENT: \"a\": it is bad, \"v2\" @ 1002",
             "DOES_NOT_EXIST b; error: NOT_FOUND: origin reports that \"b\" does not exist, \"\" @ 1002",
-            "RECEIVED_ERROR c; error: NOT_FOUND: \"c\": told, \"\" @ 1002",
+            "RECEIVED_ERROR c; error: NOT_FOUND: \"c\": refused, \"\" @ 1002",
         ]
     );
 }

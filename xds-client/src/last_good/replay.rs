@@ -84,11 +84,11 @@ impl Replay {
             (_, Header::Old | Header::Missing) => false,
         };
         for (id, (location, proof)) in proofs {
-            let holds = is_up_to_date
+            let is_valid = is_up_to_date
                 && damaged_at.is_none_or(|at| at < location.at)
                 && proof == Proof::of(replay.members(&id));
-            replay.unproved += usize::from(!holds);
-            replay.sets.insert(id, (location, holds));
+            replay.unproved += usize::from(!is_valid);
+            replay.sets.insert(id, (location, is_valid));
         }
         replay.ending = damage.unwrap_or(ending);
         Ok(replay)
@@ -96,7 +96,7 @@ impl Replay {
 
     /// The sets that are proved to be complete.
     pub(super) fn whole_sets(&self) -> Vec<SetId> {
-        let whole = self.sets.iter().filter(|(_, (_, holds))| *holds);
+        let whole = self.sets.iter().filter(|(_, (_, is_valid))| *is_valid);
         whole.map(|(id, _)| id.clone()).collect()
     }
 

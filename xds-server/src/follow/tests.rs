@@ -7,9 +7,9 @@ use xds_core::{Outcome, Resource, Transaction};
 use super::*;
 
 /// Records each call as a line.
-struct Told(mpsc::UnboundedSender<String>);
+struct Recorder(mpsc::UnboundedSender<String>);
 
-impl Tracker for Told {
+impl Tracker for Recorder {
     fn on_commit(&mut self, commit: &Commit, _: &[(TypeUrl, usize)]) -> bool {
         _ = self.0.send(format!("commit {}", commit.revision));
         true
@@ -68,8 +68,8 @@ fn put(cache: &Cache, content: &str) {
 fn followed() -> (Arc<Cache>, mpsc::UnboundedReceiver<String>) {
     let cache = Cache::new();
     put(&cache, "0");
-    let (told, lines) = mpsc::unbounded_channel();
-    tokio::spawn(follow(&cache, Told(told)));
+    let (sender, lines) = mpsc::unbounded_channel();
+    tokio::spawn(follow(&cache, Recorder(sender)));
     (cache, lines)
 }
 

@@ -29,7 +29,7 @@ struct Recent {
 #[derive(Debug, Default)]
 pub(super) struct List {
     raw: Box<[u8]>,
-    pub(super) asked: Requested,
+    pub(super) requested: Requested,
 }
 
 impl List {
@@ -40,8 +40,8 @@ impl List {
 
     /// Its estimated size in memory: each text is stored in `raw` and once more by itself.
     fn size_bytes(&self) -> usize {
-        let locators = self.asked.locators.sets().count();
-        2 * self.raw.len() + NAME_BYTES * self.asked.all_names().count() + PARAMETERS_BYTES * locators
+        let locators = self.requested.locators.sets().count();
+        2 * self.raw.len() + NAME_BYTES * self.requested.all_names().count() + PARAMETERS_BYTES * locators
     }
 
     pub(super) fn is(&self, raw: &[u8]) -> bool {
@@ -67,8 +67,8 @@ impl Lists {
                 return Ok(Arc::clone(known));
             }
         }
-        let asked = read(&raw)?;
-        let list = Arc::new(List { raw: raw.into_owned().into_boxed_slice(), asked });
+        let requested = read(&raw)?;
+        let list = Arc::new(List { raw: raw.into_owned().into_boxed_slice(), requested });
         if is_kept {
             recent().insert(hash, &list);
         }

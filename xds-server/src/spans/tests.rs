@@ -13,7 +13,7 @@ use super::*;
 #[derive(Debug)]
 struct Ends {
     spans: Mutex<Vec<(String, usize)>>,
-    told: mpsc::UnboundedSender<String>,
+    lines: mpsc::UnboundedSender<String>,
 }
 
 struct Text<'a>(&'a mut String);
@@ -50,7 +50,7 @@ impl Subscriber for Ends {
         let (text, holders) = &mut self.spans.lock().unwrap()[span.into_u64() as usize - 1];
         *holders -= 1;
         if *holders == 0 {
-            _ = self.told.send(text.clone());
+            _ = self.lines.send(text.clone());
         }
         *holders == 0
     }
@@ -88,8 +88,8 @@ fn answer(cache: &Cache, stream: &mut DeltaStream, error: Option<&str>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_is_a_span_with_one_for_each_answer_and_both_end_with_it() {
-    let (told, mut ended) = mpsc::unbounded_channel();
-    let _tracing = tracing::subscriber::set_default(Ends { spans: Mutex::default(), told });
+    let (lines, mut ended) = mpsc::unbounded_channel();
+    let _tracing = tracing::subscriber::set_default(Ends { spans: Mutex::default(), lines });
     let cache = Cache::new();
     put(&cache, "1");
     let (mut accepts, mut rejects) = (asking(&cache, "accepts"), asking(&cache, "rejects"));
@@ -108,8 +108,8 @@ async fn a_commit_is_a_span_with_one_for_each_answer_and_both_end_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn so_many_answers_to_a_commit_are_shown_and_the_others_counted() {
-    let (told, mut ended) = mpsc::unbounded_channel();
-    let _tracing = tracing::subscriber::set_default(Ends { spans: Mutex::default(), told });
+    let (lines, mut ended) = mpsc::unbounded_channel();
+    let _tracing = tracing::subscriber::set_default(Ends { spans: Mutex::default(), lines });
     let cache = Cache::new();
     put(&cache, "1");
     let streams: Vec<_> = (0..ANSWERS_SHOWN + 5).map(|number| asking(&cache, &number.to_string())).collect();
