@@ -181,7 +181,7 @@ impl Tls {
                 }
                 Err(error) if self.reloads.refusals() > refusals => {
                     let because = std::error::Error::source(&error).map(ToString::to_string);
-                    warn!(%error, because, "cannot use the new certificates; the former ones stay in use");
+                    warn!(%error, because, "the new certificates are invalid; the last good ones stay in use");
                 }
                 Ok(false) | Err(_) => {}
             }
