@@ -135,7 +135,7 @@ impl NamePatterns {
 
     /// Whether every name matches.
     #[must_use]
-    pub fn is_everything(&self) -> bool {
+    pub(crate) fn is_everything(&self) -> bool {
         self.0.prefixes.contains("")
     }
 

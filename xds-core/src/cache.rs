@@ -85,7 +85,7 @@ impl Cache {
     /// of a name must use (T15). The rule that no two variants match the same parameters cannot be
     /// relaxed.
     #[must_use]
-    pub fn with_key_sets(key_sets: KeySetRule) -> Arc<Self> {
+    pub(crate) fn with_key_sets(key_sets: KeySetRule) -> Arc<Self> {
         Arc::new(Self { key_sets, ..Self::default() })
     }
 

@@ -448,7 +448,7 @@ impl Client {
 
     /// The number of the open stream to a server, 1 for the first; `None` without an open stream.
     #[must_use]
-    pub fn stream(&self, server: usize) -> Option<u64> {
+    pub(crate) fn stream(&self, server: usize) -> Option<u64> {
         let upstream = &self.upstreams[server];
         upstream.is_open().then_some(upstream.generation)
     }
@@ -462,7 +462,7 @@ impl Client {
 
     /// Whether this client has a variant in the cache.
     #[must_use]
-    pub fn has_variant(&self, id: &VariantId) -> bool {
+    pub(crate) fn has_variant(&self, id: &VariantId) -> bool {
         let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
         let named = of_type.and_then(|of_type| of_type.names.get(&id.name));
         named.is_some_and(|named| named.position(&id.constraints).is_ok())
@@ -470,7 +470,7 @@ impl Client {
 
     /// Defers the subscriptions of a type, or sends them. A type that was already requested on an
     /// open stream is not deferred there.
-    pub fn defer(&mut self, type_url: &TypeUrl, is_deferred: bool) {
+    pub(crate) fn defer(&mut self, type_url: &TypeUrl, is_deferred: bool) {
         let of_type = self.type_number(type_url);
         self.types[of_type].is_deferred = is_deferred;
     }

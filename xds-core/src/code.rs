@@ -22,7 +22,7 @@ impl Code {
 
     /// Whether it is an error of the resource, and not only of the server (C9, C10).
     #[must_use]
-    pub fn is_data_error(self) -> bool {
+    pub(crate) fn is_data_error(self) -> bool {
         self == Self::NOT_FOUND || self == Self::PERMISSION_DENIED
     }
 

@@ -62,7 +62,7 @@ impl OnDemandSubscriptions {
     }
 
     /// Ready when [`take`](Self::take) has something to return. One task at a time may wait.
-    pub fn poll_changed(&self, cx: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_changed(&self, cx: &Context<'_>) -> Poll<()> {
         // Register first: a change between the two steps then wakes this task.
         self.0.on_demand_waker.register(cx.waker());
         let interest = lock(&self.0.interest);

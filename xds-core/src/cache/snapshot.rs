@@ -59,7 +59,7 @@ impl Snapshot {
 
     /// The status of a locator that the source set; `None` without one.
     #[must_use]
-    pub fn locator_status(
+    pub(crate) fn locator_status(
         &self,
         type_url: &TypeUrl,
         name: &ResourceName,

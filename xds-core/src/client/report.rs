@@ -35,7 +35,7 @@ impl Client {
     /// The answer of the servers to a watch, if it is not a resource. `None` while there is no
     /// answer, and when a server sent the resource.
     #[must_use]
-    pub fn answer(&self, watch: WatchId) -> Option<LocatorStatus> {
+    pub(crate) fn answer(&self, watch: WatchId) -> Option<LocatorStatus> {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry(at);
         let ResourceState { status, error, .. } = &entry.state;
@@ -57,7 +57,7 @@ impl Client {
 
     /// Whether a watch has an answer: a resource, its absence, an error, or the end of its timer.
     #[must_use]
-    pub fn is_answered(&self, watch: WatchId) -> bool {
+    pub(crate) fn is_answered(&self, watch: WatchId) -> bool {
         let (of_type, at) = watch.place();
         self.types[of_type].entry(at).state.status != ResourceStatus::Requested
     }
