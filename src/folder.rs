@@ -69,8 +69,11 @@ mod format;
 mod index;
 mod isolate;
 pub mod lint;
+mod rules;
 mod scan;
 mod tree;
+mod validate;
+mod violations;
 mod watch;
 mod wrapper;
 

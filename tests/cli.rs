@@ -251,7 +251,7 @@ fn bad_content_is_refused_with_code_2_and_all_its_places() {
             format!(r#"error: again.yaml:1:1: {cluster} "a" is also in a.yaml, line 1"#),
             "error: bytes.yaml:1:7: the file is not UTF-8".to_owned(),
             format!(r#"error: field.yaml:3:1: {cluster} "f": no field `nme` in {cluster}, perhaps `name`"#),
-            format!("error: nameless.yaml:1:1: {cluster} without a name"),
+            format!("error: nameless.yaml:2:7: {cluster} \"\": name: must have at least 1 character (rule string.min_len)"),
             "error: type.json:1:11: acme.Thing: unknown `@type` \"type.googleapis.com/acme.Thing\" (--descriptors \
              adds types)"
                 .to_owned(),

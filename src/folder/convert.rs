@@ -15,7 +15,9 @@ use prost_reflect::{
 use super::descriptors::Descriptors;
 use super::encode;
 use super::error::{Position, Problem};
+use super::rules::{Target, Violation};
 use super::tree::{Entry, Node, Tree};
+use super::validate;
 
 /// One error within a resource.
 #[derive(Debug)]
@@ -32,16 +34,14 @@ pub(super) struct Packed<'a> {
     pub(super) payload: Vec<u8>,
 }
 
-/// Reads a map with `@type` as the message of that type.
+/// Reads a map with `@type` as the message of that type, whose validation rules must hold.
 ///
 /// # Errors
 /// All mistakes, in the order of the document.
 pub(super) fn any<'a>(node: &'a Node, descriptors: &'a Descriptors) -> Result<Packed<'a>, Vec<Fault>> {
-    let mut converter = Converter { descriptors, path: Vec::new(), faults: Vec::new() };
-    match converter.any(node) {
-        Some(packed) if converter.faults.is_empty() => Ok(packed),
-        _ => Err(converter.faults),
-    }
+    let mut converter = Converter { checks_rules: true, ..Converter::new(descriptors) };
+    let packed = converter.any(node);
+    converter.result(packed)
 }
 
 /// Reads a value as the given message.
@@ -53,11 +53,9 @@ pub(super) fn message(
     node: &Node,
     descriptors: &Descriptors,
 ) -> Result<DynamicMessage, Vec<Fault>> {
-    let mut converter = Converter { descriptors, path: Vec::new(), faults: Vec::new() };
-    match converter.message(message, node) {
-        Some(message) if converter.faults.is_empty() => Ok(message),
-        _ => Err(converter.faults),
-    }
+    let mut converter = Converter::new(descriptors);
+    let message = converter.message(message, node);
+    converter.result(message)
 }
 
 /// Keeps the path from the resource to the current value. A method that returns `None` has added a
@@ -66,16 +64,41 @@ struct Converter<'a> {
     descriptors: &'a Descriptors,
     path: Vec<PathStep<'a>>,
     faults: Vec<Fault>,
+    checks_rules: bool,
+    /// Broken validation rules. They keep no value from being read, so those of the messages around
+    /// it are checked, too.
+    broken_rules: Vec<Fault>,
 }
 
+/// A step of the path to a field.
 #[derive(Clone, Copy)]
-enum PathStep<'a> {
+pub(super) enum PathStep<'a> {
     Field(&'a str),
     Item(usize),
     Key(&'a str),
 }
 
 impl<'a> Converter<'a> {
+    fn new(descriptors: &'a Descriptors) -> Self {
+        Self {
+            descriptors,
+            path: Vec::new(),
+            faults: Vec::new(),
+            checks_rules: false,
+            broken_rules: Vec::new(),
+        }
+    }
+
+    fn result<T>(self, read: Option<T>) -> Result<T, Vec<Fault>> {
+        let mut faults = self.faults;
+        faults.extend(self.broken_rules);
+        faults.sort_by_key(|fault| fault.at);
+        match read {
+            Some(read) if faults.is_empty() => Ok(read),
+            _ => Err(faults),
+        }
+    }
+
     fn any(&mut self, node: &'a Node) -> Option<Packed<'a>> {
         let Some(entries) = node.entries() else {
             return self.wrong(node, "a map with `@type`");
@@ -96,7 +119,7 @@ impl<'a> Converter<'a> {
             };
             self.message(&message, value)?
         } else {
-            self.fields(&message, entries, true)?
+            self.fields(&message, node.at, entries, true)?
         };
         Some(Packed { type_url, payload: encode::to_vec(&message) })
     }
@@ -125,12 +148,13 @@ impl<'a> Converter<'a> {
         let Some(entries) = node.entries() else {
             return self.wrong(node, "a map");
         };
-        self.fields(message, entries, false)
+        self.fields(message, node.at, entries, false)
     }
 
     fn fields(
         &mut self,
         message: &MessageDescriptor,
+        at: Position,
         entries: &'a [Entry],
         is_any: bool,
     ) -> Option<DynamicMessage> {
@@ -145,7 +169,13 @@ impl<'a> Converter<'a> {
             self.field(message, entry, &mut given, &mut result);
             self.path.pop();
         }
-        (faults == self.faults.len()).then_some(result)
+        if faults != self.faults.len() {
+            return None;
+        }
+        if self.checks_rules {
+            self.check_rules(&result, at, entries);
+        }
+        Some(result)
     }
 
     fn field(
@@ -178,6 +208,7 @@ impl<'a> Converter<'a> {
             return self.fault(entry.at, Problem::OneofConflict { oneof, first });
         }
         given.push(field.number());
+        let broken_rules = self.broken_rules.len();
         let value = if field.is_map() {
             self.map(&field, &entry.value)?
         } else if field.is_list() {
@@ -186,7 +217,27 @@ impl<'a> Converter<'a> {
             self.value(&field.kind(), &entry.value)?
         };
         result.set_field(&field, value);
+        if broken_rules != self.broken_rules.len() && self.descriptors.rules(message).skips(&field) {
+            self.broken_rules.truncate(broken_rules);
+        }
         Some(())
+    }
+
+    /// Notes the validation rules that a message breaks, each where the value is, or where the
+    /// message begins if there is no value.
+    fn check_rules(&mut self, message: &DynamicMessage, message_at: Position, entries: &[Entry]) {
+        for violation in validate::message(message, self.descriptors) {
+            let mut path = self.field_path();
+            append_target(&violation.at, &mut path);
+            let at = violation.at.field().and_then(|field| {
+                let is_it = |entry: &&Entry| entry.key == field.name() || entry.key == field.json_name();
+                let value = &entries.iter().find(is_it)?.value;
+                Some(node_of(&violation.at, value).unwrap_or(value).at)
+            });
+            let Violation { rule, reason, .. } = violation;
+            let problem = Problem::Rule { rule, reason };
+            self.broken_rules.push(Fault { at: at.unwrap_or(message_at), field: path.into(), problem });
+        }
     }
 
     fn list(&mut self, kind: &Kind, node: &'a Node) -> Option<Value> {
@@ -299,17 +350,46 @@ impl<'a> Converter<'a> {
     }
 
     fn fault<T>(&mut self, at: Position, problem: Problem) -> Option<T> {
-        let mut field = String::new();
-        for step in &self.path {
-            match step {
-                PathStep::Field(name) if field.is_empty() => field.push_str(name),
-                PathStep::Field(name) => write!(field, ".{name}").expect("a string takes all"),
-                PathStep::Item(index) => write!(field, "[{index}]").expect("a string takes all"),
-                PathStep::Key(key) => write!(field, "[{key:?}]").expect("a string takes all"),
-            }
-        }
-        self.faults.push(Fault { at, field: field.into(), problem });
+        self.faults.push(Fault { at, field: self.field_path().into(), problem });
         None
+    }
+
+    fn field_path(&self) -> String {
+        let mut path = String::new();
+        self.path.iter().for_each(|step| step.append_to(&mut path));
+        path
+    }
+}
+
+impl PathStep<'_> {
+    pub(super) fn append_to(&self, path: &mut String) {
+        match self {
+            PathStep::Field(name) if path.is_empty() => path.push_str(name),
+            PathStep::Field(name) => write!(path, ".{name}").expect("a string takes all"),
+            PathStep::Item(index) => write!(path, "[{index}]").expect("a string takes all"),
+            PathStep::Key(key) => write!(path, "[{key:?}]").expect("a string takes all"),
+        }
+    }
+}
+
+/// Adds the steps from a message to what breaks a rule.
+pub(super) fn append_target(target: &Target, path: &mut String) {
+    if let Some(field) = target.field() {
+        PathStep::Field(field.name()).append_to(path);
+    }
+    match target {
+        Target::Item(_, index) => PathStep::Item(*index).append_to(path),
+        Target::Key(_, key) => PathStep::Key(key).append_to(path),
+        Target::Oneof | Target::Field(_) => {}
+    }
+}
+
+/// The item or entry that breaks a rule, within the value of its field.
+fn node_of<'n>(target: &Target, value: &'n Node) -> Option<&'n Node> {
+    match (target, &value.tree) {
+        (Target::Item(_, index), Tree::List(items)) => items.get(*index),
+        (Target::Key(_, key), _) => value.get(key),
+        _ => None,
     }
 }
 
@@ -422,7 +502,7 @@ pub(super) const ANY: &str = "google.protobuf.Any";
 pub(super) const NULL_VALUE: &str = "google.protobuf.NullValue";
 
 /// Messages whose JSON is the JSON of their only field.
-const WRAPPERS: [&str; 9] = [
+pub(super) const WRAPPERS: [&str; 9] = [
     "google.protobuf.BoolValue",
     "google.protobuf.BytesValue",
     "google.protobuf.DoubleValue",

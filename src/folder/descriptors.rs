@@ -1,9 +1,9 @@
 //! The descriptors of all Envoy types, which files are read with.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{fmt, io};
 
 use flate2::read::GzDecoder;
@@ -14,18 +14,21 @@ use xds_core::TypeUrl;
 use xds_file::Refused;
 
 use super::FILE_LIMIT_BYTES;
+use super::rules::MessageRules;
 
 /// The types that files may use: all types of Envoy, and types that a user adds.
 pub struct Descriptors {
     pool: DescriptorPool,
     type_urls: Mutex<BTreeSet<TypeUrl>>,
+    /// The rules of the messages that were read, by their full names.
+    rules: Mutex<HashMap<String, Arc<MessageRules>>>,
 }
 
 impl Descriptors {
     /// All types of Envoy. The first call in a process unpacks them, which takes about 30 ms.
     #[must_use]
     pub fn envoy() -> Self {
-        Self { pool: envoy_pool().clone(), type_urls: Mutex::default() }
+        Self { pool: envoy_pool().clone(), type_urls: Mutex::default(), rules: Mutex::default() }
     }
 
     /// Adds the types of a `google.protobuf.FileDescriptorSet`, as `protoc --include_imports
@@ -59,6 +62,17 @@ impl Descriptors {
     /// If the built-in descriptors do not have it.
     pub(crate) fn builtin(&self, name: &str) -> MessageDescriptor {
         self.pool.get_message_by_name(name).expect("the built-in descriptors have all types of Envoy")
+    }
+
+    /// The validation rules of a message.
+    pub(super) fn rules(&self, message: &MessageDescriptor) -> Arc<MessageRules> {
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = rules.get(message.full_name()) {
+            return Arc::clone(known);
+        }
+        let read = Arc::new(MessageRules::of(message));
+        rules.insert(message.full_name().to_owned(), Arc::clone(&read));
+        read
     }
 
     /// The shared copy of a type URL.

@@ -164,6 +164,14 @@ pub enum Problem {
         /// Why it is not valid.
         reason: String,
     },
+    /// A validation rule of the message is broken, so clients would reject the resource.
+    #[error("{reason} (rule {rule})")]
+    Rule {
+        /// The rule as in `validate/validate.proto`, such as `repeated.min_items`.
+        rule: String,
+        /// What the value must be.
+        reason: String,
+    },
     /// A field of the wrapper `envoy.service.discovery.v3.Resource` that is not implemented. It
     /// cannot be ignored, because clients would get something else than the file says.
     #[error("`{field}` is not supported yet")]

@@ -29,7 +29,7 @@ fn x4_a_new_style_name_is_one_name_however_it_is_spelled() {
 fn x2_x6_x11_x16_mistakes_with_new_style_names_have_their_places() {
     let scratch = Scratch::new("new-style");
     let name = "xdstp://x/envoy.config.cluster.v3.Cluster/a";
-    scratch.write("a.yaml", format!("# first\n\"@type\": {CLUSTER}\nname: {name}\ntype: EDS\n"));
+    scratch.write("a.yaml", format!("# first\n\"@type\": {CLUSTER}\nname: {name}\ntype: EDS\neds_cluster_config: {{eds_config: {{ads: {{}}}}}}\n"));
     scratch.write("b.yaml", format!("\"@type\": {CLUSTER}\nname: {ROUTE_NAME}\n"));
     scratch.write("c.yaml", format!("\"@type\": {CLUSTER}\nname: {name}%2\n"));
     let collection = "envoy.config.listener.v3.ListenerCollection";

@@ -5,6 +5,7 @@ use prost_reflect::prost::bytes::Bytes;
 use xds_core::Constraints;
 
 use super::super::error::{FolderError, Problem};
+use super::super::violations;
 use super::super::wrapper::{Flaw, WrapperExtras};
 use super::{CONSTRAINTS, FileReader, RESPONSE, WRAPPER, constraints_of, message_name, subject};
 
@@ -68,12 +69,21 @@ impl FileReader<'_> {
                 WrapperExtras::default()
             });
             // The bytes are served unchanged, so check that a client can decode them.
-            if let Some(message) = self.descriptors.message(&type_url)
-                && let Err(error) = DynamicMessage::decode(message, payload.clone())
-            {
+            if let Some(message) = self.descriptors.message(&type_url) {
                 let subject = subject(message_name(&type_url), name);
-                self.error(None, Some(subject), Problem::Syntax { message: error.to_string() });
-                continue;
+                match DynamicMessage::decode(message, payload.clone()) {
+                    Ok(message) => {
+                        for (field, problem) in violations::of(&message, self.descriptors) {
+                            let (resource, field) = (Some(subject.clone()), field.into());
+                            let error = FolderError::new(self.file, problem);
+                            self.errors.push(FolderError { resource, field, ..error });
+                        }
+                    }
+                    Err(error) => {
+                        self.error(None, Some(subject), Problem::Syntax { message: error.to_string() });
+                        continue;
+                    }
+                }
             }
             let made = self.make(&type_url, name, payload);
             self.place(made.map(|made| extras.with(made.with_constraints(constraints))), None, number);

@@ -103,7 +103,7 @@ name: [
                 "f.yaml:6:81: {cluster} \"a\": load_assignment.endpoints[1].lb_endpoints: expected a list, found the \
                  number 3"
             ),
-            format!("f.yaml:7:3: {cluster} without a name"),
+            format!("f.yaml:7:3: {cluster}: name: must have at least 1 character (rule string.min_len)"),
             "f.yaml:8:3: missing `@type`".to_owned(),
             format!(
                 "f.yaml:9:12: {cluster}: unknown `@type` \"type.googleapis.com/{cluster}\" (--descriptors adds types)"
@@ -373,4 +373,23 @@ fn a_pb_file_is_a_response_whose_payloads_are_kept_byte_for_byte() {
     response.resources[0].value = (&b"\x0a\x01a\x2a\x01"[..]).into();
     let broken = errors(read(&response));
     assert!(broken[0].starts_with("f.pb: envoy.config.cluster.v3.Cluster: "), "{broken:?}");
+}
+
+#[test]
+fn a_pb_file_is_checked_by_the_rules_of_its_messages_too() {
+    let descriptors = Descriptors::envoy();
+    let url = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+    // A route configuration "r" with a virtual host "v" without domains.
+    let payload = b"\x0a\x01r\x12\x03\x0a\x01v";
+    let any = [b"\x0a\x3c", url.as_bytes(), b"\x12\x08", payload].concat();
+    assert_eq!(url.len(), 0x3c);
+    let response = [b"\x12", [u8::try_from(any.len()).unwrap()].as_slice(), &any].concat();
+    let read = read("f.pb", FileFormat::Protobuf, &response, &descriptors, PAYLOAD_LIMIT_BYTES);
+    assert_eq!(
+        errors(read),
+        [
+            "f.pb: envoy.config.route.v3.RouteConfiguration: virtual_hosts[0].domains: must have at least 1 item (rule \
+          repeated.min_items)"
+        ]
+    );
 }

@@ -158,11 +158,7 @@ fn s34_an_eds_cluster_names_its_assignment_where_the_source_is_ours() {
         eds("self", "{self: {}}, service_name: service"),
         eds("there", "{ads: {}}"),
         eds("elsewhere", other),
-        resource(
-            "envoy.config.cluster.v3.Cluster",
-            "",
-            "name: static\neds_cluster_config: {eds_config: {ads: {}}}",
-        ),
+        resource("envoy.config.cluster.v3.Cluster", "", "name: static"),
         resource("envoy.config.endpoint.v3.ClusterLoadAssignment", "", "cluster_name: there"),
     ];
     assert_eq!(
@@ -178,6 +174,7 @@ fn s34_an_eds_cluster_names_its_assignment_where_the_source_is_ours() {
 fn references_are_found_in_whatever_a_listener_holds() {
     const LISTENER: &str = r#"
 name: l
+address: { socket_address: { address: 127.0.0.1, port_value: 80 } }
 filter_chains:
 - transport_socket:
     name: tls
@@ -198,7 +195,8 @@ filter_chains:
         config_discovery:
           config_source: { ads: {} }
           type_urls: [type.googleapis.com/envoy.extensions.filters.http.router.v3.Router]
-- filters:
+- filter_chain_match: { destination_port: 1 }
+  filters:
   - name: tcp
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
@@ -405,6 +403,7 @@ quickcheck! {
 fn s33_the_cache_finds_the_same_references() {
     const LISTENER: &str = r#"
 name: l
+address: { socket_address: { address: 127.0.0.1, port_value: 80 } }
 listener_filters:
 - { name: found, config_discovery: { config_source: { ads: {} }, type_urls: [a/b] } }
 access_log:
@@ -433,16 +432,22 @@ filter_chains:
       stat_prefix: s
       settings: { op_timeout: 1s }
       prefix_routes: { routes: [{ prefix: p, cluster: redis }], catch_all_route: { cluster: all } }
+- filter_chain_match: { destination_port: 1 }
+  filters:
   - name: tcp
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
       stat_prefix: s
       weighted_clusters: { clusters: [{ name: tcp, weight: 1 }] }
+- filter_chain_match: { destination_port: 2 }
+  filters:
   - name: udp
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
       stat_prefix: s
       cluster: tcp2
+- filter_chain_match: { destination_port: 3 }
+  filters:
   - name: hcm
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
