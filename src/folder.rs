@@ -68,6 +68,7 @@ mod error;
 mod format;
 mod index;
 mod isolate;
+mod known_rejections;
 pub mod lint;
 mod rules;
 mod scan;

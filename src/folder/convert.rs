@@ -226,7 +226,7 @@ impl<'a> Converter<'a> {
     /// Notes the validation rules that a message breaks, each where the value is, or where the
     /// message begins if there is no value.
     fn check_rules(&mut self, message: &DynamicMessage, message_at: Position, entries: &[Entry]) {
-        for violation in validate::message(message, self.descriptors) {
+        for violation in validate::message(message, self.path.is_empty(), self.descriptors) {
             let mut path = self.field_path();
             append_target(&violation.at, &mut path);
             let at = violation.at.field().and_then(|field| {

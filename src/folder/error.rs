@@ -167,7 +167,8 @@ pub enum Problem {
     /// A validation rule of the message is broken, so clients would reject the resource.
     #[error("{reason} (rule {rule})")]
     Rule {
-        /// The rule as in `validate/validate.proto`, such as `repeated.min_items`.
+        /// The rule as in `validate/validate.proto`, such as `repeated.min_items`; `of Envoy` for
+        /// what Envoy rejects besides.
         rule: String,
         /// What the value must be.
         reason: String,

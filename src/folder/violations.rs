@@ -30,7 +30,7 @@ impl Search<'_> {
             return;
         }
         let rules = self.descriptors.rules(&descriptor);
-        for violation in validate::message(message, self.descriptors) {
+        for violation in validate::message(message, path.is_empty(), self.descriptors) {
             let mut path = path.to_owned();
             append_target(&violation.at, &mut path);
             self.found.push((path, Problem::Rule { rule: violation.rule, reason: violation.reason }));

@@ -22,6 +22,7 @@ mod on_demand;
 mod peers;
 mod proxy;
 mod reconfigure;
+mod refused;
 mod resources;
 mod rest;
 mod server;
