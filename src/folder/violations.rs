@@ -10,17 +10,17 @@ use super::validate;
 
 /// Checks a message and the messages in it, also those in an `Any` of a known type.
 pub(super) fn of(message: &DynamicMessage, descriptors: &Descriptors) -> Vec<(String, Problem)> {
-    let mut search = Search { descriptors, found: Vec::new() };
+    let mut search = RuleSearch { descriptors, found: Vec::new() };
     search.message(message, "");
     search.found
 }
 
-struct Search<'a> {
+struct RuleSearch<'a> {
     descriptors: &'a Descriptors,
     found: Vec<(String, Problem)>,
 }
 
-impl Search<'_> {
+impl RuleSearch<'_> {
     fn message(&mut self, message: &DynamicMessage, path: &str) {
         let descriptor = message.descriptor();
         if descriptor.full_name() == ANY {

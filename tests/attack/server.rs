@@ -42,7 +42,7 @@ impl Server {
         for number in (0..LARGE_NAMES).filter(|_| matches!(setup, Setup::Large)) {
             let text = format!(
                 "\"@type\": type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment\ncluster_name: large-{number}\n\
-                 endpoints: [{{ lb_endpoints: [{{ endpoint: {{ hostname: {} }} }}] }}]\n",
+                 endpoints:\n- lb_endpoints:\n  - endpoint:\n      address: {{ socket_address: {{ address: 127.0.0.1, port_value: 80 }} }}\n      hostname: {}\n",
                 "x".repeat(LARGE_BYTES)
             );
             fs::write(folder.join(format!("config/large-{number}.yaml")), text).unwrap();
