@@ -160,7 +160,7 @@ fn map_key(key: &MapKey) -> String {
 
 /// Real resources have up to about five levels of typed configuration. Reading each level uses
 /// stack.
-const PACKED_LIMIT: usize = 32;
+pub(super) const PACKED_LIMIT: usize = 32;
 
 #[cfg(test)]
 mod tests {

@@ -5,9 +5,10 @@
 //! its extensions are.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
+use prost_reflect::prost::Message;
 use prost_reflect::{DynamicMessage, ReflectMessage, Value};
 use regex::Regex;
 
@@ -188,15 +189,40 @@ fn cluster_weight(message: &DynamicMessage) -> Vec<Violation> {
 fn regex_matcher(message: &DynamicMessage) -> Vec<Violation> {
     let mut found = Found::new(message);
     let pattern = text(message, "regex");
-    // RE2 knows these two, and the crate does not.
-    let is_of_re2 = pattern.contains(r"\Q") || pattern.contains(r"\C");
     if let Err(regex::Error::Syntax(error)) = Regex::new(&pattern)
-        && !is_of_re2
+        && !is_read_otherwise(&pattern)
     {
-        let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        found.add(true, "regex", format!("{pattern:?} is no regular expression of RE2: {reason}"));
+        let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        // Only these: RE2 takes `/{id}`, for example, in which the crate sees a repetition.
+        let is_error_of_re2 =
+            ["unclosed group", "unopened group", "unclosed character class", "look-around", "backreferences"]
+                .into_iter()
+                .any(|known| reason.starts_with(known));
+        found.add(
+            is_error_of_re2,
+            "regex",
+            format!("{pattern:?} is not a regular expression of RE2: {reason}"),
+        );
     }
     found.violations
+}
+
+/// Whether RE2 and the crate `regex` read a pattern differently: RE2 has `\Q` and `\C`, and no
+/// classes within classes.
+fn is_read_otherwise(pattern: &str) -> bool {
+    let (mut is_in_class, mut is_escaped) = (false, false);
+    for character in pattern.chars() {
+        match (is_escaped, character) {
+            (true, 'Q' | 'C') => return true,
+            (true, _) => is_escaped = false,
+            (false, '\\') => is_escaped = true,
+            (false, '[') if is_in_class => return true,
+            (false, '[') => is_in_class = true,
+            (false, ']') => is_in_class = false,
+            (false, _) => {}
+        }
+    }
+    false
 }
 
 fn cidr_range(message: &DynamicMessage) -> Vec<Violation> {
@@ -237,13 +263,19 @@ fn cluster(message: &DynamicMessage) -> Vec<Violation> {
         "load_assignment",
         "type LOGICAL_DNS needs exactly one endpoint",
     );
+    // Also with a `load_balancing_policy`.
     let is_provided = policy == CLUSTER_PROVIDED;
     found.add(
         kind == ORIGINAL_DST && !is_provided,
         "lb_policy",
         "must be CLUSTER_PROVIDED with type ORIGINAL_DST",
     );
-    found.add(kind != ORIGINAL_DST && is_provided, "lb_policy", "CLUSTER_PROVIDED needs type ORIGINAL_DST");
+    let needs_original_dst = kind != ORIGINAL_DST && policy == CLUSTER_PROVIDED;
+    found.add(
+        needs_original_dst && !is_set(message, "load_balancing_policy"),
+        "lb_policy",
+        "CLUSTER_PROVIDED needs type ORIGINAL_DST",
+    );
     let has_assignment = kind == ORIGINAL_DST && assignment.is_some();
     found.add(has_assignment, "load_assignment", "type ORIGINAL_DST has no endpoints");
     let needs_policy = policy == LOAD_BALANCING_POLICY_CONFIG && !is_set(message, "load_balancing_policy");
@@ -277,8 +309,10 @@ fn no_ip_address(endpoint: &DynamicMessage) -> Option<String> {
 /// Of a `SocketAddress`.
 fn no_ip(socket: &DynamicMessage) -> Option<String> {
     let address = text(socket, "address");
+    // An IPv6 address may have a scope.
+    let without_scope = address.split('%').next().unwrap_or_default();
     let is_rejected =
-        !is_set(socket, "resolver_name") && address.parse::<IpAddr>().is_err() && !address.is_empty();
+        !is_set(socket, "resolver_name") && without_scope.parse::<IpAddr>().is_err() && !address.is_empty();
     is_rejected.then(|| format!("{address:?} is no IP address"))
 }
 
@@ -308,18 +342,15 @@ fn listener(message: &DynamicMessage) -> Vec<Violation> {
     let chains = messages(message, "filter_chains");
     let has_chains = !chains.is_empty() || is_set(message, "default_filter_chain");
     found.add(has_address && !is_udp && !has_chains, "filter_chains", "must have at least 1 item");
-    let mut matches: Vec<DynamicMessage> = Vec::new();
+    let mut matches = HashMap::<Vec<u8>, usize>::new();
     if !is_set(message, "filter_chain_matcher") {
         for (index, chain) in chains.iter().enumerate() {
             let Some(field) = chain.descriptor().get_field_by_name("filter_chain_match") else { continue };
             let matched = chain.get_field(&field);
             let Some(matched) = matched.as_message() else { continue };
-            let first = matches.iter().position(|other| other == matched);
-            if let Some(first) = first {
-                let reason = format!("has the same `filter_chain_match` as filter_chains[{first}]");
-                found.add_at(true, "filter_chains", Some(index), reason);
-            }
-            matches.push(matched.clone());
+            let first = *matches.entry(matched.encode_to_vec()).or_insert(index);
+            let reason = format!("has the same `filter_chain_match` as filter_chains[{first}]");
+            found.add_at(first != index, "filter_chains", Some(index), reason);
         }
     }
     found.violations

@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 
 use prost_reflect::{
@@ -398,7 +399,8 @@ fn contains(value: &Value, part: &Value) -> bool {
 
 fn has_repeated(value: &Value) -> bool {
     let items = value.as_list().unwrap_or_default();
-    items.iter().enumerate().any(|(index, item)| items.iter().take(index).any(|other| same(other, item)))
+    let mut seen = HashSet::with_capacity(items.len());
+    items.iter().any(|item| !seen.insert(item.to_string()))
 }
 
 pub(super) fn key_text(key: &MapKey) -> String {

@@ -3,6 +3,7 @@
 use prost_reflect::{DynamicMessage, ReflectMessage, Value};
 
 use super::convert::{ANY, PathStep, append_target, is_special};
+use super::decode::PACKED_LIMIT;
 use super::descriptors::Descriptors;
 use super::error::Problem;
 use super::rules::key_text;
@@ -10,13 +11,15 @@ use super::validate;
 
 /// Checks a message and the messages in it, also those in an `Any` of a known type.
 pub(super) fn of(message: &DynamicMessage, descriptors: &Descriptors) -> Vec<(String, Problem)> {
-    let mut search = RuleSearch { descriptors, found: Vec::new() };
+    let mut search = RuleSearch { descriptors, packed_in: 0, found: Vec::new() };
     search.message(message, "");
     search.found
 }
 
 struct RuleSearch<'a> {
     descriptors: &'a Descriptors,
+    /// The number of `Any` messages around the current one.
+    packed_in: usize,
     found: Vec<(String, Problem)>,
 }
 
@@ -69,10 +72,13 @@ impl RuleSearch<'_> {
         let (type_url, payload) = (any.get_field_by_number(1), any.get_field_by_number(2));
         let type_url = type_url.as_deref().and_then(Value::as_str).unwrap_or_default();
         let payload = payload.as_deref().and_then(Value::as_bytes).cloned().unwrap_or_default();
-        if let Some(descriptor) = self.descriptors.message(type_url)
+        if self.packed_in < PACKED_LIMIT
+            && let Some(descriptor) = self.descriptors.message(type_url)
             && let Ok(message) = DynamicMessage::decode(descriptor, payload)
         {
+            self.packed_in += 1;
             self.message(&message, path);
+            self.packed_in -= 1;
         }
     }
 }

@@ -113,6 +113,13 @@ fn router() -> Value {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" } })
 }
 
+fn provided_by_cluster() -> Value {
+    let url =
+        "type.googleapis.com/envoy.extensions.load_balancing_policies.cluster_provided.v3.ClusterProvided";
+    let policy = json!({ "name": "provided", "typed_config": { "@type": url } });
+    json!({ "policies": [{ "typed_extension_config": policy }] })
+}
+
 /// An endpoint at this address.
 fn at(address: &str) -> Value {
     json!({ "endpoint": { "address": { "socket_address": { "address": address, "port_value": 80 } } } })
@@ -233,6 +240,12 @@ fn rows() -> Vec<Value> {
         ),
         route(json!({ "match": { "safe_regex": { "regex": "(" } }, "route": { "cluster": "plain" } })),
         route(json!({ "match": { "safe_regex": { "regex": "(?=a)" } }, "route": { "cluster": "plain" } })),
+        route(json!({ "match": { "safe_regex": { "regex": "/a/{id}" } }, "route": { "cluster": "plain" } })),
+        route(json!({ "match": { "safe_regex": { "regex": "[[]a" } }, "route": { "cluster": "plain" } })),
+        route(json!({ "match": { "safe_regex": { "regex": "[^[]+b" } }, "route": { "cluster": "plain" } })),
+        route(json!({ "match": { "safe_regex": { "regex": "a)" } }, "route": { "cluster": "plain" } })),
+        route(json!({ "match": { "safe_regex": { "regex": "(a)\\1" } }, "route": { "cluster": "plain" } })),
+        route(json!({ "match": { "safe_regex": { "regex": "\\Q(\\E" } }, "route": { "cluster": "plain" } })),
         route(
             json!({ "match": { "prefix": "/", "headers": [{ "name": "h", "string_match": { "safe_regex": { "regex": "[" } } }] }, "route": { "cluster": "plain" } }),
         ),
@@ -289,6 +302,7 @@ fn rows() -> Vec<Value> {
         cluster(json!({ "type": "LOGICAL_DNS", "load_assignment": assigned(json!([])) })),
         cluster(json!({ "type": "STRICT_DNS" })),
         cluster(json!({ "type": "ORIGINAL_DST" })),
+        cluster(json!({ "type": "ORIGINAL_DST", "load_balancing_policy": provided_by_cluster() })),
         cluster(
             json!({ "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "load_assignment": assigned(json!([at("127.0.0.1")])) }),
         ),
