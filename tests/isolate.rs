@@ -192,8 +192,8 @@ fn t15_a_variant_that_overlaps_the_last_good_one_of_a_broken_file_is_in_conflict
     assert_eq!(snapshot.get(&CLUSTER.into(), &"v".into()).unwrap().len(), 2);
 }
 
-/// The resources of an invalid file are unknown. If the folder were served without it, clients that
-/// have these resources would be told that they do not exist, and would drop them.
+/// The resources of an invalid file are unknown. If the folder were served without it, clients would
+/// drop these resources.
 #[test]
 fn g13_a_folder_with_a_file_that_was_never_good_says_nothing_at_the_start() {
     let scratch = Scratch::new("isolate-start");

@@ -85,7 +85,8 @@ impl Serve {
         // Before the first commit, so that the page lists it too.
         let page = self.page(&cache);
         let mut folder = self.source.open()?;
-        // Load before the port opens, so that no client is told that its resources do not exist.
+        // Load before the port opens, so that no client receives "does not exist" for a resource that is
+        // still being loaded.
         let loaded = load::load(&self.source, &mut folder, &cache)?;
         let config = self.config(&cache)?;
         for line in load::summary(&self.source, &loaded, &cache) {

@@ -87,7 +87,7 @@ pub enum Problem {
     /// G13: also with [`Isolation::File`](super::Isolation::File), the first load needs all files
     /// to be valid.
     #[error(
-        "the server starts only if all files are valid: clients would be told that the resources of an invalid file do not exist"
+        "the server starts only if all files are valid: otherwise clients would drop the resources of an invalid file"
     )]
     UnknownAtStart,
     /// The name of a file or directory is not UTF-8.

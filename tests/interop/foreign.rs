@@ -1,8 +1,8 @@
 //! Foreign xDS servers, for our client to be tested against: go-control-plane and
 //! java-control-plane.
 //!
-//! Each is a small program in tests/interop/peers; what they read and print is told in
-//! go-server/main.go there.
+//! Each is a small program in tests/interop/peers. The file go-server/main.go there says what they
+//! read and print.
 
 mod tests;
 

@@ -68,8 +68,8 @@ impl Client {
     }
 
     /// Whether this request subscribes to a wildcard again. Responses in flight for the wildcard
-    /// that the client dropped cannot be told apart from those for the new one. So the client first
-    /// reads all responses.
+    /// that the client dropped cannot be distinguished from those for the new one. So the client
+    /// first reads all responses.
     pub(crate) fn has_to_catch_up(&self, kind: Kind, asked: &BTreeSet<Asked>) -> bool {
         let is_new = |one: &&Asked| self.types.get(&kind).is_none_or(|known| !known.asked.contains(*one));
         asked.iter().filter(is_new).any(|(name, _)| name.is_none())

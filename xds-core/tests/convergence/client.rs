@@ -34,8 +34,8 @@ pub(crate) trait Client {
         let asked = known.asked.iter().filter(exists).cloned().collect();
         self.ask(type_url, asked);
     }
-    /// Takes all there is before it asks for a wildcard anew: what was sent for one that it gave up
-    /// in between could not be told from what comes for the new one.
+    /// Reads all responses before it subscribes to a wildcard again. Otherwise it could not
+    /// distinguish the resources of the wildcard that it dropped from those of the new one.
     fn catch_up(&mut self, type_url: &'static str, asked: &BTreeSet<Asked>) {
         let (_, known) = self.known(type_url);
         let is_known = |one: &Asked| known.is_some_and(|known| known.asked.contains(one));

@@ -69,8 +69,8 @@ pub(crate) fn histories() -> impl Iterator<Item = History> {
                 Commit(vec![(0, 0, 8, 0)]),
             ],
         ),
-        // V29: what was on its way, went and was told to be gone is sent again when it comes back
-        // as it was.
+        // V29: a resource was in flight, was removed, and its removal was sent. When it comes back
+        // with the same content, the server sends it again.
         (
             22,
             vec![

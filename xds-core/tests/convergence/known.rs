@@ -13,7 +13,7 @@ pub(crate) struct Known {
     pub(crate) node: Parameters,
     is_sotw: bool,
     pub(crate) asked: BTreeSet<Asked>,
-    /// By name and constraints; none of them for what was told under the plain name.
+    /// By name and constraints; none of them for resources that came under the plain name.
     pub(crate) held: BTreeMap<(String, Constraints), Held>,
     /// What was asked for and is known not to exist.
     absent: BTreeSet<(String, Parameters)>,
@@ -132,8 +132,8 @@ impl Known {
         let matching = self.locators(name).into_iter().filter(|params| constraints.matches(params));
         let matching: Vec<_> = matching.collect();
         self.held.remove(&(name.clone(), constraints));
-        // What was brought from another stream and is no longer for who holds it is told by these
-        // parameters alone, as the server cannot know its constraints.
+        // A resource that the client brought from another stream may no longer match it. The server
+        // does not know its constraints, so these parameters alone say which one it removes.
         self.held.retain(|(other, theirs), held| {
             !(held.is_old && other == name && matching.iter().any(|params| theirs.matches(params)))
         });
