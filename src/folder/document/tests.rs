@@ -407,11 +407,11 @@ fn messages_packed_in_each_other_without_end_do_not_overflow_the_stack() {
     // The fields `name` and `typed_config`.
     let packed = any.encode_to_vec();
     let mut payload = b"\x0a\x01a\x12".to_vec();
-    prost_reflect::prost::encoding::encode_varint(packed.len() as u64, &mut payload);
+    prost::encoding::encode_varint(packed.len() as u64, &mut payload);
     payload.extend(packed);
     let resource = Any { type_url: config.to_owned(), value: payload }.encode_to_vec();
     let mut response = b"\x12".to_vec();
-    prost_reflect::prost::encoding::encode_varint(resource.len() as u64, &mut response);
+    prost::encoding::encode_varint(resource.len() as u64, &mut response);
     response.extend(resource);
     let read = read("f.pb", FileFormat::Protobuf, &response, &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES);
     assert_eq!(found(read), [("a".to_owned(), 1)]);
