@@ -22,6 +22,8 @@ use xds_server::Server;
 mod csds;
 #[path = "client/damaged_file.rs"]
 mod damaged_file;
+#[path = "client/faults.rs"]
+mod faults;
 #[cfg(feature = "prometheus")]
 #[path = "client/prometheus.rs"]
 mod prometheus;
@@ -77,16 +79,7 @@ impl Origin {
     }
 
     fn put(&self, things: &[(&str, &str, &str)]) {
-        let mut transaction = Transaction::new();
-        for (name, constraints, content) in things {
-            let payload = Thing { name: (*name).to_owned(), content: (*content).to_owned() }.encode_to_vec();
-            let resource = Resource::new(THING.into(), (*name).into(), payload.into()).unwrap();
-            transaction.put(match constraints.is_empty() {
-                true => resource,
-                false => resource.with_constraints(constraints.parse().unwrap()),
-            });
-        }
-        self.cache.commit(transaction).unwrap();
+        put(&self.cache, things);
     }
 
     fn remove(&self, name: &str) {
@@ -117,6 +110,19 @@ impl Origin {
             })
         })
     }
+}
+
+fn put(cache: &Cache, things: &[(&str, &str, &str)]) {
+    let mut transaction = Transaction::new();
+    for (name, constraints, content) in things {
+        let payload = Thing { name: (*name).to_owned(), content: (*content).to_owned() }.encode_to_vec();
+        let resource = Resource::new(THING.into(), (*name).into(), payload.into()).unwrap();
+        transaction.put(match constraints.is_empty() {
+            true => resource,
+            false => resource.with_constraints(constraints.parse().unwrap()),
+        });
+    }
+    cache.commit(transaction).unwrap();
 }
 
 async fn changed(watcher: &mut Watcher<Thing>) -> String {
