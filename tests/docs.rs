@@ -15,6 +15,10 @@
 //! Comments are for the test only: `<!-- until %1: TEXT -->` waits for a line of a background
 //! command, `<!-- run: COMMAND -->` runs a command that the page assumes. The test replaces each
 //! port of five digits on 127.0.0.1 by a free one.
+//!
+//! `tests/examples.rs` runs the pages of `examples/` once more, with the ports that are written
+//! there. Only that test runs the commands, files and comments of these pages that say
+//! `needs an Envoy`, as in `console (needs an Envoy)` and `sh (terminal, needs an Envoy)`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -56,9 +60,17 @@ fn tried(page: &str) -> Vec<String> {
     if steps.iter().any(|step| step.what == page::What::Rust) && !library.contains(&format!("../{page}")) {
         return vec![format!("{page}: src/lib.rs does not include it, so nobody compiles its code")];
     }
-    let mut trial = run::Trial::new(page);
+    let is_example = page.starts_with("examples/");
+    if let Some(step) = steps.iter().find(|step| step.needs_envoy && !is_example) {
+        return vec![format!(
+            "{page}, line {}: tests/examples.rs, which has an Envoy, does not run it",
+            step.line
+        )];
+    }
+    let mut trial = run::Trial::new(page, Some(run::FreePorts::new()));
     // Stop after a failed step: the next ones might fail only because of it.
-    let failed = steps.iter().find_map(|step| Some((step.line, trial.take(step).err()?)));
+    let mut steps = steps.iter().filter(|step| !step.needs_envoy);
+    let failed = steps.find_map(|step| Some((step.line, trial.take(step).err()?)));
     failed.map(|(line, error)| format!("{page}, line {line}: {error}")).into_iter().collect()
 }
 
@@ -93,7 +105,9 @@ fn a_page_is_read_in_its_order() {
                 <!-- until %1: changed -->\n```yaml (file: a/b.yaml)\na:\n  b\n```\n```sh (terminal)\nx \\\n  y\n```\n";
     let (command, name, text) = ("ls -a".into(), "a/b.yaml".into(), "a:\n  b\n".into());
     let start = |command: &str| page::What::Start { command: command.into(), expected: Vec::new() };
-    let steps: Vec<_> = page::steps(page).unwrap().into_iter().map(|step| step.what).collect();
+    let steps = page::steps(page).unwrap();
+    assert!(steps.iter().all(|step| !step.needs_envoy));
+    let steps: Vec<_> = steps.into_iter().map(|step| step.what).collect();
     let expected = [
         page::What::Run { command, expected: vec![".".into()] },
         start("xds serve config"),
@@ -102,6 +116,21 @@ fn a_page_is_read_in_its_order() {
         start("x \\\n  y"),
     ];
     assert_eq!(steps, expected);
+}
+
+#[test]
+fn a_block_and_a_comment_may_need_an_envoy() {
+    let page = "```console (needs an Envoy)\n$ curl a\nb\n```\n```sh (terminal, needs an Envoy)\nenvoy\n```\n\
+                <!-- run, needs an Envoy: kill -TERM %1 -->\n<!-- until %1, needs an Envoy: c -->\n";
+    let steps = page::steps(page).unwrap();
+    assert!(steps.iter().all(|step| step.needs_envoy));
+    let expected = [
+        page::What::Run { command: "curl a".into(), expected: vec!["b".into()] },
+        page::What::Start { command: "envoy".into(), expected: Vec::new() },
+        page::What::Run { command: "kill -TERM %1".into(), expected: Vec::new() },
+        page::What::Until { job: 1, text: "c".into() },
+    ];
+    assert_eq!(steps.into_iter().map(|step| step.what).collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The programs in `examples/`: each does what its first lines say.
+//! The programs in `examples/`: each does what its first lines say. The pages in `examples/`: each
+//! is run as written, ports included.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(feature = "cli")]
 
@@ -6,6 +7,18 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+#[cfg(unix)]
+#[path = "docs/page.rs"]
+mod page;
+#[cfg(unix)]
+#[path = "examples/pages.rs"]
+mod pages;
+#[path = "examples/ports.rs"]
+mod ports;
+#[cfg(unix)]
+#[path = "docs/run.rs"]
+mod run;
 
 /// The program of an example. Cargo builds the examples with the tests, unless a test target is
 /// selected.
@@ -32,12 +45,12 @@ fn the_control_plane_has_30_lines_and_serves_what_it_reads() {
     let code = code.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
     assert_eq!(code.count(), 30);
 
-    let mut command = example("control_plane");
-    let mut running =
-        command.arg("127.0.0.1:0").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let server = "127.0.0.1:18000";
+    let _ports = ports::Taken::of("examples/control_plane.rs", &[18000]);
+    let mut running = example("control_plane").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let server = line.trim().strip_prefix("listening on ").unwrap();
+    assert_eq!(line, format!("listening on {server}\n"));
     let mut input = running.stdin.take().unwrap();
     // The second line changes nothing, because one of its addresses is invalid.
     input.write_all(b"web 127.0.0.1:8081 127.0.0.1:8082\nweb 127.0.0.1:8083 nowhere\n").unwrap();

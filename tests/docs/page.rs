@@ -5,6 +5,7 @@
 pub(super) struct Step {
     /// The line of the page.
     pub(super) line: usize,
+    pub(super) needs_envoy: bool,
     pub(super) what: What,
 }
 
@@ -32,7 +33,8 @@ pub(super) fn steps(page: &str) -> Result<Vec<Step>, Vec<String>> {
     while let Some((line, text)) = lines.next() {
         if let Some(directive) = text.trim().strip_prefix("<!-- ").and_then(|text| text.strip_suffix(" -->"))
         {
-            steps.extend(directed(directive).map(|what| Step { line, what }));
+            let (needs_envoy, directive) = marked(directive);
+            steps.extend(directed(&directive).map(|what| Step { line, needs_envoy, what }));
         }
         let Some(info) = text.trim_start().strip_prefix("```") else { continue };
         let indented_by = text.len() - text.trim_start().len();
@@ -47,6 +49,12 @@ pub(super) fn steps(page: &str) -> Result<Vec<Step>, Vec<String>> {
     if errors.is_empty() { Ok(steps) } else { Err(errors) }
 }
 
+/// Whether a comment or the header of a block says `needs an Envoy`, and the rest of it.
+fn marked(text: &str) -> (bool, String) {
+    let without = text.replacen(", needs an Envoy", "", 1).replacen("(needs an Envoy)", "", 1);
+    (without != text, without.trim().to_owned())
+}
+
 /// Steps in comments, which only the test needs: `run: COMMAND` and `until %1: TEXT`.
 fn directed(directive: &str) -> Option<What> {
     if let Some(command) = directive.strip_prefix("run: ") {
@@ -57,12 +65,13 @@ fn directed(directive: &str) -> Option<What> {
 }
 
 fn read(info: &str, block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
+    let (needs_envoy, info) = marked(info);
     // rustdoc, which reads some of these pages, ignores text in brackets.
-    let (language, rest) = info.split_once(' ').unwrap_or((info, ""));
+    let (language, rest) = info.split_once(' ').unwrap_or((&info, ""));
     let rest = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(rest);
     let first = block.first().map_or(0, |(at, _)| *at);
     let text = || block.iter().map(|(_, line)| format!("{line}\n")).collect::<String>();
-    let one = |what| Ok(vec![Step { line: first, what }]);
+    let one = |what| Ok(vec![Step { line: first, needs_envoy, what }]);
     match (language, rest) {
         (_, rest) if rest.starts_with("file: ") => {
             one(What::File { name: rest["file: ".len()..].to_owned(), text: text() })
@@ -71,7 +80,7 @@ fn read(info: &str, block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
         ("console", "") if !block.first().is_some_and(|(_, line)| line.starts_with("$ ")) => {
             Err("a `console` begins with `$ COMMAND`".into())
         }
-        ("console", "") => Ok(commands(block)),
+        ("console", "") => Ok(commands(block, needs_envoy)),
         ("sh", "terminal") => {
             one(What::Start { command: text().trim_end().to_owned(), expected: Vec::new() })
         }
@@ -88,7 +97,7 @@ fn read(info: &str, block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
 }
 
 /// The commands of a block, each with its output.
-fn commands(block: &[(usize, &str)]) -> Vec<Step> {
+fn commands(block: &[(usize, &str)], needs_envoy: bool) -> Vec<Step> {
     let mut steps: Vec<(usize, String, Vec<String>)> = Vec::new();
     for (at, line) in block {
         match (line.strip_prefix("$ "), steps.last_mut()) {
@@ -103,7 +112,7 @@ fn commands(block: &[(usize, &str)]) -> Vec<Step> {
     }
     steps
         .into_iter()
-        .map(|(line, command, expected)| Step { line, what: command_of(command, expected) })
+        .map(|(line, command, expected)| Step { line, needs_envoy, what: command_of(command, expected) })
         .collect()
 }
 

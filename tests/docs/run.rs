@@ -15,10 +15,14 @@ use super::page::{Step, What, shows};
 
 /// A page that is being tested.
 pub(super) struct Trial {
-    folder: PathBuf,
-    ports: BTreeMap<String, String>,
+    /// Where its commands run.
+    pub(super) folder: PathBuf,
+    free_ports: Option<FreePorts>,
     jobs: Vec<Job>,
 }
+
+/// For each port of the page a free one.
+pub(super) type FreePorts = BTreeMap<String, String>;
 
 /// A background command, with the lines of both its outputs.
 struct Job {
@@ -28,12 +32,13 @@ struct Job {
 }
 
 impl Trial {
-    /// Makes a new folder with the examples of this repository.
-    pub(super) fn new(page: &str) -> Self {
+    /// Makes a new folder with the examples of this repository. Without `free_ports` the commands
+    /// use the ports of the page.
+    pub(super) fn new(page: &str, free_ports: Option<FreePorts>) -> Self {
         let name = format!("docs-{}-{}", std::process::id(), page.replace('/', "-"));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         copy(Path::new("examples"), &folder.join("examples"));
-        Self { folder, ports: BTreeMap::new(), jobs: Vec::new() }
+        Self { folder, free_ports, jobs: Vec::new() }
     }
 
     /// # Errors
@@ -43,6 +48,16 @@ impl Trial {
             What::File { name, text } => {
                 self.write(name, text);
                 Ok(())
+            }
+            // Envoy applies what it is sent some time after it is ready.
+            What::Run { command, expected } if step.needs_envoy => {
+                let deadline = Instant::now() + LONG;
+                loop {
+                    match self.run(command, expected) {
+                        Err(_) if Instant::now() < deadline => thread::sleep(PAUSE),
+                        result => return result,
+                    }
+                }
             }
             What::Run { command, expected } => self.run(command, expected),
             What::Start { command, expected } => self.start(command, expected),
@@ -79,10 +94,11 @@ impl Trial {
         }
     }
 
-    /// Waits until the command has printed the output of the page, or `listening on`.
+    /// Waits until the command has printed the output of the page, or a line of [`READY`].
     fn start(&mut self, command: &str, expected: &[String]) -> Result<(), String> {
         // The default port is replaced, too.
-        let is_default = !["--listen", "--config"].iter().any(|option| command.contains(option));
+        let is_default = self.free_ports.is_some()
+            && !["--listen", "--config"].iter().any(|option| command.contains(option));
         let listen = |part: &str| format!("{part}--listen 127.0.0.1:18000 ");
         let command = ["xds serve ", "xds proxy ", "-- serve ", "-- proxy "].iter().fold(
             command.to_owned(),
@@ -108,7 +124,7 @@ impl Trial {
         self.jobs.push(Job { child, lines, seen: Vec::new() });
         let number = self.jobs.len();
         let is_ready = |line: &str, seen: &[String]| match expected.is_empty() {
-            true => line.contains("listening on "),
+            true => READY.iter().any(|ready| line.contains(ready)),
             false => shows(&expected, seen),
         };
         self.job(number)?.until(is_ready).map_err(|error| format!("`{command}`: {error}"))
@@ -132,19 +148,21 @@ impl Trial {
         let mut shell = Command::new("bash");
         shell.arg("-c").arg(self.with_ports(command).replace("cargo run --release -- ", "xds "));
         shell.env("PATH", format!("{}:{path}", program.display())).env_remove("RUST_LOG");
+        shell.env("PYTHONUNBUFFERED", "1");
         shell.current_dir(&self.folder).stdin(Stdio::null());
         shell
     }
 
-    /// Replaces each port on the loopback address by a free one.
+    /// Replaces each port on the loopback address by a free one, unless the page keeps its ports.
     fn with_ports(&mut self, text: &str) -> String {
+        let Some(ports) = &mut self.free_ports else { return text.to_owned() };
         let mut parts = text.split("127.0.0.1:");
         let mut text = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
             let (port, rest) = part.split_at(digits);
             let port = match port.len() {
-                5.. => self.ports.entry(port.to_owned()).or_insert_with(free_port).clone(),
+                5.. => ports.entry(port.to_owned()).or_insert_with(free_port).clone(),
                 _ => port.to_owned(),
             };
             text.push_str(&format!("127.0.0.1:{port}{rest}"));
@@ -204,5 +222,10 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// What the servers of the pages print when they accept connections: `xds`, Envoy, and the HTTP
+/// server of Python.
+const READY: [&str; 3] = ["listening on ", "starting workers", "Serving HTTP on"];
+/// How long to wait before a command for an Envoy is run again.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How long a background command may take to print the expected lines.
 const LONG: Duration = Duration::from_secs(20);

@@ -3,6 +3,15 @@
 //! ```text
 //! GRPC_XDS_BOOTSTRAP=bootstrap.json cargo run -p xds-client --example follow_cluster -- checkout
 //! ```
+//!
+//! An example of the file `bootstrap.json`:
+//!
+//! ```json
+//! {
+//!   "xds_servers": [{ "server_uri": "127.0.0.1:18000", "channel_creds": [{ "type": "insecure" }] }],
+//!   "node": { "id": "follower" }
+//! }
+//! ```
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
