@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use xds::folder::{
-    Descriptors, DescriptorsError, FILE_LIMIT_BYTES, Folder, FolderError, FolderErrors, Isolation,
+    Descriptors, DescriptorsError, FILE_LIMIT_BYTES, Folder, FolderError, FolderErrors, Isolation, Problem,
 };
 use xds::type_name;
 use xds_core::PAYLOAD_LIMIT_BYTES;
@@ -35,6 +35,7 @@ mod running;
 mod serve;
 mod tls;
 mod traces;
+mod warnings;
 mod watch;
 
 /// Parses the command line and runs the command.
@@ -235,11 +236,20 @@ fn folder_failure(folder: &Path, errors: &FolderErrors) -> String {
         text.push_str(&error_line(folder, error));
         text.push('\n');
     }
-    text.push_str(&format!("{}: {}", folder.display(), counted(errors.len(), "error")));
+    let is_warning = |error: &FolderError| matches!(error.problem, Problem::Warning(_));
+    let count = if errors.iter().all(is_warning) {
+        counted(errors.len(), "warning") + warnings::STRICT
+    } else {
+        counted(errors.len(), "error")
+    };
+    text.push_str(&format!("{}: {count}", folder.display()));
     text
 }
 
 fn error_line(folder: &Path, error: &FolderError) -> String {
+    if let Problem::Warning(warning) = &error.problem {
+        return warnings::warning_text(warning);
+    }
     let place = if error.file.is_empty() { format!("{}: ", folder.display()) } else { String::new() };
     format!("error: {place}{error}")
 }

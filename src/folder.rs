@@ -33,12 +33,14 @@
 //! | `watch` | decides when to read the folder again |
 //! | `domains` | reads the values that clients have, which only a check needs |
 //! | `contents`, [`lint`] | the folder as data, and warnings about likely mistakes in it |
+//! | `linter`, `standing` | the warnings about the content in use, while the folder is watched |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::SystemTime;
 use std::{fmt, io, thread};
 
 use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES};
@@ -47,6 +49,7 @@ use xds_file::{Refused, Reloads};
 use document::ParsedResource;
 use format::FileFormat;
 use index::{Changes, FileContent, Index, Plan};
+use lint::KnownReferences;
 use scan::{PathKind, Stamp};
 
 pub use contents::{Contents, Located, Location};
@@ -54,6 +57,7 @@ pub use decode::Readable;
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use domains::domains;
 pub use error::{FolderError, Position, Problem};
+pub use standing::{Reaction, StandingWarning, StandingWarnings, WARNINGS_LISTED, WarningPolicy};
 pub use xds_file::{FileKind, Refused as FileRefused};
 
 mod constraint_form;
@@ -70,8 +74,10 @@ mod index;
 mod isolate;
 mod known_rejections;
 pub mod lint;
+mod linter;
 mod rules;
 mod scan;
+mod standing;
 mod tree;
 mod validate;
 mod violations;
@@ -101,6 +107,10 @@ pub struct Folder {
     /// Whether the last scan of the whole folder saw all of it.
     is_scanned: bool,
     reloads: Arc<Reloads>,
+    warning_policy: WarningPolicy,
+    standing_warnings: Arc<StandingWarnings>,
+    /// For [`Reaction::Refuse`], which checks each change before its commit.
+    known_references: KnownReferences,
 }
 
 impl Folder {
@@ -120,6 +130,9 @@ impl Folder {
             symlinks: false,
             is_scanned: false,
             reloads: Arc::default(),
+            warning_policy: WarningPolicy::default(),
+            standing_warnings: Arc::default(),
+            known_references: KnownReferences::default(),
         }
     }
 
@@ -155,6 +168,28 @@ impl Folder {
     pub fn with_isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
+    }
+
+    /// What to do about [warnings](Contents::warnings). Default: nothing.
+    ///
+    /// With [`Reaction::Report`], [`watch`](Self::watch) looks for them at its start and after
+    /// changes, without reading files again, and updates [`standing_warnings`](Self::standing_warnings).
+    /// It waits until there was no change for a second, for at most 10 s, and uses at most a tenth
+    /// of one core.
+    ///
+    /// With [`Reaction::Refuse`], each load with a warning is refused. Each commit waits for the
+    /// check. Use it with [`Isolation::Folder`]: with [`Isolation::File`] only the first load is
+    /// refused, because several files may be the cause of a warning.
+    #[must_use]
+    pub fn with_warnings(mut self, policy: WarningPolicy) -> Self {
+        self.warning_policy = policy;
+        self
+    }
+
+    /// The warnings about the content in use; also valid while [`watch`](Self::watch) runs.
+    #[must_use]
+    pub fn standing_warnings(&self) -> &Arc<StandingWarnings> {
+        &self.standing_warnings
     }
 
     /// Accepts files of up to this many bytes. Default [`FILE_LIMIT_BYTES`].
@@ -292,6 +327,9 @@ impl Folder {
         if errors.is_empty() && !self.allow_empty && self.index.is_emptied_by(&changes) {
             errors.push(FolderError::new("", Problem::NoResources));
         }
+        if errors.is_empty() && self.warning_policy.reaction == Reaction::Refuse {
+            errors = self.refused_warnings(cache, &changes);
+        }
         if !errors.is_empty() && self.isolation == Isolation::File {
             errors.push(FolderError::new("", Problem::UnknownAtStart));
         }
@@ -311,7 +349,22 @@ impl Folder {
         self.index.accept(files);
         self.pending.clear();
         self.is_loaded = true;
+        if self.warning_policy.reaction == Reaction::Refuse {
+            self.standing_warnings.replace(SystemTime::now(), Vec::new());
+        }
         Ok(self.loaded(files_read, commit, None))
+    }
+
+    /// The warnings of the content after these changes, as errors.
+    fn refused_warnings(&mut self, cache: &Cache, changes: &Changes) -> Vec<FolderError> {
+        let contents = self.contents_after(&cache.snapshot(), changes);
+        // Otherwise variants conflict, and the cache refuses them.
+        if contents.errors().is_some() {
+            return Vec::new();
+        }
+        let mut warnings = contents.warnings_with(&mut self.known_references);
+        self.warning_policy.retain(&mut warnings);
+        warnings.into_iter().map(FolderError::of_warning).collect()
     }
 
     /// The same with each file as a transaction: a file with errors keeps its last good state.

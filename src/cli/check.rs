@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use xds::Parameters;
@@ -11,6 +10,7 @@ use xds::folder::{Contents, FolderError, FolderErrors, Location, Problem};
 use xds_core::CommitError;
 
 use super::progress::while_working;
+use super::warnings::{STRICT, WarningOptions, warning_text};
 use super::{Failure, FolderOptions, load, say};
 
 /// Check a folder: report all errors and likely mistakes, or count its resources per type
@@ -31,13 +31,8 @@ use super::{Failure, FolderOptions, load, say};
 pub(super) struct Check {
     #[command(flatten)]
     source: FolderOptions,
-    /// Treat warnings as errors: exit with code 2
-    #[arg(long)]
-    strict: bool,
-    /// Do not report warnings of this kind, if they are intended: for example clusters that only
-    /// some clients have
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = PossibleValuesParser::new(Warning::KINDS))]
-    allow: Vec<String>,
+    #[command(flatten)]
+    warnings: WarningOptions,
     /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
@@ -57,7 +52,7 @@ impl Check {
         let contents = load::contents(&self.source.open()?);
         let errors = contents.errors();
         let mut warnings = while_working("comparing variants and references", || contents.warnings());
-        warnings.retain(|warning| !self.allow.iter().any(|kind| kind == warning.kind()));
+        self.warnings.policy().retain(&mut warnings);
         match self.format {
             ReportFormat::Text => self.text(&contents, errors.as_ref(), &warnings),
             ReportFormat::Json => say(format_args!("{:#}", object(&contents, errors.as_ref(), &warnings))),
@@ -65,7 +60,7 @@ impl Check {
         Ok(match errors {
             Some(errors) if errors.are_environment() => ExitCode::from(1),
             Some(_) => ExitCode::from(2),
-            None if self.strict && !warnings.is_empty() => ExitCode::from(2),
+            None if self.warnings.strict && !warnings.is_empty() => ExitCode::from(2),
             None => ExitCode::SUCCESS,
         })
     }
@@ -82,18 +77,11 @@ impl Check {
             found.push((&error.file, error.at.map_or(0, |at| at.line), text));
         }
         for warning in warnings {
-            let mut text = match &*warning.locations {
-                [location, ..] => format!("warning: {location}: {warning}"),
-                [] => format!("warning: {warning}"),
-            };
-            if let Some(hint) = warning.hint() {
-                text.push_str(&format!("\n  hint: {hint}"));
-            }
             let first = warning.locations.first();
             found.push((
                 first.map_or("", |location| &*location.file),
                 first.map_or(0, |location| location.line),
-                text,
+                warning_text(warning),
             ));
         }
         found.sort_by_key(|(file, line, _)| (*file, *line));
@@ -102,7 +90,7 @@ impl Check {
         let counted = counted.into_iter().filter(|(count, _)| *count > 0);
         let counted: Vec<_> = counted.map(|(count, what)| super::counted(count, what)).collect();
         if !counted.is_empty() {
-            let strict = if self.strict && errors.is_none() { " (errors, because of --strict)" } else { "" };
+            let strict = if self.warnings.strict && errors.is_none() { STRICT } else { "" };
             eprintln!("{folder}: {}{strict}", counted.join(", "));
         }
         if contents.isolated() > 0 {

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tracing_appender::non_blocking::ErrorCounter;
 use xds::client::prometheus::{self as client, Target, register_proxy};
 use xds::client::proxy::Proxy;
+use xds::folder::StandingWarnings;
 use xds::metrics::{Metrics, Registry};
 use xds::rest::Answers;
 use xds::{Cache, Reloads, ServerConfig, Tls};
@@ -44,6 +45,34 @@ pub(super) fn watch_proxy(registry: &mut Registry, proxy: &Proxy, target: &Targe
 pub(super) fn watch_sources(registry: &mut Registry, sources: Sources) {
     if !sources.all().is_empty() {
         registry.register_collector(Box::new(sources));
+    }
+}
+
+/// Registers the number of warnings about the folder in use.
+pub(super) fn watch_warnings(registry: &mut Registry, warnings: Arc<StandingWarnings>) {
+    registry.register_collector(Box::new(Warnings(warnings)));
+}
+
+#[derive(Debug)]
+struct Warnings(Arc<StandingWarnings>);
+
+#[derive(Debug, Clone, Copy, EncodeLabelSet)]
+struct WarningLabels {
+    source: &'static str,
+    kind: &'static str,
+}
+
+impl Collector for Warnings {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // Nothing before the first check: 0 would mean that there is no warning.
+        let Some(counts) = self.0.counts() else { return Ok(()) };
+        let (name, help) = ("xds_source_warnings", "Warnings about the content of the source in use");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (kind, count) in counts {
+            let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+            gauge.encode(family.encode_family(&WarningLabels { source: "folder", kind })?)?;
+        }
+        Ok(())
     }
 }
 

@@ -18,7 +18,8 @@ use super::mapping::Mapping;
 use super::metrics::{self, Sources};
 use super::running::{Hangups, LogFormat, end, shutdown};
 use super::traces::{self, Telemetry, Traces};
-use super::{Failure, FolderOptions, load};
+use super::warnings::WarningOptions;
+use super::{Failure, FolderOptions, IsolationMode, load};
 pub(super) use limits::{Limits, count, wait};
 pub(super) use types::{OptionError, Types};
 
@@ -28,7 +29,8 @@ mod types;
 /// Serve a folder to Envoy and gRPC, and follow its changes
 ///
 /// Loads the folder, prints a summary, then listens. If a file has an error later, the error is
-/// logged and the last good state stays in use. On SIGHUP the folder, the certificates and the
+/// logged and the last good state stays in use. Likely mistakes, as `xds check` finds them, are
+/// logged as warnings, once each; with --strict they are errors. On SIGHUP the folder, the certificates and the
 /// policy are read again at once. On SIGTERM and SIGINT the server drains its streams; a second
 /// signal ends it at once.
 ///
@@ -42,6 +44,8 @@ pub(super) struct Serve {
     config_file: ConfigFile,
     #[command(flatten)]
     source: FolderOptions,
+    #[command(flatten)]
+    warnings: WarningOptions,
     #[command(flatten)]
     listen: Listen,
     #[command(flatten)]
@@ -84,7 +88,7 @@ impl Serve {
         let cache = Cache::new();
         // Before the first commit, so that the page lists it too.
         let page = self.page(&cache);
-        let mut folder = self.source.open()?;
+        let mut folder = self.folder()?;
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
         // still being loaded.
         let loaded = load::load(&self.source, &mut folder, &cache)?;
@@ -95,6 +99,13 @@ impl Serve {
         let served = runtime.block_on(self.serve(folder, cache, config, page, (hangups, &traces)));
         end(runtime, traces);
         served
+    }
+
+    fn folder(&self) -> Result<Folder, Failure> {
+        if self.warnings.strict && self.source.isolate == IsolationMode::File {
+            return Err(Failure::Option(OptionError::StrictIsolation));
+        }
+        Ok(self.source.open()?.with_warnings(self.warnings.policy()))
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {
@@ -125,6 +136,7 @@ impl Serve {
         let answers = Answers::new(self.rest_limit);
         let routes = self.rest(&folder, &cache, config.clone(), &answers).merge(health.clone());
         let sources = Sources::new(Some(Arc::clone(folder.reloads())), port.files());
+        let warnings = Arc::clone(folder.standing_warnings());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("listening on {bound_to}"));
@@ -134,6 +146,7 @@ impl Serve {
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);
             metrics::watch_sources(&mut registry, sources.clone());
+            metrics::watch_warnings(&mut registry, warnings);
             metrics::watch_polls(&mut registry, answers);
             metrics::watch_log(&mut registry, dropped);
         }

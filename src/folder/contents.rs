@@ -7,7 +7,8 @@ use std::sync::Arc;
 use prost_reflect::{DynamicMessage, SerializeOptions};
 use xds_core::matching::coverage::Domains;
 use xds_core::{
-    Cache, CommitError, Constraints, Resource, ResourceName, Transaction, TypeUrl, VariantId, VariantSet,
+    Cache, CommitError, Constraints, Resource, ResourceName, Snapshot, Transaction, TypeUrl, VariantId,
+    VariantSet,
 };
 
 use super::descriptors::Descriptors;
@@ -93,6 +94,31 @@ impl Folder {
         }
         let contents = Contents::new(changes, domains, errors, Arc::clone(&self.descriptors), count);
         Contents { isolated, ..contents }
+    }
+
+    /// The content that would be in use after these changes, from memory: of all files, only
+    /// `domains.yaml` is read.
+    pub(super) fn contents_after(&self, snapshot: &Snapshot, changes: &Changes) -> Contents {
+        let in_use = |id: &VariantId| {
+            let variant = snapshot.get(&id.type_url, &id.name)?.get(&id.constraints)?;
+            Some(variant.resource(&id.type_url))
+        };
+        let mut files = self.index.contents_after(changes, in_use);
+        let count = files.len();
+        files.retain(|(file, _)| !domains::is_domains(file));
+        // The file was valid when it was loaded. If it cannot be read now, any values are possible.
+        let domains = domains::FILES.into_iter().filter(|file| self.provides_file(file, changes));
+        let domains = domains.filter_map(|file| self.domains(file).ok()).flatten().collect();
+        Contents::new(files, domains, Vec::new(), Arc::clone(&self.descriptors), count)
+    }
+
+    /// Whether the folder has a file after these changes.
+    fn provides_file(&self, file: &str, changes: &Changes) -> bool {
+        let changed = changes.iter().find(|(path, _)| **path == *file);
+        changed.map_or_else(
+            || self.index.contains(file),
+            |(_, content)| !matches!(content, FileContent::Missing),
+        )
     }
 
     fn domains(&self, file: &str) -> Result<Domains, Vec<FolderError>> {
@@ -205,7 +231,12 @@ impl Contents {
     /// refer to. Decodes each message, which takes about 10 µs to 100 µs each.
     #[must_use]
     pub fn warnings(&self) -> Vec<lint::Warning> {
-        if self.is_complete { lint::lint(self) } else { Vec::new() }
+        self.warnings_with(&mut lint::KnownReferences::default())
+    }
+
+    /// The same. Decodes only messages whose references are not known yet.
+    pub(super) fn warnings_with(&self, known: &mut lint::KnownReferences) -> Vec<lint::Warning> {
+        if self.is_complete { lint::lint(self, known) } else { Vec::new() }
     }
 
     /// The number of files.

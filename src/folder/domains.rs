@@ -175,7 +175,7 @@ impl DomainsReader<'_> {
 }
 
 /// The reserved names at the top of a folder. A folder may have one of these files.
-const FILES: [&str; 3] = ["domains.json", "domains.yaml", "domains.yml"];
+pub(super) const FILES: [&str; 3] = ["domains.json", "domains.yaml", "domains.yml"];
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,8 @@ use xds_core::when::WhenError;
 use xds_core::{CommitError, ConstraintError, Formula, ResourceError, VariantId};
 use xds_file::Refused;
 
+use super::lint::Warning;
+
 /// An error in a folder, and its place.
 ///
 /// The author of the files can correct it, except for system errors
@@ -33,6 +35,12 @@ pub struct FolderError {
 impl FolderError {
     pub(super) fn new(file: &str, problem: Problem) -> Self {
         Self { file: file.into(), at: None, resource: None, field: "".into(), problem }
+    }
+
+    pub(super) fn of_warning(warning: Warning) -> Self {
+        let place = warning.locations.first();
+        let (file, at) = place.map_or(("", None), |place| (&*place.file, place.position()));
+        Self { at, ..Self::new(file, Problem::Warning(Box::new(warning.clone()))) }
     }
 
     /// Whether it is a system error (an unreadable file) rather than an error in the files.
@@ -239,6 +247,9 @@ pub enum Problem {
         /// the resource.
         other: Option<(Box<str>, u32)>,
     },
+    /// A warning, and [`Reaction::Refuse`](super::Reaction::Refuse) makes it an error.
+    #[error("{0} (--strict refuses warnings; --allow {kind} accepts this kind)", kind = .0.kind())]
+    Warning(Box<Warning>),
 }
 
 fn bracketed(id: &VariantId) -> String {

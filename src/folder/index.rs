@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
 use std::ops::Bound;
 
-use xds_core::{CommitError, Transaction, TypeUrl, VariantId};
+use xds_core::{CommitError, Resource, Transaction, TypeUrl, VariantId};
 
 use super::document::ParsedResource;
 use super::error::{FolderError, Position, Problem};
@@ -183,6 +183,25 @@ impl Index {
         FolderError { at, ..FolderError::new(&file, Problem::Commit { error: Box::new(error), other }) }
     }
 
+    /// All files after these changes. `resource` has the resources of files that did not change.
+    pub(super) fn contents_after(
+        &self,
+        changes: &Changes,
+        resource: impl Fn(&VariantId) -> Option<Resource>,
+    ) -> Changes {
+        let mut files = changes.clone();
+        let unchanged = self.files.iter().filter(|(file, _)| !contains(changes, file));
+        files.extend(unchanged.map(|(file, state)| {
+            let parsed = state
+                .keys
+                .iter()
+                .filter_map(|key| Some(ParsedResource { resource: resource(&key.id)?, line: key.line }));
+            (file.clone(), FileContent::Resources(state.stamp, parsed.collect()))
+        }));
+        files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        files
+    }
+
     /// Accepts the files of a plan as the last good state.
     pub(super) fn accept(&mut self, planned: PlannedFiles) {
         if self.files.is_empty() {
@@ -284,7 +303,7 @@ fn duplicate(id: &VariantId, (file, line): (&str, u32), (other, other_line): (&s
 
 #[cfg(test)]
 mod tests {
-    use xds_core::{Cache, Resource};
+    use xds_core::Cache;
 
     use super::*;
 

@@ -16,6 +16,7 @@ use xds_proto::type_url as url;
 use super::contents::{Contents, Located, Location};
 use super::document::message_name;
 
+pub(super) use references::KnownReferences;
 pub use references::Reference;
 
 mod references;
@@ -96,9 +97,9 @@ pub struct Uncovered {
 }
 
 /// Checks all names and all references.
-pub(super) fn lint(contents: &Contents) -> Vec<Warning> {
-    let mut lint =
-        Lint { contents, warnings: Vec::new(), covered: HashMap::new(), nearest_left: NEAREST_LIMIT };
+pub(super) fn lint(contents: &Contents, known: &mut KnownReferences) -> Vec<Warning> {
+    let (covered, references) = (HashMap::new(), known.next());
+    let mut lint = Lint { contents, warnings: Vec::new(), references, covered, nearest_left: NEAREST_LIMIT };
     for (type_url, names) in &contents.names {
         for (name, set) in names {
             let Some(set) = set else { continue };
@@ -110,12 +111,14 @@ pub(super) fn lint(contents: &Contents) -> Vec<Warning> {
     }
     // The sort is stable: warnings about one place stay in the order in which they were found.
     lint.warnings.sort_by(|a, b| a.locations.first().cmp(&b.locations.first()));
+    *known = lint.references.end();
     lint.warnings
 }
 
 struct Lint<'a> {
     contents: &'a Contents,
     warnings: Vec<Warning>,
+    references: KnownReferences,
     /// The results for references that were checked already, by the reference and the constraints
     /// of the variant that has it.
     covered: HashMap<(Reference, Constraints), Result<Vec<Uncovered>, TooComplex>>,
@@ -162,7 +165,8 @@ impl<'a> Lint<'a> {
     }
 
     fn references(&mut self, referrer: &Located) {
-        for reference in references::of(&referrer.resource, &self.contents.descriptors) {
+        let references = self.references.of(&referrer.resource, &self.contents.descriptors);
+        for reference in references.iter().cloned() {
             let name = ResourceName::from(reference.name.as_str());
             let target = self.contents.names.get(reference.type_url).and_then(|names| names.get(&name));
             match target {
@@ -356,6 +360,11 @@ impl Warning {
             | Finding::Missing { .. }
             | Finding::Unjudged { .. } => &[],
         }
+    }
+
+    /// The key that makes no difference, if the warning is about one.
+    pub(super) fn key(&self) -> Option<&Arc<str>> {
+        if let Finding::IdleKey { key } = &self.finding { Some(key) } else { None }
     }
 
     /// The reference that the warning is about, if it is about one.

@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 use xds_core::Cache;
 use xds_file::Reloads;
 
-use super::{Folder, FolderErrors, Loaded, scan};
+use super::linter::Linter;
+use super::{Folder, FolderErrors, Loaded, Reaction, scan};
 
 impl Folder {
     /// Keeps the cache up to date with the folder until the future is dropped. Load the folder
@@ -34,6 +35,12 @@ impl Folder {
         let mut watched = None;
         let mut compared_at = Instant::now();
         let reloads = Arc::clone(self.reloads());
+        let policy = self.warning_policy.clone();
+        let is_linted = policy.reaction == Reaction::Report;
+        let mut linter = Linter::new(Arc::clone(&self.standing_warnings), policy);
+        if is_linted {
+            self = self.lint(&mut linter, &cache).await;
+        }
         loop {
             let (root, of_look) = (self.root().to_owned(), Arc::clone(&reloads));
             let identity = blocking(&reloads, move || {
@@ -63,6 +70,10 @@ impl Folder {
                     changes.note_everything();
                     continue;
                 }
+                () = linter.due(), if is_linted => {
+                    self = self.lint(&mut linter, &cache).await;
+                    continue;
+                }
                 () = tokio::time::sleep(LOOK_AT_ROOT_EVERY) => continue,
             }
             let extent = changes.take();
@@ -76,8 +87,24 @@ impl Folder {
                 (self, result)
             })
             .await;
+            // Isolated files are read again each time.
+            if result.as_ref().is_ok_and(|loaded| loaded.files_read > self.isolated.len()) {
+                linter.on_content();
+            }
             reporter.reloaded(result);
         }
+    }
+
+    /// Starts a check for warnings.
+    async fn lint(self, linter: &mut Linter, cache: &Cache) -> Self {
+        let (reloads, snapshot) = (Arc::clone(&self.reloads), cache.snapshot());
+        let (folder, contents) = blocking(&reloads, move || {
+            let contents = self.contents_after(&snapshot, &Vec::new());
+            (self, contents)
+        })
+        .await;
+        linter.check(contents);
+        folder
     }
 
     fn reload(&mut self, cache: &Cache, extent: Extent) -> Result<Loaded, FolderErrors> {

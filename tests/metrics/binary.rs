@@ -120,7 +120,8 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
 
     let documented = documented();
     // Metrics that a proxy does not have: those of a folder, and here of a certificate.
-    let served = scrape(secured.metrics).await;
+    let warnings = |seen: &Scrape| seen.families.contains_key("xds_source_warnings");
+    let served = until(secured.metrics, "the first check for warnings", warnings).await;
     let families = || seen.families.iter().chain(&served.families);
     let exported: BTreeMap<_, _> = families()
         .map(|(name, kind)| {

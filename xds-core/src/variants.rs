@@ -59,8 +59,9 @@ impl Variant {
         Self { name, constraints, payload, version, changed_at, history, born_at, references, extras }
     }
 
-    /// The resource that this variant was made from.
-    pub(crate) fn resource(&self, type_url: &TypeUrl) -> Resource {
+    /// The resource that this variant was made from. It shares the payload.
+    #[must_use]
+    pub fn resource(&self, type_url: &TypeUrl) -> Resource {
         let (name, constraints) = (self.name.clone(), self.constraints.clone());
         let id = VariantId { type_url: type_url.clone(), name, constraints };
         let (references, extras) = (self.references.clone(), self.extras.clone());
