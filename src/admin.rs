@@ -43,8 +43,10 @@ use xds_server::{Authorizer, ClientList, Tls};
 use recent::RecentCommits;
 use sorted::SortedNames;
 use sweep::Sweep;
+pub use troubles::{Severity, Trouble, Troubles};
 
 mod answer;
+mod client_troubles;
 mod clients;
 mod commits;
 mod decide;
@@ -59,6 +61,7 @@ mod recent;
 mod resources;
 mod sorted;
 mod sweep;
+mod troubles;
 
 /// The admin page and its API, for one cache and its server.
 #[derive(Debug)]
@@ -67,6 +70,7 @@ pub struct Admin {
     commits: Commits,
     domains: Option<Provider<Domains>>,
     upstreams: Option<Provider<Value>>,
+    troubles: Troubles,
 }
 
 /// A function that computes a value on request.
@@ -78,7 +82,8 @@ impl Admin {
     #[must_use]
     pub fn new(cache: &Arc<Cache>) -> Self {
         let commits = cache.commits(recent::COMMITS_KEPT);
-        Self { cache: Arc::clone(cache), commits, domains: None, upstreams: None }
+        let troubles = Troubles::default();
+        Self { cache: Arc::clone(cache), commits, domains: None, upstreams: None, troubles }
     }
 
     /// Limits gaps to the parameters that clients can have. The function is called for each search
@@ -94,14 +99,24 @@ impl Admin {
         Self { upstreams: Some(Provider(Arc::new(upstreams))), ..self }
     }
 
+    /// The troubles that the page shows above everything else. Sources may be added at any time;
+    /// the [routes](Self::routes) add those about clients.
+    #[must_use]
+    pub fn troubles(&self) -> &Troubles {
+        &self.troubles
+    }
+
     /// The paths, for [`serve`]: the page at `/`, the API below `/api/`.
     ///
     /// # Panics
     /// Outside of a tokio runtime: a task follows the commits until the routes are dropped.
     pub fn routes(self, clients: ClientList) -> Router {
-        let Self { cache, commits, domains, upstreams } = self;
+        let Self { cache, commits, domains, upstreams, troubles } = self;
+        let recent = Arc::new(RecentCommits::follow(commits));
+        client_troubles::add(&troubles, clients.clone(), &recent);
         let state = Arc::new(AdminState {
-            recent: RecentCommits::follow(commits),
+            recent,
+            troubles,
             sweep: Sweep::new(domains),
             cache,
             clients,
@@ -123,6 +138,7 @@ impl Admin {
             .route("/api/commits", get(commits::list))
             .route("/api/commits/{revision}", get(commits::one))
             .route("/api/upstreams", get(overview::upstreams))
+            .route("/api/troubles", get(troubles::list))
             .route("/api/events", get(events::events))
             .route("/api/{*rest}", get(overview::nothing))
             .with_state(state)
@@ -135,7 +151,8 @@ struct AdminState {
     cache: Arc<Cache>,
     clients: ClientList,
     upstreams: Option<Provider<Value>>,
-    recent: RecentCommits,
+    recent: Arc<RecentCommits>,
+    troubles: Troubles,
     sweep: Sweep,
     names: SortedNames,
     /// Limits the threads that compute long answers at the same time.

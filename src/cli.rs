@@ -35,6 +35,7 @@ mod running;
 mod serve;
 mod tls;
 mod traces;
+mod troubles;
 mod warnings;
 mod watch;
 

@@ -28,9 +28,13 @@ pub(super) async fn events(State(state): State<Arc<AdminState>>) -> Response {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut sent, mut ticks_since) = (None, 0);
-    let events = IntervalStream::new(ticks).take(TICKS).filter_map(move |_| {
+    let marks = move |_| {
+        let state = Arc::clone(&state);
+        // To look for troubles may take milliseconds.
+        async move { state.work(Marks::of).await }
+    };
+    let events = IntervalStream::new(ticks).take(TICKS).then(marks).filter_map(move |now| {
         let _permit = &permit;
-        let now = Marks::of(&state);
         if sent.as_ref() == Some(&now) {
             ticks_since += 1;
             // A proxy in between may close a silent connection.
@@ -52,6 +56,8 @@ struct Marks {
     revision: String,
     commits: u64,
     clients: u64,
+    /// Those that last, without times and counts that grow.
+    troubles: Vec<(&'static str, String)>,
 }
 
 impl Marks {
@@ -60,6 +66,12 @@ impl Marks {
             revision: state.cache.read(|snapshot| snapshot.revision().to_string()),
             commits: state.recent.count(),
             clients: state.clients.changes(),
+            troubles: state
+                .troubles
+                .list()
+                .iter()
+                .map(|trouble| (trouble.kind, trouble.what.clone()))
+                .collect(),
         }
     }
 

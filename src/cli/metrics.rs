@@ -1,5 +1,6 @@
 //! The metrics of `xds serve` and `xds proxy`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tracing_appender::non_blocking::ErrorCounter;
+use xds::admin::{Trouble, Troubles};
 use xds::client::prometheus::{self as client, Target, register_proxy};
 use xds::client::proxy::Proxy;
 use xds::folder::StandingWarnings;
@@ -71,6 +73,35 @@ impl Collector for Warnings {
         for (kind, count) in counts {
             let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
             gauge.encode(family.encode_family(&WarningLabels { source: "folder", kind })?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Registers the count of the troubles that the admin page shows.
+pub(super) fn watch_troubles(registry: &mut Registry, troubles: Troubles) {
+    registry.register_collector(Box::new(TroubleCounts(troubles)));
+}
+
+#[derive(Debug)]
+struct TroubleCounts(Troubles);
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+struct TroubleLabels {
+    kind: &'static str,
+    severity: &'static str,
+}
+
+impl Collector for TroubleCounts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut counts = BTreeMap::<_, i64>::new();
+        for Trouble { kind, severity, .. } in &*self.0.list() {
+            *counts.entry(TroubleLabels { kind, severity: severity.as_str() }).or_default() += 1;
+        }
+        let (name, help) = ("xds_troubles", "Standing troubles, as the admin page shows them");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, count) in counts {
+            ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -142,6 +173,11 @@ struct SourceOutcomeLabels {
 impl Sources {
     pub(super) fn new(folder: Option<Arc<Reloads>>, (tls, policy): Files) -> Self {
         Self { folder, tls, policy }
+    }
+
+    /// The certificates of the server, if it has any.
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_deref()
     }
 
     /// All of them, with their names.

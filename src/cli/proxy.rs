@@ -25,6 +25,7 @@ use super::running::{Hangups, LogFormat, end, shutdown};
 use super::serve::{Limits, Types, count, wait};
 use super::tls::Tls;
 use super::traces::{self, Telemetry, Traces};
+use super::troubles;
 
 mod status;
 
@@ -226,9 +227,11 @@ impl ProxyCommand {
         if admin.is_some() {
             metrics::watch_server(&mut registry, proxy.cache(), &mut config);
             metrics::watch_proxy(&mut registry, &proxy, &recorder);
-            metrics::watch_sources(&mut registry, sources);
-            metrics::watch_log(&mut registry, dropped);
+            metrics::watch_sources(&mut registry, sources.clone());
+            metrics::watch_log(&mut registry, dropped.clone());
+            metrics::watch_troubles(&mut registry, page.troubles().clone());
         }
+        troubles::add(page.troubles(), sources, dropped);
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
         config.add_observer(Arc::clone(&rejections));
         let server = Server::new(Arc::clone(proxy.cache())).with_config(config.clone());

@@ -19,7 +19,7 @@ use super::metrics::{self, Sources};
 use super::running::{Hangups, LogFormat, end, shutdown};
 use super::traces::{self, Telemetry, Traces};
 use super::warnings::WarningOptions;
-use super::{Failure, FolderOptions, IsolationMode, load};
+use super::{Failure, FolderOptions, IsolationMode, load, troubles};
 pub(super) use limits::{Limits, count, wait};
 pub(super) use types::{OptionError, Types};
 
@@ -146,10 +146,13 @@ impl Serve {
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);
             metrics::watch_sources(&mut registry, sources.clone());
-            metrics::watch_warnings(&mut registry, warnings);
+            metrics::watch_warnings(&mut registry, Arc::clone(&warnings));
             metrics::watch_polls(&mut registry, answers);
-            metrics::watch_log(&mut registry, dropped);
+            metrics::watch_log(&mut registry, dropped.clone());
+            metrics::watch_troubles(&mut registry, page.troubles().clone());
         }
+        troubles::add(page.troubles(), sources, dropped);
+        troubles::add_warnings(page.troubles(), warnings);
         let server = Server::new(cache).with_config(config).with_routes(routes);
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));

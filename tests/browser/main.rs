@@ -8,7 +8,15 @@ mod fleet;
 #[path = "../interop/peers.rs"]
 #[expect(dead_code, reason = "it knows the programs of other tests too")]
 mod peers;
+#[path = "../binary/running.rs"]
+#[expect(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "it serves other tests too, which cannot go on after a failure"
+)]
+mod running;
 mod scale;
+mod troubles;
 mod web_driver;
 
 use serde_json::json;
@@ -151,6 +159,9 @@ const FLEET: [(&str, &str, &str); 7] = [
     ("canary-1", "canary", "v3"),
     ("<img src=x onerror=\"window.broken=1\">", "prod", "<script>window.broken=1</script>"),
 ];
+
+/// Nothing is wider than the window.
+const FITS: &str = "document.documentElement.scrollWidth <= innerWidth";
 
 /// Every text has a contrast of 4.5 to its background, as level AA of WCAG requires.
 const READABLE: &str = r#"(() => {

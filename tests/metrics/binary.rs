@@ -120,8 +120,11 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
 
     let documented = documented();
     // Metrics that a proxy does not have: those of a folder, and here of a certificate.
-    let warnings = |seen: &Scrape| seen.families.contains_key("xds_source_warnings");
-    let served = until(secured.metrics, "the first check for warnings", warnings).await;
+    secrets.write("server.pem", "no certificate");
+    let refused = r#"xds_troubles{kind="certificates_refused",severity="error"}"#;
+    let is_complete =
+        |seen: &Scrape| seen.families.contains_key("xds_source_warnings") && seen.value(refused) == 1.0;
+    let served = until(secured.metrics, "a trouble and the first check for warnings", is_complete).await;
     let families = || seen.families.iter().chain(&served.families);
     let exported: BTreeMap<_, _> = families()
         .map(|(name, kind)| {

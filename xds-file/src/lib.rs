@@ -22,7 +22,7 @@ use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::Path;
 
-pub use reloads::{Reading, Reloads};
+pub use reloads::{Reading, Refusal, Reloads};
 
 mod reloads;
 

@@ -34,11 +34,24 @@ pub struct Reading<'a> {
     number: u64,
 }
 
+/// Newest content that is not in use, because it has an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The error.
+    pub mistake: String,
+    /// When content with an error was first read; all content since then had one too.
+    pub since: SystemTime,
+    /// When content with an error was last read.
+    pub last_at: SystemTime,
+    /// How often content with an error was read since then. It may be the same content each time.
+    pub count: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
     good_at: Option<SystemTime>,
     /// The error in the newest content; `None` while that content is in use.
-    mistake: Option<String>,
+    refusal: Option<Refusal>,
     changes: u64,
     refusals: u64,
     /// The number of parts of the newest content that are not in use, while others are.
@@ -55,7 +68,7 @@ impl Reloads {
     /// The content that was read is already in use.
     pub fn on_same(&self) {
         let mut state = self.state();
-        (state.good_at, state.mistake, state.isolated) = (Some(SystemTime::now()), None, 0);
+        (state.good_at, state.refusal, state.isolated) = (Some(SystemTime::now()), None, 0);
     }
 
     /// The new content is in use except for this number of parts, such as files, which keep their
@@ -74,11 +87,19 @@ impl Reloads {
 
     /// The content that was read is not usable. Returns whether the error is new.
     pub fn on_refused(&self, mistake: String) -> bool {
-        let mut state = self.state();
-        let is_new = state.mistake.as_ref() != Some(&mistake);
+        let (mut state, now) = (self.state(), SystemTime::now());
+        let last = state.refusal.take();
+        let is_new = last.as_ref().is_none_or(|last| last.mistake != mistake);
         state.refusals += u64::from(is_new);
-        state.mistake = Some(mistake);
+        let (since, count) = last.map_or((now, 0), |last| (last.since, last.count));
+        state.refusal = Some(Refusal { mistake, since, last_at: now, count: count + 1 });
         is_new
+    }
+
+    /// The newest content, if it is not in use because of an error.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.state().refusal.clone()
     }
 
     /// Requests an immediate read, because the source has changed.
@@ -101,7 +122,7 @@ impl Reloads {
     #[must_use]
     pub fn is_current(&self) -> bool {
         let state = self.state();
-        state.good_at.is_some() && state.mistake.is_none()
+        state.good_at.is_some() && state.refusal.is_none()
     }
 
     /// When the source was last read and found valid, changed or not; `None` before the first time.
@@ -265,9 +286,12 @@ mod tests {
         assert!(reloads.on_refused("line 1".into()) && !reloads.on_refused("line 1".into()));
         assert!(!reloads.is_current() && reloads.good_at() == good_at);
         assert!(reloads.on_refused("line 2".into()));
+        let refusal = reloads.refusal().unwrap();
+        assert_eq!((&*refusal.mistake, refusal.count), ("line 2", 3));
+        assert!(refusal.since <= refusal.last_at && Some(refusal.since) >= good_at);
         // Put back as it was.
         reloads.on_same();
-        assert!(reloads.is_current() && reloads.good_at() >= good_at);
+        assert!(reloads.is_current() && reloads.good_at() >= good_at && reloads.refusal().is_none());
         assert!(reloads.on_refused("line 2".into()), "it was good between");
         assert_eq!((reloads.changes(), reloads.refusals()), (1, 3));
         reloads.on_isolated(2, "file".into(), true);

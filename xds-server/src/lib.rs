@@ -93,4 +93,4 @@ pub use timed_writes::TimedWrites;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use tonic::transport::server::Connected;
-pub use xds_file::{Reading, Reloads};
+pub use xds_file::{Reading, Refusal, Reloads};
