@@ -92,11 +92,15 @@ struct Client {
 
 impl Client {
     async fn new(served: &Served, id: &str, name: &str) -> Self {
+        let node = Node { id: id.into(), cluster: "web".into(), ..Node::default() };
+        Self::with_node(served, node, name).await
+    }
+
+    async fn with_node(served: &Served, node: Node, name: &str) -> Self {
         let channel = Channel::from_shared(served.uri.clone()).unwrap().connect().await.unwrap();
         let (requests, receiver) = mpsc::channel(8);
-        let node = Some(Node { id: id.into(), cluster: "web".into(), ..Node::default() });
         let request = DeltaDiscoveryRequest {
-            node,
+            node: Some(node),
             type_url: THING.into(),
             resource_names_subscribe: vec![name.into()],
             ..DeltaDiscoveryRequest::default()
@@ -154,6 +158,32 @@ async fn clients_are_told_with_what_they_have_and_what_they_rejected() {
     drop(client);
     served.until("/api/clients", |list| list["total"] == 0).await;
     assert!(served.text(&path).await.starts_with("HTTP/1.0 404"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t46_metadata_without_a_parameter_is_listed_with_its_cure() {
+    let served = Served::start().await;
+    served.put(THING, &[("a", "bucket=0"), ("a", "bucket!=0")], "one");
+    let number = |number| prost_types::Value { kind: Some(prost_types::value::Kind::NumberValue(number)) };
+    let fields = [("bucket".to_owned(), number(0.0)), ("age".to_owned(), number(0.5))].into();
+    let node = Node { id: "n".into(), metadata: Some(prost_types::Struct { fields }), ..Node::default() };
+    let mut client = Client::with_node(&served, node, "a").await;
+    client.answer(None).await;
+    let one = served.until("/api/clients/n", |one| one["acked"] == 1).await;
+    assert_eq!(
+        one["skipped_metadata"],
+        json!([
+            {
+                "parameter": "bucket", "path": "node.metadata.bucket", "found": "the number 0", "is_named": true,
+                "cure": "write it as the string \"0\" in the node of the client, or start the server with \
+                         --param bucket=node.metadata.bucket",
+            },
+            {
+                "parameter": "age", "path": "node.metadata.age", "found": "the number 0.5", "is_named": false,
+                "cure": "write it as a string in the node of the client",
+            },
+        ])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

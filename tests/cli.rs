@@ -22,6 +22,8 @@ mod deploy;
 mod limits;
 #[path = "cli/logs.rs"]
 mod logs;
+#[path = "cli/metadata.rs"]
+mod metadata;
 #[path = "cli/security.rs"]
 mod security;
 

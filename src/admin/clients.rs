@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 use xds_core::server::{ReportStatus, ResourceReport, TypeReport};
-use xds_core::{ClientName, TypeUrl, shortened};
+use xds_core::{ClientName, SkippedMetadata, Snapshot, TypeUrl, shortened};
 use xds_server::{ClientStream, ConnectedClient, LastNack};
 
 use super::AdminState;
@@ -58,7 +58,16 @@ pub(super) async fn one(
     for stream in client.streams().iter().take(STREAMS_SHOWN) {
         reports.extend(stream.report().await.unwrap_or_default());
     }
-    Ok(JsonBody(state.work(move |_| whole(&client, &reports, only.as_ref(), &search, page)).await))
+    Ok(JsonBody(
+        state
+            .work(move |state| {
+                let skipped = skipped_metadata(&client, &state.cache.snapshot());
+                let mut answer = whole(&client, &reports, only.as_ref(), &search, page);
+                answer["skipped_metadata"] = skipped;
+                answer
+            })
+            .await,
+    ))
 }
 
 fn whole(
@@ -98,6 +107,24 @@ fn whole(
     answer["types"] = types.collect();
     answer["resources"] = paged(&resources, page, |(type_url, resource)| entry(type_url, resource)).into();
     answer
+}
+
+/// T46: the metadata that gives no parameter; first that whose key some `when:` names.
+fn skipped_metadata(client: &ConnectedClient, snapshot: &Snapshot) -> Value {
+    let skipped = client.skipped_metadata().iter();
+    let mut skipped: Vec<_> =
+        skipped.map(|skipped| (!snapshot.is_key_named(&skipped.parameter), skipped)).collect();
+    skipped.sort_by_key(|(is_unnamed, _)| *is_unnamed);
+    let row = |(is_unnamed, skipped): (bool, &SkippedMetadata)| {
+        json!({
+            "parameter": &*skipped.parameter,
+            "path": skipped.path,
+            "found": skipped.found.to_string(),
+            "is_named": !is_unnamed,
+            "cure": skipped.cure(),
+        })
+    };
+    skipped.into_iter().map(row).collect()
 }
 
 fn row(client: &ConnectedClient, words: usize) -> Value {

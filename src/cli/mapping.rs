@@ -12,7 +12,9 @@ pub(super) struct Mapping {
     /// Resources with `when:` go to the clients whose parameters match. Clients that subscribe by
     /// plain name, as all released clients do, get their parameters from their node: every string
     /// and bool at the top level of node.metadata, and those of this option. PATH is node.id,
-    /// node.cluster, node.locality.{region,zone,sub_zone} or node.metadata.KEY.KEY..
+    /// node.cluster, node.locality.{region,zone,sub_zone} or node.metadata.KEY.KEY.. A path in
+    /// metadata also takes whole numbers, such as 7, as text. The log and the page of the client
+    /// report metadata that gives no parameter.
     #[arg(long, value_name = "NAME=PATH")]
     param: Vec<NamedPath>,
     /// Take parameters from these keys of node.metadata only; `none` for no key

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost_types::value::Kind;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -86,11 +87,22 @@ impl Client {
         type_url: &'static str,
         name: &str,
     ) -> Self {
+        let text = |value: &str| Kind::StringValue(value.to_owned());
+        let metadata = parameters.iter().map(|(key, value)| (*key, text(value)));
+        Self::join_with(channel, id, metadata.collect(), type_url, name).await
+    }
+
+    /// Subscribes with metadata of any kind, and ACKs the first response.
+    pub(crate) async fn join_with(
+        channel: &Channel,
+        id: &str,
+        metadata: Vec<(&str, Kind)>,
+        type_url: &'static str,
+        name: &str,
+    ) -> Self {
         let (requests, receiver) = mpsc::channel(4);
-        let text = |value: &str| prost_types::Value {
-            kind: Some(prost_types::value::Kind::StringValue(value.to_owned())),
-        };
-        let fields = parameters.iter().map(|(key, value)| ((*key).to_owned(), text(value))).collect();
+        let value = |kind| prost_types::Value { kind: Some(kind) };
+        let fields = metadata.into_iter().map(|(key, kind)| (key.to_owned(), value(kind))).collect();
         let node = Node {
             id: id.into(),
             cluster: "web".into(),

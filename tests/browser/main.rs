@@ -19,6 +19,7 @@ mod scale;
 mod troubles;
 mod web_driver;
 
+use prost_types::value::Kind;
 use serde_json::json;
 use xds::type_url::{CLUSTER, ROUTE_CONFIGURATION};
 
@@ -124,6 +125,24 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
     // The browser refused no script or style, and none failed.
     assert_eq!(browser.complaints().await, [""; 0]);
     drop(clients);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t46_the_page_of_a_client_shows_metadata_that_gives_no_parameter() {
+    let Some(browser) = browser("metadata").await else { return };
+    let fleet = Fleet::start().await;
+    fleet.load_example();
+    let metadata = vec![("version", Kind::NumberValue(1.0)), ("weight", Kind::NumberValue(0.5))];
+    let channel = fleet.connect().await;
+    let _client = Client::join_with(&channel, "edge", metadata, ROUTE_CONFIGURATION, "web-routes").await;
+    browser.open(&fleet.page("#/client?path=/api/clients/edge")).await;
+    let cure = "node.metadata.version is the number 1: write it as the string \\\"1\\\"";
+    browser.until(&format!("document.querySelector('#skipped')?.textContent.includes(\"{cure}\")")).await;
+    // No variant names the other one.
+    browser
+        .until("document.querySelector('details')?.textContent.includes('node.metadata.weight is the number 0.5')")
+        .await;
+    browser.until(READABLE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -421,7 +421,8 @@ impl ClientBuilder {
     }
 
     fn authority(&self, own: &[Server], parameters: &Parameters, servers: &mut Servers) -> AuthorityConfig {
-        let derived = || self.from_metadata.as_ref()?.derive(&self.bootstrap.node.encode_to_vec()).ok();
+        let node = || self.bootstrap.node.encode_to_vec();
+        let derived = || Some(self.from_metadata.as_ref()?.derive(&node()).ok()?.parameters);
         let parameters = match parameters.is_empty() {
             true => derived().unwrap_or_default(),
             false => parameters.clone(),

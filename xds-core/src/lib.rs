@@ -59,7 +59,9 @@ pub use cache::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;
-pub use mapping::{MetadataKeys, NamedPath, NamedPathError, ParameterMapping};
+pub use mapping::{
+    Derived, MetadataKeys, NamedPath, NamedPathError, ParameterMapping, SkippedMetadata, SkippedValue,
+};
 pub use matching::VariantSet;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;

@@ -1,6 +1,7 @@
 //! Derives parameters from the node, for clients that send none (T46).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,13 +10,14 @@ use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
 use crate::parameters::Parameters;
+use crate::shortened::shortened;
 
 /// Which parts of a node become parameters.
 ///
 /// The default is every top-level string of the node's metadata, and every bool as `true` or
-/// `false`. Numbers, lists, structs and nulls are skipped. A parameter that no constraint names has
-/// no effect and no cost. T47: `dynamic_parameters` of the node have another purpose in TP1, and
-/// never become parameters here.
+/// `false`. Numbers, lists, structs and nulls are skipped. A [`NamedPath`] takes whole numbers, too.
+/// A parameter that no constraint names has no effect and no cost. T47: `dynamic_parameters` of the
+/// node have another purpose in TP1, and never become parameters here.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct ParameterMapping {
     metadata: MetadataKeys,
@@ -35,7 +37,9 @@ pub enum MetadataKeys {
 /// A parameter from one place of the node; written `NAME=PATH`.
 ///
 /// A path is `node.id`, `node.cluster`, `node.locality.region`, `.zone` or `.sub_zone`, or
-/// `node.metadata.KEY.KEY..`.
+/// `node.metadata.KEY.KEY..`. In metadata it takes a string, a bool as `true` or `false`, and a
+/// whole number from -(2^53 - 1) to 2^53 - 1 as decimal text: beyond these limits, and for
+/// fractions, the text of the client is not the only one with this value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPath {
     name: Arc<str>,
@@ -72,6 +76,49 @@ pub enum NamedPathError {
         path: String,
     },
 }
+
+/// What the metadata of a node gives.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Derived {
+    /// The parameters.
+    pub parameters: Parameters,
+    /// The metadata that would give a parameter if it were a string, in the order of the
+    /// parameters; the first 32 of it.
+    pub skipped: Vec<SkippedMetadata>,
+}
+
+/// Metadata of a node that is no string and so gives no parameter (T46). Each text of the node is
+/// shortened to 256 bytes, see [`shortened`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedMetadata {
+    /// The parameter that the client has not got.
+    pub parameter: Arc<str>,
+    /// The place in the node, such as `node.metadata.bucket`.
+    pub path: String,
+    /// What is there.
+    pub found: SkippedValue,
+}
+
+/// A value that gives no parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SkippedValue {
+    /// A number that a [`NamedPath`] would take, as that text.
+    WholeNumber(String),
+    /// Any other number.
+    OtherNumber(String),
+    /// An object with fields.
+    Struct,
+    /// A list.
+    List,
+    /// Null.
+    Null,
+}
+
+/// How many skipped values of a node are reported.
+const SKIPPED_LIMIT: usize = 32;
+
+/// The longest text of a skipped value.
+const SKIPPED_TEXT_BYTES: usize = 256;
 
 impl ParameterMapping {
     /// Restricts the metadata keys.
@@ -114,22 +161,74 @@ impl ParameterMapping {
         }
     }
 
-    /// The parameters of an encoded `envoy.config.core.v3.Node`.
+    /// The parameters of an encoded `envoy.config.core.v3.Node`, and the metadata that gives none.
     ///
     /// # Errors
     /// When the bytes are not an encoded node.
-    pub fn derive(&self, node: &[u8]) -> Result<Parameters, prost::DecodeError> {
+    pub fn derive(&self, node: &[u8]) -> Result<Derived, prost::DecodeError> {
         let node = Node::decode(node)?;
-        let metadata = node.metadata.iter().flat_map(|metadata| &metadata.fields);
+        let mut derived = BTreeMap::<Arc<str>, Taken>::new();
         let is_kept = |key: &str| match &self.metadata {
             MetadataKeys::All => true,
             MetadataKeys::Only(keys) => keys.contains(key),
         };
-        let metadata = metadata.filter(|(key, _)| is_kept(key));
-        let derived = metadata.filter_map(|(key, value)| Some((Arc::from(key.as_str()), text(value)?)));
-        let named =
-            self.named.iter().filter_map(|named| Some((Arc::clone(&named.name), node.at(&named.path)?)));
-        Ok(derived.chain(named).collect())
+        for (key, value) in node.metadata.iter().flat_map(|metadata| &metadata.fields) {
+            if is_kept(key) {
+                derived.insert(key.as_str().into(), taken(value, &[key], TakesNumbers::No));
+            }
+        }
+        for named in &self.named {
+            let Some(taken) = node.at(&named.path) else { continue };
+            // Metadata with the same key keeps its text if the path has none.
+            if matches!(taken, Taken::Text(_)) || !derived.contains_key(&named.name) {
+                derived.insert(Arc::clone(&named.name), taken);
+            }
+        }
+        let mut all = Derived::default();
+        let mut parameters = Vec::new();
+        for (parameter, taken) in derived {
+            match taken {
+                Taken::Text(text) => parameters.push((parameter, text)),
+                Taken::Skipped { path, found } if all.skipped.len() < SKIPPED_LIMIT => {
+                    let parameter = shortened(&parameter, SKIPPED_TEXT_BYTES).into();
+                    all.skipped.push(SkippedMetadata { parameter, path, found });
+                }
+                Taken::Skipped { .. } => {}
+            }
+        }
+        all.parameters = parameters.into_iter().collect();
+        Ok(all)
+    }
+}
+
+impl SkippedMetadata {
+    /// What the operator can do to give the client its parameter.
+    #[must_use]
+    pub fn cure(&self) -> String {
+        let Self { parameter, path, found } = self;
+        // `NAME=PATH` cannot express other names.
+        let is_plain = !parameter.is_empty() && !parameter.contains(['.', '=']);
+        match found {
+            SkippedValue::WholeNumber(text) if is_plain => format!(
+                "write it as the string \"{text}\" in the node of the client, or start the server with \
+                 --param {parameter}={path}"
+            ),
+            SkippedValue::Struct if is_plain => {
+                format!("start the server with --param {parameter}={path}.KEY, where KEY has a string")
+            }
+            _ => "write it as a string in the node of the client".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for SkippedValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WholeNumber(text) | Self::OtherNumber(text) => write!(f, "the number {text}"),
+            Self::Struct => f.write_str("a struct"),
+            Self::List => f.write_str("a list"),
+            Self::Null => f.write_str("null"),
+        }
     }
 }
 
@@ -181,8 +280,8 @@ struct Locality {
 }
 
 impl Node {
-    /// The text at a path; `None` if there is none. An empty plain field counts as none.
-    fn at(&self, path: &NodePath) -> Option<Arc<str>> {
+    /// What is at a path; `None` if the path leads nowhere. An empty plain field counts as none.
+    fn at(&self, path: &NodePath) -> Option<Taken> {
         let text = match path {
             NodePath::Id => &self.id,
             NodePath::Cluster => &self.cluster,
@@ -191,10 +290,10 @@ impl Node {
             NodePath::SubZone => &self.locality.as_ref()?.sub_zone,
             NodePath::Metadata(keys) => return self.metadata_at(keys),
         };
-        Some(text.as_str().into()).filter(|text: &Arc<str>| !text.is_empty())
+        (!text.is_empty()).then(|| Taken::Text(text.as_str().into()))
     }
 
-    fn metadata_at(&self, keys: &[String]) -> Option<Arc<str>> {
+    fn metadata_at(&self, keys: &[String]) -> Option<Taken> {
         let (last, parents) = keys.split_last()?;
         let mut fields = &self.metadata.as_ref()?.fields;
         for key in parents {
@@ -203,7 +302,7 @@ impl Node {
                 _ => return None,
             };
         }
-        text(fields.get(last)?)
+        Some(taken(fields.get(last)?, keys, TakesNumbers::WholeOnes))
     }
 }
 
@@ -221,13 +320,42 @@ fn write_metadata(node: &mut xds_proto::envoy::config::core::v3::Node, keys: &[&
     fields.insert((*last).to_owned(), Value { kind: Some(Kind::StringValue(value.to_owned())) });
 }
 
-fn text(value: &Value) -> Option<Arc<str>> {
-    match value.kind.as_ref()? {
-        Kind::StringValue(text) => Some(text.as_str().into()),
-        Kind::BoolValue(true) => Some("true".into()),
-        Kind::BoolValue(false) => Some("false".into()),
-        Kind::NullValue(_) | Kind::NumberValue(_) | Kind::StructValue(_) | Kind::ListValue(_) => None,
-    }
+/// What a mapping takes from one value.
+enum Taken {
+    Text(Arc<str>),
+    Skipped { path: String, found: SkippedValue },
+}
+
+enum TakesNumbers {
+    No,
+    WholeOnes,
+}
+
+/// T46: strings and bools are taken everywhere. Numbers are taken only where a path names them: the
+/// author of the path then says that the text of the number is meant.
+fn taken<T: AsRef<str>>(value: &Value, keys: &[T], takes_numbers: TakesNumbers) -> Taken {
+    let found = match &value.kind {
+        Some(Kind::StringValue(text)) => return Taken::Text(text.as_str().into()),
+        Some(Kind::BoolValue(true)) => return Taken::Text("true".into()),
+        Some(Kind::BoolValue(false)) => return Taken::Text("false".into()),
+        Some(Kind::NumberValue(number)) => match (whole(*number), takes_numbers) {
+            (Some(text), TakesNumbers::WholeOnes) => return Taken::Text(text.into()),
+            (Some(text), TakesNumbers::No) => SkippedValue::WholeNumber(text),
+            (None, _) => SkippedValue::OtherNumber(number.to_string()),
+        },
+        Some(Kind::StructValue(_)) => SkippedValue::Struct,
+        Some(Kind::ListValue(_)) => SkippedValue::List,
+        Some(Kind::NullValue(_)) | None => SkippedValue::Null,
+    };
+    let keys: Vec<_> = keys.iter().map(AsRef::as_ref).collect();
+    let path = format!("node.metadata.{}", keys.join("."));
+    Taken::Skipped { path: shortened(&path, SKIPPED_TEXT_BYTES).into_owned(), found }
+}
+
+/// The decimal text of a whole number, if no other whole number has the same double.
+fn whole(number: f64) -> Option<String> {
+    const LARGEST: f64 = 9_007_199_254_740_991.0; // 2^53 - 1
+    (number.fract() == 0.0 && number.abs() <= LARGEST).then(|| (number as i64).to_string())
 }
 
 #[cfg(test)]
@@ -259,7 +387,7 @@ mod tests {
     }
 
     fn derived(mapping: &ParameterMapping) -> String {
-        mapping.derive(&node()).unwrap().to_string()
+        mapping.derive(&node()).unwrap().parameters.to_string()
     }
 
     fn path(text: &str) -> NamedPath {
@@ -272,12 +400,98 @@ mod tests {
         let params = [10, 11, 10, 3, b'e', b'n', b'v', 18, 4, b'p', b'r', b'o', b'd'];
         let entry = [&[10, 1, b't', 18, 13][..], &params].concat();
         let node = [&[12 << 3 | 2, 18][..], &entry].concat();
-        assert_eq!(ParameterMapping::default().derive(&node), Ok(Parameters::new()));
+        assert_eq!(ParameterMapping::default().derive(&node), Ok(Derived::default()));
     }
 
     #[test]
     fn t46_strings_and_bools_of_the_metadata_become_parameters() {
         assert_eq!(derived(&ParameterMapping::default()), r#"beta="true", empty="", env="prod""#);
+    }
+
+    /// What is skipped of a node with this metadata, each as `PARAMETER: FOUND at PATH`.
+    fn skipped(mapping: &ParameterMapping, metadata: Vec<(&str, Kind)>) -> (String, Vec<SkippedMetadata>) {
+        let fields = metadata.into_iter().map(|(key, kind)| (key.to_owned(), value(kind))).collect();
+        let node = Node { metadata: Some(Struct { fields }), ..Node::default() }.encode_to_vec();
+        let Derived { parameters, skipped } = mapping.derive(&node).unwrap();
+        (parameters.to_string(), skipped)
+    }
+
+    #[test]
+    fn t46_what_is_no_string_and_no_bool_is_skipped_and_reported() {
+        let texts = |mapping: &ParameterMapping| -> Vec<String> {
+            let skipped = mapping.derive(&node()).unwrap().skipped;
+            skipped.iter().map(|it| format!("{}: {} at {}", it.parameter, it.found, it.path)).collect()
+        };
+        let default = ParameterMapping::default();
+        assert_eq!(
+            texts(&default),
+            ["team: a struct at node.metadata.team", "weight: the number 3 at node.metadata.weight"]
+        );
+        let only = MetadataKeys::Only(BTreeSet::from(["env".to_owned()]));
+        assert_eq!(texts(&default.clone().with_metadata(only)), [""; 0]);
+        let mapping = default.with_path(path("team=node.metadata.team.name"));
+        assert_eq!(texts(&mapping), ["weight: the number 3 at node.metadata.weight"]);
+        let mapping = mapping.with_path(path("weight=node.metadata.weight"));
+        assert_eq!(texts(&mapping), [""; 0]);
+        assert_eq!(derived(&mapping), r#"beta="true", empty="", env="prod", team="search", weight="3""#);
+    }
+
+    #[test]
+    fn t46_a_path_takes_whole_numbers_that_a_double_tells_apart() {
+        let mapping = ParameterMapping::default().with_path(path("bucket=node.metadata.bucket"));
+        let bucket = |number| {
+            let (parameters, skipped) = skipped(&mapping, vec![("bucket", Kind::NumberValue(number))]);
+            assert_eq!(parameters == "{}", skipped.len() == 1, "{number}");
+            parameters
+        };
+        let largest = 9_007_199_254_740_991.0;
+        for (number, text) in [
+            (0.0, "0"),
+            (-0.0, "0"),
+            (7.0, "7"),
+            (-12.0, "-12"),
+            (largest, "9007199254740991"),
+            (-largest, "-9007199254740991"),
+        ] {
+            assert_eq!(bucket(number), format!("bucket={text:?}"));
+        }
+        for number in [0.5, 9_007_199_254_740_992.0, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(bucket(number), "{}");
+        }
+    }
+
+    #[test]
+    fn t46_the_cure_is_one_that_the_mapping_accepts() {
+        let metadata = vec![
+            ("a.b", Kind::NumberValue(1.0)),
+            ("bucket", Kind::NumberValue(0.0)),
+            ("half", Kind::NumberValue(0.5)),
+            ("null", Kind::NullValue(0)),
+            ("team", Kind::StructValue(Struct::default())),
+        ];
+        let (_, found) = skipped(&ParameterMapping::default(), metadata);
+        let string = "write it as a string in the node of the client";
+        assert_eq!(
+            found.iter().map(SkippedMetadata::cure).collect::<Vec<_>>(),
+            [
+                string,
+                "write it as the string \"0\" in the node of the client, or start the server with \
+                 --param bucket=node.metadata.bucket",
+                string,
+                string,
+                "start the server with --param team=node.metadata.team.KEY, where KEY has a string",
+            ]
+        );
+    }
+
+    #[test]
+    fn g15_the_report_of_skipped_metadata_is_bounded() {
+        let keys: Vec<_> = (0..100).map(|number| format!("{number:03}{}", "x".repeat(1000))).collect();
+        let metadata = keys.iter().map(|key| (key.as_str(), Kind::NumberValue(1.0))).collect();
+        let (_, found) = skipped(&ParameterMapping::default(), metadata);
+        assert_eq!(found.len(), SKIPPED_LIMIT);
+        assert!(found.iter().all(|it| it.parameter.len() <= 256 && it.path.len() <= 256));
+        assert!(found[0].parameter.starts_with("000x"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use xds_core::server::TypeReport;
-use xds_core::{ClientName, Parameters};
+use xds_core::{ClientName, Parameters, SkippedMetadata};
 
 use crate::stream_registry::{ClientDetails, LastNack, OpenStream, ResponseCounts, StreamRegistry};
 
@@ -72,6 +72,12 @@ impl ConnectedClient {
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.details().parameters
+    }
+
+    /// The metadata of its node that gives no parameter, because it is no string (T46).
+    #[must_use]
+    pub fn skipped_metadata(&self) -> &[SkippedMetadata] {
+        &self.details().skipped_metadata
     }
 
     /// The first name in its certificate, which the server has verified; empty without a
@@ -156,7 +162,8 @@ mod tests {
     fn details(id: &str, peer: Peer) -> ClientDetails {
         let client = ClientName { id: id.into(), cluster: "web".into() };
         let parameters = Parameters::from_iter([("env", "prod")]);
-        ClientDetails { client, user_agent: "envoy".into(), parameters, peer }
+        let skipped_metadata = Vec::new();
+        ClientDetails { client, user_agent: "envoy".into(), parameters, skipped_metadata, peer }
     }
 
     #[test]

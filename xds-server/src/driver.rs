@@ -14,7 +14,7 @@ use xds_core::server::{
     DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamError, TypeReport,
     Verdict,
 };
-use xds_core::{Access, Cache, ClientName, Snapshot, TypeUrl, Variant, Watch};
+use xds_core::{Access, Cache, ClientName, SkippedMetadata, Snapshot, TypeUrl, Variant, Watch};
 
 use crate::client_groups::{ClientGroups, Membership};
 use crate::config::ServerConfig;
@@ -59,6 +59,8 @@ pub(crate) struct Driver {
     peer: Peer,
     /// What the client may read; `None` before the first request, and without an authorizer.
     access: Option<Arc<Access>>,
+    /// Metadata of the client that gives no parameter, as long as no constraints named it.
+    skipped_metadata: Vec<SkippedMetadata>,
     /// The first request has arrived.
     has_begun: bool,
     /// When the authorizer is asked again.
@@ -202,6 +204,7 @@ impl Driver {
                 .min(),
             peer,
             access: None,
+            skipped_metadata: Vec::new(),
             has_begun: false,
             authorize_at: config.authorizer.as_ref().map(|_| opened_at + jittered(config.authorize_every)),
             stops_at: None,
@@ -406,6 +409,7 @@ impl Driver {
             let (node, cluster, identity) = (&**id, &**cluster, self.peer.name());
             let ClientDetails { parameters, user_agent, .. } = &details;
             debug!(node, cluster, identity, %parameters, user_agent, "stream opened");
+            self.skipped_metadata.clone_from(&details.skipped_metadata);
             self.registration.name(details);
         }
         if self.skimmer.take_node_change() {
@@ -447,9 +451,31 @@ impl Driver {
         (self.is_due, self.due_at) = (false, until.map(|until| self.epoch + until));
     }
 
+    /// T46: a client may send a number long before a commit adds the key, and resources for others
+    /// are sent to it then. So each commit that wakes the stream is checked.
+    fn log_skipped_metadata(&mut self) {
+        if self.skipped_metadata.is_empty() {
+            return;
+        }
+        let skipped = std::mem::take(&mut self.skipped_metadata);
+        let is_named =
+            |skipped: &SkippedMetadata, snapshot: &Snapshot| snapshot.is_key_named(&skipped.parameter);
+        let (named, others) = self.watch.cache().read(|snapshot| -> (Vec<_>, Vec<_>) {
+            skipped.into_iter().partition(|skipped| is_named(skipped, snapshot))
+        });
+        self.skipped_metadata = others;
+        let [first, more @ ..] = &*named else { return };
+        let mut detail = format!("{} is {}: {}", first.path, first.found, first.cure());
+        if !more.is_empty() {
+            detail.push_str(&format!("; {} more, see the page of the client", more.len()));
+        }
+        self.log_once(Occurrence::SkippedMetadata, &detail);
+    }
+
     /// What to do now. After a response it also returns until when nothing is due, or `None` if
     /// something is due now.
     fn next(&mut self) -> (Next, Option<Option<Duration>>) {
+        self.log_skipped_metadata();
         let (now, is_open, machine) = (self.now(), self.is_open, &mut self.machine);
         // The machines need a snapshot that is read after the last request was handed to them.
         self.watch.read(|snapshot| {

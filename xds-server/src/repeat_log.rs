@@ -27,6 +27,8 @@ pub(crate) enum Occurrence {
     Nack(TypeUrl),
     /// A response of this type is larger than most clients accept.
     Large(TypeUrl),
+    /// Metadata of the client gives no parameter, though constraints name it (T46).
+    SkippedMetadata,
     /// The authorizer refuses the client.
     Denied,
     /// The client breaks a rule, which closes its stream.
@@ -151,6 +153,14 @@ fn log_line((client, identity, what): &Key, detail: &str, repeated: Option<u64>)
                 "a response exceeds the 4 MiB that most clients accept; it is sent as it is"
             );
         }
+        Occurrence::SkippedMetadata => warn!(
+            node,
+            cluster,
+            identity,
+            detail,
+            repeated,
+            "a client lacks a parameter that `when:` conditions name: its metadata has no string for it"
+        ),
         Occurrence::Denied => info!(
             node,
             cluster,

@@ -14,7 +14,9 @@ use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_core::server::{DeltaRequest, SotwRequest};
 use xds_core::subscription::{Locator, Requested};
-use xds_core::{ClientName, Nonce, ParameterMapping, Parameters, ResourceName, shortened};
+use xds_core::{
+    ClientName, Derived, Nonce, ParameterMapping, Parameters, ResourceName, SkippedMetadata, shortened,
+};
 
 use lists::List;
 
@@ -32,6 +34,8 @@ pub struct Client {
     pub cluster: String,
     /// Derived from its node (T46).
     pub parameters: Parameters,
+    /// The metadata of its node that gives no parameter (T46).
+    pub skipped_metadata: Vec<SkippedMetadata>,
     /// `node.user_agent_name`.
     pub user_agent: String,
     /// The client declares that it removes a resource when its TTL ends (S38).
@@ -258,7 +262,8 @@ impl Skimmer {
             return Ok(());
         }
         self.node.0 = hash;
-        let mut client = Client { parameters: self.mapping.derive(bytes)?, ..Client::default() };
+        let Derived { parameters, skipped } = self.mapping.derive(bytes)?;
+        let mut client = Client { parameters, skipped_metadata: skipped, ..Client::default() };
         for field in fields(bytes) {
             match field? {
                 (1, bytes) => client.id = client_text(1, bytes)?,

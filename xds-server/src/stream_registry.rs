@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xds_core::server::{TypeReport, Verdict};
-use xds_core::{Access, ClientName, Parameters, TypeUrl, Watch, shortened};
+use xds_core::{Access, ClientName, Parameters, SkippedMetadata, TypeUrl, Watch, shortened};
 
 use crate::observe::Event;
 use crate::peer::Peer;
@@ -84,16 +84,30 @@ pub(crate) struct ClientDetails {
     pub(crate) peer: Peer,
     /// Derived from its node (T46), shortened for logs and lists.
     pub(crate) parameters: Parameters,
+    /// The metadata of its node that gives no parameter (T46), unless its access sets the
+    /// parameter.
+    pub(crate) skipped_metadata: Vec<SkippedMetadata>,
 }
 
 impl ClientDetails {
     /// The details of a client, shortened for logs and lists.
     pub(crate) fn of(client: &Client, access: Option<&Access>, peer: &Peer) -> Self {
+        let mut skipped_metadata = client.skipped_metadata.clone();
         let parameters = match access {
-            Some(access) => shown(&access.overlay(&client.parameters)),
+            Some(access) => {
+                let parameters = access.overlay(&client.parameters);
+                skipped_metadata.retain(|skipped| parameters.get(&skipped.parameter).is_none());
+                shown(&parameters)
+            }
             None => shown(&client.parameters),
         };
-        Self { client: client.name(), user_agent: client.user_agent.clone(), peer: peer.clone(), parameters }
+        Self {
+            client: client.name(),
+            user_agent: client.user_agent.clone(),
+            peer: peer.clone(),
+            parameters,
+            skipped_metadata,
+        }
     }
 }
 

@@ -84,6 +84,13 @@ impl Snapshot {
         self.of_type(type_url)?.get(name)
     }
 
+    /// Whether the constraints of a resource name the key. Those of resources that a commit removed
+    /// count as long as the cache remembers the removal.
+    #[must_use]
+    pub fn is_key_named(&self, key: &str) -> bool {
+        self.types.values().any(|resources| resources.keys.uses.contains_key(key))
+    }
+
     /// All types that the cache ever had, in order, with their number of names.
     pub fn counts(&self) -> impl Iterator<Item = (&TypeUrl, usize)> {
         self.types.iter().map(|(type_url, resources)| (type_url, resources.len()))
