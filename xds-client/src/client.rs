@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::RandomState;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -366,6 +367,7 @@ impl ClientBuilder {
     /// See [`StartError`].
     pub fn start(self) -> Result<Client, StartError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        xds_core::seed_tables(&RandomState::new());
         let mut servers = Servers::default();
         let default = self.authority(&self.bootstrap.servers, &self.bootstrap.parameters, &mut servers);
         let authorities = self.bootstrap.authorities.iter().map(|(name, authority)| {

@@ -22,6 +22,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::RandomState;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -291,6 +292,8 @@ impl ProxyBuilder {
     /// See [`StartError`].
     pub fn start(self) -> Result<Proxy, StartError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        // Before the cache is made: its clients choose the names in it.
+        xds_core::seed_tables(&RandomState::new());
         let Self { mut config, settings, last_good } = self;
         config.authorities.extend(settings.bootstrap.authorities.keys().cloned());
         let mut machine = Machine::new(config.clone());

@@ -1,22 +1,55 @@
-//! Hashes of table keys and of content.
+//! Hash tables, and hashes of content.
+#![expect(clippy::disallowed_types, reason = "the other modules use the tables of this one")]
 
-use std::hash::BuildHasher;
+use std::collections;
+use std::hash::{BuildHasher, Hash};
+use std::sync::OnceLock;
 
 use ahash::{AHasher, RandomState};
 
-/// ahash with constant seeds, because this crate has no entropy. Resources, and the subscriptions
-/// of our own client, fill the tables. Clients of a server only look up, so they cannot make keys
-/// collide.
-#[derive(Debug, Clone)]
-pub(crate) struct FixedState(RandomState);
+/// Seeds the hash tables of this crate that are made from now on. Only the first call in a process
+/// counts.
+///
+/// Peers choose keys of these tables: clients of a proxy subscribe to names, and servers send names
+/// and constraints. With a known seed, a peer could choose keys that collide, so that each look-up
+/// compares many of them. This crate has no entropy, so the program gives it a hasher with random
+/// keys. The servers, clients and proxies of `xds-server` and `xds-client` do so when they are made;
+/// other programs that use this crate should do it first. No output depends on the seed.
+///
+/// ```
+/// xds_core::seed_tables(&std::hash::RandomState::new());
+/// ```
+pub fn seed_tables(random: &impl BuildHasher) {
+    SEEDS.set(random);
+}
 
-impl Default for FixedState {
-    fn default() -> Self {
-        Self(RandomState::with_seeds(0x243F_6A88, 0x85A3_08D3, 0x1319_8A2E, 0x0370_7344))
+/// The seeds of the process, or of a test.
+#[derive(Debug)]
+struct Seeds(OnceLock<[u64; 4]>);
+
+static SEEDS: Seeds = Seeds(OnceLock::new());
+
+impl Seeds {
+    fn set(&self, random: &impl BuildHasher) {
+        self.0.get_or_init(|| [0_u64, 1, 2, 3].map(|number| random.hash_one(number)));
+    }
+
+    fn table_state(&self) -> TableState {
+        TableState(seeded(self.0.get().unwrap_or(&CONSTANT_SEEDS)))
     }
 }
 
-impl BuildHasher for FixedState {
+/// ahash with the seeds of the process.
+#[derive(Debug, Clone)]
+pub(crate) struct TableState(RandomState);
+
+impl Default for TableState {
+    fn default() -> Self {
+        SEEDS.table_state()
+    }
+}
+
+impl BuildHasher for TableState {
     type Hasher = AHasher;
 
     fn build_hasher(&self) -> AHasher {
@@ -24,8 +57,47 @@ impl BuildHasher for FixedState {
     }
 }
 
+/// A hash table with the seeds of the process; clippy refuses every other one.
+pub(crate) type HashMap<K, V> = collections::HashMap<K, V, TableState>;
+/// A set with the seeds of the process.
+pub(crate) type HashSet<T> = collections::HashSet<T, TableState>;
+/// A persistent hash table with the seeds of the process.
+pub(crate) type HashTrieMap<K, V> = rpds::HashTrieMapSync<K, V, TableState>;
+
+pub(crate) fn empty_map<K: Eq + Hash, V>() -> HashTrieMap<K, V> {
+    HashTrieMap::new_with_hasher_and_ptr_kind(TableState::default())
+}
+
+/// A hash that is equal in every process. It is not for tables.
+pub(crate) fn constant_hash(of: &impl Hash) -> u64 {
+    seeded(&CONSTANT_SEEDS).hash_one(of)
+}
+
+fn seeded(&[one, two, three, four]: &[u64; 4]) -> RandomState {
+    RandomState::with_seeds(one, two, three, four)
+}
+
+const CONSTANT_SEEDS: [u64; 4] = [0x243F_6A88, 0x85A3_08D3, 0x1319_8A2E, 0x0370_7344];
+
 /// The first 128 bits of a BLAKE3 digest.
 pub(crate) fn digest(hasher: &blake3::Hasher) -> u128 {
     let digest = hasher.finalize();
     u128::from_be_bytes(*digest.as_bytes().first_chunk().expect("a digest has 32 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_have_the_first_seeds_and_a_constant_hash_has_none() {
+        let (seeds, constant) = (Seeds(OnceLock::new()), constant_hash(&"a"));
+        assert_eq!(seeds.table_state().hash_one("a"), constant);
+        seeds.set(&seeded(&[1, 2, 3, 4]));
+        let hash = seeds.table_state().hash_one("a");
+        assert_ne!(hash, constant);
+        seeds.set(&seeded(&[5, 6, 7, 8]));
+        assert_eq!(seeds.table_state().hash_one("a"), hash);
+        assert_eq!(constant_hash(&"a"), constant);
+    }
 }

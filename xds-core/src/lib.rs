@@ -58,6 +58,7 @@ pub use cache::{CommitCounts, CommitEvent, CommitOutcome, Commits};
 pub use cache::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
+pub use hash::seed_tables;
 pub use known_type::KnownType;
 pub use mapping::{
     Derived, MetadataKeys, NamedPath, NamedPathError, ParameterMapping, SkippedMetadata, SkippedValue,

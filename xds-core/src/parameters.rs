@@ -2,16 +2,15 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::hash::{FixedState, digest};
+use crate::hash::{constant_hash, digest};
 
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
 ///
-/// Clones share memory. The pairs are in one list, because there are few keys. Order and hash use a
-/// digest first, because many parameter sets differ in few of their values; so the order has no
-/// meaning.
+/// Clones share memory. The pairs are in one list, because there are few keys. The order compares a
+/// digest first, because many parameter sets differ in few of their values; so it has no meaning.
 ///
 /// ```
 /// use xds_core::Parameters;
@@ -109,7 +108,9 @@ impl PartialOrd for Parameters {
 
 impl Hash for Parameters {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.digest.hash(state);
+        // Not the digest: a peer can choose parameters with equal digests, because its seed is
+        // constant.
+        self.pairs.hash(state);
     }
 }
 
@@ -141,7 +142,7 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
             pairs.sort_by(|(left, _), (right, _)| left.cmp(right));
             pairs.dedup_by(|(left, _), (right, _)| left == right);
         }
-        Self { digest: FixedState::default().hash_one(&pairs), pairs: pairs.into() }
+        Self { digest: constant_hash(&pairs), pairs: pairs.into() }
     }
 }
 

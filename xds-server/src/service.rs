@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
+use std::hash::RandomState;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -74,6 +75,7 @@ impl Server {
     /// A server for this cache, with the defaults of [`ServerConfig`].
     #[must_use]
     pub fn new(cache: Arc<Cache>) -> Self {
+        xds_core::seed_tables(&RandomState::new());
         Self { cache, config: Arc::default(), routes: axum::Router::new(), registry: Arc::default() }
     }
 

@@ -4,10 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ahash::RandomState;
-use rpds::HashTrieMapSync;
-
-use super::snapshot::empty_map;
+use crate::hash::{HashTrieMap, empty_map};
 use crate::name::{ResourceName, Revision};
 use crate::references::{Reference, Target, Targets};
 use crate::variants::Variant;
@@ -89,7 +86,7 @@ impl Dropped {
 /// remembered (S33).
 #[derive(Debug, Clone)]
 pub(crate) struct LastDropped {
-    at: HashTrieMapSync<(Target, ResourceName), Revision, RandomState>,
+    at: HashTrieMap<(Target, ResourceName), Revision>,
     /// The last revision at which a resource with unknown references was removed or replaced.
     unknown: Revision,
 }

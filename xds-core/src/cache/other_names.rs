@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::snapshot::{NameMap, empty_map};
+use super::snapshot::NameMap;
+use crate::hash::empty_map;
 use crate::name::{ResourceName, Revision};
 
 /// The other names of all resources of a type. Nearly all types have none.

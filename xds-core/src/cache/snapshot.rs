@@ -1,18 +1,15 @@
 //! The content of the cache at one revision.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hash;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use ahash::RandomState;
-use rpds::HashTrieMapSync;
 
 use super::dropped::{Dropped, LastDropped};
 use super::on_demand::LocatorStatus;
 use super::other_names::OtherNames;
 use super::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;
+use crate::hash::{HashTrieMap, empty_map};
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
@@ -133,9 +130,9 @@ pub struct TypeSnapshot {
     pub(crate) last_dropped: LastDropped,
     /// The names of the resources that reference a cluster, a secret and so on. A cluster that
     /// names the assignment with its own name is left out.
-    referrers: HashTrieMapSync<(Target, ResourceName), Arc<BTreeSet<ResourceName>>, RandomState>,
+    referrers: HashTrieMap<(Target, ResourceName), Arc<BTreeSet<ResourceName>>>,
     /// The statuses of locators, in a cache on demand.
-    statuses: HashTrieMapSync<Locator, LocatorStatus, RandomState>,
+    statuses: HashTrieMap<Locator, LocatorStatus>,
 }
 
 /// The keys that constraints of a type use, those of remembered removals included.
@@ -620,10 +617,4 @@ fn sum_of<'v>(variants: impl IntoIterator<Item = &'v Arc<Variant>>) -> u128 {
     variants.into_iter().fold(0, |sum, variant| sum.wrapping_add(variant.identity(KeyedBy::Name)))
 }
 
-pub(super) type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;
-
-/// An empty map with a fixed seed, which needs no entropy. This is safe because the keys come from
-/// the operator, not from peers.
-pub(super) fn empty_map<K: Eq + Hash, V>() -> HashTrieMapSync<K, V, RandomState> {
-    HashTrieMapSync::new_with_hasher_and_ptr_kind(RandomState::with_seeds(1, 2, 3, 4))
-}
+pub(super) type NameMap<V> = HashTrieMap<ResourceName, V>;

@@ -1,12 +1,12 @@
 //! Committing a response to the cache. Variants of the response that overlap each other are
 //! rejected (C4b). Older variants that overlap the new ones are replaced (T34).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::rejection::Reason;
 use crate::cache::{Cache, CommitError, Snapshot, Transaction};
 use crate::constraint::Constraints;
-use crate::hash::FixedState;
+use crate::hash::HashMap;
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::{Resource, VariantId};
@@ -38,7 +38,7 @@ pub(super) struct CacheChanges {
 #[derive(Debug, Default)]
 pub(super) struct Put {
     resources: Vec<(VariantKey, Option<Resource>)>,
-    places: HashMap<VariantKey, usize, FixedState>,
+    places: HashMap<VariantKey, usize>,
 }
 
 impl Put {

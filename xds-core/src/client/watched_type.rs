@@ -1,6 +1,6 @@
 //! One resource type: its watches, and the names, variants and aliases that servers sent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::accepted::{Accepted, Decode};
 use super::resource_state::ResourceState;
 use crate::cache::TypeSnapshot;
 use crate::constraint::Constraints;
-use crate::hash::FixedState;
+use crate::hash::HashMap;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
@@ -39,7 +39,7 @@ pub(super) struct WatchedType {
 }
 
 /// A table by name. Its order is never visible outside of the client.
-pub(super) type ByName<V> = HashMap<ResourceName, V, FixedState>;
+pub(super) type ByName<V> = HashMap<ResourceName, V>;
 
 /// One watch: a name, a glob or the wildcard, with parameters (T2). Several watchers may share it.
 #[derive(Debug)]

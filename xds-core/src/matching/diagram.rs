@@ -5,7 +5,7 @@
 //! node, and a node whose children are all the same is left out. So two formulas have the same
 //! meaning exactly when they have the same diagram.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::cube::{Cube, Simple};
 use super::normal::TooComplex;
 use super::value_set::{KeyOutcome, ValueSet};
 use crate::constraint::Formula;
-use crate::hash::FixedState;
+use crate::hash::HashMap;
 
 /// A node of a [`Store`]; the two constants come first.
 pub(super) type NodeId = u32;
@@ -48,10 +48,10 @@ pub(super) struct Store {
     /// Value and child, sorted by value within a node.
     edges: Vec<(u32, NodeId)>,
     /// The newest node of each hash.
-    unique: HashMap<u64, NodeId, FixedState>,
+    unique: HashMap<u64, NodeId>,
     /// The results of earlier joins, by their operands; the smaller id comes first.
-    conjunctions: HashMap<(NodeId, NodeId), NodeId, FixedState>,
-    disjunctions: HashMap<(NodeId, NodeId), NodeId, FixedState>,
+    conjunctions: HashMap<(NodeId, NodeId), NodeId>,
+    disjunctions: HashMap<(NodeId, NodeId), NodeId>,
     /// Edges of nodes under construction.
     pending: Vec<(u32, NodeId)>,
     /// How much of the budget the current formula or join has used.

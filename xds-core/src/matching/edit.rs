@@ -1,6 +1,6 @@
 //! Changes a set. Only the resulting set is checked, never an intermediate one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::normal::Normal;
 use super::part::{KeySet, Member, Part};
 use super::{Inner, Parts, VariantSet};
 use crate::constraint::{Constraints, Formula};
-use crate::hash::FixedState;
+use crate::hash::HashMap;
 
 /// Whether the variants of a name must name the same keys (T12, T15).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ enum Side {
 struct Edit<V> {
     parts: Parts<V>,
     /// The slots of removed variants, by the digest of the variant's meaning.
-    vacant: HashMap<[u8; 16], (Side, Slot), FixedState>,
+    vacant: HashMap<[u8; 16], (Side, Slot)>,
     fresh: Vec<Member<V>>,
 }
 

@@ -11,12 +11,10 @@ mod build;
 mod probe;
 mod table;
 
-use std::collections::HashMap;
-
 use super::diagram::{FALSE, NodeId, TRUE};
 use super::symbols::{OutcomeId, Symbols};
 use super::value_set::ValueSet;
-use crate::hash::FixedState;
+use crate::hash::HashMap;
 pub(super) use probe::Probe;
 use table::{Column, Table};
 
@@ -108,7 +106,7 @@ enum Rule<'a> {
 #[derive(Debug)]
 struct Residual {
     root: NodeId,
-    nodes: HashMap<NodeId, ResidualNode, FixedState>,
+    nodes: HashMap<NodeId, ResidualNode>,
 }
 
 #[derive(Debug)]

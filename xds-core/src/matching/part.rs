@@ -8,7 +8,7 @@ use super::normal::{Normal, Tangled, TooComplex};
 use super::query::Query;
 use super::symbols::OutcomeId;
 use crate::constraint::Formula;
-use crate::hash::FixedState;
+use crate::hash::HashSet;
 use crate::parameters::Parameters;
 
 /// The keys that a formula names, sorted (T12).
@@ -154,7 +154,7 @@ impl<V> Part<V> {
         // Several cubes of a tangled formula can lead to the same slot; the exact check is done
         // once.
         let is_tangled = query.is_tangled();
-        let mut checked = std::collections::HashSet::<Slot, FixedState>::default();
+        let mut checked = HashSet::<Slot>::default();
         for probe in query.probes(&self.index) {
             let mut too_complex = None;
             let flow = self.index.walk(&probe, &mut |slot| {

@@ -3,11 +3,10 @@
 //! Only constraints add keys and values. Those of a client are only looked up, so a client cannot
 //! make the tables grow.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::value_set::ValueSet;
-use crate::hash::FixedState;
+use crate::hash::HashMap;
 
 /// The number that stands for a value, or one of the two below.
 pub(super) type OutcomeId = u32;
@@ -18,14 +17,14 @@ pub(super) const OTHER: OutcomeId = u32::MAX - 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
-    ids: HashMap<Arc<str>, u32, FixedState>,
+    ids: HashMap<Arc<str>, u32>,
     keys: Vec<KeySymbols>,
 }
 
 #[derive(Debug)]
 struct KeySymbols {
     name: Arc<str>,
-    values: HashMap<Arc<str>, u32, FixedState>,
+    values: HashMap<Arc<str>, u32>,
 }
 
 impl Symbols {

@@ -2,7 +2,6 @@
 //! a client that left may come back.
 
 use std::collections::BTreeSet;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::orders::Order;
 use super::pairing::Mode;
 use super::route::Route;
 use super::{Key, Proxy};
-use crate::hash::FixedState;
+use crate::hash::constant_hash;
 use crate::subscription::is_set;
 use crate::variants::Variants;
 
@@ -24,7 +23,7 @@ impl ProxyConfig {
     /// How long an upstream subscription stays. Times differ by up to a tenth, so that
     /// subscriptions which became unused together do not all end together.
     pub(super) fn lingers(&self, subscription: &SubscriptionId) -> Duration {
-        let hash = FixedState::default().hash_one(subscription);
+        let hash = constant_hash(subscription);
         let share = u32::try_from(hash % 201).unwrap_or(0);
         self.linger * (900 + share) / 1000
     }

@@ -5,13 +5,11 @@
 //! allows several outcomes of the key goes to several children: these are its *copies*, which a
 //! budget limits.
 
-use std::collections::HashMap;
-
 use super::{
     Candidate, Edge, Index, IndexNode, LINEAR_EDGES, Link, NO_VALUE, Residual, ResidualNode, Slot, Test,
     place,
 };
-use crate::hash::FixedState;
+use crate::hash::HashMap;
 use crate::matching::normal::{Diagram, Normal};
 use crate::matching::symbols::ABSENT;
 use crate::matching::value_set::ValueSet;
@@ -24,7 +22,7 @@ struct Builder {
     cubes: Vec<NumberedCube>,
     /// The keys that the path to the current group has tested.
     decided: Vec<bool>,
-    known_sets: HashMap<ValueSet<u32>, u32, FixedState>,
+    known_sets: HashMap<ValueSet<u32>, u32>,
     /// For each key and value the last group that named it, to count distinct values.
     stamps: Vec<Vec<u32>>,
     stamp: u32,
@@ -249,7 +247,7 @@ impl Builder {
             return None;
         }
         named.sort_unstable();
-        let mut by_members: HashMap<Vec<(CubeId, bool)>, Vec<u32>, FixedState> = HashMap::default();
+        let mut by_members: HashMap<Vec<(CubeId, bool)>, Vec<u32>> = HashMap::default();
         for of_value in named.chunk_by(|left, right| left.0 == right.0) {
             let members = of_value.iter().map(|(_, item, excludes)| (*item, *excludes)).collect();
             by_members.entry(members).or_default().push(of_value[0].0);
