@@ -24,6 +24,7 @@ mod get;
 mod health;
 mod listen;
 mod load;
+mod log_filter;
 mod mapping;
 mod metrics;
 mod policy;
@@ -198,6 +199,8 @@ enum Failure {
     #[error("error: {0}")]
     Security(listen::ListenError),
     #[error("error: {0}")]
+    LogFilter(log_filter::LogFilterError),
+    #[error("error: {0}")]
     Query(query::QueryError),
     #[error("error: {0}")]
     Proxy(proxy::ProxyError),
@@ -218,7 +221,11 @@ impl Failure {
         match self {
             Self::Descriptors(DescriptorsError::Unreadable { .. }) => ExitCode::from(1),
             Self::Folder { errors, .. } if errors.are_environment() => ExitCode::from(1),
-            Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) | Self::Option(_) => ExitCode::from(2),
+            Self::Descriptors(_)
+            | Self::Folder { .. }
+            | Self::Type(_)
+            | Self::Option(_)
+            | Self::LogFilter(_) => ExitCode::from(2),
             Self::Config(error) => ExitCode::from(error.exit_code()),
             Self::Security(error) => ExitCode::from(error.exit_code()),
             Self::Query(error) => ExitCode::from(error.exit_code()),

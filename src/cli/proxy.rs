@@ -135,7 +135,7 @@ pub(super) struct ProxyCommand {
     miss_deadline: Duration,
     #[command(flatten)]
     mapping: Mapping,
-    /// Format of log lines; RUST_LOG sets the level (default: info)
+    /// Format of log lines; RUST_LOG sets the level (default: info), and SIGUSR1 raises it to debug
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]

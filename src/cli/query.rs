@@ -11,7 +11,9 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use xds::client::bootstrap::{Authority, Bootstrap, BootstrapError};
 use xds::client::{
     Client, Code, Event, Protocol, Raw, Resource, ResourceFailure, SetEvent, StartError, WatchError,
@@ -19,6 +21,7 @@ use xds::client::{
 use xds::{Parameters, TypeUrl};
 use xds_core::XdstpName;
 
+use super::log_filter::LogFilter;
 use super::progress::{self, Spinner};
 use super::{Failure, NOTHING, counted, descriptors, type_name};
 use servers::{ServerStates, StateListener};
@@ -134,7 +137,7 @@ impl Query {
             eprintln!("warning: no descriptor for {}; see --descriptors", type_url.message_name());
         }
         let bootstrap = self.upstream.bootstrap(&requested.names).map_err(Failure::Query)?;
-        self.start_log();
+        self.start_log()?;
         let writer = EventWriter { format: self.format, descriptors, type_url, left_out: BTreeSet::new() };
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
         let asking = self.ask(mode, requested, bootstrap, writer);
@@ -150,13 +153,16 @@ impl Query {
         }
     }
 
-    fn start_log(&self) {
-        let filter = match (EnvFilter::try_from_default_env(), self.verbose) {
-            (Ok(filter), _) if std::env::var_os("RUST_LOG").is_some() => filter,
-            (_, true) => EnvFilter::new("xds_client=debug,xds_core=debug"),
-            (_, false) => return,
+    fn start_log(&self) -> Result<(), Failure> {
+        let filter = match (LogFilter::from_env(), self.verbose) {
+            (Ok(None), true) => LogFilter::parse("xds_client=debug,xds_core=debug"),
+            (Ok(None), false) => return Ok(()),
+            (filter, _) => filter.map(Option::unwrap_or_default),
         };
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).init();
+        let filter = filter.map_err(Failure::LogFilter)?;
+        let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
+        tracing_subscriber::registry().with(layer.with_filter(filter.targets())).init();
+        Ok(())
     }
 
     async fn ask(

@@ -5,12 +5,15 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines};
+use tracing_subscriber::{Layer, Registry, fmt as lines, reload};
 
+use super::Failure;
+use super::log_filter::LogFilter;
 use super::metrics::Sources;
 
 /// A layer that receives spans and events.
@@ -63,20 +66,18 @@ const LINES_LIMIT: usize = 4096;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 impl LogFormat {
-    /// Starts the log, and another layer that receives spans and events.
+    /// Starts the log, and another layer that receives spans and events. Signals change its level
+    /// from now on.
     ///
     /// A separate thread writes the lines. If standard error is a pipe that nobody reads, only that
     /// thread waits, and no thread that serves clients. Lines that do not fit into the queue are
     /// dropped and counted.
-    pub(super) fn start(self, more: Option<BoxedLayer>) -> Log {
+    pub(super) fn start(self, more: Option<BoxedLayer>, runtime: &Handle) -> Result<Log, Failure> {
+        let configured = LogFilter::from_env().map_err(Failure::LogFilter)?.unwrap_or_default();
         let writer = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_LIMIT);
         let (writer, guard) = writer.thread_name("log").finish(io::stderr());
         let log = Log { dropped: writer.error_counter(), _guard: guard };
-        // The file watcher logs each watch of a directory that was removed, which happens whenever
-        // Kubernetes changes a volume. The HTTP/2 library warns of each connection that breaks the
-        // protocol, which may be thousands per second; the server counts them.
-        let default = || EnvFilter::new("info,notify=warn,h2=error");
-        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
+        let (filter, in_use) = reload::Layer::new(configured.targets());
         let layer = lines::layer().with_writer(writer).with_ansi(io::stderr().is_terminal());
         let layer: BoxedLayer = match self {
             Self::Text => Box::new(layer.with_target(false).with_filter(filter)),
@@ -84,7 +85,10 @@ impl LogFormat {
         };
         let layers: Vec<_> = more.into_iter().chain([layer]).collect();
         tracing_subscriber::registry().with(layers).init();
-        log
+        let _runtime = runtime.enter();
+        let signals = LevelSignals::listen().map_err(Failure::System)?;
+        tokio::spawn(signals.follow(LogLevel { configured, in_use }));
+        Ok(log)
     }
 
     /// Announces that the server started: as text on standard output, or in JSON as a log line.
@@ -96,6 +100,66 @@ impl LogFormat {
             Self::Json => tracing::info!("{}", line.trim_start()),
         }
     }
+}
+
+/// The level of the running log.
+struct LogLevel {
+    configured: LogFilter,
+    in_use: reload::Handle<Targets, Registry>,
+}
+
+impl LogLevel {
+    fn raise(&self) {
+        // An error means that the log has ended.
+        _ = self.in_use.reload(self.configured.raised_to(LevelFilter::DEBUG).targets());
+        tracing::info!("SIGUSR1: the log level is debug now; SIGUSR2 restores the configured level");
+    }
+
+    fn restore(&self) {
+        // Before the change, because the configured level may leave it out.
+        tracing::info!("SIGUSR2: the log level is the configured one again");
+        _ = self.in_use.reload(self.configured.targets());
+    }
+}
+
+/// Changes the level of the log: SIGUSR1 to debug, SIGUSR2 to the configured level. Only the user of
+/// the process and root may send signals. Once this exists, the signals do not end the process.
+/// Make it within a runtime.
+struct LevelSignals {
+    #[cfg(unix)]
+    raise: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    restore: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl LevelSignals {
+    fn listen() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        let (raise, restore) = (SignalKind::user_defined1(), SignalKind::user_defined2());
+        Ok(Self { raise: signal(raise)?, restore: signal(restore)? })
+    }
+
+    async fn follow(mut self, level: LogLevel) {
+        loop {
+            tokio::select! {
+                Some(()) = self.raise.recv() => level.raise(),
+                Some(()) = self.restore.recv() => level.restore(),
+                else => return,
+            }
+        }
+    }
+}
+
+/// This system has no such signals.
+#[cfg(not(unix))]
+impl LevelSignals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {})
+    }
+
+    async fn follow(self, _: LogLevel) {}
 }
 
 /// Reads all files again at each SIGHUP. Once this exists, SIGHUP does not end the process. Make it

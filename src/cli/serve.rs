@@ -64,7 +64,7 @@ pub(super) struct Serve {
     /// loses it.
     #[arg(long, value_name = "BYTES", default_value = "268435456", value_parser = count)]
     rest_limit: usize,
-    /// Format of log lines; RUST_LOG sets the level (default: info)
+    /// Format of log lines; RUST_LOG sets the level (default: info), and SIGUSR1 raises it to debug
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]

@@ -31,8 +31,8 @@ pub(super) struct Telemetry {
 impl Traces {
     /// Starts the log and the traces; the collector is connected to by the runtime.
     #[cfg(not(feature = "otel"))]
-    pub(super) fn start(&self, log_format: LogFormat, _: &Handle) -> Result<Telemetry, Failure> {
-        Ok(Telemetry { log: log_format.start(None) })
+    pub(super) fn start(&self, log_format: LogFormat, runtime: &Handle) -> Result<Telemetry, Failure> {
+        Ok(Telemetry { log: log_format.start(None, runtime)? })
     }
 
     /// Starts the log and the traces; the collector is connected to by the runtime.
@@ -47,7 +47,7 @@ impl Traces {
         use tracing_subscriber::filter::Targets;
 
         let Some(endpoint) = &self.otlp_endpoint else {
-            return Ok(Telemetry { log: log_format.start(None), provider: None });
+            return Ok(Telemetry { log: log_format.start(None, runtime)?, provider: None });
         };
         let _runtime = runtime.enter();
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
@@ -61,7 +61,7 @@ impl Traces {
         // Only spans of commits: the exporter must not send what it logs itself.
         let commits = Targets::new().with_target(xds::TRACE_TARGET, Level::DEBUG);
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("xds")).with_filter(commits);
-        let log = log_format.start(Some(Box::new(layer)));
+        let log = log_format.start(Some(Box::new(layer)), runtime)?;
         Ok(Telemetry { log, provider: Some(provider) })
     }
 }

@@ -20,7 +20,11 @@ struct Rejecting {
 
 impl Rejecting {
     async fn new(serving: &Serving, node: Node) -> Self {
-        let uri = format!("http://{}", serving.address());
+        Self::connect(serving.address(), node).await
+    }
+
+    async fn connect(address: SocketAddr, node: Node) -> Self {
+        let uri = format!("http://{address}");
         let channel = Channel::from_shared(uri).unwrap().connect().await.unwrap();
         let (requests, receiver) = mpsc::channel(8);
         let request =
@@ -59,7 +63,7 @@ async fn g15_no_line_of_the_log_is_long_whatever_a_client_says() {
     };
     let mut client = Rejecting::new(&serving, node).await;
     client.reject(&huge).await;
-    let mut lines = serving.until("NACK: the client rejected");
+    let mut lines = serving.until("NACK: a client rejected");
     assert!(lines.last().unwrap().contains("node=\"edge-xxx"));
     // A malformed request, and an invalid type.
     let request = DiscoveryRequest { type_url: format!("a/{huge}"), ..DiscoveryRequest::default() };
@@ -71,19 +75,69 @@ async fn g15_no_line_of_the_log_is_long_whatever_a_client_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn g15_a_client_that_rejects_again_and_again_is_told_once_and_later_how_often() {
-    let scratch = Scratch::with_cluster("rejects-again");
+async fn g15_many_clients_that_reject_the_same_are_one_line_and_later_a_sum() {
+    let scratch = Scratch::with_cluster("many-reject");
     let serving = scratch.serve(&[]);
-    let mut client = Rejecting::new(&serving, Node { id: "edge".into(), ..Node::default() }).await;
-    client.reject("no 0").await;
-    let mut lines = serving.until("NACK: the client rejected");
-    for number in 1..6 {
-        scratch.write("a.yaml", cluster("a") + &format!("connect_timeout: {number}s\n"));
-        client.reject(&format!("no {number}")).await;
+    let (address, mut clients) = (serving.address(), Vec::new());
+    for number in 0..40 {
+        let node = Node { id: format!("edge-{number}"), ..Node::default() };
+        let mut client = Rejecting::connect(address, node).await;
+        client.reject("a is bad").await;
+        clients.push(client);
+        if number == 0 {
+            let lines = serving.until("NACK: a client rejected");
+            let line = lines.last().unwrap();
+            let example = "node=\"edge-0\" cluster=\"\" identity=\"\" \
+                           type=\"envoy.config.cluster.v3.Cluster\" resources=\"a version ";
+            assert!(line.contains(example) && line.ends_with("detail=\"a is bad\""), "{line}");
+        }
     }
-    lines.extend(serving.until("repeated=5"));
-    let nacks: Vec<_> = lines.iter().filter(|line| line.contains("NACK")).collect();
-    assert!(nacks.len() == 2 && nacks[1].contains("no 5"), "{nacks:#?}");
+    let lines = serving.until("NACK: more rejections");
+    assert!(lines.last().unwrap().contains("clients=40 nacks=39 "), "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.contains("NACK")).count(), 1, "{lines:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_level_of_a_running_server_changes_by_signals_and_libraries_stay_silent() {
+    let scratch = Scratch::with_cluster("level-signals");
+    let serving = scratch.serve(&[]);
+    let (address, node) = (serving.address(), Node { id: "edge".into(), ..Node::default() });
+    let reject = async |message: &str| {
+        let mut client = Rejecting::connect(address, node.clone()).await;
+        client.reject(message).await;
+        client
+    };
+    let _first = reject("no 1").await;
+    let before = serving.until("no 1");
+    serving.signal("-USR1");
+    serving.until("SIGUSR1: the log level is debug now");
+    let _second = reject("no 2").await;
+    let raised = serving.until("no 2");
+    serving.signal("-USR2");
+    let mut end = serving.until("SIGUSR2: the log level is the configured one again");
+    let _third = reject("no 3").await;
+    end.extend(serving.until("no 3").into_iter().skip(1));
+    let debug = |lines: &[String]| lines.iter().any(|line| line.contains("DEBUG stream opened"));
+    assert_eq!([&before, &raised].map(|lines| debug(lines)), [false, true], "{raised:#?}");
+    assert!(!end.last().unwrap().contains("DEBUG"), "{end:#?}");
+    assert!(!raised.iter().any(|line| line.contains("frame") || line.contains("hyper")), "{raised:#?}");
+}
+
+#[test]
+fn an_invalid_level_is_an_error_at_the_start() {
+    let scratch = Scratch::with_cluster("invalid-level");
+    for command in ["serve", "check"] {
+        let mut xds = scratch.xds(command);
+        let output = xds.env("RUST_LOG", "info,xds_server=verbose").output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        if command == "check" {
+            assert_eq!(output.status.code(), Some(0), "it logs nothing: {text}");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        let start = "error: RUST_LOG: \"xds_server=verbose\" has no level after `=`; write a level (off, ";
+        assert!(text.starts_with(start), "{text}");
+    }
 }
 
 /// Sends one request on its own connection.

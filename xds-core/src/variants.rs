@@ -140,6 +140,12 @@ impl Variant {
         &self.name
     }
 
+    /// The revision of the commit that set this content.
+    #[must_use]
+    pub fn changed_at(&self) -> Revision {
+        self.changed_at
+    }
+
     /// The constraints that the parameters of a client have to match.
     #[must_use]
     pub fn constraints(&self) -> &Constraints {

@@ -26,7 +26,7 @@ use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
 use crate::config::ServerConfig;
-use crate::observe::ConnectionEnd;
+use crate::observe::{ConnectionEnd, HandshakeFailure};
 use crate::peer::{Identity, Peer};
 use crate::timed_writes::TimedWrites;
 
@@ -65,6 +65,11 @@ pub(crate) trait Handshake<IO>: Clone + Send + Sync + 'static {
         &self,
         hello: Self::Hello,
     ) -> impl Future<Output = io::Result<(Self::Secured, Option<Arc<Identity>>)>> + Send;
+
+    /// Why it failed.
+    fn failure(_: &io::Error) -> HandshakeFailure {
+        HandshakeFailure::Other
+    }
 }
 
 /// No handshake: serves connections as they are.
@@ -207,8 +212,7 @@ impl<G> Connection<G> {
             Err(end) => return log.on_end(end, &self.peer),
             Ok(Ok(secured)) => secured,
             Ok(Err(error)) => {
-                debug!(peer = ?self.peer.address, %error, "a handshake failed");
-                return log.on_end(ConnectionEnd::HandshakeFailed, &self.peer);
+                return log.on_handshake_failed(G::failure(&error), &error, &self.peer);
             }
         };
         activity.enter(Phase::Preface);

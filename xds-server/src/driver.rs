@@ -19,6 +19,7 @@ use xds_core::{Access, Cache, ClientName, SkippedMetadata, Snapshot, TypeUrl, Va
 use crate::client_groups::{ClientGroups, Membership};
 use crate::config::ServerConfig;
 use crate::connections::{jittered, random};
+use crate::nack_log::Nack;
 use crate::observe::Event;
 use crate::peer::Peer;
 use crate::protocol::Protocol;
@@ -423,7 +424,7 @@ impl Driver {
             (_, Some(verdict)) => {
                 self.notify(Event::Answered(&verdict));
                 self.log_verdict(&verdict);
-                self.notify_rejected(&verdict);
+                self.on_rejected(&verdict);
             }
             // D5: a stale nonce blocks nothing, and is no verdict on any response.
             (Some(nonce), None) => {
@@ -501,10 +502,8 @@ impl Driver {
             Verdict::Acked { type_url, nonce } => {
                 debug!(node = id, r#type = type_url.message_name(), %nonce, "ACK");
             }
-            // G15: the message of the client is only logged, and it may send many.
             Verdict::Nacked { type_url, nonce, detail } => {
                 debug!(node = id, r#type = type_url.message_name(), %nonce, detail, "NACK");
-                self.log_once(Occurrence::Nack(type_url.clone()), detail);
             }
         }
     }
@@ -515,13 +514,18 @@ impl Driver {
         self.registration.repeat_log().on(key, detail);
     }
 
-    fn notify_rejected(&self, verdict: &Verdict) {
-        if let Verdict::Nacked { type_url, detail, .. } = verdict
-            && self.config.observer.is_some()
-        {
-            let variants = self.watch.cache().read(|snapshot| self.machine.rejected(type_url, snapshot));
-            self.notify(Event::Rejected { type_url, variants: &variants, detail });
-        }
+    fn on_rejected(&self, verdict: &Verdict) {
+        let Verdict::Nacked { type_url, detail, .. } = verdict else { return };
+        let variants = self.watch.cache().read(|snapshot| self.machine.rejected(type_url, snapshot));
+        // G15: the message of the client is only logged, and it may send many.
+        self.registration.nack_log().on(Nack {
+            client: &self.client().name(),
+            identity: self.peer.name(),
+            type_url,
+            variants: &variants,
+            detail,
+        });
+        self.notify(Event::Rejected { type_url, variants: &variants, detail });
     }
 
     fn notify(&self, event: Event<'_>) {

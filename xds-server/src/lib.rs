@@ -41,7 +41,7 @@
 //! | `metrics` | metrics for Prometheus, with the feature `prometheus` |
 //! | `follow` | follows each commit until the affected streams have answered |
 //! | `rejections` | which variants clients rejected |
-//! | `repeat_log` | repeated events of one client as few log lines |
+//! | `repeat_log`, `nack_log`, `line_times` | repeated events as few log lines |
 //! | `authorize`, `peer` | what a client may read; the address and certificate of its connection |
 //! | `connections`, `tls` | accepts connections, TLS handshakes, limits and timeouts, GOAWAY |
 //! | `listen` | opens ports with a long accept queue |
@@ -59,9 +59,11 @@ mod csds;
 mod delivery;
 mod driver;
 mod follow;
+mod line_times;
 mod listen;
 #[cfg(feature = "prometheus")]
 pub mod metrics;
+mod nack_log;
 mod observe;
 mod peer;
 mod protocol;
@@ -82,7 +84,7 @@ pub use client_list::{ClientList, ClientStream, ConnectedClient};
 pub use config::ServerConfig;
 pub use delivery::applied;
 pub use listen::listen;
-pub use observe::{ConnectionEnd, Event, Observer};
+pub use observe::{ConnectionEnd, Event, HandshakeFailure, Observer};
 pub use peer::{Identity, Peer};
 pub use protocol::Protocol;
 pub use rejections::{RejectedVariant, Rejections};

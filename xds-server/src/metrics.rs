@@ -9,6 +9,7 @@
 //! | `xds_server_responses_total`, `xds_server_response_bytes_total` | counter | type | responses sent, and their bytes |
 //! | `xds_server_acks_total`, `xds_server_nacks_total` | counter | type | responses that clients ACKed or rejected |
 //! | `xds_server_connections_ended_total` | counter | reason | connections that the server closed or refused |
+//! | `xds_server_handshakes_failed_total` | counter | reason | TLS handshakes that failed |
 //! | `xds_server_stale_nonces_total` | counter | | requests whose nonce is not that of a response that waits for an ACK |
 //! | `xds_server_node_changes_total` | counter | | requests with another node than the first one |
 //! | `xds_cache_resources`, `xds_cache_variants` | gauge | type | names that have a resource, and variants of all names |
@@ -58,7 +59,7 @@ use xds_core::server::{Service, StreamError, Verdict};
 use xds_proto::service::{ADS, SERVICES};
 
 use crate::follow::follow;
-use crate::observe::{ConnectionEnd, Event, Observer};
+use crate::observe::{ConnectionEnd, Event, HandshakeFailure, Observer};
 use crate::protocol::Protocol;
 use crate::skim::{Client, SkimError};
 
@@ -82,6 +83,7 @@ pub struct Metrics {
     refused: Family<ReasonLabel, Counter>,
     limits_hit: Family<LimitLabel, Counter>,
     connections_ended: Family<ReasonLabel, Counter>,
+    handshakes_failed: Family<ReasonLabel, Counter>,
     stale_nonces: Counter,
     node_changes: Counter,
     propagation: Propagation,
@@ -121,6 +123,7 @@ impl Metrics {
             refused: Family::default(),
             limits_hit: Family::default(),
             connections_ended: Family::default(),
+            handshakes_failed: Family::default(),
             stale_nonces: Counter::default(),
             node_changes: Counter::default(),
             propagation,
@@ -136,6 +139,11 @@ impl Metrics {
         registry.register("xds_server_connections_ended", help, metrics.connections_ended.clone());
         for end in ConnectionEnd::ALL {
             metrics.connections_ended.get_or_create_owned(&ReasonLabel { reason: end.label() });
+        }
+        let help = "TLS handshakes that failed, by reason";
+        registry.register("xds_server_handshakes_failed", help, metrics.handshakes_failed.clone());
+        for failure in HandshakeFailure::ALL {
+            metrics.handshakes_failed.get_or_create_owned(&ReasonLabel { reason: failure.label() });
         }
         let help = "Requests whose nonce is not that of a response that waits for an ACK";
         registry.register("xds_server_stale_nonces", help, stale_nonces.clone());
@@ -228,6 +236,9 @@ impl Observer for Metrics {
             Event::RequestTimeout => self.limit_hit("request_time", 1),
             Event::ConnectionEnded(end) => {
                 self.connections_ended.get_or_create_owned(&ReasonLabel { reason: end.label() }).inc();
+            }
+            Event::HandshakeFailed(failure) => {
+                self.handshakes_failed.get_or_create_owned(&ReasonLabel { reason: failure.label() }).inc();
             }
             // Already counted with an earlier event.
             Event::Opened | Event::Rejected { .. } => {}

@@ -88,6 +88,8 @@ pub enum Event<'a> {
     TooMuchPartial,
     /// The server closed or refused a connection.
     ConnectionEnded(ConnectionEnd),
+    /// Precedes a [`ConnectionEnd::HandshakeFailed`]: why.
+    HandshakeFailed(HandshakeFailure),
     /// A request is not readable; the stream ends (G1).
     Unreadable(&'a SkimError),
 }
@@ -113,6 +115,77 @@ pub enum ConnectionEnd {
     TooManyConnections,
     /// The [limit for its address](crate::ServerConfig::address_connections_limit) is reached.
     TooManyOfAddress,
+}
+
+/// Why a TLS handshake failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum HandshakeFailure {
+    /// The peer closed the connection, as port scanners and health checks do.
+    Closed,
+    /// The peer does not send TLS, for example plain text.
+    NotTls,
+    /// Server and peer have no common TLS version or algorithm.
+    Incompatible,
+    /// The peer has no certificate, and the server requires one.
+    NoClientCertificate,
+    /// No authority that the server trusts has signed the certificate of the peer.
+    UnknownAuthority,
+    /// The certificate of the peer has expired, or is not valid yet.
+    CertificateExpired,
+    /// The certificate of the peer is not valid for another reason.
+    InvalidCertificate,
+    /// The peer refused the handshake; usually it does not trust the certificate of the server.
+    RefusedByPeer,
+    /// Another reason.
+    Other,
+}
+
+impl HandshakeFailure {
+    /// All reasons.
+    #[cfg(feature = "prometheus")]
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Closed,
+        Self::NotTls,
+        Self::Incompatible,
+        Self::NoClientCertificate,
+        Self::UnknownAuthority,
+        Self::CertificateExpired,
+        Self::InvalidCertificate,
+        Self::RefusedByPeer,
+        Self::Other,
+    ];
+
+    /// Its name in metrics and logs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::NotTls => "not_tls",
+            Self::Incompatible => "incompatible",
+            Self::NoClientCertificate => "no_client_certificate",
+            Self::UnknownAuthority => "unknown_authority",
+            Self::CertificateExpired => "certificate_expired",
+            Self::InvalidCertificate => "invalid_certificate",
+            Self::RefusedByPeer => "refused_by_peer",
+            Self::Other => "other",
+        }
+    }
+
+    /// The reason in words, for the log.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Closed => "the client closed the connection",
+            Self::NotTls => "the client does not use TLS",
+            Self::Incompatible => "server and client have no common TLS version or algorithm",
+            Self::NoClientCertificate => "the client has no certificate, and the server requires one",
+            Self::UnknownAuthority => "the client's certificate is not from a client authority of the server",
+            Self::CertificateExpired => "the client's certificate has expired, or is not valid yet",
+            Self::InvalidCertificate => "the client's certificate is not valid",
+            Self::RefusedByPeer => "the client refused it; it may not trust the server's certificate",
+            Self::Other => "see the error",
+        }
+    }
 }
 
 impl ConnectionEnd {

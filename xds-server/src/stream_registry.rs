@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use xds_core::server::{TypeReport, Verdict};
 use xds_core::{Access, ClientName, Parameters, SkippedMetadata, TypeUrl, Watch, shortened};
 
+use crate::nack_log::NackLog;
 use crate::observe::Event;
 use crate::peer::Peer;
 use crate::repeat_log::RepeatLog;
@@ -23,6 +24,8 @@ pub(crate) struct StreamRegistry {
     stopping: OnceLock<Duration>,
     /// Repeated events of clients, for the log.
     repeat_log: Arc<RepeatLog>,
+    /// The NACKs of all clients, for the log.
+    nack_log: Arc<NackLog>,
     /// How often something changed that a list of clients shows; the counts of responses are not
     /// included.
     changes: AtomicU64,
@@ -344,6 +347,11 @@ impl Registration {
     /// Repeated events of clients, for the log.
     pub(crate) fn repeat_log(&self) -> &Arc<RepeatLog> {
         &self.registry.repeat_log
+    }
+
+    /// The NACKs of all clients, for the log.
+    pub(crate) fn nack_log(&self) -> &Arc<NackLog> {
+        &self.registry.nack_log
     }
 
     /// The time within which the stream has to end, if the server shuts down.

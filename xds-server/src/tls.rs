@@ -20,6 +20,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use xds_file::Reloads;
 
 use crate::connections::Handshake;
+use crate::observe::HandshakeFailure;
 use crate::peer::{Identity, Peer};
 
 /// The paths of the TLS files, all in PEM format.
@@ -257,6 +258,29 @@ impl Handshake<TcpStream> for Arc<Tls> {
         let io = hello.into_stream(config).await?;
         let identity = identity_of(&io);
         Ok((io, identity))
+    }
+
+    fn failure(error: &io::Error) -> HandshakeFailure {
+        use rustls::{CertificateError as Invalid, Error};
+
+        match error.get_ref().and_then(|error| error.downcast_ref()) {
+            Some(Error::NoCertificatesPresented) => HandshakeFailure::NoClientCertificate,
+            Some(Error::InvalidCertificate(error)) => match error {
+                // A bad signature: the authority has the name of a trusted one, and another key.
+                Invalid::UnknownIssuer | Invalid::BadSignature => HandshakeFailure::UnknownAuthority,
+                Invalid::Expired
+                | Invalid::ExpiredContext { .. }
+                | Invalid::NotValidYet
+                | Invalid::NotValidYetContext { .. } => HandshakeFailure::CertificateExpired,
+                _ => HandshakeFailure::InvalidCertificate,
+            },
+            Some(Error::InvalidMessage(_)) => HandshakeFailure::NotTls,
+            Some(Error::PeerIncompatible(_)) => HandshakeFailure::Incompatible,
+            Some(Error::AlertReceived(_)) => HandshakeFailure::RefusedByPeer,
+            Some(_) => HandshakeFailure::Other,
+            // The connection itself failed.
+            None => HandshakeFailure::Closed,
+        }
     }
 }
 

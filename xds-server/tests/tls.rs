@@ -29,7 +29,8 @@ use xds_proto::envoy::service::status::v3::client_status_discovery_service_clien
 use xds_proto::type_url::{CLUSTER, LISTENER, ROUTE_CONFIGURATION};
 use xds_server::skim::Client;
 use xds_server::{
-    Authorizer, Denied, Identity as PeerIdentity, Peer, Server, ServerConfig, Tls, TlsError, TlsFiles,
+    Authorizer, Denied, Event, HandshakeFailure, Identity as PeerIdentity, Observer, Peer, Server,
+    ServerConfig, Tls, TlsError, TlsFiles,
 };
 
 /// A certificate authority.
@@ -146,6 +147,18 @@ async fn delta(channel: Channel) -> (mpsc::Sender<DeltaDiscoveryRequest>, Stream
     (sender, stream.into_inner())
 }
 
+/// Reports failed handshakes.
+#[derive(Debug)]
+struct Failures(mpsc::UnboundedSender<HandshakeFailure>);
+
+impl Observer for Failures {
+    fn on_event(&self, _: &Client, event: Event<'_>) {
+        if let Event::HandshakeFailed(failure) = event {
+            _ = self.0.send(failure);
+        }
+    }
+}
+
 /// Allows clusters `team-a/*`, with the environment in the identity, until the test changes it.
 #[derive(Debug, Default)]
 struct ByPath {
@@ -179,30 +192,35 @@ async fn who_shows_no_certificate_or_that_of_another_authority_is_refused_and_so
     let tls = Tls::load(files.write(&ca.server(), &ca)).unwrap();
     let cache = Cache::new();
     put(&cache, CLUSTER, "a", "1");
-    let address = serve(&cache, &tls, ServerConfig::default());
+    let (failures, mut failed) = mpsc::unbounded_channel();
+    let observer: Option<Arc<dyn Observer>> = Some(Arc::new(Failures(failures)));
+    let address = serve(&cache, &tls, ServerConfig { observer, ..ServerConfig::default() });
     let wrong = [
-        None,
-        Some(other.client("spiffe://a/b")),
-        Some(ca.sign(SanType::DnsName("x".try_into().unwrap()), -1)),
+        (None, HandshakeFailure::NoClientCertificate),
+        (Some(other.client("spiffe://a/b")), HandshakeFailure::UnknownAuthority),
+        (Some(ca.sign(SanType::DnsName("x".try_into().unwrap()), -1)), HandshakeFailure::CertificateExpired),
     ];
-    for client in &wrong {
+    for (client, reason) in &wrong {
         // The client may regard its handshake as complete before it receives the alert of the
         // server.
-        let told = match connect(address, &ca, client.as_ref()).await {
-            Err(_) => continue,
-            Ok(channel) => sotw(channel).await,
-        };
-        assert!(told.is_err());
+        if let Ok(channel) = connect(address, &ca, client.as_ref()).await {
+            assert!(sotw(channel).await.is_err());
+        }
+        assert_eq!(failed.recv().await, Some(*reason));
     }
     assert!(
         connect(address, &other, Some(&ca.client("spiffe://a/b"))).await.is_err(),
         "clients check the server"
     );
+    assert_eq!(failed.recv().await, Some(HandshakeFailure::RefusedByPeer));
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut answer = Vec::new();
     _ = plain.read_to_end(&mut answer).await;
     assert!(answer.first().is_none_or(|kind| *kind == ALERT), "{answer:?}");
+    assert_eq!(failed.recv().await, Some(HandshakeFailure::NotTls));
+    drop(TcpStream::connect(address).await.unwrap());
+    assert_eq!(failed.recv().await, Some(HandshakeFailure::Closed));
     let (requests, mut responses) =
         sotw(connect(address, &ca, Some(&ca.client("spiffe://a/b"))).await.unwrap()).await.unwrap();
     requests.send(ask("n", CLUSTER, &["a"])).await.unwrap();
