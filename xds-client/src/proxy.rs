@@ -125,8 +125,9 @@ pub struct Upstream {
     pub route: Route,
     /// Its servers in the order of the configuration, and whether each is connected.
     pub servers: Vec<(Arc<str>, bool)>,
-    /// The time since the last response; `None` before the first one. While no server is connected,
-    /// its resources in the cache are as old as this.
+    /// How long a response has been due: since the last stream ended, or since the first
+    /// subscription of a type that has had no response; `None` if none is due. While no server is
+    /// connected, its resources in the cache are as old as this.
     pub silent_for: Option<Duration>,
     /// The state of each type with a subscription there; empty for side streams and for upstreams
     /// of a single locator.
@@ -215,12 +216,12 @@ impl Proxy {
             let servers = client.servers();
             let state = self.shared.lock();
             let now = self.shared.start.elapsed();
-            let last_response_at = state.machine.last_response_at(&route);
+            let due_since = state.machine.response_due_since(now, &route);
             let health = state.machine.health(&route).map(health::Health::states);
             let types = health.into_iter().flatten();
             Upstream {
                 types: types.map(|(type_url, state)| (type_url.clone(), state.clone())).collect(),
-                silent_for: last_response_at.map(|at| now.saturating_sub(at)),
+                silent_for: due_since.map(|at| now.saturating_sub(at)),
                 servers,
                 route,
             }

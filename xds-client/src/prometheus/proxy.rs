@@ -11,7 +11,7 @@
 //! | `xds_proxy_cache_file_failures_total` | counter | | failed writes; only with a file |
 //! | `xds_proxy_upstream_types` | gauge | route, type, state | upstreams in which a type is `requested`, `synced`, `stale` or `rejected` |
 //! | `xds_proxy_upstream_connections` | gauge | route, server, state | upstreams that are `connected` to a server, or `disconnected` |
-//! | `xds_proxy_upstream_silent_seconds` | gauge | route | the longest time since the last response of an upstream |
+//! | `xds_proxy_upstream_silent_seconds` | gauge | route | how long a response of an upstream has been due, at most; 0 if none is |
 //!
 //! There may be an upstream for each set of parameters, so `route` is only its kind: `shared`,
 //! `node`, `alone` or `aside`.
@@ -111,17 +111,16 @@ impl ProxyCollector {
                 let state = if is_connected { "connected" } else { "disconnected" };
                 *servers.entry(UpstreamServerLabels { route, server, state }).or_default() += 1;
             }
-            if let Some(silence) = upstream.silent_for {
-                let longest = silent.entry(RouteLabel { route }).or_default();
-                *longest = longest.max(silence.as_secs_f64());
-            }
+            let silence = upstream.silent_for.unwrap_or_default().as_secs_f64();
+            let longest = silent.entry(RouteLabel { route }).or_default();
+            *longest = longest.max(silence);
         }
         let (name, help) = ("xds_proxy_upstream_types", "Upstreams by the state of a type");
         gauges(encoder, name, help, types)?;
         let (name, help) = ("xds_proxy_upstream_connections", "Upstreams by whether a server is connected");
         gauges(encoder, name, help, servers)?;
         let (name, help) =
-            ("xds_proxy_upstream_silent_seconds", "The longest time since the last response of an upstream");
+            ("xds_proxy_upstream_silent_seconds", "How long a response of an upstream has been due, at most");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (label, seconds) in silent {
             ConstGauge::new(seconds).encode(family.encode_family(&label)?)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fixture::World;
-use super::{ProxyConfig, Sharing};
+use super::{ProxyConfig, Route, Sharing};
 use crate::client::Protocol;
 use crate::server::fixture::{Delta, commit};
 
@@ -207,4 +207,51 @@ fn t35_what_several_locators_had_goes_when_it_went_while_the_upstream_was_away()
     }
     assert_eq!(leaves[0].sent(), "n2 CDS -s[env=a]");
     assert_eq!(leaves[1].sent(), "n2 CDS -s[env=a]");
+}
+
+#[test]
+fn a_response_is_due_from_the_end_of_a_stream_and_never_because_a_healthy_upstream_has_no_news() {
+    for protocol in PROTOCOLS {
+        let mut world = World::new(protocol, "X r=A", ProxyConfig::default());
+        let due = |world: &World| {
+            world.proxy.response_due_since(world.now, &Route::Shared).map(|since| world.now - since)
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(due(&world), None, "nothing is subscribed");
+        let _leaf = world.leaf("X", "r?");
+        world.run();
+        world.pass(seconds(3600));
+        assert_eq!(due(&world), None, "{protocol:?}: the upstream has nothing new");
+        world.lose();
+        assert_eq!(due(&world), Some(Duration::ZERO));
+        world.now += seconds(60);
+        assert_eq!(due(&world), Some(seconds(60)), "{protocol:?}");
+        // A new stream that brings nothing, and ends: the first outage still counts.
+        world.is_up = true;
+        world.is_slow = true;
+        world.run();
+        world.now += seconds(1);
+        assert_eq!(due(&world), Some(seconds(61)), "{protocol:?}");
+        world.lose();
+        world.now += seconds(1);
+        assert_eq!(due(&world), Some(seconds(62)), "{protocol:?}");
+        (world.is_up, world.is_slow) = (true, false);
+        world.run();
+        world.pass(seconds(16));
+        assert_eq!(due(&world), None, "{protocol:?}: it is back, with a response or nothing new");
+    }
+}
+
+#[test]
+fn a_response_is_due_from_the_first_subscription_of_a_type_that_never_had_one() {
+    let mut world = World::scripted(Protocol::Delta);
+    let due = |world: &World| {
+        world.proxy.response_due_since(world.now, &Route::Shared).map(|since| world.now - since)
+    };
+    let _leaf = world.leaf("X", "r?");
+    world.run();
+    world.pass(Duration::from_secs(20));
+    assert_eq!(due(&world), Some(Duration::from_secs(20)), "not even after the timeout");
+    world.get("X v1 n1: r[]=A");
+    assert_eq!(due(&world), None);
 }

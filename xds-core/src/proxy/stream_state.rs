@@ -32,20 +32,27 @@ pub(super) struct StreamState {
     stream: Option<(usize, u64)>,
     /// When it was opened.
     opened_at: Duration,
-    /// How many subscriptions each type has.
-    types: BTreeMap<TypeUrl, usize>,
+    types: BTreeMap<TypeUrl, SubscribedType>,
     /// The types to subscribe to may have changed.
     is_changed: bool,
     /// The status of the last stream, until another stream has a response.
     ended: Option<Status>,
-    /// When the last response came.
-    last_response_at: Option<Duration>,
     /// Only for a side stream: it uses the service of its type, which says nothing about the main
     /// stream.
     is_own_service: bool,
     /// Only for a side stream: the first stream that had a response or was refused. A later stream
     /// may lead to another server.
     first_stream: Option<u64>,
+}
+
+/// A type with subscriptions.
+#[derive(Debug, Default)]
+struct SubscribedType {
+    subscriptions: usize,
+    /// It has had a response, on this stream or before.
+    is_known: bool,
+    /// Since when a response is due: since the first subscription, or the end of the last stream.
+    due_since: Option<Duration>,
 }
 
 impl StreamState {
@@ -70,6 +77,23 @@ impl StreamState {
         }
     }
 
+    /// Whether the stream has been open for the timeout. A type that had a response before needs no
+    /// other one then: in delta the upstream may have nothing new (D21).
+    fn is_settled(&self, now: Duration, timeout: Duration) -> bool {
+        self.stream.is_some() && self.opened_at + timeout <= now
+    }
+
+    /// The stream ended: a response of each type is due.
+    fn on_end(&mut self, now: Duration, timeout: Duration) {
+        let is_settled = self.is_settled(now, timeout);
+        for subscribed in self.types.values_mut() {
+            if subscribed.is_known && is_settled {
+                subscribed.due_since = None;
+            }
+            subscribed.due_since.get_or_insert(now);
+        }
+    }
+
     /// Whether the open stream is newer than the first one that had a response, and has been open
     /// for the timeout. In delta the upstream may have nothing to send (D21).
     fn has_outlived_timeout(&self, now: Duration, timeout: Duration) -> bool {
@@ -85,11 +109,25 @@ impl Proxy {
         self.upstreams.get(route)?.state.health.as_ref()
     }
 
-    /// When the last response of a route came. Without an open stream, the cached resources are as
-    /// old as this.
+    /// Since when a response of the upstream is due: since a stream ended, or since the first
+    /// subscription of a type that has had no response. `None` if none is due. While no stream is
+    /// open, the cached resources are as old as this.
+    ///
+    /// After a new stream has been open for the [resource
+    /// timeout](super::ProxyConfig::resource_timeout), only types without any response are counted,
+    /// because the upstream may have nothing new (D21).
     #[must_use]
-    pub fn last_response_at(&self, route: &Route) -> Option<Duration> {
-        self.upstreams.get(route)?.state.last_response_at
+    pub fn response_due_since(&self, now: Duration, route: &Route) -> Option<Duration> {
+        let state = &self.upstreams.get(route)?.state;
+        let is_settled = state.is_settled(now, self.config.resource_timeout);
+        let is_rejected = |type_url: &TypeUrl| {
+            let health = state.health.as_ref();
+            matches!(health.and_then(|health| health.state(type_url)), Some(SyncState::Rejected(..)))
+        };
+        let due = state.types.iter().filter(|(type_url, subscribed)| {
+            !(subscribed.is_known && is_settled || state.stream.is_some() && is_rejected(type_url))
+        });
+        due.filter_map(|(_, subscribed)| subscribed.due_since).min()
     }
 
     /// Whether a type has a side stream.
@@ -105,6 +143,7 @@ impl Proxy {
         if state.stream.is_some_and(|(current, _)| current != server) {
             return;
         }
+        state.on_end(now, self.config.resource_timeout);
         let stream = state.stream.take();
         // The type was refused on its side stream too. If a later stream has a response, its server
         // knows more types.
@@ -137,6 +176,9 @@ impl Proxy {
         let mut events = Vec::new();
         let is_open = stream.is_some() && stream != state.stream;
         if stream != state.stream {
+            if state.stream.is_some() {
+                state.on_end(now, self.config.resource_timeout);
+            }
             let ended = state.stream.take().is_some();
             state.is_changed = true;
             if let Some(health) = &mut state.health {
@@ -188,7 +230,9 @@ impl Proxy {
         let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
         let state = &mut upstream.state;
         state.ended = None;
-        state.last_response_at = Some(now);
+        if let Some(subscribed) = state.types.get_mut(type_url) {
+            (subscribed.is_known, subscribed.due_since) = (true, None);
+        }
         let stream = state.stream.map_or(0, |(_, stream)| stream);
         let is_new = stream > *state.first_stream.get_or_insert(stream);
         let is_own_service = state.is_own_service;
@@ -331,7 +375,11 @@ impl Proxy {
     pub(super) fn request_type(&mut self, now: Duration, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
-        *state.types.entry(type_url.clone()).or_default() += 1;
+        let subscribed = state.types.entry(type_url.clone()).or_default();
+        subscribed.subscriptions += 1;
+        if subscribed.subscriptions == 1 {
+            subscribed.due_since = Some(now);
+        }
         if let Some(health) = &mut state.health {
             health.request(now, type_url);
             state.is_changed = true;
@@ -342,9 +390,9 @@ impl Proxy {
     pub(super) fn release_type(&mut self, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
-        let Some(count) = state.types.get_mut(type_url) else { return };
-        *count -= 1;
-        if *count > 0 {
+        let Some(subscribed) = state.types.get_mut(type_url) else { return };
+        subscribed.subscriptions -= 1;
+        if subscribed.subscriptions > 0 {
             return;
         }
         state.types.remove(type_url);
