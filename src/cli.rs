@@ -28,6 +28,7 @@ mod log_filter;
 mod mapping;
 mod metrics;
 mod policy;
+mod process;
 mod progress;
 mod proxy;
 mod query;
@@ -42,6 +43,7 @@ mod watch;
 
 /// Parses the command line and runs the command.
 pub(crate) fn run() -> ExitCode {
+    process::note_start();
     let cli = match config::command_line(std::env::args_os().collect()) {
         Ok(Invocation::Run(cli)) => cli,
         Ok(Invocation::Print(options)) => {

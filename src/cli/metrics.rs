@@ -21,9 +21,11 @@ use xds::{Cache, Reloads, ServerConfig, Tls};
 
 use super::listen::Files;
 use super::policy::PolicyFile;
+use super::process::watch_process;
 
-/// Registers the metrics of a server before it starts.
+/// Registers the metrics of a server, and of its process, before it starts.
 pub(super) fn watch_server(registry: &mut Registry, cache: &Arc<Cache>, config: &mut ServerConfig) {
+    watch_process(registry);
     let metrics = Metrics::register(registry, cache);
     tokio::spawn(metrics.measure(cache));
     config.add_observer(metrics);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::SystemTime;
 
 use rcgen::{Certificate, CertificateParams, KeyPair};
 
@@ -145,6 +146,13 @@ async fn the_server_of_a_folder_exports_what_is_its_own() {
     let served = Process::start(&["serve", "examples/variants"]);
     let seen = scrape(served.metrics).await;
     assert!(seen.value(r#"xds_cache_resources{type="envoy.config.cluster.v3.Cluster"}"#) > 0.0);
+    assert_eq!(seen.value(&format!("xds_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((0.0..3600.0).contains(&(now - seen.value("process_start_time_seconds"))), "{seen:#?}");
+    if cfg!(target_os = "linux") {
+        assert!(seen.value("process_resident_memory_bytes") > 1e6, "{seen:#?}");
+        assert!(seen.value("process_threads") >= 1.0 && seen.value("process_open_fds") > 3.0, "{seen:#?}");
+    }
     let names = documented();
     for family in seen.families.keys() {
         let is_told = names.contains_key(family) || names.contains_key(&format!("{family}_total"));
