@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use prost_reflect::{DynamicMessage, SerializeOptions};
-use xds_core::matching::coverage::Domains;
 use xds_core::{
     Cache, CommitError, Constraints, Resource, ResourceName, Snapshot, Transaction, TypeUrl, VariantId,
     VariantSet,
@@ -14,6 +13,7 @@ use xds_core::{
 use super::descriptors::Descriptors;
 #[cfg(test)]
 use super::document;
+use super::domains::DomainsFile;
 use super::error::{FolderError, Position, Problem};
 use super::format::FileFormat;
 use super::index::{Changes, FileContent, Index};
@@ -28,7 +28,7 @@ use super::{Folder, FolderErrors, Isolation, Progress, domains, lint, scan, unre
 #[derive(Debug)]
 pub struct Contents {
     pub(super) names: BTreeMap<TypeUrl, Names>,
-    pub(super) domains: Domains,
+    pub(super) domains: DomainsFile,
     pub(super) descriptors: Arc<Descriptors>,
     errors: Vec<FolderError>,
     /// Whether all files could be read, so that at most some names were refused.
@@ -66,11 +66,11 @@ impl Folder {
     pub fn contents(&self, progress: impl FnMut(Progress)) -> Contents {
         let scan::ScanResult { mut files, mut errors, .. } = scan::scan(&self.root, &self.reloads);
         let count = files.len();
-        let mut domains = Domains::new();
+        let mut domains = DomainsFile::default();
         files.retain(|(file, _)| {
             if domains::is_domains(file) {
                 match self.domains(file) {
-                    Ok(found) => domains.extend(found),
+                    Ok(found) => domains = found,
                     Err(found) => errors.extend(found),
                 }
             }
@@ -108,7 +108,7 @@ impl Folder {
         files.retain(|(file, _)| !domains::is_domains(file));
         // The file was valid when it was loaded. If it cannot be read now, any values are possible.
         let domains = domains::FILES.into_iter().filter(|file| self.provides_file(file, changes));
-        let domains = domains.filter_map(|file| self.domains(file).ok()).flatten().collect();
+        let domains = domains.filter_map(|file| self.domains(file).ok()).next().unwrap_or_default();
         Contents::new(files, domains, Vec::new(), Arc::clone(&self.descriptors), count)
     }
 
@@ -121,7 +121,7 @@ impl Folder {
         )
     }
 
-    fn domains(&self, file: &str) -> Result<Domains, Vec<FolderError>> {
+    fn domains(&self, file: &str) -> Result<DomainsFile, Vec<FolderError>> {
         let content = self.content(file).map_err(|error| vec![unreadable(file, &error)])?;
         domains::read(file, &content)
     }
@@ -174,7 +174,7 @@ fn refused(variants: &BTreeMap<Constraints, Arc<Located>>) -> Option<FolderError
 impl Contents {
     fn new(
         files: Changes,
-        domains: Domains,
+        domains: DomainsFile,
         mut errors: Vec<FolderError>,
         descriptors: Arc<Descriptors>,
         file_count: usize,
@@ -198,7 +198,7 @@ impl Contents {
     #[cfg(test)]
     pub(super) fn of_texts(texts: &[(&str, &str)]) -> Self {
         let descriptors = Arc::new(Descriptors::envoy());
-        let mut domains = Domains::new();
+        let mut domains = DomainsFile::default();
         let mut files = Changes::new();
         for (file, text) in texts {
             if domains::is_domains(file) {
@@ -305,7 +305,7 @@ impl Contents {
         &self,
         keys: impl IntoIterator<Item = &'a Arc<str>>,
     ) -> BTreeSet<&'a Arc<str>> {
-        keys.into_iter().filter(|key| !self.domains.contains_key(*key)).collect()
+        keys.into_iter().filter(|key| !self.domains.domains.contains_key(*key)).collect()
     }
 }
 

@@ -11,7 +11,7 @@
 //! pod-name: { other: true }
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use xds_core::matching::coverage::Domains;
 use xds_core::matching::value_set::ValueSet;
 
 use super::FILE_LIMIT_BYTES;
+use super::contents::Location;
 use super::error::{FolderError, Position, Problem};
 use super::format::FileFormat;
 use super::tree::{self, Entry, Node, Tree};
@@ -27,7 +28,15 @@ use super::tree::{self, Entry, Node, Tree};
 #[must_use]
 pub fn domains(root: &Path) -> Domains {
     let read_file = |file: &&str| read(file, &xds_file::read(&root.join(file), FILE_LIMIT_BYTES).ok()?).ok();
-    FILES.iter().find_map(read_file).unwrap_or_default()
+    FILES.iter().find_map(read_file).unwrap_or_default().domains
+}
+
+/// The content of `domains.yaml`.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct DomainsFile {
+    pub(super) domains: Domains,
+    /// The places of the keys.
+    pub(super) locations: BTreeMap<Arc<str>, Location>,
 }
 
 /// Whether a file of the folder contains domains rather than resources.
@@ -39,8 +48,8 @@ pub(super) fn is_domains(file: &str) -> bool {
 ///
 /// # Errors
 /// All errors in the file.
-pub(super) fn read(file: &str, content: &[u8]) -> Result<Domains, Vec<FolderError>> {
-    let mut reader = DomainsReader { file, domains: Domains::new(), errors: Vec::new() };
+pub(super) fn read(file: &str, content: &[u8]) -> Result<DomainsFile, Vec<FolderError>> {
+    let mut reader = DomainsReader { file, found: DomainsFile::default(), errors: Vec::new() };
     match str::from_utf8(content) {
         Ok(text) => reader.text(text),
         Err(error) => {
@@ -48,12 +57,12 @@ pub(super) fn read(file: &str, content: &[u8]) -> Result<Domains, Vec<FolderErro
             reader.error(Some(Position::after(valid)), "", Problem::NotUtf8);
         }
     }
-    if reader.errors.is_empty() { Ok(reader.domains) } else { Err(reader.errors) }
+    if reader.errors.is_empty() { Ok(reader.found) } else { Err(reader.errors) }
 }
 
 struct DomainsReader<'a> {
     file: &'a str,
-    domains: Domains,
+    found: DomainsFile,
     errors: Vec<FolderError>,
 }
 
@@ -88,7 +97,10 @@ impl DomainsReader<'_> {
                 continue;
             }
             if let Some(set) = self.domain(entry) {
-                self.domains.insert(entry.key.as_str().into(), set);
+                let key: Arc<str> = entry.key.as_str().into();
+                let location = Location { file: self.file.into(), line: entry.at.line };
+                self.found.locations.insert(Arc::clone(&key), location);
+                self.found.domains.insert(key, set);
             }
         }
     }
@@ -182,7 +194,7 @@ mod tests {
     use super::*;
 
     fn domains(text: &str) -> Domains {
-        read("domains.yaml", text.as_bytes()).unwrap()
+        read("domains.yaml", text.as_bytes()).unwrap().domains
     }
 
     fn errors(file: &str, text: &str) -> Vec<String> {

@@ -4,7 +4,7 @@
 //! matches their parameters, or a route names a cluster that only other clients get. Each warning
 //! has parameters that prove it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use xds_core::{Constraints, Formula, Parameters, ResourceName, TypeUrl, VariantS
 use xds_proto::type_url as url;
 
 use super::contents::{Contents, Located, Location};
+use super::convert::nearest;
 use super::document::message_name;
 
 pub(super) use references::KnownReferences;
@@ -63,6 +64,13 @@ pub enum Finding {
     },
     /// T10: a variant names the empty key, which is valid but hardly intended.
     EmptyKey,
+    /// No `when:` names a key of `domains.yaml`, but some name a similar one that is not in it.
+    UnusedDomain {
+        /// The key in `domains.yaml`.
+        key: Arc<str>,
+        /// The key that a `when:` of the resource names.
+        similar: Arc<str>,
+    },
     /// The resource refers to a resource that the folder does not have.
     Missing {
         /// The reference.
@@ -109,6 +117,7 @@ pub(super) fn lint(contents: &Contents, known: &mut KnownReferences) -> Vec<Warn
             variants.iter().for_each(|variant| lint.references(variant));
         }
     }
+    lint.domains();
     // The sort is stable: warnings about one place stay in the order in which they were found.
     lint.warnings.sort_by(|a, b| a.locations.first().cmp(&b.locations.first()));
     *known = lint.references.end();
@@ -135,6 +144,37 @@ struct Subject<'a> {
 }
 
 impl<'a> Lint<'a> {
+    /// Keys of `domains.yaml` that are probably misspelt. A key alone is no mistake: clients may
+    /// send it before a variant names it (T48).
+    fn domains(&mut self) {
+        let declared = &self.contents.domains;
+        if declared.domains.is_empty() {
+            return;
+        }
+        // The keys of constraints, each with one variant that names it.
+        let mut named = BTreeMap::<&Arc<str>, &Located>::new();
+        for (_, set) in self.contents.names.values().flatten() {
+            for (_, variant) in set.iter().flat_map(VariantSet::iter) {
+                let keys = variant.resource.id().constraints.keys();
+                keys.iter().for_each(|key| _ = named.entry(key).or_insert(variant));
+            }
+        }
+        let undeclared = || named.iter().filter(|(key, _)| !declared.domains.contains_key(**key));
+        let unused = declared.locations.iter().filter(|(key, _)| !named.contains_key(*key));
+        for (key, location) in unused.take(NEAREST_LIMIT) {
+            let Some(nearest) = nearest(key, undeclared().map(|(key, _)| key.to_string())) else { continue };
+            let Some((similar, variant)) = named.get_key_value(&Arc::from(nearest)) else { continue };
+            let id = variant.resource.id().clone();
+            self.warnings.push(Warning {
+                type_url: id.type_url,
+                name: id.name,
+                constraints: None,
+                locations: vec![location.clone()],
+                finding: Finding::UnusedDomain { key: Arc::clone(key), similar: Arc::clone(similar) },
+            });
+        }
+    }
+
     fn variants(&mut self, subject: Subject<'_>, set: &'a VariantSet<Arc<Located>>) {
         let [first, ..] = subject.variants else { return };
         let keys = first.resource.id().constraints.keys();
@@ -145,7 +185,7 @@ impl<'a> Lint<'a> {
             self.warn_of_all(subject, Finding::EmptyKey);
         }
         let Ok(Coverage { gaps, dead, idle_keys }) =
-            set.coverage(&self.contents.domains, &Formula::All(Vec::new()), GAPS_LISTED)
+            set.coverage(&self.contents.domains.domains, &Formula::All(Vec::new()), GAPS_LISTED)
         else {
             return self.warn_of_all(subject, Finding::Unjudged { reference: None });
         };
@@ -232,7 +272,7 @@ impl<'a> Lint<'a> {
         // The keys of variants that match none of the clients make no difference.
         let mut other_keys = keys_of(target.key_sets().map(|(keys, _)| keys).collect());
         other_keys.retain(|key| !named_keys.contains(key));
-        let gaps = reachable.coverage(&self.contents.domains, within, GAPS_LISTED)?.gaps.into_iter();
+        let gaps = reachable.coverage(&self.contents.domains.domains, within, GAPS_LISTED)?.gaps.into_iter();
         Ok(gaps
             .map(|gap| {
                 let free = gap.free.into_iter().chain(other_keys.iter().cloned()).collect();
@@ -291,11 +331,12 @@ impl Uncovered {
 
 impl Warning {
     /// All values of [`kind`](Self::kind).
-    pub const KINDS: [&'static str; 7] = [
+    pub const KINDS: [&'static str; 8] = [
         "gap",
         "dead-variant",
         "idle-key",
         "empty-key",
+        "unused-domain",
         "missing-reference",
         "uncovered-reference",
         "unjudged",
@@ -309,6 +350,7 @@ impl Warning {
             Finding::Dead => "dead-variant",
             Finding::IdleKey { .. } => "idle-key",
             Finding::EmptyKey => "empty-key",
+            Finding::UnusedDomain { .. } => "unused-domain",
             Finding::Missing { .. } => "missing-reference",
             Finding::Uncovered { .. } => "uncovered-reference",
             Finding::Unjudged { .. } => "unjudged",
@@ -332,6 +374,9 @@ impl Warning {
                 Some("leave it out of every `when:`, unless a variant will depend on it soon".into())
             }
             Finding::EmptyKey => None,
+            Finding::UnusedDomain { similar, .. } => {
+                Some(format!("did you mean {similar:?} in domains.yaml?"))
+            }
             Finding::Missing { nearest: Some(nearest), .. } => Some(format!("did you mean {nearest:?}?")),
             Finding::Missing { reference, nearest: None } => (reference.type_url == url::CLUSTER)
                 .then(|| "no mistake if it is in the bootstrap of every client".into()),
@@ -357,6 +402,7 @@ impl Warning {
             Finding::Dead
             | Finding::IdleKey { .. }
             | Finding::EmptyKey
+            | Finding::UnusedDomain { .. }
             | Finding::Missing { .. }
             | Finding::Unjudged { .. } => &[],
         }
@@ -373,7 +419,11 @@ impl Warning {
         match &self.finding {
             Finding::Missing { reference, .. } | Finding::Uncovered { reference, .. } => Some(reference),
             Finding::Unjudged { reference } => reference.as_ref(),
-            Finding::Gap { .. } | Finding::Dead | Finding::IdleKey { .. } | Finding::EmptyKey => None,
+            Finding::Gap { .. }
+            | Finding::Dead
+            | Finding::IdleKey { .. }
+            | Finding::EmptyKey
+            | Finding::UnusedDomain { .. } => None,
         }
     }
 }
@@ -395,6 +445,10 @@ impl fmt::Display for Warning {
                 write!(f, "no variant depends on the key {key:?}, which all of them name")
             }
             Finding::EmptyKey => f.write_str("a `when:` has an empty key"),
+            Finding::UnusedDomain { key, similar } => write!(
+                f,
+                "names the key {similar:?}, which domains.yaml does not have; no `when:` names its key {key:?}"
+            ),
             Finding::Missing { reference, .. } => write!(f, "names {reference}, which is not in this folder"),
             Finding::Uncovered { reference, gaps } => {
                 write!(f, "names {reference}, which has no variant for {}", Examples(gaps))

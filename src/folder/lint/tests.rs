@@ -601,3 +601,20 @@ cluster_type:
     }
     assert_eq!(compared, 37);
 }
+
+#[test]
+fn a_misspelt_key_of_domains_yaml_is_told_with_its_line_and_the_similar_key() {
+    let two = [cluster("c", "env=prod"), cluster("c", "env!=prod")];
+    let found = contents("region: [eu]\nevn: [prod, test]\n", &two).warnings();
+    let found: Vec<_> = found.iter().filter(|warning| warning.kind() == "unused-domain").collect();
+    let [warning] = found[..] else { panic!("{found:?}") };
+    assert_eq!(warning.locations[0].to_string(), "domains.yaml:2");
+    assert_eq!(
+        warning.to_string(),
+        "envoy.config.cluster.v3.Cluster \"c\": names the key \"env\", which domains.yaml does not have; no `when:` names its \
+         key \"evn\""
+    );
+    assert_eq!(warning.hint().unwrap(), "did you mean \"env\" in domains.yaml?");
+    // A key that no `when:` names yet is no mistake, and neither is a key beside a similar one.
+    assert_eq!(warnings("{env: [prod, test], evn: [a], zone: {other: true}}", &two), [""; 0]);
+}
