@@ -5,7 +5,8 @@
 //! tests/interop/peers: `bin/grpc-go-peer` is built from `go`, `bin/go-control-plane-server` from
 //! `go-server` and `java-control-plane-server/` from `java-server`, and `node/` has the packages
 //! that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven change.
-//! Chromium is a system package: apt-get installs it if it is missing.
+//! Chromium is a system package: apt-get installs it if it is missing. Prometheus is unpacked from
+//! its Debian package into `prometheus/`, so that no service is started.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -27,6 +28,7 @@ pub(crate) fn install() -> Result<PathBuf, StepError> {
     install_node(&peers)?;
     install_java(&peers)?;
     install_browser(&peers)?;
+    install_prometheus(&peers)?;
     Ok(peers)
 }
 
@@ -154,6 +156,38 @@ fn install_browser(peers: &Path) -> Result<(), StepError> {
         }
         _ = fs::remove_file(&link);
         symlink(found.trim(), &link).map_err(|source| StepError::File { path: link.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// Unpacks Debian's Prometheus, and links it and its promtool.
+fn install_prometheus(peers: &Path) -> Result<(), StepError> {
+    let programs = ["prometheus", "promtool"];
+    if programs.iter().all(|program| quiet(Command::new(peers.join("bin").join(program)).arg("--version"))) {
+        println!("==> installed: prometheus and promtool");
+        return Ok(());
+    }
+    if !quiet(Command::new("apt-get").arg("--version")) {
+        return Err(StepError::NoPrometheus);
+    }
+    let folder = peers.join("prometheus");
+    let file_error = |source| StepError::File { path: folder.clone(), source };
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(file_error)?;
+    }
+    fs::create_dir_all(&folder).map_err(file_error)?;
+    let in_folder = r#"cd "$0" && apt-get download prometheus && dpkg-deb --extract prometheus_*.deb ."#;
+    let unpack = || step(Command::new("sh").args(["-c", in_folder]).arg(&folder));
+    // Without package lists, there is nothing to download; only root may update them.
+    if unpack().is_err() {
+        step(Command::new("apt-get").arg("update"))?;
+        unpack().map_err(|_failed| StepError::NoPrometheus)?;
+    }
+    for program in programs {
+        let link = peers.join("bin").join(program);
+        _ = fs::remove_file(&link);
+        symlink(folder.join("usr/bin").join(program), &link)
+            .map_err(|source| StepError::File { path: link.clone(), source })?;
     }
     Ok(())
 }

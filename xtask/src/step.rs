@@ -35,6 +35,10 @@ pub(crate) enum StepError {
          chromium-driver`"
     )]
     NoChromium,
+    #[error(
+        "prometheus is missing, and apt-get cannot download it; on Debian, as root: `apt-get update`, then again"
+    )]
+    NoPrometheus,
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
 }
@@ -87,6 +91,7 @@ pub(crate) fn exit_code(result: Result<(), StepError>) -> ExitCode {
         | StepError::NoJava
         | StepError::NoMaven
         | StepError::NoChromium
+        | StepError::NoPrometheus
         | StepError::File { .. } => ExitCode::FAILURE,
     }
 }

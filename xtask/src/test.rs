@@ -12,9 +12,10 @@ pub(crate) fn run() -> ExitCode {
     exit_code(peers::install().and_then(|peers| {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         step(Command::new(&cargo).args(["test", "--workspace"]))?;
-        let interop = ["test", "--features", "interop", "--test", "interop"];
-        step(Command::new(&cargo).args(interop).env("XDS_PEERS", &peers).env("XDS_REQUIRE_PEERS", "1"))?;
-        let browser = ["test", "--features", "interop", "--test", "browser"];
-        step(Command::new(&cargo).args(browser).env("XDS_PEERS", peers).env("XDS_REQUIRE_PEERS", "1"))
+        for target in ["interop", "browser", "monitoring"] {
+            let test = ["test", "--features", "interop", "--test", target];
+            step(Command::new(&cargo).args(test).env("XDS_PEERS", &peers).env("XDS_REQUIRE_PEERS", "1"))?;
+        }
+        Ok(())
     }))
 }
