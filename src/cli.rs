@@ -40,6 +40,7 @@ mod traces;
 mod troubles;
 mod warnings;
 mod watch;
+mod yaml;
 
 /// Parses the command line and runs the command.
 pub(crate) fn run() -> ExitCode {
@@ -198,7 +199,7 @@ enum Failure {
     Type(type_name::TypeError),
     #[error("error: {0}")]
     Option(serve::OptionError),
-    #[error("error: {0}")]
+    #[error("{}", security_failure(.0))]
     Security(listen::ListenError),
     #[error("error: {0}")]
     LogFilter(log_filter::LogFilterError),
@@ -238,6 +239,12 @@ impl Failure {
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
         }
     }
+}
+
+/// One line for each error of a policy.
+fn security_failure(error: &listen::ListenError) -> String {
+    let lines: Vec<_> = error.to_string().lines().map(|line| format!("error: {line}")).collect();
+    lines.join("\n")
 }
 
 fn folder_failure(folder: &Path, errors: &FolderErrors) -> String {

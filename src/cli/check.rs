@@ -1,5 +1,6 @@
 //! `xds check`: reports all mistakes of a folder, without serving it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -12,6 +13,9 @@ use xds_core::CommitError;
 use super::progress::while_working;
 use super::warnings::{STRICT, WarningOptions, warning_text};
 use super::{Failure, FolderOptions, load, say};
+use policy_report::PolicyReport;
+
+mod policy_report;
 
 /// Check a folder: report all errors and likely mistakes, or count its resources per type
 ///
@@ -27,10 +31,16 @@ use super::{Failure, FolderOptions, load, say};
 ///
 /// The file domains.yaml at the top of the folder lists the values that clients have.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("folder", |dir| dir.required(false).required_unless_present("policy")))]
 pub(super) struct Check {
     #[command(flatten)]
-    source: FolderOptions,
+    source: Option<FolderOptions>,
+    /// Check this policy too (see docs/security.md), or alone without DIR
+    ///
+    /// Warnings are rules that no client gets to, `*` and braces that are plain text, and entries
+    /// that are listed twice.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     #[command(flatten)]
     warnings: WarningOptions,
     /// Format of the report
@@ -49,31 +59,62 @@ pub(super) enum ReportFormat {
 
 impl Check {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
-        let contents = load::contents(&self.source.open()?);
+        let policy = self.policy.as_deref().map(PolicyReport::of).transpose()?;
+        let folder = self.source.as_ref().map(|source| self.folder(source)).transpose()?;
+        match self.format {
+            ReportFormat::Text => {
+                folder.iter().for_each(|report| report.text(self.warnings.strict));
+                policy.iter().for_each(|report| report.text(self.warnings.strict));
+            }
+            ReportFormat::Json => {
+                let mut object = folder.as_ref().map_or_else(no_folder, FolderReport::object);
+                object["policy"] = policy.as_ref().map_or(Value::Null, PolicyReport::object);
+                say(format_args!("{object:#}"));
+            }
+        }
+        let code = folder.as_ref().map_or(ExitCode::SUCCESS, |report| report.code(self.warnings.strict));
+        let is_refused = policy.is_some_and(|policy| policy.is_refused(self.warnings.strict));
+        Ok(if is_refused && code == ExitCode::SUCCESS { ExitCode::from(2) } else { code })
+    }
+
+    fn folder<'a>(&self, source: &'a FolderOptions) -> Result<FolderReport<'a>, Failure> {
+        let contents = load::contents(&source.open()?);
         let errors = contents.errors();
         let mut warnings = while_working("comparing variants and references", || contents.warnings());
         self.warnings.policy().retain(&mut warnings);
-        match self.format {
-            ReportFormat::Text => self.text(&contents, errors.as_ref(), &warnings),
-            ReportFormat::Json => say(format_args!("{:#}", object(&contents, errors.as_ref(), &warnings))),
-        }
-        Ok(match errors {
+        Ok(FolderReport { source, contents, errors, warnings })
+    }
+}
+
+/// The result of the check of a folder.
+struct FolderReport<'a> {
+    source: &'a FolderOptions,
+    contents: Contents,
+    errors: Option<FolderErrors>,
+    warnings: Vec<Warning>,
+}
+
+impl FolderReport<'_> {
+    fn code(&self, is_strict: bool) -> ExitCode {
+        match &self.errors {
             Some(errors) if errors.are_environment() => ExitCode::from(1),
             Some(_) => ExitCode::from(2),
-            None if self.warnings.strict && !warnings.is_empty() => ExitCode::from(2),
+            None if is_strict && !self.warnings.is_empty() => ExitCode::from(2),
             None => ExitCode::SUCCESS,
-        })
+        }
     }
 
-    fn text(&self, contents: &Contents, errors: Option<&FolderErrors>, warnings: &[Warning]) {
-        let folder = self.source.folder.display();
+    fn text(&self, is_strict: bool) {
+        let Self { source, contents, errors, warnings } = self;
+        let errors = errors.as_ref();
+        let folder = source.folder.display();
         if errors.is_none() || contents.isolated() > 0 {
-            load::summary_of(&self.source, contents).iter().for_each(say);
+            load::summary_of(source, contents).iter().for_each(say);
         }
         // List the errors and warnings of one file together.
         let mut found: Vec<(&str, u32, String)> = Vec::new();
         for error in errors.into_iter().flatten() {
-            let text = super::error_line(&self.source.folder, error);
+            let text = super::error_line(&source.folder, error);
             found.push((&error.file, error.at.map_or(0, |at| at.line), text));
         }
         for warning in warnings {
@@ -90,7 +131,7 @@ impl Check {
         let counted = counted.into_iter().filter(|(count, _)| *count > 0);
         let counted: Vec<_> = counted.map(|(count, what)| super::counted(count, what)).collect();
         if !counted.is_empty() {
-            let strict = if self.warnings.strict && errors.is_none() { STRICT } else { "" };
+            let strict = if is_strict && errors.is_none() { STRICT } else { "" };
             eprintln!("{folder}: {}{strict}", counted.join(", "));
         }
         if contents.isolated() > 0 {
@@ -101,25 +142,31 @@ impl Check {
             );
         }
     }
+
+    fn object(&self) -> Value {
+        let Self { contents, errors, warnings, .. } = self;
+        let types = contents.types().map(|type_url| {
+            let (variants, names) = contents.count(type_url);
+            json!({ "type": type_url.as_str(), "names": names, "variants": variants })
+        });
+        json!({
+            "errors": errors.iter().flatten().map(error).collect::<Vec<_>>(),
+            "warnings": warnings.iter().map(warning).collect::<Vec<_>>(),
+            "summary": {
+                "files": contents.files(),
+                "resources": contents.resources(),
+                "types": types.collect::<Vec<_>>(),
+                "errors": errors.as_ref().map_or(0, FolderErrors::len),
+                "warnings": warnings.len(),
+                "isolated": contents.isolated(),
+            },
+        })
+    }
 }
 
-fn object(contents: &Contents, errors: Option<&FolderErrors>, warnings: &[Warning]) -> Value {
-    let types = contents.types().map(|type_url| {
-        let (variants, names) = contents.count(type_url);
-        json!({ "type": type_url.as_str(), "names": names, "variants": variants })
-    });
-    json!({
-        "errors": errors.into_iter().flatten().map(error).collect::<Vec<_>>(),
-        "warnings": warnings.iter().map(warning).collect::<Vec<_>>(),
-        "summary": {
-            "files": contents.files(),
-            "resources": contents.resources(),
-            "types": types.collect::<Vec<_>>(),
-            "errors": errors.map_or(0, FolderErrors::len),
-            "warnings": warnings.len(),
-            "isolated": contents.isolated(),
-        },
-    })
+/// The object of a check of a policy alone.
+fn no_folder() -> Value {
+    json!({ "errors": [], "warnings": [], "summary": null })
 }
 
 fn error(error: &FolderError) -> Value {
@@ -179,6 +226,7 @@ Examples:
   xds check config && git push
   xds check config --strict                    likely mistakes are errors too
   xds check config --strict --allow gap        except names that only some clients have
+  xds check config --policy policy.yaml        and the policy of `xds serve`
   xds check config --format json | jq -r '.warnings[] | .places[0].file + \": \" + .message'
 
 domains.yaml, at the top of the folder (or domains.yml, domains.json): the values that clients have.
@@ -194,6 +242,8 @@ JSON: one object with
               witnesses: [{parameters, absent, any}], reference: {type, name}, message, hint}]
             kind: those of --allow
   summary   {files, resources, types: [{type, names, variants}], errors, warnings, isolated}
+  policy    {rules, errors: [{file, line, column, message}],
+             warnings: [{kind, file, line, column, message}]}, with --policy
   Fields that do not apply are null or an empty list. Fields may be added.
 
 Exit codes:

@@ -12,7 +12,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _};
 
 use super::Cli;
-use file::{ConfigEntry, ConfigPosition, File, Value};
+use super::yaml::FilePosition;
+use file::{ConfigEntry, File, Value};
 
 mod file;
 mod print;
@@ -57,16 +58,16 @@ pub(super) enum ConfigError {
     #[error("{}: cannot be read: {error}", file.display())]
     Unreadable { file: PathBuf, error: std::io::Error },
     #[error("{place}: {message}")]
-    Syntax { place: ConfigPosition, message: String },
+    Syntax { place: FilePosition, message: String },
     #[error("{place}: duplicate key {key:?}")]
-    Twice { place: ConfigPosition, key: String },
+    Twice { place: FilePosition, key: String },
     #[error("{place}: `xds {command}` has no option {key:?}{}", did_you_mean(nearest.as_deref()))]
-    UnknownKey { place: ConfigPosition, command: String, key: String, nearest: Option<String> },
+    UnknownKey { place: FilePosition, command: String, key: String, nearest: Option<String> },
     #[error("{place}: {key}: expected {expected}, found {found}")]
-    Shape { place: ConfigPosition, key: String, found: &'static str, expected: &'static str },
+    Shape { place: FilePosition, key: String, found: &'static str, expected: &'static str },
     /// An error of the command line parser about a value.
     #[error("{place}: {message}")]
-    Refused { place: ConfigPosition, message: String },
+    Refused { place: FilePosition, message: String },
 }
 
 impl ConfigError {
@@ -131,7 +132,7 @@ fn given<'a>(all: &'a Command, arguments: &[OsString]) -> Result<Option<CommandW
 
 /// An option of the file, in the form of the command line.
 struct FileOption {
-    place: ConfigPosition,
+    place: FilePosition,
     /// The name of the option in the parser's errors.
     option: String,
     arguments: Vec<OsString>,

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use serde::Deserialize;
-use tracing::{info, warn};
-use xds::{Access, Authorizer, Denied, NamePatterns, Peer, Reloads, StreamClient};
+use tracing::{error, info, warn};
+use xds::{Access, Authorizer, Denied, Identity, Peer, Reloads, StreamClient};
 
-use pattern::{Pattern, PatternError};
-use xds::type_name;
+use document::Document;
+pub(super) use document::{PolicyMistake, PolicyWarning};
+use pattern::Pattern;
 
+mod document;
 mod pattern;
 
 /// A policy file, read again when it changes.
@@ -25,11 +26,18 @@ pub(super) struct PolicyFile {
 
 /// Rules in order: the first one that matches a client decides what it may read.
 #[derive(Debug)]
-struct Policy(Vec<Rule>);
+struct Policy {
+    rules: Vec<Rule>,
+    warnings: Vec<PolicyWarning>,
+}
 
 #[derive(Debug)]
 struct Rule {
     client: Pattern,
+    /// The pattern as written.
+    text: String,
+    /// The line of the pattern.
+    line: u64,
     access: Access,
     /// Values may contain `{name}`, which stands for the text that the pattern captured.
     parameters: BTreeMap<String, String>,
@@ -51,52 +59,9 @@ struct AccessCache {
 pub(super) enum PolicyError {
     #[error("cannot read the policy {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },
-    #[error("the policy {}: {error}", path.display())]
-    Malformed { path: PathBuf, error: Box<serde_saphyr::Error> },
-    #[error("the policy {}: rule {number}: {error}", path.display())]
-    Rule { path: PathBuf, number: usize, error: RuleError },
-    #[error("the policy {} has no rule: no client could read anything", path.display())]
-    Empty { path: PathBuf },
-}
-
-/// An error in a rule.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum RuleError {
-    #[error("client {0}")]
-    Client(#[from] PatternError),
-    #[error("types: {0}")]
-    Type(type_name::TypeError),
-    #[error("the parameter {key} uses {{{name}}}, which client: {client} does not capture")]
-    Unknown { key: String, name: String, client: String },
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PolicyDocument {
-    rules: Vec<RuleDocument>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RuleDocument {
-    client: String,
-    #[serde(default)]
-    parameters: BTreeMap<String, String>,
-    #[serde(default)]
-    read: Vec<ReadDocument>,
-    #[serde(default)]
-    inspect: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReadDocument {
-    /// An empty list means all types.
-    #[serde(default)]
-    types: Vec<String>,
-    /// An empty list means all names.
-    #[serde(default)]
-    names: Vec<String>,
+    /// At least one error.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Invalid(Vec<PolicyMistake>),
 }
 
 impl PolicyFile {
@@ -104,6 +69,7 @@ impl PolicyFile {
         let reloads = Reloads::default();
         let text = read(path, &reloads)?;
         let policy = Policy::parse(&text, path)?;
+        policy.log_warnings();
         let current = ArcSwap::from_pointee((text, policy));
         reloads.on_new();
         Ok(Arc::new(Self { path: path.to_owned(), current, reloads }))
@@ -125,7 +91,8 @@ impl PolicyFile {
                 Ok(false) => self.reloads.on_same(),
                 Err(error) => {
                     if self.reloads.on_refused(error.to_string()) {
-                        warn!(%error, "the new policy is invalid; the last good one stays in use");
+                        error.to_string().lines().take(LINES_LOGGED).for_each(|line| error!("{line}"));
+                        warn!("the new policy is invalid; the last good one stays in use");
                     }
                 }
             }
@@ -138,6 +105,7 @@ impl PolicyFile {
             return Ok(false);
         }
         let policy = Policy::parse(&text, &self.path)?;
+        policy.log_warnings();
         self.current.store(Arc::new((text, policy)));
         Ok(true)
     }
@@ -156,21 +124,22 @@ impl Authorizer for PolicyFile {
 
 impl Policy {
     fn parse(text: &str, path: &Path) -> Result<Self, PolicyError> {
-        let document: PolicyDocument = serde_saphyr::from_str(text)
-            .map_err(|error| PolicyError::Malformed { path: path.to_owned(), error: Box::new(error) })?;
-        if document.rules.is_empty() {
-            return Err(PolicyError::Empty { path: path.to_owned() });
+        let Document { rules, warnings } = document::parse(text, path).map_err(PolicyError::Invalid)?;
+        Ok(Self { rules, warnings })
+    }
+
+    fn log_warnings(&self) {
+        let shown = self.warnings.iter().take(LINES_LOGGED);
+        shown.for_each(|warning| warn!(kind = warning.kind(), "{warning}"));
+        if let Some(not_shown) = self.warnings.len().checked_sub(LINES_LOGGED).filter(|more| *more > 0) {
+            warn!(not_shown, "the policy has more warnings; `xds check --policy` lists all");
         }
-        let rules = document.rules.into_iter().zip(1..).map(|(document, number)| {
-            Rule::of(document).map_err(|error| PolicyError::Rule { path: path.to_owned(), number, error })
-        });
-        rules.collect::<Result<_, _>>().map(Self)
     }
 
     /// The first rule that matches a peer, with the text that its pattern captured.
     fn rule(&self, peer: &Peer) -> Option<(&Rule, BTreeMap<&str, String>)> {
         let names = peer.identity.as_ref().map(|identity| identity.names());
-        self.0.iter().find_map(|rule| Some((rule, rule.client.find(names)?)))
+        self.rules.iter().find_map(|rule| Some((rule, rule.client.find(names)?)))
     }
 
     fn access(&self, peer: &Peer) -> Result<Arc<Access>, Denied> {
@@ -185,30 +154,63 @@ impl Policy {
     }
 }
 
+/// What an identity may read.
+#[derive(Debug)]
+pub(super) struct Granted {
+    /// The number of the rule, from 1.
+    pub(super) rule: usize,
+    /// The line of the rule in the policy.
+    pub(super) line: u64,
+    /// The pattern of the rule.
+    pub(super) client: String,
+    pub(super) access: Arc<Access>,
+    pub(super) may_inspect: bool,
+}
+
+impl Granted {
+    /// What a client with this identity may read; `anonymous` is a client without a certificate.
+    ///
+    /// # Errors
+    /// The policy cannot be used.
+    pub(super) fn to(identity: &str, path: &Path) -> Result<Result<Self, Denied>, PolicyError> {
+        let policy = Policy::parse(&read(path, &Reloads::default())?, path)?;
+        let mut peer = Peer::default();
+        if identity != pattern::ANONYMOUS {
+            // As in a certificate, whose host names are in lower case.
+            let is_host = !identity.contains("://");
+            let name = if is_host { identity.to_ascii_lowercase() } else { identity.to_owned() };
+            peer.identity = Some(Arc::new(Identity::new(vec![name], SystemTime::UNIX_EPOCH)));
+        }
+        Ok(policy.access(&peer).map(|access| {
+            let names = peer.identity.as_ref().map(|identity| identity.names());
+            let matches = |rule: &Rule| rule.client.find(names).is_some();
+            let number = policy.rules.iter().position(matches).expect("a rule gave the access");
+            let rule = &policy.rules[number];
+            let (line, client, may_inspect) = (rule.line, rule.text.clone(), rule.may_inspect);
+            Self { rule: number + 1, line, client, access, may_inspect }
+        }))
+    }
+}
+
+/// The number of rules and the warnings of a policy.
+///
+/// # Errors
+/// The policy cannot be used.
+pub(super) fn check(path: &Path) -> Result<(usize, Vec<PolicyWarning>), PolicyError> {
+    let policy = Policy::parse(&read(path, &Reloads::default())?, path)?;
+    Ok((policy.rules.len(), policy.warnings))
+}
+
 impl Rule {
-    fn of(document: RuleDocument) -> Result<Self, RuleError> {
-        let RuleDocument { client: text, parameters, read, inspect } = document;
-        let client = Pattern::parse(&text)?;
-        for (key, value) in &parameters {
-            for name in names_in_braces(value) {
-                if !client.captures().any(|known| known == name) {
-                    let (key, name) = (key.clone(), name.to_owned());
-                    return Err(RuleError::Unknown { key, name, client: text });
-                }
-            }
-        }
-        let mut access = Access::nothing();
-        for ReadDocument { types, names } in read {
-            let names = if names.is_empty() { NamePatterns::everything() } else { names.iter().collect() };
-            if types.is_empty() {
-                access = access.with_every_type(&names);
-            }
-            for word in &types {
-                let type_url = type_name::parse_any(word).map_err(RuleError::Type)?;
-                access = access.with_type(type_url, names.clone());
-            }
-        }
-        Ok(Self { client, access, parameters, may_inspect: inspect, access_cache: Mutex::default() })
+    fn new(
+        client: Pattern,
+        text: String,
+        line: u64,
+        access: Access,
+        parameters: BTreeMap<String, String>,
+        may_inspect: bool,
+    ) -> Self {
+        Self { client, text, line, access, parameters, may_inspect, access_cache: Mutex::default() }
     }
 
     fn access(&self, found: &BTreeMap<&str, String>) -> Arc<Access> {
@@ -259,6 +261,9 @@ fn fill(value: &str, found: &BTreeMap<&str, String>) -> String {
 /// The largest file, in bytes.
 const FILE_LIMIT_BYTES: usize = 16 << 20;
 
+/// The most errors, or warnings, in the log at once; `xds check --policy` shows all.
+const LINES_LOGGED: usize = 100;
+
 /// This many unused entries are not worth a search.
 const FEW: usize = 100;
 
@@ -270,9 +275,7 @@ fn read(path: &Path, reloads: &Reloads) -> Result<String, PolicyError> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
-    use xds::{Identity, Parameters, type_url as url};
+    use xds::{Parameters, type_url as url};
 
     use super::*;
 
@@ -333,7 +336,7 @@ rules:
         let names: Vec<_> =
             (0..10 * FEW).map(|number| format!("spiffe://example.org/env/a/sa/{number}")).collect();
         names.iter().for_each(|name| drop(access(name)));
-        let access_cache = policy.0[0].access_cache.lock().unwrap().of_values.len();
+        let access_cache = policy.rules[0].access_cache.lock().unwrap().of_values.len();
         assert!(access_cache <= 2 * FEW, "{access_cache}");
         assert!(Arc::ptr_eq(&one, &access("spiffe://example.org/env/a/sa/b")), "a stream still has it");
     }
@@ -351,18 +354,5 @@ rules:
         assert_eq!(denied.unwrap_err().0, "no rule of the policy matches spiffe://elsewhere/env/prod/sa/web");
         let only = policy("rules: [{client: a.b, read: [{}]}]").unwrap();
         assert!(only.access(&peer(&[])).unwrap_err().0.contains("without a certificate"));
-    }
-
-    #[test]
-    fn a_mistake_is_told_with_its_place() {
-        let error = |text: &str| policy(text).unwrap_err().to_string();
-        let unknown = error("rules:\n- client: a\n  reads: []\n");
-        assert!(unknown.contains("reads") && unknown.contains("line 3"), "{unknown}");
-        assert!(error("rules: []").contains("no rule"));
-        let text = error("rules: [{client: a, read: [{types: [XYZ]}]}]");
-        assert!(text.contains("rule 1") && text.contains("XYZ"), "{text}");
-        let text = error("rules: [{client: 'spiffe://a/{x}', parameters: {env: '{y}'}}]");
-        assert!(text.contains("{y}") && text.contains("spiffe://a/{x}"), "{text}");
-        assert!(error("rules: [{client: 'a{b'}]").contains("rule 1: client"));
     }
 }

@@ -13,7 +13,10 @@ use xds_core::XdstpName;
 
 use super::check::{ReportFormat, location, parameters, when};
 use super::{Failure, FolderOptions, NOTHING, load, say, type_name};
+use granted::{AsIdentity, Grant};
 use xds::explain::{NearMiss, near_miss};
+
+mod granted;
 
 /// Show which variant of a resource given parameters get, and why
 ///
@@ -21,6 +24,8 @@ use xds::explain::{NearMiss, near_miss};
 /// node. Parameters that no variant names make no difference.
 ///
 /// If no variant matches, the nearest variants are listed with the conditions that fail.
+///
+/// With --as and --policy: what a client with an identity may read, and by which rule.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Resolve {
@@ -28,13 +33,16 @@ pub(super) struct Resolve {
     source: FolderOptions,
     /// Type URL, message name (RouteConfiguration, also with its package) or discovery service
     /// (RDS), in any case
-    #[arg(value_name = "TYPE")]
-    type_name: String,
+    #[arg(value_name = "TYPE", required_unless_present = "identity", requires = "name")]
+    type_name: Option<String>,
     /// Name of the resource
-    name: String,
+    #[arg(value_name = "NAME", required_unless_present = "identity")]
+    name: Option<String>,
     /// Parameters of the client; a key given twice has the last value
     #[arg(value_name = "KEY=VALUE", value_parser = pair)]
     parameters: Vec<(String, String)>,
+    #[command(flatten)]
+    identity: AsIdentity,
     /// Print the resource too, as proto3 JSON
     #[arg(long)]
     payload: bool,
@@ -58,6 +66,9 @@ struct Resolution<'a> {
     /// If no variant matches: the variants that are nearest to matching.
     nearest: Vec<(&'a Located, NearMiss)>,
     payload: Option<Value>,
+    grant: Option<Grant>,
+    /// Why the identity may not read the resource.
+    denied: Option<String>,
 }
 
 impl Resolve {
@@ -66,15 +77,24 @@ impl Resolve {
         if let Some(errors) = contents.errors().filter(|_| contents.isolated() == 0) {
             return Err(Failure::Folder { folder: self.source.folder.clone(), errors });
         }
+        let grant = self.identity.grant()?;
+        let Some((type_name, written)) = self.type_name.as_deref().zip(self.name.as_deref()) else {
+            let grant = grant.expect("TYPE and NAME are required without --as");
+            match self.format {
+                ReportFormat::Text => grant.list(&contents),
+                ReportFormat::Json => say(format_args!("{:#}", grant.listed(&contents))),
+            }
+            return Ok(if grant.granted.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) });
+        };
         let types: Vec<_> = contents.types().cloned().collect();
-        let type_url = type_name::parse(&self.type_name, &types).map_err(Failure::Type)?;
+        let type_url = type_name::parse(type_name, &types).map_err(Failure::Type)?;
         // X4: any spelling of the name is accepted.
-        let name = self.canonical_name();
+        let name = canonical_name(written);
         let Some(variants) = contents.get(type_url.as_str(), &name) else {
-            self.unknown(&contents, &type_url);
+            self.unknown(&contents, &type_url, written);
             return Ok(ExitCode::from(NOTHING));
         };
-        let resolution = self.resolution(&contents, type_url, name, variants);
+        let resolution = self.resolution(&contents, type_url, name, variants, grant);
         match self.format {
             ReportFormat::Text => resolution.text(),
             ReportFormat::Json => say(format_args!("{:#}", resolution.object())),
@@ -82,23 +102,22 @@ impl Resolve {
         Ok(if resolution.found.is_some() { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
     }
 
-    fn parameters(&self) -> Parameters {
-        self.parameters.iter().map(|(key, value)| (&**key, &**value)).collect()
-    }
-
-    fn canonical_name(&self) -> ResourceName {
-        let new_style = XdstpName::of(&self.name).ok().flatten();
-        new_style.map_or_else(|| ResourceName::from(&*self.name), |new_style| new_style.canonical())
+    fn parameters(&self, grant: Option<&Grant>) -> Parameters {
+        let claimed = self.parameters.iter().map(|(key, value)| (&**key, &**value)).collect();
+        match grant.map(|grant| &grant.granted) {
+            Some(Ok(granted)) => granted.access.overlay(&claimed),
+            _ => claimed,
+        }
     }
 
     /// Reports that the folder does not have the name.
-    fn unknown(&self, contents: &Contents, type_url: &TypeUrl) {
-        let perhaps = contents.nearest_name(type_url.as_str(), &self.name);
+    fn unknown(&self, contents: &Contents, type_url: &TypeUrl, written: &str) {
+        let perhaps = contents.nearest_name(type_url.as_str(), written);
         if self.format == ReportFormat::Json {
             let object = json!({
                 "type": type_url.as_str(),
-                "name": self.name,
-                "parameters": parameters(&self.parameters()),
+                "name": written,
+                "parameters": parameters(&self.parameters(None)),
                 "variant": null,
                 "tests": [],
                 "nearest": [],
@@ -108,8 +127,8 @@ impl Resolve {
         }
         let folder = self.source.folder.display();
         let perhaps = perhaps.map_or_else(String::new, |perhaps| format!(", perhaps {perhaps:?}"));
-        eprintln!("error: {folder}: no {} {:?}{perhaps}", type_url.message_name(), self.name);
-        let name = self.canonical_name();
+        eprintln!("error: {folder}: no {} {:?}{perhaps}", type_url.message_name(), written);
+        let name = canonical_name(written);
         for other in contents.types().filter(|other| contents.get(other.as_str(), &name).is_some()) {
             eprintln!("  hint: the name is that of a resource of type {}", other.message_name());
         }
@@ -121,12 +140,14 @@ impl Resolve {
         type_url: TypeUrl,
         name: ResourceName,
         variants: &'a VariantSet<Arc<Located>>,
+        grant: Option<Grant>,
     ) -> Resolution<'a> {
-        let parameters = self.parameters();
+        let parameters = self.parameters(grant.as_ref());
+        let denied = grant.as_ref().and_then(|grant| grant.denial(&type_url, &name));
         let Explanation { tests, found } = variants.explain(&parameters);
-        let found = found.map(|(_, variant)| &**variant);
+        let found = found.filter(|_| denied.is_none()).map(|(_, variant)| &**variant);
         let mut nearest = Vec::new();
-        if found.is_none() {
+        if found.is_none() && denied.is_none() {
             let miss = |(formula, variant): (_, &'a Arc<Located>)| {
                 Some((&**variant, near_miss(formula, &parameters)?))
             };
@@ -138,7 +159,7 @@ impl Resolve {
         if self.payload && found.is_some() && payload.is_none() {
             eprintln!("warning: no descriptor for the type of the payload; see --descriptors");
         }
-        Resolution { type_url, name, parameters, tests, found, nearest, payload }
+        Resolution { type_url, name, parameters, tests, found, nearest, payload, grant, denied }
     }
 }
 
@@ -146,6 +167,10 @@ impl Resolution<'_> {
     fn text(&self) {
         let Self { type_url, name, parameters, found, payload, .. } = self;
         say(format_args!("{} {:?} for {parameters}", type_url.message_name(), name.as_str()));
+        self.grant.iter().for_each(Grant::text);
+        if let Some(denied) = &self.denied {
+            return row("variant", &[format!("none: {denied}")]);
+        }
         match found {
             Some(found) => {
                 let id = found.resource.id();
@@ -176,7 +201,7 @@ impl Resolution<'_> {
     }
 
     fn object(&self) -> Value {
-        let Self { type_url, name, parameters: given, tests, found, nearest, payload } = self;
+        let Self { type_url, name, parameters: given, tests, found, nearest, payload, grant, denied } = self;
         let variant = found.map(|found| {
             json!({
                 "when": when(&found.resource.id().constraints),
@@ -207,8 +232,15 @@ impl Resolution<'_> {
             "tests": tests.iter().map(test).collect::<Vec<_>>(),
             "nearest": nearest.iter().map(near).collect::<Vec<_>>(),
             "perhaps": null,
+            "as": grant.as_ref().map(Grant::object),
+            "denied": denied,
         })
     }
+}
+
+fn canonical_name(written: &str) -> ResourceName {
+    let new_style = XdstpName::of(written).ok().flatten();
+    new_style.map_or_else(|| ResourceName::from(written), |new_style| new_style.canonical())
 }
 
 fn because(test: &KeyTest) -> String {
@@ -234,6 +266,8 @@ Examples:
   xds resolve examples/variants RDS web-routes env=prod version=v2
   xds resolve config Cluster payments                   the variant for clients without parameters
   xds resolve config CDS payments env=prod --payload    with its content
+  xds resolve config --as spiffe://example.org/env/prod/sa/web --policy policy.yaml
+  xds resolve config CDS payments --as spiffe://example.org/ops/me --policy policy.yaml
   xds resolve config CDS payments env=prod --format json | jq .variant.place
 
 JSON: one object with
@@ -242,10 +276,13 @@ JSON: one object with
   tests     [{key, value, named}]: the keys looked at; `named`: some variant names this value
   nearest   [{when, place, fails: {condition: value found}, witness}]: variants that nearly match
   perhaps   a similar name, if this one does not exist
+  as        {identity, rule: {number, client, place}, parameters, inspect, denied}, with --as
+  denied    why the identity may not read the resource
+Without TYPE and NAME: `as`, with reads: [{type, names, of}]; `of` counts all names of the type.
   `when` is null for the variant that is for all clients. Fields may be added.
 
 Exit codes:
   0  a variant matches
   1  a file cannot be read
   2  invalid input, also a folder with errors
-  3  no variant matches";
+  3  no variant matches, or the policy denies it";

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
+use super::super::yaml::{self, FilePosition, YamlError};
 use super::ConfigError;
 
 /// The content of the file.
@@ -49,21 +50,6 @@ impl Value {
     }
 }
 
-/// A place in the file, for error messages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct ConfigPosition {
-    file: PathBuf,
-    line: u64,
-    column: u64,
-}
-
-impl fmt::Display for ConfigPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, line, column } = self;
-        write!(f, "{}:{line}:{column}", file.display())
-    }
-}
-
 impl File {
     /// # Errors
     /// The file cannot be read, is not a YAML map, or has a key twice.
@@ -73,22 +59,13 @@ impl File {
     }
 
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let options = serde_saphyr::options! {
-            // Only `true` and `false` are booleans (YAML 1.2), as in folders.
-            strict_booleans: true,
-            emit_comments: false,
-            with_snippet: false,
-        };
-        let map: Option<Map> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-            let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-            let place = ConfigPosition { file: path.into(), line, column };
-            if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet() {
-                return ConfigError::Twice { place, key: key.clone() };
+        let map: Option<Map> = yaml::parse(text).map_err(|error| {
+            let YamlError { line, column, message, duplicate } = error;
+            let place = FilePosition { file: path.into(), line, column };
+            match duplicate {
+                Some(key) => ConfigError::Twice { place, key },
+                None => ConfigError::Syntax { place, message },
             }
-            let message = error.without_snippet().to_string();
-            let end = message.rfind(" at line ").unwrap_or(message.len());
-            let message = message.get(..end).unwrap_or(&message).to_owned();
-            ConfigError::Syntax { place, message }
         })?;
         let entries = map.unwrap_or_default().0.into_iter();
         let entries = entries.map(|(key, value)| ConfigEntry {
@@ -99,8 +76,8 @@ impl File {
         Ok(Self { path: path.into(), entries: entries.collect() })
     }
 
-    pub(super) fn place(&self, at: Location) -> ConfigPosition {
-        ConfigPosition { file: self.path.clone(), line: at.line(), column: at.column() }
+    pub(super) fn place(&self, at: Location) -> FilePosition {
+        FilePosition::new(&self.path, at)
     }
 }
 

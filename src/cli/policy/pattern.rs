@@ -32,12 +32,15 @@ pub(in crate::cli) enum PatternError {
     Adjacent(String),
 }
 
+/// Clients without a certificate.
+pub(super) const ANONYMOUS: &str = "anonymous";
+
 impl Pattern {
     pub(super) fn parse(text: &str) -> Result<Self, PatternError> {
         if text.is_empty() {
             return Err(PatternError::Empty);
         }
-        if text == "anonymous" {
+        if text == ANONYMOUS {
             return Ok(Self::Anonymous);
         }
         let (mut rest, has_rest) = text.strip_suffix('*').map_or((text, false), |rest| (rest, true));
@@ -93,6 +96,99 @@ impl Pattern {
             }
             _ => None,
         }
+    }
+}
+
+impl Pattern {
+    /// Whether each client that `other` matches is matched by this pattern too. If that is not
+    /// certain, the answer is no.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let (Self::Identity { parts, has_rest }, Self::Identity { parts: others, has_rest: others_rest }) =
+            (self, other)
+        else {
+            return self == other;
+        };
+        // The names of captures make no difference.
+        let is_equal = |(part, other): (&Part, &Part)| match (part, other) {
+            (Part::Capture(_), Part::Capture(_)) => true,
+            (part, other) => part == other,
+        };
+        let is_same = parts.len() == others.len() && parts.iter().zip(others).all(is_equal);
+        if (*has_rest && parts.is_empty()) || (is_same && (*has_rest || !others_rest)) {
+            return true;
+        }
+        let Some(separator) = separator_of(others, *others_rest) else { return false };
+        let (segments, others) = (segments(parts, separator), segments(others, separator));
+        // Other captures end at a text, so what they match depends on the text.
+        let ends_segment =
+            |segment: &Vec<Atom>| segment.iter().rev().skip(1).all(|atom| *atom != Atom::Capture);
+        if !segments.iter().all(ends_segment) {
+            return false;
+        }
+        let Some((last, first)) = segments.split_last() else { return false };
+        if *has_rest {
+            others.len() > first.len()
+                && first.iter().zip(&others).all(|(segment, other)| covers_all(segment, other))
+                && covers_start(last, &others[first.len()])
+        } else {
+            !others_rest
+                && segments.len() == others.len()
+                && segments.iter().zip(&others).all(|(segment, other)| covers_all(segment, other))
+        }
+    }
+}
+
+/// A part of a segment: the text between two separators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Atom {
+    Char(char),
+    Capture,
+}
+
+/// The separator of all names that such a pattern matches; `None` if it is not certain.
+fn separator_of(parts: &[Part], has_rest: bool) -> Option<char> {
+    let has = |found: &str| parts.iter().any(|part| matches!(part, Part::Text(text) if text.contains(found)));
+    if has("://") {
+        Some('/')
+    } else if has("/") || has_rest {
+        None
+    } else {
+        Some('.')
+    }
+}
+
+fn segments(parts: &[Part], separator: char) -> Vec<Vec<Atom>> {
+    let mut segments = vec![Vec::new()];
+    for part in parts {
+        match part {
+            Part::Capture(_) => segments.last_mut().expect("never empty").push(Atom::Capture),
+            Part::Text(text) => {
+                for char in text.chars() {
+                    if char == separator {
+                        segments.push(Vec::new());
+                    } else {
+                        segments.last_mut().expect("never empty").push(Atom::Char(char));
+                    }
+                }
+            }
+        }
+    }
+    segments
+}
+
+/// Whether a segment, whose only capture is at its end, matches all that the other one matches.
+fn covers_all(segment: &[Atom], other: &[Atom]) -> bool {
+    match segment.split_last() {
+        Some((Atom::Capture, text)) => other.starts_with(text) && other.len() > text.len(),
+        _ => segment == other,
+    }
+}
+
+/// The same for the start of a segment, when anything may follow.
+fn covers_start(segment: &[Atom], other: &[Atom]) -> bool {
+    match segment.split_last() {
+        Some((Atom::Capture, text)) => other.starts_with(text) && other.len() > text.len(),
+        _ => other.starts_with(segment),
     }
 }
 
@@ -161,6 +257,68 @@ mod tests {
         assert!(all.find(None).is_none(), "only `anonymous` matches clients without a certificate");
         assert!(anonymous.find(None).is_some() && anonymous.find(Some(&[])).is_none());
         assert!(Pattern::parse("a*").unwrap().find(Some(&[])).is_none());
+    }
+
+    #[test]
+    fn a_pattern_covers_what_is_surely_more_special() {
+        let covers =
+            |one: &str, other: &str| Pattern::parse(one).unwrap().covers(&Pattern::parse(other).unwrap());
+        for (one, other) in [
+            ("*", "spiffe://t/{x}"),
+            ("*", "*"),
+            ("anonymous", "anonymous"),
+            ("spiffe://t/env/{a}/*", "spiffe://t/env/prod/sa/web"),
+            ("spiffe://t/env/{a}/*", "spiffe://t/env/{b}/sa/{c}"),
+            ("spiffe://t/*", "spiffe://t/a*"),
+            ("spiffe://t/{a}*", "spiffe://t/b-{c}"),
+            ("spiffe://t/{a}-{b}", "spiffe://t/{x}-{y}"),
+            ("spiffe://t/sa-{a}", "spiffe://t/sa-b{c}d"),
+            ("{host}.example.org", "a.example.org"),
+            ("{host}.Example.org", "a-{x}.example.org"),
+        ] {
+            assert!(covers(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("anonymous", "*"),
+            ("*", "anonymous"),
+            ("spiffe://t/env/{a}/*", "spiffe://t/env/*"),
+            ("spiffe://t/env/{a}", "spiffe://t/env/prod/sa"),
+            ("spiffe://t/a", "spiffe://t/{x}"),
+            ("spiffe://t/a/", "spiffe://t/a/*"),
+            ("spiffe://t/sa-{a}", "spiffe://t/sa-"),
+            ("spiffe://t/{a}", "spiffe://t/a*"),
+            ("{host}.example.org", "a.b.example.org"),
+            ("{host}*", "a*"),
+        ] {
+            assert!(!covers(one, other), "{one} {other}");
+        }
+    }
+
+    /// Pieces of patterns and of names.
+    const PIECES: [&str; 8] = ["a", "b", "/", ".", "{x}", "a://", "-", "ab"];
+
+    #[test]
+    fn a_name_that_a_covered_pattern_matches_is_matched_by_the_covering_one() {
+        fn holds(one: Vec<u8>, other: Vec<u8>, name: Vec<u8>, rests: (bool, bool)) -> bool {
+            let text = |pieces: &[u8]| {
+                let pieces = pieces.iter().take(6).enumerate();
+                let piece = |(number, piece): (usize, &u8)| {
+                    PIECES[*piece as usize % PIECES.len()].replace('x', &number.to_string())
+                };
+                pieces.map(piece).collect::<String>()
+            };
+            let pattern = |pieces: &[u8], has_rest| {
+                Pattern::parse(&(text(pieces) + if has_rest { "*" } else { "" })).ok()
+            };
+            let (Some(one), Some(other)) = (pattern(&one, rests.0), pattern(&other, rests.1)) else {
+                return true;
+            };
+            let name = [text(&name).replace(['{', '}'], "")];
+            !one.covers(&other) || other.find(Some(&name)).is_none() || one.find(Some(&name)).is_some()
+        }
+        quickcheck::QuickCheck::new()
+            .tests(20_000)
+            .quickcheck(holds as fn(Vec<u8>, Vec<u8>, Vec<u8>, (bool, bool)) -> bool);
     }
 
     #[test]
