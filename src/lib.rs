@@ -13,7 +13,7 @@ pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
     Authorizer, ClientList, ClientStream, ConnectedClient, ConnectionEnd, Denied, Event, HandshakeFailure,
-    Identity, LastNack, Observer, Peer, Reading, Refusal, RejectedVariant, Rejections, Reloads,
+    Identity, LastNack, Observer, Peer, Readiness, Reading, Refusal, RejectedVariant, Rejections, Reloads,
     ResponseCounts, ServeError, Server, ServerConfig, Stopping, TRACE_TARGET, applied, listen, trace_commits,
 };
 

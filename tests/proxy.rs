@@ -195,7 +195,7 @@ fn g4_a_type_that_the_upstream_refuses_harms_no_other() {
 fn it_tells_how_its_upstreams_stand() {
     let origin = Running::start(&["serve", "examples/variants"]);
     let proxy = Running::start(&["proxy", "--upstream", &origin.address]);
-    assert_eq!(proxy.http("/readyz"), (200, "ready\n".into()));
+    until("it is ready", || proxy.http("/readyz") == (200, "ready\n".into()));
     let mut watch = xds();
     watch.args(["watch", "--server", &proxy.address, "CDS", "*", "env=prod"]);
     let mut watch = watch.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -210,10 +210,47 @@ fn it_tells_how_its_upstreams_stand() {
     );
     assert_eq!(proxy.http("/readyz/nonsense").0, 400);
     drop(origin);
-    until("the loss is reported", || proxy.status()["upstreams"][0]["servers"][0]["connected"] == false);
+    let server = || proxy.status()["upstreams"][0]["servers"][0].clone();
+    until("the loss is reported", || server()["connected"] == false && !server()["failure"].is_null());
+    until("the reason is reported", || server()["failure"]["reason"].as_str().unwrap().contains("refused"));
+    let failure = server()["failure"].clone();
+    assert!(failure["since_ms"].as_u64().unwrap() <= failure["last_at_ms"].as_u64().unwrap(), "{failure}");
+    assert_eq!(server()["in_use"], true);
+    assert_eq!((proxy.http("/readyz").0, proxy.http("/readyz/CDS").0), (200, 200), "it serves its cache");
     assert_eq!(proxy.status()["upstreams"][0]["types"][cds]["state"], "synced", "what is at hand is served");
     watch.kill().unwrap();
     watch.wait().unwrap();
+}
+
+/// The second proxy sees the gRPC health of the first.
+#[test]
+fn who_can_serve_nobody_is_not_ready_and_a_proxy_without_clients_becomes_ready_by_itself() {
+    let origin = Running::start(&["serve", "examples/variants"]);
+    let address = origin.address.clone();
+    drop(origin);
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("ready-{}", std::process::id()));
+    _ = fs::remove_file(&file);
+    let arguments = ["proxy", "--upstream", &address, "--cache-file", file.to_str().unwrap()];
+    let first = Running::start(&arguments);
+    let second = Running::start(&["proxy", "--upstream", &first.address]);
+    until("the first says why", || first.http("/readyz").1.contains("refused"));
+    assert_eq!((first.http("/readyz").0, first.http("/readyz/CDS").0), (503, 503));
+    until("the second says why", || second.http("/readyz").1.contains("NOT_SERVING"));
+    assert_eq!(second.http("/readyz").0, 503);
+
+    let origin = Running::start_on(&address, &["serve", "examples/variants"]);
+    // No client has subscribed.
+    until("both are ready", || [&first, &second].map(|proxy| proxy.http("/readyz").0) == [200, 200]);
+    assert_eq!((first.http("/readyz/CDS").0, first.http("/readyz/SDS").0), (200, 200));
+    assert_eq!(first.get(&["CDS", "*", "env=prod"]).0, Some(0));
+    drop(second);
+    drop(first);
+    drop(origin);
+    // From its file it can serve clusters, and nothing else.
+    let first = Running::start(&arguments);
+    assert_eq!((first.http("/readyz").0, first.http("/readyz/CDS").0), (200, 200));
+    assert_eq!(first.http("/readyz/SDS").0, 503);
+    _ = fs::remove_file(&file);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Health over HTTP: whether the process is alive, and whether it is ready for clients.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -12,6 +13,26 @@ use xds::{TypeUrl, shortened, type_name};
 /// Decides whether a type (or with `None` the whole server) is ready; `Err` has the reason if it is
 /// not.
 pub(super) type Ready = Arc<dyn Fn(Option<&TypeUrl>) -> Result<(), String> + Send + Sync>;
+
+/// Whether the server drains its streams: then it is not ready for anything.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Drain(Arc<AtomicBool>);
+
+impl Drain {
+    /// The same shutdown, which notes that the drain begins.
+    pub(super) async fn begin_after(self, shutdown: impl Future<Output = ()>) {
+        shutdown.await;
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Not ready while the server drains, and else as before.
+    pub(super) fn or(self, ready: Ready) -> Ready {
+        Arc::new(move |type_url| match self.0.load(Ordering::Acquire) {
+            true => Err("draining: the server stops".to_owned()),
+            false => ready(type_url),
+        })
+    }
+}
 
 /// `/healthz`, `/readyz` and `/readyz/TYPE`.
 pub(super) fn routes(ready: Ready) -> Router {
@@ -44,3 +65,18 @@ fn answer(ready: Result<(), String>) -> (StatusCode, String) {
 
 /// The longest error message; it quotes the request.
 const TEXT_LIMIT_BYTES: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_drains_is_not_ready_from_the_signal_on() {
+        let drain = Drain::default();
+        let ready = drain.clone().or(Arc::new(|_| Ok(())));
+        assert_eq!(ready(None), Ok(()));
+        drain.begin_after(async {}).await;
+        assert_eq!(ready(None), Err("draining: the server stops".into()));
+        assert_eq!(ready(Some(&xds::type_url::CLUSTER.into())), ready(None));
+    }
+}

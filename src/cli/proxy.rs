@@ -17,7 +17,7 @@ use xds::{Rejections, Server, ServerConfig};
 use super::Failure;
 use super::admin::AdminOptions;
 use super::config::ConfigFile;
-use super::health;
+use super::health::{self, Drain};
 use super::listen::Listen;
 use super::mapping::Mapping;
 use super::metrics::{self, Sources};
@@ -218,7 +218,8 @@ impl ProxyCommand {
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
         let admin = self.admin.open(&port).await?;
         port.apply(&mut config);
-        let shutdown = shutdown().map_err(Failure::System)?;
+        let drain = Drain::default();
+        let shutdown = drain.clone().begin_after(shutdown().map_err(Failure::System)?);
         let sources = Sources::new(None, port.files());
         let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
@@ -232,17 +233,16 @@ impl ProxyCommand {
             metrics::watch_troubles(&mut registry, page.troubles().clone());
         }
         troubles::add(page.troubles(), sources, dropped);
+        status::add_troubles(page.troubles(), &proxy);
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
         config.add_observer(Arc::clone(&rejections));
+        config.readiness = Some(status::readiness(&proxy));
         let server = Server::new(Arc::clone(proxy.cache())).with_config(config.clone());
         let upstreams = {
             let (proxy, rejections) = (proxy.clone(), Arc::clone(&rejections));
             move || status::report(&proxy, &rejections)
         };
-        let health = {
-            let proxy = proxy.clone();
-            health::routes(Arc::new(move |type_url| status::ready(&proxy, type_url)))
-        };
+        let health = health::routes(drain.or(status::ready(&proxy)));
         let routes = status::routes(proxy.clone(), rejections, config).merge(health.clone());
         let server = server.with_routes(routes);
         let admin_routes = page.with_upstreams(upstreams).routes(server.clients()).merge(health);

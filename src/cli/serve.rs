@@ -12,7 +12,7 @@ use xds::{Cache, Server, ServerConfig, Snapshot};
 
 use super::admin::AdminOptions;
 use super::config::ConfigFile;
-use super::health::{self, Ready};
+use super::health::{self, Drain, Ready};
 use super::listen::Listen;
 use super::mapping::Mapping;
 use super::metrics::{self, Sources};
@@ -131,8 +131,9 @@ impl Serve {
         let admin = self.admin.open(&port).await?;
         let mut config = config;
         port.apply(&mut config);
-        let shutdown = shutdown().map_err(Failure::System)?;
-        let health = health::routes(ready(&cache));
+        let drain = Drain::default();
+        let shutdown = drain.clone().begin_after(shutdown().map_err(Failure::System)?);
+        let health = health::routes(drain.or(ready(&cache)));
         let answers = Answers::new(self.rest_limit);
         let routes = self.rest(&folder, &cache, config.clone(), &answers).merge(health.clone());
         let sources = Sources::new(Some(Arc::clone(folder.reloads())), port.files());

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::RandomState;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prost::Message;
 use xds_core::client::{self as machine, AuthorityConfig, ClientConfig, Protocol, Report, ServerConfig};
@@ -48,6 +48,33 @@ pub struct ClientBuilder {
     last_good: Option<(PathBuf, Secrets)>,
     resource_timeout: Option<Duration>,
     relay: Option<RelaySettings>,
+}
+
+/// The state of the connection to one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerState {
+    /// The URI, as configured.
+    pub uri: Arc<str>,
+    /// Whether it is connected and works (A78).
+    pub is_connected: bool,
+    /// Whether some watch needs it. A server that is not needed is not connected.
+    pub is_needed: bool,
+    /// Why it cannot be reached, or why its last stream ended; `None` while it works, and while it
+    /// is not needed.
+    pub failure: Option<ServerFailure>,
+}
+
+/// Why a server cannot be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFailure {
+    /// The reason of the last failure.
+    pub reason: String,
+    /// When the first stream or attempt failed since the server worked.
+    pub since: SystemTime,
+    /// When the last one failed.
+    pub last_at: SystemTime,
+    /// How many failed.
+    pub count: u64,
 }
 
 /// Additional settings of a client that belongs to a proxy.
@@ -243,13 +270,23 @@ impl Client {
         &self.node
     }
 
-    /// Its servers by number, and whether each is connected.
+    /// The states of its servers, by number.
     #[must_use]
-    pub fn servers(&self) -> Vec<(Arc<str>, bool)> {
-        self.handle.hub().read(|machine| {
-            let of_server = |server| (Arc::clone(machine.server_name(server)), machine.is_connected(server));
-            (0..machine.servers()).map(of_server).collect()
-        })
+    pub fn servers(&self) -> Vec<ServerState> {
+        let hub = self.handle.hub();
+        let of_server = |machine: &machine::Client, server| ServerState {
+            uri: Arc::clone(machine.server_name(server)),
+            is_connected: machine.is_connected(server),
+            is_needed: machine.is_needed(server),
+            failure: None,
+        };
+        let states =
+            hub.read(|machine| (0..machine.servers()).map(|server| of_server(machine, server)).collect());
+        let mut states: Vec<_> = states;
+        for (server, state) in states.iter_mut().enumerate() {
+            state.failure = hub.failure(server);
+        }
+        states
     }
 
     pub(crate) fn handle(&self) -> &Arc<Handle> {

@@ -49,6 +49,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
     let name = Arc::clone(transport.name());
     while !hub.is_closed() {
         let Some(at) = hub.read(|machine| machine.connect_at(server)) else {
+            hub.forget_failure(server);
             hub.recorder.left(&name);
             hub.signals(server).need.notified().await;
             continue;
@@ -66,11 +67,13 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
         match attempt(&hub, server, &transport, protocol).await {
             AttemptEnd::Unneeded => {
                 debug!(server = %name, "closed the stream: no watch needs this server any more");
+                hub.forget_failure(server);
                 hub.change(|machine, now| (machine.on_closed(now, server), Effects::default()));
             }
             AttemptEnd::Failed(StreamFailure { status, reason }) => {
                 let code = status.as_ref().map(|status| status.code);
                 let jitter = hub.jitter();
+                hub.note_failure(server, &reason);
                 let had_failed = hub.read(|machine| machine.has_failed(server));
                 hub.end(server, status, &reason, jitter);
                 let has_failed = hub.read(|machine| machine.has_failed(server));
@@ -179,7 +182,7 @@ fn read(
     });
     let applied = read.map(|()| effects.response);
     if applied.is_ok() {
-        hub.recorder.connected(name, true);
+        hub.on_connected(server, name);
     }
     match applied {
         // C3
@@ -210,7 +213,7 @@ async fn unneeded(hub: &Hub, server: usize, name: &str) {
         // P1.21: watchers are notified that the error is over even if a delta server has nothing to
         // send (D21).
         if hub.read(|machine| machine.is_connected(server)) {
-            hub.recorder.connected(name, true);
+            hub.on_connected(server, name);
         }
     }
 }
@@ -259,7 +262,7 @@ impl Stream for Requests {
             self.hub.recorder.opened(&self.name);
             // After a failure, only a response shows that the server works.
             if self.hub.read(|machine| machine.is_connected(server)) {
-                self.hub.recorder.connected(&self.name, true);
+                self.hub.on_connected(server, &self.name);
             }
         }
         match request {

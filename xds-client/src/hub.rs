@@ -15,6 +15,7 @@ use xds_core::client::{Client as Machine, Decode, Effects, WatchError, WatchId};
 use xds_core::proxy::health::Status;
 use xds_core::{Parameters, ResourceName, TypeUrl};
 
+use crate::client::ServerFailure;
 use crate::metrics::Recorder;
 use crate::owner::Owner;
 use crate::persist::Persist;
@@ -33,6 +34,8 @@ pub(crate) struct Hub {
     random: RandomState,
     pub(crate) recorder: Arc<dyn Recorder>,
     persist: Option<Arc<Persist>>,
+    /// Why each server cannot be reached now.
+    failures: Mutex<Vec<Option<ServerFailure>>>,
     /// The proxy that owns this client, if any.
     pub(crate) owner: Option<Box<dyn Owner>>,
 }
@@ -111,6 +114,7 @@ impl Hub {
             random: RandomState::new(),
             recorder,
             persist,
+            failures: Mutex::new(vec![None; servers]),
             owner,
         });
         let handle = Arc::new(Handle(Arc::clone(&hub)));
@@ -235,6 +239,34 @@ impl Hub {
             }
             ((), machine.on_end(now, server, reason, jitter))
         });
+    }
+
+    /// Why a server cannot be reached now.
+    pub(crate) fn failure(&self, server: usize) -> Option<ServerFailure> {
+        self.failures()[server].clone()
+    }
+
+    /// A stream or an attempt to connect failed.
+    pub(crate) fn note_failure(&self, server: usize, reason: &str) {
+        let (mut failures, last_at) = (self.failures(), SystemTime::now());
+        let (since, count) = failures[server].as_ref().map_or((last_at, 0), |last| (last.since, last.count));
+        failures[server] =
+            Some(ServerFailure { reason: reason.to_owned(), since, last_at, count: count + 1 });
+    }
+
+    /// The server works, or is not needed any more.
+    pub(crate) fn forget_failure(&self, server: usize) {
+        self.failures()[server] = None;
+    }
+
+    /// Reports that a server works.
+    pub(crate) fn on_connected(&self, server: usize, name: &str) {
+        self.forget_failure(server);
+        self.recorder.connected(name, true);
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Vec<Option<ServerFailure>>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the watches.

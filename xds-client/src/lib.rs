@@ -68,7 +68,7 @@ mod transport;
 mod trial;
 mod watcher;
 
-pub use client::{Client, ClientBuilder, StartError, WatchError};
+pub use client::{Client, ClientBuilder, ServerFailure, ServerState, StartError, WatchError};
 pub use csds::ClientStatus;
 pub use metrics::Recorder;
 pub use transport::{Connector, Credentials, Io, Pending};

@@ -40,14 +40,18 @@ use xds_core::{Cache, ClientOutcome, Delivery, ParameterMapping, TypeUrl, Varian
 use xds_proto::service::SERVICES;
 
 use crate::bootstrap::Bootstrap;
-use crate::client::{Client, ClientBuilder, RelaySettings, StartError};
+use crate::client::{Client, ClientBuilder, RelaySettings, ServerState, StartError};
 use crate::last_good::{LastGood, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
 use crate::owner::Owner;
 use crate::persist::Persist;
 use crate::transport::{Connector, Credentials};
+use readiness::Probe;
 
+pub use readiness::NotReady;
 pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, health, view};
+
+mod readiness;
 
 /// A cache that is filled from upstreams on demand. When the last clone is dropped, its connections
 /// end.
@@ -85,6 +89,9 @@ struct ProxyHub {
     config: ProxyConfig,
     settings: Settings,
     persist: Option<Arc<Persist>>,
+    /// Made when a program first asks whether the proxy is ready.
+    probe: OnceLock<Arc<Probe>>,
+    runtime: tokio::runtime::Handle,
     /// Wakes the task: the machine has orders, or an earlier deadline.
     wake: Notify,
 }
@@ -123,8 +130,8 @@ pub struct CacheFile {
 pub struct Upstream {
     /// The subscriptions that go to it.
     pub route: Route,
-    /// Its servers in the order of the configuration, and whether each is connected.
-    pub servers: Vec<(Arc<str>, bool)>,
+    /// Its servers in the order of the configuration.
+    pub servers: Vec<ServerState>,
     /// How long a response has been due: since the last stream ended, or since the first
     /// subscription of a type that has had no response; `None` if none is due. While no server is
     /// connected, its resources in the cache are as old as this.
@@ -326,6 +333,8 @@ impl ProxyBuilder {
             config,
             settings,
             persist,
+            probe: OnceLock::new(),
+            runtime: runtime.clone(),
             wake: Notify::new(),
         });
         // Report an invalid configuration now, not when the first client connects.

@@ -11,6 +11,7 @@ use xds_core::{Access, ParameterMapping};
 use crate::authorize::{Authorizer, Denied};
 use crate::observe::Observer;
 use crate::peer::Peer;
+use crate::readiness::Readiness;
 use crate::skim::Client;
 
 /// Limits, timeouts and hooks of a server.
@@ -38,6 +39,9 @@ pub struct ServerConfig {
     /// Receives the events of all streams; [`add_observer`](Self::add_observer) adds one. Default:
     /// none.
     pub observer: Option<Arc<dyn Observer>>,
+    /// Whether gRPC health reports the server, and each type, as serving after the first commit
+    /// (G13). Default: always.
+    pub readiness: Option<Arc<dyn Readiness>>,
     /// The largest request, in bytes (G9). A larger one closes its stream. Default 16 MiB: after a
     /// restart, a delta client with 100,000 resources sends their names and versions, which take 6
     /// MiB.
@@ -96,6 +100,7 @@ impl Default for ServerConfig {
             ttl_user_agents: BTreeSet::from(["envoy".to_owned()]),
             stream_age: None,
             observer: None,
+            readiness: None,
             request_limit_bytes: 16 << 20,
             keepalive: Duration::from_secs(30),
             authorizer: None,

@@ -36,6 +36,7 @@
 //! | `client_list` | the connected clients, for programs |
 //! | `delivery` | waits until clients have ACKed a commit |
 //! | `protocol` | SotW or delta |
+//! | `readiness` | gRPC health: whether the server can serve clients |
 //! | `observe` | events of streams, for metrics and programs |
 //! | `spans` | commits and their ACKs as `tracing` spans |
 //! | `metrics` | metrics for Prometheus, with the feature `prometheus` |
@@ -67,6 +68,7 @@ mod nack_log;
 mod observe;
 mod peer;
 mod protocol;
+mod readiness;
 mod rejections;
 mod repeat_log;
 mod requests;
@@ -87,6 +89,7 @@ pub use listen::listen;
 pub use observe::{ConnectionEnd, Event, HandshakeFailure, Observer};
 pub use peer::{Identity, Peer};
 pub use protocol::Protocol;
+pub use readiness::Readiness;
 pub use rejections::{RejectedVariant, Rejections};
 pub use service::{ServeError, Server, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};

@@ -16,12 +16,10 @@ use tokio_stream::Stream;
 use tonic::Status;
 use tonic::service::Routes;
 use tonic::transport::server::{Connected, TcpIncoming};
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
 use xds_core::server::Service;
 use xds_core::{Cache, Snapshot, shortened};
 use xds_proto::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryServiceServer;
-use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
+use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, SERVICES};
 
 use crate::client_list::ClientList;
 use crate::config::ServerConfig;
@@ -31,6 +29,7 @@ use crate::driver::{Driver, ServerParts};
 use crate::observe::Event;
 use crate::peer::Peer;
 use crate::protocol::Protocol;
+use crate::readiness::ServiceHealth;
 use crate::requests::Requests;
 use crate::responses::ResponseBody;
 use crate::skim::Client;
@@ -196,12 +195,19 @@ impl Server {
         let http_config = HttpConfig { accepts_http1, config: Arc::clone(&self.config) };
         let serving = connections::serve(incoming, handshake, routes, http_config, stopping);
         tokio::pin!(serving);
-        let cache = Arc::clone(&self.cache);
+        let (cache, readiness) = (Arc::clone(&self.cache), self.config.readiness.clone());
+        let mut health = ServiceHealth::new(health);
         let report = async {
-            set_all(&health, ServingStatus::NotServing).await;
+            health.set(|_| false).await;
             synced(&cache).await;
-            set_all(&health, ServingStatus::Serving).await;
-            std::future::pending::<()>().await;
+            let Some(readiness) = readiness else {
+                health.set(|_| true).await;
+                return std::future::pending::<()>().await;
+            };
+            loop {
+                health.set(|type_url| readiness.is_ready(type_url)).await;
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
         };
         tokio::select! {
             result = &mut serving => return result.map_err(ServeError::Accept),
@@ -209,7 +215,7 @@ impl Server {
             () = shutdown => {}
             () = report => {}
         }
-        set_all(&health, ServingStatus::NotServing).await;
+        health.set(|_| false).await;
         let ServerConfig { drain, drain_rate, .. } = *self.config;
         _ = stop.send(true);
         registry.stop(drain, drain_rate);
@@ -250,13 +256,6 @@ impl Server {
     }
 }
 
-/// Sets the health status of every service and of the whole server.
-async fn set_all(health: &HealthReporter, status: ServingStatus) {
-    for service in SERVICES.iter().map(|row| row.service).chain([ADS, CSDS, ""]) {
-        health.set_service_status(service, status).await;
-    }
-}
-
 /// G13: before the first commit the server cannot answer, so clients should use another server.
 async fn synced(cache: &Cache) {
     // Subscribe before the check, so that no commit is missed in between.
@@ -267,6 +266,9 @@ async fn synced(cache: &Cache) {
         }
     }
 }
+
+/// How often to check whether the server is ready.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the transport may take to send the end of the streams.
 const LAST_WORDS: Duration = Duration::from_secs(1);

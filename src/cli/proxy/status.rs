@@ -1,6 +1,7 @@
 //! The state of a proxy over HTTP, for people and for health checks.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Extension;
 use axum::http::StatusCode;
@@ -8,9 +9,15 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use serde_json::{Value, json};
+use xds::client::ServerState;
 use xds::client::proxy::health::SyncState;
 use xds::client::proxy::{Proxy, Route, Upstream};
-use xds::{Peer, RejectedVariant, Rejections, ServerConfig, TypeUrl};
+use xds::{Peer, Readiness, RejectedVariant, Rejections, ServerConfig, TypeUrl, shortened};
+
+use crate::cli::health::Ready;
+pub(super) use troubles::add as add_troubles;
+
+mod troubles;
 
 /// `/proxy`, for clients that may inspect.
 pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>, config: ServerConfig) -> axum::Router {
@@ -84,24 +91,49 @@ fn upstream(upstream: &Upstream) -> Value {
     });
     json!({
         "route": route,
-        "servers": servers.map(|(name, is)| json!({"uri": **name, "connected": is})).collect::<Vec<_>>(),
+        "servers": servers.map(server).collect::<Vec<_>>(),
         "silent_for_seconds": upstream.silent_for.map(|silent| silent.as_secs()),
         "types": types.collect::<serde_json::Map<_, _>>(),
     })
 }
 
-/// Whether a type is available from the upstreams; with `None`, whether the proxy as a whole is
-/// ready. A type without subscriptions is ready, because nothing is known to be missing.
-pub(super) fn ready(proxy: &Proxy, type_url: Option<&TypeUrl>) -> Result<(), String> {
-    let Some(type_url) = type_url else { return Ok(()) };
-    let upstreams = proxy.upstreams();
-    let states = upstreams.iter().flat_map(|upstream| &upstream.types);
-    let mut missing = states.filter(|(of, state)| of == type_url && !state.is_readable());
-    match missing.next() {
-        None => Ok(()),
-        Some((_, SyncState::Rejected(_, status))) => {
-            Err(format!("the upstream does not serve the type: {status}"))
-        }
-        Some(_) => Err("the upstream has not answered yet".to_owned()),
+fn server(server: &ServerState) -> Value {
+    let failure = server.failure.as_ref().map(|failure| {
+        json!({
+            "reason": shortened(&failure.reason, REASON_LIMIT_BYTES),
+            "since_ms": at_ms(failure.since), "last_at_ms": at_ms(failure.last_at), "count": failure.count,
+        })
+    });
+    json!({
+        "uri": *server.uri, "connected": server.is_connected, "in_use": server.is_needed, "failure": failure,
+    })
+}
+
+/// Milliseconds since 1970, in UTC.
+fn at_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+/// The longest reason of a failure; a server chooses its text.
+const REASON_LIMIT_BYTES: usize = 1024;
+
+/// Whether the proxy can serve clients, for checks over HTTP.
+pub(super) fn ready(proxy: &Proxy) -> Ready {
+    let proxy = proxy.clone();
+    Arc::new(move |type_url| proxy.readiness(type_url).map_err(|error| error.to_string()))
+}
+
+/// The same for gRPC health.
+pub(super) fn readiness(proxy: &Proxy) -> Arc<dyn Readiness> {
+    Arc::new(ProxyReadiness(proxy.clone()))
+}
+
+#[derive(Debug)]
+struct ProxyReadiness(Proxy);
+
+impl Readiness for ProxyReadiness {
+    fn is_ready(&self, type_url: Option<&TypeUrl>) -> bool {
+        self.0.readiness(type_url).is_ok()
     }
 }

@@ -30,6 +30,7 @@ use xds_core::proxy::health::SyncState;
 use xds_core::proxy::{ProxyCounts, ProxyLoad};
 
 use super::{Learned, Types};
+use crate::client::ServerState;
 use crate::proxy::{CacheFile, Proxy, Route};
 
 /// Registers the metrics of a proxy; call it once for each registry. It does not keep the proxy
@@ -107,7 +108,7 @@ impl ProxyCollector {
                 let (r#type, state) = (self.types.label(type_url.as_str()), word(state));
                 *types.entry(UpstreamTypeLabels { route, r#type, state }).or_default() += 1;
             }
-            for (server, is_connected) in upstream.servers {
+            for ServerState { uri: server, is_connected, .. } in upstream.servers {
                 let state = if is_connected { "connected" } else { "disconnected" };
                 *servers.entry(UpstreamServerLabels { route, server, state }).or_default() += 1;
             }

@@ -1,0 +1,193 @@
+//! Whether a proxy can serve clients: its cache has resources, or an upstream answers.
+//!
+//! A proxy connects when a client subscribes, and a proxy that is not ready gets no clients. So
+//! while the cache is empty and no stream is open, a probe connects to the upstream.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use prost::Message;
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Request};
+use tracing::debug;
+use xds_core::TypeUrl;
+use xds_core::proxy::health::{Status, SyncState};
+
+use super::{Proxy, ProxyHub};
+use crate::codec::Frames;
+use crate::transport::{Transport, TransportError};
+
+/// Why a proxy cannot serve clients, or clients of one type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotReady {
+    /// The cache is empty, and no upstream has answered since the start.
+    #[error("no upstream has answered yet, and the cache is empty")]
+    Unknown,
+    /// The cache is empty, and no upstream answers.
+    #[error("no upstream answers, and the cache is empty: {reason}")]
+    Unreachable {
+        /// Why the last server could not be reached.
+        reason: String,
+    },
+    /// The upstream does not serve the type.
+    #[error("the upstream does not serve the type: {status}")]
+    Rejected {
+        /// The status of the upstream.
+        status: Status,
+    },
+    /// Clients subscribe to the type, and the upstream has not answered.
+    #[error("the upstream has not answered yet")]
+    Unanswered,
+}
+
+impl Proxy {
+    /// Whether the proxy can serve clients; with a type, whether clients of this type. It can serve
+    /// what is in its cache, also while the upstream is away. A type that has nothing in the cache,
+    /// and to which no client subscribes, counts as available while an upstream answers.
+    ///
+    /// The first call starts a probe. While the cache is empty and no stream is open, the probe
+    /// connects to the default servers in turn, and calls the health service: after 2 s if none
+    /// answered, else after 10 s. A server without this service counts as one that answers.
+    ///
+    /// # Errors
+    /// See [`NotReady`].
+    pub fn readiness(&self, type_url: Option<&TypeUrl>) -> Result<(), NotReady> {
+        let hub = &self.shared;
+        let probe = hub.probe.get_or_init(|| Probe::start(hub));
+        let has_content = hub.has_content(type_url);
+        if let Some(type_url) = type_url {
+            let upstreams = self.upstreams();
+            let states = upstreams.iter().flat_map(|upstream| &upstream.types);
+            let mut states = states.filter(|(of, _)| of == type_url).map(|(_, state)| state).peekable();
+            let is_subscribed = states.peek().is_some();
+            match states.find(|state| !state.is_readable()) {
+                Some(SyncState::Rejected(_, status)) => {
+                    return Err(NotReady::Rejected { status: status.clone() });
+                }
+                Some(_) if !has_content => return Err(NotReady::Unanswered),
+                _ if is_subscribed => return Ok(()),
+                _ => {}
+            }
+        }
+        if has_content || hub.is_connected() { Ok(()) } else { probe.result() }
+    }
+}
+
+impl ProxyHub {
+    /// Whether the cache has resources of a type; with `None`, any.
+    fn has_content(&self, type_url: Option<&TypeUrl>) -> bool {
+        let snapshot = self.cache.snapshot();
+        let is_meant = |of: &TypeUrl| type_url.is_none_or(|type_url| type_url == of);
+        // Resources from the file are in the cache when the client of their route starts.
+        snapshot.counts().any(|(of, names)| names > 0 && is_meant(of))
+            || self.lock().restored.iter().any(|restored| is_meant(&restored.id.type_url))
+    }
+
+    /// Whether a stream to an upstream is open and works.
+    fn is_connected(&self) -> bool {
+        let clients: Vec<_> = self.lock().clients.values().cloned().collect();
+        clients.iter().any(|client| client.servers().iter().any(|server| server.is_connected))
+    }
+}
+
+/// The last attempt to reach an upstream; `None` before the first one has ended.
+#[derive(Debug, Default)]
+pub(super) struct Probe(Mutex<Option<Result<(), String>>>);
+
+impl Probe {
+    fn start(hub: &Arc<ProxyHub>) -> Arc<Self> {
+        let (probe, settings) = (Arc::<Self>::default(), &hub.settings);
+        let transport = |server: &crate::bootstrap::Server| {
+            Transport::new(server.clone(), settings.connector.clone(), settings.credentials.clone()).ok()
+        };
+        // The proxy has not started with an invalid server.
+        let transports = settings.bootstrap.servers.iter().filter_map(transport).collect();
+        hub.runtime.spawn(Arc::clone(&probe).run(Arc::downgrade(hub), transports));
+        probe
+    }
+
+    fn result(&self) -> Result<(), NotReady> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            None => Err(NotReady::Unknown),
+            Some(Ok(())) => Ok(()),
+            Some(Err(reason)) => Err(NotReady::Unreachable { reason: reason.clone() }),
+        }
+    }
+
+    /// Runs until the proxy is dropped.
+    async fn run(self: Arc<Self>, hub: Weak<ProxyHub>, transports: Vec<Transport>) {
+        loop {
+            let is_needed = {
+                let Some(hub) = hub.upgrade().filter(|hub| !hub.lock().is_closed) else { return };
+                !hub.has_content(None) && !hub.is_connected()
+            };
+            let mut pause = PAUSE_AFTER_FAILURE;
+            if is_needed {
+                let reached = reach(&transports).await;
+                if reached.is_ok() {
+                    pause = PAUSE_AFTER_SUCCESS;
+                }
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reached);
+            }
+            sleep(pause).await;
+        }
+    }
+}
+
+/// Whether one of the servers answers; the reason of the last one if none does.
+async fn reach(transports: &[Transport]) -> Result<(), String> {
+    let mut reason = "no server is configured".to_owned();
+    for transport in transports {
+        let answered = timeout(PROBE_TIMEOUT, check(transport)).await;
+        match answered.unwrap_or(Err(TransportError::TimedOut(PROBE_TIMEOUT))) {
+            Ok(()) => return Ok(()),
+            Err(error) => reason = format!("{}: {}", transport.name(), error.with_causes()),
+        }
+        debug!(reason, "the probe did not reach an upstream");
+    }
+    Err(reason)
+}
+
+async fn check(transport: &Transport) -> Result<(), TransportError> {
+    let channel = transport.connect().await?;
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.map_err(|error| TransportError::Connect(error.into()))?;
+    // An empty request asks about the server as a whole.
+    let mut request = Request::new(Bytes::new());
+    transport.authenticate(&mut request).await?;
+    match client.unary(request, PathAndQuery::from_static(HEALTH_CHECK), Frames).await {
+        Ok(response) => match HealthCheckResponse::decode(response.into_inner()) {
+            Ok(HealthCheckResponse { status: NOT_SERVING }) => {
+                Err(TransportError::Refused(tonic::Status::unavailable("its health is NOT_SERVING")))
+            }
+            _ => Ok(()),
+        },
+        // The server answers: it has no health service, or keeps it for others.
+        Err(status) if ANSWERS.contains(&status.code()) => Ok(()),
+        Err(status) => Err(TransportError::Refused(status)),
+    }
+}
+
+/// The answer of `grpc.health.v1.Health`.
+#[derive(Clone, PartialEq, Message)]
+struct HealthCheckResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// `ServingStatus::NOT_SERVING` of that service.
+const NOT_SERVING: i32 = 2;
+
+/// Codes that a server answers, and not gRPC in its place.
+const ANSWERS: [Code; 4] =
+    [Code::Unimplemented, Code::NotFound, Code::PermissionDenied, Code::Unauthenticated];
+
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(2);
+const PAUSE_AFTER_SUCCESS: Duration = Duration::from_secs(10);

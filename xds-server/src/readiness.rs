@@ -1,0 +1,45 @@
+//! Whether a server can serve clients, for its gRPC health service.
+
+use std::fmt::Debug;
+
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use xds_core::TypeUrl;
+use xds_proto::service::{ADS, CSDS, SERVICES};
+
+/// Says whether a server can serve clients: a hook for servers whose cache depends on others, such
+/// as a proxy.
+///
+/// The server calls it once a second for each type that has a service, after the first commit.
+pub trait Readiness: Debug + Send + Sync {
+    /// Whether clients can get resources of a type; with `None`, of any type.
+    fn is_ready(&self, type_url: Option<&TypeUrl>) -> bool;
+}
+
+/// The gRPC health of each service.
+pub(crate) struct ServiceHealth {
+    reporter: HealthReporter,
+    /// The service, its type, and the last reported status. Watchers are notified of changes only.
+    services: Vec<(&'static str, Option<TypeUrl>, Option<ServingStatus>)>,
+}
+
+impl ServiceHealth {
+    pub(crate) fn new(reporter: HealthReporter) -> Self {
+        let of_types = SERVICES.iter().map(|row| (row.service, Some(row.type_url.into()), None));
+        let services = of_types.chain([ADS, CSDS, ""].map(|service| (service, None, None))).collect();
+        Self { reporter, services }
+    }
+
+    /// Reports each service as serving or not.
+    pub(crate) async fn set(&mut self, is_serving: impl Fn(Option<&TypeUrl>) -> bool) {
+        for (service, type_url, last) in &mut self.services {
+            let status = match is_serving(type_url.as_ref()) {
+                true => ServingStatus::Serving,
+                false => ServingStatus::NotServing,
+            };
+            if last.replace(status) != Some(status) {
+                self.reporter.set_service_status(*service, status).await;
+            }
+        }
+    }
+}
