@@ -233,7 +233,11 @@ impl Endpoint {
         let mut last = self.state.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
         // If polls fail in several ways, the log shows them in turn.
         if last.0 != text && last.1.is_none_or(|at| at.elapsed() >= FAILURES_APART) {
-            tracing::error!(r#type, error = text, "polls fail; clients keep their resources");
+            tracing::error!(
+                r#type,
+                error = text,
+                "REST polls of this type get an error; clients keep their resources"
+            );
             *last = (text, Some(Instant::now()));
         }
     }

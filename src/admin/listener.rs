@@ -54,7 +54,9 @@ pub(super) async fn serve(
                     identity = peer.name(),
                     "the admin port refused a client: the policy does not let it inspect"
                 ),
-                Ok(Err(_)) | Err(_) => tracing::debug!("a handshake at the admin port failed"),
+                // Logged with its reason.
+                Ok(Err(_)) => {}
+                Err(_) => tracing::debug!(peer = %address, "a TLS handshake at the admin port took too long"),
             }
         });
     }

@@ -145,7 +145,7 @@ impl Reservation {
                 limit,
                 refused,
                 given_up,
-                "polls get 503: answers that clients have not read fill the limit"
+                "REST polls get 503: answers that clients have not read fill the limit (--rest-limit)"
             );
         }
         Err(PollError::Busy { limit })
@@ -193,7 +193,7 @@ impl Chunks {
                     let given_up = answers.given_up();
                     tracing::warn!(
                         given_up,
-                        "an answer to a poll is dropped: its client did not read it within {within:?}"
+                        "an answer to a REST poll is dropped: its client did not read it within {within:?}"
                     );
                 }
             }

@@ -190,10 +190,16 @@ fn read(
         Ok(None) => warn!(server = name, "ignored a response: the client has no subscription of its type"),
         Ok(Some(applied)) => {
             for rejection in &applied.rejections {
-                warn!(server = name, type_url = %applied.type_url, "rejected {rejection}");
+                let r#type = applied.type_url.message_name();
+                warn!(server = name, r#type, "sent a NACK to the server: {rejection}");
             }
             if applied.unwatched > 0 {
-                debug!(server = name, type_url = %applied.type_url, unwatched = applied.unwatched, "ignored resources that nobody watches");
+                debug!(
+                    server = name,
+                    r#type = applied.type_url.message_name(),
+                    unwatched = applied.unwatched,
+                    "ignored resources that nobody watches"
+                );
             }
             let type_url = applied.type_url.as_str();
             // An error without content does not count as a resource.

@@ -293,7 +293,8 @@ impl LastGood {
             if let Err(error) = self.log.mark_behind() {
                 tracing::error!(
                     path = %self.log.path().display(),
-                    "cannot mark the last-known-good file as outdated, so sets in it may be old: {error}"
+                    "cannot mark the last-known-good file as outdated: wildcards that a restart restores from it may lack newer \
+                     resources: {error}"
                 );
             }
             return Err(FlushError::Append { path: self.log.path().to_path_buf(), source });

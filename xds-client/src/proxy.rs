@@ -36,7 +36,7 @@ use xds_core::client::{self as machine, Client as ClientMachine, Effects, Restor
 use xds_core::proxy::health::{Event, Init, Status, SyncState};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, ClientOutcome, Delivery, ParameterMapping, TypeUrl, VariantId};
+use xds_core::{Cache, ClientOutcome, Delivery, ParameterMapping, TypeUrl, VariantId, shortened};
 use xds_proto::service::SERVICES;
 
 use crate::bootstrap::Bootstrap;
@@ -309,7 +309,10 @@ impl ProxyBuilder {
         if let Some((path, secrets)) = last_good {
             let (opened, found) = LastGood::open(path, secrets)?;
             let (resources, sets, unproved) = (found.records.len(), found.sets.len(), found.unproved);
-            info!(resources, sets, "restored from the cache file, stale until confirmed");
+            info!(
+                resources,
+                sets, "restored from the cache file; it is stale until the upstream confirms it"
+            );
             if unproved > 0 {
                 warn!(
                     sets = unproved,
@@ -447,7 +450,7 @@ impl ProxyHub {
                         self.note_sets(&mut state);
                     }),
                     Err(error) => {
-                        error!(?route, "cannot start a client for the upstream: {error}");
+                        error!(route = shown(&route), "cannot start a client for the upstream: {error}");
                         return;
                     }
                 }
@@ -476,35 +479,54 @@ impl ProxyHub {
     fn log_notice(&self, notice: Notice) {
         match notice {
             Notice::Unshared { type_url, name } => warn!(
-                %type_url, ?name,
+                r#type = type_url.message_name(),
+                name = name.as_str(),
                 "the upstream sends no constraints for this name, or forbids caching: clients do not share it"
             ),
             Notice::Overlapping { type_url, name } => warn!(
-                %type_url, ?name, "the upstream has variants that overlap: clients no longer share this name"
+                r#type = type_url.message_name(),
+                name = name.as_str(),
+                "the upstream has variants that overlap: clients no longer share this name"
             ),
             Notice::Refused { variants, client, detail } => {
                 for VariantId { type_url, name, constraints } in variants {
                     warn!(
-                        %type_url, ?name, %constraints, node = %client.id, %detail,
+                        r#type = type_url.message_name(), name = name.as_str(), %constraints, node = %client.id, %detail,
                         "a client rejected a response that it tried first; other clients are not sent it, and the upstream is sent a NACK"
                     );
                 }
             }
-            Notice::Health { route, event } => match event {
-                Event::Init(Init { generation, confirmed, rejected, pending }) => {
-                    let confirmed = confirmed.len();
-                    info!(?route, %generation, confirmed, pending = pending.len(), "the upstream answered");
-                    for (type_url, status) in rejected {
-                        warn!(?route, %type_url, %status, "the upstream does not serve this type");
+            Notice::Health { route, event } => {
+                let route = shown(&route);
+                match event {
+                    Event::Init(Init { generation, confirmed, rejected, pending }) => {
+                        info!(
+                            %route, stream = %generation, answered = confirmed.len(),
+                            rejected = rejected.len(), unanswered = pending.len(),
+                            "a new stream to the upstream: the numbers of types that it answered or rejected"
+                        );
+                        for (type_url, status) in rejected {
+                            let r#type = type_url.message_name();
+                            warn!(%route, r#type, %status, "the upstream does not serve this type");
+                        }
+                    }
+                    Event::Reclassified { type_url, state } => {
+                        let r#type = type_url.message_name();
+                        info!(%route, r#type, %state, "the state of a type at the upstream changed");
                     }
                 }
-                Event::Reclassified { type_url, state } => {
-                    info!(?route, %type_url, ?state, "the state of a type at the upstream changed");
-                }
-            },
+            }
             _ => {}
         }
     }
+}
+
+/// The limit for a route in a log line.
+const ROUTE_LIMIT_BYTES: usize = 512;
+
+/// The route for a log line. Its parameters may be those of clients.
+fn shown(route: &Route) -> String {
+    shortened(&route.to_string(), ROUTE_LIMIT_BYTES).into_owned()
 }
 
 /// Drives the machine and its clients until the last [`Proxy`] is dropped.

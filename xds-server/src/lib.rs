@@ -42,7 +42,7 @@
 //! | `metrics` | metrics for Prometheus, with the feature `prometheus` |
 //! | `follow` | follows each commit until the affected streams have answered |
 //! | `rejections` | which variants clients rejected |
-//! | `repeat_log`, `nack_log`, `line_times` | repeated events as few log lines |
+//! | `repeat_log`, `nack_log`, `handshake_log`, `line_times` | repeated events as few log lines |
 //! | `authorize`, `peer` | what a client may read; the address and certificate of its connection |
 //! | `connections`, `tls` | accepts connections, TLS handshakes, limits and timeouts, GOAWAY |
 //! | `listen` | opens ports with a long accept queue |
@@ -60,6 +60,7 @@ mod csds;
 mod delivery;
 mod driver;
 mod follow;
+mod handshake_log;
 mod line_times;
 mod listen;
 #[cfg(feature = "prometheus")]

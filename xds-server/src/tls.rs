@@ -20,6 +20,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use xds_file::Reloads;
 
 use crate::connections::Handshake;
+use crate::handshake_log::HandshakeLog;
 use crate::observe::HandshakeFailure;
 use crate::peer::{Identity, Peer};
 
@@ -42,6 +43,8 @@ pub struct Tls {
     files: TlsFiles,
     current: ArcSwap<Loaded>,
     reloads: Reloads,
+    /// For ports that a program serves itself.
+    handshake_log: Arc<HandshakeLog>,
 }
 
 #[derive(Debug)]
@@ -127,7 +130,12 @@ impl Tls {
         let reloads = Reloads::default();
         let loaded = Loaded::of(FileContents::read(&files, &reloads)?, &files)?;
         reloads.on_new();
-        Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(loaded), reloads }))
+        Ok(Arc::new(Self {
+            files,
+            current: ArcSwap::from_pointee(loaded),
+            reloads,
+            handshake_log: Arc::default(),
+        }))
     }
 
     /// When the certificate in use expires.
@@ -261,32 +269,13 @@ impl Handshake<TcpStream> for Arc<Tls> {
     }
 
     fn failure(error: &io::Error) -> HandshakeFailure {
-        use rustls::{CertificateError as Invalid, Error};
-
-        match error.get_ref().and_then(|error| error.downcast_ref()) {
-            Some(Error::NoCertificatesPresented) => HandshakeFailure::NoClientCertificate,
-            Some(Error::InvalidCertificate(error)) => match error {
-                // A bad signature: the authority has the name of a trusted one, and another key.
-                Invalid::UnknownIssuer | Invalid::BadSignature => HandshakeFailure::UnknownAuthority,
-                Invalid::Expired
-                | Invalid::ExpiredContext { .. }
-                | Invalid::NotValidYet
-                | Invalid::NotValidYetContext { .. } => HandshakeFailure::CertificateExpired,
-                _ => HandshakeFailure::InvalidCertificate,
-            },
-            Some(Error::InvalidMessage(_)) => HandshakeFailure::NotTls,
-            Some(Error::PeerIncompatible(_)) => HandshakeFailure::Incompatible,
-            Some(Error::AlertReceived(_)) => HandshakeFailure::RefusedByPeer,
-            Some(_) => HandshakeFailure::Other,
-            // The connection itself failed.
-            None => HandshakeFailure::Closed,
-        }
+        failure(error)
     }
 }
 
 impl Tls {
     /// Performs the TLS handshake of an accepted connection for HTTP/1.1, and returns its peer: for
-    /// ports that a program serves itself. Use it with a timeout.
+    /// ports that a program serves itself. Use it with a timeout. It logs a failed handshake.
     ///
     /// # Errors
     /// When the handshake fails.
@@ -294,9 +283,34 @@ impl Tls {
         let mut config = ServerConfig::clone(&self.current.load().config);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let address = io.peer_addr().ok();
-        let io = TlsAcceptor::from(Arc::new(config)).accept(io).await?;
+        let accepted = TlsAcceptor::from(Arc::new(config)).accept(io).await;
+        let io = accepted.inspect_err(|error| self.handshake_log.on(failure(error), error, address))?;
         let identity = identity_of(&io);
         Ok((io, Peer { address, identity, ..Peer::default() }))
+    }
+}
+
+/// Why a handshake failed.
+fn failure(error: &io::Error) -> HandshakeFailure {
+    use rustls::{CertificateError as Invalid, Error};
+
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(Error::NoCertificatesPresented) => HandshakeFailure::NoClientCertificate,
+        Some(Error::InvalidCertificate(error)) => match error {
+            // A bad signature: the authority has the name of a trusted one, and another key.
+            Invalid::UnknownIssuer | Invalid::BadSignature => HandshakeFailure::UnknownAuthority,
+            Invalid::Expired
+            | Invalid::ExpiredContext { .. }
+            | Invalid::NotValidYet
+            | Invalid::NotValidYetContext { .. } => HandshakeFailure::CertificateExpired,
+            _ => HandshakeFailure::InvalidCertificate,
+        },
+        Some(Error::InvalidMessage(_)) => HandshakeFailure::NotTls,
+        Some(Error::PeerIncompatible(_)) => HandshakeFailure::Incompatible,
+        Some(Error::AlertReceived(_)) => HandshakeFailure::RefusedByPeer,
+        Some(_) => HandshakeFailure::Other,
+        // The connection itself failed.
+        None => HandshakeFailure::Closed,
     }
 }
 

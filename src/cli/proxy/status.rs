@@ -11,7 +11,7 @@ use axum::routing::get;
 use serde_json::{Value, json};
 use xds::client::ServerState;
 use xds::client::proxy::health::SyncState;
-use xds::client::proxy::{Proxy, Route, Upstream};
+use xds::client::proxy::{Proxy, Upstream};
 use xds::{Peer, Readiness, RejectedVariant, Rejections, ServerConfig, TypeUrl, shortened};
 
 use crate::cli::health::Ready;
@@ -68,15 +68,7 @@ fn rejected(rejected: &RejectedVariant) -> Value {
 }
 
 fn upstream(upstream: &Upstream) -> Value {
-    let route = match &upstream.route {
-        Route::Shared => "shared".to_owned(),
-        Route::Node(parameters) => format!("node {parameters}"),
-        Route::Alone(parameters) => format!("alone {parameters}"),
-        Route::SideStream { of: None, type_url } => format!("aside {}", type_url.message_name()),
-        Route::SideStream { of: Some(parameters), type_url } => {
-            format!("aside {} of node {parameters}", type_url.message_name())
-        }
-    };
+    let route = upstream.route.to_string();
     let servers = upstream.servers.iter();
     let types = upstream.types.iter().map(|(type_url, state)| {
         let state = match state {

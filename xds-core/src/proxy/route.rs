@@ -1,5 +1,6 @@
 //! The stream that an upstream subscription uses.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::config::UpstreamKind;
@@ -64,5 +65,20 @@ impl Route {
     /// The route of the side stream of a type.
     pub(super) fn side_stream(&self, type_url: &TypeUrl) -> Self {
         Self::SideStream { of: self.node().cloned(), type_url: type_url.clone() }
+    }
+}
+
+/// For people: the kind of the route, and what sets it apart.
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shared => f.write_str("shared"),
+            Self::Node(parameters) => write!(f, "node {parameters}"),
+            Self::Alone(parameters) => write!(f, "alone {parameters}"),
+            Self::SideStream { of, type_url } => {
+                write!(f, "aside {}", type_url.message_name())?;
+                of.as_ref().map_or(Ok(()), |parameters| write!(f, " of node {parameters}"))
+            }
+        }
     }
 }

@@ -6,11 +6,10 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 use tracing::{debug, info};
-use xds_core::shortened;
 
-use crate::line_times::{LineTimes, LogAction};
+use crate::handshake_log::HandshakeLog;
 use crate::observe::{ConnectionEnd, Event, HandshakeFailure, Observer};
 use crate::peer::Peer;
 use crate::skim::Client;
@@ -21,25 +20,12 @@ pub(crate) struct ConnectionLog {
     observer: Option<Arc<dyn Observer>>,
     /// Per reason, the number of ends since the logged one.
     more: Mutex<BTreeMap<&'static str, u64>>,
-    handshakes: Mutex<BTreeMap<HandshakeFailure, FailedHandshakes>>,
-}
-
-/// Failed handshakes with the same reason.
-#[derive(Debug)]
-struct FailedHandshakes {
-    times: LineTimes,
-    last: FailedHandshake,
-}
-
-#[derive(Debug, Clone)]
-struct FailedHandshake {
-    peer: Peer,
-    error: String,
+    handshakes: Arc<HandshakeLog>,
 }
 
 impl ConnectionLog {
     pub(crate) fn new(observer: Option<Arc<dyn Observer>>) -> Arc<Self> {
-        Arc::new(Self { observer, more: Mutex::default(), handshakes: Mutex::default() })
+        Arc::new(Self { observer, more: Mutex::default(), handshakes: Arc::default() })
     }
 
     pub(crate) fn on_end(self: &Arc<Self>, end: ConnectionEnd, peer: &Peer) {
@@ -51,11 +37,25 @@ impl ConnectionLog {
             }
             // Logged with its reason.
             ConnectionEnd::HandshakeFailed => {}
-            _ => self.log(end.label(), peer),
+            ConnectionEnd::HandshakeTimeout => {
+                self.log(end.label(), "it did not complete TLS, or did not begin with HTTP, in time", peer);
+            }
+            ConnectionEnd::Protocol => {
+                self.log(end.label(), "it sends no HTTP, or breaks a rule or limit of HTTP/2", peer);
+            }
+            ConnectionEnd::Displaced => {
+                let words = "the limit of connections is reached, and this one had no request for longest";
+                self.log(end.label(), words, peer);
+            }
+            ConnectionEnd::TooManyConnections => {
+                self.log(end.label(), "the limit of connections is reached, and all have requests", peer);
+            }
+            ConnectionEnd::TooManyOfAddress => {
+                self.log(end.label(), "the limit of connections from its address is reached", peer);
+            }
         }
     }
 
-    /// Logs the first failure of a reason at once, and further ones as [`LineTimes`] says.
     pub(crate) fn on_handshake_failed(
         self: &Arc<Self>,
         failure: HandshakeFailure,
@@ -63,74 +63,35 @@ impl ConnectionLog {
         peer: &Peer,
     ) {
         self.notify(Event::HandshakeFailed(failure));
-        let error = shortened(&error.to_string(), ERROR_LIMIT_BYTES).into_owned();
-        let failed = FailedHandshake { peer: peer.clone(), error };
-        // Port scanners and health checks close connections all the time.
-        if failure == HandshakeFailure::Closed {
-            debug!(peer = ?peer.address, error = failed.error, "a TLS handshake failed: {}", failure.words());
-            return self.on_end(ConnectionEnd::HandshakeFailed, peer);
-        }
-        let action = match self.handshakes().entry(failure) {
-            Entry::Occupied(entry) => {
-                let known = entry.into_mut();
-                known.last = failed.clone();
-                known.times.on_event(Instant::now())
-            }
-            Entry::Vacant(entry) => {
-                let (times, action) = LineTimes::start(Instant::now());
-                entry.insert(FailedHandshakes { times, last: failed.clone() });
-                action
-            }
-        };
-        match action {
-            LogAction::Nothing => {}
-            LogAction::Log => failed.log(failure, None),
-            LogAction::LogAt(at) => {
-                let log = Arc::clone(self);
-                tokio::spawn(async move {
-                    sleep_until(at).await;
-                    let due = log
-                        .handshakes()
-                        .get_mut(&failure)
-                        .and_then(|known| Some((known.times.take(Instant::now())?, known.last.clone())));
-                    if let Some((more, last)) = due {
-                        last.log(failure, Some(more));
-                    }
-                });
-            }
-        }
+        self.handshakes.on(failure, error, peer.address);
         self.on_end(ConnectionEnd::HandshakeFailed, peer);
     }
 
     pub(crate) fn on_request_timeout(self: &Arc<Self>, peer: &Peer) {
         self.notify(Event::RequestTimeout);
-        self.log("request_timeout", peer);
+        self.log("request_timeout", "a request was not complete in time", peer);
     }
 
     pub(crate) fn on_too_much_partial(self: &Arc<Self>, peer: &Peer) {
         self.notify(Event::TooMuchPartial);
-        self.log("partial_request_bytes", peer);
+        let words = "the incomplete requests of all clients exceed their limit, so this one was ended";
+        self.log("partial_request_bytes", words, peer);
     }
 
     /// Logs the first end of a reason, and after 10 s the number of further ones.
-    fn log(self: &Arc<Self>, reason: &'static str, peer: &Peer) {
+    fn log(self: &Arc<Self>, reason: &'static str, words: &'static str, peer: &Peer) {
         match self.more().entry(reason) {
             Entry::Occupied(mut more) => return *more.get_mut() += 1,
             Entry::Vacant(none) => _ = none.insert(0),
         }
         let address = peer.address.map(tracing::field::display);
-        info!(
-            peer = address,
-            identity = peer.name(),
-            reason,
-            "a peer reached a limit of connections or requests"
-        );
+        info!(peer = address, identity = peer.name(), reason, "ended a connection or request: {words}");
         let log = Arc::clone(self);
         tokio::spawn(async move {
             sleep(SUMMARY).await;
             let more = log.more().remove(reason).unwrap_or_default();
             if more > 0 {
-                info!(reason, more, "peers reached this limit more often in the last {SUMMARY:?}");
+                info!(reason, more, "ended more connections or requests in the last {SUMMARY:?}: {words}");
             }
         });
     }
@@ -142,29 +103,10 @@ impl ConnectionLog {
     }
 
     /// No code panics while it holds the lock, so the data of a poisoned lock is consistent.
-    fn handshakes(&self) -> MutexGuard<'_, BTreeMap<HandshakeFailure, FailedHandshakes>> {
-        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// As above.
     fn more(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
         self.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl FailedHandshake {
-    /// `more` is the number of failures since the line before.
-    fn log(&self, failure: HandshakeFailure, more: Option<u64>) {
-        let (peer, error) = (self.peer.address.map(tracing::field::display), &*self.error);
-        let (reason, words) = (failure.label(), failure.words());
-        match more {
-            None => info!(peer, reason, error, "a TLS handshake failed: {words}"),
-            Some(more) => info!(more, peer, reason, error, "more TLS handshakes failed: {words}"),
-        }
-    }
-}
-
-/// The limit for the text of an error.
-const ERROR_LIMIT_BYTES: usize = 300;
 /// How long further ends of a reason are counted instead of logged.
 const SUMMARY: Duration = Duration::from_secs(10);

@@ -115,6 +115,18 @@ impl fmt::Display for Generation {
     }
 }
 
+/// For people.
+impl fmt::Display for SyncState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requested => f.write_str("requested, without a response"),
+            Self::Synced(generation) => write!(f, "synced on stream {generation}"),
+            Self::Stale(generation) => write!(f, "stale, with the resources of stream {generation}"),
+            Self::Rejected(generation, status) => write!(f, "rejected on stream {generation}: {status}"),
+        }
+    }
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.message)
