@@ -79,7 +79,7 @@ async fn g15_many_clients_that_reject_the_same_are_one_line_and_later_a_sum() {
     let scratch = Scratch::with_cluster("many-reject");
     let serving = scratch.serve(&[]);
     let (address, mut clients) = (serving.address(), Vec::new());
-    for number in 0..40 {
+    for number in 0..400 {
         let node = Node { id: format!("edge-{number}"), ..Node::default() };
         let mut client = Rejecting::connect(address, node).await;
         client.reject("a is bad").await;
@@ -92,9 +92,15 @@ async fn g15_many_clients_that_reject_the_same_are_one_line_and_later_a_sum() {
             assert!(line.contains(example) && line.ends_with("detail=\"a is bad\""), "{line}");
         }
     }
-    let lines = serving.until("NACK: more rejections");
-    assert!(lines.last().unwrap().contains("clients=40 nacks=39 "), "{lines:#?}");
-    assert_eq!(lines.iter().filter(|line| line.contains("NACK")).count(), 1, "{lines:#?}");
+    // On a slow machine the first sum may lack some.
+    let lines = serving.until("clients=400 ");
+    let sums: Vec<_> = lines.iter().filter(|line| line.contains("NACK")).collect();
+    let nacks = |line: &&String| -> usize {
+        let (_, rest) = line.split_once(" nacks=").unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    };
+    assert!(sums.len() < 4 && sums.iter().map(nacks).sum::<usize>() == 399, "{sums:#?}");
+    assert!(sums.iter().all(|line| line.contains("NACK: more rejections")), "{sums:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

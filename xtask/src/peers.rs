@@ -180,8 +180,8 @@ fn install_prometheus(peers: &Path) -> Result<(), StepError> {
     let unpack = || step(Command::new("sh").args(["-c", in_folder]).arg(&folder));
     // Without package lists, there is nothing to download; only root may update them.
     if unpack().is_err() {
-        step(Command::new("apt-get").arg("update"))?;
-        unpack().map_err(|_failed| StepError::NoPrometheus)?;
+        let updated = step(Command::new("apt-get").arg("update"));
+        updated.and_then(|()| unpack()).map_err(|_failed| StepError::NoPrometheus)?;
     }
     for program in programs {
         let link = peers.join("bin").join(program);
