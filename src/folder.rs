@@ -43,7 +43,7 @@ use std::sync::{Arc, mpsc};
 use std::time::SystemTime;
 use std::{fmt, io, thread};
 
-use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES};
+use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES, Transaction};
 use xds_file::{Refused, Reloads};
 
 use document::ParsedResource;
@@ -57,6 +57,7 @@ pub use decode::Readable;
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use domains::domains;
 pub use error::{FolderError, Position, Problem};
+pub use label::{LABEL_LIMIT_BYTES, Label};
 pub use standing::{Reaction, StandingWarning, StandingWarnings, WARNINGS_LISTED, WarningPolicy};
 pub use xds_file::{FileKind, Refused as FileRefused};
 
@@ -73,6 +74,7 @@ mod format;
 mod index;
 mod isolate;
 mod known_rejections;
+mod label;
 pub mod lint;
 mod linter;
 mod rules;
@@ -107,6 +109,11 @@ pub struct Folder {
     /// Whether the last scan of the whole folder saw all of it.
     is_scanned: bool,
     reloads: Arc<Reloads>,
+    label_source: Option<Label>,
+    /// The label at the last load.
+    label: Box<str>,
+    /// Whether the log has a warning that the label cannot be read.
+    is_label_unreadable: bool,
     warning_policy: WarningPolicy,
     standing_warnings: Arc<StandingWarnings>,
     /// For [`Reaction::Refuse`], which checks each change before its commit.
@@ -130,6 +137,9 @@ impl Folder {
             symlinks: false,
             is_scanned: false,
             reloads: Arc::default(),
+            label_source: None,
+            label: Box::default(),
+            is_label_unreadable: false,
             warning_policy: WarningPolicy::default(),
             standing_warnings: Arc::default(),
             known_references: KnownReferences::default(),
@@ -167,6 +177,13 @@ impl Folder {
     #[must_use]
     pub fn with_isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
+        self
+    }
+
+    /// Labels its content, for people. Default: no label.
+    #[must_use]
+    pub fn with_label(mut self, label: Label) -> Self {
+        self.label_source = Some(label);
         self
     }
 
@@ -299,7 +316,11 @@ impl Folder {
         errors: Vec<FolderError>,
         progress: impl FnMut(Progress),
     ) -> Result<Loaded, FolderErrors> {
+        self.read_label();
         let loaded = self.try_commit(cache, changed, errors, progress);
+        if loaded.is_ok() {
+            self.reloads.set_label(&self.label);
+        }
         match &loaded {
             Ok(Loaded { isolated: Some(errors), commit, .. }) => {
                 self.reloads.on_isolated(self.isolated.len(), errors.to_string(), commit.changed > 0);
@@ -309,6 +330,20 @@ impl Folder {
             Err(errors) => _ = self.reloads.on_refused(errors.to_string()),
         }
         loaded
+    }
+
+    /// Reads the label, or keeps none if that is not possible.
+    fn read_label(&mut self) {
+        let Some(source) = &self.label_source else { return };
+        match source.read(&self.reloads) {
+            Ok(label) => (self.label, self.is_label_unreadable) = (label, false),
+            Err(error) => {
+                self.label = Box::default();
+                if !std::mem::replace(&mut self.is_label_unreadable, true) {
+                    tracing::warn!(%error, "the label of the folder cannot be read; its commits have none until then");
+                }
+            }
+        }
     }
 
     fn try_commit(
@@ -337,7 +372,8 @@ impl Folder {
             self.pending.extend(changes.into_iter().map(|(file, _)| file));
             return Err(FolderErrors::sorted(errors));
         }
-        let Plan { transaction, files } = self.index.plan(changes);
+        let Plan { mut transaction, files } = self.index.plan(changes);
+        transaction.origin().label.clone_from(&self.label);
         let commit = match cache.commit(transaction) {
             Ok(commit) => commit,
             Err(error) => {
@@ -388,7 +424,10 @@ impl Folder {
         if errors.iter().any(|error| error.file.is_empty()) {
             return refused(self, errors);
         }
-        let commit = |transaction| cache.commit(transaction);
+        let commit = |mut transaction: Transaction| {
+            transaction.origin().label.clone_from(&self.label);
+            cache.commit(transaction)
+        };
         let done = self.index.commit_usable(&mut changes, &mut errors, self.allow_empty, commit);
         let Some((commit, files)) = done else {
             self.is_scanned = false;
@@ -421,7 +460,14 @@ impl Folder {
     }
 
     fn loaded(&self, files_read: usize, commit: Commit, isolated: Option<FolderErrors>) -> Loaded {
-        Loaded { files: self.index.files(), resources: self.index.resources(), files_read, commit, isolated }
+        Loaded {
+            files: self.index.files(),
+            resources: self.index.resources(),
+            files_read,
+            label: self.label.clone(),
+            commit,
+            isolated,
+        }
     }
 
     /// Reads files on all cores. A file with errors gives [`FileContent::Missing`], and its errors
@@ -524,6 +570,8 @@ pub struct Loaded {
     pub resources: usize,
     /// Files that changed or were removed since the last load.
     pub files_read: usize,
+    /// The [label](Folder::with_label) of the content; empty without one.
+    pub label: Box<str>,
     /// The commit to the cache.
     pub commit: Commit,
     /// The errors of files that keep their last good state while the others are served, under

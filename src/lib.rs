@@ -4,7 +4,7 @@
 pub use xds_core::matching;
 pub use xds_core::server::{Serving, StreamConfig, TypeConfig, Verdict};
 pub use xds_core::{
-    Access, Cache, ClientName, ClientOutcome, Code, Commit, CommitError, Constraints, Delivery,
+    Access, Cache, ClientName, ClientOutcome, Code, Commit, CommitError, CommitOrigin, Constraints, Delivery,
     LocatorStatus, MetadataKeys, NamePatterns, NamedPath, OnDemandSubscription, OnDemandSubscriptions,
     Outcome, ParameterMapping, Parameters, Resource, ResourceError, ResourceName, Revision, Snapshot,
     Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,

@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
 use xds::admin::{self, Admin, HostNames};
-use xds::{Cache, Constraints, Resource, Server, Transaction, type_url};
+use xds::{Cache, CommitOrigin, Constraints, Resource, Server, Transaction, type_url};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
@@ -324,6 +324,51 @@ async fn g15_whatever_a_client_calls_itself_and_asks_for_answers_stay_small() {
         let len = served.text(path).await.len();
         assert!(len < 64 << 10, "{path:.80}: {len} bytes");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_has_what_it_changed_and_where_it_comes_from() {
+    let served = Served::start().await;
+    served.put(THING, &[("a", "env=prod"), ("b", "true")], "one");
+    served.put(THING, &[("a", "env=prod")], "two");
+    let of = |name: &str, content: &str| {
+        let resource = Resource::new(THING.into(), name.into(), content.to_owned().into()).unwrap();
+        resource.id().clone()
+    };
+    let mut transaction = Transaction::new();
+    transaction.remove(of("b", ""));
+    *transaction.origin() = CommitOrigin {
+        source: "store".into(),
+        author: "alice".into(),
+        message: "x".repeat(100_000).into(),
+        label: "1a2b3c".into(),
+        files: vec!["a.yaml".into()],
+        file_count: 7,
+    };
+    served.cache.commit(transaction).unwrap();
+    let commits = served.until("/api/commits", |commits| commits["total"] == 3).await;
+    let [third, second, first] = ["3", "2", "1"].map(|revision| format!("/api/commits/{revision}"));
+    let change = async |path: &str, at: usize| {
+        let change = served.get(path).await["changes"]["rows"][at].clone();
+        (change["name"].clone(), change["when"].clone(), change["before"].clone(), change["after"].clone())
+    };
+    let (name, when, before, after) = change(&first, 0).await;
+    assert_eq!((name, when, before), (json!("a"), json!("env=prod"), json!(null)));
+    assert_eq!(change(&second, 0).await.2, after, "it was added by the first commit");
+    assert_ne!(change(&second, 0).await.3, after);
+    let (name, _, before, after) = change(&third, 0).await;
+    assert_eq!((name, before.is_string(), after), (json!("b"), true, json!(null)));
+    let origin = &commits["rows"][0]["origin"];
+    let texts = ["source", "author", "label"].map(|key| origin[key].as_str().unwrap());
+    assert_eq!(texts, ["store", "alice", "1a2b3c"]);
+    assert_eq!((&origin["files"], &origin["file_count"]), (&json!(["a.yaml"]), &json!(7)));
+    assert!(origin["message"].as_str().unwrap().len() <= 256);
+    assert_eq!(commits["rows"][1]["origin"]["label"], json!(null));
+    let many: Vec<_> = (0..120).map(|number| format!("n-{number:03}")).collect();
+    served.put(THING, &many.iter().map(|name| (&**name, "true")).collect::<Vec<_>>(), "one");
+    served.until("/api/commits", |commits| commits["total"] == 4).await;
+    let changes = served.get("/api/commits/4?changes_page=2").await["changes"].clone();
+    assert_eq!((&changes["total"], changes["rows"].as_array().unwrap().len()), (&json!(100), 50));
 }
 
 #[tokio::test(flavor = "multi_thread")]

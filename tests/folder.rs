@@ -7,8 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
-use xds::folder::{Folder, FolderErrors, Loaded, Problem};
+use xds::folder::{Folder, FolderErrors, Label, Loaded, Problem};
 use xds::{Cache, TypeUrl};
+use xds_core::CommitOutcome;
 
 #[path = "folder/live.rs"]
 mod live;
@@ -182,6 +183,34 @@ fn only_changed_files_are_read_again() {
     fs::remove_file(scratch.path("8.yaml")).unwrap();
     let loaded = load(&mut folder, &cache).unwrap();
     assert_eq!((loaded.files_read, loaded.commit.changed, loaded.resources), (2, 2, 99));
+}
+
+#[tokio::test]
+async fn a_commit_names_the_files_that_changed_and_the_label_of_the_content() {
+    let (scratch, cache) = (Scratch::new("label"), Cache::new());
+    for name in ["a", "b"] {
+        scratch.write(&format!("{name}.yaml"), cluster(name, "one"));
+    }
+    let file = scratch.0.join(".label");
+    let mut folder = Folder::new(&scratch.0).with_label(Label::File(file.clone()));
+    let mut commits = cache.commits(8);
+    let mut origin = async || {
+        let (CommitOutcome::Committed { origin, .. } | CommitOutcome::Refused { origin, .. }) =
+            commits.next().await.unwrap().outcome
+        else {
+            panic!("there are no others")
+        };
+        let files: Vec<_> = origin.files.iter().map(|file| file.to_string()).collect();
+        (files, origin.file_count, origin.label.to_string())
+    };
+    // A label that cannot be read refuses nothing.
+    load(&mut folder, &cache).unwrap();
+    assert_eq!(origin().await, (vec!["a.yaml".into(), "b.yaml".into()], 2, String::new()));
+    fs::write(&file, "1a2b3c\nmore").unwrap();
+    scratch.write("b.yaml", cluster("b", "two"));
+    let loaded = load(&mut folder, &cache).unwrap();
+    assert_eq!(origin().await, (vec!["b.yaml".into()], 1, "1a2b3c".into()));
+    assert_eq!((&*loaded.label, &*folder.reloads().label()), ("1a2b3c", "1a2b3c"));
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
-use xds_core::{ClientOutcome, Outcome, TypeUrl};
+use xds_core::{ChangedVariant, ClientOutcome, CommitOrigin, Outcome, TypeUrl, Version, shortened};
 
 use super::AdminState;
-use super::answer::{ApiError, JsonAnswer, JsonBody, at_ms, paged};
+use super::answer::{ApiError, JsonAnswer, JsonBody, at_ms, paged, when};
 use super::clients::path;
 use super::query::RequestQuery;
 use super::recent::{CommitRecord, RecordedOutcome};
@@ -31,8 +31,9 @@ pub(super) async fn one(
     Path(revision): Path<String>,
     query: RequestQuery,
 ) -> JsonAnswer {
-    query.only(&["outcome", "page", "search"])?;
+    query.only(&["changes_page", "outcome", "page", "search"])?;
     let (page, search, outcome) = (query.page()?, query.search(), query.text("outcome").to_owned());
+    let changes_page = query.number("changes_page")?;
     if !outcome.is_empty() && !OUTCOMES.contains(&&*outcome) {
         return Err(ApiError::bad(format!("outcome={outcome}: expected one of {}", OUTCOMES.join(", "))));
     }
@@ -42,7 +43,8 @@ pub(super) async fn one(
         .ok_or_else(|| ApiError::missing(format!("revision {revision} is not among the latest commits")))?;
     let answer = state.work(move |_| {
         let mut answer = row(&entry);
-        let RecordedOutcome::Committed { commit, .. } = &entry.outcome else { return answer };
+        let RecordedOutcome::Committed { commit, variants, .. } = &entry.outcome else { return answer };
+        answer["changes"] = paged(variants, changes_page, change).into();
         let mut results = commit.applied(|client| search.finds(&client.id)).results();
         results.retain(|delivered| outcome.is_empty() || word(&delivered.outcome) == outcome);
         results.sort_by_key(|delivered| weight(&delivered.outcome));
@@ -53,25 +55,50 @@ pub(super) async fn one(
 }
 
 fn row(entry: &CommitRecord) -> Value {
-    let (number, at_ms) = (entry.number, at_ms(entry.at));
+    let (number, at, repeats) = (entry.number, at_ms(entry.at), entry.repeats());
+    let (count, last_at) = (repeats.count, at_ms(repeats.last_at));
+    let origin = origin(&entry.origin);
     match &entry.outcome {
-        RecordedOutcome::Committed { commit, changed } => {
+        RecordedOutcome::Committed { commit, changed, .. } => {
             let counts = entry.counts();
             let changed = changed.iter().take(TYPES_SHOWN);
             let changed = changed.map(
                 |(type_url, names): &(TypeUrl, usize)| json!({ "type": type_url.as_str(), "names": names }),
             );
             json!({
-                "number": number, "at_ms": at_ms, "revision": commit.revision.to_string(), "refused": null,
+                "number": number, "at_ms": at, "last_at_ms": last_at, "count": count, "origin": origin,
+                "revision": commit.revision.to_string(), "refused": null,
                 "changed": changed.collect::<Vec<_>>(),
                 "acked": counts.acked, "nacked": counts.nacked, "pending": counts.pending, "gone": counts.gone,
             })
         }
         RecordedOutcome::Refused { revision, error } => json!({
-            "number": number, "at_ms": at_ms, "revision": revision.to_string(), "refused": error.to_string(),
+            "number": number, "at_ms": at, "last_at_ms": last_at, "count": count, "origin": origin,
+            "revision": revision.to_string(), "refused": error.to_string(),
             "changed": [], "acked": 0, "nacked": 0, "pending": 0, "gone": 0,
         }),
     }
+}
+
+/// Where a commit comes from: null for each part that its source did not give.
+fn origin(origin: &CommitOrigin) -> Value {
+    let text = |text: &str| (!text.is_empty()).then(|| shortened(text, TEXT_LIMIT_BYTES).into_owned());
+    let files = origin.files.iter().take(FILES_SHOWN).map(|file| shortened(file, TEXT_LIMIT_BYTES));
+    json!({
+        "source": text(&origin.source), "author": text(&origin.author), "message": text(&origin.message),
+        "label": text(&origin.label), "files": files.collect::<Vec<_>>(), "file_count": origin.file_count,
+    })
+}
+
+fn change(changed: &ChangedVariant) -> Value {
+    let version = |version: Option<Version>| version.map(|version| version.to_string());
+    json!({
+        "type": changed.id.type_url.as_str(),
+        "name": shortened(changed.id.name.as_str(), TEXT_LIMIT_BYTES),
+        "when": when(&changed.id.constraints).map(|when| shortened(&when, TEXT_LIMIT_BYTES).into_owned()),
+        "before": version(changed.before),
+        "after": version(changed.after),
+    })
 }
 
 fn client(delivered: &ClientOutcome) -> Value {
@@ -111,3 +138,9 @@ fn weight(outcome: &Outcome) -> u8 {
 
 /// Types of one commit in a list.
 const TYPES_SHOWN: usize = 20;
+
+/// Files of one commit in an answer.
+const FILES_SHOWN: usize = 20;
+
+/// The longest name, condition or text of an origin.
+const TEXT_LIMIT_BYTES: usize = 256;

@@ -54,9 +54,14 @@ impl RequestQuery {
 
     /// The number of the page; 1 if the key is missing.
     pub(super) fn page(&self) -> Result<usize, ApiError> {
-        match self.text("page") {
+        self.number("page")
+    }
+
+    /// The number of a page; 1 if the key is missing.
+    pub(super) fn number(&self, key: &str) -> Result<usize, ApiError> {
+        match self.text(key) {
             "" => Ok(1),
-            text => text.parse().map_err(|_| ApiError::bad(format!("page={text}: expected a number"))),
+            text => text.parse().map_err(|_| ApiError::bad(format!("{key}={text}: expected a number"))),
         }
     }
 

@@ -172,6 +172,12 @@ struct SourceOutcomeLabels {
     outcome: &'static str,
 }
 
+#[derive(Debug, Clone, EncodeLabelSet)]
+struct SourceInfoLabels {
+    source: &'static str,
+    label: String,
+}
+
 impl Sources {
     pub(super) fn new(folder: Option<Arc<Reloads>>, (tls, policy): Files) -> Self {
         Self { folder, tls, policy }
@@ -231,6 +237,16 @@ impl Collector for Sources {
         for (source, reloads) in all.iter().filter(|(SourceLabels { source }, _)| *source == "folder") {
             let count = i64::try_from(reloads.isolated()).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(family.encode_family(source)?)?;
+        }
+        let labelled = all.iter().map(|(SourceLabels { source }, reloads)| (*source, reloads.label()));
+        let labelled: Vec<_> = labelled.filter(|(_, label)| !label.is_empty()).collect();
+        if !labelled.is_empty() {
+            let (name, help) = ("xds_source_info", "The label of the content in use");
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (source, label) in labelled {
+                let labels = SourceInfoLabels { source, label: label.into() };
+                ConstGauge::new(1_i64).encode(family.encode_family(&labels)?)?;
+            }
         }
         let (name, help) = (
             "xds_source_read_seconds",

@@ -1,11 +1,12 @@
 //! `xds serve`: serves a folder to clients.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use xds::admin::Admin;
-use xds::folder::{Folder, domains};
+use xds::folder::{Folder, Label, domains};
 use xds::metrics::Registry;
 use xds::rest::{self, Answers, RestConfig};
 use xds::{Cache, Server, ServerConfig, Snapshot};
@@ -46,6 +47,13 @@ pub(super) struct Serve {
     source: FolderOptions,
     #[command(flatten)]
     warnings: WarningOptions,
+    /// A label of the folder's content, such as a Git revision: in commits, the log, metrics and the
+    /// admin page
+    #[arg(long, value_name = "TEXT", conflicts_with = "label_file")]
+    label: Option<String>,
+    /// Take the label from the first line of this file, such as .git/refs/heads/main, at each reload
+    #[arg(long, value_name = "FILE")]
+    label_file: Option<PathBuf>,
     #[command(flatten)]
     listen: Listen,
     #[command(flatten)]
@@ -105,7 +113,12 @@ impl Serve {
         if self.warnings.strict && self.source.isolate == IsolationMode::File {
             return Err(Failure::Option(OptionError::StrictIsolation));
         }
-        Ok(self.source.open()?.with_warnings(self.warnings.policy()))
+        let folder = self.source.open()?.with_warnings(self.warnings.policy());
+        let label = self.label.clone().map(Label::Text);
+        Ok(match label.or_else(|| self.label_file.clone().map(Label::File)) {
+            Some(label) => folder.with_label(label),
+            None => folder,
+        })
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {

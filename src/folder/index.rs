@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
 use std::ops::Bound;
 
-use xds_core::{CommitError, Resource, Transaction, TypeUrl, VariantId};
+use xds_core::{CommitError, CommitOrigin, Resource, Transaction, TypeUrl, VariantId};
 
 use super::document::ParsedResource;
 use super::error::{FolderError, Position, Problem};
@@ -72,6 +72,13 @@ impl Index {
         removed.retain(|key| !kept.contains(key));
         drop(kept);
         let mut transaction = Transaction::new();
+        let listed = changes.iter().take(FILES_LISTED).map(|(file, _)| file.clone());
+        *transaction.origin() = CommitOrigin {
+            source: "folder".into(),
+            files: listed.collect(),
+            file_count: changes.len(),
+            ..CommitOrigin::default()
+        };
         for id in removed {
             transaction.remove(id);
         }
@@ -300,6 +307,9 @@ fn duplicate(id: &VariantId, (file, line): (&str, u32), (other, other_line): (&s
     let at = (FileFormat::of(file) != Some(FileFormat::Protobuf)).then_some(Position { line, column: 1 });
     FolderError { at, ..FolderError::new(file, problem) }
 }
+
+/// How many changed files the origin of a commit lists.
+const FILES_LISTED: usize = 20;
 
 #[cfg(test)]
 mod tests {

@@ -288,6 +288,7 @@ impl Reporter {
                         resources = loaded.resources,
                         files = loaded.files_read,
                         revision = %loaded.commit.revision,
+                        label = Some(&*loaded.label).filter(|label| !label.is_empty()),
                         "{}",
                         if is_good_again { "the folder is good again" } else { "folder reloaded" }
                     );

@@ -101,6 +101,8 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
         &secrets.path("server.pem"),
         "--listen-key",
         &secrets.path("server.key"),
+        "--label",
+        "v1",
     ]);
     let mut client = Client::new(proxy.address, "n").await;
     client.ask(CLUSTER, &["*"]).await;

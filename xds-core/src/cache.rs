@@ -20,7 +20,7 @@ use interest::Interest;
 use transaction::{Change, VariantChange};
 use trial::Trial;
 
-pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits};
+pub use commits::{ChangedVariant, CommitCounts, CommitEvent, CommitOutcome, Commits, VARIANTS_LISTED};
 pub(crate) use delivery::{AckState, Ledger, Spans};
 pub use delivery::{ClientName, ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, StreamOutcome};
 pub(crate) use interest::{Membership, Position};
@@ -28,7 +28,7 @@ pub use interest::{SubscriptionCounts, Watch};
 pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
-pub use transaction::{Commit, CommitError, Transaction};
+pub use transaction::{Commit, CommitError, CommitOrigin, Transaction};
 pub(crate) use type_selection::TypeSelection;
 pub(crate) use update::Update;
 
@@ -143,15 +143,17 @@ impl Cache {
     /// # Errors
     /// See [`CommitError`]; the cache is then unchanged.
     pub fn commit(&self, transaction: Transaction) -> Result<Commit, CommitError> {
+        let origin = Arc::clone(&transaction.origin);
         let done = self.try_commit(transaction);
         if let Err(error) = &done {
-            self.commit_log.refused(self.read(Snapshot::revision), error);
+            self.commit_log.refused(self.read(Snapshot::revision), error, origin);
         }
         done
     }
 
     fn try_commit(&self, mut transaction: Transaction) -> Result<Commit, CommitError> {
         let (base, statuses) = (transaction.base, std::mem::take(&mut transaction.statuses));
+        let origin = Arc::clone(&transaction.origin);
         let changes = transaction.into_sorted()?;
         let mut writer = lock(&self.writer);
         let current = self.snapshot();
@@ -172,7 +174,7 @@ impl Cache {
         let affected = self.publish(&current, next, &changed, &status_changes).into();
         let count = changed.values().map(|variants| by_name(variants).count()).sum();
         let commit = Commit { revision, changed: count, affected };
-        self.commit_log.committed(&commit, &changed);
+        self.commit_log.committed(&commit, &changed, (&current, &self.snapshot()), origin);
         Ok(commit)
     }
 

@@ -53,8 +53,10 @@ pub use access::{Access, NamePatterns};
 pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, SubscriptionCounts, Transaction, TypeSnapshot, Watch,
 };
+pub use cache::{
+    ChangedVariant, CommitCounts, CommitEvent, CommitOrigin, CommitOutcome, Commits, VARIANTS_LISTED,
+};
 pub use cache::{ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, StreamOutcome};
-pub use cache::{CommitCounts, CommitEvent, CommitOutcome, Commits};
 pub use cache::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};

@@ -56,6 +56,7 @@ struct State {
     refusals: u64,
     /// The number of parts of the newest content that are not in use, while others are.
     isolated: usize,
+    label: Box<str>,
 }
 
 impl Reloads {
@@ -100,6 +101,17 @@ impl Reloads {
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
         self.state().refusal.clone()
+    }
+
+    /// Sets the label of the content in use, such as a Git revision.
+    pub fn set_label(&self, label: &str) {
+        self.state().label = label.into();
+    }
+
+    /// The label of the content in use; empty if the source has none.
+    #[must_use]
+    pub fn label(&self) -> Box<str> {
+        self.state().label.clone()
     }
 
     /// Requests an immediate read, because the source has changed.

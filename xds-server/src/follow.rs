@@ -83,7 +83,7 @@ impl<T: Tracker> Task<T> {
         if event.lost > 0 {
             self.tracker.on_loss(Lost::Commits(event.lost));
         }
-        let CommitOutcome::Committed { commit, changed } = event.outcome else { return };
+        let CommitOutcome::Committed { commit, changed, .. } = event.outcome else { return };
         if !self.tracker.on_commit(&commit, &changed) {
             return;
         }

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::readers::{Queue, Readers};
-use super::{Cache, Changed, Commit, CommitError, by_name, lock};
-use crate::name::{Revision, TypeUrl};
+use super::{Cache, Changed, Commit, CommitError, CommitOrigin, Snapshot, by_name, lock};
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, Revision, TypeUrl, Version};
+use crate::resource::VariantId;
 
 /// A transaction that was committed or refused.
 ///
@@ -30,15 +32,35 @@ pub enum CommitOutcome {
         /// How many names of each type had a variant added, replaced or removed. Empty when the
         /// source of a cache [on demand](Cache::on_demand) only set statuses.
         changed: Arc<[(TypeUrl, usize)]>,
+        /// The first [`VARIANTS_LISTED`] variants of each type that changed, sorted.
+        variants: Arc<[ChangedVariant]>,
+        /// Where the transaction comes from.
+        origin: Arc<CommitOrigin>,
     },
     /// The cache is unchanged.
     Refused {
+        /// Where the transaction comes from.
+        origin: Arc<CommitOrigin>,
         /// The revision of the unchanged cache.
         revision: Revision,
         /// Why the transaction was refused.
         error: Arc<CommitError>,
     },
 }
+
+/// A variant that a commit added, replaced or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedVariant {
+    /// The variant.
+    pub id: VariantId,
+    /// Its version before the commit; `None` if it did not exist.
+    pub before: Option<Version>,
+    /// Its version since the commit; `None` if it was removed.
+    pub after: Option<Version>,
+}
+
+/// How many changed variants of each type an event lists.
+pub const VARIANTS_LISTED: usize = 100;
 
 /// A reader of [`CommitEvent`]s; dropping it ends them. Made by [`Cache::commits`].
 #[derive(Debug)]
@@ -157,21 +179,39 @@ impl CommitLog {
     }
 
     /// Called with the writer locked, so that events come in the order of revisions.
-    pub(super) fn committed(&self, commit: &Commit, changed: &Changed) {
+    pub(super) fn committed(
+        &self,
+        commit: &Commit,
+        changed: &Changed,
+        (before, after): (&Snapshot, &Snapshot),
+        origin: Arc<CommitOrigin>,
+    ) {
         self.committed.fetch_add(1, Ordering::Relaxed);
         if !self.readers.are_there() {
             return;
         }
+        let variant = |type_url: &TypeUrl, (name, constraints): &(ResourceName, Constraints)| {
+            let version = |snapshot: &Snapshot| {
+                snapshot.get(type_url, name)?.get(constraints).map(|variant| variant.version())
+            };
+            let (before, after) = (version(before), version(after));
+            let (type_url, name, constraints) = (type_url.clone(), name.clone(), constraints.clone());
+            ChangedVariant { id: VariantId { type_url, name, constraints }, before, after }
+        };
+        let listed = changed.iter().flat_map(|(type_url, variants)| {
+            variants.iter().take(VARIANTS_LISTED).map(move |changed| variant(type_url, changed))
+        });
+        let variants = listed.collect();
         let of_type =
             |(type_url, variants): (&TypeUrl, &Vec<_>)| (type_url.clone(), by_name(variants).count());
         let changed = changed.iter().map(of_type).collect();
-        self.send(CommitOutcome::Committed { commit: commit.clone(), changed });
+        self.send(CommitOutcome::Committed { commit: commit.clone(), changed, variants, origin });
     }
 
-    pub(super) fn refused(&self, revision: Revision, error: &CommitError) {
+    pub(super) fn refused(&self, revision: Revision, error: &CommitError, origin: Arc<CommitOrigin>) {
         *lock(&self.refused).entry(error.reason()).or_default() += 1;
         if self.readers.are_there() {
-            self.send(CommitOutcome::Refused { revision, error: Arc::new(error.clone()) });
+            self.send(CommitOutcome::Refused { origin, revision, error: Arc::new(error.clone()) });
         }
     }
 

@@ -21,8 +21,27 @@ pub struct Transaction {
     /// In the order in which they were added.
     changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
     pub(super) base: Option<Revision>,
+    pub(super) origin: Arc<CommitOrigin>,
     /// In the order in which they were set.
     pub(super) statuses: Vec<(TypeUrl, Locator, Option<LocatorStatus>)>,
+}
+
+/// Where a transaction comes from, for people: each part may be empty. A source fills in the parts
+/// that it has, and bounds their length.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CommitOrigin {
+    /// The kind of source, such as `folder` or `upstream`.
+    pub source: Box<str>,
+    /// The identity of the author.
+    pub author: Box<str>,
+    /// The message of the author.
+    pub message: Box<str>,
+    /// The version of the content at its source, such as a Git revision.
+    pub label: Box<str>,
+    /// The first files that changed.
+    pub files: Vec<Box<str>>,
+    /// How many files changed.
+    pub file_count: usize,
 }
 
 /// The change of one variant.
@@ -75,6 +94,12 @@ impl Transaction {
     /// set more than once, the last status counts.
     pub fn set_status(&mut self, type_url: TypeUrl, locator: Locator, status: Option<LocatorStatus>) {
         self.statuses.push((type_url, locator, status));
+    }
+
+    /// Where it comes from, to be filled in. The [events](super::Cache::commits) of the cache repeat
+    /// it.
+    pub fn origin(&mut self) -> &mut CommitOrigin {
+        Arc::make_mut(&mut self.origin)
     }
 
     /// Makes the commit fail with [`CommitError::Superseded`] unless the cache is at `revision`.

@@ -3,7 +3,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::server::fixture::{Sotw, commit, try_commit, type_url};
-use crate::{ClientName, Outcome, Transaction};
+use crate::{ClientName, Outcome, Resource, Transaction};
 
 /// The next event, if there is one now; `None` after the last one.
 fn next(commits: &mut Commits) -> Poll<Option<CommitEvent>> {
@@ -28,14 +28,42 @@ fn a_reader_hears_what_was_committed_by_type_and_who_has_not_answered() {
     assert_eq!(next(&mut commits), Poll::Pending);
     let done = commit(&cache, "EDS a=2 b[env=p]=1 b[env=q]=1; CDS c=1");
     commit(&cache, "EDS a=2");
-    let CommitEvent { lost, outcome: CommitOutcome::Committed { commit, changed } } = read(&mut commits)
+    let CommitEvent { lost, outcome: CommitOutcome::Committed { commit, changed, variants, .. } } =
+        read(&mut commits)
     else {
         panic!("it is no mistake")
     };
     assert_eq!((lost, &commit), (0, &done));
     assert_eq!(*changed, [(type_url("CDS"), 1), (type_url("EDS"), 2)]);
     assert_eq!(commit.applied(|_| true).results()[0].outcome, Outcome::Pending);
+    let existed = |changed: &ChangedVariant| {
+        assert_ne!(changed.before, changed.after);
+        (changed.id.name.as_str().to_owned(), changed.before.is_some(), changed.after.is_some())
+    };
+    let listed: Vec<_> = variants.iter().map(existed).collect();
+    let added = |name: &str| (name.to_owned(), false, true);
+    assert_eq!(listed, [added("c"), ("a".into(), true, true), added("b"), added("b")]);
     assert_eq!(next(&mut commits), Poll::Pending);
+}
+
+#[test]
+fn a_reader_hears_where_a_commit_comes_from_and_of_a_bounded_number_of_variants() {
+    let cache = Cache::new();
+    let mut commits = cache.commits(10);
+    let mut transaction = Transaction::new();
+    for number in 0..VARIANTS_LISTED + 1 {
+        let name = number.to_string();
+        transaction.put(
+            Resource::new("example.com/acme.Thing".into(), (&*name).into(), name.clone().into()).unwrap(),
+        );
+    }
+    let origin = CommitOrigin { label: "v1".into(), ..CommitOrigin::default() };
+    *transaction.origin() = origin.clone();
+    cache.commit(transaction).unwrap();
+    let CommitOutcome::Committed { changed, variants, origin: read, .. } = read(&mut commits).outcome else {
+        panic!("it is no mistake")
+    };
+    assert_eq!((*read == origin, changed[0].1, variants.len()), (true, VARIANTS_LISTED + 1, VARIANTS_LISTED));
 }
 
 #[test]
@@ -44,7 +72,8 @@ fn a_reader_hears_why_a_transaction_was_refused() {
     commit(&cache, "EDS a[env=p]=1");
     let mut commits = cache.commits(10);
     let refused = try_commit(&cache, "EDS a[env!=q]=2").unwrap_err();
-    let outcome = CommitOutcome::Refused { revision: Revision(1), error: Arc::new(refused) };
+    let outcome =
+        CommitOutcome::Refused { origin: Arc::default(), revision: Revision(1), error: Arc::new(refused) };
     assert_eq!(read(&mut commits), CommitEvent { lost: 0, outcome });
 }
 
