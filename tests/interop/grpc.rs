@@ -23,6 +23,23 @@ async fn a_bootstrap_in_the_environment_is_as_good_as_one_in_a_file() {
     }
 }
 
+/// The client waits 15 s for an answer about its listener, and a call of the test program has 12 s.
+/// So a call that fails for another reason than its deadline did not wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s37_a_target_that_does_not_exist_fails_at_once_if_the_client_uses_errors() {
+    let folder = Folder::new();
+    folder.write("listener.json", &[api_listener(SOTW, "svc", "routes")]);
+    folder.write("routes.json", &[routes("routes", &[("", "typo")])]);
+    let server = Server::start_with(folder.path(), &["--sotw-not-found"]).await;
+    // The listener does not exist; then a cluster of a route does not.
+    for (target, missing) in [("xds:///typo", "Listener"), ("xds:///svc", "Cluster")] {
+        let Some(mut client) = GrpcPeer::client_with_data_errors(target, server.port) else { return };
+        let error = client.call().await.expect_err("there is no such target");
+        assert!(!error.contains("DEADLINE_EXCEEDED"), "{error}");
+        assert!(error.contains(&format!("{missing} \"typo\" does not exist")), "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edits_of_endpoints_and_routes_move_the_calls_and_lose_none() {
     for implementation in Implementation::ALL {

@@ -87,6 +87,16 @@ impl GrpcPeer {
         Some(Self::start(command))
     }
 
+    /// A client of the C core that uses resource errors (gRFC A88).
+    pub(crate) fn client_with_data_errors(target: &str, xds_port: u16) -> Option<Self> {
+        let mut command = Implementation::Core.command("client", target)?;
+        let server = format!("127.0.0.1:{xds_port}");
+        let text = bootstrap_text(&server, &json!({"type": "insecure"}), &json!({}));
+        command.env("GRPC_XDS_BOOTSTRAP_CONFIG", text);
+        command.env("GRPC_EXPERIMENTAL_XDS_DATA_ERROR_HANDLING", "true");
+        Some(Self::start(command))
+    }
+
     /// One call: the answer or the error.
     pub(crate) async fn call(&mut self) -> Result<String, String> {
         self.input.write_all(b"call\n").await.expect("the program runs");

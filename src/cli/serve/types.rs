@@ -34,11 +34,11 @@ pub(in crate::cli) struct Types {
     /// missing resources.
     #[arg(long, value_name = "TYPE")]
     full_state: Vec<String>,
-    /// Report to SotW clients at once which routes, endpoints and other named resources do not
-    /// exist
+    /// Report to SotW clients at once which names do not exist: listeners, routes, clusters,
+    /// endpoints and others
     ///
-    /// It uses resource errors NOT_FOUND, for gRPC clients that know gRFC A88. Without this they
-    /// wait, as all other clients do.
+    /// It uses resource errors NOT_FOUND, for gRPC clients that know gRFC A88. Other clients ignore
+    /// the errors, and wait 15 s as they do without this option. See docs/clients.md.
     #[arg(long)]
     sotw_not_found: bool,
     /// Clients, by node.user_agent_name, that honour a ttl but do not declare it; `none` for none.

@@ -34,9 +34,8 @@ pub struct StreamConfig {
     /// `UNAVAILABLE` (G13); it keeps what it has. Default 10 s, below the 15 s after which clients
     /// give up (C5).
     pub sync_wait: Duration,
-    /// Whether a SotW stream sends resource errors, `NOT_FOUND`, for routes, endpoints and similar
-    /// resources that do not exist (S37). Only clients with gRFC A88 use them. Default: no errors,
-    /// and clients wait (S17).
+    /// Whether a SotW stream sends resource errors, `NOT_FOUND`, for names that do not exist (S37).
+    /// Only clients with gRFC A88 use them. Default: no errors, and clients wait (S17).
     pub sotw_not_found: bool,
     /// How types are served, for types that differ from [`TypeConfig::of`].
     pub types: BTreeMap<TypeUrl, TypeConfig>,

@@ -224,3 +224,36 @@ fn s25_a_type_that_the_program_declares_to_be_full_state_is_sent_so() {
     commit(&cache, "X a=2");
     assert_eq!(client.sent(), "n2 X a=2 b=1");
 }
+
+#[test]
+fn s37_a_missing_listener_is_told_beside_the_full_state() {
+    let cache = cache("LDS a=1 b=1");
+    let mut client = telling(&cache);
+    client.ask("LDS", "x", "");
+    assert_eq!(client.sent(), "n1 LDS !\"x\"(5)");
+    client.ask("LDS", "x", "1");
+    assert_eq!(client.sent(), "", "an error is sent once");
+    client.ask("LDS", "a x y", "1");
+    assert_eq!(client.sent(), "n2 LDS a=1 !\"y\"(5)");
+    client.ask("LDS", "a x y", "2");
+    // S25: the full state itself removes.
+    commit(&cache, "LDS -a");
+    assert_eq!(client.sent(), "n3 LDS");
+    client.ask("LDS", "a x y", "3");
+    commit(&cache, "LDS x=1");
+    assert_eq!(client.sent(), "n4 LDS x=1");
+    let mut silent = Sotw::new(&cache);
+    silent.ask("LDS", "y", "");
+    assert_eq!(silent.sent(), "", "S17");
+}
+
+#[test]
+fn s37_no_error_is_about_a_wildcard() {
+    let cache = cache("LDS a=1");
+    let mut client = telling(&cache);
+    client.ask("LDS", "* x", "");
+    assert_eq!(client.sent(), "n1 LDS a=1 !\"x\"(5)");
+    commit(&cache, "LDS -a");
+    client.ack("LDS", "1");
+    assert_eq!(client.sent(), "n2 LDS");
+}

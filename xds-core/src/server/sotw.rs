@@ -300,8 +300,14 @@ fn respond(
         true => state.answer_only(&owed.locators, snapshot),
         false => state.advance(now, snapshot, has)?,
     };
-    if !state.known.full_state && reports_missing {
-        owed.errors.extend(state.missing(released, &owed.locators, &update, snapshot));
+    if reports_missing {
+        // S25: a full state without a resource removes it. But clients do not take the absence of a
+        // new name from it, because the response may be older than the request.
+        let removed = match state.known.full_state {
+            true => BTreeSet::new(),
+            false => state.removed(released, &update),
+        };
+        owed.errors.extend(state.missing(removed, &owed.locators, snapshot));
     } else if !state.known.full_state {
         // S26: without resource errors no response can remove a resource of such a type.
         state.release(&Release::now(), Duration::ZERO, now, snapshot);
@@ -425,19 +431,24 @@ impl TypeState {
         Version(self.withheld().fold(selected, add))
     }
 
+    /// The resources that the client has no longer.
+    fn removed(&self, released: Vec<ResourceKey>, update: &Update) -> BTreeSet<ResourceKey> {
+        let mut removed: BTreeSet<_> = released.into_iter().collect();
+        if update.from > Revision::ZERO {
+            removed.extend(self.immediate_removals(update));
+        }
+        removed
+    }
+
     /// S37, V8: errors for resources that were removed or do not exist. T36: if the name has
     /// several locators, an error has constraints that say which one it is about.
     fn missing(
         &mut self,
-        released: Vec<ResourceKey>,
+        removed: BTreeSet<ResourceKey>,
         requested: &Locators,
-        update: &Update,
         snapshot: &Snapshot,
     ) -> Vec<Failure> {
-        let mut missing: BTreeSet<_> = released.into_iter().collect();
-        if update.from > Revision::ZERO {
-            missing.extend(self.immediate_removals(update));
-        }
+        let mut missing = removed;
         let mut presence = NamePresence::new();
         for locator in requested.iter() {
             if let LocatorAnswer::Absent(keys) = self.answer(&locator, &mut presence, snapshot) {
