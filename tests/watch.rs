@@ -150,6 +150,11 @@ impl Lines {
         }
     }
 
+    /// The next line.
+    fn next(&self) -> String {
+        self.lines.recv_timeout(LONG).unwrap()
+    }
+
     fn until_any(&self, texts: &[&str]) -> String {
         let deadline = Instant::now() + LONG;
         let mut seen = Vec::new();
@@ -168,6 +173,18 @@ impl Drop for Lines {
         _ = self.child.kill();
         _ = self.child.wait();
     }
+}
+
+/// An event of `xds watch` without its time, such as `2026-11-23T06:20:00.123456Z`.
+fn without_time(line: &str) -> String {
+    let (time, rest) = line.split_once(' ').unwrap();
+    assert_time(time);
+    rest.to_owned()
+}
+
+fn assert_time(time: &str) {
+    let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    assert_eq!(shape, "0000-00-00T00:00:00.000000Z");
 }
 
 const LONG: Duration = Duration::from_secs(20);
@@ -254,6 +271,9 @@ fn the_wildcard_gets_everything_and_what_came_as_yaml_can_be_served() {
     let copy = Origin::serve("wrapped-copy", &[("h.yaml", &*answer.output)], &[]);
     assert_eq!(copy.ask(&get).output, answer.output);
 
+    // Without a name it is about all resources.
+    assert_eq!(origin.ask(&["get", "cds"]).output, origin.ask(&["get", "cds", "*"]).output);
+
     let none = origin.ask(&["get", "sds", "*", "--sotw"]);
     assert_eq!((none.code, &*none.output, &*none.errors), (Some(0), "", "Secret *: no resources\n"));
 }
@@ -269,11 +289,11 @@ fn c8_c9_watch_tells_of_an_update_and_of_a_removal() {
         let mut keeping = xds();
         keeping.args(["watch", "cds", "a", protocol]).env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap.to_string());
         let (watch, keeping) = (origin.watch(&["cds", "a", protocol]), Lines::of(&mut keeping));
-        let first = watch.until("+ Cluster a  version ");
-        assert_eq!(keeping.until("+ Cluster a  version "), first);
+        let first = without_time(&watch.until("+ Cluster a  version "));
+        assert_eq!(without_time(&keeping.until("+ Cluster a  version ")), first);
         origin.write("a.yaml", &format!("{}connect_timeout: 3s\n", cluster("a")));
         let second = watch.until("+ Cluster a  version ");
-        assert_ne!(first, second);
+        assert_ne!(first, without_time(&second));
         watch.until("  connect_timeout: 3s");
         origin.remove("a.yaml");
         watch.until("- Cluster a  gone: NOT_FOUND: ");
@@ -282,6 +302,36 @@ fn c8_c9_watch_tells_of_an_update_and_of_a_removal() {
         origin.write("a.yaml", &cluster("a"));
         watch.until("+ Cluster a  version ");
     }
+}
+
+#[test]
+fn watch_shows_what_changed_between_two_versions() {
+    let origin = Origin::serve("diff", &[("a.yaml", &cluster("a"))], &["--removal-grace", "0s"]);
+    let watch = origin.watch(&["cds", "a", "--diff"]);
+    watch.until("  name: a");
+    origin.write("a.yaml", &format!("{}connect_timeout: 3s\nalt_stat_name: x\n", cluster("a")));
+    watch.until("+ Cluster a  version ");
+    for line in ["  @@ -1 +1,3 @@", "   name: a", "  +alt_stat_name: x", "  +connect_timeout: 3s"] {
+        assert_eq!(watch.next(), line);
+    }
+    origin.write("a.yaml", &format!("{}connect_timeout: 4s\nalt_stat_name: x\n", cluster("a")));
+    watch.until("+ Cluster a  version ");
+    let lines = [
+        "  @@ -1,3 +1,3 @@",
+        "   name: a",
+        "   alt_stat_name: x",
+        "  -connect_timeout: 3s",
+        "  +connect_timeout: 4s",
+    ];
+    for line in lines {
+        assert_eq!(watch.next(), line);
+    }
+    // After a removal there is no last version.
+    origin.remove("a.yaml");
+    watch.until("- Cluster a  gone");
+    origin.write("a.yaml", &cluster("a"));
+    watch.until("+ Cluster a  version ");
+    assert_eq!(watch.next(), "  name: a");
 }
 
 #[test]
@@ -320,10 +370,12 @@ fn x4_x12_a_server_is_asked_for_new_style_names_of_any_authority() {
 fn in_json_every_line_is_an_event() {
     let origin = Origin::usual("json");
     let answer = origin.ask(&["watch", "--once", "cds", "a", "--format", "json"]);
-    let [event] = &answer.objects()[..] else { panic!("{answer:#?}") };
+    let [event] = &mut answer.objects()[..] else { panic!("{answer:#?}") };
     assert_eq!(answer.code, Some(0));
+    assert_time(event["at"].take().as_str().unwrap());
     let version = event["version"].as_str().unwrap();
     let expected = json!({
+        "at": null,
         "event": "changed",
         "type": CLUSTER,
         "name": "a",
@@ -462,8 +514,8 @@ fn bad_input_is_exit_code_2_and_says_what_to_do() {
     assert!(error.starts_with("error: no server: give --server HOST:PORT or --bootstrap FILE"), "{error}");
     let error = refused(&["get", "clutser", "a", "--server", "127.0.0.1:1"]);
     assert!(error.starts_with("error: no type is called \"clutser\"; use one of LDS, RDS, "), "{error}");
-    let error = refused(&["get", "cds", "env=prod", "--server", "127.0.0.1:1"]);
-    assert_eq!(error, "error: no name; `*` (in quotes) means all resources\n");
+    let error = refused(&["watch", "cds", "--diff", "--format", "json", "--server", "127.0.0.1:1"]);
+    assert_eq!(error, "error: --diff shows text: leave out --format\n");
     let error = refused(&["watch", "cds", "xdstp://a/b", "--server", "127.0.0.1:1"]);
     assert!(error.contains("xdstp://a/b"), "{error}");
     refused(&["watch", "cds", "a", "--server", "dns://1.2.3.4/x"]);
@@ -484,7 +536,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    while line.trim_end() != "= Cluster *  complete" {
+    while !line.trim_end().ends_with(" = Cluster *  complete") {
         line.clear();
         assert_ne!(output.read_line(&mut line).unwrap(), 0);
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::Failure;
-use super::query::{Mode, Query};
+use super::query::{Differences, Mode, Query};
 
 /// Fetch resources from an xDS server, as its clients do
 ///
@@ -21,7 +21,7 @@ pub(super) struct Get {
 
 impl Get {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
-        self.query.run(Mode::Get)
+        self.query.run(Mode::Get, Differences::Whole)
     }
 }
 
@@ -29,10 +29,11 @@ macro_rules! examples {
     () => {
         "\
 Examples:
+  xds get --server localhost:18000 CDS                               all clusters
   xds get --server localhost:18000 CDS web
   xds get --server localhost:18000 RDS web env=prod                  by dynamic parameters
   xds get --server localhost:18000 RDS web --metadata env=prod       as an Envoy with this metadata
-  xds get --server localhost:18000 CDS '*' --format yaml > c.yaml    as files for `xds serve`
+  xds get --server localhost:18000 CDS --format yaml > c.yaml        as files for `xds serve`
   GRPC_XDS_BOOTSTRAP=bootstrap.json xds get LDS checkout"
     };
 }

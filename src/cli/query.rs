@@ -38,7 +38,8 @@ pub(super) struct Query {
     /// whole type URL
     #[arg(value_name = "TYPE")]
     type_name: String,
-    /// Names (also xdstp names and globs), `*` for all resources, and dynamic parameters
+    /// Names (also xdstp names and globs), and dynamic parameters; without a name, or with `*`, all
+    /// resources
     ///
     /// An argument with an equals sign is a parameter, unless it starts with `xdstp:`. Parameters
     /// are sent in locators, so they need a server that speaks TP2; other servers select by the
@@ -79,11 +80,20 @@ pub(super) enum Mode {
     Get,
 }
 
+/// How a changed resource is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Differences {
+    /// The whole resource.
+    Whole,
+    /// The lines that differ from its last version.
+    Lines,
+}
+
 /// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueryError {
-    #[error("no name; `*` (in quotes) means all resources")]
-    NoName,
+    #[error("--diff shows text: leave out --format")]
+    DiffFormat,
     #[error("{text:?} has no key before its equals sign; use --name for a name with an equals sign")]
     NoKey { text: String },
     #[error("{}", bootstrap_error(.0))]
@@ -105,7 +115,7 @@ impl QueryError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Bootstrap(BootstrapError::Unreadable { .. }) => 1,
-            Self::NoName | Self::NoKey { .. } | Self::Bootstrap(_) | Self::Start(_) | Self::Watch(_) => 2,
+            Self::DiffFormat | Self::NoKey { .. } | Self::Bootstrap(_) | Self::Start(_) | Self::Watch(_) => 2,
             Self::Unreachable(_) | Self::Silent(_) | Self::Output(_) => 1,
         }
     }
@@ -129,7 +139,10 @@ struct Requested {
 }
 
 impl Query {
-    pub(super) fn run(&self, mode: Mode) -> Result<ExitCode, Failure> {
+    pub(super) fn run(&self, mode: Mode, differences: Differences) -> Result<ExitCode, Failure> {
+        if differences == Differences::Lines && self.format != OutputFormat::Text {
+            return Err(Failure::Query(QueryError::DiffFormat));
+        }
         let type_url = type_name::parse_any(&self.type_name).map_err(Failure::Type)?;
         let requested = requested(&self.arguments, &self.names).map_err(Failure::Query)?;
         let descriptors = descriptors(&self.descriptors)?;
@@ -138,7 +151,14 @@ impl Query {
         }
         let bootstrap = self.upstream.bootstrap(&requested.names).map_err(Failure::Query)?;
         self.start_log()?;
-        let writer = EventWriter { format: self.format, descriptors, type_url, left_out: BTreeSet::new() };
+        let writer = EventWriter {
+            format: self.format,
+            shows_times: mode != Mode::Get,
+            differences,
+            descriptors,
+            type_url,
+            left_out: BTreeSet::new(),
+        };
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
         let asking = self.ask(mode, requested, bootstrap, writer);
         let done = runtime.block_on(asking);
@@ -290,7 +310,7 @@ impl QueryResults {
         // After an error of a set, the watcher reports `Complete` again although it was complete.
         let is_repeated = matches!(shown, ShownEvent::Complete) && entry.has_set_error;
         if *mode != Mode::Get && !is_repeated {
-            writer.event(name, &shown).map_err(QueryError::Output)?;
+            writer.event(name, &shown, entry.found.get(name)).map_err(QueryError::Output)?;
         }
         let name = name.to_owned();
         entry.on_watch_event(name, watch_event);
@@ -303,7 +323,9 @@ impl QueryResults {
         for entry in &self.requested {
             if self.mode == Mode::Get {
                 for (name, resource) in &entry.found {
-                    self.writer.event(name, &ShownEvent::Changed(resource)).map_err(QueryError::Output)?;
+                    self.writer
+                        .event(name, &ShownEvent::Changed(resource), None)
+                        .map_err(QueryError::Output)?;
                 }
             }
             let Some(error) = &entry.error else {
@@ -319,7 +341,9 @@ impl QueryResults {
                 (false, _) => 1,
             };
             if self.mode == Mode::Get && self.writer.format == OutputFormat::Json {
-                self.writer.event(&entry.name, &ShownEvent::Absent(error)).map_err(QueryError::Output)?;
+                self.writer
+                    .event(&entry.name, &ShownEvent::Absent(error), None)
+                    .map_err(QueryError::Output)?;
             }
             if self.mode == Mode::Get {
                 let text = writer::plain(&error.to_string());
@@ -446,7 +470,7 @@ fn requested(arguments: &[String], names: &[String]) -> Result<Requested, QueryE
     let mut seen = BTreeSet::new();
     requested.retain(|name| seen.insert(name.clone()));
     if requested.is_empty() {
-        return Err(QueryError::NoName);
+        requested.push("*".to_owned());
     }
     let parameters = (!parameters.is_empty()).then(|| parameters.into_iter().collect());
     Ok(Requested { names: requested, parameters })
@@ -487,7 +511,9 @@ mod tests {
         assert_eq!(names, ["web", xdstp, "a=b"]);
         assert_eq!(parameters.unwrap(), r#"env="prod", v="""#);
         assert_eq!(of(&["web"], &[]).unwrap().1, None);
-        assert_eq!(of(&["a=b"], &[]).unwrap_err(), QueryError::NoName.to_string());
+        // Without a name it is about all resources.
+        assert_eq!(of(&["a=b"], &[]).unwrap(), (vec!["*".to_owned()], Some(r#"a="b""#.to_owned())));
+        assert_eq!(of(&[], &[]).unwrap(), (vec!["*".to_owned()], None));
         assert!(of(&["web", "=b"], &[]).unwrap_err().starts_with("\"=b\" has no key"));
     }
 

@@ -3,14 +3,19 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
+use similar::TextDiff;
+use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use xds::TypeUrl;
 use xds::client::{Raw, Resource, ResourceFailure};
 use xds::folder::Descriptors;
 
+use super::Differences;
 use crate::cli::check::when;
 use crate::cli::type_name::short;
 
@@ -38,6 +43,9 @@ pub(super) enum ShownEvent<'a> {
 #[derive(Debug)]
 pub(super) struct EventWriter {
     pub(super) format: OutputFormat,
+    /// Whether each event has the time.
+    pub(super) shows_times: bool,
+    pub(super) differences: Differences,
     pub(super) descriptors: Descriptors,
     pub(super) type_url: TypeUrl,
     /// Fields that a warning has named already.
@@ -45,15 +53,30 @@ pub(super) struct EventWriter {
 }
 
 impl EventWriter {
-    /// Writes one event.
+    /// Writes one event. `before` is the last version of the resource, if there is one.
     ///
     /// # Errors
     /// Writing to standard output fails.
-    pub(super) fn event(&mut self, name: &str, event: &ShownEvent<'_>) -> io::Result<()> {
-        let text = match self.format {
-            OutputFormat::Text => self.text(name, event),
-            OutputFormat::Json => format!("{}\n", self.object(name, event)),
-            OutputFormat::Yaml => self.yaml(name, event),
+    pub(super) fn event(
+        &mut self,
+        name: &str,
+        event: &ShownEvent<'_>,
+        before: Option<&Resource<Raw>>,
+    ) -> io::Result<()> {
+        let at = self.shows_times.then(now);
+        let text = match (self.format, at) {
+            (OutputFormat::Text, None) => self.text(name, event, before),
+            (OutputFormat::Text, Some(at)) => format!("{at} {}", self.text(name, event, before)),
+            (OutputFormat::Json, at) => {
+                let mut object = self.object(name, event);
+                if let Some(at) = at {
+                    object["at"] = at.into();
+                }
+                format!("{object}\n")
+            }
+            (OutputFormat::Yaml, None) => self.yaml(name, event),
+            // A comment, so that the output stays a folder's file.
+            (OutputFormat::Yaml, Some(at)) => format!("# {at}\n{}", self.yaml(name, event)),
         };
         let mut output = io::stdout().lock();
         output.write_all(text.as_bytes())?;
@@ -67,16 +90,25 @@ impl EventWriter {
         format!("{} {name}", short(&self.type_url))
     }
 
-    fn text(&mut self, name: &str, event: &ShownEvent<'_>) -> String {
+    fn text(&mut self, name: &str, event: &ShownEvent<'_>, before: Option<&Resource<Raw>>) -> String {
         let mut text = self.line(name, event);
         if let ShownEvent::Changed(resource) = event {
-            let mut payload = self.payload(resource);
-            payload.remove("@type");
-            for line in yaml(&YamlDocument { when: None, fields: &payload }).lines() {
+            let shown = match before.filter(|_| self.differences == Differences::Lines) {
+                None => self.payload_lines(resource),
+                Some(before) => difference(&self.payload_lines(before), &self.payload_lines(resource)),
+            };
+            for line in shown.lines() {
                 _ = writeln!(text, "  {line}");
             }
         }
         text
+    }
+
+    /// The payload as YAML.
+    fn payload_lines(&mut self, resource: &Resource<Raw>) -> String {
+        let mut payload = self.payload(resource);
+        payload.remove("@type");
+        yaml(&YamlDocument { when: None, fields: &payload })
     }
 
     fn line(&self, name: &str, event: &ShownEvent<'_>) -> String {
@@ -154,6 +186,21 @@ impl EventWriter {
     }
 }
 
+/// A unified diff; a note if nothing differs, as when another variant with the same content
+/// matches.
+fn difference(before: &str, after: &str) -> String {
+    let diff = TextDiff::configure().timeout(DIFF_WITHIN).diff_lines(before, after);
+    let diff = diff.unified_diff().context_radius(CONTEXT_LINES).to_string();
+    if diff.is_empty() { "(the content is the same)".to_owned() } else { diff }
+}
+
+/// The time in UTC, in the form of the log.
+fn now() -> String {
+    let mut text = String::new();
+    _ = SystemTime.format_time(&mut fmt::format::Writer::new(&mut text));
+    text
+}
+
 /// Replaces control characters, so that text of a server stays on one line.
 pub(super) fn plain(text: &str) -> String {
     text.replace(|c: char| c.is_control(), " ")
@@ -196,5 +243,9 @@ fn yaml(document: &YamlDocument<'_>) -> String {
     let text = serde_saphyr::to_string_with_options(document, options).expect("JSON has a form in YAML");
     format!("{}\n", text.trim_end_matches('\n'))
 }
+
+/// After this time a diff is correct, but may be longer than necessary.
+const DIFF_WITHIN: Duration = Duration::from_secs(1);
+const CONTEXT_LINES: usize = 3;
 
 const WRAPPER: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
