@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -28,6 +29,7 @@ pub(super) async fn serve(
     remote_access: Option<RemoteAccess>,
 ) -> Infallible {
     let mut connections = AdminConnections::default();
+    let refusals = Arc::new(Refusals::default());
     loop {
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -40,7 +42,8 @@ pub(super) async fn serve(
         };
         // Events are small, and a person waits for them.
         _ = stream.set_nodelay(true);
-        let (routes, remote_access) = (routes.clone(), remote_access.clone());
+        let (routes, remote_access, refusals) =
+            (routes.clone(), remote_access.clone(), Arc::clone(&refusals));
         connections.spawn(address, async move {
             let Some(remote_access) = remote_access else {
                 return converse(stream, TowerToHyperService::new(routes)).await;
@@ -50,10 +53,7 @@ pub(super) async fn serve(
                     let routes = routes.layer(from_fn_with_state((remote_access, peer), ask_again));
                     converse(stream, TowerToHyperService::new(routes)).await;
                 }
-                Ok(Ok((_, peer))) => tracing::info!(
-                    identity = peer.name(),
-                    "the admin port refused a client: the policy does not let it inspect"
-                ),
+                Ok(Ok((_, peer))) => refusals.on(address, &peer),
                 // Logged with its reason.
                 Ok(Err(_)) => {}
                 Err(_) => tracing::debug!(peer = %address, "a TLS handshake at the admin port took too long"),
@@ -101,6 +101,30 @@ impl AdminConnections {
     }
 }
 
+/// Clients that the policy does not let inspect.
+#[derive(Debug, Default)]
+struct Refusals(Mutex<(Option<Instant>, u64)>);
+
+impl Refusals {
+    /// Logs at most one line per [`WARN_EVERY`]: a scraper comes back every few seconds.
+    fn on(&self, address: SocketAddr, peer: &Peer) {
+        // No code panics while it holds the lock, so the data of a poisoned lock is consistent.
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (logged_at, refused) = &mut *state;
+        *refused += 1;
+        if logged_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            *logged_at = Some(Instant::now());
+            let (identity, refused) = (peer.name(), std::mem::take(refused));
+            tracing::info!(
+                peer = %address,
+                identity,
+                refused,
+                "the admin port refused clients that the policy does not let inspect; this is the last of them"
+            );
+        }
+    }
+}
+
 /// Checks each request again: during a connection, the policy may change and the certificate may
 /// expire.
 async fn ask_again(
@@ -131,7 +155,7 @@ async fn converse(
     }
 }
 
-/// The shortest time between two warnings about closed connections.
+/// The shortest time between two lines about closed connections, or about refused clients.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Connections at the same time; a browser opens up to six for a page.
