@@ -19,6 +19,7 @@ use xds::metrics::{Metrics, Registry};
 use xds::rest::Answers;
 use xds::{Cache, Reloads, ServerConfig, Tls};
 
+use super::health::Ready;
 use super::listen::Files;
 use super::policy::PolicyFile;
 use super::process::watch_process;
@@ -77,6 +78,27 @@ impl Collector for Warnings {
             gauge.encode(family.encode_family(&WarningLabels { source: "folder", kind })?)?;
         }
         Ok(())
+    }
+}
+
+/// Registers whether the server is ready, as `/readyz` says.
+pub(super) fn watch_ready(registry: &mut Registry, ready: Ready) {
+    registry.register_collector(Box::new(IsReady(ready)));
+}
+
+struct IsReady(Ready);
+
+impl fmt::Debug for IsReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IsReady").finish_non_exhaustive()
+    }
+}
+
+impl Collector for IsReady {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let gauge = ConstGauge::new(i64::from((self.0)(None).is_ok()));
+        let help = "Whether the server can serve clients, as /readyz says";
+        gauge.encode(encoder.encode_descriptor("xds_ready", help, None, MetricType::Gauge)?)
     }
 }
 

@@ -225,8 +225,10 @@ impl ProxyCommand {
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
         traces::trace(proxy.cache());
+        let ready = drain.or(status::ready(&proxy));
         if admin.is_some() {
             metrics::watch_server(&mut registry, proxy.cache(), &mut config);
+            metrics::watch_ready(&mut registry, Arc::clone(&ready));
             metrics::watch_proxy(&mut registry, &proxy, &recorder);
             metrics::watch_sources(&mut registry, sources.clone());
             metrics::watch_log(&mut registry, dropped.clone());
@@ -242,7 +244,7 @@ impl ProxyCommand {
             let (proxy, rejections) = (proxy.clone(), Arc::clone(&rejections));
             move || status::report(&proxy, &rejections)
         };
-        let health = health::routes(drain.or(status::ready(&proxy)));
+        let health = health::routes(ready);
         let routes = status::routes(proxy.clone(), rejections, config).merge(health.clone());
         let server = server.with_routes(routes);
         let admin_routes = page.with_upstreams(upstreams).routes(server.clients()).merge(health);

@@ -146,7 +146,8 @@ impl Serve {
         port.apply(&mut config);
         let drain = Drain::default();
         let shutdown = drain.clone().begin_after(shutdown().map_err(Failure::System)?);
-        let health = health::routes(drain.or(ready(&cache)));
+        let ready = drain.or(ready(&cache));
+        let health = health::routes(Arc::clone(&ready));
         let answers = Answers::new(self.rest_limit);
         let routes = self.rest(&folder, &cache, config.clone(), &answers).merge(health.clone());
         let sources = Sources::new(Some(Arc::clone(folder.reloads())), port.files());
@@ -161,6 +162,7 @@ impl Serve {
             metrics::watch_server(&mut registry, &cache, &mut config);
             metrics::watch_sources(&mut registry, sources.clone());
             metrics::watch_warnings(&mut registry, Arc::clone(&warnings));
+            metrics::watch_ready(&mut registry, ready);
             metrics::watch_polls(&mut registry, answers);
             metrics::watch_log(&mut registry, dropped.clone());
             metrics::watch_troubles(&mut registry, page.troubles().clone());

@@ -149,6 +149,10 @@ async fn the_server_of_a_folder_exports_what_is_its_own() {
     let seen = scrape(served.metrics).await;
     assert!(seen.value(r#"xds_cache_resources{type="envoy.config.cluster.v3.Cluster"}"#) > 0.0);
     assert_eq!(seen.value(&format!("xds_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
+    let alone = Process::start(&["proxy", "--upstream", "127.0.0.1:1"]);
+    let not_ready = scrape(alone.metrics).await;
+    assert!(not_ready.families.contains_key("xds_ready"));
+    assert_eq!([&seen, &not_ready].map(|seen| seen.value("xds_ready")), [1.0, 0.0]);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
     assert!((0.0..3600.0).contains(&(now - seen.value("process_start_time_seconds"))), "{seen:#?}");
     if cfg!(target_os = "linux") {
