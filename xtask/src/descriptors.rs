@@ -62,7 +62,7 @@ impl Args {
     pub(crate) fn run(&self) -> Result<(), DescriptorsError> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
         let output = root.join(OUTPUT);
-        let sources = Sources::find(&fetch(root)?)?;
+        let sources = Sources::find(&fetch(root)?, &root.join(OWN))?;
         let set = sources.compile()?;
         let unpacked = set.bytes.len();
         if self.check {
@@ -84,12 +84,14 @@ impl Args {
 struct Sources(BTreeMap<String, PathBuf>);
 
 impl Sources {
-    fn find(package: &Path) -> Result<Self, DescriptorsError> {
+    /// Finds the files of the package, and those that it lacks.
+    fn find(package: &Path, own: &Path) -> Result<Self, DescriptorsError> {
         let mut sources = Self(BTreeMap::new());
         for include in INCLUDES {
             let include = package.join("proto").join(include);
             sources.walk(&include, &include)?;
         }
+        sources.walk(own, own)?;
         let found = sources.0.keys().filter(|name| name.starts_with("envoy/")).count();
         if found != ENVOY_FILES {
             return Err(DescriptorsError::Count { found });
@@ -300,5 +302,8 @@ const INCLUDES: [&str; 8] = [
     "ratelimit/api",
     "xds",
 ];
+
+/// Declarations of messages of cncf/xds that Envoy accepts and the crate lacks.
+const OWN: &str = "xtask/proto";
 
 const OUTPUT: &str = "descriptors/envoy.binpb.gz";

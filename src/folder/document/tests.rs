@@ -61,6 +61,26 @@ fn snake_and_camel_case_give_equal_payloads() {
 }
 
 #[test]
+fn what_envoy_reads_besides_proto3_json_is_read() {
+    let read = |policy: &str| {
+        let text = format!("{CLUSTER}\nname: a\nlb_policy: {policy}\n");
+        yaml(&text).unwrap()[0].resource.version()
+    };
+    assert_eq!(read("random"), read("RANDOM"));
+    // An `Any` without a type, where it has a meaning.
+    let routes = |config: &str| {
+        let url = "type.googleapis.com/envoy.config.route.v3";
+        yaml(&format!(
+            "\"@type\": {url}.RouteConfiguration\nname: r\ntyped_per_filter_config: {{f: {config}}}\n"
+        ))
+    };
+    let filter = "\"@type\": type.googleapis.com/envoy.config.route.v3.FilterConfig";
+    assert!(routes(&format!("{{{filter}, config: {{}}}}")).is_ok());
+    assert!(routes(&format!("{{{filter}, config: {{a: b}}}}")).is_err());
+    assert!(routes("{}").is_err());
+}
+
+#[test]
 fn all_mistakes_are_found_with_their_places() {
     let text = format!(
         "resources:
