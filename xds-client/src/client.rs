@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::RandomState;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use prost::Message;
 use xds_core::client::{self as machine, AuthorityConfig, ClientConfig, Protocol, Report, ServerConfig};
@@ -15,7 +15,7 @@ use xds_proto::envoy::config::core::v3::node::UserAgentVersionType;
 
 use crate::bootstrap::{Authority, Bootstrap, Server, ServerUriError};
 use crate::connection;
-use crate::hub::{Handle, Hub, NamedWatch, keep_time};
+use crate::hub::{Handle, Hub, NamedWatch, ServerFailure, keep_time};
 use crate::last_good::{LastGood, OpenError, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
 use crate::owner::Owner;
@@ -62,19 +62,6 @@ pub struct ServerState {
     /// Why it cannot be reached, or why its last stream ended; `None` while it works, and while it
     /// is not needed.
     pub failure: Option<ServerFailure>,
-}
-
-/// Why a server cannot be reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerFailure {
-    /// The reason of the last failure.
-    pub reason: String,
-    /// When the first stream or attempt failed since the server worked.
-    pub since: SystemTime,
-    /// When the last one failed.
-    pub last_at: SystemTime,
-    /// How many failed.
-    pub count: u64,
 }
 
 /// Additional settings of a client that belongs to a proxy.

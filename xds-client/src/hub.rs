@@ -15,7 +15,6 @@ use xds_core::client::{Client as Machine, Decode, Effects, WatchError, WatchId};
 use xds_core::proxy::health::Status;
 use xds_core::{Parameters, ResourceName, TypeUrl};
 
-use crate::client::ServerFailure;
 use crate::metrics::Recorder;
 use crate::owner::Owner;
 use crate::persist::Persist;
@@ -77,6 +76,19 @@ pub(crate) struct NamedWatch<'n> {
 /// Keeps the connections open; when the last clone is dropped, they end.
 #[derive(Debug)]
 pub(crate) struct Handle(Arc<Hub>);
+
+/// Why a server cannot be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFailure {
+    /// The reason of the last failure.
+    pub reason: String,
+    /// When the first stream or attempt failed since the server worked.
+    pub since: SystemTime,
+    /// When the last one failed.
+    pub last_at: SystemTime,
+    /// How many failed.
+    pub count: u64,
+}
 
 impl Hub {
     #[cfg(test)]

@@ -68,8 +68,9 @@ mod transport;
 mod trial;
 mod watcher;
 
-pub use client::{Client, ClientBuilder, ServerFailure, ServerState, StartError, WatchError};
+pub use client::{Client, ClientBuilder, ServerState, StartError, WatchError};
 pub use csds::ClientStatus;
+pub use hub::ServerFailure;
 pub use metrics::Recorder;
 pub use transport::{Connector, Credentials, Io, Pending};
 pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};
