@@ -80,7 +80,10 @@ pub(super) async fn one(
     let answer = state.work(move |state| {
         let mut all: Vec<_> = variants.iter().collect();
         all.sort_by_cached_key(|variant| variant.constraints().to_string());
-        let mut answer = paged(&all, page, |variant| drawn(variant));
+        let clients = state.cache.clients_by_variant(&of_type, &name);
+        let mut answer = paged(&all, page, |variant| {
+            drawn(variant, clients.get(variant.constraints()).copied().unwrap_or_default())
+        });
         let domains = state.sweep.domains();
         answer.extend(head(&of_type, &name, &variants, &domains));
         answer.insert("revision".into(), snapshot.revision().to_string().into());
@@ -105,7 +108,7 @@ fn head(
 }
 
 /// A variant without its payload: the page does not authenticate its readers.
-fn drawn(variant: &Variant) -> Value {
+fn drawn(variant: &Variant, clients: usize) -> Value {
     let cells = |row: explain::Row| -> Value {
         row.cells.into_iter().map(|(key, cell)| (key.to_string(), Value::from(cell))).collect()
     };
@@ -113,6 +116,7 @@ fn drawn(variant: &Variant) -> Value {
     json!({
         "when": when(variant.constraints()),
         "rows": rows.map(|rows| rows.into_iter().map(cells).collect::<Vec<_>>()),
+        "clients": clients,
         "version": variant.version().to_string(),
         "size_bytes": variant.payload().len(),
         "ttl_ms": variant.ttl().map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),

@@ -122,6 +122,19 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
         let ground = browser.value("getComputedStyle(document.documentElement).backgroundColor").await;
         assert_eq!(ground == "rgb(21, 23, 27)", scheme == "dark", "{ground}");
     }
+    // On a phone nothing is wider than the window, and ids and constraints stay whole.
+    browser.resize(400, 800).await;
+    for view in VIEWS {
+        browser.open(&fleet.page(view)).await;
+        browser.until("document.querySelector('main table, main .empty') !== null").await;
+        browser.until(FITS).await;
+        browser.until(WHOLE).await;
+        browser.until(READABLE).await;
+        browser.picture(&format!("phone-{}", view.replace(['#', '/', '?', '&', '='], "-"))).await;
+    }
+    browser.open(&fleet.page("#/clients?rejecting=true")).await;
+    browser.until("document.querySelector('main .words') !== null").await;
+    assert_eq!(browser.value(WORDS_IN_VIEW).await, json!(true));
     // The browser refused no script or style, and none failed.
     assert_eq!(browser.complaints().await, [""; 0]);
     drop(clients);
@@ -178,6 +191,26 @@ const FLEET: [(&str, &str, &str); 7] = [
     ("canary-1", "canary", "v3"),
     ("<img src=x onerror=\"window.broken=1\">", "prod", "<script>window.broken=1</script>"),
 ];
+
+const VIEWS: [&str; 7] = [
+    "#/clients",
+    "#/client?path=/api/clients/edge-9?cluster=web",
+    "#/resources",
+    "#/resource?type=RDS&name=web-routes",
+    "#/try?type=RDS&name=web-routes&parameters=env=prod",
+    "#/commits",
+    "#/commit?revision=1",
+];
+
+/// Texts that fit into a line are on one line.
+const WHOLE: &str = "[...document.querySelectorAll('main .whole')].every((of) =>
+    of.getBoundingClientRect().height < 30 || of.textContent.length > 30)";
+
+/// The message of a NACK can be read without scrolling to the side.
+const WORDS_IN_VIEW: &str = "[...document.querySelectorAll('main .words')].every((of) => {
+    const at = of.getBoundingClientRect();
+    return at.width > 100 && at.left >= 0 && at.right <= innerWidth && of.scrollWidth <= of.clientWidth;
+})";
 
 /// Nothing is wider than the window.
 const FITS: &str = "document.documentElement.scrollWidth <= innerWidth";

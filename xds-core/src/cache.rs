@@ -34,6 +34,7 @@ pub(crate) use update::Update;
 
 mod by_parameters;
 mod class;
+mod clients_of;
 mod commits;
 mod delivery;
 mod dropped;

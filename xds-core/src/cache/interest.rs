@@ -343,6 +343,14 @@ impl Interest {
 }
 
 impl TypeInterest {
+    /// The classes that may select a resource, by its name or by another one; each once.
+    pub(super) fn selecting(&self, name: &ResourceName, resources: &TypeSnapshot) -> Vec<&Arc<Class>> {
+        let names = std::iter::once(name).chain(resources.other_names_of(name));
+        let of_names = names.filter_map(|listed| self.by_name.get(listed));
+        let ids: BTreeSet<_> = of_names.chain(Some(&self.wildcards)).flatten().collect();
+        ids.into_iter().map(|id| &self.classes[id]).collect()
+    }
+
     /// Records changed variants in the logs of the classes that they affect. Returns these classes,
     /// each once, in order.
     fn record(
