@@ -217,6 +217,7 @@ fn it_tells_how_its_upstreams_stand() {
     assert!(failure["since_ms"].as_u64().unwrap() <= failure["last_at_ms"].as_u64().unwrap(), "{failure}");
     assert_eq!(server()["in_use"], true);
     assert_eq!((proxy.http("/readyz").0, proxy.http("/readyz/CDS").0), (200, 200), "it serves its cache");
+    assert_eq!(proxy.http("/readyz/SDS").0, 503, "its cache has none, and no upstream answers");
     assert_eq!(proxy.status()["upstreams"][0]["types"][cds]["state"], "synced", "what is at hand is served");
     watch.kill().unwrap();
     watch.wait().unwrap();

@@ -1,6 +1,7 @@
 //! The connection to one server: connects when the server is needed, passes requests and responses,
 //! and reconnects after a failure.
 
+use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -17,7 +18,7 @@ use xds_core::proxy::health;
 
 use crate::codec::Frames;
 use crate::hub::Hub;
-use crate::transport::{Transport, TransportError};
+use crate::transport::{Transport, TransportError, first_cause};
 use crate::trial::Trial;
 
 /// How an attempt ended.
@@ -37,7 +38,11 @@ struct StreamFailure {
 
 impl StreamFailure {
     fn of(status: &Status) -> Self {
-        let reason = format!("{:?}: {}", status.code(), status.message());
+        // A status with a source is not from the server, but from the library in its place.
+        let reason = match status.source() {
+            Some(source) => format!("the connection was lost: {}", first_cause(source)),
+            None => format!("{:?}: {}", status.code(), status.message()),
+        };
         // G4: clients of a proxy get the text as the server wrote it.
         let status = health::Status { code: Code(status.code() as i32), message: status.message().into() };
         Self { status: Some(status), reason }
@@ -131,7 +136,7 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
     let mut responses = match responses {
         Ok(responses) => responses,
         Err(TransportError::Refused(status)) => return AttemptEnd::Failed(StreamFailure::of(&status)),
-        Err(error) => return AttemptEnd::Failed(StreamFailure { status: None, reason: error.with_causes() }),
+        Err(error) => return AttemptEnd::Failed(StreamFailure { status: None, reason: error.with_cause() }),
     };
     loop {
         tokio::select! {

@@ -1,7 +1,6 @@
 //! Connections to servers: addresses, TLS, keepalive, credentials.
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -62,16 +61,18 @@ pub(crate) enum TransportError {
 }
 
 impl TransportError {
-    /// The text with its causes, which contain the reason.
-    pub(crate) fn with_causes(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            _ = write!(text, ": {error}");
-            cause = error.source();
-        }
-        text
+    /// The text with its first cause. The libraries between them add only their names.
+    pub(crate) fn with_cause(&self) -> String {
+        self.source().map_or_else(|| self.to_string(), |source| format!("{self}: {}", first_cause(source)))
     }
+}
+
+/// The error that caused the others.
+pub(crate) fn first_cause<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
 }
 
 impl Transport {

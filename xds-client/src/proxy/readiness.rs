@@ -4,14 +4,14 @@
 //! while the cache is empty and no stream is open, a probe connects to the upstream.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use prost::Message;
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Request};
-use tracing::debug;
+use tracing::{debug, info, warn};
 use xds_core::TypeUrl;
 use xds_core::proxy::health::{Status, SyncState};
 
@@ -24,13 +24,15 @@ use crate::transport::{Transport, TransportError};
 #[non_exhaustive]
 pub enum NotReady {
     /// The cache is empty, and no upstream has answered since the start.
-    #[error("no upstream has answered yet, and the cache is empty")]
+    #[error("no upstream has answered yet, and the cache has nothing to serve")]
     Unknown,
     /// The cache is empty, and no upstream answers.
-    #[error("no upstream answers, and the cache is empty: {reason}")]
+    #[error("no upstream answers, and the cache has nothing to serve: {reason}")]
     Unreachable {
         /// Why the last server could not be reached.
         reason: String,
+        /// When a probe failed first.
+        since: SystemTime,
     },
     /// The upstream does not serve the type.
     #[error("the upstream does not serve the type: {status}")]
@@ -72,7 +74,11 @@ impl Proxy {
                 _ => {}
             }
         }
-        if has_content || hub.is_connected() { Ok(()) } else { probe.result() }
+        if has_content || hub.is_connected() {
+            return Ok(());
+        }
+        // The probe rests while the cache has other content.
+        hub.failure().map_or_else(|| probe.result(), Err)
     }
 }
 
@@ -91,11 +97,27 @@ impl ProxyHub {
         let clients: Vec<_> = self.lock().clients.values().cloned().collect();
         clients.iter().any(|client| client.servers().iter().any(|server| server.is_connected))
     }
+
+    /// Why a stream that clients need could not be opened.
+    fn failure(&self) -> Option<NotReady> {
+        let clients: Vec<_> = self.lock().clients.values().cloned().collect();
+        let servers = clients.iter().flat_map(|client| client.servers());
+        let mut failures = servers.filter_map(|server| Some((server.uri, server.failure?)));
+        let (uri, failure) = failures.next()?;
+        Some(NotReady::Unreachable { reason: format!("{uri}: {}", failure.reason), since: failure.since })
+    }
 }
 
 /// The last attempt to reach an upstream; `None` before the first one has ended.
 #[derive(Debug, Default)]
-pub(super) struct Probe(Mutex<Option<Result<(), String>>>);
+pub(super) struct Probe(Mutex<Option<Result<(), Unreached>>>);
+
+/// No upstream could be reached.
+#[derive(Debug, Clone)]
+struct Unreached {
+    reason: String,
+    since: SystemTime,
+}
 
 impl Probe {
     fn start(hub: &Arc<ProxyHub>) -> Arc<Self> {
@@ -114,8 +136,25 @@ impl Probe {
         match &*last {
             None => Err(NotReady::Unknown),
             Some(Ok(())) => Ok(()),
-            Some(Err(reason)) => Err(NotReady::Unreachable { reason: reason.clone() }),
+            Some(Err(Unreached { reason, since })) => {
+                Err(NotReady::Unreachable { reason: reason.clone(), since: *since })
+            }
         }
+    }
+
+    /// Logs the first failure, and its end.
+    fn keep(&self, reached: Result<(), String>) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.take().and_then(Result::err);
+        match &reached {
+            Err(reason) if before.is_none() => {
+                warn!(reason, "not ready: no upstream answers, and the cache is empty; trying again");
+            }
+            Ok(()) if before.is_some() => info!("ready: an upstream answers"),
+            _ => {}
+        }
+        let since = before.map_or_else(SystemTime::now, |before| before.since);
+        *last = Some(reached.map_err(|reason| Unreached { reason, since }));
     }
 
     /// Runs until the proxy is dropped.
@@ -131,7 +170,7 @@ impl Probe {
                 if reached.is_ok() {
                     pause = PAUSE_AFTER_SUCCESS;
                 }
-                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reached);
+                self.keep(reached);
             }
             sleep(pause).await;
         }
@@ -145,7 +184,7 @@ async fn reach(transports: &[Transport]) -> Result<(), String> {
         let answered = timeout(PROBE_TIMEOUT, check(transport)).await;
         match answered.unwrap_or(Err(TransportError::TimedOut(PROBE_TIMEOUT))) {
             Ok(()) => return Ok(()),
-            Err(error) => reason = format!("{}: {}", transport.name(), error.with_causes()),
+            Err(error) => reason = format!("{}: {}", transport.name(), error.with_cause()),
         }
         debug!(reason, "the probe did not reach an upstream");
     }

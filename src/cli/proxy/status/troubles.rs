@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use xds::admin::{Trouble, Troubles};
 use xds::client::proxy::health::{Status, SyncState};
-use xds::client::proxy::{Proxy, Upstream};
+use xds::client::proxy::{NotReady, Proxy, Upstream};
 use xds::client::{ServerFailure, ServerState};
 use xds::{TypeUrl, type_name};
 
@@ -26,9 +26,24 @@ pub(in crate::cli::proxy) fn add(troubles: &Troubles, proxy: &Proxy) {
             .into_iter()
             .chain(rejected(&upstreams))
             .chain(silent(&upstreams))
+            .chain(not_ready(&proxy))
             .chain(file)
             .collect()
     });
+}
+
+/// A proxy that can serve nobody. At its start nothing is known yet.
+fn not_ready(proxy: &Proxy) -> Option<Trouble> {
+    let Err(NotReady::Unreachable { reason, since }) = proxy.readiness(None) else { return None };
+    Some(Trouble {
+        detail: reason,
+        since: Some(since),
+        cure:
+            "No upstream answers, and the cache is empty. `/readyz` answers 503, so that clients use other \
+               proxies. The proxy tries again by itself."
+                .into(),
+        ..Trouble::error("not_ready", "The proxy is not ready: it has nothing to serve")
+    })
 }
 
 /// Upstreams that clients need. There may be one for each set of parameters, so they are one
