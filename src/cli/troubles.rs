@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing_appender::non_blocking::ErrorCounter;
 use xds::Reloads;
 use xds::admin::{Severity, Trouble, Troubles};
+use xds::folder::lint::Warning;
 use xds::folder::{StandingWarning, StandingWarnings};
 
 use super::metrics::Sources;
@@ -38,8 +39,7 @@ pub(super) fn add_warnings(troubles: &Troubles, warnings: Arc<StandingWarnings>)
 }
 
 fn of_warnings(kind: &str, listed: &[&StandingWarning], count: usize) -> Trouble {
-    let mut lines: Vec<_> =
-        listed.iter().take(WARNINGS_SHOWN).map(|standing| standing.warning.to_string()).collect();
+    let mut lines: Vec<_> = listed.iter().take(WARNINGS_SHOWN).map(|of| warning_line(&of.warning)).collect();
     if count > lines.len() {
         lines.push(format!("and {} more", count - lines.len()));
     }
@@ -47,12 +47,22 @@ fn of_warnings(kind: &str, listed: &[&StandingWarning], count: usize) -> Trouble
         detail: lines.join("\n"),
         since: listed.iter().map(|standing| standing.since).min(),
         count: count as u64,
-        cure: format!("`xds check DIR` lists all warnings. --allow {kind} drops those of this kind."),
+        cure: format!(
+            "Correct the folder: `xds check DIR` lists all warnings. If they are intended, --allow {kind} drops those \
+             of this kind."
+        ),
+        link: if kind == "gap" { "gaps".into() } else { String::new() },
         ..Trouble::warning(
             "folder_warnings",
             format!("The folder has {count} warning{} of the kind {kind}", if count == 1 { "" } else { "s" }),
         )
     }
+}
+
+fn warning_line(warning: &Warning) -> String {
+    let place = warning.locations.first().map_or_else(String::new, |place| format!("{place}: "));
+    let hint = warning.hint().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
+    format!("{place}{warning}{hint}")
 }
 
 fn of_source(source: &'static str, reloads: &Reloads) -> Vec<Trouble> {
