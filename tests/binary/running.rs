@@ -20,8 +20,13 @@ pub(crate) struct Running {
 impl Running {
     /// Waits until it listens.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_on("127.0.0.1:0", arguments)
+    }
+
+    /// The same on the address of a server that has ended.
+    pub(crate) fn start_on(address: &str, arguments: &[&str]) -> Self {
         let mut command = xds();
-        command.args(arguments).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(arguments).args(["--listen", address, "--admin", "127.0.0.1:0"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let log = lines(child.stderr.take().unwrap());
         let output = lines(child.stdout.take().unwrap());

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod fleet;
+mod incidents;
 #[path = "../interop/peers.rs"]
 #[expect(dead_code, reason = "it knows the programs of other tests too")]
 mod peers;

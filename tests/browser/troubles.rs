@@ -81,12 +81,12 @@ async fn a_rejected_resource_is_one_trouble_for_all_its_clients_and_readable_on_
 }
 
 /// The dot at the top has this colour and says this.
-fn dot(class: &str, text: &str) -> String {
+pub(crate) fn dot(class: &str, text: &str) -> String {
     let live = "document.querySelector('#live')";
     format!("{live}.className === '{class}' && {live}.textContent === '{text}'")
 }
 
 /// The troubles contain this text.
-fn shows(text: &str) -> String {
+pub(crate) fn shows(text: &str) -> String {
     format!("document.querySelector('#troubles').innerText.includes({})", json!(text))
 }
