@@ -14,7 +14,8 @@ pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
     Authorizer, ClientList, ClientStream, ConnectedClient, ConnectionEnd, Denied, Event, HandshakeFailure,
     Identity, LastNack, Observer, Peer, Readiness, Reading, Refusal, RejectedVariant, Rejections, Reloads,
-    ResponseCounts, ServeError, Server, ServerConfig, Stopping, TRACE_TARGET, applied, listen, trace_commits,
+    ResponseCounts, ServeError, Server, ServerConfig, StandingNack, Stopping, TRACE_TARGET, applied, listen,
+    trace_commits,
 };
 
 #[cfg(feature = "tls")]

@@ -371,6 +371,34 @@ async fn a_commit_has_what_it_changed_and_where_it_comes_from() {
     assert_eq!((&changes["total"], changes["rows"].as_array().unwrap().len()), (&json!(100), 50));
 }
 
+/// In delta, an ACK may be about other resources than those that the client rejected.
+#[tokio::test(flavor = "multi_thread")]
+async fn d8_a_rejection_lasts_until_a_later_response_corrects_it() {
+    let served = Served::start().await;
+    served.put(THING, &[("a", "env=prod || !env"), ("b", "true")], "one");
+    let mut client = Client::new(&served, "edge-1", "*").await;
+    client.answer(None).await;
+    served.put(THING, &[("a", "env=prod || !env")], "bad");
+    client.answer(Some("no port")).await;
+    let troubles = served.until("/api/troubles", |troubles| troubles["errors"] == 1).await;
+    let trouble = &troubles["rows"][0];
+    let what = trouble["what"].as_str().unwrap();
+    assert!(what.starts_with("1 client rejects Thing a ["), "{what}");
+    assert_eq!((&trouble["kind"], &trouble["detail"]), (&json!("clients_reject"), &json!("no port")));
+    let since = trouble["since_ms"].clone();
+    // The correction of another resource.
+    served.put(THING, &[("b", "true")], "two");
+    client.answer(None).await;
+    let acked = |list: &Value| list["rows"][0]["acked"] == 2;
+    served.until("/api/clients", acked).await;
+    assert_eq!(served.get("/api/clients?rejecting=true").await["total"], 1);
+    assert_eq!(served.get("/api/troubles").await["rows"][0]["since_ms"], since);
+    served.put(THING, &[("a", "env=prod || !env")], "good");
+    client.answer(None).await;
+    served.until("/api/clients?rejecting=true", |list| list["total"] == 0).await;
+    served.until("/api/troubles", |troubles| troubles["total"] == 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn events_tell_of_a_commit_and_of_the_same_state_once() {
     let served = Served::start().await;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use xds_core::TypeUrl;
-use xds_server::{ClientList, ConnectedClient, LastNack};
+use xds_core::{TypeUrl, VariantId, shortened};
+use xds_server::{ClientList, ClientStream, StandingNack};
 
 use super::recent::{RecentCommits, RecordedOutcome};
 use super::troubles::{Trouble, Troubles};
@@ -26,14 +26,19 @@ struct Rejection {
     last_at: SystemTime,
 }
 
-/// One trouble for each rejected type and message.
+/// The rejected response and the message.
+type RejectionKey = (TypeUrl, Arc<[VariantId]>, usize, Arc<str>);
+
+/// One trouble for each rejected response and message.
 fn rejections(clients: &ClientList) -> Vec<Trouble> {
-    let mut found = BTreeMap::<(TypeUrl, Arc<str>), Rejection>::new();
+    let mut found = BTreeMap::<RejectionKey, Rejection>::new();
     for client in clients.list() {
-        for LastNack { type_url, detail, at, .. } in standing(&client) {
-            let of =
-                found.entry((type_url, detail)).or_insert(Rejection { clients: 0, since: at, last_at: at });
-            (of.clients, of.since, of.last_at) = (of.clients + 1, of.since.min(at), of.last_at.max(at));
+        for nack in client.streams().iter().flat_map(ClientStream::standing_nacks) {
+            let StandingNack { type_url, variants, variant_count, detail, since, last_at } = nack;
+            let key = (type_url, variants, variant_count, detail);
+            let of = found.entry(key).or_insert(Rejection { clients: 0, since, last_at });
+            (of.clients, of.since, of.last_at) =
+                (of.clients + 1, of.since.min(since), of.last_at.max(last_at));
         }
     }
     let mut found: Vec<_> = found.into_iter().collect();
@@ -50,8 +55,7 @@ fn rejections(clients: &ClientList) -> Vec<Trouble> {
     troubles
 }
 
-fn rejection(((type_url, detail), of): &((TypeUrl, Arc<str>), Rejection)) -> Trouble {
-    let name = service(type_url).unwrap_or_else(|| short(type_url));
+fn rejection(((type_url, variants, count, detail), of): &(RejectionKey, Rejection)) -> Trouble {
     let verb = if of.clients == 1 { "rejects" } else { "reject" };
     Trouble {
         detail: detail.to_string(),
@@ -62,14 +66,31 @@ fn rejection(((type_url, detail), of): &((TypeUrl, Arc<str>), Rejection)) -> Tro
                keep their last accepted resources."
             .into(),
         link: REJECTING.into(),
-        ..Trouble::error(REJECTED, format!("{} {verb} {name} responses", clients_count(of.clients)))
+        ..Trouble::error(
+            REJECTED,
+            format!("{} {verb} {}", clients_count(of.clients), response(type_url, variants, *count)),
+        )
     }
 }
 
-/// The NACKs of a client that no ACK of the same type followed.
-fn standing(client: &ConnectedClient) -> impl Iterator<Item = LastNack> {
-    let nacks = client.streams().iter().filter_map(xds_server::ClientStream::last_nack);
-    nacks.filter(|nack| !nack.is_followed_by_ack)
+/// The resources of a response.
+fn response(type_url: &TypeUrl, variants: &[VariantId], count: usize) -> String {
+    let of_type = service(type_url).unwrap_or_else(|| short(type_url));
+    let variant = |id: &VariantId| match id.constraints.is_unconstrained() {
+        true => shortened(id.name.as_str(), NAME_LIMIT_BYTES).into_owned(),
+        false => {
+            let constraints = id.constraints.to_string();
+            let [name, when] =
+                [id.name.as_str(), &constraints].map(|text| shortened(text, NAME_LIMIT_BYTES).into_owned());
+            format!("{name} [{when}]")
+        }
+    };
+    let names: Vec<_> = variants.iter().map(variant).collect();
+    match count.saturating_sub(names.len()) {
+        _ if names.is_empty() => format!("a response of {of_type}"),
+        0 => format!("{of_type} {}", names.join(", ")),
+        more => format!("a response with {of_type} {} and {more} more", names.join(", ")),
+    }
 }
 
 /// The commit that most clients have not answered in time.
@@ -100,6 +121,9 @@ const REJECTED: &str = "clients_reject";
 
 /// The view of clients that reject something.
 const REJECTING: &str = "clients?rejecting=true";
+
+/// The longest name and the longest condition in the sentence.
+const NAME_LIMIT_BYTES: usize = 128;
 
 /// Rejections with different words that are listed.
 const REJECTIONS_LISTED: usize = 20;

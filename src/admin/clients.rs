@@ -13,7 +13,8 @@ use super::AdminState;
 use super::answer::{ApiError, JsonAnswer, JsonBody, at_ms, paged, parameters, when};
 use super::query::{RequestQuery, Search};
 
-/// A page of clients. `rejecting=true` selects clients whose last NACK was not followed by an ACK.
+/// A page of clients. `rejecting=true` selects clients that rejected something that was not
+/// corrected.
 pub(super) async fn list(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
     query.only(&["page", "rejecting", "search"])?;
     let (page, search, is_rejecting) = (query.page()?, query.search(), query.switch("rejecting")?);
@@ -222,7 +223,7 @@ fn is_found(client: &ConnectedClient, search: &Search, text: &mut String) -> boo
 }
 
 fn rejects(client: &ConnectedClient) -> bool {
-    client.streams().iter().filter_map(ClientStream::last_nack).any(|nack| !nack.is_followed_by_ack)
+    client.streams().iter().any(|stream| !stream.standing_nacks().is_empty())
 }
 
 /// The order of resources: those that need attention come first.

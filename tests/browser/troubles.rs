@@ -61,7 +61,7 @@ async fn a_rejected_resource_is_one_trouble_for_all_its_clients_and_readable_on_
         client.answer(Some("malformed: connect_timeout is required")).await;
     }
     browser.until(&dot("bad", "1 error")).await;
-    browser.until(&shows("2 clients reject CDS responses")).await;
+    browser.until(&shows("2 clients reject CDS new (")).await;
     browser.until(FITS).await;
     // The words of the client are within the view, without a scroll.
     let seen = "(() => {

@@ -6,7 +6,9 @@ use std::time::SystemTime;
 use xds_core::server::TypeReport;
 use xds_core::{ClientName, Parameters, SkippedMetadata};
 
-use crate::stream_registry::{ClientDetails, LastNack, OpenStream, ResponseCounts, StreamRegistry};
+use crate::stream_registry::{
+    ClientDetails, LastNack, OpenStream, ResponseCounts, StandingNack, StreamRegistry,
+};
 
 /// The connected clients of one server. [`Server::clients`](crate::Server::clients) makes it before
 /// the server starts.
@@ -133,6 +135,12 @@ impl ClientStream {
     #[must_use]
     pub fn last_nack(&self) -> Option<LastNack> {
         self.0.last_nack()
+    }
+
+    /// What its client rejected of each type, and no later response has corrected.
+    #[must_use]
+    pub fn standing_nacks(&self) -> Vec<StandingNack> {
+        self.0.standing_nacks()
     }
 
     /// The state of each type: the resources of the client, and whether it ACKed them. The cost for

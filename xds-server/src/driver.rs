@@ -134,6 +134,13 @@ impl Machine {
         }
     }
 
+    fn rejects(&self, type_url: &TypeUrl) -> bool {
+        match self {
+            Self::Sotw(stream) => stream.rejects(type_url),
+            Self::Delta(stream) => stream.rejects(type_url),
+        }
+    }
+
     fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         match self {
             Self::Sotw(stream) => stream.rejected(type_url, snapshot),
@@ -424,7 +431,7 @@ impl Driver {
             (_, Some(verdict)) => {
                 self.notify(Event::Answered(&verdict));
                 self.log_verdict(&verdict);
-                self.on_rejected(&verdict);
+                self.note_rejection(&verdict);
             }
             // D5: a stale nonce blocks nothing, and is no verdict on any response.
             (Some(nonce), None) => {
@@ -514,8 +521,17 @@ impl Driver {
         self.registration.repeat_log().on(key, detail);
     }
 
-    fn on_rejected(&self, verdict: &Verdict) {
-        let Verdict::Nacked { type_url, detail, .. } = verdict else { return };
+    fn note_rejection(&self, verdict: &Verdict) {
+        let (type_url, detail) = match verdict {
+            Verdict::Nacked { type_url, detail, .. } => (type_url, detail),
+            Verdict::Acked { type_url, .. } => {
+                // In delta, the ACK may be about other resources.
+                if self.registration.has_rejected(type_url) && !self.machine.rejects(type_url) {
+                    self.registration.on_corrected(type_url);
+                }
+                return;
+            }
+        };
         let variants = self.watch.cache().read(|snapshot| self.machine.rejected(type_url, snapshot));
         // G15: the message of the client is only logged, and it may send many.
         self.registration.nack_log().on(Nack {

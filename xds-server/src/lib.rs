@@ -94,7 +94,7 @@ pub use readiness::Readiness;
 pub use rejections::{RejectedVariant, Rejections};
 pub use service::{ServeError, Server, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};
-pub use stream_registry::{LastNack, ResponseCounts};
+pub use stream_registry::{LastNack, ResponseCounts, StandingNack};
 pub use timed_writes::TimedWrites;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xds_core::server::{TypeReport, Verdict};
-use xds_core::{Access, ClientName, Parameters, SkippedMetadata, TypeUrl, Watch, shortened};
+use xds_core::{
+    Access, ClientName, Parameters, SkippedMetadata, TypeUrl, Variant, VariantId, Watch, shortened,
+};
 
 use crate::nack_log::NackLog;
 use crate::observe::Event;
@@ -70,6 +72,8 @@ pub(crate) struct OpenStream {
 #[derive(Debug, Default)]
 struct Mailbox {
     last_nack: Option<LastNack>,
+    /// One for each type.
+    standing_nacks: BTreeMap<TypeUrl, StandingNack>,
     report_requests: Vec<ReportSender>,
     has_ended: bool,
 }
@@ -142,6 +146,24 @@ pub struct LastNack {
     /// Whether the client has ACKed a response of the same type since. In delta, that response may
     /// have been about other resources.
     pub is_followed_by_ack: bool,
+}
+
+/// What a client rejected, and what no later response has corrected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StandingNack {
+    /// The type.
+    pub type_url: TypeUrl,
+    /// The first variants of the response that was rejected last, as far as they were still the
+    /// newest content then. The client names the bad one only in its message.
+    pub variants: Arc<[VariantId]>,
+    /// How many variants the response had.
+    pub variant_count: usize,
+    /// The last error message of the client, up to 4 KiB of it.
+    pub detail: Arc<str>,
+    /// When the client first rejected a response; since then all were rejected, or not corrected.
+    pub since: SystemTime,
+    /// When it last rejected one.
+    pub last_at: SystemTime,
 }
 
 /// The numbers of responses, ACKs and NACKs of a stream.
@@ -287,6 +309,13 @@ impl OpenStream {
         self.mailbox().last_nack.clone()
     }
 
+    pub(crate) fn standing_nacks(&self) -> Vec<StandingNack> {
+        if self.nacked.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        self.mailbox().standing_nacks.values().cloned().collect()
+    }
+
     pub(crate) fn counts(&self) -> ResponseCounts {
         let [sent, acked, nacked] =
             [&self.sent, &self.acked, &self.nacked].map(|count| count.load(Ordering::Relaxed));
@@ -340,8 +369,38 @@ impl Registration {
                 stream.nacked.fetch_add(1, Ordering::Release);
                 self.registry.changed();
             }
+            Event::Rejected { type_url, variants, detail } => {
+                let (mut mailbox, last_at) = (stream.mailbox(), SystemTime::now());
+                let since = mailbox.standing_nacks.get(*type_url).map_or(last_at, |standing| standing.since);
+                let id = |variant: &Arc<Variant>| {
+                    let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
+                    VariantId { type_url: (*type_url).clone(), name, constraints }
+                };
+                let nack = StandingNack {
+                    type_url: (*type_url).clone(),
+                    variants: variants.iter().take(VARIANTS_SHOWN).map(id).collect(),
+                    variant_count: variants.len(),
+                    detail: (*detail).into(),
+                    since,
+                    last_at,
+                };
+                mailbox.standing_nacks.insert((*type_url).clone(), nack);
+            }
             _ => {}
         }
+    }
+
+    /// Whether the client rejected a response of the type that was not corrected.
+    pub(crate) fn has_rejected(&self, type_url: &TypeUrl) -> bool {
+        // Few clients ever reject anything; for the others no lock is needed.
+        self.stream.nacked.load(Ordering::Relaxed) > 0
+            && self.stream.mailbox().standing_nacks.contains_key(type_url)
+    }
+
+    /// The client accepted a correction of all that it had rejected of the type.
+    pub(crate) fn on_corrected(&self, type_url: &TypeUrl) {
+        self.stream.mailbox().standing_nacks.remove(type_url);
+        self.registry.changed();
     }
 
     /// Repeated events of clients, for the log.
@@ -367,6 +426,9 @@ impl Registration {
         std::mem::take(&mut self.stream.mailbox().report_requests)
     }
 }
+
+/// Variants of a rejected response that a list of clients names.
+const VARIANTS_SHOWN: usize = 3;
 
 /// The limit for all parameters of one client together.
 const PARAMETERS_SHOWN_BYTES: usize = 4096;

@@ -68,6 +68,11 @@ impl<O: Owed> Stream<O> {
         types.filter(|report| !report.resources.is_empty()).collect()
     }
 
+    /// Whether the client rejected a response of the type that no later response corrected.
+    pub(super) fn rejects(&self, type_url: &TypeUrl) -> bool {
+        self.of_type(type_url.as_str()).is_some_and(|entry| entry.state.responses.are_rejected())
+    }
+
     /// The resources of the newest rejected response of a type, as far as they are still the
     /// newest.
     pub(super) fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {

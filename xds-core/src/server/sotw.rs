@@ -224,6 +224,12 @@ impl SotwStream {
         self.stream.report(snapshot)
     }
 
+    /// Whether the client rejected a response of a type that no later response corrected (D8).
+    #[must_use]
+    pub fn rejects(&self, type_url: &TypeUrl) -> bool {
+        self.stream.rejects(type_url)
+    }
+
     /// The resources of the newest rejected response of a type, as far as they are still the
     /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
