@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use super::delivery::Ledger;
 use super::lock;
-use super::snapshot::{Snapshot, TypeSnapshot};
+use super::snapshot::{NO_RESOURCES, Snapshot, TypeSnapshot};
 use super::type_selection::TypeSelection;
 use super::update::Update;
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -30,7 +30,6 @@ pub(super) struct Class {
 
 pub(super) type ClassId = u64;
 
-/// One stream in a class.
 /// One stream in a class.
 #[derive(Debug)]
 pub(super) struct ClassMember {
@@ -150,8 +149,7 @@ impl Class {
 
     fn make_update(&self, from: Revision, snapshot: &Snapshot) -> Option<Update> {
         let to = snapshot.revision();
-        let nothing = TypeSnapshot::default();
-        let resources = snapshot.of_type(&self.type_url).unwrap_or(&nothing);
+        let resources = snapshot.of_type(&self.type_url).unwrap_or(&NO_RESOURCES);
         if from > Revision::ZERO && !resources.remembers(from) {
             return None;
         }

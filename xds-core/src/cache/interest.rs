@@ -18,7 +18,7 @@ use super::by_parameters::{ByParameters, Matching};
 use super::class::{Class, ClassId, ClassMember};
 use super::delivery::{ClientName, Ledger};
 use super::on_demand::SubscriptionIndex;
-use super::snapshot::{Keys, Snapshot, TypeSnapshot};
+use super::snapshot::{Keys, NO_RESOURCES, Snapshot, TypeSnapshot};
 use super::type_selection::TypeSelection;
 use super::{Cache, Changed, by_name, lock};
 use crate::constraint::Constraints;
@@ -218,11 +218,10 @@ impl Interest {
         changed: &Changed,
     ) -> Vec<Arc<Ledger>> {
         self.revision = next.revision();
-        let nothing = TypeSnapshot::default();
         let mut affected = Vec::<&Arc<Class>>::new();
         for (type_url, interest) in &self.types {
-            let (before, after) = (current.of_type(type_url), next.of_type(type_url));
-            let (before, after) = (before.unwrap_or(&nothing), after.unwrap_or(&nothing));
+            let [before, after] =
+                [current, next].map(|snapshot| snapshot.of_type(type_url).unwrap_or(&NO_RESOURCES));
             // The first commit affects all classes: from now on a missing resource is absent (G13).
             // A change of the used keys affects all classes too: each stream has to find the class
             // that it belongs to now.

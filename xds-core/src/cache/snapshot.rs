@@ -1,7 +1,7 @@
 //! The content of the cache at one revision.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use super::dropped::{Dropped, LastDropped};
@@ -585,6 +585,9 @@ impl Keys {
         self.changed_at
     }
 }
+
+/// In place of a type that has none. One for all, because an empty one takes nine allocations.
+pub(super) static NO_RESOURCES: LazyLock<TypeSnapshot> = LazyLock::new(TypeSnapshot::default);
 
 impl Default for TypeSnapshot {
     fn default() -> Self {

@@ -67,9 +67,7 @@ pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'
     let mut body = BodyWriter::default();
     let variants: Vec<_> = variants.collect();
     for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
-        body.part(
-            of_name.iter().map(|variant| resource_len(encoding, variant, ResourceContent::Payload)).sum(),
-        );
+        body.part(of_name.iter().map(|variant| entry_len(encoding, variant)).sum());
         for variant in of_name {
             // S30: wrapped only if necessary, as not all clients unwrap. X14: the name of a
             // redirect is only in its wrapper, as its payload does not have it.
@@ -108,8 +106,7 @@ pub(super) fn delta<'a>(
         while let Some(key) = removed.next_if(|key| key.name == *name) {
             of_removed.push(key);
         }
-        let resources =
-            of_name.iter().map(|variant| resource_len(encoding, variant, ResourceContent::Payload));
+        let resources = of_name.iter().map(|variant| entry_len(encoding, variant));
         let removals = of_removed.iter().map(|key| removal_len(encoding, key));
         body.part(resources.chain(removals).sum());
         for variant in of_name {
@@ -254,6 +251,11 @@ fn put_removal(body: &mut BodyWriter, encoding: Encoding<'_>, key: &ResourceKey)
 
 fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
     field_len(variant.payload_type(type_url).len()) + field_len(variant.payload().len())
+}
+
+/// The length of an entry of `resources`.
+fn entry_len(encoding: Encoding<'_>, variant: &Variant) -> usize {
+    field_len(resource_len(encoding, variant, ResourceContent::Payload))
 }
 
 fn resource_len(encoding: Encoding<'_>, variant: &Variant, content: ResourceContent) -> usize {

@@ -104,6 +104,11 @@ impl BodyWriter {
             let cut = Cut { chunks: chunks.len(), len: *len, resources: *resources, until };
             self.body.cuts.push(cut);
         }
+        // Otherwise, the buffer would grow several times while the name is written. Larger payloads
+        // may need no buffer.
+        if next_len < SHARED_FROM_BYTES {
+            self.buffer.reserve(next_len);
+        }
     }
 
     /// Writes the value of a field after its [length](Self::length). A large value becomes a slice
@@ -170,3 +175,20 @@ const SHARED_FROM_BYTES: usize = 4096;
 /// The most bytes of a part, unless a single name has more (G10): the 4 MiB that peers commonly
 /// accept, minus the room for the other fields of the response.
 const PART_LIMIT_BYTES: usize = (4 << 20) - (32 << 10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The buffer grew four times for an update of one name.
+    #[test]
+    fn the_buffer_does_not_grow_while_a_name_of_the_announced_length_is_written() {
+        let mut writer = BodyWriter::default();
+        writer.part(1000);
+        let buffer = writer.buffer.as_ptr();
+        for _ in 0..100 {
+            writer.encoded(&[0; 10]);
+        }
+        assert_eq!(writer.buffer.as_ptr(), buffer);
+    }
+}
