@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use atomic_waker::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tracing::info;
 use xds_core::client::{Client as Machine, Decode, Effects, WatchError, WatchId};
 use xds_core::proxy::health::Status;
 use xds_core::{Parameters, ResourceName, TypeUrl};
@@ -273,7 +274,11 @@ impl Hub {
 
     /// Reports that a server works.
     pub(crate) fn on_connected(&self, server: usize, name: &str) {
-        self.forget_failure(server);
+        let failure = self.failures()[server].take();
+        if let Some(ServerFailure { since, count, .. }) = failure {
+            let seconds = since.elapsed().unwrap_or_default().as_secs();
+            info!(server = name, seconds, failures = count, "the server answers again");
+        }
         self.recorder.connected(name, true);
     }
 

@@ -309,10 +309,14 @@ impl ProxyBuilder {
         if let Some((path, secrets)) = last_good {
             let (opened, found) = LastGood::open(path, secrets)?;
             let (resources, sets, unproved) = (found.records.len(), found.sets.len(), found.unproved);
-            info!(
-                resources,
-                sets, "restored from the cache file; it is stale until the upstream confirms it"
-            );
+            if resources + sets == 0 {
+                info!("the cache file has nothing to restore");
+            } else {
+                info!(
+                    resources,
+                    sets, "restored from the cache file; it is stale until the upstream confirms it"
+                );
+            }
             if unproved > 0 {
                 warn!(
                     sets = unproved,
@@ -503,7 +507,7 @@ impl ProxyHub {
                         info!(
                             %route, stream = %generation, answered = confirmed.len(),
                             rejected = rejected.len(), unanswered = pending.len(),
-                            "a new stream to the upstream: the numbers of types that it answered or rejected"
+                            "a stream to the upstream is open; the fields count types by its answer"
                         );
                         for (type_url, status) in rejected {
                             let r#type = type_url.message_name();
