@@ -2,6 +2,7 @@
 //! shows.
 
 use std::convert::Infallible;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio_stream::wrappers::IntervalStream;
 
 use super::AdminState;
 use super::answer::ApiError;
+use super::troubles::Trouble;
 
 /// Server-sent events, at most two per second. There is no queue: each event has the state at the
 /// time it is written.
@@ -56,8 +58,8 @@ struct Marks {
     revision: String,
     commits: u64,
     clients: u64,
-    /// Those that last, without times and counts that grow.
-    troubles: Vec<(&'static str, String)>,
+    /// A digest of the troubles. Not of their beginnings: some are computed from a duration.
+    troubles: u64,
 }
 
 impl Marks {
@@ -66,18 +68,21 @@ impl Marks {
             revision: state.cache.read(|snapshot| snapshot.revision().to_string()),
             commits: state.recent.count(),
             clients: state.clients.changes(),
-            troubles: state
-                .troubles
-                .list()
-                .iter()
-                .map(|trouble| (trouble.kind, trouble.what.clone()))
-                .collect(),
+            troubles: digest(&state.troubles.list()),
         }
     }
 
     fn json(&self) -> String {
         json!({ "revision": self.revision, "commits": self.commits, "clients": self.clients }).to_string()
     }
+}
+
+fn digest(troubles: &[Trouble]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for Trouble { kind, what, detail, last_at, count, .. } in troubles {
+        (kind, what, detail, last_at, count).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// Pages that may listen at the same time.

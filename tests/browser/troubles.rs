@@ -1,12 +1,13 @@
 //! The troubles at the top of the page: of the binary, and of a fleet.
 
 use std::fs;
+use std::process::Stdio;
 
 use serde_json::json;
 use xds::type_url::CLUSTER;
 
 use crate::fleet::{Client, Fleet};
-use crate::running::{Running, Scratch};
+use crate::running::{self, Running, Scratch};
 use crate::{FITS, READABLE, browser};
 
 const GOOD: &str = "\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: one\n";
@@ -78,6 +79,46 @@ async fn a_rejected_resource_is_one_trouble_for_all_its_clients_and_readable_on_
     }
     browser.until(&dot("good", "no trouble")).await;
     drop(clients);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_set_aside_is_an_error_and_a_warning_of_the_folder_is_a_warning() {
+    let Some(browser) = browser("isolated").await else { return };
+    let scratch = Scratch::new("isolated");
+    scratch.write("clusters.yaml", GOOD);
+    let server = Running::start(&["serve", scratch.text(), "--isolate", "file"]);
+    browser.open(&format!("http://{}/", server.admin)).await;
+    browser.until(&dot("good", "no trouble")).await;
+    scratch.write("b.yaml", GOOD.replace("one", "two") + "when: env=prod\n");
+    browser.until(&dot("warn", "1 warning")).await;
+    browser.until(&shows("The folder has 1 warning of the kind gap")).await;
+    browser.until(READABLE).await;
+    scratch.write("clusters.yaml", format!("{GOOD}nme: x\n"));
+    browser.until(&dot("bad", "1 error, 1 warning")).await;
+    browser.until(&shows("1 file of the folder has errors and keeps its last good content")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_away_is_shown_with_its_reason_and_since_when() {
+    let Some(browser) = browser("away").await else { return };
+    let origin = Running::start(&["serve", "examples/variants"]);
+    let proxy = Running::start(&["proxy", "--upstream", &origin.address]);
+    browser.open(&format!("http://{}/#/upstreams", proxy.admin)).await;
+    browser.until(&dot("good", "no trouble")).await;
+    let mut watch = running::xds();
+    watch.args(["watch", "--server", &proxy.address, "CDS", "*", "env=prod"]);
+    let mut watch = watch.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    browser.until("document.querySelector('main').innerText.includes('synced')").await;
+    drop(origin);
+    browser.until(&dot("bad", "1 error")).await;
+    browser.until(&shows("No server of the upstream can be reached (since")).await;
+    browser.until(&shows("refused")).await;
+    browser.until("document.querySelector('main .pill.bad')?.textContent === 'away'").await;
+    browser.resize(400, 800).await;
+    browser.until(FITS).await;
+    browser.picture("admin-away-400").await;
+    watch.kill().expect("it runs");
+    watch.wait().expect("it runs");
 }
 
 /// The dot at the top has this colour and says this.
