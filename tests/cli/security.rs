@@ -132,6 +132,10 @@ fn a_policy_says_who_reads_what_and_as_whom() {
     let got = secrets.get(port, "prod", &["CDS", "team-b/x"]);
     let error = String::from_utf8_lossy(&got.stderr).into_owned();
     assert!(error.contains("may not read") && !got.status.success(), "{got:?}");
+    let lines = serving.until("a client subscribes to resources that it may not read");
+    let line = lines.last().unwrap();
+    let identity = "identity=\"spiffe://example.org/env/prod\"";
+    assert!(line.contains(identity) && line.contains("team-b/x"), "{line}");
     let got = secrets.get(port, "stranger", &["CDS", "*"]);
     let error = String::from_utf8_lossy(&got.stderr).into_owned();
     assert!(error.contains("no rule of the policy matches spiffe://elsewhere/env/prod"), "{got:?}");

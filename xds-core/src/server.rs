@@ -10,7 +10,7 @@ pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
 pub use delta::{DeltaRequest, DeltaStream};
 pub use report::{ReportStatus, ResourceReport, TypeReport};
-pub use response::{Continuation, Next, Response, Service, StreamError, Verdict};
+pub use response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
 
 pub use crate::wire::Body;

@@ -11,10 +11,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tracing::debug;
 use xds_core::server::{
-    DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamError, TypeReport,
-    Verdict,
+    DeltaRequest, DeltaStream, DeniedNames, Next, Response, Service, SotwRequest, SotwStream, StreamError,
+    TypeReport, Verdict,
 };
-use xds_core::{Access, Cache, ClientName, SkippedMetadata, Snapshot, TypeUrl, Variant, Watch};
+use xds_core::{Access, Cache, ClientName, SkippedMetadata, Snapshot, TypeUrl, Variant, Watch, shortened};
 
 use crate::client_groups::{ClientGroups, Membership};
 use crate::config::ServerConfig;
@@ -406,8 +406,15 @@ impl Driver {
             }
             _ => unreachable!("the skimmer and the machine use the same protocol"),
         };
+        let denied = match &mut self.machine {
+            Machine::Sotw(stream) => stream.take_denied_names(),
+            Machine::Delta(stream) => stream.take_denied_names(),
+        };
         if is_first {
             self.notify(Event::Opened);
+        }
+        if let Some(denied) = denied {
+            self.on_denied_names(&denied);
         }
         // C20: the stream is listed from its first request on. Without a node it is listed as a
         // client of its own.
@@ -521,6 +528,15 @@ impl Driver {
         self.registration.repeat_log().on(key, detail);
     }
 
+    fn on_denied_names(&self, denied: &DeniedNames) {
+        // G15: a client chooses the names and their number.
+        let reason = shortened(&denied.reason, REASON_LIMIT_BYTES);
+        let more = denied.count - 1;
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        self.log_once(Occurrence::NamesDenied(denied.type_url.clone()), &format!("{reason}{more}"));
+        self.notify(Event::NamesDenied(denied));
+    }
+
     fn note_rejection(&self, verdict: &Verdict) {
         let (type_url, detail) = match verdict {
             Verdict::Nacked { type_url, detail, .. } => (type_url, detail),
@@ -628,6 +644,9 @@ const COMMON_LIMIT_BYTES: usize = 4 << 20;
 
 /// Requests in a row before a response gets its turn.
 const REQUESTS_IN_A_ROW: u32 = 64;
+
+/// The longest reason for a denied name in the log.
+const REASON_LIMIT_BYTES: usize = 1024;
 
 #[cfg(test)]
 mod tests {

@@ -215,6 +215,9 @@ impl Observer for Metrics {
             Event::Answered(Verdict::Nacked { type_url, .. }) => {
                 self.types.with(type_url, |of_type| of_type.nacks.inc());
             }
+            Event::NamesDenied(denied) => self.types.with(&denied.type_url, |of_type| {
+                of_type.names_denied.inc_by(denied.count as u64);
+            }),
             Event::StaleNonce => _ = self.stale_nonces.inc(),
             Event::NodeChanged => _ = self.node_changes.inc(),
             Event::Refused(error) => self.refused(error),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
-use xds_core::server::{Response, Service, StreamError, Verdict};
+use xds_core::server::{DeniedNames, Response, Service, StreamError, Verdict};
 use xds_core::{TypeUrl, Variant};
 
 use crate::protocol::Protocol;
@@ -78,6 +78,8 @@ pub enum Event<'a> {
         /// `PERMISSION_DENIED` or `UNAUTHENTICATED`.
         code: Code,
     },
+    /// The client subscribes to names that it may not read. It gets a resource error for each.
+    NamesDenied(&'a DeniedNames),
     /// A stream was refused: the limit of streams is reached (G9).
     TooManyStreams,
     /// A request exceeds the size limit (G9).

@@ -29,6 +29,8 @@ pub(crate) enum Occurrence {
     SkippedMetadata,
     /// The authorizer refuses the client.
     Denied,
+    /// The client may not read names of this type that it subscribes to.
+    NamesDenied(TypeUrl),
     /// The client breaks a rule, which closes its stream.
     Refused,
 }
@@ -100,6 +102,7 @@ impl Occurrence {
     fn of_others(self) -> Self {
         match self {
             Self::Large(_) => Self::Large(OTHERS.into()),
+            Self::NamesDenied(_) => Self::NamesDenied(OTHERS.into()),
             other => other,
         }
     }
@@ -134,6 +137,15 @@ fn log_line((client, identity, what): &Key, detail: &str, repeated: Option<u64>)
             reason = detail,
             repeated,
             "closed a stream: the client is not authorized"
+        ),
+        Occurrence::NamesDenied(type_url) => warn!(
+            node,
+            cluster,
+            identity,
+            r#type = type_url.message_name(),
+            reason = detail,
+            repeated,
+            "a client subscribes to resources that it may not read"
         ),
         Occurrence::Refused => info!(
             node,

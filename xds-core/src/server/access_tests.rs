@@ -49,6 +49,32 @@ fn g12_a_denied_name_gets_an_error_and_all_others_are_sent() {
 }
 
 #[test]
+fn g15_denied_names_are_reported_once_with_their_number() {
+    let cache = cache("RDS a=1");
+    let access = may("RDS", &["a"]);
+    let taken =
+        |client: &mut Sotw| client.stream.take_denied_names().map(|names| (names.count, names.reason));
+    let denied = |count, name: &str| {
+        let routes = type_url("RDS");
+        Some((count, format!("this client may not read {} {name:?}", routes.message_name())))
+    };
+    let mut client = sotw(&cache, &access);
+    client.ask("RDS", "a b c", "");
+    assert_eq!(taken(&mut client), denied(2, "b"));
+    assert_eq!(taken(&mut client), None);
+    client.ask("RDS", "a b c d", "");
+    assert_eq!(taken(&mut client), denied(1, "d"), "each request repeats all names");
+    client.ask("EDS", "a", "");
+    assert_eq!(taken(&mut client).unwrap().0, 1, "a type of which it may read nothing");
+    let mut client = delta(&cache, &access);
+    client.ask("RDS", "a b c");
+    let names = client.stream.take_denied_names().unwrap();
+    assert_eq!((names.count, names.type_url), (2, type_url("RDS")));
+    client.ask("RDS", "a");
+    assert_eq!(client.stream.take_denied_names(), None);
+}
+
+#[test]
 fn d24_aliases_that_may_not_be_read_are_left_out() {
     let cache = cache("CDS a{alias=b|alias=c}=1");
     let all = Arc::new(Access::everything());

@@ -11,7 +11,7 @@ use super::config::StreamConfig;
 use super::covering::is_subscribed;
 use super::encode::{self, DELTA_ERRORS};
 use super::report::TypeReport;
-use super::response::{Next, Response, Service, StreamError, Verdict};
+use super::response::{DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::stream::{Owed, Stream, TypeEntry};
 use super::type_state::{Possession, ResponseBasis, TypeState};
 use crate::access::Access;
@@ -104,6 +104,11 @@ impl DeltaStream {
         self.stream.access = Some(access);
     }
 
+    /// The names of the last request that the client may not read; `None` without any.
+    pub fn take_denied_names(&mut self) -> Option<DeniedNames> {
+        self.stream.take_denied_names()
+    }
+
     /// Sets that the client removes a resource when its TTL ends, so it may be sent TTLs (S38).
     /// Call it before the first request.
     pub fn on_ttl_support(&mut self) {
@@ -159,6 +164,7 @@ impl DeltaStream {
         let denied = failures.iter().filter(|failure| !state.allows(&failure.name));
         let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
         owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
+        state.note_denied(&failures);
         owed.errors.extend(failures);
         // D1: only the first request has the versions that the client has from another stream.
         if is_first {
@@ -201,7 +207,9 @@ impl DeltaStream {
                 // G4: the client keeps what it has, and does not wait for what it does not have.
                 let missing = added.locators.names().filter(|name| !owed.brought.contains_key(*name));
                 owed.removals.extend(missing.map(ResourceKey::of_name));
-                owed.errors.extend(state.unserved(&added.locators));
+                let unserved: Vec<_> = state.unserved(&added.locators).collect();
+                state.note_denied(&unserved);
+                owed.errors.extend(unserved);
                 owed.nothing |= added.wildcard;
                 return Ok(verdict);
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::response::DeniedNames;
 use super::type_state::TypeState;
 use crate::access::{Access, NamePatterns};
 use crate::code::Code;
@@ -78,6 +79,14 @@ impl TypeState {
             NameSet::default()
         });
         failures
+    }
+
+    /// Notes which of these errors are denials.
+    pub(super) fn note_denied(&mut self, failures: &[Failure]) {
+        let mut denied = failures.iter().filter(|failure| failure.code == Code::PERMISSION_DENIED);
+        let Some(first) = denied.next() else { return };
+        let (type_url, reason) = (self.type_url.clone(), first.message.clone());
+        self.denied_names = Some(DeniedNames { type_url, count: 1 + denied.count(), reason });
     }
 
     /// Whether the client may read nothing of the type.

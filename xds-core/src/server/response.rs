@@ -94,6 +94,17 @@ impl Response {
     }
 }
 
+/// Names of one request that the client may not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeniedNames {
+    /// The type of the request.
+    pub type_url: TypeUrl,
+    /// How many names.
+    pub count: usize,
+    /// Why the first one is denied, with its name.
+    pub reason: String,
+}
+
 /// The client's answer to a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {

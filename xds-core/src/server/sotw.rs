@@ -11,7 +11,7 @@ use super::covering::covering_locators;
 use super::encode::{self, SOTW_ERRORS};
 use super::order::Release;
 use super::report::TypeReport;
-use super::response::{Continuation, Next, Response, Service, StreamError, Verdict};
+use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::stream::{Owed, Stream, TypeEntry};
 use super::type_state::{LocatorAnswer, NamePresence, Possession, ResponseBasis, TypeState};
@@ -90,6 +90,12 @@ impl SotwStream {
         self.stream.access = Some(access);
     }
 
+    /// The names of the last request that the client may not read, those that were reported before
+    /// left out; `None` without any.
+    pub fn take_denied_names(&mut self) -> Option<DeniedNames> {
+        self.stream.take_denied_names()
+    }
+
     /// Sets that the client removes a resource when its TTL ends, so it may be sent TTLs (S38).
     /// Call it before the first request.
     pub fn on_ttl_support(&mut self) {
@@ -156,7 +162,9 @@ impl SotwStream {
                 failures.contains(failure) || state.subscription.lists_name(&failure.name)
             };
             owed.errors.retain(is_requested);
-            owed.errors.extend(failures.difference(&state.reported_errors).cloned());
+            let new: Vec<_> = failures.difference(&state.reported_errors).cloned().collect();
+            state.note_denied(&new);
+            owed.errors.extend(new);
             state.reported_errors = failures;
         }
         if let Some(requested) = request.requested {
@@ -178,7 +186,9 @@ impl SotwStream {
             _ = state.reselect(&watch);
             if !state.is_served && !state.known.full_state {
                 // G4: but not in a full state, which without resources would delete them.
-                owed.errors.extend(state.unserved(&added.locators));
+                let unserved: Vec<_> = state.unserved(&added.locators).collect();
+                state.note_denied(&unserved);
+                owed.errors.extend(unserved);
             }
             // S8b: owed are names that were subscribed to and not sent; names that the client
             // unsubscribed from are not.

@@ -10,7 +10,7 @@ use super::config::{Serving, StreamConfig};
 use super::encode;
 use super::in_use::Referrer;
 use super::order::{self, Gate, Release, TargetStatus, UnreferencedSince};
-use super::response::{Continuation, Next, Response, Service, StreamError};
+use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
 use super::type_state::TypeState;
@@ -436,6 +436,12 @@ impl<O: Owed> Stream<O> {
     pub(super) fn next_nonce(&mut self) -> Nonce {
         self.last_nonce += 1;
         Nonce::nth(self.last_nonce)
+    }
+
+    /// The names of the last request that the client may not read.
+    pub(super) fn take_denied_names(&mut self) -> Option<DeniedNames> {
+        // A request has one type.
+        self.entries.iter_mut().find_map(|entry| entry.state.denied_names.take())
     }
 
     /// Removes from a request what no resource can match: invalid names, and parameter keys that no

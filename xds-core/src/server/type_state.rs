@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::covering::{covering_locators, is_subscribed};
 use super::encode::Encoding;
-use super::response::StreamError;
+use super::response::{DeniedNames, StreamError};
 use super::responses::Responses;
 use super::retained::Retained;
 use super::send_times::SendTimes;
@@ -57,6 +57,8 @@ pub(super) struct TypeState {
     /// SotW: errors about names of the last request. A request repeats its names, so each error is
     /// reported once (G8, S37).
     pub(super) reported_errors: BTreeSet<Failure>,
+    /// The names of the last request that the client may not read, for the log.
+    pub(super) denied_names: Option<DeniedNames>,
     /// The client's spelling of new-style names, by their canonical text, where the two differ
     /// (X5).
     pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
@@ -136,6 +138,7 @@ impl TypeState {
             retained: BTreeMap::new(),
             former: None,
             reported_errors: BTreeSet::new(),
+            denied_names: None,
             spelled: BTreeMap::new(),
             unknown: BTreeMap::new(),
             waiting: BTreeMap::new(),

@@ -26,6 +26,7 @@ pub(super) struct TypeCounters {
     pub(super) response_bytes: Counter,
     pub(super) acks: Counter,
     pub(super) nacks: Counter,
+    pub(super) names_denied: Counter,
 }
 
 /// The types by their URL. A look-up costs one hash of the URL; it does not wait or allocate. The
@@ -45,13 +46,14 @@ struct Families {
     response_bytes: Family<TypeLabel, Counter>,
     acks: Family<TypeLabel, Counter>,
     nacks: Family<TypeLabel, Counter>,
+    names_denied: Family<TypeLabel, Counter>,
 }
 
 impl Types {
     /// The types that have a service of their own; they are counted from zero.
     pub(super) fn register(registry: &mut Registry) -> Self {
         let families = Families::default();
-        let Families { responses, response_bytes, acks, nacks } = &families;
+        let Families { responses, response_bytes, acks, nacks, names_denied } = &families;
         registry.register("xds_server_responses", "Responses sent on streams", responses.clone());
         registry.register(
             "xds_server_response_bytes",
@@ -60,6 +62,8 @@ impl Types {
         );
         registry.register("xds_server_acks", "Responses that clients accepted", acks.clone());
         registry.register("xds_server_nacks", "Responses that clients rejected", nacks.clone());
+        let help = "Names that clients subscribed to and may not read";
+        registry.register("xds_server_names_denied", help, names_denied.clone());
         let other = families.of_type(OTHER);
         let types = Self { table: ArcSwap::default(), other, families, writer: Mutex::default() };
         types.learn(SERVICES.iter().map(|row| row.type_url.into()));
@@ -102,6 +106,7 @@ impl Families {
             response_bytes: self.response_bytes.get_or_create_owned(&label),
             acks: self.acks.get_or_create_owned(&label),
             nacks: self.nacks.get_or_create_owned(&label),
+            names_denied: self.names_denied.get_or_create_owned(&label),
             label,
         })
     }
