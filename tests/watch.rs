@@ -547,6 +547,47 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 }
 
 #[test]
+fn c20_get_shows_what_a_connected_client_has() {
+    let origin = Origin::usual("as-client");
+    let mut client =
+        origin.command(&["watch", "rds", "web-routes", "--node-id", "edge-1", "--node-cluster", "web"]);
+    let client = Lines::of(client.args(["--metadata", "env=prod", "--metadata", "version=v1"]));
+    let line = without_time(&client.until("+ RouteConfiguration web-routes  version "));
+    let version = line.rsplit_once(' ').unwrap().1;
+
+    // The server reads the ACK with a delay.
+    let asked = ["get", "--as-client", "edge-1"];
+    let ends = Instant::now() + LONG;
+    let answer = loop {
+        let answer = origin.ask(&asked);
+        if answer.output.contains("ACKed") || Instant::now() > ends {
+            break answer;
+        }
+    };
+    let expected = format!("+ RouteConfiguration web-routes [env=prod,version=v1]  version {version}  ACKed");
+    assert_eq!((answer.code, answer.output.lines().next()), (Some(0), Some(&*expected)), "{answer:#?}");
+    assert!(answer.output.contains("\n  name: web-routes\n  virtual_hosts:\n"), "{answer:#?}");
+
+    let answer = origin.ask(&[&asked[..], &["rds", "web-routes", "--format", "json"]].concat());
+    let [object] = &answer.objects()[..] else { panic!("{answer:#?}") };
+    assert_eq!(object["resource"]["name"], "web-routes");
+    for (field, value) in
+        [("client", "edge-1"), ("cluster", "web"), ("status", "SYNCED"), ("version", version)]
+    {
+        assert_eq!(object[field], value, "{object}");
+    }
+    let none = origin.ask(&[&asked[..], &["cds"]].concat());
+    assert_eq!((none.code, &*none.output), (Some(0), ""));
+    let none = origin.ask(&[&asked[..], &["rds", "other"]].concat());
+    assert_eq!((none.code, &*none.errors), (Some(3), "error: other: the client does not subscribe to it\n"));
+    let none = origin.ask(&["get", "--as-client", "edge-2"]);
+    let error = "error: no client with the node id \"edge-2\" is connected to this server\n";
+    assert_eq!((none.code, &*none.errors), (Some(3), error));
+    let wrong = origin.ask(&[&asked[..], &["rds", "env=prod"]].concat());
+    assert_eq!(wrong.code, Some(2), "{wrong:#?}");
+}
+
+#[test]
 fn the_client_logs_when_asked() {
     let origin = Origin::usual("verbose");
     let answer = origin.ask(&["get", "cds", "a", "-v"]);

@@ -17,11 +17,21 @@ use super::query::{Differences, Mode, Query};
 pub(super) struct Get {
     #[command(flatten)]
     query: Query,
+    /// Show what the connected client with this node id has, instead of subscribing
+    ///
+    /// The server reports by CSDS which resources it sent to the client, with their versions, and
+    /// whether the client ACKed them; of secrets it reports no content. Without TYPE: all types.
+    /// A server with a policy must let you inspect its clients.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["metadata", "node_id", "node_cluster", "sotw", "delta"])]
+    as_client: Option<String>,
 }
 
 impl Get {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
-        self.query.run(Mode::Get, Differences::Whole)
+        match &self.as_client {
+            Some(id) => self.query.inspect(id),
+            None => self.query.run(Mode::Get, Differences::Whole),
+        }
     }
 }
 
@@ -34,6 +44,7 @@ Examples:
   xds get --server localhost:18000 RDS web env=prod                  by dynamic parameters
   xds get --server localhost:18000 RDS web --metadata env=prod       as an Envoy with this metadata
   xds get --server localhost:18000 CDS --format yaml > c.yaml        as files for `xds serve`
+  xds get --server localhost:18000 --as-client edge-1 RDS            what this client has
   GRPC_XDS_BOOTSTRAP=bootstrap.json xds get LDS checkout"
     };
 }
@@ -48,6 +59,8 @@ JSON: one object per line, with `event`, `type`, `name`, and
   changed   version, constraints (in the syntax of `when:`; null: for all clients, or not sent),
             generation (of the stream), stale, resource
   gone      code, message: the resource does not exist
+  With --as-client: client, cluster, type, name (with the constraints of the variant), version,
+  status (SYNCED, STALE, NOT_SENT, ERROR as in CSDS), detail (of a rejection), resource
   Fields may be added.
 
 Exit codes:

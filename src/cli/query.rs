@@ -16,7 +16,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use xds::client::bootstrap::{Authority, Bootstrap, BootstrapError};
 use xds::client::{
-    Client, Code, Event, Protocol, Raw, Resource, ResourceFailure, SetEvent, StartError, WatchError,
+    Client, Code, Event, InspectError, Protocol, Raw, Resource, ResourceFailure, SetEvent, StartError,
+    WatchError,
 };
 use xds::{Parameters, TypeUrl};
 use xds_core::XdstpName;
@@ -24,10 +25,12 @@ use xds_core::XdstpName;
 use super::log_filter::LogFilter;
 use super::progress::{self, Spinner};
 use super::{Failure, NOTHING, counted, descriptors, type_name};
+use inspect::Inspection;
 use servers::{ServerStates, StateListener};
 use upstream::Upstream;
 use writer::{EventWriter, OutputFormat, ShownEvent};
 
+mod inspect;
 mod servers;
 mod upstream;
 mod writer;
@@ -37,7 +40,7 @@ pub(super) struct Query {
     /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a
     /// whole type URL
     #[arg(value_name = "TYPE")]
-    type_name: String,
+    type_name: Option<String>,
     /// Names (also xdstp names and globs), and dynamic parameters; without a name, or with `*`, all
     /// resources
     ///
@@ -92,6 +95,12 @@ pub(super) enum Differences {
 /// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueryError {
+    #[error("no type: give LDS, RDS, CDS, EDS, a message or a type URL")]
+    NoType,
+    #[error("dynamic parameters have no meaning with --as-client")]
+    ParametersOfClient,
+    #[error("{0}")]
+    Inspect(InspectError),
     #[error("--diff shows text: leave out --format")]
     DiffFormat,
     #[error("{text:?} has no key before its equals sign; use --name for a name with an equals sign")]
@@ -115,8 +124,15 @@ impl QueryError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Bootstrap(BootstrapError::Unreadable { .. }) => 1,
-            Self::DiffFormat | Self::NoKey { .. } | Self::Bootstrap(_) | Self::Start(_) | Self::Watch(_) => 2,
-            Self::Unreachable(_) | Self::Silent(_) | Self::Output(_) => 1,
+            Self::NoType
+            | Self::ParametersOfClient
+            | Self::DiffFormat
+            | Self::NoKey { .. }
+            | Self::Bootstrap(_)
+            | Self::Start(_)
+            | Self::Watch(_)
+            | Self::Inspect(InspectError::Address(_)) => 2,
+            Self::Inspect(_) | Self::Unreachable(_) | Self::Silent(_) | Self::Output(_) => 1,
         }
     }
 }
@@ -143,7 +159,8 @@ impl Query {
         if differences == Differences::Lines && self.format != OutputFormat::Text {
             return Err(Failure::Query(QueryError::DiffFormat));
         }
-        let type_url = type_name::parse_any(&self.type_name).map_err(Failure::Type)?;
+        let type_name = self.type_name.as_deref().ok_or(Failure::Query(QueryError::NoType))?;
+        let type_url = type_name::parse_any(type_name).map_err(Failure::Type)?;
         let requested = requested(&self.arguments, &self.names).map_err(Failure::Query)?;
         let descriptors = descriptors(&self.descriptors)?;
         if !descriptors.knows(type_url.as_str()) {
@@ -164,13 +181,36 @@ impl Query {
         let done = runtime.block_on(asking);
         // Do not wait for a read of a credentials file that hangs.
         runtime.shutdown_background();
-        match done {
-            // The reader closed the pipe, as `head` does: that is not an error.
-            Err(QueryError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                Ok(ExitCode::SUCCESS)
-            }
-            done => done.map_err(Failure::Query),
+        finished(done)
+    }
+
+    /// Shows what the connected client with this node id has.
+    pub(super) fn inspect(&self, id: &str) -> Result<ExitCode, Failure> {
+        let type_url = self.type_name.as_deref().map(type_name::parse_any).transpose();
+        let type_url = type_url.map_err(Failure::Type)?;
+        let requested = requested(&self.arguments, &self.names).map_err(Failure::Query)?;
+        if requested.parameters.is_some() {
+            return Err(Failure::Query(QueryError::ParametersOfClient));
         }
+        let writer = EventWriter {
+            format: self.format,
+            shows_times: false,
+            differences: Differences::Whole,
+            descriptors: descriptors(&self.descriptors)?,
+            type_url: TypeUrl::from(""),
+            left_out: BTreeSet::new(),
+        };
+        let bootstrap = self.upstream.bootstrap(&[]).map_err(Failure::Query)?;
+        let Some(server) = bootstrap.servers.first() else {
+            return Err(Failure::Query(QueryError::Bootstrap(BootstrapError::NotSet)));
+        };
+        self.start_log()?;
+        let inspection = Inspection { id: id.to_owned(), type_url, names: requested.names };
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
+        let within = Duration::from_secs(self.timeout.into());
+        let done = runtime.block_on(inspection.run(server, within, writer));
+        runtime.shutdown_background();
+        finished(done)
     }
 
     fn start_log(&self) -> Result<(), Failure> {
@@ -449,6 +489,14 @@ fn watch(
         }
     }
     Ok(receiver)
+}
+
+fn finished(done: Result<ExitCode, QueryError>) -> Result<ExitCode, Failure> {
+    match done {
+        // The reader closed the pipe, as `head` does: that is not an error.
+        Err(QueryError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        done => done.map_err(Failure::Query),
+    }
 }
 
 /// X12: a glob or the wildcard.

@@ -41,6 +41,7 @@
 //! | [`last_good`] | the last-known-good file, for starts without a server |
 //! | [`proxy`] | the upstream side of a caching proxy |
 //! | `csds` | [`ClientStatus`]: a CSDS service that reports the resources of clients |
+//! | `inspect` | [`inspect`](inspect()): what the clients of a server have, by its CSDS |
 //! | `metrics` | [`Recorder`]: receives the metrics of gRFC A78 |
 //! | `prometheus` | a recorder for a registry of `prometheus-client`; needs the feature `prometheus` |
 //! | `hub`, `slot` | the machine, shared by watchers and connections; the newest state for watchers |
@@ -56,6 +57,7 @@ mod codec;
 mod connection;
 mod csds;
 mod hub;
+mod inspect;
 pub mod last_good;
 mod metrics;
 mod owner;
@@ -71,6 +73,7 @@ mod watcher;
 pub use client::{Client, ClientBuilder, ServerState, StartError, WatchError};
 pub use csds::ClientStatus;
 pub use hub::ServerFailure;
+pub use inspect::{InspectError, inspect};
 pub use metrics::Recorder;
 pub use transport::{Connector, Credentials, Io, Pending};
 pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};

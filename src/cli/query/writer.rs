@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::ValueEnum;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
@@ -111,6 +112,15 @@ impl EventWriter {
         yaml(&YamlDocument { when: None, fields: &payload })
     }
 
+    /// The fields as lines of YAML; with `@type` only in the format YAML.
+    pub(super) fn lines_of(&self, fields: &Map<String, Value>) -> Vec<String> {
+        let mut fields = fields.clone();
+        if self.format != OutputFormat::Yaml {
+            fields.remove("@type");
+        }
+        yaml(&YamlDocument { when: None, fields: &fields }).lines().map(String::from).collect()
+    }
+
     fn line(&self, name: &str, event: &ShownEvent<'_>) -> String {
         let label = self.label(name);
         match event {
@@ -172,7 +182,12 @@ impl EventWriter {
     }
 
     fn payload(&mut self, resource: &Resource<Raw>) -> Map<String, Value> {
-        let readable = self.descriptors.readable(self.type_url.as_str(), resource.payload());
+        self.fields(resource.payload())
+    }
+
+    /// The fields of a payload of the writer's type.
+    pub(super) fn fields(&mut self, payload: &Bytes) -> Map<String, Value> {
+        let readable = self.descriptors.readable(self.type_url.as_str(), payload);
         for field in readable.left_out {
             if !self.left_out.contains(&field) {
                 eprintln!("warning: field left out because no descriptor has it: {field}");
