@@ -137,7 +137,11 @@ async fn clients_are_told_with_what_they_have_and_what_they_rejected() {
     let path = list["rows"][0]["path"].as_str().unwrap().to_owned();
     assert_eq!(path, "/api/clients/edge%2F1?cluster=web");
     let one = served.get(&path).await;
-    assert_eq!(one["resources"]["rows"][0]["status"], "synced");
+    let row = &one["resources"]["rows"][0];
+    assert_eq!(row["status"], "synced");
+    // In delta, by name, the version is the digest.
+    let digest = &served.get("/api/resources").await["rows"][0]["digest"];
+    assert!(digest.is_string() && row["digest"] == *digest && row["version"] == *digest, "{row}");
     assert_eq!(one["streams"][0]["label"], "ADS delta");
 
     served.put(THING, &[("a", "true")], "two");

@@ -395,7 +395,7 @@ fn resolve(arguments: &[&str]) -> Command {
 fn t3_resolve_tells_the_variant_and_what_decided() {
     let output = resolve(&["rds", "web-routes", "version=v2", "env=prod", "pod=a"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with("  version  ")).collect();
+    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with("  digest  ")).collect();
     assert_eq!(
         lines,
         [

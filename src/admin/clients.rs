@@ -174,6 +174,7 @@ fn entry(type_url: &TypeUrl, resource: &ResourceReport) -> Value {
         "name": shortened(resource.name.as_str(), NAME_LIMIT_BYTES),
         "when": when(&resource.constraints).map(|when| shortened(&when, NAME_LIMIT_BYTES).into_owned()),
         "version": resource.content.as_ref().map(|(_, version)| version.to_string()),
+        "digest": resource.content.as_ref().map(|(variant, _)| variant.version().to_string()),
         "status": status,
         "detail": detail,
     })

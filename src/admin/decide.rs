@@ -47,7 +47,7 @@ fn decision(variants: &Variants, given: &Parameters) -> Value {
     let others = others.iter().take(PAGE_ROWS).map(|(variant, miss)| {
         json!({
             "when": when(variant.constraints()),
-            "version": variant.version().to_string(),
+            "digest": variant.version().to_string(),
             "fails": miss.as_ref().map(fails),
             "would_do": miss.as_ref().and_then(|miss| miss.matching.as_ref()).map(parameters),
         })
@@ -57,7 +57,7 @@ fn decision(variants: &Variants, given: &Parameters) -> Value {
     json!({
         "parameters": parameters(given),
         "variant": found.map(|found| json!({
-            "when": when(found.constraints()), "version": found.version().to_string(),
+            "when": when(found.constraints()), "digest": found.version().to_string(),
         })),
         "tests": explained.tests.iter().map(test).collect::<Vec<_>>(),
         "unused": unused.map(|(key, _)| key.to_string()).collect::<Vec<_>>(),

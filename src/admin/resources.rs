@@ -59,7 +59,7 @@ fn listed(
             "variants": variants.map_or(0, Variants::len),
             "keys": variants.map(keys),
             "when": one.and_then(|one| when(one.constraints())),
-            "version": one.map(|one| one.version().to_string()),
+            "digest": one.map(|one| one.version().to_string()),
         })
     };
     let mut answer = paged(&found, page, row);
@@ -117,7 +117,7 @@ fn drawn(variant: &Variant, clients: usize) -> Value {
         "when": when(variant.constraints()),
         "rows": rows.map(|rows| rows.into_iter().map(cells).collect::<Vec<_>>()),
         "clients": clients,
-        "version": variant.version().to_string(),
+        "digest": variant.version().to_string(),
         "size_bytes": variant.payload().len(),
         "ttl_ms": variant.ttl().map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
         "aliases": variant.aliases().iter().take(PAGE_ROWS).map(|alias| alias.as_str().to_owned()).collect::<Vec<_>>(),

@@ -178,7 +178,7 @@ impl Resolution<'_> {
                     when(&id.constraints).unwrap_or_else(|| "the only one, without constraints".into());
                 row("variant", &[variant]);
                 row("place", &[found.location.to_string()]);
-                row("version", &[found.resource.version().to_string()]);
+                row("digest", &[found.resource.version().to_string()]);
             }
             None => row("variant", &["none: for such clients the resource does not exist".into()]),
         }
@@ -206,7 +206,7 @@ impl Resolution<'_> {
             json!({
                 "when": when(&found.resource.id().constraints),
                 "place": location(&found.location),
-                "version": found.resource.version().to_string(),
+                "digest": found.resource.version().to_string(),
                 "payload": payload,
             })
         });
@@ -272,7 +272,7 @@ Examples:
 
 JSON: one object with
   type, name, parameters
-  variant   {when, place: {file, line}, version, payload}; null if none matches
+  variant   {when, place: {file, line}, digest, payload}; null if none matches
   tests     [{key, value, named}]: the keys looked at; `named`: some variant names this value
   nearest   [{when, place, fails: {condition: value found}, witness}]: variants that nearly match
   perhaps   a similar name, if this one does not exist

@@ -30,7 +30,8 @@ pub struct ResourceReport {
     /// parameters get a variant.
     pub constraints: Constraints,
     /// The newest content, with its version as the stream gets it; `None` if there is no such
-    /// resource.
+    /// resource. In SotW all content that was sent has the version of the last response of the type.
+    /// Content that was not sent has the version that a delta client would get.
     pub content: Option<(Arc<Variant>, Version)>,
     /// Whether the client has this content.
     pub status: ReportStatus,
@@ -99,11 +100,15 @@ impl TypeState {
             };
         };
         let everything = membership.everything(snapshot);
-        let present = |variant: &Arc<Variant>, status| ResourceReport {
-            name: variant.name().clone(),
-            constraints: variant.constraints().clone(),
-            content: Some((Arc::clone(variant), variant.version_for(self.keyed_by()))),
-            status,
+        let present = |variant: &Arc<Variant>, status| {
+            let sent = self.sent_version.filter(|_| status != ReportStatus::NotSent);
+            let version = sent.unwrap_or_else(|| variant.version_for(self.keyed_by()));
+            ResourceReport {
+                name: variant.name().clone(),
+                constraints: variant.constraints().clone(),
+                content: Some((Arc::clone(variant), version)),
+                status,
+            }
         };
         let selected = everything.changed.iter().map(|variant| {
             let is_sent = self.has_reached(variant) && !owes(variant.name());

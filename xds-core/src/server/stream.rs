@@ -403,6 +403,7 @@ impl<O: Owed> Stream<O> {
     ) -> Response {
         let nonce = self.next_nonce();
         let state = &mut self.entries[at].state;
+        state.sent_version = O::IS_SOTW.then_some(version);
         let type_url = state.type_url.clone();
         let is_whole = matches!(contents, ResponseContents::FullState);
         let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };

@@ -15,7 +15,7 @@ use crate::access::NamePatterns;
 use crate::cache::{Ledger, Membership, Removed, Snapshot, TypeSelection, Update, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
-use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{KeyedBy, Variant};
@@ -47,6 +47,8 @@ pub(super) struct TypeState {
     pub(super) membership: Option<Membership>,
     /// The responses that were sent, with the client's ACKs and NACKs.
     pub(super) responses: Responses,
+    /// SotW: the `version_info` of the last response; `None` before.
+    pub(super) sent_version: Option<Version>,
     /// Where programs that commit read the ACKs and NACKs; `None` until the first subscription.
     pub(super) ledger: Option<Arc<Ledger>>,
     /// Resources that the cache removed, and that the client has and still subscribes to (S33).
@@ -134,6 +136,7 @@ impl TypeState {
             subscription: Subscription::new(derived),
             membership: None,
             responses: Responses::default(),
+            sent_version: None,
             ledger: None,
             retained: BTreeMap::new(),
             former: None,

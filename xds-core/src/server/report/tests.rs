@@ -153,3 +153,25 @@ fn g11_who_never_answers_stays_stale_and_is_sent_the_newest() {
     client.pass(Duration::from_secs(3600));
     assert_eq!((client.sent().as_str(), sotw(&mut client).as_str()), ("", "a=stale"));
 }
+
+#[test]
+fn c20_in_sotw_the_version_is_that_of_the_last_response_and_in_delta_that_of_the_resource() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1 b=1");
+    let versions = |report: Vec<TypeReport>| -> Vec<(Version, Version)> {
+        let contents = report[0].resources.iter().filter_map(|resource| resource.content.as_ref());
+        contents.map(|(variant, version)| (*version, variant.version())).collect()
+    };
+    let (mut sotw, mut delta) = (Sotw::new(&cache), Delta::new(&cache));
+    sotw.ask("EDS", "a b", "");
+    delta.ask("EDS", "a b");
+    let snapshot = cache.snapshot();
+    // Nothing was sent yet.
+    assert!(versions(sotw.stream.report(&snapshot)).iter().all(|(version, digest)| version == digest));
+    sotw.sent();
+    delta.sent();
+    let of_type = sotw.stream.version(&crate::server::fixture::type_url("EDS"), &snapshot);
+    let found = versions(sotw.stream.report(&snapshot));
+    assert!(found.iter().all(|(version, digest)| *version == of_type && version != digest), "{found:?}");
+    assert!(versions(delta.stream.report(&snapshot)).iter().all(|(version, digest)| version == digest));
+}
