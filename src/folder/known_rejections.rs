@@ -10,7 +10,8 @@ use std::net::IpAddr;
 
 use prost_reflect::prost::Message;
 use prost_reflect::{DynamicMessage, ReflectMessage, Value};
-use regex::Regex;
+use regex_syntax::ast::ErrorKind;
+use regex_syntax::ast::parse::Parser;
 
 use super::rules::{Target, Violation};
 
@@ -189,15 +190,19 @@ fn cluster_weight(message: &DynamicMessage) -> Vec<Violation> {
 fn regex_matcher(message: &DynamicMessage) -> Vec<Violation> {
     let mut found = Found::new(message);
     let pattern = text(message, "regex");
-    if let Err(regex::Error::Syntax(error)) = Regex::new(&pattern)
+    if let Err(error) = Parser::new().parse(&pattern)
         && !is_read_otherwise(&pattern)
     {
-        let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        let reason = error.kind();
         // Only these: RE2 takes `/{id}`, for example, in which the crate sees a repetition.
-        let is_error_of_re2 =
-            ["unclosed group", "unopened group", "unclosed character class", "look-around", "backreferences"]
-                .into_iter()
-                .any(|known| reason.starts_with(known));
+        let is_error_of_re2 = matches!(
+            reason,
+            ErrorKind::GroupUnclosed
+                | ErrorKind::GroupUnopened
+                | ErrorKind::ClassUnclosed
+                | ErrorKind::UnsupportedLookAround
+                | ErrorKind::UnsupportedBackreference
+        );
         found.add(
             is_error_of_re2,
             "regex",
@@ -207,7 +212,7 @@ fn regex_matcher(message: &DynamicMessage) -> Vec<Violation> {
     found.violations
 }
 
-/// Whether RE2 and the crate `regex` read a pattern differently: RE2 has `\Q` and `\C`, and no
+/// Whether RE2 and the crate `regex-syntax` read a pattern differently: RE2 has `\Q` and `\C`, and no
 /// classes within classes.
 fn is_read_otherwise(pattern: &str) -> bool {
     let (mut is_in_class, mut is_escaped) = (false, false);
