@@ -39,6 +39,7 @@ async fn the_page_asks_for_little_however_much_there_is() {
         "/api/resources?search=9420",
         "/api/resources/Thing/thing-004200",
         "/api/commits",
+        "/api/troubles",
     ] {
         let mut took = Vec::new();
         let mut len = 0;

@@ -43,3 +43,34 @@ impl ServiceHealth {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic::Request;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_check_response::ServingStatus as Reported;
+    use tonic_health::pb::health_server::Health;
+    use tonic_health::server::HealthService;
+    use xds_proto::type_url::CLUSTER;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn each_service_has_the_health_of_its_type() {
+        let reporter = HealthReporter::new();
+        let service = HealthService::from_health_reporter(reporter.clone());
+        let mut health = ServiceHealth::new(reporter);
+        let status = async |name: &str| {
+            let request = HealthCheckRequest { service: name.to_owned() };
+            service.check(Request::new(request)).await.unwrap().into_inner().status()
+        };
+        let clusters = "envoy.service.cluster.v3.ClusterDiscoveryService";
+        let routes = "envoy.service.route.v3.RouteDiscoveryService";
+        health.set(|type_url| type_url.is_none_or(|type_url| type_url.as_str() == CLUSTER)).await;
+        let all = [status("").await, status(ADS).await, status(clusters).await, status(routes).await];
+        let (serving, not) = (Reported::Serving, Reported::NotServing);
+        assert_eq!(all, [serving, serving, serving, not]);
+        health.set(|_| false).await;
+        assert_eq!(status(clusters).await, not);
+    }
+}

@@ -109,6 +109,7 @@ impl CacheChanges {
 
     fn transaction(&self, type_url: &TypeUrl) -> Transaction {
         let mut transaction = Transaction::new();
+        transaction.origin().source = "upstream".into();
         for (name, constraints) in self.removed.keys().filter(|key| !self.put.contains_key(key)) {
             transaction.remove(VariantId {
                 type_url: type_url.clone(),
