@@ -117,6 +117,7 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
             browser.until("document.querySelector('main table, main .empty') !== null").await;
             browser.until(READABLE).await;
             if scheme == "dark" && view.contains("web-routes") {
+                browser.until("document.querySelector('h2')?.textContent === 'web-routes'").await;
                 browser.picture("admin-variants").await;
             }
         }
