@@ -588,6 +588,18 @@ fn c20_get_shows_what_a_connected_client_has() {
 }
 
 #[test]
+fn c20_in_sotw_a_client_and_the_server_show_the_same_version() {
+    let origin = Origin::usual("as-client-sotw");
+    let watch = ["rds", "web-routes", "--sotw", "--node-id", "edge-1", "--metadata", "env=prod"];
+    let client = origin.watch(&watch);
+    let line = without_time(&client.until("+ RouteConfiguration web-routes  version "));
+    let version = line.rsplit_once(' ').unwrap().1;
+    let answer = origin.ask(&["get", "--as-client", "edge-1", "rds", "--format", "json"]);
+    let [object] = &answer.objects()[..] else { panic!("{answer:#?}") };
+    assert_eq!(object["version"], version, "{object}");
+}
+
+#[test]
 fn the_client_logs_when_asked() {
     let origin = Origin::usual("verbose");
     let answer = origin.ask(&["get", "cds", "a", "-v"]);
