@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use serde_json::json;
+use tokio::process::Command;
 use xds::type_url::CLUSTER;
 
 use crate::fleet::{Client, Fleet};
@@ -105,9 +106,10 @@ async fn an_upstream_that_is_away_is_shown_with_its_reason_and_since_when() {
     let proxy = Running::start(&["proxy", "--upstream", &origin.address]);
     browser.open(&format!("http://{}/#/upstreams", proxy.admin)).await;
     browser.until(&dot("good", "no trouble")).await;
-    let mut watch = running::xds();
+    let mut watch = Command::from(running::xds());
     watch.args(["watch", "--server", &proxy.address, "CDS", "*", "env=prod"]);
-    let mut watch = watch.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let watch = watch.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn();
+    let _watch = watch.expect("it starts");
     browser.until("document.querySelector('main').innerText.includes('synced')").await;
     drop(origin);
     browser.until(&dot("bad", "1 error")).await;
@@ -117,8 +119,6 @@ async fn an_upstream_that_is_away_is_shown_with_its_reason_and_since_when() {
     browser.resize(400, 800).await;
     browser.until(FITS).await;
     browser.picture("admin-away-400").await;
-    watch.kill().expect("it runs");
-    watch.wait().expect("it runs");
 }
 
 /// The dot at the top has this colour and says this.
