@@ -353,7 +353,7 @@ impl Folder {
         mut errors: Vec<FolderError>,
         progress: impl FnMut(Progress),
     ) -> Result<Loaded, FolderErrors> {
-        let files_read = changed.len();
+        let read = Read::of(&changed);
         if self.isolation == Isolation::File && self.is_loaded {
             return self.try_commit_usable(cache, changed, errors, progress);
         }
@@ -388,7 +388,7 @@ impl Folder {
         if self.warning_policy.reaction == Reaction::Refuse {
             self.standing_warnings.replace(SystemTime::now(), Vec::new());
         }
-        Ok(self.loaded(files_read, commit, None))
+        Ok(self.loaded(read, commit, None))
     }
 
     /// The warnings of the content after these changes, as errors.
@@ -411,7 +411,7 @@ impl Folder {
         mut errors: Vec<FolderError>,
         progress: impl FnMut(Progress),
     ) -> Result<Loaded, FolderErrors> {
-        let files_read = changed.len();
+        let read = Read::of(&changed);
         let stamps: BTreeMap<Box<str>, Option<Stamp>> = changed.iter().cloned().collect();
         let mut changes = self.read(changed, &mut errors, progress);
         self.follow_renames(&stamps, &mut changes);
@@ -440,7 +440,7 @@ impl Folder {
             .collect();
         self.pending = self.isolated.keys().cloned().collect();
         let isolated = (!errors.is_empty()).then(|| FolderErrors::sorted(errors));
-        Ok(self.loaded(files_read, commit, isolated))
+        Ok(self.loaded(read, commit, isolated))
     }
 
     /// When an isolated file was renamed, its last good state continues under the new path.
@@ -459,11 +459,12 @@ impl Folder {
         }
     }
 
-    fn loaded(&self, files_read: usize, commit: Commit, isolated: Option<FolderErrors>) -> Loaded {
+    fn loaded(&self, read: Read, commit: Commit, isolated: Option<FolderErrors>) -> Loaded {
         Loaded {
             files: self.index.files(),
             resources: self.index.resources(),
-            files_read,
+            files_read: read.count,
+            paths: read.paths,
             label: self.label.clone(),
             commit,
             isolated,
@@ -570,6 +571,8 @@ pub struct Loaded {
     pub resources: usize,
     /// Files that changed or were removed since the last load.
     pub files_read: usize,
+    /// The paths of the first 5 of them, below the folder.
+    pub paths: Box<[Box<str>]>,
     /// The [label](Folder::with_label) of the content; empty without one.
     pub label: Box<str>,
     /// The commit to the cache.
@@ -577,6 +580,21 @@ pub struct Loaded {
     /// The errors of files that keep their last good state while the others are served, under
     /// [`Isolation::File`].
     pub isolated: Option<FolderErrors>,
+}
+
+/// The files that a load reads.
+#[derive(Debug)]
+struct Read {
+    count: usize,
+    /// See [`Loaded::paths`].
+    paths: Box<[Box<str>]>,
+}
+
+impl Read {
+    fn of(changed: &[(Box<str>, Option<Stamp>)]) -> Self {
+        let paths = changed.iter().take(PATHS_LISTED).map(|(file, _)| file.clone());
+        Self { count: changed.len(), paths: paths.collect() }
+    }
 }
 
 /// All errors of a folder, in the order of files and lines. At least one.
@@ -635,6 +653,9 @@ fn unreadable(file: &str, error: &io::Error) -> FolderError {
     let unreadable = || Problem::Unreadable { kind: error.kind() };
     FolderError::new(file, xds_file::refused(error).map_or_else(unreadable, Problem::Refused))
 }
+
+/// How many paths of changed files are listed.
+const PATHS_LISTED: usize = 5;
 
 /// The default of [`Folder::with_file_limit`]. While a file is read, its content takes several
 /// times as much memory.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use xds_core::{TypeUrl, VariantId, shortened};
-use xds_server::{ClientList, ClientStream, StandingNack};
+use xds_server::{ClientList, ClientStream, ConnectedClient, StandingNack};
 
 use super::recent::{RecentCommits, RecordedOutcome};
 use super::troubles::{Trouble, Troubles};
@@ -15,7 +15,9 @@ use crate::type_name::{service, short};
 /// Adds the troubles of these clients, as long as the page exists.
 pub(super) fn add(troubles: &Troubles, clients: ClientList, recent: &Arc<RecentCommits>) {
     let recent = Arc::downgrade(recent);
-    troubles.add(move || rejections(&clients).into_iter().chain(late(&recent)).collect());
+    troubles.add(move || {
+        rejections(&clients).into_iter().chain(late(&recent)).chain(waiting(&clients)).collect()
+    });
 }
 
 /// What several clients reject with the same words.
@@ -62,8 +64,8 @@ fn rejection(((type_url, variants, count, detail), of): &(RejectionKey, Rejectio
         since: Some(of.since),
         last_at: Some(of.last_at),
         count: of.clients,
-        cure: "Correct the resource that the message names, or restore its last content. Until then these clients \
-               keep their last accepted resources."
+        cure: "Correct the resource, or what the message names at the clients, such as a file; or restore the last \
+               content of the resource. Until then these clients keep their last accepted resources."
             .into(),
         link: REJECTING.into(),
         ..Trouble::error(
@@ -113,6 +115,44 @@ fn late(recent: &Weak<RecentCommits>) -> Option<Trouble> {
     })
 }
 
+/// Clients that have been sent nothing since they connected: they wait, and may serve nothing.
+fn waiting(clients: &ClientList) -> Option<Trouble> {
+    let is_unserved =
+        |client: &ConnectedClient| client.streams().iter().all(|stream| stream.counts().sent == 0);
+    let unserved = clients.list().into_iter().filter(is_unserved).filter_map(|client| {
+        let opened = client.streams().iter().map(ClientStream::opened_at).min()?;
+        Some((shortened(&client.name().id, NAME_LIMIT_BYTES).into_owned(), opened))
+    });
+    waiting_of(unserved, SystemTime::now())
+}
+
+/// The same of clients that were sent nothing, with their ids and the times when they connected.
+fn waiting_of(unserved: impl Iterator<Item = (String, SystemTime)>, now: SystemTime) -> Option<Trouble> {
+    let is_old = |at: SystemTime| now.duration_since(at).is_ok_and(|age| age >= LATE_AFTER);
+    let (mut count, mut since, mut ids) = (0, now, Vec::new());
+    for (id, opened) in unserved.filter(|(_, opened)| is_old(*opened)) {
+        (count, since) = (count + 1, since.min(opened));
+        if ids.len() < WAITING_LISTED {
+            ids.push(id);
+        }
+    }
+    let have = if count == 1 { "has" } else { "have" };
+    let more = if count > ids.len() as u64 { ", .." } else { "" };
+    (count > 0).then(|| Trouble {
+        detail: ids.join(", ") + more,
+        since: Some(since),
+        count,
+        cure: "The page of each client lists its resources. They do not exist for this client, or the source has not \
+               delivered them yet. Such a client may not be able to serve anything."
+            .into(),
+        link: "clients".into(),
+        ..Trouble::warning(
+            "clients_wait",
+            format!("{} {have} been sent nothing for 30 s or longer", clients_count(count)),
+        )
+    })
+}
+
 fn clients_count(count: u64) -> String {
     format!("{count} client{}", if count == 1 { "" } else { "s" })
 }
@@ -131,6 +171,29 @@ const REJECTIONS_LISTED: usize = 20;
 /// A client that has not answered a commit after this time is late, as in the metrics.
 const LATE_AFTER: Duration = Duration::from_secs(30);
 
+/// How many of the clients that wait are named.
+const WAITING_LISTED: usize = 5;
+
 /// How many commits to check for late clients: a client that is late for an older one is usually
 /// late for one of these too.
 const COMMITS_CHECKED: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_are_sent_nothing_for_half_a_minute_are_one_warning() {
+        let now = SystemTime::now();
+        let clients = |ages: &[u64]| {
+            let ages = ages.iter().enumerate();
+            waiting_of(ages.map(|(at, age)| (format!("e{at}"), now - Duration::from_secs(*age))), now)
+        };
+        assert_eq!(clients(&[0, 29]), None);
+        let one = clients(&[29, 30]).unwrap();
+        assert_eq!(one.what, "1 client has been sent nothing for 30 s or longer");
+        assert_eq!((&*one.detail, one.since), ("e1", Some(now - Duration::from_secs(30))));
+        let many = clients(&[40; 7]).unwrap();
+        assert_eq!((&*many.detail, many.count), ("e0, e1, e2, e3, e4, ..", 7));
+    }
+}

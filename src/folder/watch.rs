@@ -289,6 +289,7 @@ impl Reporter {
                         files = loaded.files_read,
                         revision = %loaded.commit.revision,
                         label = Some(&*loaded.label).filter(|label| !label.is_empty()),
+                        paths = paths(&loaded),
                         "{}",
                         if is_good_again { "the folder is good again" } else { "folder reloaded" }
                     );
@@ -335,6 +336,15 @@ impl Reporter {
             }
         }
     }
+}
+
+/// The paths of changed files, for the log.
+fn paths(loaded: &Loaded) -> String {
+    let mut text = loaded.paths.join(", ");
+    if loaded.files_read > loaded.paths.len() {
+        text.push_str(", ..");
+    }
+    text
 }
 
 fn watch_root(root: &Path, changes: Arc<Changes>) -> notify::Result<RecommendedWatcher> {

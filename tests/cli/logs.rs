@@ -96,7 +96,7 @@ async fn g15_many_clients_that_reject_the_same_are_one_line_and_later_a_sum() {
     let lines = serving.until("clients=400 ");
     let sums: Vec<_> = lines.iter().filter(|line| line.contains("NACK")).collect();
     let nacks = |line: &&String| -> usize {
-        let (_, rest) = line.split_once(" nacks=").unwrap();
+        let (_, rest) = line.split_once(" more_nacks=").unwrap();
         rest.split(' ').next().unwrap().parse().unwrap()
     };
     assert!(sums.len() < 4 && sums.iter().map(nacks).sum::<usize>() == 399, "{sums:#?}");

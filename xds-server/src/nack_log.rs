@@ -190,7 +190,7 @@ impl Line {
             ),
             Some((clients, nacks)) => warn!(
                 clients,
-                nacks,
+                more_nacks = nacks,
                 node,
                 cluster,
                 identity,

@@ -57,8 +57,9 @@ fn away(upstreams: &[Upstream]) -> Option<Trouble> {
     let reasons: BTreeSet<_> = shown.iter().flat_map(|failed| &failed.reasons).collect();
     let trouble = if cut_off > 0 {
         Trouble {
-            cure: "Clients keep their resources, and cached resources are served. Other subscriptions get \
-                   UNAVAILABLE until a server answers. The proxy tries again by itself."
+            cure: "Repair the server, or the way to it; the proxy tries again at least every 2 minutes. Clients keep \
+                   their resources. New clients get what the proxy has in its cache, and wait for everything else. \
+                   Do not restart the proxy: without --cache-file its cache is lost."
                 .into(),
             ..Trouble::error(
                 "upstream_away",
