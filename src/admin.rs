@@ -123,6 +123,7 @@ impl Admin {
             upstreams,
             names: SortedNames::default(),
             work: Arc::new(Semaphore::new(WORK_LIMIT)),
+            trouble_work: Arc::new(Semaphore::new(1)),
             event_streams: Arc::new(Semaphore::new(events::STREAMS_LIMIT)),
         });
         Router::new()
@@ -157,13 +158,33 @@ struct AdminState {
     names: SortedNames,
     /// Limits the threads that compute long answers at the same time.
     work: Arc<Semaphore>,
+    trouble_work: Arc<Semaphore>,
     event_streams: Arc<Semaphore>,
 }
 
 impl AdminState {
     /// Runs work that may take some milliseconds on a thread that serves no stream.
     async fn work<T: Send + 'static>(self: Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
-        let permit = Arc::clone(&self.work).acquire_owned().await.expect("the semaphore is never closed");
+        let permits = Arc::clone(&self.work);
+        self.work_within(permits, work).await
+    }
+
+    /// The same for the troubles. Other work may read a file system that hangs, and the page must
+    /// say so.
+    async fn trouble_work<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> T {
+        let permits = Arc::clone(&self.trouble_work);
+        self.work_within(permits, work).await
+    }
+
+    async fn work_within<T: Send + 'static>(
+        self: Arc<Self>,
+        permits: Arc<Semaphore>,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> T {
+        let permit = permits.acquire_owned().await.expect("the semaphore is never closed");
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             work(&self)

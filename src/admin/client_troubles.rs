@@ -1,7 +1,7 @@
 //! Troubles of clients: what they reject, and what they do not answer.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -35,9 +35,13 @@ type RejectionKey = (TypeUrl, Arc<[VariantId]>, usize, Arc<str>);
 fn rejections(clients: &ClientList) -> Vec<Trouble> {
     let mut found = BTreeMap::<RejectionKey, Rejection>::new();
     for client in clients.list() {
+        let mut counted = BTreeSet::new();
         for nack in client.streams().iter().flat_map(ClientStream::standing_nacks) {
             let StandingNack { type_url, variants, variant_count, detail, since, last_at } = nack;
-            let key = (type_url, variants, variant_count, detail);
+            let key: RejectionKey = (type_url, variants, variant_count, detail);
+            if !counted.insert(key.clone()) {
+                continue;
+            }
             let of = found.entry(key).or_insert(Rejection { clients: 0, since, last_at });
             (of.clients, of.since, of.last_at) =
                 (of.clients + 1, of.since.min(since), of.last_at.max(last_at));
@@ -117,8 +121,8 @@ fn late(recent: &Weak<RecentCommits>) -> Option<Trouble> {
 
 /// Clients that have been sent nothing since they connected: they wait, and may serve nothing.
 fn waiting(clients: &ClientList) -> Option<Trouble> {
-    let is_unserved =
-        |client: &ConnectedClient| client.streams().iter().all(|stream| stream.counts().sent == 0);
+    let is_served = |stream: &ClientStream| stream.counts().sent > 0 || stream.has_brought_resources();
+    let is_unserved = |client: &ConnectedClient| !client.streams().iter().any(is_served);
     let unserved = clients.list().into_iter().filter(is_unserved).filter_map(|client| {
         let opened = client.streams().iter().map(ClientStream::opened_at).min()?;
         Some((shortened(&client.name().id, NAME_LIMIT_BYTES).into_owned(), opened))

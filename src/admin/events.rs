@@ -33,7 +33,7 @@ pub(super) async fn events(State(state): State<Arc<AdminState>>) -> Response {
     let marks = move |_| {
         let state = Arc::clone(&state);
         // To look for troubles may take milliseconds.
-        async move { state.work(Marks::of).await }
+        async move { state.trouble_work(Marks::of).await }
     };
     let events = IntervalStream::new(ticks).take(TICKS).then(marks).filter_map(move |now| {
         let _permit = &permit;

@@ -10,7 +10,7 @@ use super::answer::{ApiError, JsonAnswer, JsonBody};
 
 /// `/api/`: the counts at the top of the page.
 pub(super) async fn overview(State(state): State<Arc<AdminState>>) -> JsonBody {
-    let (errors, warnings) = Arc::clone(&state).work(|state| state.troubles.counts()).await;
+    let (errors, warnings) = Arc::clone(&state).trouble_work(|state| state.troubles.counts()).await;
     let snapshot = state.cache.snapshot();
     let resources: usize = snapshot.counts().map(|(_, count)| count).sum();
     JsonBody(json!({

@@ -136,7 +136,7 @@ impl fmt::Debug for Troubles {
 pub(super) async fn list(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
     query.only(&["page"])?;
     let page = query.page()?;
-    let answer = state.work(move |state| {
+    let answer = state.trouble_work(move |state| {
         let (errors, warnings) = state.troubles.counts();
         let mut answer = paged(&state.troubles.list(), page, row);
         answer.extend([("errors".to_owned(), errors.into()), ("warnings".to_owned(), warnings.into())]);

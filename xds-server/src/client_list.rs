@@ -131,6 +131,13 @@ impl ClientStream {
         self.0.counts()
     }
 
+    /// Whether its client brought resources from an earlier stream. It may be sent nothing, because it
+    /// has everything.
+    #[must_use]
+    pub fn has_brought_resources(&self) -> bool {
+        self.0.has_brought()
+    }
+
     /// The last NACK of its client.
     #[must_use]
     pub fn last_nack(&self) -> Option<LastNack> {

@@ -14,7 +14,9 @@ use xds_core::server::{
     DeltaRequest, DeltaStream, DeniedNames, Next, Response, Service, SotwRequest, SotwStream, StreamError,
     TypeReport, Verdict,
 };
-use xds_core::{Access, Cache, ClientName, SkippedMetadata, Snapshot, TypeUrl, Variant, Watch, shortened};
+use xds_core::{
+    Access, Cache, ClientName, Revision, SkippedMetadata, Snapshot, TypeUrl, Variant, Watch, shortened,
+};
 
 use crate::client_groups::{ClientGroups, Membership};
 use crate::config::ServerConfig;
@@ -62,6 +64,8 @@ pub(crate) struct Driver {
     access: Option<Arc<Access>>,
     /// Metadata of the client that gives no parameter, as long as no constraints named it.
     skipped_metadata: Vec<SkippedMetadata>,
+    /// The revision whose keys were compared with it.
+    skipped_checked_at: Option<Revision>,
     /// The first request has arrived.
     has_begun: bool,
     /// When the authorizer is asked again.
@@ -96,6 +100,16 @@ enum Machine {
 enum Request {
     Sotw(SotwRequest),
     Delta(DeltaRequest),
+}
+
+impl Request {
+    /// Whether the client says that it has resources from another stream (D1, S32).
+    fn brings_resources(&self) -> bool {
+        match self {
+            Self::Sotw(request) => request.response_nonce.is_none() && !request.version_info.is_empty(),
+            Self::Delta(request) => !request.initial_resource_versions.is_empty(),
+        }
+    }
 }
 
 /// The status that ends the stream. It is sent even if the task panics.
@@ -213,6 +227,7 @@ impl Driver {
             peer,
             access: None,
             skipped_metadata: Vec::new(),
+            skipped_checked_at: None,
             has_begun: false,
             authorize_at: config.authorizer.as_ref().map(|_| opened_at + jittered(config.authorize_every)),
             stops_at: None,
@@ -397,6 +412,9 @@ impl Driver {
         if client_is_new {
             self.set_client();
         }
+        if request.brings_resources() {
+            self.registration.on_brought();
+        }
         let (nonce, verdict) = match (&mut self.machine, request) {
             (Machine::Sotw(stream), Request::Sotw(request)) => {
                 (request.response_nonce, stream.on_request(now, request))
@@ -447,7 +465,17 @@ impl Driver {
             }
             (None, None) => {}
         }
+        self.end_rejections();
         Ok(())
+    }
+
+    /// A client that unsubscribed from what it rejected does not reject it any more.
+    fn end_rejections(&self) {
+        for type_url in self.registration.rejected_types() {
+            if !self.machine.rejects(&type_url) {
+                self.registration.on_corrected(&type_url);
+            }
+        }
     }
 
     /// G1: the meaning of the request is unknown, so the stream ends.
@@ -470,6 +498,10 @@ impl Driver {
     /// are sent to it then. So each commit that wakes the stream is checked.
     fn log_skipped_metadata(&mut self) {
         if self.skipped_metadata.is_empty() {
+            return;
+        }
+        let revision = self.watch.cache().read(Snapshot::revision);
+        if self.skipped_checked_at.replace(revision) == Some(revision) {
             return;
         }
         let skipped = std::mem::take(&mut self.skipped_metadata);
@@ -540,13 +572,7 @@ impl Driver {
     fn note_rejection(&self, verdict: &Verdict) {
         let (type_url, detail) = match verdict {
             Verdict::Nacked { type_url, detail, .. } => (type_url, detail),
-            Verdict::Acked { type_url, .. } => {
-                // In delta, the ACK may be about other resources.
-                if self.registration.has_rejected(type_url) && !self.machine.rejects(type_url) {
-                    self.registration.on_corrected(type_url);
-                }
-                return;
-            }
+            Verdict::Acked { .. } => return,
         };
         let variants = self.watch.cache().read(|snapshot| self.machine.rejected(type_url, snapshot));
         // G15: the message of the client is only logged, and it may send many.

@@ -61,6 +61,8 @@ pub(crate) struct OpenStream {
     sent: AtomicU64,
     acked: AtomicU64,
     nacked: AtomicU64,
+    /// Whether the client brought resources from another stream.
+    has_brought: AtomicBool,
     has_report_requests: AtomicBool,
     /// Set by the first request.
     details: OnceLock<ClientDetails>,
@@ -196,6 +198,7 @@ impl StreamRegistry {
             sent: AtomicU64::default(),
             acked: AtomicU64::default(),
             nacked: AtomicU64::default(),
+            has_brought: AtomicBool::default(),
             has_report_requests: AtomicBool::default(),
             details: OnceLock::new(),
             late_details: OnceLock::new(),
@@ -322,6 +325,10 @@ impl OpenStream {
         ResponseCounts { sent, acked, nacked }
     }
 
+    pub(crate) fn has_brought(&self) -> bool {
+        self.has_brought.load(Ordering::Relaxed)
+    }
+
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -390,11 +397,18 @@ impl Registration {
         }
     }
 
-    /// Whether the client rejected a response of the type that was not corrected.
-    pub(crate) fn has_rejected(&self, type_url: &TypeUrl) -> bool {
+    /// The types of which the client rejected a response that was not corrected.
+    pub(crate) fn rejected_types(&self) -> Vec<TypeUrl> {
         // Few clients ever reject anything; for the others no lock is needed.
-        self.stream.nacked.load(Ordering::Relaxed) > 0
-            && self.stream.mailbox().standing_nacks.contains_key(type_url)
+        if self.stream.nacked.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        self.stream.mailbox().standing_nacks.keys().cloned().collect()
+    }
+
+    /// The client has resources from another stream.
+    pub(crate) fn on_brought(&self) {
+        self.stream.has_brought.store(true, Ordering::Relaxed);
     }
 
     /// The client accepted a correction of all that it had rejected of the type.
