@@ -59,7 +59,9 @@ async fn one(State(ready): State<Ready>, Path(word): Path<String>) -> impl IntoR
 fn answer(ready: Result<(), String>) -> (StatusCode, String) {
     match ready {
         Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
-        Err(missing) => (StatusCode::SERVICE_UNAVAILABLE, format!("{missing}\n")),
+        Err(missing) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", shortened(&missing, TEXT_LIMIT_BYTES)))
+        }
     }
 }
 

@@ -78,11 +78,11 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
             AttemptEnd::Failed(StreamFailure { status, reason }) => {
                 let code = status.as_ref().map(|status| status.code);
                 let jitter = hub.jitter();
-                hub.note_failure(server, &reason);
                 let had_failed = hub.read(|machine| machine.has_failed(server));
                 hub.end(server, status, &reason, jitter);
                 let has_failed = hub.read(|machine| machine.has_failed(server));
                 if has_failed {
+                    hub.note_failure(server, &reason);
                     warn!(server = %name, reason, "cannot reach the server; trying again");
                     hub.recorder.failed(&name, code, &reason);
                     hub.recorder.connected(&name, false);

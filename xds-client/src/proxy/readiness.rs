@@ -63,15 +63,19 @@ impl Proxy {
         if let Some(type_url) = type_url {
             let upstreams = self.upstreams();
             let states = upstreams.iter().flat_map(|upstream| &upstream.types);
-            let mut states = states.filter(|(of, _)| of == type_url).map(|(_, state)| state).peekable();
-            let is_subscribed = states.peek().is_some();
-            match states.find(|state| !state.is_readable()) {
-                Some(SyncState::Rejected(_, status)) => {
-                    return Err(NotReady::Rejected { status: status.clone() });
-                }
-                Some(_) if !has_content => return Err(NotReady::Unanswered),
-                _ if is_subscribed => return Ok(()),
-                _ => {}
+            let states: Vec<_> = states.filter(|(of, _)| of == type_url).map(|(_, state)| state).collect();
+            // Clients choose the upstreams of --by-node: one that fails is not the type for all.
+            if states.iter().any(|state| state.is_readable()) {
+                return Ok(());
+            }
+            let rejected = states.iter().find_map(|state| match state {
+                SyncState::Rejected(_, status) => Some(status.clone()),
+                _ => None,
+            });
+            match rejected {
+                Some(status) => return Err(NotReady::Rejected { status }),
+                None if !states.is_empty() && !has_content => return Err(NotReady::Unanswered),
+                None => {}
             }
         }
         if has_content || hub.is_connected() {
@@ -162,6 +166,10 @@ impl Probe {
         loop {
             let is_needed = {
                 let Some(hub) = hub.upgrade().filter(|hub| !hub.lock().is_closed) else { return };
+                if hub.is_connected() {
+                    // Otherwise an old failure would count once the stream is not needed any more.
+                    *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ok(()));
+                }
                 !hub.has_content(None) && !hub.is_connected()
             };
             let mut pause = PAUSE_AFTER_FAILURE;
