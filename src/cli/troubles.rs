@@ -220,6 +220,9 @@ mod tests {
         reloads.on_isolated(2, "a.yaml:1:1: no".into(), false);
         let isolated = of_source("folder", &reloads);
         assert_eq!((isolated[0].kind, isolated[0].count), ("files_isolated", 2));
+        // Then the folder as a whole cannot be read.
+        reloads.on_refused("it cannot be read".into());
+        assert_eq!(of_source("folder", &reloads)[0].kind, "folder_refused");
         reloads.on_same();
         assert_eq!(of_source("folder", &reloads), []);
     }

@@ -408,9 +408,12 @@ impl Warning {
         }
     }
 
-    /// The key that makes no difference, if the warning is about one.
+    /// The key that the warning is about, if it is about one.
     pub(super) fn key(&self) -> Option<&Arc<str>> {
-        if let Finding::IdleKey { key } = &self.finding { Some(key) } else { None }
+        match &self.finding {
+            Finding::IdleKey { key } | Finding::UnusedDomain { key, .. } => Some(key),
+            _ => None,
+        }
     }
 
     /// The reference that the warning is about, if it is about one.

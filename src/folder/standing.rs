@@ -121,7 +121,7 @@ impl StandingWarnings {
         for warning in listed.filter(|warning| !known.contains_key(&subject(warning))) {
             push(&mut difference.ended, &mut difference.ended_not_shown, warning);
         }
-        difference.ended_not_shown = ended - difference.ended.len();
+        difference.ended_not_shown = ended.saturating_sub(difference.ended.len());
         *state = State { list: list.into(), counts: Some(counts), known };
         difference
     }

@@ -88,7 +88,9 @@ impl Folder {
             })
             .await;
             // Isolated files are read again each time.
-            if result.as_ref().is_ok_and(|loaded| loaded.files_read > self.isolated.len()) {
+            if result.as_ref().is_ok_and(|loaded| {
+                loaded.commit.changed > 0 || (loaded.files_read > 0 && loaded.isolated.is_none())
+            }) {
                 linter.on_content();
             }
             reporter.reloaded(result);

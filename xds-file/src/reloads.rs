@@ -59,6 +59,18 @@ struct State {
     label: Box<str>,
 }
 
+impl State {
+    /// Returns whether the error is new.
+    fn refuse(&mut self, mistake: String) -> bool {
+        let (last, now) = (self.refusal.take(), SystemTime::now());
+        let is_new = last.as_ref().is_none_or(|last| last.mistake != mistake);
+        self.refusals += u64::from(is_new);
+        let (since, count) = last.map_or((now, 0), |last| (last.since, last.count));
+        self.refusal = Some(Refusal { mistake, since, last_at: now, count: count + 1 });
+        is_new
+    }
+}
+
 impl Reloads {
     /// New content was read and is in use from now on.
     pub fn on_new(&self) {
@@ -75,8 +87,8 @@ impl Reloads {
     /// The new content is in use except for this number of parts, such as files, which keep their
     /// last good state. `has_changed` says whether other content came into use.
     pub fn on_isolated(&self, parts: usize, mistake: String, has_changed: bool) {
-        self.on_refused(mistake);
         let mut state = self.state();
+        state.refuse(mistake);
         (state.isolated, state.changes) = (parts, state.changes + u64::from(has_changed));
     }
 
@@ -88,13 +100,9 @@ impl Reloads {
 
     /// The content that was read is not usable. Returns whether the error is new.
     pub fn on_refused(&self, mistake: String) -> bool {
-        let (mut state, now) = (self.state(), SystemTime::now());
-        let last = state.refusal.take();
-        let is_new = last.as_ref().is_none_or(|last| last.mistake != mistake);
-        state.refusals += u64::from(is_new);
-        let (since, count) = last.map_or((now, 0), |last| (last.since, last.count));
-        state.refusal = Some(Refusal { mistake, since, last_at: now, count: count + 1 });
-        is_new
+        let mut state = self.state();
+        state.isolated = 0;
+        state.refuse(mistake)
     }
 
     /// The newest content, if it is not in use because of an error.

@@ -615,6 +615,12 @@ fn a_misspelt_key_of_domains_yaml_is_told_with_its_line_and_the_similar_key() {
          key \"evn\""
     );
     assert_eq!(warning.hint().unwrap(), "did you mean \"env\" in domains.yaml?");
+    // Two of them are two warnings, each with its key.
+    let found = contents("evn: [prod]\nen: [test]\n", &two).warnings();
+    let keys: Vec<_> =
+        found.iter().filter(|it| it.kind() == "unused-domain").filter_map(Warning::key).collect();
+    assert_eq!(keys.len(), 2);
+    assert_ne!(keys[0], keys[1]);
     // A key that no `when:` names yet is no mistake, and neither is a key beside a similar one.
     assert_eq!(warnings("{env: [prod, test], evn: [a], zone: {other: true}}", &two), [""; 0]);
 }
