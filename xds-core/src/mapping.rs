@@ -206,8 +206,9 @@ impl SkippedMetadata {
     #[must_use]
     pub fn cure(&self) -> String {
         let Self { parameter, path, found } = self;
-        // `NAME=PATH` cannot express other names.
-        let is_plain = !parameter.is_empty() && !parameter.contains(['.', '=']);
+        // `NAME=PATH` cannot express all names, and a shell must not run one that a client chose.
+        let is_plain = (1..200).contains(&parameter.len())
+            && parameter.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
         match found {
             SkippedValue::WholeNumber(text) if is_plain => format!(
                 "write it as the string \"{text}\" in the node of the client, or start the server with \
@@ -341,7 +342,7 @@ fn taken<T: AsRef<str>>(value: &Value, keys: &[T], takes_numbers: TakesNumbers) 
         Some(Kind::NumberValue(number)) => match (whole(*number), takes_numbers) {
             (Some(text), TakesNumbers::WholeOnes) => return Taken::Text(text.into()),
             (Some(text), TakesNumbers::No) => SkippedValue::WholeNumber(text),
-            (None, _) => SkippedValue::OtherNumber(number.to_string()),
+            (None, _) => SkippedValue::OtherNumber(shortened(&number.to_string(), 32).into_owned()),
         },
         Some(Kind::StructValue(_)) => SkippedValue::Struct,
         Some(Kind::ListValue(_)) => SkippedValue::List,
@@ -463,6 +464,7 @@ mod tests {
     #[test]
     fn t46_the_cure_is_one_that_the_mapping_accepts() {
         let metadata = vec![
+            ("$(reboot)", Kind::NumberValue(1.0)),
             ("a.b", Kind::NumberValue(1.0)),
             ("bucket", Kind::NumberValue(0.0)),
             ("half", Kind::NumberValue(0.5)),
@@ -474,6 +476,7 @@ mod tests {
         assert_eq!(
             found.iter().map(SkippedMetadata::cure).collect::<Vec<_>>(),
             [
+                string,
                 string,
                 "write it as the string \"0\" in the node of the client, or start the server with \
                  --param bucket=node.metadata.bucket",

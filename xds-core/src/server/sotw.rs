@@ -342,7 +342,7 @@ fn respond(
     };
     // S32: only a wildcard selects for sure what it selected on the stream before.
     let is_comparable = state.known.full_state && state.selects_all();
-    if is_comparable && owed.brings(version) == Some(true) {
+    if is_comparable && owed.errors.is_empty() && owed.brings(version) == Some(true) {
         return Ok(None);
     }
     let made = if state.known.full_state {
