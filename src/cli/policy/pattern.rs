@@ -117,6 +117,10 @@ impl Pattern {
         if (*has_rest && parts.is_empty()) || (is_same && (*has_rest || !others_rest)) {
             return true;
         }
+        // A cheap condition first: a policy may have 100,000 rules.
+        if !start(others).starts_with(start(parts)) {
+            return false;
+        }
         let Some(separator) = separator_of(others, *others_rest) else { return false };
         let (segments, others) = (segments(parts, separator), segments(others, separator));
         // Other captures end at a text, so what they match depends on the text.
@@ -174,6 +178,14 @@ fn segments(parts: &[Part], separator: char) -> Vec<Vec<Atom>> {
         }
     }
     segments
+}
+
+/// The text before the first capture.
+fn start(parts: &[Part]) -> &str {
+    match parts.first() {
+        Some(Part::Text(text)) => text,
+        _ => "",
+    }
 }
 
 /// Whether a segment, whose only capture is at its end, matches all that the other one matches.
