@@ -14,11 +14,18 @@ use protox::Compiler;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let mut compiler = Compiler::new(["proto"])?;
-    compiler.include_imports(true).open_files(sources(Path::new("proto"))?)?;
+    let sources = sources(Path::new("proto"))?;
+    let (store, discovery): (Vec<_>, Vec<_>) =
+        sources.iter().partition(|path| path.starts_with("proto/xds/store"));
     // Reflection needs no comments, the generated documentation does.
-    fs::write(out.join("descriptors.binpb"), compiler.encode_file_descriptor_set())?;
-    let files = compiler.include_source_info(true).file_descriptor_set();
+    for (files, output) in [(discovery, "descriptors.binpb"), (store, "store.binpb")] {
+        let mut compiler = Compiler::new(["proto"])?;
+        compiler.include_imports(true).open_files(files)?;
+        fs::write(out.join(output), compiler.encode_file_descriptor_set())?;
+    }
+    let mut compiler = Compiler::new(["proto"])?;
+    let files =
+        compiler.include_imports(true).include_source_info(true).open_files(&sources)?.file_descriptor_set();
 
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names().type_name_domain(["."], "type.googleapis.com");

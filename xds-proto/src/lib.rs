@@ -34,7 +34,8 @@
 //! | [`Any`] | `google.protobuf.Any` with a shared value; other well-known types are those of prost-types |
 //! | [`type_url`] | type URLs of the known types |
 //! | [`service`] | which service serves which type |
-//! | [`FILE_DESCRIPTOR_SET`] | all of it as descriptors, for gRPC reflection |
+//! | [`FILE_DESCRIPTOR_SET`] | the transport as descriptors, for gRPC reflection |
+//! | [`STORE_FILE_DESCRIPTOR_SET`] | the API of the store, in the same form |
 #![forbid(unsafe_code)]
 
 mod any;
@@ -44,9 +45,12 @@ pub mod type_url;
 pub use any::Any;
 pub use packages::{envoy, google, xds};
 
-/// The declaration as an encoded `google.protobuf.FileDescriptorSet`: every file, after its
-/// imports.
+/// The declaration of the transport as an encoded `google.protobuf.FileDescriptorSet`: every file,
+/// after its imports.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.binpb"));
+
+/// The API of the durable store (`xds.store.v1`), which is this project's own.
+pub const STORE_FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/store.binpb"));
 
 #[allow(
     missing_docs,
