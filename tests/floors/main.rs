@@ -40,8 +40,13 @@ const CORE: &[&[&str]] = &[
 ];
 
 /// The crates, from the lowest. `main` is the program; its crate has the same name as the library.
-const CRATES: &[&[&str]] =
-    &[&["xds_file", "xds_proto"], &["xds_core"], &["xds_client", "xds_server"], &["xds"], &["main"]];
+const CRATES: &[&[&str]] = &[
+    &["xds_file", "xds_proto"],
+    &["xds_core"],
+    &["xds_client", "xds_server", "xds_store"],
+    &["xds"],
+    &["main"],
+];
 
 /// The modules that bring resources into the cache.
 const SOURCES: &[&str] = &["xds::folder", "xds_client", "xds_core::client", "xds_file"];
@@ -58,6 +63,7 @@ const ROOTS: &[(&str, &str)] = &[
     ("xds_file", "xds-file/src/lib.rs"),
     ("xds_proto", "xds-proto/src/lib.rs"),
     ("xds_server", "xds-server/src/lib.rs"),
+    ("xds_store", "xds-store/src/lib.rs"),
 ];
 
 fn all() -> Vec<Import> {

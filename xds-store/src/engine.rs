@@ -1,0 +1,120 @@
+//! The seam to what keeps bytes: ordered keys, and batches that are written whole or not at all.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+pub use memory::MemoryEngine;
+#[cfg(feature = "redb")]
+pub use redb::{OpenError, RedbEngine};
+
+mod memory;
+#[cfg(feature = "redb")]
+mod redb;
+
+/// Ordered byte keys. A batch applies wholly or not at all, and is durable when
+/// [`commit`](Self::commit) returns.
+///
+/// All calls block. The store calls them from its own threads only.
+pub trait Engine: Debug + Send {
+    /// The content at one moment. Later commits do not change it.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    fn view(&self) -> Result<Box<dyn View>, EngineError>;
+
+    /// Writes a batch if all its comparisons hold.
+    ///
+    /// # Errors
+    /// [`EngineError::Conflict`] if a comparison does not hold. After all errors but
+    /// [`EngineError::Unknown`] nothing has changed.
+    fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError>;
+
+    /// What a batch may hold.
+    fn limits(&self) -> EngineLimits;
+}
+
+/// The content of an engine at one revision.
+pub trait View: Debug + Send {
+    /// The revision of the last commit in it.
+    fn revision(&self) -> EngineRevision;
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, EngineError>;
+
+    /// Calls `each` with the keys from `from` to below `to`, in order, until it breaks.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    fn range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        each: &mut dyn FnMut(&[u8], Value) -> ControlFlow<()>,
+    ) -> Result<(), EngineError>;
+}
+
+/// Counts the commits of an engine, from 1; 0 before the first.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EngineRevision(pub u64);
+
+/// A value with the revision that wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// The last commit that wrote this key.
+    pub revision: EngineRevision,
+}
+
+/// Writes that are applied together. Each key appears in at most one of them.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Keys with the revision of the commit that wrote them last; `None`: the key is absent.
+    pub compares: Vec<(Bytes, Option<EngineRevision>)>,
+    /// Keys and their new values; `None` deletes.
+    pub writes: Vec<(Bytes, Option<Bytes>)>,
+}
+
+/// What one batch may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// Writes and comparisons.
+    pub operations: usize,
+    /// Bytes of all keys and values.
+    pub bytes: usize,
+    /// Bytes of one value.
+    pub value_bytes: usize,
+}
+
+/// Why an engine refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A comparison does not hold. Nothing has changed.
+    #[error("another writer was faster")]
+    Conflict,
+    /// The batch exceeds [`EngineLimits`]. Nothing has changed.
+    #[error("{what} of {found} exceeds the engine's limit of {limit}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Its size.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// There is no room. Nothing has changed, and a later commit may succeed (ST22).
+    #[error("no space is left for the store")]
+    Full,
+    /// The engine did not report whether the batch was applied.
+    #[error("the engine did not report whether the commit was applied")]
+    Unknown(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The engine cannot go on until it is opened again (ST21).
+    #[error("the engine has to be opened again")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+}

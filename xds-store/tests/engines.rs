@@ -1,0 +1,116 @@
+//! What the store needs of an engine, on each engine.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine, View};
+
+fn writes(of: &[(&'static str, Option<&'static str>)]) -> Batch {
+    let writes = of.iter().map(|(key, value)| (Bytes::from(*key), value.map(Bytes::from)));
+    Batch { compares: Vec::new(), writes: writes.collect() }
+}
+
+fn keys(view: &dyn View, from: &str, to: &str) -> Vec<String> {
+    let mut keys = Vec::new();
+    let mut each = |key: &[u8], _| {
+        keys.push(String::from_utf8(key.to_vec()).unwrap());
+        ControlFlow::Continue(())
+    };
+    view.range(from.as_bytes(), to.as_bytes(), &mut each).unwrap();
+    keys
+}
+
+fn keeps_its_promises(engine: &mut impl Engine) {
+    let before = engine.view().unwrap();
+    assert_eq!(before.get(b"a").unwrap(), None);
+    let one = engine.commit(&writes(&[("b", Some("1")), ("a", Some("1")), ("ab", Some("1"))])).unwrap();
+    let two = engine.commit(&writes(&[("a", Some("2")), ("b", None)])).unwrap();
+    assert!(one > before.revision() && two > one);
+    let view = engine.view().unwrap();
+    assert_eq!(view.revision(), two);
+
+    // Keys are in order, and the end of a range is not in it.
+    assert_eq!(keys(&*view, "a", "z"), ["a", "ab"]);
+    assert_eq!(keys(&*view, "a", "ab"), ["a"]);
+    assert_eq!(keys(&*view, "z", "a"), [""; 0]);
+    let a = view.get(b"a").unwrap().unwrap();
+    assert_eq!((&*a.bytes, a.revision), (&b"2"[..], two));
+    assert_eq!(view.get(b"ab").unwrap().unwrap().revision, one);
+
+    // A comparison that does not hold refuses the whole batch.
+    let compare = |key: &'static str, revision: Option<EngineRevision>| Batch {
+        compares: vec![(key.into(), revision)],
+        ..writes(&[("a", Some("3")), ("c", Some("3"))])
+    };
+    for (key, revision) in [("a", Some(one)), ("a", None), ("b", Some(one))] {
+        assert!(matches!(engine.commit(&compare(key, revision)), Err(EngineError::Conflict)), "{key}");
+    }
+    assert_eq!(engine.view().unwrap().revision(), two);
+    assert_eq!(engine.view().unwrap().get(b"c").unwrap(), None);
+    engine.commit(&compare("b", None)).unwrap();
+
+    // A view does not change.
+    assert_eq!(keys(&*view, "a", "z"), ["a", "ab"]);
+    assert_eq!(keys(&*before, "a", "z"), [""; 0]);
+    assert_eq!(keys(&*engine.view().unwrap(), "a", "z"), ["a", "ab", "c"]);
+}
+
+#[test]
+fn the_engine_in_memory_keeps_its_promises() {
+    keeps_its_promises(&mut MemoryEngine::default());
+}
+
+#[cfg(feature = "redb")]
+mod on_a_file {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use xds_store::engine::{OpenError, RedbEngine};
+
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path =
+                PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+            _ = fs::remove_file(&path);
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            _ = fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_engine_on_a_file_keeps_its_promises_and_what_was_written() {
+        let file = Scratch::new("promises");
+        keeps_its_promises(&mut RedbEngine::open(&file.0).unwrap());
+        let engine = RedbEngine::open(&file.0).unwrap();
+        let view = engine.view().unwrap();
+        assert_eq!(
+            (keys(&*view, "a", "z"), view.revision()),
+            (vec!["a".into(), "ab".into(), "c".into()], EngineRevision(3))
+        );
+    }
+
+    #[test]
+    fn st3_a_file_is_open_once() {
+        let file = Scratch::new("once");
+        let _engine = RedbEngine::open(&file.0).unwrap();
+        assert!(matches!(RedbEngine::open(&file.0), Err(OpenError::Locked)));
+    }
+
+    #[test]
+    fn a_file_that_is_no_store_is_refused() {
+        let file = Scratch::new("other");
+        fs::write(&file.0, [7; 10_000]).unwrap();
+        assert!(matches!(RedbEngine::open(&file.0), Err(OpenError::Damaged(_))));
+    }
+}
