@@ -1,5 +1,5 @@
-//! The ledger of rules: `rules.tsv` has the state of each rule of `docs/protocol.md`, for each side
-//! that it affects. This test compares the ledger with the code.
+//! The ledger of rules: `rules.tsv` has the state of each rule of `docs/protocol.md` and
+//! `docs/store-rules.md`, for each side that it affects. This test compares the ledger with the code.
 //!
 //! A comment in `src` that names the id cites a rule (`// S8: ..`, `(T31)`). A test names it at the
 //! start or end of its name (`s8_.._v6`), a script in its first line (`# V16 T31: ..`) or at the
@@ -11,13 +11,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LEDGER: &str = "tests/conformance/rules.tsv";
-const RULES: &str = "docs/protocol.md";
+const RULES: &str = "docs/protocol.md or docs/store-rules.md";
+const DOCUMENTS: [&str; 2] = ["docs/protocol.md", "docs/store-rules.md"];
 
 #[test]
 fn the_ledger_of_rules_agrees_with_the_code() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut problems = Vec::new();
-    let defined = defined(&read(&root.join(RULES)));
+    let defined: BTreeMap<_, _> =
+        DOCUMENTS.iter().flat_map(|path| defined(path, &read(&root.join(path)))).collect();
     let code = Code::read(root);
     let unknown = code.cited.iter().chain(&code.named).filter(|(id, _)| !defined.contains_key(*id));
     problems.extend(unknown.map(|(id, place)| {
@@ -36,8 +38,8 @@ fn the_ledger_of_rules_agrees_with_the_code() {
     let listed: BTreeSet<_> = rows.iter().map(|row| row.id).collect();
     // W describes messages, not behaviour.
     let missing = defined.iter().filter(|(id, _)| !id.starts_with('W') && !listed.contains(id.as_str()));
-    problems.extend(missing.map(|(id, line)| {
-        format!("{RULES}:{line}: {id} has no line in {LEDGER}: add one for each side that it concerns")
+    problems.extend(missing.map(|(id, place)| {
+        format!("{place}: {id} has no line in {LEDGER}: add one for each side that it concerns")
     }));
     for side in SIDES {
         let of_side = || rows.iter().filter(|row| row.side == side);
@@ -69,7 +71,7 @@ impl<'a> Row<'a> {
     }
 
     /// The errors in the line itself.
-    fn faults(&self, defined: &BTreeMap<String, usize>, code: &Code) -> impl Iterator<Item = String> {
+    fn faults(&self, defined: &BTreeMap<String, String>, code: &Code) -> impl Iterator<Item = String> {
         let Self { id, side, state, .. } = self;
         let is_done = *state == "done";
         let is_cited = id.starts_with('V') || code.cited.contains_key(*id);
@@ -163,9 +165,10 @@ impl Code {
 }
 
 /// The rules of the document with the lines where they begin.
-fn defined(text: &str) -> BTreeMap<String, usize> {
+fn defined(path: &str, text: &str) -> BTreeMap<String, String> {
     let rule = |line: &str| id(line.strip_prefix("- ")?.split(' ').next()?);
-    text.lines().enumerate().filter_map(|(at, line)| Some((rule(line)?, at + 1))).collect()
+    let place = |at| format!("{path}:{}", at + 1);
+    text.lines().enumerate().filter_map(|(at, line)| Some((rule(line)?, place(at)))).collect()
 }
 
 /// The ids in a comment. `store/D5` is an id of another document.
@@ -173,13 +176,13 @@ fn ids(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '/').filter_map(id)
 }
 
-/// `[SDTXGCVW][0-9]+[a-c]?`; letters behind the number may be in upper case.
+/// `(ST|[SDTXGCVW])[0-9]+[a-c]?`; letters behind the number may be in upper case.
 fn id(word: &str) -> Option<String> {
-    let number = word.strip_prefix(['S', 'D', 'T', 'X', 'G', 'C', 'V', 'W'])?;
+    let (prefix, number) = PREFIXES.iter().find_map(|prefix| Some((prefix, word.strip_prefix(prefix)?)))?;
     let digits = number.trim_end_matches(['a', 'b', 'c', 'A', 'B', 'C']);
     let letter = &number[digits.len()..];
     let is_id = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() && letter.len() < 2;
-    is_id.then(|| format!("{}{}{}", &word[..1], digits.trim_start_matches('0'), letter.to_lowercase()))
+    is_id.then(|| format!("{prefix}{}{}", digits.trim_start_matches('0'), letter.to_lowercase()))
 }
 
 /// The files of modules that only tests use.
@@ -211,5 +214,8 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-const SIDES: [&str; 3] = ["server", "client", "proxy"];
+const SIDES: [&str; 4] = ["server", "client", "proxy", "store"];
+
+/// Longer ones first.
+const PREFIXES: [&str; 9] = ["ST", "S", "D", "T", "X", "G", "C", "V", "W"];
 const STATES: [&str; 3] = ["done", "exception", "todo"];

@@ -1,6 +1,58 @@
-//! The durable store. So far the crate has its engines: what keeps ordered bytes.
+//! The durable store: records, the log of their changes, and conditional commits, on an exchangeable
+//! engine.
 //!
-//! The crate has no runtime, clock, entropy or threads; only the engine on a file does I/O.
+//! A [`Store`](store::Store) is a machine: events go in, actions come out, and the caller performs
+//! them. It judges commits and says what to write. An [`Engine`](engine::Engine) keeps ordered bytes.
+//! The crate has no runtime, clock, entropy or threads; only the engine on a file does I/O. The rules
+//! (ST) are in `docs/store-rules.md` of the repository.
+//!
+//! So far the crate has records, log, conditions, group commits and watches. It has no leases,
+//! owners, references, quarantine, compaction or API yet, and no program uses it.
+//!
+//! ```
+//! use xds_proto::xds::store::v1 as proto;
+//! use xds_store::commit::Draft;
+//! use xds_store::engine::{Engine, MemoryEngine};
+//! use xds_store::store::{Action, Event, Store, Ticket};
+//!
+//! let mut engine = MemoryEngine::default();
+//! engine.commit(&Store::init("node"))?;
+//! let mut store = Store::load(&*engine.view()?, |_, _| {})?;
+//!
+//! let key = proto::Key { type_url: "example.com/acme.Thing".into(), name: "a".into(), when: String::new() };
+//! let content = proto::Content { payload: "any message".into(), ..Default::default() };
+//! let put = proto::Put { content: Some(content), ..Default::default() };
+//! let change = proto::Change { key: Some(key), act: Some(proto::change::Act::Put(put)), condition: None };
+//! let request = proto::CommitRequest { changes: vec![change], ..Default::default() };
+//!
+//! let draft = Draft::parse(request, "token:me".into()).expect("it is complete");
+//! let mut actions = store.step(Event::Commit(Ticket(1), draft), 0);
+//! let Some(Action::Write(batch)) = actions.pop() else { panic!("it changes something") };
+//! let actions = store.step(Event::Written(engine.commit(&batch)), 0);
+//! assert!(matches!(&actions[..], [Action::Publish(_), Action::Answer(Ticket(1), Ok(_))]));
+//! assert_eq!(store.revision(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`engine`] | the seam to what keeps bytes; engines in memory and on a file (feature `redb`) |
+//! | [`key`] | keys of records, and keys in the engine |
+//! | [`record`] | the state of a record, and the digests that identify it |
+//! | [`log`] | the head of the store, and an entry for each commit |
+//! | [`commit`] | a commit: its form, its conditions, what it does |
+//! | [`store`] | the machine |
+//! | [`watch`] | a position in the log |
+//! | `checked` | stored values with a checksum |
 #![forbid(unsafe_code)]
 
+pub use checked::Damaged;
+
+mod checked;
+pub mod commit;
 pub mod engine;
+pub mod key;
+pub mod log;
+pub mod record;
+pub mod store;
+pub mod watch;

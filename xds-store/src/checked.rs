@@ -1,0 +1,65 @@
+//! Stored values with a checksum (ST47).
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::Message;
+
+/// Why a stored value cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the stored value of {key:?} is damaged")]
+pub struct Damaged {
+    /// The key in the engine.
+    pub key: Bytes,
+}
+
+/// A message with the checksum of itself and of its key, so that a value under another key is
+/// damage, too.
+pub(crate) fn encode(key: &[u8], message: &impl Message) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(CHECKSUM_BYTES + message.encoded_len());
+    bytes.put_u32(0);
+    message.encode(&mut bytes).expect("the buffer grows");
+    let checksum = checksum(key, &bytes[CHECKSUM_BYTES..]);
+    bytes[..CHECKSUM_BYTES].copy_from_slice(&checksum.to_be_bytes());
+    bytes.freeze()
+}
+
+/// The message of a stored value. Its bytes fields share the memory of the value.
+pub(crate) fn decode<M: Message + Default>(key: &[u8], mut value: Bytes) -> Result<M, Damaged> {
+    let damaged = || Damaged { key: Bytes::copy_from_slice(key) };
+    if value.len() < CHECKSUM_BYTES {
+        return Err(damaged());
+    }
+    let expected = value.get_u32();
+    if checksum(key, &value) != expected {
+        return Err(damaged());
+    }
+    M::decode(value).map_err(|_| damaged())
+}
+
+fn checksum(key: &[u8], message: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(key);
+    hasher.update(message);
+    hasher.finalize()
+}
+
+const CHECKSUM_BYTES: usize = size_of::<u32>();
+
+#[cfg(test)]
+mod tests {
+    use xds_proto::xds::store::v1 as proto;
+
+    use super::*;
+
+    #[test]
+    fn st47_each_flipped_bit_and_another_key_are_damage() {
+        let message = proto::Key { type_url: "t".into(), name: "n".into(), when: String::new() };
+        let stored = encode(b"k", &message);
+        assert_eq!(decode::<proto::Key>(b"k", stored.clone()), Ok(message));
+        assert!(decode::<proto::Key>(b"j", stored.clone()).is_err());
+        for bit in 0..stored.len() * 8 {
+            let mut flipped = stored.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode::<proto::Key>(b"k", flipped.into()).is_err(), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Keys of records, and the keys under which the engine has everything.
+
+use std::fmt;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use xds_core::when::WhenError;
+use xds_core::{Constraints, ResourceName, TypeUrl, VariantId};
+use xds_proto::xds::store::v1 as proto;
+
+/// The encoded key of a record: type, name and the canonical text of its constraints.
+///
+/// Equal keys have equal bytes. Their order is that of type, name and text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordKey(Bytes);
+
+/// Why a message is no key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// A type or a name that is empty or has control characters (G8).
+    #[error("{part} is empty or has control characters")]
+    Invalid {
+        /// `type_url` or `name`.
+        part: &'static str,
+    },
+    /// The `when:` text cannot be read.
+    #[error("when: {0}")]
+    When(#[from] WhenError),
+}
+
+impl RecordKey {
+    /// The key of a message from outside.
+    ///
+    /// # Errors
+    /// See [`KeyError`].
+    pub fn parse(key: &proto::Key) -> Result<Self, KeyError> {
+        for (part, text) in [("type_url", &key.type_url), ("name", &key.name)] {
+            if text.is_empty() || text.contains(char::is_control) {
+                return Err(KeyError::Invalid { part });
+            }
+        }
+        let constraints = if key.when.is_empty() { Constraints::NONE } else { key.when.parse()? };
+        let id = VariantId { type_url: (&*key.type_url).into(), name: (&*key.name).into(), constraints };
+        Ok(Self::of(&id))
+    }
+
+    /// The key of a variant.
+    #[must_use]
+    pub fn of(id: &VariantId) -> Self {
+        let (type_url, name) = (id.type_url.as_str(), id.name.as_str());
+        let when = canonical_text(&id.constraints);
+        let mut bytes = BytesMut::with_capacity(type_url.len() + name.len() + when.len() + 2);
+        // No part has control characters, so a zero byte separates them and keeps their order.
+        for (part, end) in [(type_url, Some(0)), (name, Some(0)), (&*when, None)] {
+            bytes.put_slice(part.as_bytes());
+            end.into_iter().for_each(|end| bytes.put_u8(end));
+        }
+        Self(bytes.freeze())
+    }
+
+    /// The key as a message.
+    #[must_use]
+    pub fn to_proto(&self) -> proto::Key {
+        let [type_url, name, when] = self.parts().map(str::to_owned);
+        proto::Key { type_url, name, when }
+    }
+
+    /// The type.
+    #[must_use]
+    pub fn type_url(&self) -> TypeUrl {
+        self.parts()[0].into()
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> ResourceName {
+        self.parts()[1].into()
+    }
+
+    fn parts(&self) -> [&str; 3] {
+        let text = std::str::from_utf8(&self.0).expect("keys are made of texts");
+        let mut parts = text.splitn(3, '\0');
+        [(); 3].map(|()| parts.next().unwrap_or_default())
+    }
+
+    fn from_stored(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        (text.matches('\0').count() == 2).then(|| Self(Bytes::copy_from_slice(bytes)))
+    }
+}
+
+/// The text of the canonical form (T21), in which the order of operands is no choice of the writer;
+/// empty without constraints.
+fn canonical_text(constraints: &Constraints) -> String {
+    if constraints.is_unconstrained() {
+        return String::new();
+    }
+    // A key of a branch that folds to a constant is in the constraints (T12), but not in their form.
+    let canonical =
+        Constraints::from_wire(constraints.canon()).ok().filter(|canonical| canonical == constraints);
+    canonical.as_ref().unwrap_or(constraints).to_string()
+}
+
+impl fmt::Debug for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [type_url, name, when] = self.parts();
+        write!(f, "{type_url} {name}")?;
+        if when.is_empty() { Ok(()) } else { write!(f, " [{when}]") }
+    }
+}
+
+/// The keys in the engine. Their first byte is the kind of what they hold.
+pub(crate) mod stored {
+    use super::*;
+
+    /// The [`Head`](crate::log::Head).
+    pub(crate) const HEAD: &[u8] = b"h";
+    /// The first and the end of all log entries.
+    pub(crate) const LOG: (&[u8], &[u8]) = (b"l", b"m");
+    /// The first and the end of all record versions.
+    pub(crate) const RECORDS: (&[u8], &[u8]) = (b"v", b"w");
+
+    /// The entry of a store revision.
+    pub(crate) fn log(revision: u64) -> Bytes {
+        let mut key = BytesMut::with_capacity(1 + REVISION_BYTES);
+        key.put_u8(b'l');
+        key.put_u64(revision);
+        key.freeze()
+    }
+
+    /// A record as of a store revision. All versions of a record lie together, the oldest first.
+    pub(crate) fn record(key: &RecordKey, revision: u64) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(2 + key.0.len() + REVISION_BYTES);
+        bytes.put_u8(b'v');
+        bytes.put_slice(&key.0);
+        // Below all that a text continues with, so that the versions of another key never lie
+        // between those of this one.
+        bytes.put_u8(0);
+        bytes.put_u64(revision);
+        bytes.freeze()
+    }
+
+    /// The key and the revision of a record version; `None` if it is damaged.
+    pub(crate) fn parse_record(stored: &[u8]) -> Option<(RecordKey, u64)> {
+        let rest = stored.strip_prefix(b"v")?;
+        let (rest, revision) = rest.split_last_chunk::<REVISION_BYTES>()?;
+        Some((RecordKey::from_stored(rest.strip_suffix(&[0])?)?, u64::from_be_bytes(*revision)))
+    }
+
+    /// The revision of a log entry; `None` if it is damaged.
+    pub(crate) fn parse_log(stored: &[u8]) -> Option<u64> {
+        stored.strip_prefix(b"l")?.try_into().ok().map(u64::from_be_bytes)
+    }
+
+    const REVISION_BYTES: usize = size_of::<u64>();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str, when: &str) -> RecordKey {
+        let key = proto::Key { type_url: "t/T".into(), name: name.into(), when: when.into() };
+        RecordKey::parse(&key).unwrap()
+    }
+
+    #[test]
+    fn constraints_that_are_equal_make_one_key() {
+        assert_eq!(key("n", "b=1,a=2"), key("n", "a=2,  b=1"));
+        assert_eq!(key("n", "a=2,b=1").to_proto().when, "a=2,b=1");
+        assert_ne!(key("n", ""), key("n", "a"));
+    }
+
+    #[test]
+    fn versions_of_one_record_lie_together_whatever_other_names_begin_like_it() {
+        let (short, long) = (key("n", ""), key("n2", ""));
+        let when = key("n", "a=1");
+        let mut keys = [&short, &when, &long].map(|key| [9, 1 << 40].map(|at| stored::record(key, at)));
+        let expected = keys.clone();
+        keys.as_flattened_mut().sort();
+        assert_eq!(keys, expected);
+        assert_eq!(stored::parse_record(&keys[1][1]), Some((when, 1 << 40)));
+    }
+
+    #[test]
+    fn g8_names_that_cannot_exist_are_refused() {
+        for name in ["", "a\0b", "a\n"] {
+            let key = proto::Key { type_url: "t".into(), name: name.into(), when: String::new() };
+            assert_eq!(RecordKey::parse(&key), Err(KeyError::Invalid { part: "name" }));
+        }
+    }
+}
