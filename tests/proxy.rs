@@ -270,4 +270,4 @@ fn bad_input_is_exit_code_2_and_says_what_to_do() {
     assert!(refused(&["--upstream", "a:1", "--linger", "soon"]).contains("30m"));
 }
 
-const SOON: Duration = Duration::from_secs(90);
+const SOON: Duration = Duration::from_secs(30);
