@@ -17,7 +17,7 @@ use redb::{Database, TableDefinition};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Draft;
 use xds_store::engine::{Batch, Engine, MemoryEngine, RedbEngine};
-use xds_store::store::{Action, Event, Store, Ticket};
+use xds_store::store::{Action, Event, Identity, Store, Ticket};
 
 fn main() {
     let rounds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(15);
@@ -98,7 +98,7 @@ struct Driven<E> {
 
 impl<E: Engine> Driven<E> {
     fn new(mut engine: E) -> Self {
-        engine.commit(&Store::init("node")).unwrap();
+        engine.commit(&Store::init(&Identity::default())).unwrap();
         let store = Store::load(&*engine.view().unwrap(), |_, _| {}).unwrap();
         Self { engine, store, writing: None, round: 0 }
     }

@@ -13,10 +13,10 @@
 //! use xds_proto::xds::store::v1 as proto;
 //! use xds_store::commit::Draft;
 //! use xds_store::engine::{Engine, MemoryEngine};
-//! use xds_store::store::{Action, Event, Store, Ticket};
+//! use xds_store::store::{Action, Event, Identity, Store, Ticket};
 //!
 //! let mut engine = MemoryEngine::default();
-//! engine.commit(&Store::init("node"))?;
+//! engine.commit(&Store::init(&Identity::default()))?;
 //! let mut store = Store::load(&*engine.view()?, |_, _| {})?;
 //!
 //! let key = proto::Key { type_url: "example.com/acme.Thing".into(), name: "a".into(), when: String::new() };

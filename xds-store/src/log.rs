@@ -1,5 +1,7 @@
 //! The log of a store: what each commit changed, and the head that the next one follows.
 
+use std::fmt;
+
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
@@ -27,6 +29,12 @@ pub struct Head {
     /// Revisions up to this one are forgotten.
     #[prost(uint64, tag = "7")]
     pub floor: u64,
+    /// The id that all nodes of one cluster have.
+    #[prost(string, tag = "8")]
+    pub cluster: String,
+    /// The region of this node; empty without regions.
+    #[prost(string, tag = "9")]
+    pub region: String,
 }
 
 /// One commit. It has keys only: the states of the records are stored under the same revision.
@@ -72,5 +80,77 @@ pub struct LogChange {
     pub outcome: i32,
 }
 
+/// A store revision as users see it: `s7f3a-48` is revision 48 of the store whose node id has the
+/// digest `7f3a..`. So a revision of another store is recognised (ST30).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreRevision {
+    store: u16,
+    /// The number of the commit; 0 before the first.
+    pub number: u64,
+}
+
+/// Why a text is no revision of this store (ST30).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RevisionError {
+    /// It does not have the form of a store revision.
+    #[error("this is no store revision; they look like s7f3a-48")]
+    Malformed,
+    /// It belongs to another store.
+    #[error("the revision belongs to another store")]
+    OtherStore,
+}
+
+impl StoreRevision {
+    /// A revision of the store with this head.
+    #[must_use]
+    pub fn of(head: &Head, number: u64) -> Self {
+        let digest = blake3::hash(head.node.as_bytes());
+        let store = u16::from_be_bytes(*digest.as_bytes().first_chunk().expect("a hash has 32 bytes"));
+        Self { store, number }
+    }
+
+    /// Reads a printed revision of the store with this head.
+    ///
+    /// # Errors
+    /// See [`RevisionError`].
+    pub fn parse(head: &Head, text: &str) -> Result<Self, RevisionError> {
+        let (store, number) =
+            text.strip_prefix('s').and_then(|text| text.split_once('-')).ok_or(RevisionError::Malformed)?;
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let store = u16::from_str_radix(store, 16).ok().filter(|_| store.len() == 4 && is_number(store));
+        let number = number.parse().ok().filter(|_| is_number(number));
+        let read = store.zip(number).map(|(store, number)| Self { store, number });
+        let read = read.ok_or(RevisionError::Malformed)?;
+        if read == Self::of(head, read.number) { Ok(read) } else { Err(RevisionError::OtherStore) }
+    }
+}
+
+impl fmt::Display for StoreRevision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{:04x}-{}", self.store, self.number)
+    }
+}
+
 /// The format that this version writes.
 pub const FORMAT: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn st30_a_revision_of_another_store_is_recognised() {
+        let (one, other) = (head("one"), head("other"));
+        let text = StoreRevision::of(&one, 48).to_string();
+        assert_eq!(StoreRevision::parse(&one, &text).map(|revision| revision.number), Ok(48));
+        assert_eq!(StoreRevision::parse(&other, &text), Err(RevisionError::OtherStore));
+        for text in ["", "48", "s-48", "s12345-48", "s7f3a-", "s7f3a-+4", "s+f3a-4", "s7f3a-4a"] {
+            assert_eq!(StoreRevision::parse(&one, text), Err(RevisionError::Malformed), "{text}");
+        }
+    }
+
+    fn head(node: &str) -> Head {
+        Head { node: node.to_owned(), ..Head::default() }
+    }
+}

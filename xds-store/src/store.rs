@@ -29,6 +29,17 @@ pub struct Store {
     writing: Option<Writing>,
 }
 
+/// The ids of a new store, which never change.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The id of the node, chosen at random.
+    pub node: String,
+    /// The id of its cluster, chosen at random; nodes of one cluster have the same.
+    pub cluster: String,
+    /// The region of the node; empty without regions.
+    pub region: String,
+}
+
 /// Names a commit between its event and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
@@ -112,8 +123,9 @@ pub enum LoadError {
 impl Store {
     /// The batch that makes a store in an empty engine (ST1).
     #[must_use]
-    pub fn init(node: &str) -> Batch {
-        let head = Head { format: FORMAT, node: node.to_owned(), ..Head::default() };
+    pub fn init(identity: &Identity) -> Batch {
+        let Identity { node, cluster, region } = identity.clone();
+        let head = Head { format: FORMAT, node, cluster, region, ..Head::default() };
         Batch {
             compares: vec![(stored::HEAD.into(), None)],
             writes: vec![(stored::HEAD.into(), Some(checked::encode(stored::HEAD, &head)))],
@@ -169,6 +181,12 @@ impl Store {
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.head.revision
+    }
+
+    /// The head of the last durable commit.
+    #[must_use]
+    pub fn head(&self) -> &Head {
+        &self.head
     }
 
     /// The greatest time that was acted on, in nanoseconds since 1970 (ST41).

@@ -12,7 +12,7 @@ use redb::StorageBackend;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Draft;
 use xds_store::engine::{Engine, RedbEngine};
-use xds_store::store::{Action, Event, Store, Ticket};
+use xds_store::store::{Action, Event, Identity, Store, Ticket};
 
 /// A disk that keeps what was synced, and what was written since.
 #[derive(Debug, Default, Clone)]
@@ -159,7 +159,7 @@ fn model() -> Vec<Contents> {
 /// Runs the history; returns the number of acknowledged commits, and `None` if there is no store.
 fn run(disk: &Disk) -> Option<u64> {
     let mut engine = RedbEngine::on_backend(disk.clone()).ok()?;
-    engine.commit(&Store::init("n")).ok()?;
+    engine.commit(&Store::init(&Identity::default())).ok()?;
     let mut store = Store::load(&*engine.view().ok()?, |_, _| {}).ok()?;
     let mut acked = 0;
     for (number, commit) in history().into_iter().enumerate() {

@@ -5,7 +5,7 @@
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::engine::{Batch, Engine, EngineError, MemoryEngine};
-use xds_store::store::{Action, Committed, Event, LoadError, Store, Ticket};
+use xds_store::store::{Action, Committed, Event, Identity, LoadError, Store, Ticket};
 use xds_store::watch::{Watch, WatchError};
 
 /// A store whose engine answers when the test says so.
@@ -20,7 +20,7 @@ struct Held {
 impl Held {
     fn new() -> Self {
         let mut engine = MemoryEngine::default();
-        engine.commit(&Store::init("n")).unwrap();
+        engine.commit(&Store::init(&Identity::default())).unwrap();
         let store = Store::load(&*engine.view().unwrap(), |_, _| {}).unwrap();
         Self { engine, store, writing: None, answers: Vec::new(), published: Vec::new() }
     }
@@ -214,7 +214,7 @@ fn st27_st30_a_watch_delivers_whole_revisions_in_order_each_once() {
 #[test]
 fn st1_a_store_is_made_in_an_empty_engine_only() {
     let mut store = Held::new();
-    assert!(matches!(store.engine.commit(&Store::init("other")), Err(EngineError::Conflict)));
+    assert!(matches!(store.engine.commit(&Store::init(&Identity::default())), Err(EngineError::Conflict)));
 }
 
 #[test]
