@@ -305,7 +305,10 @@ impl Refused {
             EngineError::Conflict => RefusalCode::Aborted,
             EngineError::TooLarge { .. } | EngineError::Full => RefusalCode::ResourceExhausted,
             EngineError::Unknown(_) => RefusalCode::Unknown,
-            EngineError::Broken(_) => RefusalCode::Unavailable,
+            EngineError::Broken(_)
+            | EngineError::Unavailable(_)
+            | EngineError::Compacted
+            | EngineError::Corrupt { .. } => RefusalCode::Unavailable,
         };
         Self { code, violations: Vec::new(), message: error.to_string() }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -18,11 +19,16 @@ mod redb;
 ///
 /// All calls block. The store calls them from its own threads only.
 pub trait Engine: Debug + Send {
+    /// Reads this engine from other threads while it commits.
+    fn reader(&self) -> Arc<dyn Reader>;
+
     /// The content at one moment. Later commits do not change it.
     ///
     /// # Errors
     /// See [`EngineError`].
-    fn view(&self) -> Result<Box<dyn View>, EngineError>;
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        self.reader().view()
+    }
 
     /// Writes a batch if all its comparisons hold.
     ///
@@ -33,6 +39,16 @@ pub trait Engine: Debug + Send {
 
     /// What a batch may hold.
     fn limits(&self) -> EngineLimits;
+}
+
+/// Opens views of an engine, from any thread.
+pub trait Reader: Debug + Send + Sync {
+    /// The content after the last commit that is durable. Later commits do not change it.
+    ///
+    /// # Errors
+    /// See [`EngineError`]. An engine on a file is [`Unavailable`](EngineError::Unavailable) after it
+    /// was dropped.
+    fn view(&self) -> Result<Box<dyn View>, EngineError>;
 }
 
 /// The content of an engine at one revision.
@@ -114,6 +130,18 @@ pub enum EngineError {
     /// The engine did not report whether the batch was applied.
     #[error("the engine did not report whether the commit was applied")]
     Unknown(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The engine cannot be reached. Nothing has changed, and a later call may succeed.
+    #[error("the engine cannot be reached")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The engine keeps the revision of the view no longer. Open another view.
+    #[error("the engine keeps this revision no longer: read again")]
+    Compacted,
+    /// The engine cannot read what it stored (ST47).
+    #[error("the stored value of {key:?} is damaged")]
+    Corrupt {
+        /// The key in the engine.
+        key: Bytes,
+    },
     /// The engine cannot go on until it is opened again (ST21).
     #[error("the engine has to be opened again")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -51,6 +51,28 @@ fn keeps_its_promises(engine: &mut impl Engine) {
     assert_eq!(engine.view().unwrap().get(b"c").unwrap(), None);
     engine.commit(&compare("b", None)).unwrap();
 
+    // Another thread reads what was committed, while the engine commits.
+    let reader = engine.reader();
+    let (started, begins) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut last = EngineRevision::default();
+            while last < EngineRevision(53) {
+                let view = reader.view().unwrap();
+                assert!(view.revision() >= last, "no view goes back");
+                last = view.revision();
+                let d = view.get(b"d").unwrap().map(|value| value.revision);
+                assert_eq!(d.unwrap_or(EngineRevision(3)), last, "a view is the state of one commit");
+                _ = started.send(());
+            }
+        });
+        begins.recv().unwrap();
+        for _ in 0..50 {
+            engine.commit(&writes(&[("d", Some("1"))])).unwrap();
+        }
+    });
+    engine.commit(&writes(&[("d", None)])).unwrap();
+
     // A view does not change.
     assert_eq!(keys(&*view, "a", "z"), ["a", "ab"]);
     assert_eq!(keys(&*before, "a", "z"), [""; 0]);
@@ -96,7 +118,7 @@ mod on_a_file {
         let view = engine.view().unwrap();
         assert_eq!(
             (keys(&*view, "a", "z"), view.revision()),
-            (vec!["a".into(), "ab".into(), "c".into()], EngineRevision(3))
+            (vec!["a".into(), "ab".into(), "c".into()], EngineRevision(54))
         );
     }
 
@@ -105,6 +127,14 @@ mod on_a_file {
         let file = Scratch::new("once");
         let _engine = RedbEngine::open(&file.0).unwrap();
         assert!(matches!(RedbEngine::open(&file.0), Err(OpenError::Locked)));
+    }
+
+    #[test]
+    fn a_reader_does_not_keep_the_file_open() {
+        let file = Scratch::new("reader");
+        let reader = RedbEngine::open(&file.0).unwrap().reader();
+        assert!(matches!(reader.view(), Err(EngineError::Unavailable(_))));
+        RedbEngine::open(&file.0).unwrap();
     }
 
     #[test]

@@ -1,48 +1,48 @@
 //! Keys in memory: for tests, and for programs that need no durability.
 
-use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
+use rpds::RedBlackTreeMapSync;
 
-use super::{Batch, Engine, EngineError, EngineLimits, EngineRevision, Value, View};
+use super::{Batch, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
 
-/// An engine that forgets everything when it is dropped.
+/// An engine that forgets everything when it and its readers are dropped.
 #[derive(Debug, Default)]
 pub struct MemoryEngine {
-    content: Arc<Content>,
+    content: Arc<RwLock<Content>>,
 }
 
+/// A clone shares all that it does not change, so a view costs no copy of the keys.
 #[derive(Debug, Default, Clone)]
 struct Content {
     revision: EngineRevision,
-    values: BTreeMap<Bytes, Value>,
+    values: RedBlackTreeMapSync<Bytes, Value>,
 }
 
 impl Engine for MemoryEngine {
-    fn view(&self) -> Result<Box<dyn View>, EngineError> {
-        Ok(Box::new(MemoryView(Arc::clone(&self.content))))
+    fn reader(&self) -> Arc<dyn Reader> {
+        Arc::new(MemoryReader(Arc::clone(&self.content)))
     }
 
-    /// Copies all keys if a view is in use.
     fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
-        let revision_of = |key| self.content.values.get(key).map(|value| value.revision);
+        let mut content = self.content.write().unwrap_or_else(PoisonError::into_inner);
+        let revision_of = |key| content.values.get(key).map(|value| value.revision);
         if batch.compares.iter().any(|(key, revision)| revision_of(key) != *revision) {
             return Err(EngineError::Conflict);
         }
-        let content = Arc::make_mut(&mut self.content);
         content.revision.0 += 1;
+        let revision = content.revision;
         for (key, bytes) in &batch.writes {
             match bytes {
                 Some(bytes) => {
-                    let value = Value { bytes: bytes.clone(), revision: content.revision };
-                    content.values.insert(key.clone(), value);
+                    content.values.insert_mut(key.clone(), Value { bytes: bytes.clone(), revision });
                 }
-                None => _ = content.values.remove(key),
+                None => _ = content.values.remove_mut(key),
             }
         }
-        Ok(content.revision)
+        Ok(revision)
     }
 
     fn limits(&self) -> EngineLimits {
@@ -51,7 +51,17 @@ impl Engine for MemoryEngine {
 }
 
 #[derive(Debug)]
-struct MemoryView(Arc<Content>);
+struct MemoryReader(Arc<RwLock<Content>>);
+
+impl Reader for MemoryReader {
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        let content = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(Box::new(MemoryView(content)))
+    }
+}
+
+#[derive(Debug)]
+struct MemoryView(Content);
 
 impl View for MemoryView {
     fn revision(&self) -> EngineRevision {

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use redb::{
@@ -9,7 +10,7 @@ use redb::{
     TableDefinition, TableError,
 };
 
-use super::{Batch, Engine, EngineError, EngineLimits, EngineRevision, Value, View};
+use super::{Batch, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
 
 /// An engine on one file, which one process at a time can open (ST3).
 ///
@@ -17,9 +18,13 @@ use super::{Batch, Engine, EngineError, EngineLimits, EngineRevision, Value, Vie
 /// report success although data is lost (ST21).
 #[derive(Debug)]
 pub struct RedbEngine {
-    database: Database,
+    database: Shared,
     revision: EngineRevision,
 }
+
+/// The database, with the readers; `None` after the engine was dropped, so that no reader keeps the
+/// file locked.
+type Shared = Arc<RwLock<Option<Database>>>;
 
 /// Why a file cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -63,11 +68,14 @@ impl RedbEngine {
                 Err(error) => Err(error.into()),
             }
         })();
-        Ok(Self { database, revision: revision.map_err(OpenError::of)? })
+        let revision = revision.map_err(OpenError::of)?;
+        Ok(Self { database: Arc::new(RwLock::new(Some(database))), revision })
     }
 
     fn try_commit(&self, batch: &Batch) -> Result<EngineRevision, CommitFailure> {
-        let transaction = self.database.begin_write().map_err(redb::Error::from)?;
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
+        let transaction = database.begin_write().map_err(redb::Error::from)?;
         let revision = EngineRevision(self.revision.0 + 1);
         {
             let mut table = transaction.open_table(TABLE)?;
@@ -97,15 +105,8 @@ impl RedbEngine {
 }
 
 impl Engine for RedbEngine {
-    fn view(&self) -> Result<Box<dyn View>, EngineError> {
-        let table = (|| -> Result<_, redb::Error> {
-            match self.database.begin_read()?.open_table(TABLE) {
-                Ok(table) => Ok(Some(table)),
-                Err(TableError::TableDoesNotExist(_)) => Ok(None),
-                Err(error) => Err(error.into()),
-            }
-        })();
-        Ok(Box::new(RedbView { table: table.map_err(broken)?, revision: self.revision }))
+    fn reader(&self) -> Arc<dyn Reader> {
+        Arc::new(RedbReader(Arc::clone(&self.database)))
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
@@ -122,6 +123,34 @@ impl Engine for RedbEngine {
 
     fn limits(&self) -> EngineLimits {
         EngineLimits { operations: usize::MAX, bytes: usize::MAX, value_bytes: VALUE_LIMIT_BYTES }
+    }
+}
+
+impl Drop for RedbEngine {
+    fn drop(&mut self) {
+        *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+#[derive(Debug)]
+struct RedbReader(Shared);
+
+impl Reader for RedbReader {
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        let database = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(database) = database.as_ref() else {
+            return Err(EngineError::Unavailable(Box::new(redb::Error::DatabaseClosed)));
+        };
+        let opened = (|| -> Result<_, redb::Error> {
+            match database.begin_read()?.open_table(TABLE) {
+                Ok(table) => Ok((last_revision(&table)?, Some(table))),
+                // The first commit makes the table.
+                Err(TableError::TableDoesNotExist(_)) => Ok((EngineRevision::default(), None)),
+                Err(error) => Err(error.into()),
+            }
+        })();
+        let (revision, table) = opened.map_err(broken)?;
+        Ok(Box::new(RedbView { table, revision }))
     }
 }
 
