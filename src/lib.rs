@@ -33,6 +33,8 @@ pub mod folder;
 pub mod metrics;
 #[cfg(feature = "rest")]
 pub mod rest;
+#[cfg(feature = "cli")]
+pub mod store_changes;
 pub mod type_name;
 
 /// The code of these pages is compiled and run, like the code of README.md.

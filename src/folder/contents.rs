@@ -196,7 +196,7 @@ impl Contents {
 
     /// The contents of these texts, given with file names.
     #[cfg(test)]
-    pub(super) fn of_texts(texts: &[(&str, &str)]) -> Self {
+    pub(crate) fn of_texts(texts: &[(&str, &str)]) -> Self {
         let descriptors = Arc::new(Descriptors::envoy());
         let mut domains = DomainsFile::default();
         let mut files = Changes::new();

@@ -257,6 +257,36 @@ impl Resource {
         self.version
     }
 
+    /// See [`with_ttl`](Self::with_ttl).
+    #[must_use]
+    pub fn ttl(&self) -> Option<Duration> {
+        self.extras.as_ref()?.ttl
+    }
+
+    /// See [`with_aliases`](Self::with_aliases); sorted.
+    #[must_use]
+    pub fn aliases(&self) -> &[ResourceName] {
+        self.extras.as_ref().map_or(&[], |extras| &extras.aliases)
+    }
+
+    /// See [`with_do_not_cache`](Self::with_do_not_cache).
+    #[must_use]
+    pub fn is_do_not_cache(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.do_not_cache)
+    }
+
+    /// See [`with_metadata`](Self::with_metadata).
+    #[must_use]
+    pub fn metadata(&self) -> Bytes {
+        self.extras.as_ref().map_or_else(Bytes::new, |extras| extras.metadata.clone())
+    }
+
+    /// See [`redirect`](Self::redirect).
+    #[must_use]
+    pub fn is_redirect(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.is_redirect)
+    }
+
     /// The type URLs and names of the resources that it references, as far as make before break
     /// knows them (S33); each once.
     pub fn references(&self) -> impl Iterator<Item = (&'static str, &ResourceName)> {
