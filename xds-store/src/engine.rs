@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -39,6 +40,22 @@ pub trait Engine: Debug + Send {
 
     /// What a batch may hold.
     fn limits(&self) -> EngineLimits;
+
+    /// Waits for commits that write this key; `None` if no other process can commit.
+    ///
+    /// A store writes its head with each batch, and its log says what changed. So this reports only
+    /// that there is something new, and the store reads the rest from a view (ST19).
+    fn changes(&self, key: &[u8]) -> Option<Box<dyn Changes>>;
+}
+
+/// Waits for commits of other processes, on a thread of its own.
+pub trait Changes: Debug + Send {
+    /// Whether the key may have been written since the last call, or before the first one. Blocks
+    /// until that is so, at most for `timeout`. Commits of this process count as well.
+    ///
+    /// # Errors
+    /// [`EngineError::Unavailable`]: call it again later; what changed meanwhile is reported then.
+    fn wait(&mut self, timeout: Duration) -> Result<bool, EngineError>;
 }
 
 /// Opens views of an engine, from any thread.

@@ -84,6 +84,21 @@ fn the_engine_in_memory_keeps_its_promises() {
     keeps_its_promises(&mut MemoryEngine::default());
 }
 
+#[test]
+fn commits_of_a_clone_of_the_engine_in_memory_are_reported() {
+    let mut engine = MemoryEngine::default();
+    let mut other = engine.clone();
+    let mut changes = engine.changes(b"h").unwrap();
+    let mut changed = || changes.wait(std::time::Duration::ZERO).unwrap();
+    assert!(!changed());
+    engine.commit(&writes(&[("h", Some("1"))])).unwrap();
+    assert_eq!([changed(), changed()], [true, false]);
+    other.commit(&writes(&[("a", Some("1"))])).unwrap();
+    assert!(!changed(), "another key");
+    other.commit(&writes(&[("h", Some("2"))])).unwrap();
+    assert_eq!([changed(), changed()], [true, false]);
+}
+
 #[cfg(feature = "redb")]
 mod on_a_file {
     use std::fs;

@@ -1,17 +1,25 @@
 //! Keys in memory: for tests, and for programs that need no durability.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rpds::RedBlackTreeMapSync;
 
-use super::{Batch, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
+use super::{Batch, Changes, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
 
-/// An engine that forgets everything when it and its readers are dropped.
-#[derive(Debug, Default)]
+/// An engine that forgets everything when it and its readers are dropped. Clones have the same
+/// content, as two servers have on one etcd.
+#[derive(Debug, Default, Clone)]
 pub struct MemoryEngine {
-    content: Arc<RwLock<Content>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    content: Mutex<Content>,
+    committed: Condvar,
 }
 
 /// A clone shares all that it does not change, so a view costs no copy of the keys.
@@ -23,11 +31,11 @@ struct Content {
 
 impl Engine for MemoryEngine {
     fn reader(&self) -> Arc<dyn Reader> {
-        Arc::new(MemoryReader(Arc::clone(&self.content)))
+        Arc::new(MemoryReader(Arc::clone(&self.shared)))
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
-        let mut content = self.content.write().unwrap_or_else(PoisonError::into_inner);
+        let mut content = self.shared.content();
         let revision_of = |key| content.values.get(key).map(|value| value.revision);
         if batch.compares.iter().any(|(key, revision)| revision_of(key) != *revision) {
             return Err(EngineError::Conflict);
@@ -42,21 +50,32 @@ impl Engine for MemoryEngine {
                 None => _ = content.values.remove_mut(key),
             }
         }
+        self.shared.committed.notify_all();
         Ok(revision)
     }
 
     fn limits(&self) -> EngineLimits {
         EngineLimits { operations: usize::MAX, bytes: usize::MAX, value_bytes: usize::MAX }
     }
+
+    fn changes(&self, key: &[u8]) -> Option<Box<dyn Changes>> {
+        let key = Bytes::copy_from_slice(key);
+        Some(Box::new(MemoryChanges { shared: Arc::clone(&self.shared), key, seen: None }))
+    }
+}
+
+impl Shared {
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
-struct MemoryReader(Arc<RwLock<Content>>);
+struct MemoryReader(Arc<Shared>);
 
 impl Reader for MemoryReader {
     fn view(&self) -> Result<Box<dyn View>, EngineError> {
-        let content = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(Box::new(MemoryView(content)))
+        Ok(Box::new(MemoryView(self.0.content().clone())))
     }
 }
 
@@ -86,5 +105,27 @@ impl View for MemoryView {
                 .try_for_each(|(key, value)| each(key, value.clone()));
         }
         Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct MemoryChanges {
+    shared: Arc<Shared>,
+    key: Bytes,
+    /// The revision that wrote the key last, as of the last call.
+    seen: Option<EngineRevision>,
+}
+
+impl Changes for MemoryChanges {
+    fn wait(&mut self, timeout: Duration) -> Result<bool, EngineError> {
+        let written = |content: &Content| content.values.get(&self.key).map(|value| value.revision);
+        let seen = self.seen;
+        let (content, _) = self
+            .shared
+            .committed
+            .wait_timeout_while(self.shared.content(), timeout, |content| written(content) == seen)
+            .unwrap_or_else(PoisonError::into_inner);
+        self.seen = written(&content);
+        Ok(self.seen != seen)
     }
 }

@@ -10,7 +10,7 @@ use redb::{
     TableDefinition, TableError,
 };
 
-use super::{Batch, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
+use super::{Batch, Changes, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
 
 /// An engine on one file, which one process at a time can open (ST3).
 ///
@@ -123,6 +123,11 @@ impl Engine for RedbEngine {
 
     fn limits(&self) -> EngineLimits {
         EngineLimits { operations: usize::MAX, bytes: usize::MAX, value_bytes: VALUE_LIMIT_BYTES }
+    }
+
+    /// ST3: no other process has the file open.
+    fn changes(&self, _key: &[u8]) -> Option<Box<dyn Changes>> {
+        None
     }
 }
 
