@@ -44,6 +44,7 @@ const CRATES: &[&[&str]] = &[
     &["xds_file", "xds_proto"],
     &["xds_core"],
     &["xds_client", "xds_server", "xds_store"],
+    &["xds_store_server"],
     &["xds"],
     &["main"],
 ];
@@ -64,6 +65,7 @@ const ROOTS: &[(&str, &str)] = &[
     ("xds_proto", "xds-proto/src/lib.rs"),
     ("xds_server", "xds-server/src/lib.rs"),
     ("xds_store", "xds-store/src/lib.rs"),
+    ("xds_store_server", "xds-store-server/src/lib.rs"),
 ];
 
 fn all() -> Vec<Import> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::engine::EngineError;
@@ -13,6 +14,7 @@ use crate::record::{Present, RecordRevision, RecordState, Uid, content_digest};
 #[derive(Debug, Clone)]
 pub struct Draft {
     changes: Vec<(RecordKey, Option<Expected>, Act)>,
+    size_bytes: usize,
     pub(crate) identity: String,
     pub(crate) owner: String,
     pub(crate) message: String,
@@ -96,6 +98,7 @@ impl Draft {
     /// # Errors
     /// `INVALID_ARGUMENT` with all that can never be right.
     pub fn parse(request: proto::CommitRequest, identity: String) -> Result<Self, Refused> {
+        let size_bytes = request.encoded_len();
         let mut changes = Vec::with_capacity(request.changes.len());
         let mut seen = BTreeMap::new();
         let mut violations = Vec::new();
@@ -140,10 +143,16 @@ impl Draft {
             changes.push((key, expected, act));
         }
         if violations.is_empty() {
-            Ok(Self { changes, identity, owner: request.owner, message: request.message })
+            Ok(Self { changes, size_bytes, identity, owner: request.owner, message: request.message })
         } else {
             Err(Refused::of(RefusalCode::InvalidArgument, violations))
         }
+    }
+
+    /// The size of the request.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
     }
 
     /// What the commit does to the records that `present` gives, deleted ones included.

@@ -1,0 +1,135 @@
+//! The handle of a running store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+
+use tokio::sync::watch;
+use xds_store::commit::{Draft, RefusalCode, Refused};
+use xds_store::engine::{Engine, EngineError, Reader, View};
+use xds_store::store::{Committed, LoadError};
+
+use crate::queue::{Limits, Queue, refused};
+use crate::standing::Standing;
+use crate::writer::Writer;
+
+/// A running store. All clones are handles of the same one.
+///
+/// The store runs until [`stop`](Self::stop), or until the last handle is dropped.
+#[derive(Clone)]
+pub struct StoreHandle {
+    running: Arc<Running>,
+}
+
+/// Settings of a running store.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StoreConfig {
+    /// How many commits may wait. More are refused (ST42). Default 1,000.
+    pub queue_commits: usize,
+    /// How many bytes of commits may wait. Default 64 MiB.
+    pub queue_bytes: usize,
+}
+
+struct Running {
+    queue: Arc<Queue>,
+    reader: Arc<dyn Reader>,
+    standing: watch::Receiver<Standing>,
+}
+
+impl StoreHandle {
+    /// Loads the store of an engine, and starts its writer. Blocks while it reads everything.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    ///
+    /// # Panics
+    /// If the system starts no thread.
+    pub fn start(engine: Box<dyn Engine>, config: StoreConfig) -> Result<Self, LoadError> {
+        let StoreConfig { queue_commits, queue_bytes } = config;
+        let (queue, inbox) = Queue::new(Limits { commits: queue_commits, bytes: queue_bytes });
+        let reader = engine.reader();
+        let (writer, standing) = Writer::load(engine, Arc::clone(&queue))?;
+        thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || writer.run(&inbox))
+            .expect("the system starts a thread");
+        Ok(Self { running: Arc::new(Running { queue, reader, standing }) })
+    }
+
+    /// Commits. When this returns `Ok`, the commit is durable, and readers see it (ST16).
+    ///
+    /// A commit is finished although the caller drops the future.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub async fn commit(&self, draft: Draft) -> Result<Committed, Refused> {
+        let answer = self.running.queue.add(draft)?.await;
+        answer.unwrap_or_else(|_| {
+            let message = "the store ended before it reported whether the commit was applied";
+            Err(refused(RefusalCode::Unknown, message.to_owned()))
+        })
+    }
+
+    /// The content at present (LOCAL). Blocks.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        self.running.reader.view()
+    }
+
+    /// The content with all commits that were answered OK before this call, by any server of the
+    /// store (ST25). This server is the only one, so that is the content at present.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn latest_view(&self) -> Result<Box<dyn View>, EngineError> {
+        let store = self.clone();
+        tokio::task::spawn_blocking(move || store.view()).await.expect("a view does not panic")
+    }
+
+    /// The condition of the store, which changes with each batch of commits.
+    #[must_use]
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.running.standing.clone()
+    }
+
+    /// How many commits wait for an answer, and how many bytes they have.
+    #[must_use]
+    pub fn waiting_commits(&self) -> (usize, usize) {
+        self.running.queue.waiting()
+    }
+
+    /// Refuses new commits, and returns when those that wait are answered (ST6). The engine is
+    /// closed then.
+    pub async fn stop(&self) {
+        self.running.queue.stop("the server is stopping");
+        let mut standing = self.standing();
+        // The writer drops the sender when it ends.
+        while standing.changed().await.is_ok() {}
+    }
+}
+
+impl fmt::Debug for StoreHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreHandle")
+            .field("standing", &*self.running.standing.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.queue.stop("the server is stopping");
+    }
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self { queue_commits: 1_000, queue_bytes: 64 << 20 }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! Runs a durable store: a thread that owns the engine and the machine of [`xds_store`].
+//!
+//! [`StoreHandle::start`] loads the store and starts the thread. All clones of the handle send
+//! their commits to it. Readers take views of the engine and never wait for a commit. The rules
+//! (ST) are in `docs/store-rules.md` of the repository.
+//!
+//! ```
+//! use xds_proto::xds::store::v1 as proto;
+//! use xds_store::commit::Draft;
+//! use xds_store::engine::{Engine, MemoryEngine};
+//! use xds_store::store::{Identity, Store};
+//! use xds_store_server::{StoreConfig, StoreHandle};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut engine = MemoryEngine::default();
+//! engine.commit(&Store::init(&Identity::default()))?;
+//! let store = StoreHandle::start(Box::new(engine), StoreConfig::default())?;
+//!
+//! let request = proto::CommitRequest { message: "the first commit".into(), ..Default::default() };
+//! let draft = Draft::parse(request, "token:me".into()).expect("it is well-formed");
+//! let committed = store.commit(draft).await.expect("the store accepts it");
+//! assert_eq!(committed.revision, 1);
+//! store.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `handle` | the handle of a running store |
+//! | `writer` | the thread that judges and writes commits |
+//! | `queue` | the commits that wait for the thread, and their limits |
+//! | `standing` | the condition of the store |
+#![forbid(unsafe_code)]
+
+pub use handle::{StoreConfig, StoreHandle};
+pub use standing::{Condition, Standing};
+
+mod handle;
+mod queue;
+mod standing;
+mod writer;

@@ -1,0 +1,151 @@
+//! The commits that wait for the writer, and their limits (ST42).
+
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use tokio::sync::oneshot;
+use xds_store::commit::{Draft, RefusalCode, Refused};
+use xds_store::store::Committed;
+
+/// A queue of commits with limits. A commit has its place from the request to the answer.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    limits: Limits,
+}
+
+/// How many commits may wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) commits: usize,
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Why the queue takes no more commits.
+    closed: Option<String>,
+    commits: usize,
+    bytes: usize,
+    sender: mpsc::Sender<Message>,
+}
+
+/// What the writer receives.
+#[derive(Debug)]
+pub(crate) enum Message {
+    Commit(Waiting),
+    /// The last message.
+    Stop,
+}
+
+/// A commit whose caller waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) draft: Draft,
+    pub(crate) caller: Caller,
+}
+
+/// To whom a commit is answered. Holds the place in the queue.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    sender: oneshot::Sender<Result<Committed, Refused>>,
+    _place: Place,
+}
+
+#[derive(Debug)]
+struct Place {
+    queue: Arc<Queue>,
+    bytes: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(limits: Limits) -> (Arc<Self>, mpsc::Receiver<Message>) {
+        let (sender, receiver) = mpsc::channel();
+        let state = Mutex::new(State { closed: None, commits: 0, bytes: 0, sender });
+        (Arc::new(Self { state, limits }), receiver)
+    }
+
+    /// Adds a commit.
+    ///
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED` if the queue is full, `UNAVAILABLE` if it is closed.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        draft: Draft,
+    ) -> Result<oneshot::Receiver<Result<Committed, Refused>>, Refused> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.closed {
+            return Err(refused(RefusalCode::Unavailable, reason.clone()));
+        }
+        let bytes = draft.size_bytes();
+        let Limits { commits: commit_limit, bytes: byte_limit } = self.limits;
+        // A commit that is larger than the limit can pass alone: its size has a limit of its own.
+        let is_full = state.commits >= commit_limit || state.commits > 0 && state.bytes + bytes > byte_limit;
+        if is_full {
+            let (commits, waiting) = (state.commits, state.bytes);
+            let message = format!(
+                "{commits} commits of {waiting} bytes wait already, and this one has {bytes} bytes; \
+                 --commit-queue-limit allows {commit_limit} commits and {byte_limit} bytes: retry later",
+            );
+            return Err(refused(RefusalCode::ResourceExhausted, message));
+        }
+        state.commits += 1;
+        state.bytes += bytes;
+        let (sender, receiver) = oneshot::channel();
+        let caller = Caller { sender, _place: Place { queue: Arc::clone(self), bytes } };
+        let waiting = Message::Commit(Waiting { draft, caller });
+        let sent = state.sender.send(waiting);
+        drop(state);
+        // The writer closes the queue before it goes. The message is dropped without the lock,
+        // which its place takes.
+        drop(sent);
+        Ok(receiver)
+    }
+
+    /// Takes no more commits. The first reason stays. Returns whether the queue was open.
+    pub(crate) fn close(&self, reason: &str) -> bool {
+        let mut state = self.lock();
+        let was_open = state.closed.is_none();
+        state.closed.get_or_insert_with(|| reason.to_owned());
+        was_open
+    }
+
+    /// Takes no more commits, and ends the writer after those that wait.
+    pub(crate) fn stop(&self, reason: &str) {
+        self.close(reason);
+        // Without a writer there is nothing to end.
+        _ = self.lock().sender.send(Message::Stop);
+    }
+
+    /// How many commits wait, and their bytes.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.commits, state.bytes)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Caller {
+    /// Answers the commit. A caller that went away misses the answer only.
+    pub(crate) fn answer(self, answer: Result<Committed, Refused>) {
+        let Self { sender, _place } = self;
+        // The place is free before the caller can send its next commit.
+        drop(_place);
+        _ = sender.send(answer);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        state.commits -= 1;
+        state.bytes -= self.bytes;
+    }
+}
+
+/// A refusal of the store as a whole.
+pub(crate) fn refused(code: RefusalCode, message: String) -> Refused {
+    Refused { code, violations: Vec::new(), message }
+}
