@@ -72,13 +72,16 @@ impl Membership {
         let keys_at =
             snapshot.of_type(&self.position.class.type_url).map(|resources| resources.keys().changed_at());
         let has_changed = keys_at.is_some_and(|keys_at| keys_at > self.keys_at);
-        if has_changed {
-            self.reselect();
+        // A commit after this snapshot woke only the streams of the classes at that time. The class
+        // that this stream left may not select what the commit changed.
+        if has_changed && self.reselect() > snapshot.revision() {
+            self.watch.wake();
         }
         has_changed
     }
 
-    fn reselect(&mut self) {
+    /// Joins the class of the selection. Returns the revision of the newest commit before that.
+    fn reselect(&mut self) -> Revision {
         let mut interest = lock(&self.watch.cache.interest);
         let (projected, keys_at) = self.watch.project(&self.position.class.type_url, &self.selection);
         if keys_at == self.keys_at && self.position.class.is_up_to_date(&self.position.cursor) {
@@ -89,8 +92,10 @@ impl Membership {
         if projected != self.position.class.selection {
             self.position.class = interest.reselect(&self.position.class, &self.watch.stream, projected);
         }
+        let joined_at = interest.revision;
         drop(interest);
         self.share();
+        joined_at
     }
 
     /// Replaces the strings of the selection by those of the index, so that they exist once.

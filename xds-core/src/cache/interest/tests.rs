@@ -201,3 +201,29 @@ fn of_many_classes_that_ask_for_a_name_only_those_are_looked_at_that_a_changed_v
     drop(interest);
     drop(watchers);
 }
+
+/// The stream read the snapshot of the first commit, which brought a new key, and joined its class
+/// only after the second commit. No stream waited for the second variant at that moment, so the
+/// second commit woke none.
+#[test]
+fn a_commit_between_the_snapshot_of_a_stream_and_its_class_wakes_the_stream() {
+    let cache = Cache::new();
+    try_commit(&cache, "EDS x=1").unwrap();
+    let watchers = ["env=p", "env=q"].map(|node| {
+        let mut subscription = Subscription::new(parameters(node));
+        subscription.replace(vec![ResourceName::new("a")].into(), true);
+        let selection = TypeSelection::of(&subscription, false, None).unwrap();
+        Watcher::new(&cache, selection, KeyedBy::Name)
+    });
+    try_commit(&cache, "EDS a[env=p]=1").unwrap();
+    let first = cache.snapshot();
+    assert!(watchers.iter().all(|watcher| is_woken(&watcher.watch)));
+    try_commit(&cache, "EDS a[env=q]=1").unwrap();
+    assert!(!watchers.iter().any(|watcher| is_woken(&watcher.watch)), "both are in a class without env");
+    for mut watcher in watchers {
+        assert!(watcher.membership.refresh(&first));
+        assert!(is_woken(&watcher.watch), "it has to read a newer snapshot");
+        assert!(!watcher.membership.refresh(&cache.snapshot()));
+        assert!(!is_woken(&watcher.watch));
+    }
+}
