@@ -351,9 +351,14 @@ impl Proxy {
         *pods
     }
 
-    /// One client per type, and one of all types, with a runtime for each environment.
+    /// One client per type, and one of all types, with a runtime for each environment. The clients of
+    /// one type come last: an upstream stream with the runtime alone would be served, and the proxy
+    /// would blame the next type.
     fn subscribers(&self) -> Vec<Subscriber> {
         let all = ["a", "b"].map(|env| Subscriber::new(self, env, &TYPES));
+        until("the proxy subscribes to all types", || {
+            TYPES.iter().all(|type_url| self.states(type_url).len() == self.main_streams)
+        });
         let alone = TYPES.map(|type_url| Subscriber::new(self, "a", &[type_url]));
         all.into_iter().chain(alone).collect()
     }

@@ -321,6 +321,11 @@ impl Health {
         self.types.get(type_url)?.probe_at
     }
 
+    /// The types that the main stream does not subscribe to until a probe succeeds.
+    pub fn isolated(&self) -> impl Iterator<Item = &TypeUrl> {
+        self.types.iter().filter(|(_, requested)| requested.probe_at.is_some()).map(|(type_url, _)| type_url)
+    }
+
     /// Moves the next probe to the time when it can prove something.
     pub fn probe_next(&mut self, type_url: &TypeUrl, at: Duration) {
         if let Some(probe_at) = self.types.get_mut(type_url).and_then(|of| of.probe_at.as_mut()) {

@@ -153,8 +153,16 @@ impl Proxy {
         }
         state.ended.clone_from(&status);
         state.is_changed = true;
-        let events = state.health.as_mut().map(|health| health.on_end(now, status)).unwrap_or_default();
+        let (mut events, mut culprit) = (Vec::new(), None);
+        if let Some(health) = &mut state.health {
+            let before: BTreeSet<_> = health.isolated().cloned().collect();
+            events = health.on_end(now, status);
+            culprit = health.isolated().find(|type_url| !before.contains(*type_url)).cloned();
+        }
         let mut touched = self.on_health_events(route, events);
+        // The side stream starts now: the Init of the next stream comes only after the resource
+        // timeout if the upstream has nothing new (D21).
+        touched.extend(culprit.into_iter().flat_map(|type_url| self.reroute_rejected(route, &type_url)));
         if let Route::SideStream { type_url, .. } = route {
             touched.extend(self.reroute(type_url));
         }
@@ -298,13 +306,7 @@ impl Proxy {
                 Event::Reclassified { type_url, .. } => vec![type_url.clone()],
             };
             for type_url in types {
-                touched.extend(self.reroute(&type_url));
-                let side_stream = route.side_stream(&type_url);
-                if self.is_on_side_stream(route, &type_url)
-                    && let Some(upstream) = self.upstreams.get_mut(&side_stream)
-                {
-                    upstream.is_retiring = false;
-                }
+                touched.extend(self.reroute_rejected(route, &type_url));
             }
             if let Some(upstream) = self.upstreams.get_mut(route) {
                 upstream.state.is_changed = true;
@@ -312,6 +314,16 @@ impl Proxy {
             self.notices.push(Notice::Health { route: route.clone(), event });
         }
         touched
+    }
+
+    /// As [`reroute`](Self::reroute), for a type that may be isolated now: its side stream stays.
+    fn reroute_rejected(&mut self, main: &Route, type_url: &TypeUrl) -> Vec<Key> {
+        let is_on_side_stream = self.is_on_side_stream(main, type_url);
+        let side_stream = self.upstreams.get_mut(&main.side_stream(type_url));
+        if let Some(upstream) = side_stream.filter(|_| is_on_side_stream) {
+            upstream.is_retiring = false;
+        }
+        self.reroute(type_url)
     }
 
     /// The names of a type. The routes of their subscriptions may have changed.

@@ -75,6 +75,22 @@ fn a_type_that_ends_the_stream_among_others_passes_through_on_its_own() {
     }
 }
 
+/// D21: a delta upstream has nothing to send on the new stream, so the states of the other types
+/// are known only after the resource timeout.
+#[test]
+fn the_side_stream_of_a_type_starts_when_the_type_is_found_and_not_when_all_others_answered() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::AmongOthers);
+        let mut leaves = leaves(&world);
+        // Each attempt to find the type takes a second.
+        for _ in 0..5 {
+            world.run();
+            world.pass(Duration::from_secs(1));
+        }
+        assert_eq!(sent(&mut leaves), ["n1 CDS c=1", "n1 X x=1", "n1 Y y[env=a]=1"], "{protocol:?}");
+    }
+}
+
 #[test]
 fn g4_a_type_that_is_refused_on_every_stream_is_answered_with_the_original_status() {
     for protocol in PROTOCOLS {
