@@ -137,8 +137,8 @@ impl FolderReport<'_> {
         if contents.isolated() > 0 {
             let files = super::counted(contents.isolated(), "file");
             eprintln!(
-                "{folder}: --isolate file: {files} would keep the last good content, and all other files would be served; \
-                 `xds serve` would not start"
+                "{folder}: --isolate file: {files} would keep the last good content, and all other files would be \
+                 served; `xds serve` would not start"
             );
         }
     }

@@ -202,17 +202,6 @@ pub(super) fn check(path: &Path) -> Result<(usize, Vec<PolicyWarning>), PolicyEr
 }
 
 impl Rule {
-    fn new(
-        client: Pattern,
-        text: String,
-        line: u64,
-        access: Access,
-        parameters: BTreeMap<String, String>,
-        may_inspect: bool,
-    ) -> Self {
-        Self { client, text, line, access, parameters, may_inspect, access_cache: Mutex::default() }
-    }
-
     fn access(&self, found: &BTreeMap<&str, String>) -> Arc<Access> {
         let values: Vec<_> = self.parameters.values().map(|value| fill(value, found)).collect();
         // The cache is consistent even if a thread panicked while it had the lock.

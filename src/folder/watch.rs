@@ -332,7 +332,10 @@ impl Reporter {
             }
             Err(error) => {
                 if !mem::replace(&mut self.is_unwatched, true) {
-                    tracing::warn!(%error, "cannot watch the folder; comparing all files every {COMPARE_UNWATCHED_EVERY:?} instead");
+                    tracing::warn!(
+                        %error,
+                        "cannot watch the folder; comparing all files every {COMPARE_UNWATCHED_EVERY:?} instead"
+                    );
                 }
                 None
             }

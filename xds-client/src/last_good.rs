@@ -207,7 +207,10 @@ impl LastGood {
         match opened.repair() {
             // The disk may have room later, and the content that was read is usable.
             Err(error) if is_full(&error) => {
-                tracing::warn!(path = %path.display(), "cannot write the last-known-good file yet; trying again: {error}");
+                tracing::warn!(
+                    path = %path.display(),
+                    "cannot write the last-known-good file yet; trying again: {error}"
+                );
             }
             repaired => repaired?,
         }
@@ -293,8 +296,8 @@ impl LastGood {
             if let Err(error) = self.log.mark_behind() {
                 tracing::error!(
                     path = %self.log.path().display(),
-                    "cannot mark the last-known-good file as outdated: wildcards that a restart restores from it may lack newer \
-                     resources: {error}"
+                    "cannot mark the last-known-good file as outdated: wildcards that a restart restores from it may \
+                     lack newer resources: {error}"
                 );
             }
             return Err(FlushError::Append { path: self.log.path().to_path_buf(), source });

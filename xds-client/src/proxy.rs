@@ -320,8 +320,8 @@ impl ProxyBuilder {
             if unproved > 0 {
                 warn!(
                     sets = unproved,
-                    "the cache file does not prove that these wildcards and globs are complete: clients that subscribe to \
-                     them wait for the upstream"
+                    "the cache file does not prove that these wildcards and globs are complete: clients that \
+                     subscribe to them wait for the upstream"
                 );
             }
             machine.restore_sets(found.sets, found.records.iter().map(|record| record.id.clone()));
@@ -495,8 +495,13 @@ impl ProxyHub {
             Notice::Refused { variants, client, detail } => {
                 for VariantId { type_url, name, constraints } in variants {
                     warn!(
-                        r#type = type_url.message_name(), name = name.as_str(), %constraints, node = %client.id, %detail,
-                        "a client rejected a response that it tried first; other clients are not sent it, and the upstream is sent a NACK"
+                        r#type = type_url.message_name(),
+                        name = name.as_str(),
+                        %constraints,
+                        node = %client.id,
+                        %detail,
+                        "a client rejected a response that it tried first; other clients are not sent it, \
+                         and the upstream is sent a NACK"
                     );
                 }
             }

@@ -154,7 +154,10 @@ where
                     tokio::spawn(connection.run(io));
                 }
                 Some(Err(error)) if is_out_of_resources(&error) => {
-                    warn!(%error, "cannot accept a connection: no free file descriptors or memory; trying again in {RETRY:?}");
+                    warn!(
+                        %error,
+                        "cannot accept a connection: no free file descriptors or memory; trying again in {RETRY:?}"
+                    );
                     sleep(RETRY).await;
                 }
                 Some(Err(error)) if is_lasting(&error) => return Err(error),

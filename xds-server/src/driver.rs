@@ -460,7 +460,11 @@ impl Driver {
             }
             // D5: a stale nonce blocks nothing, and is no verdict on any response.
             (Some(nonce), None) => {
-                debug!(node = self.client().id, %nonce, "stale nonce: no response with it waits for an ACK; the request is no ACK");
+                debug!(
+                    node = self.client().id,
+                    %nonce,
+                    "stale nonce: no response with it waits for an ACK; the request is no ACK"
+                );
                 self.notify(Event::StaleNonce);
             }
             (None, None) => {}

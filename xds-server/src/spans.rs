@@ -118,7 +118,11 @@ impl Tracker for Spans {
     }
 
     fn on_loss(&mut self, lost: Lost) {
-        tracing::debug!(target: TARGET, ?lost, "some commits or answers are not traced: they arrived faster than the task could read them");
+        tracing::debug!(
+            target: TARGET,
+            ?lost,
+            "some commits or answers are not traced: they arrived faster than the task could read them"
+        );
     }
 }
 

@@ -54,7 +54,8 @@ fn synced(folder: &Path, writers: u64, rounds: usize) {
     let [raw, store, same] = times.map(|times| median(times) / u32::try_from(COMMITS).unwrap());
     let ratio = |of: Duration| of.as_secs_f64() / store.as_secs_f64();
     println!(
-        "{writers} writers: a batch takes {store:.1?}; one put each {raw:.1?}, {:.2}x; the same bytes {same:.1?}, {:.2}x",
+        "{writers} writers: a batch takes {store:.1?}; one put each {raw:.1?}, {:.2}x; \
+         the same bytes {same:.1?}, {:.2}x",
         ratio(raw),
         ratio(same)
     );

@@ -100,7 +100,8 @@ fn install_configurations(peers: &Path) -> Result<(), StepError> {
     symlink(module, &link).map_err(|source| StepError::File { path: link, source })
 }
 
-/// The module with Envoy's example configurations, also its folder in the cache. The checksum database of Go knows its content.
+/// The module with Envoy's example configurations, also its folder in the cache. The checksum
+/// database of Go has its digest.
 const ENVOY_MODULE: &str = "github.com/envoyproxy/envoy@v1.36.2";
 
 /// Installs the packages of the JavaScript client.

@@ -31,8 +31,8 @@ pub(crate) enum StepError {
     #[error("mvn is missing; install Maven 3.8 or newer (Debian: `apt-get install maven`)")]
     NoMaven,
     #[error(
-        "chromium or chromedriver is missing, and only root may install them; as root (Debian): `apt-get install chromium \
-         chromium-driver`"
+        "chromium or chromedriver is missing, and only root may install them; as root (Debian): `apt-get install \
+         chromium chromium-driver`"
     )]
     NoChromium,
     #[error(

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
+use std::sync::Mutex;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
@@ -56,7 +57,10 @@ pub(in crate::cli) struct PolicyWarning {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum PolicyFinding {
-    #[error("no client gets to this rule: {} clients match rule {by} (line {line}) first", if *.is_same { "the same" } else { "all its" })]
+    #[error(
+        "no client gets to this rule: {} clients match rule {by} (line {line}) first",
+        if *.is_same { "the same" } else { "all its" }
+    )]
     Unreached { by: usize, line: u64, is_same: bool },
     #[error(
         "names: {name:?} has a brace, which is plain text in a name: only `parameters` can use what `client` captures"
@@ -177,7 +181,8 @@ impl PolicyReader<'_> {
         }
         let parameters = parameters.into_iter().map(|(key, value)| (key, value.value)).collect();
         let (text, line) = (text.value, text.referenced.line());
-        Some(Rule::new(client, text, line, access, parameters, inspect))
+        let access_cache = Mutex::default();
+        Some(Rule { client, text, line, access, parameters, may_inspect: inspect, access_cache })
     }
 
     fn parameter(&mut self, key: &str, value: &Spanned<String>, client: &Pattern, text: &str) {
@@ -317,7 +322,8 @@ mod tests {
     fn all_errors_are_reported_with_their_places() {
         assert_eq!(
             errors(
-                "rules:\n- client: 'a{b'\n- client: spiffe://a/{x}\n  parameters: { env: '{y}' }\n  read:\n  - types: [CDS, XYZ]\n"
+                "rules:\n- client: 'a{b'\n- client: spiffe://a/{x}\n  parameters: { env: '{y}' }\n\
+                 \x20 read:\n  - types: [CDS, XYZ]\n"
             ),
             [
                 "p.yaml:2:11: rule 1: client \"a{b\" has an unmatched brace",
@@ -353,17 +359,23 @@ rules:
         assert_eq!(
             warnings(text),
             [
-                "p.yaml:3:37: rule 1: the parameter zone has the value \"a*\", in which `*` is plain text (literal-pattern)",
-                "p.yaml:3:48: rule 1: the parameter pod has the value \"x{\", in which the brace is plain text (literal-pattern)",
+                "p.yaml:3:37: rule 1: the parameter zone has the value \"a*\", in which `*` is plain text \
+                 (literal-pattern)",
+                "p.yaml:3:48: rule 1: the parameter pod has the value \"x{\", in which the brace is plain text \
+                 (literal-pattern)",
                 "p.yaml:5:18: rule 1: types: \"Cluster\" is listed already (duplicate-entry)",
                 "p.yaml:6:16: rule 1: names: \"a\" is listed already (duplicate-entry)",
-                "p.yaml:6:19: rule 1: names: \"{env}/x\" has a brace, which is plain text in a name: only `parameters` can \
-                 use what `client` captures (literal-pattern)",
-                "p.yaml:6:30: rule 1: names: \"a*b\" has a `*` before its end, where it is plain text (literal-pattern)",
+                "p.yaml:6:19: rule 1: names: \"{env}/x\" has a brace, which is plain text in a name: only `parameters` \
+                 can use what `client` captures (literal-pattern)",
+                "p.yaml:6:30: rule 1: names: \"a*b\" has a `*` before its end, where it is plain text \
+                 (literal-pattern)",
                 "p.yaml:6:49: rule 1: names: \"shared/x\" is part of \"shared/*\" (duplicate-entry)",
-                "p.yaml:7:12: rule 1: names: an empty list means all names; leave it out if that is intended (empty-list)",
-                "p.yaml:8:11: rule 2: no client gets to this rule: all its clients match rule 1 (line 2) first (unreached-rule)",
-                "p.yaml:9:11: rule 3: no client gets to this rule: the same clients match rule 1 (line 2) first (unreached-rule)",
+                "p.yaml:7:12: rule 1: names: an empty list means all names; leave it out if that is intended \
+                 (empty-list)",
+                "p.yaml:8:11: rule 2: no client gets to this rule: all its clients match rule 1 (line 2) first \
+                 (unreached-rule)",
+                "p.yaml:9:11: rule 3: no client gets to this rule: the same clients match rule 1 (line 2) first \
+                 (unreached-rule)",
             ]
         );
     }

@@ -2,7 +2,7 @@
 //!
 //! | metric | type | labels | meaning |
 //! | --- | --- | --- | --- |
-//! | `xds_proxy_lookups_total` | counter | result | downstream subscriptions: a `hit` in the cache, `joined` to a pending upstream subscription, or `refused`; and new upstream subscriptions (`miss`) |
+//! | `xds_proxy_lookups_total` | counter | result | downstream: `hit`, `joined`, `refused`; upstream: `miss`; see [`ProxyCounts`] |
 //! | `xds_proxy_wants`, `xds_proxy_questions` | gauge | | downstream subscriptions (locators of clients), and upstream subscriptions |
 //! | `xds_proxy_requalified_total`, `xds_proxy_replaced_total`, `xds_proxy_unshared_total` | counter | | how sharing ended, as in [`ProxyCounts`] |
 //! | `xds_proxy_audits_total` | counter | result | hits that were verified with the upstream: `agreed` or `disagreed` |

@@ -219,7 +219,8 @@ fn d22_v29_versions_by_name_are_the_same_behind_proxies_and_stay_when_keys_migra
 quickcheck! {
     fn v29_keys_that_migrate_send_nothing_to_clients_by_name(steps: Vec<Step>, is_delta: bool, kind: u8) -> bool {
         let protocol = if is_delta { Protocol::Delta } else { Protocol::Sotw };
-        let sharing = [Sharing::Trust, Sharing::Trust, Sharing::Off, Sharing::Audit { one_in: 2 }][usize::from(kind % 4)];
+        let modes = [Sharing::Trust, Sharing::Trust, Sharing::Off, Sharing::Audit { one_in: 2 }];
+        let sharing = modes[usize::from(kind % 4)];
         check(&steps, protocol, sharing);
         true
     }

@@ -363,9 +363,10 @@ impl Proxy {
                 Some(_) => None,
                 None => Some(LocatorStatus::Failed {
                     code: Code::RESOURCE_EXHAUSTED,
-                    message: "the proxy has the highest number of upstream subscriptions that it allows for this name; it still \
-                              serves cached variants"
-                        .into(),
+                    message:
+                        "the proxy has the highest number of upstream subscriptions that it allows for this \
+                              name; it still serves cached variants"
+                            .into(),
                 }),
             };
             if answer != downstream.reported {

@@ -244,7 +244,8 @@ fn check_questions(world: &World) {
 quickcheck! {
     fn clients_end_up_with_what_the_origin_has(steps: Vec<Step>, is_delta: bool, kind: u8) -> bool {
         let protocol = if is_delta { Protocol::Delta } else { Protocol::Sotw };
-        let sharing = [Sharing::Trust, Sharing::Trust, Sharing::Off, Sharing::Audit { one_in: 2 }][usize::from(kind % 4)];
+        let modes = [Sharing::Trust, Sharing::Trust, Sharing::Off, Sharing::Audit { one_in: 2 }];
+        let sharing = modes[usize::from(kind % 4)];
         let linger = Duration::from_millis([30_000, 500][usize::from(kind / 4 % 2)]);
         let upstream_subscriptions_limit = [10_000, 2][usize::from(kind / 8 % 2)];
         // Who was refused has nothing.

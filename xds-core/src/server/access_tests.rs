@@ -165,7 +165,11 @@ impl Arbitrary for Commits {
 
 quickcheck! {
     /// The oracle: a server that has only resources which the client may read.
-    fn who_may_read_a_part_is_told_what_a_server_of_that_part_tells(commits: Commits, list: u8, is_full_state: bool) -> TestResult {
+    fn who_may_read_a_part_is_told_what_a_server_of_that_part_tells(
+        commits: Commits,
+        list: u8,
+        is_full_state: bool
+    ) -> TestResult {
         let short = if is_full_state { "CDS" } else { "EDS" };
         let list = ["*", "a0 a1 b0", "* a0", "b1 a2"][usize::from(list % 4)];
         let (whole, part) = (cache(short), cache(short));
