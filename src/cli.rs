@@ -35,6 +35,7 @@ mod query;
 mod resolve;
 mod running;
 mod serve;
+mod shown;
 mod tls;
 mod traces;
 mod troubles;

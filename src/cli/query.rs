@@ -24,6 +24,7 @@ use xds_core::XdstpName;
 
 use super::log_filter::LogFilter;
 use super::progress::{self, Spinner};
+use super::shown::plain;
 use super::{Failure, NOTHING, counted, descriptors, type_name};
 use inspect::Inspection;
 use servers::{ServerStates, StateListener};
@@ -386,7 +387,7 @@ impl QueryResults {
                     .map_err(QueryError::Output)?;
             }
             if self.mode == Mode::Get {
-                let text = writer::plain(&error.to_string());
+                let text = plain(&error.to_string());
                 eprintln!("error: {}: {text}", self.writer.label(&entry.name));
             }
         }
@@ -404,7 +405,7 @@ impl QueryResults {
             self.requested.iter().filter(|entry| !entry.is_known).find_map(|entry| entry.error.clone());
         let why = match (servers.trouble(), last_error) {
             (Some(trouble), _) => QueryError::Unreachable(trouble.describe(protocol)),
-            (None, Some(error)) => QueryError::Unreachable(writer::plain(&error.to_string())),
+            (None, Some(error)) => QueryError::Unreachable(plain(&error.to_string())),
             (None, None) => QueryError::Silent(timeout),
         };
         let requested = self.requested.into_iter().filter(|entry| entry.is_known).collect();

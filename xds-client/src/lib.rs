@@ -41,6 +41,7 @@
 //! | [`last_good`] | the last-known-good file, for starts without a server |
 //! | [`proxy`] | the upstream side of a caching proxy |
 //! | `csds` | [`ClientStatus`]: a CSDS service that reports the resources of clients |
+//! | `channel` | [`connect`](connect()): a connection for other services of a server |
 //! | `inspect` | [`inspect`](inspect()): what the clients of a server have, by its CSDS |
 //! | `metrics` | [`Recorder`]: receives the metrics of gRFC A78 |
 //! | `prometheus` | a recorder for a registry of `prometheus-client`; needs the feature `prometheus` |
@@ -52,6 +53,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+mod channel;
 mod client;
 mod codec;
 mod connection;
@@ -70,6 +72,7 @@ mod transport;
 mod trial;
 mod watcher;
 
+pub use channel::{ConnectError, connect};
 pub use client::{Client, ClientBuilder, ServerState, StartError, WatchError};
 pub use csds::ClientStatus;
 pub use hub::ServerFailure;

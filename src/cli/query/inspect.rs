@@ -14,8 +14,9 @@ use xds_proto::envoy::service::status::v3::{ClientConfig, ClientStatusRequest, C
 use xds_proto::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use xds_proto::envoy::r#type::matcher::v3::{NodeMatcher, StringMatcher};
 
-use super::writer::{EventWriter, OutputFormat, plain};
+use super::writer::{EventWriter, OutputFormat};
 use super::{NOTHING, QueryError};
+use crate::cli::shown::plain;
 
 /// The client, and which of its resources to show.
 #[derive(Debug)]

@@ -85,7 +85,7 @@ impl Recorder for StateListener {
     }
 
     fn failed(&self, server: &str, code: Option<Code>, reason: &str) {
-        let (name, reason) = (server.to_owned(), super::writer::plain(reason));
+        let (name, reason) = (server.to_owned(), crate::cli::shown::plain(reason));
         self.send(server, ServerChange::Failed(Trouble { server: name, code, reason }));
     }
 

@@ -3,13 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::time::Duration;
 
 use bytes::Bytes;
 use clap::ValueEnum;
-use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
-use similar::TextDiff;
 use tracing_subscriber::fmt;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use xds::TypeUrl;
@@ -18,7 +15,7 @@ use xds::folder::Descriptors;
 
 use super::Differences;
 use crate::cli::check::when;
-use crate::cli::type_name::short;
+use crate::cli::shown::{YamlDocument, difference, plain, resource_label, yaml};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum OutputFormat {
@@ -86,9 +83,7 @@ impl EventWriter {
 
     /// The type and name, for people.
     pub(super) fn label(&self, name: &str) -> String {
-        let is_plain = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
-        let name = if is_plain { name.to_owned() } else { format!("{name:?}") };
-        format!("{} {name}", short(&self.type_url))
+        resource_label(&self.type_url, name)
     }
 
     fn text(&mut self, name: &str, event: &ShownEvent<'_>, before: Option<&Resource<Raw>>) -> String {
@@ -201,66 +196,11 @@ impl EventWriter {
     }
 }
 
-/// A unified diff; a note if nothing differs, as when another variant with the same content
-/// matches.
-fn difference(before: &str, after: &str) -> String {
-    let diff = TextDiff::configure().timeout(DIFF_WITHIN).diff_lines(before, after);
-    let diff = diff.unified_diff().context_radius(CONTEXT_LINES).to_string();
-    if diff.is_empty() { "(the content is the same)".to_owned() } else { diff }
-}
-
 /// The time in UTC, in the form of the log.
 fn now() -> String {
     let mut text = String::new();
     _ = SystemTime.format_time(&mut fmt::format::Writer::new(&mut text));
     text
 }
-
-/// Replaces control characters, so that text of a server stays on one line.
-pub(super) fn plain(text: &str) -> String {
-    text.replace(|c: char| c.is_control(), " ")
-}
-
-/// A map with the most important keys first.
-struct YamlDocument<'a> {
-    when: Option<&'a str>,
-    fields: &'a Map<String, Value>,
-}
-
-impl Serialize for YamlDocument<'_> {
-    fn serialize<S>(&self, serializer: S) -> Result<S::Ok, S::Error>
-    where
-        S: Serializer,
-    {
-        let mut map = serializer.serialize_map(None)?;
-        let first = ["@type", "name", "cluster_name"];
-        for key in first {
-            if let Some(value) = self.fields.get(key) {
-                map.serialize_entry(key, value)?;
-            }
-            if key == "@type"
-                && let Some(when) = self.when
-            {
-                map.serialize_entry("when", when)?;
-            }
-        }
-        for (key, value) in self.fields.iter().filter(|(key, _)| !first.contains(&key.as_str())) {
-            map.serialize_entry(key, value)?;
-        }
-        map.end()
-    }
-}
-
-/// Ends with a line break.
-fn yaml(document: &YamlDocument<'_>) -> String {
-    // Do not fold long lines: a search would not find a folded type URL.
-    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
-    let text = serde_saphyr::to_string_with_options(document, options).expect("JSON has a form in YAML");
-    format!("{}\n", text.trim_end_matches('\n'))
-}
-
-/// After this time a diff is correct, but may be longer than necessary.
-const DIFF_WITHIN: Duration = Duration::from_secs(1);
-const CONTEXT_LINES: usize = 3;
 
 const WRAPPER: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";

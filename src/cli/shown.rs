@@ -1,0 +1,72 @@
+//! Shows resources to people: labels, YAML of a folder, differences.
+
+use std::time::Duration;
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Map, Value};
+use similar::TextDiff;
+use xds::TypeUrl;
+
+use super::type_name::short;
+
+/// The type and name of a resource.
+pub(super) fn resource_label(type_url: &TypeUrl, name: &str) -> String {
+    let is_plain = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
+    let name = if is_plain { name.to_owned() } else { format!("{name:?}") };
+    format!("{} {name}", short(type_url))
+}
+
+/// A unified diff; a note if nothing differs, as when another variant with the same content
+/// matches.
+pub(super) fn difference(before: &str, after: &str) -> String {
+    let diff = TextDiff::configure().timeout(DIFF_WITHIN).diff_lines(before, after);
+    let diff = diff.unified_diff().context_radius(CONTEXT_LINES).to_string();
+    if diff.is_empty() { "(the content is the same)".to_owned() } else { diff }
+}
+
+/// Replaces control characters, so that text of a server stays on one line.
+pub(super) fn plain(text: &str) -> String {
+    text.replace(|c: char| c.is_control(), " ")
+}
+
+/// A map with the most important keys first.
+pub(super) struct YamlDocument<'a> {
+    pub(super) when: Option<&'a str>,
+    pub(super) fields: &'a Map<String, Value>,
+}
+
+impl Serialize for YamlDocument<'_> {
+    fn serialize<S>(&self, serializer: S) -> Result<S::Ok, S::Error>
+    where
+        S: Serializer,
+    {
+        let mut map = serializer.serialize_map(None)?;
+        let first = ["@type", "name", "cluster_name"];
+        for key in first {
+            if let Some(value) = self.fields.get(key) {
+                map.serialize_entry(key, value)?;
+            }
+            if key == "@type"
+                && let Some(when) = self.when
+            {
+                map.serialize_entry("when", when)?;
+            }
+        }
+        for (key, value) in self.fields.iter().filter(|(key, _)| !first.contains(&key.as_str())) {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+/// Ends with a line break.
+pub(super) fn yaml(document: &YamlDocument<'_>) -> String {
+    // Do not fold long lines: a search would not find a folded type URL.
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+    let text = serde_saphyr::to_string_with_options(document, options).expect("JSON has a form in YAML");
+    format!("{}\n", text.trim_end_matches('\n'))
+}
+
+/// After this time a diff is correct, but may be longer than necessary.
+const DIFF_WITHIN: Duration = Duration::from_secs(1);
+const CONTEXT_LINES: usize = 3;
