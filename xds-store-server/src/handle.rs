@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::thread;
 
 use tokio::sync::watch;
+use xds_core::Cache;
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::engine::{Engine, EngineError, Reader, View};
 use xds_store::store::{Committed, LoadError};
 
 use crate::queue::{Limits, Queue, refused};
+use crate::source::Refusal;
 use crate::standing::Standing;
 use crate::writer::Writer;
 
@@ -25,10 +27,25 @@ pub struct StoreHandle {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StoreConfig {
-    /// How many commits may wait. More are refused (ST42). Default 1,000.
+    /// What clients read. The store commits all of its records to it, and nothing before its own
+    /// first commit (ST5). Default: a cache that nobody reads.
+    pub cache: Arc<Cache>,
+    /// How many commits may wait. More are refused. Default 1,000.
     pub queue_commits: usize,
     /// How many bytes of commits may wait. Default 64 MiB.
     pub queue_bytes: usize,
+}
+
+/// Why a store does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The engine has no store that this version can read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The cache refuses what the store has (ST18): nothing is served rather than a part.
+    #[error("the cache refuses the records of the store: {0}")]
+    Cache(#[from] Refusal),
 }
 
 struct Running {
@@ -41,15 +58,15 @@ impl StoreHandle {
     /// Loads the store of an engine, and starts its writer. Blocks while it reads everything.
     ///
     /// # Errors
-    /// See [`LoadError`].
+    /// See [`StartError`]. The cache is unchanged.
     ///
     /// # Panics
     /// If the system starts no thread.
-    pub fn start(engine: Box<dyn Engine>, config: StoreConfig) -> Result<Self, LoadError> {
-        let StoreConfig { queue_commits, queue_bytes } = config;
+    pub fn start(engine: Box<dyn Engine>, config: StoreConfig) -> Result<Self, StartError> {
+        let StoreConfig { cache, queue_commits, queue_bytes } = config;
         let (queue, inbox) = Queue::new(Limits { commits: queue_commits, bytes: queue_bytes });
         let reader = engine.reader();
-        let (writer, standing) = Writer::load(engine, Arc::clone(&queue))?;
+        let (writer, standing) = Writer::load(engine, cache, Arc::clone(&queue))?;
         thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(&inbox))
@@ -80,7 +97,7 @@ impl StoreHandle {
     }
 
     /// The content with all commits that were answered OK before this call, by any server of the
-    /// store (ST25). This server is the only one, so that is the content at present.
+    /// store. This server is the only one, so that is the content at present.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -127,7 +144,7 @@ impl Drop for Running {
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self { queue_commits: 1_000, queue_bytes: 64 << 20 }
+        Self { cache: Cache::new(), queue_commits: 1_000, queue_bytes: 64 << 20 }
     }
 }
 

@@ -30,14 +30,17 @@
 //! | --- | --- |
 //! | `handle` | the handle of a running store |
 //! | `writer` | the thread that judges and writes commits |
+//! | `source` | feeds the cache that clients read |
 //! | `queue` | the commits that wait for the thread, and their limits |
 //! | `standing` | the condition of the store |
 #![forbid(unsafe_code)]
 
-pub use handle::{StoreConfig, StoreHandle};
+pub use handle::{StartError, StoreConfig, StoreHandle};
+pub use source::{ContentError, Refusal};
 pub use standing::{Condition, Standing};
 
 mod handle;
 mod queue;
+mod source;
 mod standing;
 mod writer;

@@ -1,4 +1,4 @@
-//! The commits that wait for the writer, and their limits (ST42).
+//! The commits that wait for the writer, and their limits.
 
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 

@@ -6,11 +6,14 @@ use std::sync::{Arc, mpsc};
 use std::time::SystemTime;
 
 use tokio::sync::watch;
+use xds_core::Cache;
 use xds_store::commit::RefusalCode;
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision};
-use xds_store::store::{Action, Event, LoadError, Store, Ticket};
+use xds_store::store::{Action, Event, LoadError, Published, Store, Ticket};
 
+use crate::handle::StartError;
 use crate::queue::{Caller, Message, Queue, Waiting, refused};
+use crate::source::Source;
 use crate::standing::{Condition, Standing};
 
 /// The machine with its engine, and the callers that wait.
@@ -18,9 +21,12 @@ use crate::standing::{Condition, Standing};
 pub(crate) struct Writer {
     store: Store,
     engine: Box<dyn Engine>,
+    source: Source,
     queue: Arc<Queue>,
     callers: BTreeMap<Ticket, Caller>,
     last_ticket: Ticket,
+    /// Why the store accepts no commits until the process restarts.
+    refusing: Option<String>,
     /// Dropped after the engine, so that its end shows that the engine is closed.
     standing: watch::Sender<Standing>,
 }
@@ -29,12 +35,19 @@ impl Writer {
     /// Reads the whole store.
     pub(crate) fn load(
         engine: Box<dyn Engine>,
+        cache: Arc<Cache>,
         queue: Arc<Queue>,
-    ) -> Result<(Self, watch::Receiver<Standing>), LoadError> {
-        let store = Store::load(&*engine.view()?, |_, _| {})?;
+    ) -> Result<(Self, watch::Receiver<Standing>), StartError> {
+        let mut start = Source::start(now());
+        let view = engine.view().map_err(LoadError::from)?;
+        let store = Store::load(&*view, |key, state| start.add(key, &state))?;
+        drop(view);
+        let source = Source::new(cache);
+        source.load(store.head(), start)?;
         let (standing, receiver) = watch::channel(standing_of(&store, Condition::Serving, ""));
         let (callers, last_ticket) = (BTreeMap::new(), Ticket(0));
-        Ok((Self { store, engine, queue, callers, last_ticket, standing }, receiver))
+        let refusing = None;
+        Ok((Self { store, engine, source, queue, callers, last_ticket, refusing, standing }, receiver))
     }
 
     /// Writes commits until the queue ends. A panic makes the store read-only, so that callers get
@@ -85,7 +98,7 @@ impl Writer {
                         }
                         actions.extend(self.store.step(Event::Written(written), now()));
                     }
-                    Action::Publish(_) => self.publish(),
+                    Action::Publish(published) => self.publish(&published),
                     Action::Answer(ticket, answer) => {
                         if let Some(caller) = self.callers.remove(&ticket) {
                             caller.answer(answer);
@@ -100,25 +113,49 @@ impl Writer {
     }
 
     fn judge(&mut self, waiting: Waiting) -> Vec<Action> {
+        let Waiting { draft, caller } = waiting;
+        if let Some(reason) = &self.refusing {
+            caller.answer(Err(refused(RefusalCode::Unavailable, reason.clone())));
+            return Vec::new();
+        }
         self.last_ticket.0 += 1;
-        self.callers.insert(self.last_ticket, waiting.caller);
-        self.store.step(Event::Commit(self.last_ticket, waiting.draft), now())
+        self.callers.insert(self.last_ticket, caller);
+        self.store.step(Event::Commit(self.last_ticket, draft), now())
     }
 
     fn write(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
         let written = self.engine.commit(batch);
         // ST21.
         if let Err(error @ (EngineError::Broken(_) | EngineError::Unknown(_))) = &written {
-            let reason = format!("a write failed: {}: restart the server", with_sources(error));
-            tracing::error!("the store is read-only: {reason}");
-            self.standing.send_replace(standing_of(&self.store, Condition::ReadOnly, &reason));
+            self.refuse(format!("a write failed: {}: restart the server", with_sources(error)));
         }
         written
     }
 
-    /// Shows durable commits to readers (ST16).
-    fn publish(&self) {
-        self.standing.send_replace(standing_of(&self.store, Condition::Serving, ""));
+    /// Shows durable commits to clients and readers (ST16).
+    fn publish(&mut self, published: &[Published]) {
+        // ST18: after a defect the cache keeps the last good state.
+        if self.refusing.is_none()
+            && let Err(refusal) = self.source.publish(self.store.head(), published, now())
+        {
+            self.refuse(format!("a defect: the cache refuses what the store accepted: {refusal}"));
+        }
+        self.send_standing();
+    }
+
+    /// Accepts no commits until the process restarts.
+    fn refuse(&mut self, reason: String) {
+        tracing::error!("the store is read-only: {reason}");
+        self.refusing.get_or_insert(reason);
+        self.send_standing();
+    }
+
+    fn send_standing(&self) {
+        let standing = match &self.refusing {
+            Some(reason) => standing_of(&self.store, Condition::ReadOnly, reason),
+            None => standing_of(&self.store, Condition::Serving, ""),
+        };
+        self.standing.send_replace(standing);
     }
 }
 

@@ -69,6 +69,8 @@ pub enum Action {
 pub struct Published {
     /// Its store revision.
     pub revision: u64,
+    /// Its entry in the log.
+    pub entry: LogEntry,
     /// The states of the records that it changed, in the order of keys.
     pub changed: Vec<(RecordKey, RecordState)>,
 }
@@ -296,7 +298,7 @@ impl Writing {
         }
         let at = stored::log(revision);
         batch.writes.push((at.clone(), Some(checked::encode(&at, &entry))));
-        self.published.push(Published { revision, changed: states });
+        self.published.push(Published { revision, entry, changed: states });
         Committed { revision, results }
     }
 }

@@ -1,8 +1,9 @@
 use std::sync::mpsc;
 
+use xds_core::CommitOutcome;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::engine::{Batch, Changes, EngineLimits, EngineRevision, MemoryEngine};
-use xds_store::store::{Identity, Store};
+use xds_store::store::{Action, Event, Identity, Store, Ticket};
 
 use super::*;
 use crate::standing::Condition;
@@ -56,7 +57,11 @@ fn gated(config: StoreConfig) -> (StoreHandle, mpsc::Sender<Order>) {
 }
 
 fn put(name: &str) -> Draft {
-    let key = proto::Key { type_url: "example.com/acme.T".into(), name: name.into(), when: String::new() };
+    put_of("example.com/acme.T", name)
+}
+
+fn put_of(type_url: &str, name: &str) -> Draft {
+    let key = proto::Key { type_url: type_url.into(), name: name.into(), when: String::new() };
     let content = proto::Content { payload: "any message".into(), ..Default::default() };
     let put = proto::Put { content: Some(content), ..Default::default() };
     let change = proto::Change { key: Some(key), act: Some(proto::change::Act::Put(put)), condition: None };
@@ -110,7 +115,7 @@ async fn a_commit_whose_caller_goes_away_is_finished() {
 }
 
 #[tokio::test]
-async fn st42_a_full_queue_refuses_and_names_its_option() {
+async fn a_full_queue_refuses_and_names_its_option() {
     let (store, orders) = gated(StoreConfig { queue_commits: 2, ..StoreConfig::default() });
     let callers = [waiting(&store, "a").await, waiting(&store, "b").await];
     let refused = store.commit(put("c")).await.unwrap_err();
@@ -125,7 +130,7 @@ async fn st42_a_full_queue_refuses_and_names_its_option() {
 }
 
 #[tokio::test]
-async fn st42_the_bytes_that_wait_are_limited_but_one_commit_always_passes() {
+async fn the_bytes_that_wait_are_limited_but_one_commit_always_passes() {
     let (store, orders) = gated(StoreConfig { queue_bytes: 1, ..StoreConfig::default() });
     let caller = waiting(&store, "a").await;
     assert_eq!(store.commit(put("b")).await.unwrap_err().code, RefusalCode::ResourceExhausted);
@@ -186,4 +191,78 @@ async fn st5_the_first_commit_ends_the_wait() {
     store.commit(empty).await.unwrap();
     let standing = store.standing().borrow().clone();
     assert_eq!((standing.condition, standing.revision), (Condition::Serving, 1));
+}
+
+fn start(engine: MemoryEngine, cache: &Arc<Cache>) -> Result<StoreHandle, StartError> {
+    StoreHandle::start(Box::new(engine), StoreConfig { cache: Arc::clone(cache), ..StoreConfig::default() })
+}
+
+fn shown(cache: &Cache) -> Vec<String> {
+    let snapshot = cache.snapshot();
+    let types = snapshot.counts().filter_map(|(type_url, _)| snapshot.of_type(type_url));
+    types.flat_map(|of_type| of_type.iter().map(|(name, _)| name.as_str().to_owned())).collect()
+}
+
+#[tokio::test]
+async fn st5_st57_a_store_says_nothing_before_its_first_commit_and_everything_at_a_start() {
+    let mut engine = memory();
+    let cache = Cache::new();
+    let mut copy = MemoryEngine::default();
+    copy.commit(&Store::init(&Identity::default())).unwrap();
+    let store = start(copy, &cache).unwrap();
+    assert!(!cache.snapshot().is_synced());
+    store.commit(put("a")).await.unwrap();
+    assert_eq!(shown(&cache), ["a"]);
+
+    let mut machine = Store::load(&*engine.view().unwrap(), |_, _| {}).unwrap();
+    for (ticket, name) in [(1, "a"), (2, "b")] {
+        let mut actions = machine.step(Event::Commit(Ticket(ticket), put(name)), 0);
+        let Some(Action::Write(batch)) = actions.pop() else { panic!("it changes something") };
+        machine.step(Event::Written(engine.commit(&batch)), 0);
+    }
+    let restarted = Cache::new();
+    start(engine, &restarted).unwrap();
+    assert_eq!(shown(&restarted), ["a", "b"]);
+    assert_eq!(restarted.commit_counts().committed, 1);
+}
+
+#[tokio::test]
+async fn a_transaction_has_the_revision_the_author_and_the_message_of_its_commit() {
+    let cache = Cache::new();
+    let store = start(memory(), &cache).unwrap();
+    let mut commits = cache.commits(8);
+    let request = proto::CommitRequest { message: "why".into(), ..Default::default() };
+    store.commit(Draft::parse(request, "token:me".into()).unwrap()).await.unwrap();
+    let CommitOutcome::Committed { origin, .. } = commits.next().await.unwrap().outcome else {
+        panic!("it is valid")
+    };
+    assert_eq!((&*origin.source, &*origin.author, &*origin.message), ("store", "token:me", "why"));
+    assert!(origin.label.ends_with("-1"), "{}", origin.label);
+}
+
+#[tokio::test]
+async fn st18_what_the_cache_refuses_leaves_the_last_good_state_and_a_read_only_store() {
+    let cache = Cache::new();
+    let store = start(memory(), &cache).unwrap();
+    // Another source took an alias of this name, so the cache refuses it.
+    let mut transaction = xds_core::Transaction::new();
+    let other = xds_core::Resource::new("example.com/acme.T".into(), "other".into(), "x".into()).unwrap();
+    transaction.put(other.with_aliases(["a".into()]));
+    cache.commit(transaction).unwrap();
+    store.commit(put("a")).await.unwrap();
+    assert_eq!(shown(&cache), ["other"]);
+    let standing = store.standing().borrow().clone();
+    assert_eq!((standing.condition, standing.revision), (Condition::ReadOnly, 1));
+    assert_eq!(store.commit(put("b")).await.unwrap_err().code, RefusalCode::Unavailable);
+}
+
+#[tokio::test]
+async fn st58_a_commit_of_configuration_leaves_the_cache() {
+    let cache = Cache::new();
+    let store = start(memory(), &cache).unwrap();
+    store.commit(put("a")).await.unwrap();
+    let before = cache.commit_counts().committed;
+    store.commit(put_of("type.googleapis.com/xds.store.v1.RegionPolicy", "b")).await.unwrap();
+    assert_eq!(cache.commit_counts().committed, before);
+    assert_eq!(store.standing().borrow().revision, 2);
 }
