@@ -35,7 +35,7 @@ pub trait Engine: Debug + Send {
     ///
     /// # Errors
     /// [`EngineError::Conflict`] if a comparison does not hold. After all errors but
-    /// [`EngineError::Unknown`] nothing has changed.
+    /// [`EngineError::Unknown`] and [`EngineError::Broken`] nothing has changed.
     fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError>;
 
     /// What a batch may hold.
@@ -95,6 +95,14 @@ pub trait View: Debug + Send {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EngineRevision(pub u64);
 
+impl EngineRevision {
+    /// The revision of the next commit.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// A value with the revision that wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
@@ -113,6 +121,15 @@ pub struct Batch {
     pub writes: Vec<(Bytes, Option<Bytes>)>,
 }
 
+impl Batch {
+    /// The bytes of all keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let written = self.writes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len));
+        self.compares.iter().map(|(key, _)| key.len()).chain(written).sum()
+    }
+}
+
 /// What one batch may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineLimits {
@@ -124,6 +141,26 @@ pub struct EngineLimits {
     pub value_bytes: usize,
 }
 
+impl EngineLimits {
+    /// Whether a batch is within the limits.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLarge`].
+    pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
+        let value_bytes = batch.writes.iter().filter_map(|(_, value)| value.as_ref().map(Bytes::len)).max();
+        for (what, found, limit) in [
+            ("operations", batch.compares.len() + batch.writes.len(), self.operations),
+            ("bytes", batch.bytes(), self.bytes),
+            ("bytes in one value", value_bytes.unwrap_or(0), self.value_bytes),
+        ] {
+            if found > limit {
+                return Err(EngineError::TooLarge { what, found, limit });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Why an engine refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -132,13 +169,13 @@ pub enum EngineError {
     #[error("another writer was faster")]
     Conflict,
     /// The batch exceeds [`EngineLimits`]. Nothing has changed.
-    #[error("{what} of {found} exceeds the engine's limit of {limit}")]
+    #[error("the commit takes {found} {what}; the limit of the engine is {limit}")]
     TooLarge {
-        /// What is too large.
+        /// What there is too much of: operations or bytes, and where to set the limit.
         what: &'static str,
-        /// Its size.
+        /// How much the batch has.
         found: usize,
-        /// The limit.
+        /// How much the engine takes.
         limit: usize,
     },
     /// There is no room. Nothing has changed, and a later commit may succeed (ST22).
@@ -159,7 +196,8 @@ pub enum EngineError {
         /// The key in the engine.
         key: Bytes,
     },
-    /// The engine cannot go on until it is opened again (ST21).
-    #[error("the engine has to be opened again")]
+    /// The engine accepts no commits until it is opened again (ST21); readers go on. The batch is not
+    /// visible now, and may be after that.
+    #[error("the engine accepts no commits until it is opened again")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

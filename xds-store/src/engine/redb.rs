@@ -10,21 +10,38 @@ use redb::{
     TableDefinition, TableError,
 };
 
+use disk::Disk;
+
 use super::{Batch, Changes, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
+
+mod disk;
 
 /// An engine on one file, which one process at a time can open (ST3).
 ///
-/// After an error of the file system it is [`Broken`](EngineError::Broken): a repeated sync may
-/// report success although data is lost (ST21).
+/// After an error of the file system the library refuses everything. The engine then opens a copy
+/// of the last durable state for readers. With a full disk, the next commit for which there is room
+/// opens the file again (ST22). After any other error the engine stays
+/// [`Broken`](EngineError::Broken) (ST21).
 #[derive(Debug)]
 pub struct RedbEngine {
+    disk: Disk,
     database: Shared,
     revision: EngineRevision,
+    condition: Condition,
 }
 
 /// The database, with the readers; `None` after the engine was dropped, so that no reader keeps the
 /// file locked.
 type Shared = Arc<RwLock<Option<Database>>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Writable,
+    /// ST22: the database is a copy for readers.
+    Full,
+    /// ST21: the same, until the process restarts.
+    Broken,
+}
 
 /// Why a file cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +64,8 @@ impl RedbEngine {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Self::of(Database::builder().create(path).map_err(OpenError::from)?)
+        let disk = Disk::open(path).map_err(OpenError::of_io)?.ok_or(OpenError::Locked)?;
+        Self::of(disk)
     }
 
     /// The same on something else than a file: for tests that inject faults.
@@ -55,28 +73,73 @@ impl RedbEngine {
     /// # Errors
     /// See [`OpenError`].
     pub fn on_backend(backend: impl StorageBackend) -> Result<Self, OpenError> {
-        Self::of(Database::builder().create_with_backend(backend).map_err(OpenError::from)?)
+        Self::of(Disk::of(backend, None).map_err(OpenError::of_io)?)
     }
 
-    fn of(database: Database) -> Result<Self, OpenError> {
-        let revision = (|| -> Result<EngineRevision, redb::Error> {
-            let transaction = database.begin_read()?;
-            match transaction.open_table(TABLE) {
-                Ok(table) => Ok(last_revision(&table)?),
-                // The first commit makes the table.
-                Err(TableError::TableDoesNotExist(_)) => Ok(EngineRevision::default()),
-                Err(error) => Err(error.into()),
+    fn of(disk: Disk) -> Result<Self, OpenError> {
+        let opened = open_on(disk.clone()).inspect_err(|_| disk.close())?;
+        let (revision, database) = opened;
+        let database = Arc::new(RwLock::new(Some(database)));
+        Ok(Self { disk, database, revision, condition: Condition::Writable })
+    }
+
+    /// Opens a copy of the last durable state for readers, after a write of this revision failed.
+    /// `Ok` if that commit is durable nevertheless.
+    fn on_failure(
+        &mut self,
+        revision: EngineRevision,
+        error: redb::Error,
+    ) -> Result<EngineRevision, EngineError> {
+        let is_full = is_full(&error) && !self.disk.has_failed_sync();
+        self.condition = if is_full { Condition::Full } else { Condition::Broken };
+        // Views of the old database fail from now on, instead of reading pages of a later commit.
+        *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let frozen = self.disk.frozen().map_err(OpenError::of_io).and_then(open_on);
+        let Ok((durable, database)) = frozen else {
+            self.condition = Condition::Broken;
+            return Err(broken(error));
+        };
+        *self.database.write().unwrap_or_else(PoisonError::into_inner) = Some(database);
+        if durable == revision {
+            self.revision = revision;
+            return Ok(revision);
+        }
+        Err(if is_full { EngineError::Full } else { broken(error) })
+    }
+
+    /// ST22: opens the file again if there is room for a batch.
+    fn leave_full(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        // Pages that the batch touches are copied, and those of the library's own trees.
+        let room = 2 * batch.bytes() + ROOM_BYTES;
+        if let Err(error) = self.disk.probe(room) {
+            let is_full = is_full_io(&error);
+            return Err(if is_full { EngineError::Full } else { EngineError::Unavailable(Box::new(error)) });
+        }
+        match open_on(self.disk.clone()) {
+            Ok((revision, database)) if revision == self.revision => {
+                *self.database.write().unwrap_or_else(PoisonError::into_inner) = Some(database);
+                self.condition = Condition::Writable;
+                Ok(())
             }
-        })();
-        let revision = revision.map_err(OpenError::of)?;
-        Ok(Self { database: Arc::new(RwLock::new(Some(database))), revision })
+            Ok(_) => {
+                self.condition = Condition::Broken;
+                Err(EngineError::Broken("the file has another commit than the one that was read".into()))
+            }
+            Err(OpenError::Io(error)) if is_full(&error) && !self.disk.has_failed_sync() => {
+                Err(EngineError::Full)
+            }
+            Err(error) => {
+                self.condition = Condition::Broken;
+                Err(EngineError::Broken(Box::new(error)))
+            }
+        }
     }
 
     fn try_commit(&self, batch: &Batch) -> Result<EngineRevision, CommitFailure> {
         let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
         let database = database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
         let transaction = database.begin_write().map_err(redb::Error::from)?;
-        let revision = EngineRevision(self.revision.0 + 1);
+        let revision = self.revision.next();
         {
             let mut table = transaction.open_table(TABLE)?;
             for (key, expected) in &batch.compares {
@@ -99,7 +162,7 @@ impl RedbEngine {
             }
             table.insert(REVISION, revision.0.to_be_bytes().as_slice())?;
         }
-        transaction.commit().map_err(|error| CommitFailure::AtCommit(error.into()))?;
+        transaction.commit()?;
         Ok(revision)
     }
 }
@@ -110,15 +173,20 @@ impl Engine for RedbEngine {
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
-        self.revision = self.try_commit(batch).map_err(|failure| match failure {
-            CommitFailure::Conflict => EngineError::Conflict,
-            CommitFailure::Before(error) | CommitFailure::AtCommit(error) if is_full(&error) => {
-                EngineError::Full
+        self.limits().check(batch)?;
+        match self.condition {
+            Condition::Writable => {}
+            Condition::Full => self.leave_full(batch)?,
+            Condition::Broken => return Err(EngineError::Broken("an earlier write failed".into())),
+        }
+        match self.try_commit(batch) {
+            Ok(revision) => {
+                self.revision = revision;
+                Ok(revision)
             }
-            CommitFailure::Before(error) => broken(error),
-            CommitFailure::AtCommit(error) => EngineError::Unknown(Box::new(error)),
-        })?;
-        Ok(self.revision)
+            Err(CommitFailure::Conflict) => Err(EngineError::Conflict),
+            Err(CommitFailure::Refused(error)) => self.on_failure(self.revision.next(), error),
+        }
     }
 
     fn limits(&self) -> EngineLimits {
@@ -134,6 +202,7 @@ impl Engine for RedbEngine {
 impl Drop for RedbEngine {
     fn drop(&mut self) {
         *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.disk.close();
     }
 }
 
@@ -154,7 +223,7 @@ impl Reader for RedbReader {
                 Err(error) => Err(error.into()),
             }
         })();
-        let (revision, table) = opened.map_err(broken)?;
+        let (revision, table) = opened.map_err(|error| EngineError::Unavailable(Box::new(error)))?;
         Ok(Box::new(RedbView { table, revision }))
     }
 }
@@ -163,14 +232,12 @@ impl Reader for RedbReader {
 #[derive(Debug)]
 enum CommitFailure {
     Conflict,
-    /// The transaction was dropped, so nothing was written.
-    Before(redb::Error),
-    AtCommit(redb::Error),
+    Refused(redb::Error),
 }
 
 impl<E: Into<redb::Error>> From<E> for CommitFailure {
     fn from(error: E) -> Self {
-        Self::Before(error.into())
+        Self::Refused(error.into())
     }
 }
 
@@ -188,7 +255,7 @@ impl View for RedbView {
 
     fn get(&self, key: &[u8]) -> Result<Option<Value>, EngineError> {
         let Some(table) = &self.table else { return Ok(None) };
-        let found = table.get(key).map_err(|error| broken(error.into()))?;
+        let found = table.get(key).map_err(|error| unreadable(error, key))?;
         Ok(found.map(|value| unframed(value.value())))
     }
 
@@ -202,9 +269,9 @@ impl View for RedbView {
         if from >= to {
             return Ok(());
         }
-        let entries = table.range(from..to).map_err(|error| broken(error.into()))?;
+        let entries = table.range(from..to).map_err(|error| unreadable(error, from))?;
         for entry in entries {
-            let (key, value) = entry.map_err(|error| broken(error.into()))?;
+            let (key, value) = entry.map_err(|error| unreadable(error, from))?;
             if each(key.value(), unframed(value.value())).is_break() {
                 break;
             }
@@ -223,6 +290,10 @@ impl From<DatabaseError> for OpenError {
 }
 
 impl OpenError {
+    fn of_io(error: std::io::Error) -> Self {
+        Self::of(redb::Error::Io(error))
+    }
+
     fn of(error: redb::Error) -> Self {
         let is_damage = match &error {
             redb::Error::Corrupted(_) => true,
@@ -231,6 +302,20 @@ impl OpenError {
         };
         if is_damage { Self::Damaged(Box::new(error)) } else { Self::Io(Box::new(error)) }
     }
+}
+
+/// A database on a backend, with the revision of its last commit.
+fn open_on(backend: impl StorageBackend) -> Result<(EngineRevision, Database), OpenError> {
+    let database = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
+    let revision = (|| -> Result<EngineRevision, redb::Error> {
+        match database.begin_read()?.open_table(TABLE) {
+            Ok(table) => Ok(last_revision(&table)?),
+            // The first commit makes the table.
+            Err(TableError::TableDoesNotExist(_)) => Ok(EngineRevision::default()),
+            Err(error) => Err(error.into()),
+        }
+    })();
+    Ok((revision.map_err(OpenError::of)?, database))
 }
 
 fn last_revision(
@@ -250,7 +335,10 @@ fn unframed(framed: &[u8]) -> Value {
 }
 
 fn is_full(error: &redb::Error) -> bool {
-    let redb::Error::Io(error) = error else { return false };
+    matches!(error, redb::Error::Io(error) if is_full_io(error))
+}
+
+fn is_full_io(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         std::io::ErrorKind::StorageFull
@@ -263,9 +351,22 @@ fn broken(error: redb::Error) -> EngineError {
     EngineError::Broken(Box::new(error))
 }
 
+/// Why a view cannot read. After the engine opened the file again, another view can.
+fn unreadable(error: StorageError, key: &[u8]) -> EngineError {
+    match error {
+        StorageError::DatabaseClosed | StorageError::PreviousIo => EngineError::Compacted,
+        StorageError::Corrupted(_) => EngineError::Corrupt { key: Bytes::copy_from_slice(key) },
+        error => EngineError::Unavailable(Box::new(error)),
+    }
+}
+
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("store");
 /// The revision of the last commit. No key of the store is empty.
 const REVISION: &[u8] = b"";
 const REVISION_BYTES: usize = size_of::<u64>();
 /// The library takes up to 3 GiB.
 const VALUE_LIMIT_BYTES: usize = 1 << 30;
+/// Of the library, for pages; the store keeps in memory what it reads often.
+const CACHE_BYTES: usize = 64 << 20;
+/// What a small commit takes at most: the file grows at least by this.
+const ROOM_BYTES: usize = 1 << 20;
