@@ -89,6 +89,20 @@ pub trait View: Debug + Send {
         to: &[u8],
         each: &mut dyn FnMut(&[u8], Value) -> ControlFlow<()>,
     ) -> Result<(), EngineError>;
+
+    /// The last key from `from` to below `to`. An engine that can find it without reading the keys
+    /// before it does so.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Value)>, EngineError> {
+        let mut last = None;
+        self.range(from, to, &mut |key, value| {
+            last = Some((Bytes::copy_from_slice(key), value));
+            ControlFlow::Continue(())
+        })?;
+        Ok(last)
+    }
 }
 
 /// Counts the commits of an engine, from 1; 0 before the first.

@@ -35,6 +35,13 @@ fn keeps_its_promises(engine: &mut impl Engine) {
     assert_eq!(keys(&*view, "a", "z"), ["a", "ab"]);
     assert_eq!(keys(&*view, "a", "ab"), ["a"]);
     assert_eq!(keys(&*view, "z", "a"), [""; 0]);
+    let last = |from: &str, to: &str| {
+        let last = view.last(from.as_bytes(), to.as_bytes()).unwrap();
+        last.map(|(key, value)| [key, value.bytes].map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()))
+    };
+    assert_eq!(last("a", "z"), Some(["ab", "1"].map(str::to_owned)));
+    assert_eq!(last("a", "ab"), Some(["a", "2"].map(str::to_owned)));
+    assert_eq!([last("b", "z"), last("z", "a"), last("a", "a")], [None, None, None]);
     let a = view.get(b"a").unwrap().unwrap();
     assert_eq!((&*a.bytes, a.revision), (&b"2"[..], two));
     assert_eq!(view.get(b"ab").unwrap().unwrap().revision, one);

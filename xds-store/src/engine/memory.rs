@@ -106,6 +106,14 @@ impl View for MemoryView {
         }
         Ok(())
     }
+
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Value)>, EngineError> {
+        if from >= to {
+            return Ok(None);
+        }
+        let mut range = self.0.values.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
+        Ok(range.next_back().map(|(key, value)| (key.clone(), value.clone())))
+    }
 }
 
 #[derive(Debug)]

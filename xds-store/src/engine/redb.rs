@@ -278,6 +278,14 @@ impl View for RedbView {
         }
         Ok(())
     }
+
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Value)>, EngineError> {
+        let Some(table) = self.table.as_ref().filter(|_| from < to) else { return Ok(None) };
+        let mut entries = table.range(from..to).map_err(|error| broken(error.into()))?;
+        let Some(last) = entries.next_back() else { return Ok(None) };
+        let (key, value) = last.map_err(|error| broken(error.into()))?;
+        Ok(Some((Bytes::copy_from_slice(key.value()), unframed(value.value()))))
+    }
 }
 
 impl From<DatabaseError> for OpenError {
