@@ -22,17 +22,20 @@ pub(crate) fn encode(key: &[u8], message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
+/// Verifies the checksum of a stored value.
+pub(crate) fn verify(key: &[u8], value: &[u8]) -> Result<(), Damaged> {
+    let stored = value.split_first_chunk();
+    match stored.filter(|(expected, message)| u32::from_be_bytes(**expected) == checksum(key, message)) {
+        Some(_) => Ok(()),
+        None => Err(Damaged { key: Bytes::copy_from_slice(key) }),
+    }
+}
+
 /// The message of a stored value. Its bytes fields share the memory of the value.
 pub(crate) fn decode<M: Message + Default>(key: &[u8], mut value: Bytes) -> Result<M, Damaged> {
-    let damaged = || Damaged { key: Bytes::copy_from_slice(key) };
-    if value.len() < CHECKSUM_BYTES {
-        return Err(damaged());
-    }
-    let expected = value.get_u32();
-    if checksum(key, &value) != expected {
-        return Err(damaged());
-    }
-    M::decode(value).map_err(|_| damaged())
+    verify(key, &value)?;
+    value.advance(CHECKSUM_BYTES);
+    M::decode(value).map_err(|_| Damaged { key: Bytes::copy_from_slice(key) })
 }
 
 fn checksum(key: &[u8], message: &[u8]) -> u32 {

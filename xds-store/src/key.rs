@@ -115,6 +115,8 @@ pub(crate) mod stored {
 
     /// The [`Head`](crate::log::Head).
     pub(crate) const HEAD: &[u8] = b"h";
+    /// The first and the end of all keys.
+    pub(crate) const ALL: (&[u8], &[u8]) = (b"a", b"{");
     /// The first and the end of all log entries.
     pub(crate) const LOG: (&[u8], &[u8]) = (b"l", b"m");
     /// The first and the end of all record versions.

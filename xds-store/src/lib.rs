@@ -36,6 +36,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | [`backup`] | the whole store as bytes for a file |
 //! | [`engine`] | the seam to what keeps bytes; engines in memory and on a file (feature `redb`) |
 //! | [`key`] | keys of records, and keys in the engine |
 //! | [`record`] | the state of a record, and the digests that identify it |
@@ -43,16 +44,19 @@
 //! | [`commit`] | a commit: its form, its conditions, what it does |
 //! | [`store`] | the machine |
 //! | [`watch`] | a position in the log |
+//! | [`restore`] | writes a backup into an empty engine |
 //! | `checked` | stored values with a checksum |
 #![forbid(unsafe_code)]
 
 pub use checked::Damaged;
 
+pub mod backup;
 mod checked;
 pub mod commit;
 pub mod engine;
 pub mod key;
 pub mod log;
 pub mod record;
+pub mod restore;
 pub mod store;
 pub mod watch;

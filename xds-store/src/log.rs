@@ -35,6 +35,13 @@ pub struct Head {
     /// The region of this node; empty without regions.
     #[prost(string, tag = "9")]
     pub region: String,
+    /// The ids that the node had before its store was restored from backups, the first one first
+    /// (SR31).
+    #[prost(string, repeated, tag = "14")]
+    pub former_nodes: Vec<String>,
+    /// A restore has begun here and has not finished: this is no store (ST46).
+    #[prost(bool, tag = "15")]
+    pub is_incomplete: bool,
 }
 
 /// One commit. It has keys only: the states of the records are stored under the same revision.

@@ -114,6 +114,9 @@ pub enum LoadError {
         /// The newest format that this version reads.
         known: u32,
     },
+    /// A restore into the engine did not finish (ST46).
+    #[error("a restore into this store did not finish: remove it, and restore again")]
+    Incomplete,
     /// ST47.
     #[error(transparent)]
     Damaged(#[from] Damaged),
@@ -144,6 +147,9 @@ impl Store {
         let head: Head = checked::decode(stored::HEAD, head.bytes)?;
         if head.format > FORMAT {
             return Err(LoadError::Newer { found: head.format, known: FORMAT });
+        }
+        if head.is_incomplete {
+            return Err(LoadError::Incomplete);
         }
         let mut records = BTreeMap::new();
         let mut newest: Option<(RecordKey, u64, RecordState)> = None;
