@@ -149,6 +149,22 @@ pub(crate) mod stored {
         Some((RecordKey::from_stored(rest.strip_suffix(&[0])?)?, u64::from_be_bytes(*revision)))
     }
 
+    /// Behind all versions of a record, and before all keys that follow it.
+    pub(crate) fn after(key: &RecordKey) -> Bytes {
+        let mut bytes = BytesMut::from(&*record(key, u64::MAX));
+        bytes.put_u8(0);
+        bytes.freeze()
+    }
+
+    /// Behind all keys that begin with this prefix, whose last byte is below 255.
+    pub(crate) fn end_of(prefix: &[u8]) -> Bytes {
+        let mut end = prefix.to_vec();
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        end.into()
+    }
+
     /// The revision of a log entry; `None` if it is damaged.
     pub(crate) fn parse_log(stored: &[u8]) -> Option<u64> {
         stored.strip_prefix(b"l")?.try_into().ok().map(u64::from_be_bytes)

@@ -43,6 +43,7 @@
 //! | [`log`] | the head of the store, and an entry for each commit |
 //! | [`commit`] | a commit: its form, its conditions, what it does |
 //! | [`store`] | the machine |
+//! | [`read`] | records, lists and history as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`restore`] | writes a backup into an empty engine |
 //! | `checked` | stored values with a checksum |
@@ -56,6 +57,7 @@ pub mod commit;
 pub mod engine;
 pub mod key;
 pub mod log;
+pub mod read;
 pub mod record;
 pub mod restore;
 pub mod store;

@@ -1,0 +1,242 @@
+//! Reads of a store as of a store revision: one record, lists in pages, and history.
+//!
+//! All functions read one [`View`]. Versions of a record are stored under its key and the store
+//! revision that wrote them. So the pages of a list are of one revision although each page has a
+//! view of its own (ST26).
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use prost::Message;
+use xds_proto::xds::store::v1 as proto;
+
+use crate::checked::{self, Damaged};
+use crate::engine::{EngineError, Value, View};
+use crate::key::{RecordKey, stored};
+use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
+use crate::record::RecordState;
+
+pub use answer::Payload;
+pub use filter::{Filter, FilterError, is_configuration};
+pub use history::{HistoryPage, HistoryQuery};
+pub use list::{ListPage, ListQuery, NextPage};
+pub use token::{PageToken, TokenError};
+
+mod answer;
+mod filter;
+mod history;
+mod list;
+#[cfg(test)]
+mod tests;
+mod token;
+
+/// Reads one view of a store.
+#[derive(Debug)]
+pub struct Reads<'v> {
+    view: &'v dyn View,
+    head: Head,
+}
+
+/// A record as of a store revision.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordVersion {
+    /// Its key.
+    pub key: RecordKey,
+    /// The store revision that wrote it.
+    pub changed_at: u64,
+    /// Its state.
+    pub state: RecordState,
+}
+
+/// Why a store cannot be read at a revision.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// ST30: the revision is forgotten.
+    #[error("revisions up to {floor} are forgotten")]
+    Compacted {
+        /// The newest revision that is forgotten.
+        floor: u64,
+    },
+    /// The revision is of another store, or none.
+    #[error(transparent)]
+    Revision(#[from] RevisionError),
+    /// ST30: the store has no such revision yet.
+    #[error("the store has no revision {revision} yet; its last one is {last}")]
+    Ahead {
+        /// The revision.
+        revision: u64,
+        /// The last revision of the store.
+        last: u64,
+    },
+    /// ST47.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl<'v> Reads<'v> {
+    /// Reads this view.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn new(view: &'v dyn View) -> Result<Self, ReadError> {
+        let head = view.get(stored::HEAD)?.ok_or_else(|| Damaged { key: stored::HEAD.into() })?;
+        Ok(Self { head: checked::decode(stored::HEAD, head.bytes)?, view })
+    }
+
+    /// The head of the store.
+    #[must_use]
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// The printed form of a revision of this store.
+    #[must_use]
+    pub fn printed(&self, revision: u64) -> String {
+        StoreRevision::of(&self.head, revision).to_string()
+    }
+
+    /// Reads the printed form of a revision, which the store may not have yet.
+    ///
+    /// # Errors
+    /// [`ReadError::Revision`].
+    pub fn parse(&self, text: &str) -> Result<u64, ReadError> {
+        Ok(StoreRevision::parse(&self.head, text)?.number)
+    }
+
+    /// Whether the store can be read at this revision: the floor is the oldest such revision.
+    ///
+    /// # Errors
+    /// [`ReadError::Compacted`], [`ReadError::Ahead`].
+    pub fn check(&self, revision: u64) -> Result<(), ReadError> {
+        let (floor, last) = (self.head.floor, self.head.revision);
+        if revision < floor {
+            return Err(ReadError::Compacted { floor });
+        }
+        if revision > last { Err(ReadError::Ahead { revision, last }) } else { Ok(()) }
+    }
+
+    /// The record at the last revision; `None` if it is absent, deleted, or expired at `now` (ST24).
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn get(&self, key: &RecordKey, now: i64) -> Result<Option<RecordVersion>, ReadError> {
+        let version = self.newest(key, self.head.revision)?;
+        Ok(version.filter(|version| version.exists(now)))
+    }
+
+    /// The newest version up to a revision, deleted or not.
+    fn newest(&self, key: &RecordKey, at: u64) -> Result<Option<RecordVersion>, ReadError> {
+        let last = self.view.last(&stored::record(key, 0), &stored::record(key, at.saturating_add(1)))?;
+        last.map(|(stored_key, value)| version(&stored_key, value)).transpose()
+    }
+
+    /// The record as a certain revision wrote it; `None` if that version is forgotten.
+    fn version(&self, key: &RecordKey, changed_at: u64) -> Result<Option<RecordVersion>, ReadError> {
+        let stored_key = stored::record(key, changed_at);
+        let value = self.view.get(&stored_key)?;
+        value.map(|value| version(&stored_key, value)).transpose()
+    }
+
+    /// The log entry of a revision; `None` if it is forgotten.
+    fn entry<E: Message + Default>(&self, revision: u64) -> Result<Option<E>, ReadError> {
+        let stored_key = stored::log(revision);
+        let entry = self.view.get(&stored_key)?;
+        Ok(entry.map(|entry| checked::decode(&stored_key, entry.bytes)).transpose()?)
+    }
+
+    /// The log entry of a revision above the floor.
+    fn kept_entry(&self, revision: u64) -> Result<LogEntry, ReadError> {
+        Ok(self.entry(revision)?.ok_or_else(|| Damaged { key: stored::log(revision) })?)
+    }
+
+    /// Calls `each` with the newest version up to a revision of each key in a range of stored keys,
+    /// in order, until it breaks.
+    fn newest_of_each(
+        &self,
+        (from, to): (&[u8], &[u8]),
+        at: u64,
+        each: &mut dyn FnMut(RecordVersion) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let mut from = Bytes::copy_from_slice(from);
+        loop {
+            let mut current: Option<Versions> = None;
+            let mut result = Ok(ControlFlow::Continue(()));
+            let mut is_long = false;
+            self.view.range(&from, to, &mut |stored_key, value| {
+                let Some((key, revision)) = stored::parse_record(stored_key) else {
+                    result = Err(Damaged { key: Bytes::copy_from_slice(stored_key) }.into());
+                    return ControlFlow::Break(());
+                };
+                if current.as_ref().is_none_or(|current| current.key != key) {
+                    result = finish(current.take(), each);
+                    if !matches!(result, Ok(ControlFlow::Continue(()))) {
+                        return ControlFlow::Break(());
+                    }
+                    current = Some(Versions { key, count: 0, newest: None });
+                }
+                let current = current.as_mut().expect("it was set");
+                current.count += 1;
+                if revision <= at {
+                    current.newest = Some((Bytes::copy_from_slice(stored_key), value));
+                }
+                is_long = current.count >= VERSIONS_READ;
+                if is_long { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            match (result?, current) {
+                (ControlFlow::Continue(()), Some(Versions { key, .. })) if is_long => {
+                    // A record with many versions must not cost a read of each.
+                    let newest = self.newest(&key, at)?;
+                    if newest.is_some_and(|newest| each(newest).is_break()) {
+                        return Ok(());
+                    }
+                    from = stored::after(&key);
+                }
+                (ControlFlow::Continue(()), current) => return finish(current, each).map(|_| ()),
+                (ControlFlow::Break(()), _) => return Ok(()),
+            }
+        }
+    }
+}
+
+impl RecordVersion {
+    /// Whether it exists at this time: it is not deleted, and its expiry has not passed. A lease
+    /// ends by a deletion in the log, and not by the clock.
+    #[must_use]
+    pub fn exists(&self, now: i64) -> bool {
+        let has_ended = self.state.lease.is_none()
+            && self.state.expires_at.as_ref().is_some_and(|end| answer::nanoseconds(end) <= now);
+        self.state.lifecycle() != proto::State::Deleted && !has_ended
+    }
+}
+
+/// The versions of one key, while they are read.
+struct Versions {
+    key: RecordKey,
+    count: usize,
+    /// As it is stored.
+    newest: Option<(Bytes, Value)>,
+}
+
+/// Calls `each` with the newest version of a key, if there was one up to the revision.
+fn finish(
+    current: Option<Versions>,
+    each: &mut dyn FnMut(RecordVersion) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, ReadError> {
+    match current.and_then(|current| current.newest) {
+        Some((stored_key, value)) => Ok(each(version(&stored_key, value)?)),
+        None => Ok(ControlFlow::Continue(())),
+    }
+}
+
+fn version(stored_key: &[u8], value: Value) -> Result<RecordVersion, ReadError> {
+    let damaged = || Damaged { key: Bytes::copy_from_slice(stored_key) };
+    let (key, changed_at) = stored::parse_record(stored_key).ok_or_else(damaged)?;
+    Ok(RecordVersion { key, changed_at, state: checked::decode(stored_key, value.bytes)? })
+}
+
+/// After this many versions of a record, the newest one is looked up instead.
+const VERSIONS_READ: usize = 16;
