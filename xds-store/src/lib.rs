@@ -37,6 +37,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`backup`] | the whole store as bytes for a file |
+//! | [`check`] | looks for damage in a store or a backup |
 //! | [`engine`] | the seam to what keeps bytes; engines in memory and on a file (feature `redb`) |
 //! | [`key`] | keys of records, and keys in the engine |
 //! | [`record`] | the state of a record, and the digests that identify it |
@@ -52,6 +53,7 @@
 pub use checked::Damaged;
 
 pub mod backup;
+pub mod check;
 mod checked;
 pub mod commit;
 pub mod engine;
