@@ -36,6 +36,7 @@ mod resolve;
 mod running;
 mod serve;
 mod shown;
+mod store;
 mod tls;
 mod traces;
 mod troubles;
@@ -62,6 +63,12 @@ pub(crate) fn run() -> ExitCode {
         Command::Resolve(resolve) => resolve.run(),
         Command::Get(get) => get.run(),
         Command::Watch(watch) => watch.run(),
+        Command::Apply(apply) => apply.run(),
+        Command::Put(put) => put.run(),
+        Command::Store(store) => store.run(),
+        Command::List(list) => list.run(),
+        Command::Delete(delete) => delete.run(),
+        Command::Quarantine(quarantine) => quarantine.run(),
         Command::Completions(completions) => {
             completions.run();
             Ok(ExitCode::SUCCESS)
@@ -100,6 +107,12 @@ enum Command {
     Resolve(resolve::Resolve),
     Get(Box<get::Get>),
     Watch(Box<watch::Watch>),
+    Apply(Box<store::apply::Apply>),
+    List(Box<store::list::List>),
+    Put(Box<store::put::Put>),
+    Delete(Box<store::delete::Delete>),
+    Quarantine(Box<store::quarantine::Quarantine>),
+    Store(Box<store::StoreCommand>),
     Completions(completions::Completions),
 }
 
@@ -208,6 +221,8 @@ enum Failure {
     Query(query::QueryError),
     #[error("error: {0}")]
     Proxy(proxy::ProxyError),
+    #[error("{}", store_failure(.0))]
+    Store(store::StoreError),
     #[error("error: {0}")]
     Admin(admin::AdminError),
     #[error("error: {0}")]
@@ -234,6 +249,7 @@ impl Failure {
             Self::Security(error) => ExitCode::from(error.exit_code()),
             Self::Query(error) => ExitCode::from(error.exit_code()),
             Self::Proxy(error) => ExitCode::from(error.exit_code()),
+            Self::Store(error) => ExitCode::from(error.exit_code()),
             Self::Admin(error) => ExitCode::from(error.exit_code()),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
@@ -246,6 +262,13 @@ impl Failure {
 fn security_failure(error: &listen::ListenError) -> String {
     let lines: Vec<_> = error.to_string().lines().map(|line| format!("error: {line}")).collect();
     lines.join("\n")
+}
+
+/// One line for each violation. Indented lines continue the one before.
+fn store_failure(error: &store::StoreError) -> String {
+    let error = error.to_string();
+    let line = |line: &str| if line.starts_with(' ') { line.to_owned() } else { format!("error: {line}") };
+    error.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn folder_failure(folder: &Path, errors: &FolderErrors) -> String {

@@ -1,7 +1,7 @@
 //! A folder as changes of a store: one put for each of its resources, with its place.
 
 use prost_types::Duration as ProtoDuration;
-use xds_core::Resource;
+use xds_core::{Resource, Version};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::key::RecordKey;
 
@@ -12,6 +12,8 @@ use crate::folder::{Contents, Location};
 pub struct FolderChange {
     /// The put, without a condition. Its key is canonical, as answers of the store have it.
     pub change: proto::Change,
+    /// The version of its content, as records have it.
+    pub version: Version,
     /// The place of the resource in the folder.
     pub location: Location,
 }
@@ -27,7 +29,8 @@ pub fn changes(contents: &Contents) -> Vec<FolderChange> {
             let put = proto::Put { content: Some(content(&located.resource)), ..proto::Put::default() };
             let act = Some(proto::change::Act::Put(put));
             let change = proto::Change { key: Some(key.to_proto()), condition: None, act };
-            (key, FolderChange { change, location: located.location.clone() })
+            let version = located.resource.version();
+            (key, FolderChange { change, version, location: located.location.clone() })
         })
         .collect();
     changes.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -72,7 +75,7 @@ when: z=1, b=2
 ";
         let contents = Contents::of_texts(&[("x.yaml", text)]);
         let changes = changes(&contents);
-        let shown = |FolderChange { change, location }: &FolderChange| {
+        let shown = |FolderChange { change, location, .. }: &FolderChange| {
             let key = change.key.as_ref().unwrap();
             (key.name.clone(), key.when.clone(), location.to_string())
         };

@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 use similar::TextDiff;
+use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use xds::TypeUrl;
 
 use super::type_name::short;
@@ -19,9 +21,26 @@ pub(super) fn resource_label(type_url: &TypeUrl, name: &str) -> String {
 /// A unified diff; a note if nothing differs, as when another variant with the same content
 /// matches.
 pub(super) fn difference(before: &str, after: &str) -> String {
-    let diff = TextDiff::configure().timeout(DIFF_WITHIN).diff_lines(before, after);
-    let diff = diff.unified_diff().context_radius(CONTEXT_LINES).to_string();
+    let diff = unified(before, after, None);
     if diff.is_empty() { "(the content is the same)".to_owned() } else { diff }
+}
+
+/// A unified diff with the names of both sides; empty if nothing differs.
+pub(super) fn unified(before: &str, after: &str, names: Option<(&str, &str)>) -> String {
+    let diff = TextDiff::configure().timeout(DIFF_WITHIN).diff_lines(before, after);
+    let mut diff = diff.unified_diff();
+    diff.context_radius(CONTEXT_LINES);
+    if let Some((before, after)) = names {
+        diff.header(before, after);
+    }
+    diff.to_string()
+}
+
+/// The time in UTC, in the form of the log.
+pub(super) fn now() -> String {
+    let mut text = String::new();
+    _ = SystemTime.format_time(&mut fmt::format::Writer::new(&mut text));
+    text
 }
 
 /// Replaces control characters, so that text of a server stays on one line.
@@ -70,3 +89,6 @@ pub(super) fn yaml(document: &YamlDocument<'_>) -> String {
 /// After this time a diff is correct, but may be longer than necessary.
 const DIFF_WITHIN: Duration = Duration::from_secs(1);
 const CONTEXT_LINES: usize = 3;
+
+/// The type of a resource with its TTL, aliases and metadata around it.
+pub(super) const WRAPPER: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";

@@ -11,13 +11,11 @@ use xds_core::{
 };
 
 use super::descriptors::Descriptors;
-#[cfg(test)]
 use super::document;
 use super::domains::DomainsFile;
 use super::error::{FolderError, Position, Problem};
 use super::format::FileFormat;
 use super::index::{Changes, FileContent, Index};
-#[cfg(test)]
 use super::scan::Stamp;
 use super::{Folder, FolderErrors, Isolation, Progress, domains, lint, scan, unreadable};
 
@@ -192,6 +190,26 @@ impl Contents {
         let resources = variants.len();
         let names = judge(variants, &mut errors);
         Self { names, domains, descriptors, errors, is_complete, files: file_count, resources, isolated: 0 }
+    }
+
+    /// The contents of these files, given with their names, as a folder reads them. A name with an
+    /// unknown ending is that of a YAML file. A name that is given twice counts once.
+    #[must_use]
+    pub fn of_files(
+        files: BTreeMap<Box<str>, Vec<u8>>,
+        descriptors: Arc<Descriptors>,
+        resource_limit: usize,
+    ) -> Self {
+        let (count, mut errors, mut changes) = (files.len(), Vec::new(), Changes::new());
+        for (file, content) in files {
+            let format = FileFormat::of(&file).unwrap_or(FileFormat::Yaml);
+            match document::read(&file, format, &content, &descriptors, resource_limit) {
+                Ok(parsed) => changes.push((file, FileContent::Resources(Stamp::default(), parsed))),
+                Err(found) => errors.extend(found),
+            }
+        }
+        errors.extend(Index::default().duplicates(&changes));
+        Self::new(changes, DomainsFile::default(), errors, descriptors, count)
     }
 
     /// The contents of these texts, given with file names.

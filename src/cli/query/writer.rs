@@ -7,15 +7,13 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
-use tracing_subscriber::fmt;
-use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use xds::TypeUrl;
 use xds::client::{Raw, Resource, ResourceFailure};
 use xds::folder::Descriptors;
 
 use super::Differences;
 use crate::cli::check::when;
-use crate::cli::shown::{YamlDocument, difference, plain, resource_label, yaml};
+use crate::cli::shown::{WRAPPER, YamlDocument, difference, now, plain, resource_label, yaml};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum OutputFormat {
@@ -195,12 +193,3 @@ impl EventWriter {
         }
     }
 }
-
-/// The time in UTC, in the form of the log.
-fn now() -> String {
-    let mut text = String::new();
-    _ = SystemTime.format_time(&mut fmt::format::Writer::new(&mut text));
-    text
-}
-
-const WRAPPER: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";

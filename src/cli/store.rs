@@ -1,0 +1,103 @@
+//! The commands of the durable store, as clients of its API.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use tokio::time::sleep;
+use xds::TypeUrl;
+use xds_proto::xds::store::v1 as proto;
+
+use super::check::ReportFormat;
+use super::progress::Spinner;
+use super::{Failure, type_name};
+use connection::{Connection, ConnectionOptions};
+pub(super) use error::StoreError;
+
+pub(super) mod apply;
+mod connection;
+pub(super) mod delete;
+mod document;
+mod error;
+pub(super) mod list;
+mod maintenance;
+pub(super) mod put;
+pub(super) mod quarantine;
+mod records;
+mod report;
+mod write;
+
+/// Look after a durable store
+#[derive(Debug, Args)]
+pub(super) struct StoreCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Status(maintenance::StatusCommand),
+    Compact(maintenance::Compact),
+}
+
+impl StoreCommand {
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        match &self.action {
+            Action::Status(status) => status.run(),
+            Action::Compact(compact) => compact.run(),
+        }
+    }
+}
+
+/// The record that a command is about.
+#[derive(Debug, Args)]
+struct RecordName {
+    /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a
+    /// whole type URL
+    #[arg(value_name = "TYPE")]
+    type_name: String,
+    /// The name of the resource
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Which of several variants: its `when:`; an empty text is the one without constraints
+    #[arg(long, value_name = "WHEN")]
+    when: Option<String>,
+}
+
+impl RecordName {
+    fn type_url(&self) -> Result<TypeUrl, Failure> {
+        type_name::parse_any(&self.type_name).map_err(Failure::Type)
+    }
+
+    async fn key(&self, connection: &Connection, type_url: &TypeUrl) -> Result<proto::Key, StoreError> {
+        records::key(connection, type_url, &self.name, self.when.as_deref()).await
+    }
+}
+
+/// Connects and runs a command.
+fn run(
+    options: &ConnectionOptions,
+    format: ReportFormat,
+    command: impl AsyncFnOnce(Connection) -> Result<ExitCode, StoreError>,
+) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
+    let done = runtime.block_on(async { command(options.connect().await?).await });
+    runtime.shutdown_background();
+    done.map_err(|error| {
+        write::print_error(format, &error);
+        Failure::Store(error)
+    })
+}
+
+/// Shows the spinner if the work takes longer than a second.
+async fn while_waiting<T>(spinner: &Spinner, work: impl Future<Output = T>) -> T {
+    tokio::pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => return done,
+        () = sleep(LONG) => spinner.show(),
+    }
+    work.await
+}
+
+const LONG: Duration = Duration::from_secs(1);

@@ -1,0 +1,74 @@
+//! `xds delete`: deletes a record.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use xds_proto::xds::store::v1 as proto;
+
+use super::connection::ConnectionOptions;
+use super::error::StoreError;
+use super::report::Report;
+use super::write::{WriteOptions, change, commit};
+use super::{RecordName, records, run};
+use crate::cli::Failure;
+use crate::cli::check::ReportFormat;
+
+/// Delete a resource from a store
+///
+/// With --owner, it releases that owner; the last release deletes. A resource that others refer to
+/// is not deleted, except with --drain, once nothing refers to it.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(in crate::cli) struct Delete {
+    #[command(flatten)]
+    record: RecordName,
+    #[command(flatten)]
+    connection: ConnectionOptions,
+    /// Delete only the record with this revision, as `xds list` shows it
+    #[arg(long, value_name = "REV")]
+    if_revision: Option<String>,
+    /// If others refer to it, serve it until nothing does, and delete it then
+    #[arg(long)]
+    drain: bool,
+    #[command(flatten)]
+    write: WriteOptions,
+    /// Format of the report
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+}
+
+impl Delete {
+    pub(in crate::cli) fn run(&self) -> Result<ExitCode, Failure> {
+        let type_url = self.record.type_url()?;
+        run(&self.connection, self.format, async |connection| {
+            let key = self.record.key(&connection, &type_url).await?;
+            let label = records::label(&key);
+            let is = self.if_revision.clone().map(proto::condition::Is::Revision);
+            let condition = is.map(|is| proto::Condition { is: Some(is) });
+            let act = proto::change::Act::Delete(proto::Delete { drain: self.drain });
+            let request = self.write.request(vec![change(key, condition, act)]);
+            let mut report = Report::default();
+            report.add(commit(&connection, request).await?, &[]);
+            if report.is_absent() {
+                return Err(StoreError::Missing(format!("{label} does not exist")));
+            }
+            self.write.print(&report, &label, self.format);
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  xds delete CDS web --store data
+  xds delete RDS web --when env=prod --store data
+  xds delete CDS web --store data --drain      once no route names it
+
+JSON is that of `xds apply`.
+
+Exit codes:
+  0  deleted, released, or deleted once nothing refers to it
+  1  the server cannot be reached, or refuses
+  2  invalid input: arguments; several variants without --when
+  3  it does not exist
+  4  refused by the state: another revision, in use, owned by others";

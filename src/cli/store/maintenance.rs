@@ -1,0 +1,150 @@
+//! `xds store status` and `xds store compact`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::status_response::Condition;
+
+use super::connection::ConnectionOptions;
+use super::document::duration;
+use super::run;
+use crate::cli::check::ReportFormat;
+use crate::cli::{Failure, counted, say};
+
+/// Show the health, revisions, size and limits of a store
+#[derive(Debug, Args)]
+#[command(after_help = STATUS)]
+pub(super) struct StatusCommand {
+    #[command(flatten)]
+    connection: ConnectionOptions,
+    /// Also write, read and delete a probe record
+    #[arg(long)]
+    probe: bool,
+    /// Format of the report
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+}
+
+/// Forget old revisions of a store
+///
+/// The server does so by itself as its history options say. What `xds list` shows does not change;
+/// `xds history` and watches no longer go back to forgotten revisions.
+#[derive(Debug, Args)]
+pub(super) struct Compact {
+    #[command(flatten)]
+    connection: ConnectionOptions,
+    /// Forget the revisions up to this one, as `xds history` shows it [default: what the history
+    /// options of the server allow]
+    #[arg(long, value_name = "REV")]
+    to: Option<String>,
+    /// Also return free space to the file system
+    #[arg(long)]
+    shrink: bool,
+    /// Format of the report
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+}
+
+impl StatusCommand {
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        run(&self.connection, self.format, async |connection| {
+            let mut client = connection.maintenance.clone();
+            let request = proto::StatusRequest { probe: self.probe };
+            let status = connection.answer(client.status(request)).await?;
+            match self.format {
+                ReportFormat::Json => say(format_args!("{:#}", object(&status))),
+                ReportFormat::Text => text(&status).iter().for_each(say),
+            }
+            let is_serving = matches!(status.condition(), Condition::Serving | Condition::Waiting);
+            Ok(if is_serving && status.alarms.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        })
+    }
+}
+
+impl Compact {
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        run(&self.connection, self.format, async |connection| {
+            let mut client = connection.maintenance.clone();
+            let revision = self.to.clone().unwrap_or_default();
+            let request = proto::CompactRequest { revision, shrink: self.shrink };
+            let done = connection.answer(client.compact(request)).await?;
+            let proto::CompactResponse { floor, forgotten_revisions, freed_bytes } = done;
+            match self.format {
+                ReportFormat::Json => say(json!({
+                    "floor": floor, "forgotten_revisions": forgotten_revisions, "freed_bytes": freed_bytes,
+                })),
+                ReportFormat::Text => say(format_args!(
+                    "{} forgotten, {freed_bytes} bytes freed; revisions up to {floor} are forgotten",
+                    counted(forgotten_revisions as usize, "revision")
+                )),
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+fn text(status: &proto::StatusResponse) -> Vec<String> {
+    let condition = condition(status.condition());
+    let mut lines = vec![match &*status.reason {
+        "" => condition.to_owned(),
+        reason => format!("{condition}: {reason}"),
+    }];
+    let floor = if status.floor.is_empty() { "none" } else { &status.floor };
+    let mut fact = |name: &str, value: String| {
+        if !value.is_empty() {
+            lines.push(format!("{name:<12} {value}"));
+        }
+    };
+    fact("revision", status.revision.clone());
+    fact("forgotten", format!("up to {floor}"));
+    fact("records", status.records.to_string());
+    fact("tombstones", status.tombstones.to_string());
+    fact("size", format!("{} bytes", status.size_bytes));
+    fact("engine", format!("{}, format {}", status.engine, status.format));
+    fact("node", status.node.clone());
+    fact("cluster", status.cluster.clone());
+    fact("region", status.region.clone());
+    fact("build", status.build.clone());
+    fact("last backup", status.last_backup_at.map_or_else(|| "none".to_owned(), |at| at.to_string()));
+    fact("probe", status.probe_time.map(duration).unwrap_or_default());
+    for (limit, value) in &status.limits {
+        fact("limit", format!("{limit} {value}"));
+    }
+    lines.extend(status.alarms.iter().map(|alarm| format!("ALARM: {alarm}")));
+    lines
+}
+
+fn object(status: &proto::StatusResponse) -> serde_json::Value {
+    json!({
+        "condition": condition(status.condition()), "reason": status.reason, "revision": status.revision,
+        "floor": status.floor, "records": status.records, "tombstones": status.tombstones,
+        "size_bytes": status.size_bytes, "engine": status.engine, "format": status.format,
+        "node": status.node, "cluster": status.cluster, "region": status.region, "build": status.build,
+        "last_backup_at": status.last_backup_at.map(|at| at.to_string()),
+        "probe_time": status.probe_time.map(duration), "limits": status.limits, "alarms": status.alarms,
+    })
+}
+
+fn condition(condition: Condition) -> &'static str {
+    match condition {
+        Condition::Unspecified => "unknown",
+        Condition::Loading => "loading",
+        Condition::Waiting => "waiting for the first commit",
+        Condition::Serving => "serving",
+        Condition::Resyncing => "resyncing",
+        Condition::ReadOnly => "read-only",
+        Condition::Stopping => "stopping",
+    }
+}
+
+const STATUS: &str = "\
+JSON: one object with condition, reason, revision, floor, records, tombstones, size_bytes, engine,
+format, node, cluster, region, build, last_backup_at, probe_time, limits {NAME: number}, alarms.
+Fields may be added.
+
+Exit codes:
+  0  the store accepts commits, and has no alarm
+  1  it does not, or has an alarm; the server cannot be reached, or refuses
+  2  invalid input: arguments";

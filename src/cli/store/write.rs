@@ -1,0 +1,83 @@
+//! Commits of a command: their options, and how they are sent.
+
+use clap::Args;
+use serde_json::json;
+use xds_proto::xds::store::v1 as proto;
+
+use super::connection::Connection;
+use super::error::StoreError;
+use super::report::Report;
+use crate::cli::check::ReportFormat;
+use crate::cli::say;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct WriteOptions {
+    /// Act as this named owner, such as a team: it is added to each record that is put, and a
+    /// delete releases it; the last release deletes
+    ///
+    /// Records of other owners are not changed, except with --take-over.
+    #[arg(long, value_name = "NAME")]
+    pub(super) owner: Option<String>,
+    /// Change records of other owners too; --owner becomes their only named owner
+    #[arg(long)]
+    pub(super) take_over: bool,
+    /// Report what would change, and change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Why, for the history; at most 1 KiB
+    #[arg(long, value_name = "TEXT")]
+    pub(super) message: Option<String>,
+}
+
+impl WriteOptions {
+    pub(super) fn request(&self, changes: Vec<proto::Change>) -> proto::CommitRequest {
+        proto::CommitRequest {
+            changes,
+            dry_run: self.dry_run,
+            owner: self.owner.clone().unwrap_or_default(),
+            take_over: self.take_over,
+            message: self.message.clone().unwrap_or_default(),
+            ..proto::CommitRequest::default()
+        }
+    }
+
+    /// Prints what a command did.
+    pub(super) fn print(&self, report: &Report, subject: &str, format: ReportFormat) {
+        match format {
+            ReportFormat::Json => say(format_args!("{:#}", report.object(self.dry_run))),
+            ReportFormat::Text => {
+                report.lines();
+                let dry_run = if self.dry_run { "dry run: " } else { "" };
+                say(format_args!("{subject}: {dry_run}{}", report.summary()));
+            }
+        }
+    }
+}
+
+/// Sends a commit.
+pub(super) async fn commit(
+    connection: &Connection,
+    request: proto::CommitRequest,
+) -> Result<proto::CommitResponse, StoreError> {
+    let mut client = connection.store.clone();
+    connection.answer(client.commit(request)).await.map_err(|error| match error {
+        StoreError::Silent { server, timeout, .. } => StoreError::Silent { server, timeout, is_commit: true },
+        other => other,
+    })
+}
+
+/// A change of a key, on a condition.
+pub(super) fn change(
+    key: proto::Key,
+    condition: Option<proto::Condition>,
+    act: proto::change::Act,
+) -> proto::Change {
+    proto::Change { key: Some(key), condition, act: Some(act) }
+}
+
+/// Prints an error as JSON too, for a program that reads standard output.
+pub(super) fn print_error(format: ReportFormat, error: &StoreError) {
+    if format == ReportFormat::Json {
+        say(format_args!("{:#}", json!({ "error": error.object() })));
+    }
+}
