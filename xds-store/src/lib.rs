@@ -44,7 +44,7 @@
 //! | [`log`] | the head of the store, and an entry for each commit |
 //! | [`commit`] | a commit: its form, its conditions, what it does |
 //! | [`store`] | the machine |
-//! | [`read`] | records, lists and history as of a store revision |
+//! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`restore`] | writes a backup into an empty engine |
 //! | `checked` | stored values with a checksum |

@@ -1,9 +1,11 @@
-//! Reads of a store as of a store revision: one record, lists in pages, and history.
+//! Reads of a store as of a store revision: one record, lists in pages, history and events.
 //!
 //! All functions read one [`View`]. Versions of a record are stored under its key and the store
 //! revision that wrote them. So the pages of a list are of one revision although each page has a
 //! view of its own (ST26).
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -17,12 +19,14 @@ use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
 use crate::record::RecordState;
 
 pub use answer::Payload;
+pub use events::{EventQuery, Events, Position};
 pub use filter::{Filter, FilterError, is_configuration};
 pub use history::{HistoryPage, HistoryQuery};
 pub use list::{ListPage, ListQuery, NextPage};
 pub use token::{PageToken, TokenError};
 
 mod answer;
+mod events;
 mod filter;
 mod history;
 mod list;
@@ -35,6 +39,8 @@ mod token;
 pub struct Reads<'v> {
     view: &'v dyn View,
     head: Head,
+    /// Times of commits: records that one commit wrote are often read together.
+    times: RefCell<BTreeMap<u64, Option<i64>>>,
 }
 
 /// A record as of a store revision.
@@ -84,7 +90,7 @@ impl<'v> Reads<'v> {
     /// See [`ReadError`].
     pub fn new(view: &'v dyn View) -> Result<Self, ReadError> {
         let head = view.get(stored::HEAD)?.ok_or_else(|| Damaged { key: stored::HEAD.into() })?;
-        Ok(Self { head: checked::decode(stored::HEAD, head.bytes)?, view })
+        Ok(Self { head: checked::decode(stored::HEAD, head.bytes)?, view, times: RefCell::default() })
     }
 
     /// The head of the store.

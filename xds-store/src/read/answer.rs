@@ -65,7 +65,6 @@ impl Reads<'_> {
             serve: quarantined.serve.as_ref().map(|serve| payload.of(serve)),
         });
         let owners = state.owners.iter().filter(|owner| owner.is_present);
-        let committed: Option<EntryTime> = self.entry(*changed_at)?;
         Ok(proto::Record {
             key: Some(key.to_proto()),
             revision: RecordRevision::of(state).to_string(),
@@ -75,7 +74,7 @@ impl Reads<'_> {
             version: served(state).and_then(|content| content_version(key, content)).unwrap_or_default(),
             generation: state.generation,
             created_at: state.created_at,
-            changed_at: committed.map(|entry| timestamp(entry.time)),
+            changed_at: self.time(*changed_at)?.map(timestamp),
             expires_at: state.expires_at,
             lease: state.lease,
             quarantined,
@@ -85,6 +84,17 @@ impl Reads<'_> {
             store_revision: self.printed(*changed_at),
             ..proto::Record::default()
         })
+    }
+
+    /// When a revision was committed; `None` if that is forgotten.
+    fn time(&self, revision: u64) -> Result<Option<i64>, ReadError> {
+        if let Some(time) = self.times.borrow().get(&revision) {
+            return Ok(*time);
+        }
+        let entry: Option<EntryTime> = self.entry(revision)?;
+        let time = entry.map(|entry| entry.time);
+        self.times.borrow_mut().insert(revision, time);
+        Ok(time)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::log::LogChange;
 struct Written {
     engine: MemoryEngine,
     head: Head,
-    newest: std::collections::BTreeMap<RecordKey, (u64, RecordState)>,
+    newest: BTreeMap<RecordKey, (u64, RecordState)>,
 }
 
 /// A key, its payload or a deletion, and what else the state has.
@@ -114,6 +114,19 @@ fn key(name: &str) -> RecordKey {
     let (type_url, name) = name.split_once(' ').unwrap_or(("t/acme.T", name));
     let key = proto::Key { type_url: type_url.into(), name: name.into(), when: String::new() };
     RecordKey::parse(&key).unwrap()
+}
+
+fn all_events(filter: &Filter) -> EventQuery<'_> {
+    let (limit, limit_bytes, scan_limit) = (100, 1 << 20, 1_000);
+    EventQuery { filter, may_read: &|_| true, payload: Payload::With, limit, limit_bytes, scan_limit }
+}
+
+/// The kinds and names of events.
+fn kinds(events: &[proto::Event]) -> Vec<(proto::event::Kind, &str)> {
+    events
+        .iter()
+        .map(|event| (event.kind(), &*event.record.as_ref().unwrap().key.as_ref().unwrap().name))
+        .collect()
 }
 
 #[test]
@@ -306,4 +319,81 @@ fn st55_configuration_is_listed_by_its_type_alone() {
     let type_urls = vec!["t/xds.store.v1.Authority".to_owned()];
     assert_eq!(store.list(proto::Filter { type_urls, ..Default::default() }, at, 2), ["x"]);
     assert_eq!(store.list(proto::Filter::default(), at, 2), ["a"]);
+}
+
+#[test]
+fn st33_a_record_that_stops_to_match_has_left_and_one_that_ends_is_deleted() {
+    use proto::event::Kind::{Deleted, Left, Put};
+
+    let mut store = Written::default();
+    let with_label: fn(&mut RecordState) = |state| {
+        state.content.as_mut().unwrap().labels.insert("env".into(), "prod".into());
+    };
+    let labels = [("env".to_owned(), "prod".to_owned())].into();
+    let filter = Filter::parse(Some(proto::Filter { labels, ..Default::default() })).unwrap();
+    store.commit(&[("a", Some("other"))]);
+    store.put("a", with_label);
+    store.put("b", with_label);
+    store.commit(&[("a", Some("other"))]);
+    store.commit(&[("a", Some("another"))]);
+    store.commit(&[("a", None), ("b", None)]);
+    let mut position = Position::after(0);
+    let read = store.read(|reads| reads.events(&mut position, all_events(&filter)).unwrap());
+    assert_eq!(kinds(&read.events), [(Put, "a"), (Put, "b"), (Left, "a"), (Deleted, "b")]);
+    assert_eq!((position.revision(), read.is_partial), (6, false));
+    let record = |event: usize| read.events[event].record.as_ref().unwrap();
+    assert!(record(2).content.is_none() && record(2).revision.is_empty());
+    assert!(record(3).content.is_none() && record(3).state() == proto::State::Deleted);
+    // ST53.
+    let query = EventQuery { may_read: &|key| key.name().as_str() == "b", ..all_events(&filter) };
+    let read = store.read(|reads| reads.events(&mut Position::after(0), query).unwrap());
+    assert_eq!(kinds(&read.events), [(Put, "b"), (Deleted, "b")]);
+}
+
+#[test]
+fn st27_events_come_in_any_parts_but_each_once_and_in_order() {
+    let mut store = Written::default();
+    store.commit(&[("a", Some("1")), ("b", Some("1")), ("c", Some("1"))]);
+    store.commit(&[]);
+    store.commit(&[("x", Some("1")), ("a", Some("2")), ("y", Some("2"))]);
+    store.commit(&[("b", None)]);
+    let filter = Filter::parse(Some(names(&["a", "b", "c"]))).unwrap();
+    let whole = store.read(|reads| reads.events(&mut Position::after(0), all_events(&filter)).unwrap());
+    assert_eq!(whole.events.len(), 5);
+    let part = |query: EventQuery<'_>| {
+        let (mut position, mut events, mut resumable) = (Position::after(0), Vec::new(), Vec::new());
+        while position.revision() < 4 {
+            let read = store.read(|reads| reads.events(&mut position, query).unwrap());
+            events.extend(read.events);
+            if !read.is_partial {
+                resumable.push((position.revision(), events.len()));
+            }
+        }
+        assert_eq!(events, whole.events, "{resumable:?}");
+        // After a resume nothing is missing and nothing repeated.
+        for (revision, before) in resumable {
+            let read = store
+                .read(|reads| reads.events(&mut Position::after(revision), all_events(&filter)).unwrap());
+            assert_eq!(read.events, whole.events[before..]);
+        }
+    };
+    for limit in 1..6 {
+        part(EventQuery { limit, ..all_events(&filter) });
+        part(EventQuery { scan_limit: limit, ..all_events(&filter) });
+        part(EventQuery { limit, scan_limit: 2, ..all_events(&filter) });
+    }
+    part(EventQuery { limit_bytes: 1, ..all_events(&filter) });
+}
+
+#[test]
+fn st32_a_position_below_the_floor_is_an_error() {
+    let mut store = Written::default();
+    store.commit(&[("a", Some("1"))]);
+    store.head.floor = 2;
+    store.commit(&[("a", Some("2"))]);
+    let filter = Filter::parse(None).unwrap();
+    let events = |after| store.read(|reads| reads.events(&mut Position::after(after), all_events(&filter)));
+    assert!(matches!(events(1), Err(ReadError::Compacted { floor: 2 })));
+    assert!(matches!(events(3), Err(ReadError::Ahead { revision: 3, last: 2 })));
+    assert_eq!(events(2).unwrap(), Events::default());
 }
