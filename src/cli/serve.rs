@@ -1,4 +1,4 @@
-//! `xds serve`: serves a folder to clients.
+//! `xds serve`: serves a folder, or a durable store, to clients.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use xds::admin::Admin;
-use xds::folder::{Folder, Label, domains};
+use xds::folder::{Descriptors, Folder, Label, domains};
 use xds::metrics::Registry;
 use xds::rest::{self, Answers, RestConfig};
 use xds::{Cache, Server, ServerConfig, Snapshot};
@@ -22,12 +22,14 @@ use super::traces::{self, Telemetry, Traces};
 use super::warnings::WarningOptions;
 use super::{Failure, FolderOptions, IsolationMode, load, troubles};
 pub(super) use limits::{Limits, count, wait};
+use store::{ServedStore, StoreOptions};
 pub(super) use types::{OptionError, Types};
 
 mod limits;
+mod store;
 mod types;
 
-/// Serve a folder to Envoy and gRPC, and follow its changes
+/// Serve a folder or a durable store to Envoy and gRPC, and follow its changes
 ///
 /// Loads the folder, prints a summary, then listens. If a file has an error later, the error is
 /// logged and the last good state stays in use. Likely mistakes, as `xds check` finds them, are
@@ -39,12 +41,14 @@ mod types;
 /// (api_type: REST in Envoy): POST
 /// /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("folder", |dir| dir.required(false).required_unless_present("store")))]
 pub(super) struct Serve {
     #[command(flatten)]
     config_file: ConfigFile,
     #[command(flatten)]
-    source: FolderOptions,
+    source: Option<FolderOptions>,
+    #[command(flatten)]
+    store: StoreOptions,
     #[command(flatten)]
     warnings: WarningOptions,
     /// A label of the folder's content, such as a Git revision: in commits, the log, metrics and the
@@ -96,29 +100,36 @@ impl Serve {
         let cache = Cache::new();
         // Before the first commit, so that the page lists it too.
         let page = self.page(&cache);
-        let mut folder = self.folder()?;
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
-        // still being loaded.
-        let loaded = load::load(&self.source, &mut folder, &cache)?;
-        let config = self.config(&cache)?;
-        for line in load::summary(&self.source, &loaded, &cache) {
-            self.log_format.announce(&line);
+        // still being loaded (G13, ST57).
+        let store = self.store.start(&cache)?;
+        if let Some(store) = &store {
+            store.summary(&cache).iter().for_each(|line| self.log_format.announce(line));
         }
-        let served = runtime.block_on(self.serve(folder, cache, config, page, (hangups, &traces)));
+        let folder = self.folder(&cache)?;
+        let config = self.config(&cache)?;
+        let served = runtime.block_on(self.serve((folder, store), cache, config, page, (hangups, &traces)));
         end(runtime, traces);
         served
     }
 
-    fn folder(&self) -> Result<Folder, Failure> {
-        if self.warnings.strict && self.source.isolate == IsolationMode::File {
+    /// The folder, loaded.
+    fn folder(&self, cache: &Cache) -> Result<Option<Folder>, Failure> {
+        let Some(source) = &self.source else { return Ok(None) };
+        if self.warnings.strict && source.isolate == IsolationMode::File {
             return Err(Failure::Option(OptionError::StrictIsolation));
         }
-        let folder = self.source.open()?.with_warnings(self.warnings.policy());
+        let folder = source.open()?.with_warnings(self.warnings.policy());
         let label = self.label.clone().map(Label::Text);
-        Ok(match label.or_else(|| self.label_file.clone().map(Label::File)) {
+        let mut folder = match label.or_else(|| self.label_file.clone().map(Label::File)) {
             Some(label) => folder.with_label(label),
             None => folder,
-        })
+        };
+        let loaded = load::load(source, &mut folder, cache)?;
+        for line in load::summary(source, &loaded, cache) {
+            self.log_format.announce(&line);
+        }
+        Ok(Some(folder))
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {
@@ -132,7 +143,7 @@ impl Serve {
 
     async fn serve(
         &self,
-        folder: Folder,
+        (folder, store): (Option<Folder>, Option<ServedStore>),
         cache: Arc<Cache>,
         config: ServerConfig,
         page: Admin,
@@ -146,13 +157,29 @@ impl Serve {
         port.apply(&mut config);
         let drain = Drain::default();
         let shutdown = drain.clone().begin_after(shutdown().map_err(Failure::System)?);
-        let ready = drain.or(ready(&cache));
-        let health = health::routes(Arc::clone(&ready));
+        let stopping = store.clone();
+        let shutdown = async move {
+            shutdown.await;
+            // ST6: commits are finished before the streams are drained.
+            if let Some(store) = stopping {
+                store.handle.stop().await;
+            }
+        };
+        let ready = drain.or(ready(&cache, store.is_some()));
+        let mut health = health::routes(Arc::clone(&ready));
+        if let Some(store) = &store {
+            health = health.merge(store.routes());
+        }
         let answers = Answers::new(self.rest_limit);
-        let routes = self.rest(&folder, &cache, config.clone(), &answers).merge(health.clone());
-        let sources = Sources::new(Some(Arc::clone(folder.reloads())), port.files());
-        let warnings = Arc::clone(folder.standing_warnings());
-        let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
+        let descriptors = match &folder {
+            Some(folder) => Arc::clone(folder.descriptors()),
+            None => Arc::new(Descriptors::envoy()),
+        };
+        let routes = self.rest(descriptors, &cache, config.clone(), &answers).merge(health.clone());
+        let reloads = folder.as_ref().map(|folder| Arc::clone(folder.reloads()));
+        let sources = Sources::new(reloads, port.files());
+        let warnings = folder.as_ref().map(|folder| Arc::clone(folder.standing_warnings()));
+        let watch = folder.map(|folder| tokio::spawn(folder.watch(Arc::clone(&cache))));
         let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("listening on {bound_to}"));
         traces::trace(&cache);
@@ -161,47 +188,61 @@ impl Serve {
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);
             metrics::watch_sources(&mut registry, sources.clone());
-            metrics::watch_warnings(&mut registry, Arc::clone(&warnings));
+            if let Some(warnings) = &warnings {
+                metrics::watch_warnings(&mut registry, Arc::clone(warnings));
+            }
             metrics::watch_ready(&mut registry, ready);
             metrics::watch_polls(&mut registry, answers);
             metrics::watch_log(&mut registry, dropped.clone());
             metrics::watch_troubles(&mut registry, page.troubles().clone());
         }
         troubles::add(page.troubles(), sources, dropped);
-        troubles::add_warnings(page.troubles(), warnings);
+        if let Some(warnings) = warnings {
+            troubles::add_warnings(page.troubles(), warnings);
+        }
         let server = Server::new(cache).with_config(config).with_routes(routes);
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let served = port.serve(server, shutdown).await;
-        watch.abort();
+        watch.iter().for_each(tokio::task::JoinHandle::abort);
         hangups.abort();
         served
     }
 
     fn page(&self, cache: &Arc<Cache>) -> Admin {
-        let folder = self.source.folder.clone();
-        Admin::new(cache).with_domains(move || domains(&folder))
+        let page = Admin::new(cache);
+        match &self.source {
+            Some(source) => {
+                let folder = source.folder.clone();
+                page.with_domains(move || domains(&folder))
+            }
+            None => page,
+        }
     }
 
     fn rest(
         &self,
-        folder: &Folder,
+        descriptors: Arc<Descriptors>,
         cache: &Arc<Cache>,
         server: ServerConfig,
         answers: &Arc<Answers>,
     ) -> axum::Router {
         let (hold, answers) = (Duration::from_secs(self.rest_hold.into()), Arc::clone(answers));
         let config = RestConfig { server, hold, answers, ..RestConfig::default() };
-        rest::routes(Arc::clone(cache), Arc::clone(folder.descriptors()), config)
+        rest::routes(Arc::clone(cache), descriptors, config)
     }
 }
 
-/// G13: ready once the folder was read, for all types.
-fn ready(cache: &Arc<Cache>) -> Ready {
+/// G13: ready once the folder was read, or once the store has a commit (ST59), for all types.
+fn ready(cache: &Arc<Cache>, has_store: bool) -> Ready {
     let cache = Arc::clone(cache);
+    let missing = match has_store {
+        true => "the store has no commit yet: clients wait for the first one",
+        false => "the folder has not been read yet",
+    };
     Arc::new(move |_| match cache.read(Snapshot::is_synced) {
         true => Ok(()),
-        false => Err("the folder has not been read yet".to_owned()),
+        false => Err(missing.to_owned()),
     })
 }
 
@@ -212,4 +253,5 @@ Examples:
   curl -d '{}' 127.0.0.1:18000/v3/discovery:clusters
   xds serve config --names-limit 10000 --stream-age 30m --not-served SDS
   RUST_LOG=debug xds serve config
+  xds store init data && xds serve --store data
   xds serve --config xds.yaml --print-config    # all options, with the values of the file";

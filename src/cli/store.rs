@@ -1,4 +1,4 @@
-//! The commands of the durable store, as clients of its API.
+//! The commands of the durable store: most are clients of its API.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,15 +19,17 @@ mod connection;
 pub(super) mod delete;
 mod document;
 mod error;
+pub(super) mod init;
 pub(super) mod list;
 mod maintenance;
+pub(super) mod place;
 pub(super) mod put;
 pub(super) mod quarantine;
 mod records;
 mod report;
 mod write;
 
-/// Look after a durable store
+/// Create and look after a durable store
 #[derive(Debug, Args)]
 pub(super) struct StoreCommand {
     #[command(subcommand)]
@@ -36,6 +38,7 @@ pub(super) struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    Init(init::Init),
     Status(maintenance::StatusCommand),
     Compact(maintenance::Compact),
 }
@@ -43,6 +46,7 @@ enum Action {
 impl StoreCommand {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         match &self.action {
+            Action::Init(init) => init.run(),
             Action::Status(status) => status.run(),
             Action::Compact(compact) => compact.run(),
         }

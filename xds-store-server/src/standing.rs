@@ -1,5 +1,7 @@
 //! The condition of a running store.
 
+use xds_store::log::{Head, StoreRevision};
+
 pub use xds_proto::xds::store::v1::status_response::Condition;
 
 /// What a running store does at present. The writer sends a new one after each batch.
@@ -9,15 +11,23 @@ pub struct Standing {
     pub condition: Condition,
     /// Why the store accepts no commits, for people; empty while it accepts them.
     pub reason: String,
-    /// The node id of the store.
-    pub node: String,
-    /// The store revision of the last durable commit; 0 before the first.
-    pub revision: u64,
-    /// Revisions up to this one are forgotten.
-    pub floor: u64,
+    /// The store as a whole after the last durable commit.
+    pub head: Head,
 }
 
 impl Standing {
+    /// The store revision of the last durable commit; 0 before the first.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.head.revision
+    }
+
+    /// The same as users see it (ST30).
+    #[must_use]
+    pub fn revision_text(&self) -> String {
+        StoreRevision::of(&self.head, self.head.revision).to_string()
+    }
+
     /// Whether commits are accepted: a store that waits for its first commit accepts it (ST5).
     #[must_use]
     pub fn accepts_commits(&self) -> bool {

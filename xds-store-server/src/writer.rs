@@ -166,13 +166,7 @@ fn standing_of(store: &Store, condition: Condition, reason: &str) -> Standing {
         Condition::Serving if head.revision == 0 => Condition::Waiting,
         other => other,
     };
-    Standing {
-        condition,
-        reason: reason.to_owned(),
-        node: head.node.clone(),
-        revision: head.revision,
-        floor: head.floor,
-    }
+    Standing { condition, reason: reason.to_owned(), head: head.clone() }
 }
 
 /// An error with its causes.

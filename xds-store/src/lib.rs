@@ -7,7 +7,7 @@
 //! (ST) are in `docs/store-rules.md` of the repository.
 //!
 //! So far the crate has records, log, conditions, group commits and watches. It has no leases,
-//! owners, references, quarantine, compaction or API yet, and no program uses it.
+//! owners, references, quarantine, compaction or API yet.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;

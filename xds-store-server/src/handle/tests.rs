@@ -110,7 +110,7 @@ async fn a_commit_whose_caller_goes_away_is_finished() {
     _ = caller.await;
     orders.send(Order::Write).unwrap();
     store.stop().await;
-    assert_eq!(store.standing().borrow().revision, 1);
+    assert_eq!(store.standing().borrow().revision(), 1);
     assert_eq!(store.waiting_commits(), (0, 0));
 }
 
@@ -190,7 +190,7 @@ async fn st5_the_first_commit_ends_the_wait() {
     let empty = Draft::parse(proto::CommitRequest::default(), "token:me".into()).unwrap();
     store.commit(empty).await.unwrap();
     let standing = store.standing().borrow().clone();
-    assert_eq!((standing.condition, standing.revision), (Condition::Serving, 1));
+    assert_eq!((standing.condition, standing.revision()), (Condition::Serving, 1));
 }
 
 fn start(engine: MemoryEngine, cache: &Arc<Cache>) -> Result<StoreHandle, StartError> {
@@ -252,7 +252,7 @@ async fn st18_what_the_cache_refuses_leaves_the_last_good_state_and_a_read_only_
     store.commit(put("a")).await.unwrap();
     assert_eq!(shown(&cache), ["other"]);
     let standing = store.standing().borrow().clone();
-    assert_eq!((standing.condition, standing.revision), (Condition::ReadOnly, 1));
+    assert_eq!((standing.condition, standing.revision()), (Condition::ReadOnly, 1));
     assert_eq!(store.commit(put("b")).await.unwrap_err().code, RefusalCode::Unavailable);
 }
 
@@ -264,5 +264,5 @@ async fn st58_a_commit_of_configuration_leaves_the_cache() {
     let before = cache.commit_counts().committed;
     store.commit(put_of("type.googleapis.com/xds.store.v1.RegionPolicy", "b")).await.unwrap();
     assert_eq!(cache.commit_counts().committed, before);
-    assert_eq!(store.standing().borrow().revision, 2);
+    assert_eq!(store.standing().borrow().revision(), 2);
 }

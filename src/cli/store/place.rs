@@ -1,0 +1,204 @@
+//! Where a store is: a folder, or the memory of the process.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use xds_store::engine::{Engine, EngineError, MemoryEngine, OpenError, RedbEngine};
+use xds_store::store::{Identity, LoadError, Store};
+use xds_store_server::StartError;
+
+/// The value of `--store`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) enum Place {
+    /// Nothing survives the process.
+    Memory,
+    Folder(PathBuf),
+}
+
+/// Why a store cannot be created, opened or loaded.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cli) enum PlaceError {
+    /// ST2.
+    #[error(
+        "there is no store in {place}: create one with `xds store init {place}`. If it has one, look whether its \
+         volume is mounted"
+    )]
+    NoStore { place: Place },
+    /// ST1.
+    #[error("{} is not empty: a store is created in a new or empty folder", folder.display())]
+    NotEmpty { folder: PathBuf },
+    /// ST3.
+    #[error("another process has the store in {place} open; one process at a time can use a store")]
+    Locked { place: Place },
+    /// ST4.
+    #[error(
+        "the store in {place} has format {found}; this version reads formats up to {known}: use the version that \
+         wrote it, or a newer one"
+    )]
+    Newer { place: Place, found: u32, known: u32 },
+    /// ST47.
+    #[error(
+        "the store in {place} is damaged, and nothing of it is served: {cause}. `xds store check {place}` lists the \
+         damage, `xds store restore` makes a store from a backup"
+    )]
+    Damaged { place: Place, cause: String },
+    #[error("the store in {place} cannot be read: {cause}")]
+    Unreadable { place: Place, cause: String },
+    #[error("the store in {place} cannot be created: {cause}")]
+    Uncreatable { place: Place, cause: String },
+    /// ST18.
+    #[error("the store in {place} cannot be served, which is a defect of this version: {cause}")]
+    Unservable { place: Place, cause: String },
+}
+
+impl Place {
+    /// The engine with the store, without reading the store.
+    pub(in crate::cli) fn open(&self, identity: &Identity) -> Result<Box<dyn Engine>, PlaceError> {
+        let place = || self.clone();
+        match self {
+            Self::Memory => {
+                let mut engine = MemoryEngine::default();
+                let created = engine.commit(&Store::init(identity));
+                created.map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
+                Ok(Box::new(engine))
+            }
+            Self::Folder(folder) => {
+                let file = folder.join(FILE);
+                // ST2: opening would create the file.
+                match fs::metadata(&file) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        return Err(PlaceError::NoStore { place: place() });
+                    }
+                    Err(error) => {
+                        return Err(PlaceError::Unreadable { place: place(), cause: causes(&error) });
+                    }
+                }
+                let engine = RedbEngine::open(&file).map_err(|error| match error {
+                    OpenError::Locked => PlaceError::Locked { place: place() },
+                    OpenError::Damaged(_) => PlaceError::Damaged { place: place(), cause: causes(&error) },
+                    error => PlaceError::Unreadable { place: place(), cause: causes(&error) },
+                })?;
+                Ok(Box::new(engine))
+            }
+        }
+    }
+
+    /// The error of a store of this place that does not start.
+    pub(in crate::cli) fn not_started(&self, error: StartError) -> PlaceError {
+        let place = self.clone();
+        match error {
+            StartError::Load(LoadError::NoStore) => PlaceError::NoStore { place },
+            StartError::Load(LoadError::Newer { found, known }) => PlaceError::Newer { place, found, known },
+            StartError::Load(LoadError::Damaged(error)) => {
+                PlaceError::Damaged { place, cause: causes(&error) }
+            }
+            StartError::Cache(source) => PlaceError::Unservable { place, cause: causes(&source) },
+            error => PlaceError::Unreadable { place, cause: causes(&error) },
+        }
+    }
+}
+
+/// Creates a store in a new or empty folder (ST1).
+pub(in crate::cli) fn init(folder: &Path, identity: &Identity) -> Result<(), PlaceError> {
+    let place = || Place::Folder(folder.to_owned());
+    let uncreatable = |error: io::Error| PlaceError::Uncreatable { place: place(), cause: causes(&error) };
+    create_folder(folder).map_err(uncreatable)?;
+    let (unfinished, file) = (folder.join(UNFINISHED), folder.join(FILE));
+    for entry in fs::read_dir(folder).map_err(uncreatable)? {
+        // The rest of an `init` that was interrupted is no store.
+        if entry.map_err(uncreatable)?.file_name() != UNFINISHED {
+            return Err(PlaceError::NotEmpty { folder: folder.to_owned() });
+        }
+    }
+    create_file(&unfinished).map_err(uncreatable)?;
+    let mut engine = RedbEngine::open(&unfinished)
+        .map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
+    let created: Result<_, EngineError> = engine.commit(&Store::init(identity));
+    created.map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
+    drop(engine);
+    // The store is there whole, or not at all.
+    fs::rename(&unfinished, &file).map_err(uncreatable)?;
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(uncreatable)
+}
+
+/// The store has secrets, so only its user can read it.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+fn create_file(file: &Path) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(file).map(drop)
+}
+
+impl PlaceError {
+    /// As in `Failure::exit_code`.
+    pub(in crate::cli) fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoStore { .. } | Self::NotEmpty { .. } | Self::Newer { .. } => 2,
+            Self::Locked { .. }
+            | Self::Damaged { .. }
+            | Self::Unreadable { .. }
+            | Self::Uncreatable { .. }
+            | Self::Unservable { .. } => 1,
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory),
+            Some((scheme, rest)) if rest.starts_with("//") => {
+                Err(format!("there is no engine {scheme}://; write a folder, or memory:"))
+            }
+            _ if text.is_empty() => Err("write a folder, or memory:".to_owned()),
+            _ => Ok(Self::Folder(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Folder(folder) => folder.display().fmt(f),
+        }
+    }
+}
+
+/// An error with its causes.
+fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// The file of a store in its folder.
+const FILE: &str = "store.redb";
+/// The file while `init` writes it.
+const UNFINISHED: &str = "store.redb.new";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_folder_or_the_memory() {
+        assert_eq!("memory:".parse(), Ok(Place::Memory));
+        assert_eq!("a:b".parse(), Ok(Place::Folder("a:b".into())));
+        assert!("nats://x".parse::<Place>().unwrap_err().contains("no engine nats://"));
+        assert!("".parse::<Place>().is_err());
+    }
+}
