@@ -47,6 +47,7 @@
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`restore`] | writes a backup into an empty engine |
+//! | [`seal`] | encrypts the contents of some types |
 //! | `checked` | stored values with a checksum |
 #![forbid(unsafe_code)]
 
@@ -62,5 +63,6 @@ pub mod log;
 pub mod read;
 pub mod record;
 pub mod restore;
+pub mod seal;
 pub mod store;
 pub mod watch;
