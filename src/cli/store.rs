@@ -17,8 +17,10 @@ pub(super) use error::StoreError;
 pub(super) mod apply;
 mod connection;
 pub(super) mod delete;
+pub(super) mod diff;
 mod document;
 mod error;
+pub(super) mod history;
 pub(super) mod init;
 pub(super) mod list;
 mod maintenance;
@@ -27,6 +29,7 @@ pub(super) mod put;
 pub(super) mod quarantine;
 mod records;
 mod report;
+pub(super) mod rollback;
 mod write;
 
 /// Create and look after a durable store
@@ -69,6 +72,10 @@ struct RecordName {
 }
 
 impl RecordName {
+    fn of(type_name: Option<&String>, name: Option<&String>, when: Option<&String>) -> Option<Self> {
+        Some(Self { type_name: type_name?.clone(), name: name?.clone(), when: when.cloned() })
+    }
+
     fn type_url(&self) -> Result<TypeUrl, Failure> {
         type_name::parse_any(&self.type_name).map_err(Failure::Type)
     }

@@ -28,6 +28,13 @@ use crate::cli::{Failure, FolderOptions, counted, load};
 #[command(after_help = EXAMPLES, mut_arg("isolate", |isolate| isolate.hide(true)))]
 pub(in crate::cli) struct Apply {
     #[command(flatten)]
+    options: ApplyOptions,
+}
+
+/// The options of `xds apply` and `xds diff`.
+#[derive(Debug, Args)]
+pub(super) struct ApplyOptions {
+    #[command(flatten)]
     pub(super) source: FolderOptions,
     #[command(flatten)]
     pub(super) connection: ConnectionOptions,
@@ -69,24 +76,27 @@ pub(super) type Present = BTreeMap<(String, String, String), proto::Record>;
 
 impl Apply {
     pub(in crate::cli) fn run(&self) -> Result<ExitCode, Failure> {
-        let changes = self.folder()?;
-        run(&self.connection, self.format, async |connection| {
+        let options = &self.options;
+        let changes = options.folder()?;
+        run(&options.connection, options.format, async |connection| {
             let spinner = Spinner::hidden();
             let mut report = Report::default();
             let applied = while_waiting(&spinner, async {
-                let present = self.present(&connection, &changes, true, &spinner).await?;
-                let plan = Plan::of(&changes, &present, self);
-                self.commit(&connection, plan, &mut report, &spinner).await
+                let present = options.present(&connection, &changes, true, &spinner).await?;
+                let plan = Plan::of(&changes, &present, options);
+                options.commit(&connection, plan, options.write.dry_run, &mut report, &spinner).await
             });
             let applied = applied.await;
             drop(spinner);
             if applied.is_ok() || !report.is_empty() {
-                self.write.print(&report, &self.source.folder.display().to_string(), self.format);
+                options.write.print(&report, &options.source.folder.display().to_string(), options.format);
             }
             applied.map(|()| ExitCode::SUCCESS)
         })
     }
+}
 
+impl ApplyOptions {
     /// The puts of the folder.
     pub(super) fn folder(&self) -> Result<Vec<FolderChange>, Failure> {
         let contents = load::contents(&self.source.open()?);
@@ -135,6 +145,7 @@ impl Apply {
         &self,
         connection: &Connection,
         plan: Plan,
+        dry_run: bool,
         report: &mut Report,
         spinner: &Spinner,
     ) -> Result<(), StoreError> {
@@ -152,6 +163,7 @@ impl Apply {
                 // The parts of a split commit do not have all that the owner keeps.
                 prune: self.prune && self.split.is_none(),
                 allow_missing: self.allow_missing,
+                dry_run,
                 ..self.write.request(part.changes)
             };
             match commit(connection, request).await {
@@ -165,7 +177,7 @@ impl Apply {
 
 impl Plan {
     /// The changes from the present records to those of a folder.
-    pub(super) fn of(changes: &[FolderChange], present: &Present, apply: &Apply) -> Self {
+    pub(super) fn of(changes: &[FolderChange], present: &Present, apply: &ApplyOptions) -> Self {
         let owner = apply.write.owner.as_deref();
         let mut plan = Self::default();
         let mut missing: BTreeMap<_, _> = present.iter().collect();

@@ -47,6 +47,9 @@ pub(in crate::cli) enum StoreError {
     Refused(Box<Refused>),
     #[error("{0}")]
     Missing(String),
+    /// ST69.
+    #[error("{}", changed_later(.0))]
+    ChangedLater(Vec<String>),
     #[error("{0}")]
     Input(String),
     #[error("cannot write: {0}")]
@@ -55,6 +58,12 @@ pub(in crate::cli) enum StoreError {
 
 fn unknown(is_commit: bool) -> &'static str {
     if is_commit { "; the commit may be done: look at `xds history`" } else { "" }
+}
+
+fn changed_later(labels: &[String]) -> String {
+    let lines = labels.iter().map(|label| format!("{label} was changed after that commit"));
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    lines + "\n  hint: --force undoes the commit all the same"
 }
 
 /// A refusal of the server.
@@ -89,6 +98,7 @@ impl StoreError {
             | Self::Silent { .. }
             | Self::Output(_) => 1,
             Self::Missing(_) => NOTHING,
+            Self::ChangedLater(_) => 4,
             Self::Refused(refused) => refused.exit_code(),
         }
     }

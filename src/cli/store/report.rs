@@ -46,10 +46,10 @@ impl Report {
         self.results.push((result, place));
     }
 
-    /// The results that changed something.
-    pub(super) fn changes(&self) -> impl Iterator<Item = &proto::Result> {
-        let results = self.results.iter().map(|(result, _)| result);
-        results.filter(|result| result.outcome() != Outcome::Unchanged)
+    /// The results that changed something, with the places of their changes.
+    pub(super) fn changes(&self) -> impl Iterator<Item = (&proto::Result, Option<&str>)> {
+        let results = self.results.iter().map(|(result, place)| (result, place.as_deref()));
+        results.filter(|(result, _)| !matches!(result.outcome(), Outcome::Unchanged | Outcome::Checked))
     }
 
     /// Whether nothing was committed yet.
@@ -63,7 +63,7 @@ impl Report {
 
     /// A line per change.
     pub(super) fn lines(&self) {
-        for result in self.changes() {
+        for (result, _) in self.changes() {
             say(format_args!("{:<10} {}", outcome(result.outcome()), label_of(result)));
         }
         if self.unlisted > 0 {
@@ -82,8 +82,7 @@ impl Report {
     }
 
     pub(super) fn object(&self, is_dry_run: bool) -> Value {
-        let changes = self.results.iter().filter(|(result, _)| result.outcome() != Outcome::Unchanged);
-        let changes = changes.map(|(result, place)| {
+        let changes = self.changes().map(|(result, place)| {
             let key = result.key.clone().unwrap_or_default();
             json!({
                 "outcome": outcome(result.outcome()),
