@@ -1,16 +1,17 @@
 //! The handle of a running store.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use xds_core::Cache;
 use xds_store::commit::{Draft, RefusalCode, Refused};
-use xds_store::engine::{Engine, EngineError, Reader, View};
-use xds_store::store::{Committed, LoadError};
+use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
+use xds_store::store::{Committed, LoadError, Store};
 
-use crate::queue::{Limits, Queue, refused};
+use crate::queue::{Limits, Message, Queue, refused};
 use crate::source::Refusal;
 use crate::standing::Standing;
 use crate::writer::Writer;
@@ -66,11 +67,19 @@ impl StoreHandle {
         let StoreConfig { cache, queue_commits, queue_bytes } = config;
         let (queue, inbox) = Queue::new(Limits { commits: queue_commits, bytes: queue_bytes });
         let reader = engine.reader();
+        let changes = engine.changes(Store::head_key());
         let (writer, standing) = Writer::load(engine, cache, Arc::clone(&queue))?;
         thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(&inbox))
             .expect("the system starts a thread");
+        if let Some(changes) = changes {
+            let queue = Arc::downgrade(&queue);
+            thread::Builder::new()
+                .name("store-changes".to_owned())
+                .spawn(move || follow(changes, &queue))
+                .expect("the system starts a thread");
+        }
         Ok(Self { running: Arc::new(Running { queue, reader, standing }) })
     }
 
@@ -86,6 +95,19 @@ impl StoreHandle {
             let message = "the store ended before it reported whether the commit was applied";
             Err(refused(RefusalCode::Unknown, message.to_owned()))
         })
+    }
+
+    /// Forgets old revisions: what the settings allow, or up to this one, if no list can read it
+    /// (ST26). Returns the last revision that is forgotten.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub async fn compact(&self, upto: Option<u64>) -> Result<u64, Refused> {
+        let (sender, receiver) = oneshot::channel();
+        self.running.queue.send(Message::Compact(upto, sender));
+        receiver
+            .await
+            .unwrap_or_else(|_| Err(refused(RefusalCode::Unavailable, "the store has ended".to_owned())))
     }
 
     /// The content at present (LOCAL). Blocks.
@@ -127,6 +149,23 @@ impl StoreHandle {
         while standing.changed().await.is_ok() {}
     }
 }
+
+/// Reports commits of other servers of the store to the writer, until the store ends (ST19).
+fn follow(mut changes: Box<dyn Changes>, queue: &Weak<Queue>) {
+    while let Some(queue) = queue.upgrade() {
+        match changes.wait(CHANGES_WAIT) {
+            Ok(false) => {}
+            Ok(true) => queue.send(Message::Changed),
+            Err(error) => {
+                tracing::debug!(%error, "the engine cannot report commits of other servers");
+                thread::sleep(CHANGES_WAIT);
+            }
+        }
+    }
+}
+
+/// How long the store may have ended before the thread that waits for changes ends.
+const CHANGES_WAIT: Duration = Duration::from_secs(1);
 
 impl fmt::Debug for StoreHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

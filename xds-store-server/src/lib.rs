@@ -36,7 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub use handle::{StartError, StoreConfig, StoreHandle};
-pub use source::{ContentError, Refusal};
+pub use source::Refusal;
 pub use standing::{Condition, Standing};
 
 mod handle;

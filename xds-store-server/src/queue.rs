@@ -33,6 +33,10 @@ struct State {
 #[derive(Debug)]
 pub(crate) enum Message {
     Commit(Waiting),
+    /// Old revisions shall be forgotten: up to this one, or what the settings allow.
+    Compact(Option<u64>, oneshot::Sender<Result<u64, Refused>>),
+    /// Another server of the store may have committed.
+    Changed,
     /// The last message.
     Stop,
 }
@@ -101,6 +105,12 @@ impl Queue {
         Ok(receiver)
     }
 
+    /// Sends what is no commit.
+    pub(crate) fn send(&self, message: Message) {
+        // Without a writer there is nothing to do.
+        _ = self.lock().sender.send(message);
+    }
+
     /// Takes no more commits. The first reason stays. Returns whether the queue was open.
     pub(crate) fn close(&self, reason: &str) -> bool {
         let mut state = self.lock();
@@ -112,8 +122,7 @@ impl Queue {
     /// Takes no more commits, and ends the writer after those that wait.
     pub(crate) fn stop(&self, reason: &str) {
         self.close(reason);
-        // Without a writer there is nothing to end.
-        _ = self.lock().sender.send(Message::Stop);
+        self.send(Message::Stop);
     }
 
     /// How many commits wait, and their bytes.

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use xds_core::{
-    Cache, CommitError, Constraints, Resource, ResourceError, ResourceName, Transaction, VariantId, shortened,
-};
-use xds_proto::xds::store::v1 as proto;
+use xds_core::{Cache, CommitError, Resource, Transaction, VariantId, shortened};
+use xds_store::content::{self, ContentError};
 use xds_store::key::RecordKey;
 use xds_store::log::{Head, StoreRevision};
-use xds_store::record::RecordState;
-use xds_store::store::Published;
+use xds_store::record::{RecordState, served};
+use xds_store::store::{Loaded, Published};
+use xds_store::time;
 
 /// Commits what the store publishes to a cache.
 #[derive(Debug)]
@@ -43,18 +41,6 @@ pub enum Refusal {
     /// The records do not go together.
     #[error(transparent)]
     Together(#[from] CommitError),
-}
-
-/// Why a content is no resource.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ContentError {
-    /// The payload or the name.
-    #[error(transparent)]
-    Resource(#[from] ResourceError),
-    /// The TTL.
-    #[error("the ttl is not a positive duration")]
-    Ttl,
 }
 
 /// What a record is for the cache.
@@ -103,7 +89,7 @@ impl Source {
         let changed = published.iter().flat_map(|commit| &commit.changed);
         let states: BTreeMap<_, _> = changed.map(|(key, state)| (key, state)).collect();
         for (key, state) in states {
-            add(&mut transaction, key, state, now)?;
+            add(&mut transaction, key, change_of(key, state, now))?;
         }
         let origin = transaction.origin();
         origin.source = SOURCE.into();
@@ -123,15 +109,21 @@ impl Source {
 
 impl Start {
     /// Adds a record.
-    pub(crate) fn add(&mut self, key: &RecordKey, state: &RecordState) {
+    pub(crate) fn add(&mut self, loaded: Loaded) {
+        let Loaded { key, state, resource, .. } = loaded;
         if self.refused.is_none() {
-            self.refused = add(&mut self.transaction, key, state, self.now).err();
+            let change = change_to(&key, &state, self.now, || resource);
+            self.refused = add(&mut self.transaction, &key, change).err();
         }
     }
 }
 
-fn add(transaction: &mut Transaction, key: &RecordKey, state: &RecordState, now: i64) -> Result<(), Refusal> {
-    match change_of(key, state, now).map_err(|error| Refusal::Record { key: key.clone(), error })? {
+fn add(
+    transaction: &mut Transaction,
+    key: &RecordKey,
+    change: Result<CacheChange, ContentError>,
+) -> Result<(), Refusal> {
+    match change.map_err(|error| Refusal::Record { key: key.clone(), error })? {
         CacheChange::Put(resource) => transaction.put(*resource),
         CacheChange::Remove(id) => transaction.remove(id),
         CacheChange::Nothing => {}
@@ -141,62 +133,27 @@ fn add(transaction: &mut Transaction, key: &RecordKey, state: &RecordState, now:
 
 /// What a record in this state is for the cache at this time, in nanoseconds since 1970.
 fn change_of(key: &RecordKey, state: &RecordState, now: i64) -> Result<CacheChange, ContentError> {
-    let id = id_of(key);
+    let resource = || served(state).map(|content| content::resource(&key.id(), content));
+    change_to(key, state, now, resource)
+}
+
+/// The same, with the resource that is served unless the record has ended.
+fn change_to(
+    key: &RecordKey,
+    state: &RecordState,
+    now: i64,
+    resource: impl FnOnce() -> Option<Result<Resource, ContentError>>,
+) -> Result<CacheChange, ContentError> {
+    let id = key.id();
     if id.type_url.message_name().starts_with("xds.store.v1.") {
         return Ok(CacheChange::Nothing);
     }
-    match served(state, now) {
-        Some(content) => Ok(CacheChange::Put(Box::new(resource(id, content)?))),
+    // The end of a lease is a commit.
+    let end = state.expires_at.as_ref().filter(|_| state.lease.is_none()).map(time::from_proto);
+    match if end.is_some_and(|end| end <= now) { None } else { resource() } {
+        Some(resource) => Ok(CacheChange::Put(Box::new(resource?))),
         None => Ok(CacheChange::Remove(id)),
     }
-}
-
-/// The content that clients get: that of the record, or what is served in place of a quarantined
-/// one.
-fn served(state: &RecordState, now: i64) -> Option<&proto::Content> {
-    // The end of a lease is a commit.
-    let end = state.expires_at.as_ref().filter(|_| state.lease.is_none()).map(nanoseconds);
-    if state.lifecycle() == proto::State::Deleted || end.is_some_and(|end| end <= now) {
-        return None;
-    }
-    match &state.quarantined {
-        Some(quarantined) => quarantined.serve.as_ref(),
-        None => state.content.as_ref(),
-    }
-}
-
-fn resource(id: VariantId, content: &proto::Content) -> Result<Resource, ContentError> {
-    let VariantId { type_url, name, constraints } = id;
-    let payload = content.payload.clone();
-    let mut resource = match content.redirect {
-        true => Resource::redirect(type_url, name, payload)?,
-        false => Resource::new(type_url, name, payload)?,
-    };
-    if let Some(ttl) = &content.ttl {
-        let ttl = Duration::try_from(*ttl).ok().filter(|ttl| !ttl.is_zero());
-        resource = resource.with_ttl(ttl.ok_or(ContentError::Ttl)?);
-    }
-    if !content.aliases.is_empty() {
-        resource = resource.with_aliases(content.aliases.iter().map(|alias| ResourceName::from(&**alias)));
-    }
-    if content.do_not_cache {
-        resource = resource.with_do_not_cache();
-    }
-    if !content.metadata.is_empty() {
-        resource = resource.with_metadata(content.metadata.clone());
-    }
-    Ok(resource.with_constraints(constraints))
-}
-
-fn id_of(key: &RecordKey) -> VariantId {
-    let when = key.to_proto().when;
-    let constraints = if when.is_empty() { Ok(Constraints::NONE) } else { when.parse() };
-    let constraints = constraints.expect("the text of a key can be read");
-    VariantId { type_url: key.type_url(), name: key.name(), constraints }
-}
-
-fn nanoseconds(time: &prost_types::Timestamp) -> i64 {
-    time.seconds.saturating_mul(1_000_000_000).saturating_add(time.nanos.into())
 }
 
 const SOURCE: &str = "store";

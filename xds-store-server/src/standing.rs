@@ -13,6 +13,10 @@ pub struct Standing {
     pub reason: String,
     /// The store as a whole after the last durable commit.
     pub head: Head,
+    /// How many records exist.
+    pub records: usize,
+    /// How many records are deleted and not forgotten yet.
+    pub tombstones: usize,
 }
 
 impl Standing {

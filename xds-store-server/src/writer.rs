@@ -1,15 +1,17 @@
 //! The thread that owns the machine and writes to the engine.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, mpsc};
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, SystemTime};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use xds_core::Cache;
-use xds_store::commit::RefusalCode;
-use xds_store::engine::{Batch, Engine, EngineError, EngineRevision};
-use xds_store::store::{Action, Event, LoadError, Published, Store, Ticket};
+use xds_store::commit::{RefusalCode, Refused};
+use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, Reader};
+use xds_store::store::{Action, Config, Event, LoadError, Published, Store, Ticket};
 
 use crate::handle::StartError;
 use crate::queue::{Caller, Message, Queue, Waiting, refused};
@@ -21,12 +23,12 @@ use crate::standing::{Condition, Standing};
 pub(crate) struct Writer {
     store: Store,
     engine: Box<dyn Engine>,
+    reader: Arc<dyn Reader>,
     source: Source,
     queue: Arc<Queue>,
     callers: BTreeMap<Ticket, Caller>,
+    compactions: BTreeMap<Ticket, oneshot::Sender<Result<u64, Refused>>>,
     last_ticket: Ticket,
-    /// Why the store accepts no commits until the process restarts.
-    refusing: Option<String>,
     /// Dropped after the engine, so that its end shows that the engine is closed.
     standing: watch::Sender<Standing>,
 }
@@ -40,14 +42,18 @@ impl Writer {
     ) -> Result<(Self, watch::Receiver<Standing>), StartError> {
         let mut start = Source::start(now());
         let view = engine.view().map_err(LoadError::from)?;
-        let store = Store::load(&*view, |key, state| start.add(key, &state))?;
+        let config = Config::new(engine.limits(), run_number());
+        let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
         drop(view);
         let source = Source::new(cache);
         source.load(store.head(), start)?;
         let (standing, receiver) = watch::channel(standing_of(&store, Condition::Serving, ""));
         let (callers, last_ticket) = (BTreeMap::new(), Ticket(0));
-        let refusing = None;
-        Ok((Self { store, engine, source, queue, callers, last_ticket, refusing, standing }, receiver))
+        let reader = engine.reader();
+        let compactions = BTreeMap::new();
+        let writer =
+            Self { store, engine, reader, source, queue, callers, compactions, last_ticket, standing };
+        Ok((writer, receiver))
     }
 
     /// Writes commits until the queue ends. A panic makes the store read-only, so that callers get
@@ -81,9 +87,16 @@ impl Writer {
     }
 
     fn write_until_stopped(&mut self, inbox: &mpsc::Receiver<Message>) {
-        while let Ok(Message::Commit(waiting)) = inbox.recv() {
-            let mut actions = VecDeque::from(self.judge(waiting));
-            let mut is_stopping = false;
+        loop {
+            let mut actions = VecDeque::new();
+            let mut is_stopping = match self.receive(inbox) {
+                Ok(message) => self.on_message(message, &mut actions),
+                Err(RecvTimeoutError::Timeout) => {
+                    actions.extend(self.step(Event::Due));
+                    false
+                }
+                Err(RecvTimeoutError::Disconnected) => true,
+            };
             while let Some(action) = actions.pop_front() {
                 match action {
                     Action::Write(batch) => {
@@ -91,17 +104,21 @@ impl Writer {
                         // ST17: what arrived during the write is in the machine before it makes
                         // the next batch.
                         for message in inbox.try_iter() {
-                            match message {
-                                Message::Commit(waiting) => actions.extend(self.judge(waiting)),
-                                Message::Stop => is_stopping = true,
-                            }
+                            is_stopping |= self.on_message(message, &mut actions);
                         }
-                        actions.extend(self.store.step(Event::Written(written), now()));
+                        actions.extend(self.step(Event::Written(written)));
+                        self.send_standing();
                     }
-                    Action::Publish(published) => self.publish(&published),
+                    Action::Publish(published) => self.publish(&published, &mut actions),
                     Action::Answer(ticket, answer) => {
                         if let Some(caller) = self.callers.remove(&ticket) {
                             caller.answer(answer);
+                        }
+                    }
+                    Action::Compacted(ticket, answer) => {
+                        if let Some(caller) = self.compactions.remove(&ticket) {
+                            // The caller may have gone away.
+                            _ = caller.send(answer);
                         }
                     }
                 }
@@ -112,50 +129,74 @@ impl Writer {
         }
     }
 
-    fn judge(&mut self, waiting: Waiting) -> Vec<Action> {
-        let Waiting { draft, caller } = waiting;
-        if let Some(reason) = &self.refusing {
-            caller.answer(Err(refused(RefusalCode::Unavailable, reason.clone())));
-            return Vec::new();
+    /// The next message, or a timeout when the machine is due.
+    fn receive(&self, inbox: &mpsc::Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+        match self.store.due() {
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(due) => {
+                let wait = u64::try_from(due.saturating_sub(now())).unwrap_or_default();
+                inbox.recv_timeout(Duration::from_nanos(wait))
+            }
         }
+    }
+
+    /// Gives a message to the machine. Returns whether it is the last one.
+    fn on_message(&mut self, message: Message, actions: &mut VecDeque<Action>) -> bool {
         self.last_ticket.0 += 1;
-        self.callers.insert(self.last_ticket, caller);
-        self.store.step(Event::Commit(self.last_ticket, draft), now())
+        let ticket = self.last_ticket;
+        let event = match message {
+            Message::Commit(Waiting { draft, caller }) => {
+                self.callers.insert(ticket, caller);
+                Event::Commit(ticket, draft)
+            }
+            Message::Compact(upto, caller) => {
+                self.compactions.insert(ticket, caller);
+                Event::Compact(ticket, upto)
+            }
+            Message::Changed => Event::Changed,
+            Message::Stop => return true,
+        };
+        actions.extend(self.step(event));
+        false
+    }
+
+    fn step(&mut self, event: Event) -> Vec<Action> {
+        self.store.step(event, now(), &*self.reader)
     }
 
     fn write(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
         let written = self.engine.commit(batch);
         // ST21.
-        if let Err(error @ (EngineError::Broken(_) | EngineError::Unknown(_))) = &written {
-            self.refuse(format!("a write failed: {}: restart the server", with_sources(error)));
+        if let Err(error @ EngineError::Broken(_)) = &written {
+            let causes = with_sources(error);
+            tracing::error!("the store is read-only: a write failed: {causes}: restart the server");
         }
         written
     }
 
     /// Shows durable commits to clients and readers (ST16).
-    fn publish(&mut self, published: &[Published]) {
+    fn publish(&mut self, published: &[Published], actions: &mut VecDeque<Action>) {
         // ST18: after a defect the cache keeps the last good state.
-        if self.refusing.is_none()
+        if self.store.read_only().is_none()
             && let Err(refusal) = self.source.publish(self.store.head(), published, now())
         {
-            self.refuse(format!("a defect: the cache refuses what the store accepted: {refusal}"));
+            let reason = format!("a defect: the cache refuses what the store accepted: {refusal}");
+            tracing::error!("the store is read-only: {reason}");
+            actions.extend(self.step(Event::Halt(reason)));
         }
         self.send_standing();
     }
 
-    /// Accepts no commits until the process restarts.
-    fn refuse(&mut self, reason: String) {
-        tracing::error!("the store is read-only: {reason}");
-        self.refusing.get_or_insert(reason);
-        self.send_standing();
-    }
-
     fn send_standing(&self) {
-        let standing = match &self.refusing {
+        let standing = match self.store.read_only() {
             Some(reason) => standing_of(&self.store, Condition::ReadOnly, reason),
             None => standing_of(&self.store, Condition::Serving, ""),
         };
-        self.standing.send_replace(standing);
+        self.standing.send_if_modified(|sent| {
+            let is_new = *sent != standing;
+            *sent = standing;
+            is_new
+        });
     }
 }
 
@@ -166,13 +207,20 @@ fn standing_of(store: &Store, condition: Condition, reason: &str) -> Standing {
         Condition::Serving if head.revision == 0 => Condition::Waiting,
         other => other,
     };
-    Standing { condition, reason: reason.to_owned(), head: head.clone() }
+    let (records, tombstones) = store.counts();
+    Standing { condition, reason: reason.to_owned(), head: head.clone(), records, tombstones }
 }
 
 /// An error with its causes.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Differs between all runs of servers. The keys of a hash map are made from the entropy of the
+/// system, so no library is needed for this one number.
+fn run_number() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// In nanoseconds since 1970.

@@ -17,7 +17,7 @@ use redb::{Database, TableDefinition};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Draft;
 use xds_store::engine::{Batch, Engine, MemoryEngine, RedbEngine};
-use xds_store::store::{Action, Event, Identity, Store, Ticket};
+use xds_store::store::{Action, Config, Event, Identity, Store, Ticket};
 
 fn main() {
     let rounds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(15);
@@ -100,7 +100,8 @@ struct Driven<E> {
 impl<E: Engine> Driven<E> {
     fn new(mut engine: E) -> Self {
         engine.commit(&Store::init(&Identity::default())).unwrap();
-        let store = Store::load(&*engine.view().unwrap(), |_, _| {}).unwrap();
+        let config = Config::new(engine.limits(), 1);
+        let store = Store::load(&*engine.view().unwrap(), config, 0, |_| {}).unwrap();
         Self { engine, store, writing: None, round: 0 }
     }
 
@@ -108,19 +109,20 @@ impl<E: Engine> Driven<E> {
     fn commit(&mut self, at: u64, writers: u64) -> Batch {
         self.round = self.round.wrapping_add(1);
         let mut actions = Vec::new();
+        let reader = self.engine.reader();
         for writer in 0..writers {
             let draft = draft(at * writers + writer, self.round);
-            actions.extend(self.store.step(Event::Commit(Ticket(writer), draft), 0));
+            actions.extend(self.store.step(Event::Commit(Ticket(writer), draft), 0, &*reader));
         }
         if let Some(batch) = self.writing.take() {
             let result = self.engine.commit(&batch);
-            actions.extend(self.store.step(Event::Written(result), 0));
+            actions.extend(self.store.step(Event::Written(result), 0, &*reader));
         }
         for action in actions {
             match action {
                 Action::Write(batch) => self.writing = Some(batch),
                 Action::Answer(_, answer) => drop(answer.unwrap()),
-                Action::Publish(_) => {}
+                Action::Publish(_) | Action::Compacted(..) => {}
             }
         }
         self.writing.clone().unwrap()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use xds_core::when::WhenError;
-use xds_core::{Constraints, ResourceName, TypeUrl, VariantId};
+use xds_core::{Constraints, ResourceName, TypeUrl, VariantId, XdstpError, XdstpName};
 use xds_proto::xds::store::v1 as proto;
 
 /// The encoded key of a record: type, name and the canonical text of its constraints.
@@ -26,6 +26,19 @@ pub enum KeyError {
     /// The `when:` text cannot be read.
     #[error("when: {0}")]
     When(#[from] WhenError),
+    /// A new-style name that cannot be read (X2).
+    #[error("name: {0}")]
+    Name(#[from] XdstpError),
+    /// A part is longer than its limit (ST42).
+    #[error("{part} of {found} bytes exceeds the limit of {limit}")]
+    TooLong {
+        /// `type_url`, `name` or `when`.
+        part: &'static str,
+        /// Its length in bytes.
+        found: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
 }
 
 impl RecordKey {
@@ -34,14 +47,7 @@ impl RecordKey {
     /// # Errors
     /// See [`KeyError`].
     pub fn parse(key: &proto::Key) -> Result<Self, KeyError> {
-        for (part, text) in [("type_url", &key.type_url), ("name", &key.name)] {
-            if text.is_empty() || text.contains(char::is_control) {
-                return Err(KeyError::Invalid { part });
-            }
-        }
-        let constraints = if key.when.is_empty() { Constraints::NONE } else { key.when.parse()? };
-        let id = VariantId { type_url: (&*key.type_url).into(), name: (&*key.name).into(), constraints };
-        Ok(Self::of(&id))
+        parse_id(key).map(|id| Self::of(&id))
     }
 
     /// The key of a variant.
@@ -56,6 +62,29 @@ impl RecordKey {
             end.into_iter().for_each(|end| bytes.put_u8(end));
         }
         Self(bytes.freeze())
+    }
+
+    /// The type, name and constraints.
+    ///
+    /// # Panics
+    /// Never: the text of a key was read when the key was made.
+    #[must_use]
+    pub fn id(&self) -> VariantId {
+        let [type_url, name, when] = self.parts();
+        let constraints = if when.is_empty() { Ok(Constraints::NONE) } else { when.parse() };
+        let constraints = constraints.expect("the text of a key can be read");
+        VariantId { type_url: type_url.into(), name: name.into(), constraints }
+    }
+
+    /// The text of its constraints; empty without any.
+    pub(crate) fn when(&self) -> &str {
+        self.parts()[2]
+    }
+
+    /// A digest of type and name, which all variants of a name share.
+    pub(crate) fn name_digest(&self) -> NameDigest {
+        let [type_url, name, _] = self.parts();
+        NameDigest::of(type_url, name)
     }
 
     /// The key as a message.
@@ -83,11 +112,53 @@ impl RecordKey {
         [(); 3].map(|()| parts.next().unwrap_or_default())
     }
 
+    /// `None` if these bytes are not a key in its one form, which is damage.
     fn from_stored(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
-        (text.matches('\0').count() == 2).then(|| Self(Bytes::copy_from_slice(bytes)))
+        let is_key = text.matches('\0').count() == 2;
+        let key = is_key.then(|| Self(Bytes::copy_from_slice(bytes)))?;
+        (key.when().is_empty() || key.when().parse::<Constraints>().is_ok()).then_some(key)
     }
 }
+
+/// Type, name and constraints of a message from outside.
+pub(crate) fn parse_id(key: &proto::Key) -> Result<VariantId, KeyError> {
+    let parts = [
+        ("type_url", &key.type_url, NAME_LIMIT_BYTES),
+        ("name", &key.name, NAME_LIMIT_BYTES),
+        ("when", &key.when, WHEN_LIMIT_BYTES),
+    ];
+    for (part, text, limit) in parts {
+        if text.len() > limit {
+            return Err(KeyError::TooLong { part, found: text.len(), limit });
+        }
+        if part != "when" && (text.is_empty() || text.contains(char::is_control)) {
+            return Err(KeyError::Invalid { part });
+        }
+    }
+    let constraints = if key.when.is_empty() { Constraints::NONE } else { key.when.parse()? };
+    // X4: equal new-style names may be spelled differently.
+    let name = XdstpName::of(&key.name)?.map_or_else(|| (&*key.name).into(), |name| name.canonical());
+    Ok(VariantId { type_url: (&*key.type_url).into(), name, constraints })
+}
+
+/// Identifies a type and a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NameDigest(u128);
+
+impl NameDigest {
+    pub(crate) fn of(type_url: &str, name: &str) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(type_url.as_bytes()).update(&[0]).update(name.as_bytes());
+        let hash = hasher.finalize();
+        Self(u128::from_be_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes")))
+    }
+}
+
+/// The longest type URL or name.
+pub(crate) const NAME_LIMIT_BYTES: usize = 4 << 10;
+/// The longest text of constraints.
+const WHEN_LIMIT_BYTES: usize = 16 << 10;
 
 /// The text of the canonical form (T21), in which the order of operands is no choice of the writer;
 /// empty without constraints.

@@ -6,18 +6,20 @@
 //! The crate has no runtime, clock, entropy or threads; only the engine on a file does I/O. The rules
 //! (ST) are in `docs/store-rules.md` of the repository.
 //!
-//! So far the crate has records, log, conditions, group commits and watches. It has no leases,
-//! owners, references, quarantine, compaction or API yet.
+//! References, owners that protect their records, schema versions, replication and regions have
+//! their stages and fields, and no code yet.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;
 //! use xds_store::commit::Draft;
 //! use xds_store::engine::{Engine, MemoryEngine};
-//! use xds_store::store::{Action, Event, Identity, Store, Ticket};
+//! use xds_store::store::{Action, Config, Event, Identity, Store, Ticket};
 //!
 //! let mut engine = MemoryEngine::default();
 //! engine.commit(&Store::init(&Identity::default()))?;
-//! let mut store = Store::load(&*engine.view()?, |_, _| {})?;
+//! let config = Config::new(engine.limits(), 1);
+//! let mut store = Store::load(&*engine.view()?, config, 0, |_| {})?;
+//! let reader = engine.reader();
 //!
 //! let key = proto::Key { type_url: "example.com/acme.Thing".into(), name: "a".into(), when: String::new() };
 //! let content = proto::Content { payload: "any message".into(), ..Default::default() };
@@ -26,9 +28,9 @@
 //! let request = proto::CommitRequest { changes: vec![change], ..Default::default() };
 //!
 //! let draft = Draft::parse(request, "token:me".into()).expect("it is complete");
-//! let mut actions = store.step(Event::Commit(Ticket(1), draft), 0);
+//! let mut actions = store.step(Event::Commit(Ticket(1), draft), 0, &*reader);
 //! let Some(Action::Write(batch)) = actions.pop() else { panic!("it changes something") };
-//! let actions = store.step(Event::Written(engine.commit(&batch)), 0);
+//! let actions = store.step(Event::Written(engine.commit(&batch)), 0, &*reader);
 //! assert!(matches!(&actions[..], [Action::Publish(_), Action::Answer(Ticket(1), Ok(_))]));
 //! assert_eq!(store.revision(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -41,13 +43,16 @@
 //! | [`engine`] | the seam to what keeps bytes; engines in memory and on a file (feature `redb`) |
 //! | [`key`] | keys of records, and keys in the engine |
 //! | [`record`] | the state of a record, and the digests that identify it |
+//! | [`content`] | what a writer sets, as a resource of the cache |
 //! | [`log`] | the head of the store, and an entry for each commit |
 //! | [`commit`] | a commit: its form, its conditions, what it does |
 //! | [`store`] | the machine |
+//! | `index`, `stored` | what the machine has in memory; how it reads the engine |
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`restore`] | writes a backup into an empty engine |
 //! | [`seal`] | encrypts the contents of some types |
+//! | [`time`] | times as numbers and in messages |
 //! | `checked` | stored values with a checksum |
 #![forbid(unsafe_code)]
 
@@ -57,7 +62,9 @@ pub mod backup;
 pub mod check;
 mod checked;
 pub mod commit;
+pub mod content;
 pub mod engine;
+mod index;
 pub mod key;
 pub mod log;
 pub mod read;
@@ -65,4 +72,6 @@ pub mod record;
 pub mod restore;
 pub mod seal;
 pub mod store;
+mod stored;
+pub mod time;
 pub mod watch;

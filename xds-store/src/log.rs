@@ -71,6 +71,13 @@ pub struct LogEntry {
     /// In the order of keys.
     #[prost(message, repeated, tag = "8")]
     pub changes: Vec<LogChange>,
+    /// The run of the server that wrote it, and the number of the batch there: how a server finds
+    /// out whether a batch was applied (ST20).
+    #[prost(fixed64, tag = "9")]
+    pub server: u64,
+    /// See [`server`](Self::server).
+    #[prost(uint64, tag = "10")]
+    pub batch: u64,
 }
 
 /// One record that a commit changed.

@@ -4,9 +4,11 @@ use std::fmt;
 
 use bytes::Bytes;
 use prost::Message;
+use xds_core::ResourceName;
 use xds_proto::xds::store::v1 as proto;
 
-use crate::key::RecordKey;
+use crate::key::{NameDigest, RecordKey};
+use crate::time;
 
 /// The state of a record: the message that is stored, and that nodes exchange.
 pub type RecordState = proto::RecordState;
@@ -23,15 +25,35 @@ pub struct Uid(u128);
 /// What the store keeps in memory of a record, to judge commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Present {
+    /// The text of its constraints.
+    pub(crate) when: Box<str>,
     pub(crate) revision: RecordRevision,
-    pub(crate) uid: Uid,
     /// The store revision of its last change.
     pub(crate) changed_at: u64,
     pub(crate) incarnation: u64,
     pub(crate) generation: u64,
-    /// Of the content, lease and stamp.
-    pub(crate) content: Bytes,
-    pub(crate) is_deleted: bool,
+    /// Of content, lease and stamp.
+    pub(crate) content: [u8; 32],
+    /// Since when it is deleted, as far as this process can say: its start, if it was before.
+    pub(crate) deleted_at: Option<i64>,
+    pub(crate) is_quarantined: bool,
+    pub(crate) created_at: i64,
+    /// In nanoseconds since 1970.
+    pub(crate) expires_at: Option<i64>,
+    pub(crate) lease: Option<Lease>,
+    /// The named owners, sorted.
+    pub(crate) owners: Box<[Box<str>]>,
+    /// The other names under which clients can request it (D24).
+    pub(crate) aliases: Box<[NameDigest]>,
+}
+
+/// The lease of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lease {
+    /// In nanoseconds.
+    pub(crate) length: i64,
+    /// How often it was renewed.
+    pub(crate) renewal: u64,
 }
 
 impl RecordRevision {
@@ -83,6 +105,17 @@ pub(crate) fn content_digest(state: &RecordState) -> Bytes {
     Bytes::copy_from_slice(blake3::hash(&digested.encode_to_vec()).as_bytes())
 }
 
+/// The content that clients get: that of the record, or what is served in place of a quarantined
+/// one. `None` for deleted records, and where nothing is served.
+#[must_use]
+pub fn served(state: &RecordState) -> Option<&proto::Content> {
+    match (&state.quarantined, state.lifecycle()) {
+        (_, proto::State::Deleted) => None,
+        (Some(quarantined), _) => quarantined.serve.as_ref(),
+        (None, _) => state.content.as_ref(),
+    }
+}
+
 fn without_content(state: &RecordState) -> RecordState {
     RecordState {
         key: state.key.clone(),
@@ -105,18 +138,55 @@ fn without_content(state: &RecordState) -> RecordState {
 }
 
 impl Present {
-    /// What is kept of a state that was committed at a store revision.
-    pub(crate) fn of(key: &RecordKey, state: &RecordState, changed_at: u64) -> Self {
+    /// What is kept of a state that was committed at a store revision, at this time.
+    pub(crate) fn of(
+        key: &RecordKey,
+        state: &RecordState,
+        aliases: &[ResourceName],
+        (changed_at, now): (u64, i64),
+    ) -> Self {
+        let type_url = key.type_url();
+        let aliases = aliases.iter().map(|alias| NameDigest::of(type_url.as_str(), alias.as_str()));
         Self {
+            when: key.when().into(),
             revision: RecordRevision::of(state),
-            uid: Uid::of(key, state.incarnation),
             changed_at,
             incarnation: state.incarnation,
             generation: state.generation,
-            content: state.digest.clone(),
-            is_deleted: state.lifecycle() == proto::State::Deleted,
+            content: state.digest.first_chunk().copied().unwrap_or_default(),
+            deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(now),
+            is_quarantined: state.quarantined.is_some(),
+            created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),
+            expires_at: state.expires_at.as_ref().map(time::from_proto),
+            lease: state
+                .lease
+                .as_ref()
+                .map(|length| Lease { length: time::length_from_proto(length), renewal: state.renewal }),
+            owners: named_owners(state).map(Into::into).collect(),
+            aliases: aliases.collect(),
         }
     }
+
+    /// Whether the record exists at this time (ST9, ST36).
+    ///
+    /// A lease ends by a deletion in the log and not by the clock (ST39).
+    pub(crate) fn exists(&self, now: i64) -> bool {
+        let has_ended = self.lease.is_none() && self.expires_at.is_some_and(|end| end <= now);
+        !self.is_deleted() && !has_ended
+    }
+
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.deleted_at.is_some()
+    }
+}
+
+/// The named owners of a record, in the order of names.
+pub fn named_owners(state: &RecordState) -> impl Iterator<Item = &str> {
+    let present = state.owners.iter().filter(|owner| owner.is_present);
+    present.filter_map(|owner| match owner.owner.as_ref()?.who.as_ref()? {
+        proto::owner::Who::Name(name) => Some(&**name),
+        proto::owner::Who::Resource(_) => None,
+    })
 }
 
 /// Maps of messages are ordered and fields follow their numbers, so equal messages have equal

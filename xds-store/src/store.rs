@@ -1,16 +1,27 @@
-//! The machine of one store: it judges commits, and says what to write and whom to answer.
+//! The machine of one store. Commits go in; batches for the engine and answers come out.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::mem;
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use xds_core::Resource;
 
 use crate::checked::{self, Damaged};
-use crate::commit::{Draft, Judged, Refused};
-use crate::engine::{Batch, EngineError, EngineRevision, View};
+use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
+use crate::content::{self, ContentError};
+use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader, View};
+use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
-use crate::record::{Present, RecordState};
+use crate::record::{Present, RecordState, served};
+use crate::stored::{ReadError, Stored};
+use crate::time::SECOND;
+use compaction::Compaction;
+
+mod catch_up;
+mod compaction;
+mod writing;
 
 /// One store.
 ///
@@ -19,14 +30,57 @@ use crate::record::{Present, RecordState};
 /// that batch is durable, and are written together (ST17).
 #[derive(Debug)]
 pub struct Store {
+    config: Config,
     /// As the engine has it.
     head: Head,
     head_revision: Option<EngineRevision>,
-    records: BTreeMap<RecordKey, Present>,
-    condition: Condition,
-    waiting: Vec<(Ticket, Draft)>,
-    /// The batch that is being written.
+    index: Index,
+    /// ST21: why the store accepts no commits until the process restarts.
+    read_only: Option<String>,
+    waiting: VecDeque<Waiting>,
+    /// The batch that is being written, or whose outcome is not known yet.
     writing: Option<Writing>,
+    /// ST20: whether the batch was applied is not known.
+    unknown: Option<Unknown>,
+    /// Whether other servers may have committed since the head was read.
+    is_behind: bool,
+    /// The number of the last batch of this run.
+    batch: u64,
+    compaction: Compaction,
+}
+
+/// Settings of the machine.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// Limits of one commit (ST42).
+    pub commit: CommitLimits,
+    /// What a batch may hold: of the engine.
+    pub engine: EngineLimits,
+    /// A number chosen at random for this run of the server, which differs from those of all other
+    /// servers of the store (ST20).
+    pub server: u64,
+    /// How long revisions are kept, in nanoseconds (ST44). Default 7 days.
+    pub history: i64,
+    /// How many revisions are kept (ST44). Default 100,000.
+    pub history_revisions: u64,
+    /// How long deleted records are kept, in nanoseconds. Default 24 h.
+    pub tombstones: i64,
+}
+
+impl Config {
+    /// The defaults for an engine with these limits.
+    #[must_use]
+    pub fn new(engine: EngineLimits, server: u64) -> Self {
+        Self {
+            commit: CommitLimits::default(),
+            engine,
+            server,
+            history: 7 * 24 * 3600 * SECOND,
+            history_revisions: 100_000,
+            tombstones: 24 * 3600 * SECOND,
+        }
+    }
 }
 
 /// The ids of a new store, which never change.
@@ -40,7 +94,7 @@ pub struct Identity {
     pub region: String,
 }
 
-/// Names a commit between its event and its answer.
+/// Names a commit or a compaction between its event and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -51,6 +105,14 @@ pub enum Event {
     Commit(Ticket, Draft),
     /// The engine answered the last [`Action::Write`].
     Written(Result<EngineRevision, EngineError>),
+    /// Another server of the store may have committed ([`Changes`](crate::engine::Changes)).
+    Changed,
+    /// The time of [`Store::due`] has come.
+    Due,
+    /// Old revisions shall be forgotten: what the settings allow, or up to this revision.
+    Compact(Ticket, Option<u64>),
+    /// The store shall accept no commits until the process restarts (ST18).
+    Halt(String),
 }
 
 /// What to do.
@@ -62,6 +124,8 @@ pub enum Action {
     Publish(Vec<Published>),
     /// Answer a commit.
     Answer(Ticket, Result<Committed, Refused>),
+    /// Answer a compaction: revisions up to this one are forgotten.
+    Compacted(Ticket, Result<u64, Refused>),
 }
 
 /// A durable commit.
@@ -69,7 +133,7 @@ pub enum Action {
 pub struct Published {
     /// Its store revision.
     pub revision: u64,
-    /// Its entry in the log.
+    /// Who made it, when, and what it changed.
     pub entry: LogEntry,
     /// The states of the records that it changed, in the order of keys.
     pub changed: Vec<(RecordKey, RecordState)>,
@@ -81,22 +145,47 @@ pub struct Committed {
     /// The store revision of the commit, or the present one if it changed nothing (ST12).
     pub revision: u64,
     /// One for each change, in the order of the request.
-    pub results: Vec<crate::commit::ChangeResult>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Condition {
-    Serving,
-    /// ST21: until the process restarts.
-    ReadOnly,
+    pub results: Vec<commit::ChangeResult>,
+    /// What it did to further records.
+    pub effects: Vec<commit::Effect>,
 }
 
 #[derive(Debug)]
+struct Waiting {
+    ticket: Ticket,
+    draft: Draft,
+    /// When it arrived.
+    since: i64,
+}
+
+/// A batch may have been applied (ST20).
+#[derive(Debug)]
+struct Unknown {
+    /// When the commits are answered `UNKNOWN`.
+    until: i64,
+    /// When to read the head again; `None` while the batch is being written again.
+    read_at: Option<i64>,
+}
+
+impl Unknown {
+    fn since(now: i64) -> Self {
+        Self { until: now.saturating_add(PATIENCE), read_at: None }
+    }
+}
+
+/// A batch, and what follows once it is durable.
+#[derive(Debug)]
 struct Writing {
+    batch: Batch,
+    bytes: usize,
+    number: u64,
     head: Head,
-    records: BTreeMap<RecordKey, Present>,
+    pending: Pending,
+    /// Deleted records that are forgotten.
+    collected: Vec<RecordKey>,
     published: Vec<Published>,
-    answers: Vec<(Ticket, Result<Committed, Refused>)>,
+    commits: Vec<(Waiting, Result<Committed, Refused>)>,
+    compacted: bool,
 }
 
 /// Why a store cannot be loaded.
@@ -125,6 +214,18 @@ pub enum LoadError {
     Engine(#[from] EngineError),
 }
 
+/// A record that a load found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Loaded {
+    /// Its key.
+    pub key: RecordKey,
+    /// Its state; deleted records are loaded, too.
+    pub state: RecordState,
+    /// What clients get; `None` if nothing is served.
+    pub resource: Option<Result<Resource, ContentError>>,
+}
+
 impl Store {
     /// The batch that makes a store in an empty engine (ST1).
     #[must_use]
@@ -137,11 +238,24 @@ impl Store {
         }
     }
 
-    /// The store of an engine, and the present states of all records for `each`.
+    /// The key that each batch writes, whose changes show commits of other servers.
+    #[must_use]
+    pub fn head_key() -> &'static [u8] {
+        stored::HEAD
+    }
+
+    /// The store of an engine, and all its records for `each`, in the order of keys.
+    ///
+    /// Leases start again, because nobody could renew them while no server ran (ST40).
     ///
     /// # Errors
     /// See [`LoadError`].
-    pub fn load(view: &dyn View, mut each: impl FnMut(&RecordKey, RecordState)) -> Result<Self, LoadError> {
+    pub fn load(
+        view: &dyn View,
+        config: Config,
+        now: i64,
+        mut each: impl FnMut(Loaded),
+    ) -> Result<Self, LoadError> {
         let head = view.get(stored::HEAD)?.ok_or(LoadError::NoStore)?;
         let head_revision = Some(head.revision);
         let head: Head = checked::decode(stored::HEAD, head.bytes)?;
@@ -151,38 +265,60 @@ impl Store {
         if head.is_incomplete {
             return Err(LoadError::Incomplete);
         }
-        let mut records = BTreeMap::new();
-        let mut newest: Option<(RecordKey, u64, RecordState)> = None;
-        let mut damaged = None;
-        let mut keep = |(key, at, state): (RecordKey, u64, RecordState)| {
-            records.insert(key.clone(), Present::of(&key, &state, at));
-            each(&key, state);
+        let mut index = Index::default();
+        let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
+        let mut failed = None;
+        let mut keep = |(key, at, stored_key, value): (RecordKey, u64, Bytes, Bytes)| {
+            let damaged = || Damaged { key: stored_key.clone() };
+            let state: RecordState = checked::decode(&stored_key, value)?;
+            let resource = served(&state).map(|content| content::resource(&key.id(), content));
+            let aliases = resource.as_ref().and_then(|resource| resource.as_ref().ok());
+            let aliases = aliases.map_or(&[][..], Resource::aliases);
+            let mut record = Present::of(&key, &state, aliases, (at, now.max(head.time)));
+            if let Some(lease) = record.lease {
+                record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
+            }
+            index.insert(&key, record).map_err(|_| damaged())?;
+            each(Loaded { key, state, resource });
+            Ok::<(), Damaged>(())
         };
         view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
-            let decoded = checked::decode(stored_key, value.bytes);
-            let (Some((key, at)), Ok(state)) = (stored::parse_record(stored_key), decoded) else {
-                damaged = Some(Damaged { key: Bytes::copy_from_slice(stored_key) });
-                return std::ops::ControlFlow::Break(());
+            let stored_key = Bytes::copy_from_slice(stored_key);
+            let Some((key, at)) = stored::parse_record(&stored_key) else {
+                failed = Some(Damaged { key: stored_key });
+                return ControlFlow::Break(());
             };
-            // The versions of a record come one after another, the newest last.
-            match newest.replace((key, at, state)) {
-                Some(last) if newest.as_ref().is_some_and(|(key, ..)| *key != last.0) => keep(last),
-                _ => {}
+            // The versions of a record come one after another, the newest last. Each is verified: a
+            // damaged old one is found now, and not when somebody reads the history (ST47).
+            if let Err(damaged) = checked::verify(&stored_key, &value.bytes) {
+                failed = Some(damaged);
+                return ControlFlow::Break(());
             }
-            std::ops::ControlFlow::Continue(())
+            let last = newest.replace((key, at, stored_key, value.bytes));
+            let last = last.filter(|last| newest.as_ref().is_some_and(|newest| newest.0 != last.0));
+            match last.map_or(Ok(()), &mut keep) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(damaged) => {
+                    failed = Some(damaged);
+                    ControlFlow::Break(())
+                }
+            }
         })?;
-        newest.into_iter().for_each(keep);
-        match damaged {
-            Some(damaged) => Err(damaged.into()),
-            None => Ok(Self {
-                head,
-                head_revision,
-                records,
-                condition: Condition::Serving,
-                waiting: Vec::new(),
-                writing: None,
-            }),
-        }
+        failed.map_or(Ok(()), Err)?;
+        newest.map_or(Ok(()), &mut keep)?;
+        Ok(Self {
+            config,
+            head,
+            head_revision,
+            index,
+            read_only: None,
+            waiting: VecDeque::new(),
+            writing: None,
+            unknown: None,
+            is_behind: false,
+            batch: 0,
+            compaction: Compaction::default(),
+        })
     }
 
     /// The revision of the last durable commit.
@@ -203,111 +339,279 @@ impl Store {
         self.head.time
     }
 
-    /// What to do about an event at this time, in nanoseconds since 1970.
-    pub fn step(&mut self, event: Event, now: i64) -> Vec<Action> {
+    /// How many records exist, and how many are deleted and not forgotten yet.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        self.index.counts()
+    }
+
+    /// Why the store accepts no commits until the process restarts, for people; `None` while it
+    /// accepts them.
+    #[must_use]
+    pub fn read_only(&self) -> Option<&str> {
+        self.read_only.as_deref()
+    }
+
+    /// When to call [`step`](Self::step) with [`Event::Due`], unless something else happens before,
+    /// in nanoseconds since 1970.
+    #[must_use]
+    pub fn due(&self) -> Option<i64> {
+        match (&self.writing, &self.unknown) {
+            (Some(_), Some(unknown)) => unknown.read_at,
+            (Some(_), None) => None,
+            (None, _) => self.index.next_end().filter(|_| self.read_only.is_none()),
+        }
+    }
+
+    /// What to do about an event at this time, in nanoseconds since 1970. `reader` shows what the
+    /// engine has.
+    pub fn step(&mut self, event: Event, now: i64, reader: &dyn Reader) -> Vec<Action> {
+        // ST41: time never goes back.
+        let now = now.max(self.head.time);
         let mut actions = Vec::new();
         match event {
-            Event::Commit(ticket, draft) => self.waiting.push((ticket, draft)),
-            Event::Written(result) => self.on_written(result, &mut actions),
+            Event::Commit(ticket, draft) => {
+                self.waiting.push_back(Waiting { ticket, draft, since: now });
+            }
+            Event::Written(result) => self.on_written(result, now, reader, &mut actions),
+            Event::Changed => self.is_behind = true,
+            Event::Due => {
+                let read_at = self.unknown.as_ref().and_then(|unknown| unknown.read_at);
+                if read_at.is_some_and(|at| at <= now) {
+                    self.find_out(now, reader, &mut actions);
+                }
+            }
+            Event::Compact(ticket, upto) => self.compaction.request(ticket, upto),
+            Event::Halt(reason) => self.read_only = Some(reason),
         }
-        if self.writing.is_none() && !self.waiting.is_empty() {
-            self.write_next(now, &mut actions);
+        if self.writing.is_none() {
+            self.write_next(now, reader, &mut actions);
         }
         actions
     }
 
-    fn on_written(&mut self, result: Result<EngineRevision, EngineError>, actions: &mut Vec<Action>) {
+    fn on_written(
+        &mut self,
+        result: Result<EngineRevision, EngineError>,
+        now: i64,
+        reader: &dyn Reader,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(writing) = self.writing.take() else { return };
         match result {
-            Ok(revision) => {
-                self.head_revision = Some(revision);
-                self.head = writing.head;
-                self.records.extend(writing.records);
-                // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
-                actions.push(Action::Publish(writing.published));
-                actions.extend(
-                    writing.answers.into_iter().map(|(ticket, answer)| Action::Answer(ticket, answer)),
-                );
+            Ok(revision) => self.finish(writing, revision, actions),
+            // ST19: another server committed first. It may also be this one: a batch whose outcome
+            // was unknown, and which was written again (ST20).
+            Err(EngineError::Conflict) => {
+                self.is_behind = true;
+                self.writing = Some(writing);
+                self.find_out(now, reader, actions);
+            }
+            Err(EngineError::Unknown(_)) => {
+                self.unknown.get_or_insert_with(|| Unknown::since(now));
+                self.writing = Some(writing);
+                self.find_out(now, reader, actions);
             }
             Err(error) => {
-                if matches!(error, EngineError::Broken(_) | EngineError::Unknown(_)) {
-                    self.condition = Condition::ReadOnly;
+                if matches!(error, EngineError::Broken(_) | EngineError::Corrupt { .. }) {
+                    self.read_only = Some(format!("a write failed: {}", with_causes(&error)));
                 }
-                let refused = Refused::of_engine(&error);
-                let tickets = writing.answers.into_iter().map(|(ticket, _)| ticket);
-                actions.extend(tickets.map(|ticket| Action::Answer(ticket, Err(refused.clone()))));
+                self.refuse(writing, &Refused::of_engine(&error), actions);
             }
         }
+    }
+
+    /// The batch is durable.
+    fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
+        let Writing { head, pending, collected, published, commits, .. } = writing;
+        self.head_revision = Some(revision);
+        self.head = head;
+        self.unknown = None;
+        self.index.apply(pending);
+        collected.iter().for_each(|key| self.index.collect(key));
+        // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
+        if !published.is_empty() {
+            actions.push(Action::Publish(published));
+        }
+        let answers = commits.into_iter().map(|(waiting, answer)| Action::Answer(waiting.ticket, answer));
+        actions.extend(answers);
+    }
+
+    /// Nothing of the batch was applied, and its commits are not tried again.
+    fn refuse(&mut self, writing: Writing, refused: &Refused, actions: &mut Vec<Action>) {
+        self.unknown = None;
+        if writing.compacted {
+            self.compaction.refuse(refused, actions);
+        }
+        let answers = writing.commits.into_iter();
+        actions.extend(answers.map(|(waiting, _)| Action::Answer(waiting.ticket, Err(refused.clone()))));
     }
 
     /// Judges the commits that wait, one after another, each on the state that its predecessors
     /// leave, and writes those that change something in one batch (ST17).
-    fn write_next(&mut self, now: i64, actions: &mut Vec<Action>) {
-        let waiting = mem::take(&mut self.waiting);
-        if self.condition == Condition::ReadOnly {
-            let refused =
-                waiting.into_iter().map(|(ticket, _)| Action::Answer(ticket, Err(Refused::read_only())));
-            actions.extend(refused);
+    fn write_next(&mut self, now: i64, reader: &dyn Reader, actions: &mut Vec<Action>) {
+        if let Some(reason) = &self.read_only {
+            let refused = Refused::read_only(reason);
+            let waiting = mem::take(&mut self.waiting).into_iter();
+            actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+            self.compaction.refuse(&refused, actions);
             return;
         }
-        let mut batch =
-            Batch { compares: vec![(stored::HEAD.into(), self.head_revision)], writes: Vec::new() };
-        let (head, records) = (self.head.clone(), BTreeMap::new());
-        let mut writing = Writing { head, records, published: Vec::new(), answers: Vec::new() };
-        // ST41: time never goes back.
-        writing.head.time = writing.head.time.max(now);
-        for (ticket, draft) in waiting {
-            let present = |key: &RecordKey| writing.records.get(key).or_else(|| self.records.get(key));
-            let judged = draft.judge(&writing.head, present);
-            let answer = judged.map(|judged| writing.append(&mut batch, &draft, judged));
-            writing.answers.push((ticket, answer));
+        let stored = Stored::new(reader);
+        if self.is_behind
+            && let Err(error) = self.catch_up(&stored, now, actions)
+        {
+            self.on_unreadable(error, actions);
+            return;
         }
-        if batch.writes.is_empty() {
+        self.batch += 1;
+        let mut writing = Writing::new(self.head.clone(), self.head_revision, self.batch);
+        writing.head.time = now;
+        if let Err(error) = self.add_ended(&mut writing, &stored, now) {
+            self.on_unreadable(error, actions);
+            return;
+        }
+        // Commits go first, and wait for one step of a compaction at most (ST44).
+        if writing.batch.writes.is_empty()
+            && self.compaction.is_next(self.waiting.is_empty())
+            && let Err(error) = self.add_compaction(&mut writing, &stored, now, actions)
+        {
+            self.on_unreadable(error, actions);
+            return;
+        }
+        while !writing.compacted
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            if let Some(waiting) = self.add_commit(&mut writing, &stored, waiting, now) {
+                self.waiting.push_front(waiting);
+                break;
+            }
+        }
+        if writing.batch.writes.is_empty() {
             // Nothing was changed, and nothing that is not durable was seen.
-            actions
-                .extend(writing.answers.into_iter().map(|(ticket, answer)| Action::Answer(ticket, answer)));
+            let answers = writing.commits.into_iter();
+            actions.extend(answers.map(|(waiting, answer)| Action::Answer(waiting.ticket, answer)));
             return;
         }
-        batch.writes.push((stored::HEAD.into(), Some(checked::encode(stored::HEAD, &writing.head))));
+        writing.seal();
+        actions.push(Action::Write(writing.batch.clone()));
         self.writing = Some(writing);
-        actions.push(Action::Write(batch));
+    }
+
+    /// Adds the ends of records whose time has come (ST36, ST39).
+    fn add_ended(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) -> Result<(), ReadError> {
+        let limit = (self.config.engine.operations.saturating_sub(3)).min(ENDED_AT_ONCE);
+        let ended = self.index.ended(now, limit);
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let mut renewed = Vec::new();
+        let judged = {
+            let judging = self.judging(writing, stored, now);
+            commit::expiry(&judging, &ended, &mut renewed)?
+        };
+        renewed.iter().for_each(|(key, state)| self.index.renew(key, state));
+        for judged in judged {
+            let entry = LogEntry { identity: "expiry".to_owned(), ..LogEntry::default() };
+            writing.add(judged, entry, self.config.server);
+        }
+        Ok(())
+    }
+
+    /// Judges one commit and adds it to the batch. Gives it back if it has to wait for the next one.
+    fn add_commit(
+        &self,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        waiting: Waiting,
+        now: i64,
+    ) -> Option<Waiting> {
+        let draft = &waiting.draft;
+        let judging = self.judging(writing, stored, now);
+        if judging.has_to_wait(draft) {
+            return Some(waiting);
+        }
+        let answer = match judging.judge(draft) {
+            Err(refused) => Err(refused),
+            Ok(judged) if draft.dry_run => Ok(Committed {
+                revision: self.head.revision,
+                results: judged.results,
+                effects: judged.effects,
+            }),
+            Ok(judged) => {
+                let (operations, bytes) = writing.size_with(&judged, draft);
+                match self.check_size(operations, bytes) {
+                    Ok(()) => {}
+                    // It may fit into a batch of its own.
+                    Err(_) if !writing.batch.writes.is_empty() => return Some(waiting),
+                    Err(refused) => {
+                        writing.commits.push((waiting, Err(refused)));
+                        return None;
+                    }
+                }
+                let entry = LogEntry {
+                    identity: draft.identity.clone(),
+                    owner: draft.owner.clone(),
+                    message: draft.message.clone(),
+                    ..LogEntry::default()
+                };
+                Ok(writing.add(judged, entry, self.config.server))
+            }
+        };
+        writing.commits.push((waiting, answer));
+        None
+    }
+
+    /// Stage 9: what the engine takes in one batch (ST43).
+    fn check_size(&self, operations: usize, bytes: usize) -> Result<(), Refused> {
+        let limits = &self.config.engine;
+        let of = |name, option, value, found| {
+            let limit = Limit { name, option, value };
+            if found > value { Err(Refused::limit(&limit, found)) } else { Ok(()) }
+        };
+        of("operations of a batch of the engine", "", limits.operations, operations)?;
+        of("bytes of a batch of the engine", "", limits.bytes, bytes)
+    }
+
+    fn judging<'a>(&'a self, writing: &'a Writing, stored: &'a Stored<'a>, now: i64) -> Judging<'a> {
+        Judging {
+            records: Records { index: &self.index, batch: &writing.pending },
+            stored,
+            head: &writing.head,
+            now,
+            limits: self.config.commit,
+        }
+    }
+
+    /// The engine cannot be read, so nothing can be judged. Damage makes the store read-only; after
+    /// anything else a later commit may succeed.
+    fn on_unreadable(&mut self, error: ReadError, actions: &mut Vec<Action>) {
+        if matches!(error, ReadError::Damaged(_) | ReadError::Engine(EngineError::Broken(_))) {
+            self.read_only = Some(with_causes(&error));
+        }
+        let mut refused = Refused::from(error);
+        if refused.code == RefusalCode::Unknown {
+            // Nothing was written.
+            refused.code = RefusalCode::Unavailable;
+        }
+        let waiting = mem::take(&mut self.waiting).into_iter();
+        actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        self.compaction.refuse(&refused, actions);
     }
 }
 
-impl Writing {
-    /// Adds a judged commit to the batch, unless it changes nothing (ST12, ST64).
-    fn append(&mut self, batch: &mut Batch, draft: &Draft, judged: Judged) -> Committed {
-        let Judged { changed, results } = judged;
-        if changed.is_empty() && self.head.revision > 0 {
-            return Committed { revision: self.head.revision, results };
-        }
-        self.head.revision += 1;
-        self.head.counter += 1;
-        let revision = self.head.revision;
-        let mut entry = LogEntry {
-            origin: self.head.node.clone(),
-            counter: self.head.counter,
-            chain: Bytes::new(),
-            time: self.head.time,
-            identity: draft.identity.clone(),
-            owner: draft.owner.clone(),
-            message: draft.message.clone(),
-            changes: Vec::with_capacity(changed.len()),
-        };
-        let mut states = Vec::with_capacity(changed.len());
-        for (key, change) in changed {
-            let version = stored::record(&key, revision);
-            batch.writes.push((version.clone(), Some(checked::encode(&version, &change.state))));
-            entry.changes.push(change.logged(&key));
-            self.records.insert(key.clone(), Present::of(&key, &change.state, revision));
-            states.push((key, change.state));
-        }
-        let at = stored::log(revision);
-        batch.writes.push((at.clone(), Some(checked::encode(&at, &entry))));
-        self.published.push(Published { revision, entry, changed: states });
-        Committed { revision, results }
-    }
+/// An error with its causes, for people.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
+
+/// How long the outcome of a commit may be unknown, or others may be faster (ST19, ST20).
+const PATIENCE: i64 = 10 * SECOND;
+/// When to read the head again after that failed.
+const READ_AGAIN: i64 = SECOND / 10;
+/// How many records end in one batch.
+const ENDED_AT_ONCE: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -320,7 +624,8 @@ mod tests {
         let head = Head { format: FORMAT + 1, ..Head::default() };
         let written = (stored::HEAD.into(), Some(checked::encode(stored::HEAD, &head)));
         engine.commit(&Batch { compares: Vec::new(), writes: vec![written] }).unwrap();
-        let loaded = Store::load(&*engine.view().unwrap(), |_, _| {});
+        let config = Config::new(engine.limits(), 1);
+        let loaded = Store::load(&*engine.view().unwrap(), config, 0, |_| {});
         assert!(matches!(loaded, Err(LoadError::Newer { found: 2, known: 1 })));
     }
 }

@@ -15,9 +15,13 @@ use xds_store::engine::{
 };
 use xds_store::log::{Head, RevisionError, StoreRevision};
 use xds_store::restore::{Progress, RestoreError, Step, restore};
-use xds_store::store::{Action, Event, Identity, LoadError, Store, Ticket};
+use xds_store::store::{Action, Config, Event, Identity, LoadError, Store, Ticket};
 
 /// Records, deleted ones and a few versions of each.
+fn config() -> Config {
+    Config::new(MemoryEngine::default().limits(), 1)
+}
+
 fn engine() -> MemoryEngine {
     let mut engine = MemoryEngine::default();
     let identity = Identity { node: "old".into(), cluster: "c".into(), region: "r".into() };
@@ -43,9 +47,9 @@ fn commit(engine: &mut MemoryEngine, changes: Vec<(usize, Option<Vec<u8>>)>) {
     };
     let changes = changes.into_iter().map(change).collect();
     let request = proto::CommitRequest { changes, ..Default::default() };
-    let mut store = Store::load(&*engine.view().unwrap(), |_, _| {}).unwrap();
+    let mut store = Store::load(&*engine.view().unwrap(), config(), 0, |_| {}).unwrap();
     let draft = Draft::parse(request, "token:me".into()).unwrap();
-    for action in store.step(Event::Commit(Ticket(1), draft), 1) {
+    for action in store.step(Event::Commit(Ticket(1), draft), 1, &*engine.reader()) {
         let Action::Write(batch) = action else { panic!("{action:?}") };
         engine.commit(&batch).unwrap();
     }
@@ -74,8 +78,8 @@ fn content(engine: &dyn Engine) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 fn records(engine: &dyn Engine) -> BTreeMap<String, String> {
     let mut records = BTreeMap::new();
-    Store::load(&*engine.view().unwrap(), |key, state| {
-        records.insert(format!("{key:?}"), format!("{state:?}"));
+    Store::load(&*engine.view().unwrap(), config(), 0, |loaded| {
+        records.insert(format!("{:?}", loaded.key), format!("{:?}", loaded.state));
     })
     .unwrap();
     records
@@ -140,7 +144,7 @@ fn st45_st46_a_restored_store_has_the_same_records_and_history() {
 #[test]
 fn sr31_a_restored_store_has_a_new_node_and_other_revisions() {
     let from = engine();
-    let old = Store::load(&*from.view().unwrap(), |_, _| {}).unwrap().head().clone();
+    let old = Store::load(&*from.view().unwrap(), config(), 0, |_| {}).unwrap().head().clone();
     let mut to = MemoryEngine::default();
     let head = restored(&backup(&from, History::Whole), &mut to).unwrap();
     assert_eq!((head.node.as_str(), &head.former_nodes[..], head.counter), ("new", &["old".into()][..], 0));
@@ -265,7 +269,7 @@ fn st46_what_a_restore_leaves_that_fails_at_any_batch_is_no_store() {
     for fails_from in 0..whole.commits {
         let mut to = Limited { fails_from, ..Limited::new(5, 10_000) };
         assert!(matches!(restored(&file, &mut to), Err(RestoreError::Engine(EngineError::Full))));
-        let loaded = Store::load(&*to.view().unwrap(), |_, _| {});
+        let loaded = Store::load(&*to.view().unwrap(), config(), 0, |_| {});
         if fails_from == 0 {
             assert!(matches!(loaded, Err(LoadError::NoStore)));
             continue;

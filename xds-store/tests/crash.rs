@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use redb::StorageBackend;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode};
-use xds_store::engine::{Engine, EngineError, Reader, RedbEngine};
-use xds_store::store::{Action, Event, Identity, Store, Ticket};
+use xds_store::engine::{Engine, EngineError, MemoryEngine, Reader, RedbEngine};
+use xds_store::store::{Action, Config, Event, Identity, Loaded, Store, Ticket};
 
 /// A disk that keeps what was synced, and what was written since.
 #[derive(Debug, Default, Clone)]
@@ -212,7 +212,8 @@ impl Driven {
     fn init(disk: &Disk) -> Option<Self> {
         let mut engine = RedbEngine::on_backend(disk.clone()).ok()?;
         engine.commit(&Store::init(&Identity::default())).ok()?;
-        let store = Store::load(&*engine.view().ok()?, |_, _| {}).ok()?;
+        let config = Config::new(engine.limits(), 1);
+        let store = Store::load(&*engine.view().ok()?, config, 0, |_| {}).ok()?;
         let reader = engine.reader();
         Some(Self { engine, store, reader })
     }
@@ -221,11 +222,11 @@ impl Driven {
         let mut events = vec![Event::Commit(Ticket(0), draft(changes))];
         let mut answers = Vec::new();
         while let Some(event) = events.pop() {
-            for action in self.store.step(event, 0) {
+            for action in self.store.step(event, 0, &*self.reader) {
                 match action {
                     Action::Write(batch) => events.push(Event::Written(self.engine.commit(&batch))),
                     Action::Answer(_, answer) => answers.push(answer),
-                    Action::Publish(_) => {}
+                    Action::Publish(_) | Action::Compacted(..) => {}
                 }
             }
         }
@@ -242,13 +243,14 @@ impl Driven {
 /// The store revision and the contents.
 fn contents_of(view: &dyn xds_store::engine::View) -> Option<(u64, Contents)> {
     let mut contents = Contents::new();
-    let mut each = |key: &xds_store::key::RecordKey, state: proto::RecordState| {
-        if state.lifecycle() == proto::State::Live {
-            let payload = state.content.unwrap_or_default().payload;
-            contents.insert(key.name().as_str().to_owned(), payload.into());
+    let each = |loaded: Loaded| {
+        if loaded.state.lifecycle() == proto::State::Live {
+            let payload = loaded.state.content.unwrap_or_default().payload;
+            contents.insert(loaded.key.name().as_str().to_owned(), payload.into());
         }
     };
-    let revision = Store::load(view, &mut each).ok()?.revision();
+    let config = Config::new(MemoryEngine::default().limits(), 1);
+    let revision = Store::load(view, config, 0, each).ok()?.revision();
     Some((revision, contents))
 }
 

@@ -1,4 +1,8 @@
+use std::time::Duration;
+
+use xds_core::ResourceName;
 use xds_proto::type_url::CLUSTER;
+use xds_proto::xds::store::v1 as proto;
 
 use super::*;
 

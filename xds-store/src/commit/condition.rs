@@ -1,0 +1,44 @@
+//! Stage 4: conditions (ST9).
+
+use xds_proto::xds::store::v1 as proto;
+
+use super::form::{Act, Draft, Expected};
+use super::refused::{RefusalCode, Refused, Violations};
+use crate::index::Records;
+use crate::record::Uid;
+
+/// ST9, ST11: conditions are judged on the state before the commit, which predecessors in the same
+/// batch have changed already.
+pub(super) fn check(draft: &Draft, records: Records<'_>, now: i64) -> Result<(), Refused> {
+    let mut violations = Violations::default();
+    for (number, change) in draft.changes.iter().enumerate() {
+        let key = &change.key;
+        let record = records.get(key).filter(|record| record.exists(now));
+        let uid = || record.map_or_else(String::new, |record| Uid::of(key, record.incarnation).to_string());
+        let failed = match (&change.expected, record) {
+            // ST38: a touch of nothing.
+            (_, None) if matches!(change.act, Act::Touch) => RefusalCode::NotFound,
+            (_, Some(record)) if matches!(change.act, Act::Touch) && record.lease.is_none() => {
+                RefusalCode::FailedPrecondition
+            }
+            (None, _) | (Some(Expected::Absent), None) | (Some(Expected::Exists), Some(_)) => continue,
+            (Some(Expected::Revision(text)), Some(record)) if record.revision.to_string() == *text => {
+                continue;
+            }
+            (Some(Expected::Uid(text)), Some(_)) if uid() == *text => continue,
+            (Some(Expected::Absent), Some(_)) => RefusalCode::AlreadyExists,
+            (Some(_), None) => RefusalCode::NotFound,
+            (Some(_), Some(_)) => RefusalCode::Aborted,
+        };
+        let message = match failed {
+            RefusalCode::NotFound => format!("{key:?} does not exist"),
+            RefusalCode::AlreadyExists => format!("{key:?} exists"),
+            RefusalCode::FailedPrecondition => format!("{key:?} has no lease"),
+            _ => format!("{key:?} was changed: read it again"),
+        };
+        let revision = record.map_or_else(String::new, |record| record.revision.to_string());
+        let why = proto::violation::Why::Condition(proto::ConditionFailed { revision, uid: uid() });
+        violations.add(failed, (number, Some(key.to_proto())), message, why);
+    }
+    violations.into_result()
+}

@@ -1,0 +1,438 @@
+//! What a commit makes of the records.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xds_core::{Resource, ResourceName};
+use xds_proto::xds::store::v1 as proto;
+
+use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
+use super::refused::{RefusalCode, Refused, Violations};
+use super::{ambiguity, condition};
+use crate::content;
+use crate::index::{Pending, Records};
+use crate::key::RecordKey;
+use crate::log::{Head, LogChange};
+use crate::record::{Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
+use crate::stored::{ReadError, Stored};
+use crate::time;
+
+/// What happened to one record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeResult {
+    /// What happened.
+    pub outcome: proto::Outcome,
+    /// The revision and uid of the record after the commit; `None` if there is none.
+    pub record: Option<(RecordRevision, Uid)>,
+}
+
+/// What happened to a record that the request did not name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effect {
+    /// The record.
+    pub key: RecordKey,
+    /// What happened to it.
+    pub result: ChangeResult,
+}
+
+/// What a commit does.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    /// What the index has after it, with the states of the changed records.
+    pub(crate) pending: Pending,
+    /// The changed records for the log, in the order of keys.
+    pub(crate) changes: Vec<LogChange>,
+    pub(crate) results: Vec<ChangeResult>,
+    pub(crate) effects: Vec<Effect>,
+    /// Whether other nodes get it.
+    pub(crate) is_replicated: bool,
+}
+
+/// Judges commits on a state.
+pub(crate) struct Judging<'a> {
+    pub(crate) records: Records<'a>,
+    pub(crate) stored: &'a Stored<'a>,
+    pub(crate) head: &'a Head,
+    pub(crate) now: i64,
+    pub(crate) limits: CommitLimits,
+}
+
+/// The changes of one commit while it is judged.
+#[derive(Default)]
+struct Changed {
+    states: BTreeMap<RecordKey, (RecordState, proto::Outcome)>,
+    after: BTreeMap<RecordKey, Present>,
+    renewed: BTreeMap<RecordKey, (u64, RecordState)>,
+}
+
+impl Judging<'_> {
+    /// What the commit does.
+    ///
+    /// # Errors
+    /// The violations of the first stage that refuses it (ST8).
+    pub(crate) fn judge(&self, draft: &Draft) -> Result<Judged, Refused> {
+        self.check_times(draft)?;
+        condition::check(draft, self.records, self.now)?;
+        let mut changed = Changed::default();
+        let mut results = Vec::with_capacity(draft.changes.len());
+        for change in &draft.changes {
+            results.push(self.change(draft, change, &mut changed)?);
+        }
+        let mut effects = Vec::new();
+        if draft.prune {
+            let changes = draft.changes.iter().filter(|change| !matches!(change.act, Act::Check));
+            let named: BTreeSet<_> = changes.map(|change| &change.key).collect();
+            for key in self.records.owned(&draft.owner).into_iter().filter(|key| !named.contains(key)) {
+                let Some(record) = self.records.get(&key) else { continue };
+                let result = self.release(&key, record, &draft.owner, &mut changed)?;
+                effects.push(Effect { key, result });
+            }
+        }
+        self.finish(changed, results, effects, |key| {
+            draft.changes.iter().position(|change| change.key == *key).unwrap_or_default()
+        })
+    }
+
+    /// Stage 7 and 9, and what the log has of the commit.
+    fn finish(
+        &self,
+        changed: Changed,
+        results: Vec<ChangeResult>,
+        effects: Vec<Effect>,
+        number: impl Fn(&RecordKey) -> usize,
+    ) -> Result<Judged, Refused> {
+        let Changed { states, after, renewed } = changed;
+        let mut pending = ambiguity::check(self.records, &after, number)?;
+        let found = results.len() + effects.len();
+        if found > self.limits.changes {
+            return Err(Refused::limit(&self.limits.changes(), found));
+        }
+        let mut changes = Vec::with_capacity(states.len());
+        for (key, (state, outcome)) in states {
+            let previous = self.records.get(&key).map_or(0, |record| record.changed_at);
+            changes.push(LogChange { key: key.to_proto(), previous, outcome: outcome.into() });
+            pending.states.insert(key, state);
+        }
+        pending.renewed = renewed;
+        Ok(Judged { pending, changes, results, effects, is_replicated: true })
+    }
+
+    /// The last part of stage 1, which needs the time.
+    fn check_times(&self, draft: &Draft) -> Result<(), Refused> {
+        let mut violations = Violations::default();
+        for (number, change) in draft.changes.iter().enumerate() {
+            let Act::Put(put) = &change.act else { continue };
+            if put.expires_at.is_some_and(|end| end <= self.now) {
+                let field = "put.expires_at".to_owned();
+                let why = proto::violation::Why::Invalid(proto::Invalid { field });
+                let at = (number, Some(change.key.to_proto()));
+                violations.add(RefusalCode::InvalidArgument, at, "expires_at is in the past".to_owned(), why);
+            }
+        }
+        violations.into_result()
+    }
+
+    fn change(
+        &self,
+        draft: &Draft,
+        change: &DraftChange,
+        changed: &mut Changed,
+    ) -> Result<ChangeResult, Refused> {
+        let key = &change.key;
+        let before = self.records.get(key);
+        let live = before.filter(|record| record.exists(self.now));
+        let unchanged = |outcome| Ok(unchanged(key, outcome, live));
+        match (&change.act, live) {
+            (Act::Check, _) => unchanged(proto::Outcome::Checked),
+            (Act::Put(put), _) => self.put(draft, key, put, before, changed),
+            // ST13. A touch of nothing was refused before.
+            (Act::Delete | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
+            (Act::Delete, Some(record)) => match &*draft.owner {
+                "" => {
+                    Ok(changed.set(self, key, tombstone(self.state(key, record)?), proto::Outcome::Deleted))
+                }
+                owner => self.release(key, record, owner, changed),
+            },
+            (Act::Touch, Some(record)) => {
+                self.renew(key, record, changed)?;
+                unchanged(proto::Outcome::Touched)
+            }
+            (Act::Quarantine(_), Some(record)) if record.is_quarantined => {
+                unchanged(proto::Outcome::Unchanged)
+            }
+            (Act::Quarantine(quarantine), Some(record)) => {
+                let mut state = self.state(key, record)?;
+                let serve = if quarantine.serve_nothing { None } else { self.last_good(key, record)? };
+                let (at, reason) = (Some(time::to_proto(self.now)), quarantine.reason.clone());
+                state.quarantined = Some(proto::Quarantined { at, reason, serve });
+                Ok(changed.set(self, key, state, proto::Outcome::Quarantined))
+            }
+        }
+    }
+
+    /// ST12, ST14, and the owner that a put adds.
+    fn put(
+        &self,
+        draft: &Draft,
+        key: &RecordKey,
+        put: &Put,
+        before: Option<&Present>,
+        changed: &mut Changed,
+    ) -> Result<ChangeResult, Refused> {
+        let live = before.filter(|record| record.exists(self.now));
+        let mut state = RecordState {
+            key: Some(key.to_proto()),
+            lifecycle: proto::State::Live.into(),
+            content: Some(put.content.clone()),
+            lease: put.lease.as_ref().map(|length| time::length_to_proto(*length)),
+            origin: self.head.node.clone(),
+            ..RecordState::default()
+        };
+        state.digest = content_digest(&state);
+        let same = live.filter(|record| {
+            // A put on a quarantined record makes a new generation (ST14).
+            let is_same = state.digest[..] == record.content && !record.is_quarantined;
+            is_same && (put.lease.is_some() || put.expires_at == record.expires_at)
+        });
+        if let Some(record) = same {
+            let joins = !draft.owner.is_empty() && !record.owners.iter().any(|name| **name == *draft.owner);
+            if !joins && !draft.take_over {
+                if put.lease.is_some() {
+                    self.renew(key, record, changed)?;
+                }
+                return Ok(unchanged(key, proto::Outcome::Unchanged, live));
+            }
+            let mut joined = self.state(key, record)?;
+            if !join(&mut joined, draft) {
+                return Ok(unchanged(key, proto::Outcome::Unchanged, live));
+            }
+            return Ok(changed.set(self, key, joined, proto::Outcome::Updated));
+        }
+        let outcome = if live.is_some() { proto::Outcome::Updated } else { proto::Outcome::Created };
+        (state.incarnation, state.generation) = match (live, before) {
+            (Some(record), _) => (record.incarnation, record.generation + 1),
+            (None, Some(record)) => (record.incarnation + 1, 1),
+            (None, None) => (self.head.incarnation_floor + 1, 1),
+        };
+        let end = put.lease.map(|length| self.now.saturating_add(length)).or(put.expires_at);
+        state.expires_at = end.map(time::to_proto);
+        if end.is_some() {
+            state.renewed_by.clone_from(&self.head.node);
+        }
+        let created_at = live.map_or(self.now, |record| record.created_at);
+        state.created_at = Some(time::to_proto(created_at));
+        if let Some(record) = live.filter(|record| !record.owners.is_empty()) {
+            state.owners = self.state(key, record)?.owners;
+        }
+        join(&mut state, draft);
+        Ok(changed.with_aliases(self, key, state, outcome, put.resource.aliases()))
+    }
+
+    /// The end of an ownership: the record is deleted with its last owner.
+    fn release(
+        &self,
+        key: &RecordKey,
+        record: &Present,
+        owner: &str,
+        changed: &mut Changed,
+    ) -> Result<ChangeResult, Refused> {
+        let mut state = self.state(key, record)?;
+        let is_owner = leave(&mut state, owner);
+        if named_owners(&state).next().is_none() {
+            Ok(changed.set(self, key, tombstone(state), proto::Outcome::Deleted))
+        } else if is_owner {
+            Ok(changed.set(self, key, state, proto::Outcome::Released))
+        } else {
+            Ok(unchanged(key, proto::Outcome::Released, Some(record)))
+        }
+    }
+
+    /// ST37: a renewal is written once a third of the lease has passed.
+    fn renew(&self, key: &RecordKey, record: &Present, changed: &mut Changed) -> Result<(), Refused> {
+        let Some(lease) = record.lease else { return Ok(()) };
+        if self.records.batch.renewed.contains_key(key) {
+            return Ok(());
+        }
+        let renewed_at = record.expires_at.unwrap_or_default().saturating_sub(lease.length);
+        if self.now.saturating_sub(renewed_at) < lease.length / 3 {
+            return Ok(());
+        }
+        let mut state = self.state(key, record)?;
+        state.expires_at = Some(time::to_proto(self.now.saturating_add(lease.length)));
+        state.renewal += 1;
+        state.renewed_by.clone_from(&self.head.node);
+        changed.renewed.insert(key.clone(), (record.changed_at, state));
+        Ok(())
+    }
+
+    /// Whether the commit has to wait until the batch is durable: a quarantine reads the log for the
+    /// content before.
+    pub(crate) fn has_to_wait(&self, draft: &Draft) -> bool {
+        let mut quarantined = draft.changes.iter().filter(|change| matches!(change.act, Act::Quarantine(_)));
+        quarantined.any(|change| self.records.batch.states.contains_key(&change.key))
+    }
+
+    /// The content of the generation before the present one. A generation that was quarantined
+    /// itself is represented by what was served in its place.
+    fn last_good(&self, key: &RecordKey, record: &Present) -> Result<Option<proto::Content>, Refused> {
+        let mut at = record.changed_at;
+        // Changes of owners alone lie between two generations.
+        for _ in 0..STEPS_LIMIT {
+            let Some(entry) = self.stored.entry(at)? else { return Ok(None) };
+            let wire_key = key.to_proto();
+            let change = entry.changes.into_iter().find(|change| change.key == wire_key);
+            at = change.map_or(0, |change| change.previous);
+            if at == 0 || at <= self.head.floor {
+                return Ok(None);
+            }
+            let state = self.stored.state(key, at)?;
+            if state.incarnation != record.incarnation {
+                return Ok(None);
+            }
+            if state.generation < record.generation {
+                return Ok(served(&state).cloned());
+            }
+        }
+        Ok(None)
+    }
+
+    fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, Refused> {
+        let Pending { states, renewed, .. } = self.records.batch;
+        // Of one revision, the renewed state is the newer one.
+        let renewed = renewed.get(key).filter(|(at, _)| *at == record.changed_at).map(|(_, state)| state);
+        match renewed.or_else(|| states.get(key)) {
+            Some(state) => Ok(state.clone()),
+            None => Ok(self.stored.state(key, record.changed_at)?),
+        }
+    }
+}
+
+/// The end of records that have ended: by expiry, and with their leases (ST36, ST39). An expiry is
+/// not replicated, so each has a commit of its own. Records that another server renewed are added to
+/// `renewed`.
+///
+/// # Errors
+/// The engine cannot be read.
+pub(crate) fn expiry(
+    judging: &Judging<'_>,
+    ended: &[RecordKey],
+    renewed: &mut Vec<(RecordKey, RecordState)>,
+) -> Result<Vec<Judged>, ReadError> {
+    let (mut expired, mut leases) = (Changed::default(), Changed::default());
+    for key in ended {
+        let Some(record) = judging.records.get(key).filter(|record| !record.is_deleted()) else { continue };
+        let state = judging.stored.state(key, record.changed_at)?;
+        // Another server of this store may have renewed it, which makes no entry in the log.
+        if record.lease.is_some_and(|lease| state.renewal > lease.renewal) {
+            renewed.push((key.clone(), state));
+            continue;
+        }
+        let changed = if record.lease.is_some() { &mut leases } else { &mut expired };
+        changed.set(judging, key, tombstone(state), proto::Outcome::Expired);
+    }
+    let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };
+    let judging = Judging { limits: unlimited, ..*judging };
+    let changed = [(expired, false), (leases, true)].into_iter();
+    let changed = changed.filter(|(changed, _)| !changed.states.is_empty());
+    // Removals make nothing ambiguous.
+    let finish = |(changed, is_replicated)| {
+        let judged = judging.finish(changed, Vec::new(), Vec::new(), |_| 0).ok()?;
+        Some(Judged { is_replicated, ..judged })
+    };
+    Ok(changed.filter_map(finish).collect())
+}
+
+fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {
+    let record = record.map(|record| (record.revision, Uid::of(key, record.incarnation)));
+    ChangeResult { outcome, record }
+}
+
+fn tombstone(state: RecordState) -> RecordState {
+    RecordState { lifecycle: proto::State::Deleted.into(), ..state }
+}
+
+/// Adds the owner of a commit; with `take_over` it becomes the only one. Whether anything changed.
+fn join(state: &mut RecordState, draft: &Draft) -> bool {
+    if draft.owner.is_empty() {
+        return false;
+    }
+    let mut has_changed = false;
+    if draft.take_over {
+        let others: Vec<String> =
+            named_owners(state).filter(|name| *name != draft.owner).map(str::to_owned).collect();
+        for other in others {
+            has_changed |= leave(state, &other);
+        }
+    }
+    has_changed | set_owner(state, &draft.owner, true)
+}
+
+fn leave(state: &mut RecordState, owner: &str) -> bool {
+    set_owner(state, owner, false)
+}
+
+/// Whether this changed anything. The list stays in the order of names, so that equal states have
+/// equal bytes.
+fn set_owner(state: &mut RecordState, owner: &str, is_present: bool) -> bool {
+    let who = Some(proto::owner::Who::Name(owner.to_owned()));
+    let is_it = |found: &proto::OwnerState| found.owner.as_ref().is_some_and(|owner| owner.who == who);
+    match state.owners.iter_mut().find(|found| is_it(found)) {
+        Some(found) if found.is_present == is_present => false,
+        Some(found) => {
+            found.is_present = is_present;
+            found.epoch += 1;
+            true
+        }
+        None if is_present => {
+            let owner = Some(proto::Owner { who });
+            state.owners.push(proto::OwnerState { owner, epoch: 1, is_present });
+            state.owners.sort_by(|one, other| owner_name(one).cmp(owner_name(other)));
+            true
+        }
+        None => false,
+    }
+}
+
+fn owner_name(owner: &proto::OwnerState) -> &str {
+    match owner.owner.as_ref().and_then(|owner| owner.who.as_ref()) {
+        Some(proto::owner::Who::Name(name)) => name,
+        Some(proto::owner::Who::Resource(_)) | None => "",
+    }
+}
+
+impl Changed {
+    /// Notes the new state of a record.
+    fn set(
+        &mut self,
+        judging: &Judging<'_>,
+        key: &RecordKey,
+        state: RecordState,
+        outcome: proto::Outcome,
+    ) -> ChangeResult {
+        let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
+        let aliases = resource.as_ref().map_or(&[][..], Resource::aliases);
+        self.with_aliases(judging, key, state, outcome, aliases)
+    }
+
+    fn with_aliases(
+        &mut self,
+        judging: &Judging<'_>,
+        key: &RecordKey,
+        state: RecordState,
+        outcome: proto::Outcome,
+        aliases: &[ResourceName],
+    ) -> ChangeResult {
+        // The commit gets the next revision, or none if it is refused.
+        let record = Present::of(key, &state, aliases, (judging.head.revision + 1, judging.now));
+        let result = ChangeResult {
+            outcome,
+            record: (!record.is_deleted()).then(|| (record.revision, Uid::of(key, record.incarnation))),
+        };
+        self.after.insert(key.clone(), record);
+        self.states.insert(key.clone(), (state, outcome));
+        result
+    }
+}
+
+/// How many commits back a quarantine looks for the content before: changes of owners alone are
+/// hardly ever more.
+const STEPS_LIMIT: usize = 1_000;

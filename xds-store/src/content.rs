@@ -1,0 +1,111 @@
+//! What a writer sets, as a resource of the cache: one conversion for the check of a commit and for
+//! the source of the cache, so the cache accepts what the store accepts (ST18).
+
+use std::time::Duration;
+
+use prost::Message;
+use xds_core::{Resource, ResourceError, ResourceName, VariantId};
+use xds_proto::envoy::config::core::v3::Metadata;
+use xds_proto::xds::core::v3::ResourceLocator;
+use xds_proto::xds::store::v1 as proto;
+
+/// Why a content is no resource.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContentError {
+    /// The cache refuses the resource.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+    /// The TTL is not a positive duration.
+    #[error("the TTL is not a positive duration")]
+    Ttl,
+    /// An alias is empty or has control characters.
+    #[error("an alias is empty or has control characters")]
+    Alias,
+    /// The field is not an encoded message of its type.
+    #[error("{0}")]
+    NotEncoded(&'static str),
+}
+
+impl ContentError {
+    /// The field of `proto::Content` that is wrong.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::Resource(_) => "payload",
+            Self::Ttl => "ttl",
+            Self::Alias => "aliases",
+            Self::NotEncoded(NO_LOCATOR) => "payload",
+            Self::NotEncoded(_) => "metadata",
+        }
+    }
+}
+
+/// The resource that clients get for a content. It shares the payload.
+///
+/// # Errors
+/// See [`ContentError`].
+pub fn resource(id: &VariantId, content: &proto::Content) -> Result<Resource, ContentError> {
+    let (type_url, name, payload) = (id.type_url.clone(), id.name.clone(), content.payload.clone());
+    let mut resource = if content.redirect {
+        ResourceLocator::decode(&*payload).map_err(|_| ContentError::NotEncoded(NO_LOCATOR))?;
+        Resource::redirect(type_url, name, payload)?
+    } else {
+        Resource::new(type_url, name, payload)?
+    };
+    if let Some(ttl) = &content.ttl {
+        let ttl = Duration::try_from(*ttl).ok().filter(|ttl| !ttl.is_zero());
+        resource = resource.with_ttl(ttl.ok_or(ContentError::Ttl)?);
+    }
+    if !content.aliases.is_empty() {
+        if content.aliases.iter().any(|alias| alias.is_empty() || alias.contains(char::is_control)) {
+            return Err(ContentError::Alias);
+        }
+        let of_payload = resource.aliases().to_vec();
+        let aliases = content.aliases.iter().map(|alias| ResourceName::from(&**alias));
+        resource = resource.with_aliases(of_payload.into_iter().chain(aliases));
+    }
+    if content.do_not_cache {
+        resource = resource.with_do_not_cache();
+    }
+    if !content.metadata.is_empty() {
+        Metadata::decode(&*content.metadata).map_err(|_| ContentError::NotEncoded(NO_METADATA))?;
+        resource = resource.with_metadata(content.metadata.clone());
+    }
+    Ok(resource.with_constraints(id.constraints.clone()))
+}
+
+const NO_LOCATOR: &str = "the payload of a redirect is not an encoded xds.core.v3.ResourceLocator";
+const NO_METADATA: &str = "the metadata is not an encoded envoy.config.core.v3.Metadata";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn st18_what_the_cache_would_refuse_is_no_resource() {
+        let id = VariantId::unconstrained("t/acme.Thing".into(), "a".into());
+        let field = |content: proto::Content| resource(&id, &content).map_err(|error| error.field());
+        let good = proto::Content { payload: "x".into(), aliases: vec!["b".into()], ..Default::default() };
+        assert_eq!(resource(&id, &good).map(|resource| resource.aliases().len()), Ok(1));
+        let ttl = Some(prost_types::Duration { seconds: -1, nanos: 0 });
+        assert_eq!(field(proto::Content { ttl, ..good.clone() }).unwrap_err(), "ttl");
+        assert_eq!(
+            field(proto::Content { aliases: vec![String::new()], ..good.clone() }).unwrap_err(),
+            "aliases"
+        );
+        let metadata = "\u{fffd}".into();
+        assert_eq!(field(proto::Content { metadata, ..good.clone() }).unwrap_err(), "metadata");
+        // Only new-style names can be redirects (X14).
+        assert_eq!(
+            field(proto::Content { redirect: true, payload: "".into(), ..good }).unwrap_err(),
+            "payload"
+        );
+        let listener = VariantId::unconstrained(xds_proto::type_url::LISTENER.into(), "a".into());
+        let other = proto::Content { payload: b"\x0a\x01b"[..].into(), ..Default::default() };
+        assert!(matches!(
+            resource(&listener, &other),
+            Err(ContentError::Resource(ResourceError::NameMismatch { .. }))
+        ));
+    }
+}

@@ -1,0 +1,157 @@
+//! Several servers of one store: what others committed, and whether a batch was applied.
+
+use std::collections::BTreeMap;
+
+use xds_core::Resource;
+
+use super::{Action, PATIENCE, Published, READ_AGAIN, Store, Unknown, Waiting, with_causes};
+use crate::checked::Damaged;
+use crate::commit::{self, RefusalCode, Refused};
+use crate::content;
+use crate::engine::{EngineError, Reader};
+use crate::index::{Pending, Records};
+use crate::key::{RecordKey, stored};
+use crate::log::LogEntry;
+use crate::record::{Present, served};
+use crate::stored::{ReadError, Stored};
+
+impl Store {
+    /// Applies the entries of other servers (ST19).
+    pub(super) fn catch_up(
+        &mut self,
+        stored: &Stored<'_>,
+        now: i64,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ReadError> {
+        let (head, head_revision) = stored.head()?;
+        if head.node != self.head.node
+            || head.revision < self.head.revision
+            || head.floor > self.head.revision
+        {
+            // Its log no longer says what changed, so this server must read everything again.
+            let reason = "this server fell behind the log of the store, or the store was replaced";
+            self.read_only = Some(format!("{reason}: restart it"));
+            return Ok(());
+        }
+        let mut published = Vec::new();
+        for revision in self.head.revision + 1..=head.revision {
+            let entry = stored.entry(revision)?.ok_or(Damaged { key: stored::log(revision) })?;
+            published.push(self.apply_entry(stored, revision, entry, now)?);
+        }
+        self.head = head;
+        self.head_revision = Some(head_revision);
+        self.is_behind = false;
+        if !published.is_empty() {
+            actions.push(Action::Publish(published));
+        }
+        Ok(())
+    }
+
+    fn apply_entry(
+        &mut self,
+        stored: &Stored<'_>,
+        revision: u64,
+        entry: LogEntry,
+        now: i64,
+    ) -> Result<Published, ReadError> {
+        let damaged = || Damaged { key: stored::log(revision) };
+        let mut changed = Vec::with_capacity(entry.changes.len());
+        let mut after = BTreeMap::new();
+        for change in &entry.changes {
+            let key = RecordKey::parse(&change.key).map_err(|_| damaged())?;
+            let state = stored.state(&key, revision)?;
+            let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
+            let aliases = resource.as_ref().map_or(&[][..], Resource::aliases);
+            after.insert(key.clone(), Present::of(&key, &state, aliases, (revision, now)));
+            changed.push((key, state));
+        }
+        let nothing = Pending::default();
+        let records = Records { index: &self.index, batch: &nothing };
+        // The other server checked the same.
+        let mut pending = commit::check_ambiguity(records, &after, |_| 0).map_err(|_| damaged())?;
+        pending.states = changed.iter().cloned().collect();
+        self.index.apply(pending);
+        Ok(Published { revision, entry, changed })
+    }
+
+    /// ST20: finds out whether the batch that is being written was applied.
+    pub(super) fn find_out(&mut self, now: i64, reader: &dyn Reader, actions: &mut Vec<Action>) {
+        let Some(writing) = self.writing.take() else { return };
+        let stored = Stored::new(reader);
+        let found = stored.head().and_then(|(head, revision)| {
+            let first = self.head.revision + 1;
+            let entry = if head.revision >= first { stored.entry(first)? } else { None };
+            Ok((head, revision, entry))
+        });
+        match found {
+            Ok((head, revision, entry)) => {
+                let is_ours =
+                    |entry: &LogEntry| (entry.server, entry.batch) == (self.config.server, writing.number);
+                if !writing.published.is_empty() && entry.as_ref().is_some_and(is_ours) {
+                    let is_last = head == writing.head;
+                    self.finish(writing, revision, actions);
+                    self.is_behind = !is_last;
+                } else if Some(revision) == self.head_revision {
+                    // It may still be on its way. Written again on the same condition, it is applied
+                    // once at most.
+                    actions.push(Action::Write(writing.batch.clone()));
+                    self.unknown.get_or_insert_with(|| Unknown::since(now)).read_at = None;
+                    self.writing = Some(writing);
+                    self.give_up(now, actions);
+                } else {
+                    // Its condition can never hold any more.
+                    self.try_again(writing.commits.into_iter().map(|(waiting, _)| waiting), now, actions);
+                    self.is_behind = true;
+                    self.unknown = None;
+                }
+            }
+            Err(error) => {
+                let can_recover = !matches!(
+                    error,
+                    ReadError::Damaged(_)
+                        | ReadError::Engine(EngineError::Broken(_) | EngineError::Corrupt { .. })
+                );
+                let unknown = self.unknown.get_or_insert_with(|| Unknown::since(now));
+                unknown.read_at = Some(now.saturating_add(READ_AGAIN));
+                self.writing = Some(writing);
+                if !can_recover {
+                    unknown.until = now;
+                    self.read_only = Some(with_causes(&error));
+                }
+                self.give_up(now, actions);
+            }
+        }
+    }
+
+    /// Answers `UNKNOWN` when the time for finding out has passed.
+    fn give_up(&mut self, now: i64, actions: &mut Vec<Action>) {
+        if self.unknown.as_ref().is_none_or(|unknown| now < unknown.until) {
+            return;
+        }
+        let Some(writing) = self.writing.take() else { return };
+        // The batch is not written once more by an action of this step.
+        actions.retain(|action| !matches!(action, Action::Write(_)));
+        self.is_behind = true;
+        let message = "the engine did not report whether the commit was applied: read before you retry";
+        self.refuse(writing, &Refused::whole(RefusalCode::Unknown, message), actions);
+    }
+
+    /// Judges commits again on what other servers left; those that waited too long are refused
+    /// (ST19).
+    fn try_again(
+        &mut self,
+        commits: impl DoubleEndedIterator<Item = Waiting>,
+        now: i64,
+        actions: &mut Vec<Action>,
+    ) {
+        for waiting in commits.rev() {
+            if now.saturating_sub(waiting.since) >= PATIENCE {
+                let message = "other servers of the store were faster for 10 s: retry";
+                let refused = Refused::whole(RefusalCode::Aborted, message);
+                actions.push(Action::Answer(waiting.ticket, Err(refused)));
+            } else {
+                self.waiting.push_front(waiting);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A batch that is put together.
+
+use prost::Message;
+
+use super::{Committed, Published, Writing};
+use crate::checked;
+use crate::commit::{Draft, Judged};
+use crate::engine::{Batch, EngineRevision};
+use crate::index::Pending;
+use crate::key::stored;
+use crate::log::{Head, LogEntry};
+
+impl Writing {
+    /// An empty batch on this head.
+    pub(super) fn new(head: Head, head_revision: Option<EngineRevision>, number: u64) -> Self {
+        let compares = vec![(stored::HEAD.into(), head_revision)];
+        Self {
+            batch: Batch { compares, writes: Vec::new() },
+            bytes: 0,
+            number,
+            head,
+            pending: Pending::default(),
+            collected: Vec::new(),
+            published: Vec::new(),
+            commits: Vec::new(),
+            compacted: false,
+        }
+    }
+
+    /// The operations and bytes of the batch with one more commit and the head.
+    pub(super) fn size_with(&self, judged: &Judged, draft: &Draft) -> (usize, usize) {
+        let records = judged.pending.states.len() + judged.pending.renewed.len();
+        let operations = self.batch.compares.len() + self.batch.writes.len() + records + 2;
+        let states = judged.pending.states.values().map(Message::encoded_len).sum::<usize>();
+        let renewed = judged.pending.renewed.values().map(|(_, state)| state.encoded_len()).sum::<usize>();
+        let changes = judged.changes.iter().map(|change| 2 * change.encoded_len()).sum::<usize>();
+        (operations, self.bytes + states + renewed + changes + draft.message.len() + HEAD_BYTES)
+    }
+
+    /// Adds a judged commit, unless it changes nothing (ST12, ST64).
+    pub(super) fn add(&mut self, judged: Judged, entry: LogEntry, server: u64) -> Committed {
+        let Judged { pending, changes, results, effects, is_replicated } = judged;
+        for (key, (at, state)) in &pending.renewed {
+            let version = stored::record(key, *at);
+            let value = checked::encode(&version, state);
+            self.write(version, value);
+        }
+        if changes.is_empty() && self.head.revision > 0 {
+            self.pending.extend(pending);
+            return Committed { revision: self.head.revision, results, effects };
+        }
+        self.head.revision += 1;
+        self.head.counter += u64::from(is_replicated);
+        let revision = self.head.revision;
+        let entry = LogEntry {
+            origin: self.head.node.clone(),
+            counter: if is_replicated { self.head.counter } else { 0 },
+            time: self.head.time,
+            changes,
+            server,
+            batch: self.number,
+            ..entry
+        };
+        let mut changed = Vec::with_capacity(entry.changes.len());
+        for (key, state) in &pending.states {
+            let version = stored::record(key, revision);
+            let value = checked::encode(&version, state);
+            self.write(version, value);
+            changed.push((key.clone(), state.clone()));
+        }
+        self.pending.extend(pending);
+        let at = stored::log(revision);
+        let value = checked::encode(&at, &entry);
+        self.write(at, value);
+        self.published.push(Published { revision, entry, changed });
+        Committed { revision, results, effects }
+    }
+
+    pub(super) fn write(&mut self, key: bytes::Bytes, value: bytes::Bytes) {
+        self.bytes += key.len() + value.len();
+        self.batch.writes.push((key, Some(value)));
+    }
+
+    pub(super) fn delete(&mut self, key: bytes::Bytes) {
+        self.bytes += key.len();
+        self.batch.writes.push((key, None));
+    }
+
+    /// Adds the head, which each batch writes.
+    pub(super) fn seal(&mut self) {
+        let head = checked::encode(stored::HEAD, &self.head);
+        self.write(stored::HEAD.into(), head);
+    }
+}
+
+/// More than the head and the keys of one log entry take.
+const HEAD_BYTES: usize = 1 << 10;

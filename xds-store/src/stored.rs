@@ -1,0 +1,73 @@
+//! Reads what the engine has, when a commit is judged.
+
+use std::cell::OnceCell;
+
+use prost::Message;
+
+use crate::checked::{self, Damaged};
+use crate::commit::Refused;
+use crate::engine::{EngineError, Reader, View};
+use crate::key::{RecordKey, stored};
+use crate::log::{Head, LogEntry};
+use crate::record::RecordState;
+
+/// The durable content of the engine, opened when it is first needed.
+pub(crate) struct Stored<'a> {
+    reader: &'a dyn Reader,
+    view: OnceCell<Box<dyn View>>,
+}
+
+/// Why the engine's content cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+}
+
+impl<'a> Stored<'a> {
+    pub(crate) fn new(reader: &'a dyn Reader) -> Self {
+        Self { reader, view: OnceCell::new() }
+    }
+
+    pub(crate) fn view(&self) -> Result<&dyn View, EngineError> {
+        if let Some(view) = self.view.get() {
+            return Ok(&**view);
+        }
+        let view = self.reader.view()?;
+        Ok(&**self.view.get_or_init(|| view))
+    }
+
+    /// The state of a record as of the store revision that changed it.
+    pub(crate) fn state(&self, key: &RecordKey, changed_at: u64) -> Result<RecordState, ReadError> {
+        let at = stored::record(key, changed_at);
+        // The log or the index has this version, so its absence is damage.
+        Ok(self.get(&at)?.ok_or(Damaged { key: at })?)
+    }
+
+    /// The entry of a store revision; `None` if it is forgotten.
+    pub(crate) fn entry(&self, revision: u64) -> Result<Option<LogEntry>, ReadError> {
+        self.get(&stored::log(revision))
+    }
+
+    /// The head with the revision of the engine that wrote it.
+    pub(crate) fn head(&self) -> Result<(Head, crate::engine::EngineRevision), ReadError> {
+        let value = self.view()?.get(stored::HEAD)?.ok_or(Damaged { key: stored::HEAD.into() })?;
+        Ok((checked::decode(stored::HEAD, value.bytes)?, value.revision))
+    }
+
+    fn get<M: Message + Default>(&self, key: &[u8]) -> Result<Option<M>, ReadError> {
+        let value = self.view()?.get(key)?;
+        Ok(value.map(|value| checked::decode(key, value.bytes)).transpose()?)
+    }
+}
+
+impl From<ReadError> for Refused {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Engine(error) => error.into(),
+            ReadError::Damaged(damaged) => damaged.into(),
+        }
+    }
+}
