@@ -7,10 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+#[cfg(feature = "etcd")]
+pub use etcd::{AccessError, AddressError, EtcdAccess, EtcdAddress, EtcdEngine};
 pub use memory::MemoryEngine;
 #[cfg(feature = "redb")]
 pub use redb::{OpenError, RedbEngine};
 
+#[cfg(feature = "etcd")]
+mod etcd;
 mod memory;
 #[cfg(feature = "redb")]
 mod redb;
@@ -44,7 +48,7 @@ pub trait Engine: Debug + Send {
     /// Waits for commits that write this key; `None` if no other process can commit.
     ///
     /// A store writes its head with each batch, and its log says what changed. So this reports only
-    /// that there is something new, and the store reads the rest from a view (ST19).
+    /// that there is something new, and the store reads the rest from a view.
     fn changes(&self, key: &[u8]) -> Option<Box<dyn Changes>>;
 }
 
@@ -70,7 +74,7 @@ pub trait Reader: Debug + Send + Sync {
 
 /// The content of an engine at one revision.
 pub trait View: Debug + Send {
-    /// The revision of the last commit in it.
+    /// At least the revision of the last commit in it, and less than that of any later one.
     fn revision(&self) -> EngineRevision;
 
     /// The value of a key.
@@ -105,17 +109,9 @@ pub trait View: Debug + Send {
     }
 }
 
-/// Counts the commits of an engine, from 1; 0 before the first.
+/// Grows with each commit. The numbers between those of two commits may belong to somebody else.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EngineRevision(pub u64);
-
-impl EngineRevision {
-    /// The revision of the next commit.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
-}
 
 /// A value with the revision that wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,20 +132,21 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The bytes of all keys and values.
+    /// The bytes of all keys and values, and 128 for each of them.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let written = self.writes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len));
-        self.compares.iter().map(|(key, _)| key.len()).chain(written).sum()
+        let compared = self.compares.iter().map(|(key, _)| key.len());
+        compared.chain(written).map(|bytes| bytes + OPERATION_BYTES).sum()
     }
 }
 
 /// What one batch may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Writes and comparisons.
+    /// Writes, and as many comparisons.
     pub operations: usize,
-    /// Bytes of all keys and values.
+    /// See [`Batch::bytes`].
     pub bytes: usize,
     /// Bytes of one value.
     pub value_bytes: usize,
@@ -163,7 +160,7 @@ impl EngineLimits {
     pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         let value_bytes = batch.writes.iter().filter_map(|(_, value)| value.as_ref().map(Bytes::len)).max();
         for (what, found, limit) in [
-            ("operations", batch.compares.len() + batch.writes.len(), self.operations),
+            ("operations", batch.compares.len().max(batch.writes.len()), self.operations),
             ("bytes", batch.bytes(), self.bytes),
             ("bytes in one value", value_bytes.unwrap_or(0), self.value_bytes),
         ] {
@@ -215,3 +212,6 @@ pub enum EngineError {
     #[error("the engine accepts no commits until it is opened again")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
+
+/// What an engine may add to a key and its value.
+const OPERATION_BYTES: usize = 128;

@@ -3,8 +3,8 @@
 //!
 //! A [`Store`](store::Store) is a machine: events go in, actions come out, and the caller performs
 //! them. It judges commits and says what to write. An [`Engine`](engine::Engine) keeps ordered bytes.
-//! The crate has no runtime, clock, entropy or threads; only the engine on a file does I/O. The rules
-//! (ST) are in `docs/store-rules.md` of the repository.
+//! The crate has no runtime, clock, entropy or threads; only the engines on a file and on etcd do I/O.
+//! The rules (ST) are in `docs/store-rules.md` of the repository.
 //!
 //! References, owners that protect their records, schema versions, replication and regions have
 //! their stages and fields, and no code yet.
@@ -40,7 +40,8 @@
 //! | --- | --- |
 //! | [`backup`] | the whole store as bytes for a file |
 //! | [`check`] | looks for damage in a store or a backup |
-//! | [`engine`] | the seam to what keeps bytes; engines in memory and on a file (feature `redb`) |
+//! | [`engine`] | the seam to what keeps bytes; engines in memory, on a file (feature `redb`) and on etcd (feature `etcd`) |
+//! | `conformance` | checks of an engine (feature `conformance`) |
 //! | [`key`] | keys of records, and keys in the engine |
 //! | [`record`] | the state of a record, and the digests that identify it |
 //! | [`content`] | what a writer sets, as a resource of the cache |
@@ -62,6 +63,8 @@ pub mod backup;
 pub mod check;
 mod checked;
 pub mod commit;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod content;
 pub mod engine;
 mod index;

@@ -16,6 +16,7 @@ pub(crate) fn run() -> ExitCode {
             let test = ["test", "--features", "interop", "--test", target];
             step(Command::new(&cargo).args(test).env("XDS_PEERS", &peers).env("XDS_REQUIRE_PEERS", "1"))?;
         }
-        Ok(())
+        let store = ["test", "--package", "xds-store", "--features", "conformance,etcd"];
+        step(Command::new(&cargo).args(store).env("XDS_PEERS", &peers).env("XDS_REQUIRE_PEERS", "1"))
     }))
 }

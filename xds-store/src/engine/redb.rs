@@ -139,7 +139,7 @@ impl RedbEngine {
         let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
         let database = database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
         let transaction = database.begin_write().map_err(redb::Error::from)?;
-        let revision = self.revision.next();
+        let revision = next(self.revision);
         {
             let mut table = transaction.open_table(TABLE)?;
             for (key, expected) in &batch.compares {
@@ -185,7 +185,7 @@ impl Engine for RedbEngine {
                 Ok(revision)
             }
             Err(CommitFailure::Conflict) => Err(EngineError::Conflict),
-            Err(CommitFailure::Refused(error)) => self.on_failure(self.revision.next(), error),
+            Err(CommitFailure::Refused(error)) => self.on_failure(next(self.revision), error),
         }
     }
 
@@ -281,9 +281,9 @@ impl View for RedbView {
 
     fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Value)>, EngineError> {
         let Some(table) = self.table.as_ref().filter(|_| from < to) else { return Ok(None) };
-        let mut entries = table.range(from..to).map_err(|error| broken(error.into()))?;
+        let mut entries = table.range(from..to).map_err(|error| unreadable(error, from))?;
         let Some(last) = entries.next_back() else { return Ok(None) };
-        let (key, value) = last.map_err(|error| broken(error.into()))?;
+        let (key, value) = last.map_err(|error| unreadable(error, from))?;
         Ok(Some((Bytes::copy_from_slice(key.value()), unframed(value.value()))))
     }
 }
@@ -310,6 +310,10 @@ impl OpenError {
         };
         if is_damage { Self::Damaged(Box::new(error)) } else { Self::Io(Box::new(error)) }
     }
+}
+
+fn next(revision: EngineRevision) -> EngineRevision {
+    EngineRevision(revision.0 + 1)
 }
 
 /// A database on a backend, with the revision of its last commit.
