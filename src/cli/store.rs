@@ -24,6 +24,7 @@ pub(super) mod history;
 pub(super) mod init;
 pub(super) mod list;
 mod maintenance;
+mod mirror;
 pub(super) mod place;
 pub(super) mod put;
 pub(super) mod quarantine;
@@ -44,6 +45,7 @@ enum Action {
     Init(init::Init),
     Status(maintenance::StatusCommand),
     Compact(maintenance::Compact),
+    Mirror(Box<mirror::Mirror>),
 }
 
 impl StoreCommand {
@@ -52,6 +54,7 @@ impl StoreCommand {
             Action::Init(init) => init.run(),
             Action::Status(status) => status.run(),
             Action::Compact(compact) => compact.run(),
+            Action::Mirror(mirror) => mirror.run(),
         }
     }
 }

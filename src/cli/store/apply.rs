@@ -69,6 +69,8 @@ pub(super) struct Plan {
     pub(super) places: Vec<Option<String>>,
     /// Resources of the folder that the store has already.
     unchanged: usize,
+    /// For people.
+    warnings: Vec<String>,
 }
 
 /// The records of a store that matter for a folder, by type, name and constraints.
@@ -150,6 +152,7 @@ impl ApplyOptions {
         spinner: &Spinner,
     ) -> Result<(), StoreError> {
         report.unchanged(plan.unchanged);
+        report.warn(&plan.warnings);
         let total = plan.changes.len();
         let parts = match self.split {
             Some(limit) => plan.split(limit),
@@ -192,13 +195,27 @@ impl Plan {
                     && record.content.as_ref().is_some_and(|content| content.labels.is_empty())
                     && owner.is_none_or(|owner| owners.contains(&owner))
             });
+            let quarantined = record.filter(|_| is_equal).and_then(|record| record.quarantined.as_ref());
+            if let Some(proto::Quarantined { reason, .. }) = quarantined {
+                let label = records::label(key);
+                plan.warnings.push(format!("{label} stays quarantined until its content changes: {reason}"));
+            }
             // With `--prune`, a commit has all that the owner keeps.
             if is_equal && !apply.prune && !apply.write.take_over {
                 plan.unchanged += 1;
                 continue;
             }
             let condition = Some(records::as_read(record));
-            plan.changes.push(proto::Change { condition, ..put.clone() });
+            let act = match quarantined {
+                // A put of the same content would serve it again.
+                Some(proto::Quarantined { reason, .. }) => {
+                    let reason = reason.clone();
+                    let again = proto::Quarantine { reason, ..proto::Quarantine::default() };
+                    Some(proto::change::Act::Quarantine(again))
+                }
+                None => put.act.clone(),
+            };
+            plan.changes.push(proto::Change { condition, act, ..put.clone() });
             plan.places.push(Some(format!("{}/{location}", apply.source.folder.display())));
         }
         if let Some(owner) = owner.filter(|_| apply.prune) {

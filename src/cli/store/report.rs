@@ -41,6 +41,10 @@ impl Report {
         *self.counts.entry(rank(Outcome::Unchanged)).or_default() += count as u64;
     }
 
+    pub(super) fn warn(&mut self, warnings: &[String]) {
+        self.warnings.extend_from_slice(warnings);
+    }
+
     fn result(&mut self, result: proto::Result, place: Option<String>) {
         *self.counts.entry(rank(result.outcome())).or_default() += 1;
         self.results.push((result, place));
