@@ -13,6 +13,10 @@ use bytes::Bytes;
 
 use crate::engine::{Batch, Changes, Engine, EngineError, EngineRevision, Value, View};
 
+pub use store::check_store;
+
+mod store;
+
 /// Makes the engines that are checked.
 pub trait Subject {
     /// An engine without keys.

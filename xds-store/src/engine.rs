@@ -150,6 +150,23 @@ pub struct EngineLimits {
     pub bytes: usize,
     /// Bytes of one value.
     pub value_bytes: usize,
+    /// What changes the limit of operations; empty if nothing does.
+    pub operations_option: &'static str,
+    /// The same of bytes.
+    pub bytes_option: &'static str,
+}
+
+/// Without limits.
+impl Default for EngineLimits {
+    fn default() -> Self {
+        Self {
+            operations: usize::MAX,
+            bytes: usize::MAX,
+            value_bytes: usize::MAX,
+            operations_option: "",
+            bytes_option: "",
+        }
+    }
 }
 
 impl EngineLimits {
@@ -159,13 +176,14 @@ impl EngineLimits {
     /// [`EngineError::TooLarge`].
     pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         let value_bytes = batch.writes.iter().filter_map(|(_, value)| value.as_ref().map(Bytes::len)).max();
-        for (what, found, limit) in [
-            ("operations", batch.compares.len().max(batch.writes.len()), self.operations),
-            ("bytes", batch.bytes(), self.bytes),
-            ("bytes in one value", value_bytes.unwrap_or(0), self.value_bytes),
+        let operations = batch.compares.len().max(batch.writes.len());
+        for (what, found, limit, option) in [
+            ("operations", operations, self.operations, self.operations_option),
+            ("bytes", batch.bytes(), self.bytes, self.bytes_option),
+            ("bytes in one value", value_bytes.unwrap_or(0), self.value_bytes, ""),
         ] {
             if found > limit {
-                return Err(EngineError::TooLarge { what, found, limit });
+                return Err(EngineError::TooLarge { what, found, limit, option });
             }
         }
         Ok(())
@@ -180,14 +198,16 @@ pub enum EngineError {
     #[error("another writer was faster")]
     Conflict,
     /// The batch exceeds [`EngineLimits`]. Nothing has changed.
-    #[error("the commit takes {found} {what}; the limit of the engine is {limit}")]
+    #[error("the commit takes {found} {what}; the limit of the engine is {limit}{}", set_by(option))]
     TooLarge {
-        /// What there is too much of: operations or bytes, and where to set the limit.
+        /// What there is too much of: operations or bytes.
         what: &'static str,
         /// How much the batch has.
         found: usize,
         /// How much the engine takes.
         limit: usize,
+        /// What changes the limit; empty if nothing does.
+        option: &'static str,
     },
     /// There is no room. Nothing has changed, and a later commit may succeed (ST22).
     #[error("no space is left for the store")]
@@ -213,5 +233,9 @@ pub enum EngineError {
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+fn set_by(option: &str) -> String {
+    if option.is_empty() { String::new() } else { format!("; {option} changes it") }
+}
+
 /// What an engine may add to a key and its value.
-const OPERATION_BYTES: usize = 128;
+pub(crate) const OPERATION_BYTES: usize = 128;

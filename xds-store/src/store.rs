@@ -569,8 +569,9 @@ impl Store {
             let limit = Limit { name, option, value };
             if found > value { Err(Refused::limit(&limit, found)) } else { Ok(()) }
         };
-        of("operations of a batch of the engine", "", limits.operations, operations)?;
-        of("bytes of a batch of the engine", "", limits.bytes, bytes)
+        let option = limits.operations_option;
+        of("operations of a batch of the engine", option, limits.operations, operations)?;
+        of("bytes of a batch of the engine", limits.bytes_option, limits.bytes, bytes)
     }
 
     fn judging<'a>(&'a self, writing: &'a Writing, stored: &'a Stored<'a>, now: i64) -> Judging<'a> {

@@ -96,7 +96,7 @@ struct Limited {
 
 impl Limited {
     fn new(operations: usize, value_bytes: usize) -> Self {
-        let limits = EngineLimits { operations, bytes: 10_000, value_bytes };
+        let limits = EngineLimits { operations, bytes: 10_000, value_bytes, ..EngineLimits::default() };
         Self { engine: MemoryEngine::default(), limits, commits: 0, fails_from: usize::MAX }
     }
 }

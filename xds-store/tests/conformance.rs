@@ -2,7 +2,7 @@
 #![cfg(feature = "conformance")]
 #![forbid(unsafe_code)]
 
-use xds_store::conformance::{Subject, check_engine};
+use xds_store::conformance::{Subject, check_engine, check_store};
 use xds_store::engine::{Engine, MemoryEngine};
 
 #[derive(Default)]
@@ -22,6 +22,7 @@ impl Subject for InMemory {
 #[test]
 fn the_engine_in_memory_conforms() {
     check_engine(&mut InMemory::default());
+    check_store(&mut InMemory::default());
 }
 
 #[cfg(feature = "redb")]
@@ -56,6 +57,8 @@ mod on_a_file {
     fn the_engine_on_a_file_conforms() {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kit-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("it can be made");
-        check_engine(&mut OnFiles(folder, 0));
+        let mut subject = OnFiles(folder, 0);
+        check_engine(&mut subject);
+        check_store(&mut subject);
     }
 }

@@ -65,7 +65,8 @@ impl Engine for EtcdEngine {
 
     fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
         let etcd = &self.etcd;
-        etcd.limits.check(batch).map_err(name_flags)?;
+        // ST43.
+        etcd.limits.check(batch)?;
         if self.is_suspect {
             // While etcd cannot be reached this fails as Unavailable, instead of a transaction with
             // an unknown outcome.
@@ -236,19 +237,6 @@ impl Changes for EtcdChanges {
                 }
             }
         })
-    }
-}
-
-/// ST43: with etcd's flags that set a limit.
-fn name_flags(error: EngineError) -> EngineError {
-    match error {
-        EngineError::TooLarge { what: "operations", found, limit } => {
-            EngineError::TooLarge { what: "operations (--max-txn-ops of etcd)", found, limit }
-        }
-        EngineError::TooLarge { found, limit, .. } => {
-            EngineError::TooLarge { what: "bytes (--max-request-bytes of etcd)", found, limit }
-        }
-        error => error,
     }
 }
 

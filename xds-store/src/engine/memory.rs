@@ -55,7 +55,7 @@ impl Engine for MemoryEngine {
     }
 
     fn limits(&self) -> EngineLimits {
-        EngineLimits { operations: usize::MAX, bytes: usize::MAX, value_bytes: usize::MAX }
+        EngineLimits::default()
     }
 
     fn changes(&self, key: &[u8]) -> Option<Box<dyn Changes>> {

@@ -190,7 +190,7 @@ impl Engine for RedbEngine {
     }
 
     fn limits(&self) -> EngineLimits {
-        EngineLimits { operations: usize::MAX, bytes: usize::MAX, value_bytes: VALUE_LIMIT_BYTES }
+        EngineLimits { value_bytes: VALUE_LIMIT_BYTES, ..EngineLimits::default() }
     }
 
     /// ST3: no other process has the file open.

@@ -5,7 +5,7 @@ use prost::Message;
 use super::{Committed, Published, Writing};
 use crate::checked;
 use crate::commit::{Draft, Judged};
-use crate::engine::{Batch, EngineRevision};
+use crate::engine::{Batch, EngineRevision, OPERATION_BYTES};
 use crate::index::Pending;
 use crate::key::stored;
 use crate::log::{Head, LogEntry};
@@ -30,11 +30,12 @@ impl Writing {
     /// The operations and bytes of the batch with one more commit and the head.
     pub(super) fn size_with(&self, judged: &Judged, draft: &Draft) -> (usize, usize) {
         let records = judged.pending.states.len() + judged.pending.renewed.len();
-        let operations = self.batch.compares.len() + self.batch.writes.len() + records + 2;
+        let operations = self.batch.writes.len() + records + 2;
         let states = judged.pending.states.values().map(Message::encoded_len).sum::<usize>();
         let renewed = judged.pending.renewed.values().map(|(_, state)| state.encoded_len()).sum::<usize>();
         let changes = judged.changes.iter().map(|change| 2 * change.encoded_len()).sum::<usize>();
-        (operations, self.bytes + states + renewed + changes + draft.message.len() + HEAD_BYTES)
+        let counted = (self.batch.compares.len() + operations) * OPERATION_BYTES;
+        (operations, self.bytes + states + renewed + changes + draft.message.len() + counted + HEAD_BYTES)
     }
 
     /// Adds a judged commit, unless it changes nothing (ST12, ST64).

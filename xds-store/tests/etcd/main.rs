@@ -17,7 +17,7 @@ use bytes::Bytes;
 use prost::Message;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use server::Cluster;
-use xds_store::conformance::{Subject, check_engine};
+use xds_store::conformance::{Subject, check_engine, check_store};
 use xds_store::engine::{AccessError, Batch, Engine, EngineError, EtcdAccess, EtcdEngine};
 
 fn engine(cluster: &Cluster, prefix: &str) -> EtcdEngine {
@@ -71,7 +71,9 @@ impl Subject for OnEtcd<'_> {
 fn st43_the_engine_on_etcd_conforms_with_the_limits_of_etcd() {
     let Some(cluster) = Cluster::start(1, &[]) else { return };
     ready(&engine(&cluster, "x"));
-    check_engine(&mut OnEtcd(&cluster, 0));
+    let mut subject = OnEtcd(&cluster, 0);
+    check_engine(&mut subject);
+    check_store(&mut subject);
     let mut engine = engine(&cluster, "x");
     let writes = (0..129).flat_map(|number| put(&number.to_string(), "").writes).collect();
     let refused = engine.commit(&Batch { compares: Vec::new(), writes }).unwrap_err().to_string();

@@ -63,7 +63,13 @@ impl FromStr for EtcdAddress {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(member.to_owned()),
             _ => Err(AddressError::Member { member: member.to_owned() }),
         });
-        let mut limits = EngineLimits { operations: OPERATIONS, bytes: BYTES, value_bytes: usize::MAX };
+        let mut limits = EngineLimits {
+            operations: OPERATIONS,
+            bytes: BYTES,
+            operations_option: "--max-txn-ops of etcd, with `max-txn-ops` in the address of the store,",
+            bytes_option: "--max-request-bytes of etcd, with `max-request-bytes` in the address of the store,",
+            ..EngineLimits::default()
+        };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match (name, value.parse().ok().filter(|value| *value > 0)) {
