@@ -30,6 +30,7 @@
 //! | `decode` | shows messages as JSON for people |
 //! | `index` | knows which file provides which resources; turns changed files into a transaction; no I/O |
 //! | `isolate` | decides which files keep their last good content while the others are served; no I/O |
+//! | `gate` | takes each new content before the cache does |
 //! | `watch` | decides when to read the folder again |
 //! | `domains` | reads the values that clients have, which only a check needs |
 //! | `contents`, [`lint`] | the folder as data, and warnings about likely mistakes in it |
@@ -48,6 +49,7 @@ use xds_file::{Refused, Reloads};
 
 use document::ParsedResource;
 use format::FileFormat;
+use gate::Gate;
 use index::{Changes, FileContent, Index, Plan};
 use lint::KnownReferences;
 use scan::{PathKind, Stamp};
@@ -71,6 +73,7 @@ mod domains;
 mod encode;
 mod error;
 mod format;
+mod gate;
 mod index;
 mod isolate;
 mod known_rejections;
@@ -118,6 +121,7 @@ pub struct Folder {
     standing_warnings: Arc<StandingWarnings>,
     /// For [`Reaction::Refuse`], which checks each change before its commit.
     known_references: KnownReferences,
+    gate: Option<Gate>,
 }
 
 impl Folder {
@@ -143,6 +147,7 @@ impl Folder {
             warning_policy: WarningPolicy::default(),
             standing_warnings: Arc::default(),
             known_references: KnownReferences::default(),
+            gate: None,
         }
     }
 
@@ -200,6 +205,18 @@ impl Folder {
     #[must_use]
     pub fn with_warnings(mut self, policy: WarningPolicy) -> Self {
         self.warning_policy = policy;
+        self
+    }
+
+    /// Gives each new content, with its label, to `take` before the cache gets it. If `take` refuses
+    /// it, its errors are errors of the folder, and the next load tries again. For
+    /// [`Isolation::Folder`].
+    #[must_use]
+    pub fn with_gate(
+        mut self,
+        take: impl FnMut(&Contents, &str) -> Result<(), Vec<FolderError>> + Send + 'static,
+    ) -> Self {
+        self.gate = Some(Gate::new(take));
         self
     }
 
@@ -365,6 +382,9 @@ impl Folder {
         if errors.is_empty() && self.warning_policy.reaction == Reaction::Refuse {
             errors = self.refused_warnings(cache, &changes);
         }
+        if errors.is_empty() && !(changes.is_empty() && self.is_loaded) {
+            errors = self.refused_by_gate(cache, &changes);
+        }
         if !errors.is_empty() && self.isolation == Isolation::File {
             errors.push(FolderError::new("", Problem::UnknownAtStart));
         }
@@ -401,6 +421,17 @@ impl Folder {
         let mut warnings = contents.warnings_with(&mut self.known_references);
         self.warning_policy.retain(&mut warnings);
         warnings.into_iter().map(FolderError::of_warning).collect()
+    }
+
+    /// The errors of the gate, if there is one.
+    fn refused_by_gate(&self, cache: &Cache, changes: &Changes) -> Vec<FolderError> {
+        let Some(gate) = &self.gate else { return Vec::new() };
+        let contents = self.contents_after(&cache.snapshot(), changes);
+        // Otherwise variants conflict, and the cache refuses them.
+        if contents.errors().is_some() {
+            return Vec::new();
+        }
+        gate.take(&contents, &self.label).err().unwrap_or_default()
     }
 
     /// The same with each file as a transaction: a file with errors keeps its last good state.

@@ -5,9 +5,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::Instant;
 
-use running::{Running, http, xds};
+use running::{Running, SOON, Scratch, http, xds};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
@@ -120,11 +120,113 @@ fn st5_st59_a_store_without_a_commit_accepts_commits_and_is_not_ready_for_client
     assert_eq!(status_of(&server, "/readyz"), waiting);
     assert_eq!(status_of(&server, "/readyz/store"), "200 ready");
     server.terminate();
-    assert!(server.ends_within(Duration::from_secs(20)).unwrap().success());
+    assert!(server.ends_within(SOON).unwrap().success());
 }
 
 #[test]
 fn a_store_in_memory_says_that_it_keeps_nothing() {
     let server = Running::start(&["serve", "--store", "memory:"]);
     server.logs("--store memory: keeps nothing");
+}
+
+/// A cluster with this timeout.
+fn cluster(name: &str, seconds: u32) -> String {
+    format!(
+        "\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: {name}\nconnect_timeout: {seconds}s\n"
+    )
+}
+
+/// The label of the last commit to the cache: the revision of the store.
+fn revision(server: &Running) -> String {
+    let answer = status_of(server, "/api/commits");
+    let body: serde_json::Value = serde_json::from_str(answer.split_once(' ').unwrap().1).unwrap();
+    body["rows"][0]["origin"]["label"].as_str().unwrap_or_else(|| panic!("{body:#}")).to_owned()
+}
+
+/// Waits until a client gets a cluster whose text has this.
+fn until_served(server: &Running, name: &str, text: &str) {
+    let start = Instant::now();
+    while !server.get(&["CDS", name]).1.contains(text) {
+        assert!(start.elapsed() < SOON, "waited in vain for {name} with {text}");
+    }
+}
+
+#[test]
+fn st60_st61_an_applied_folder_is_one_commit_per_change_and_survives_without_the_folder() {
+    let (place, folder) = (Place::with_store("applied"), Scratch::new("applied-folder"));
+    folder.write("a.yaml", cluster("a", 1));
+    folder.write("b.yaml", cluster("b", 1));
+    let arguments = ["serve", "--store", place.text(), folder.text()];
+    let mut server = Running::start(&arguments);
+    until_served(&server, "a", "connect_timeout: 1s");
+    assert_eq!(status_of(&server, "/readyz"), "200 ready");
+    assert!(revision(&server).ends_with("-1"), "{}", revision(&server));
+    folder.write("a.yaml", cluster("a", 2));
+    until_served(&server, "a", "connect_timeout: 2s");
+    fs::remove_file(folder.path("b.yaml")).unwrap();
+    let start = Instant::now();
+    while server.get(&["CDS", "b"]).0 == Some(0) {
+        assert!(start.elapsed() < SOON, "waited in vain for the end of b");
+    }
+    assert!(revision(&server).ends_with("-3"), "{}", revision(&server));
+    server.terminate();
+    assert!(server.ends_within(SOON).unwrap().success());
+    assert!(!place.0.join("server.json").exists());
+
+    // Applying the same again is UNCHANGED.
+    let server = Running::start(&arguments);
+    until_served(&server, "a", "connect_timeout: 2s");
+    assert!(revision(&server).ends_with("-3"), "{}", revision(&server));
+    drop(server);
+
+    let server = Running::start(&["serve", "--store", place.text()]);
+    until_served(&server, "a", "connect_timeout: 2s");
+    assert_ne!(server.get(&["CDS", "b"]).0, Some(0));
+}
+
+#[test]
+fn st60_a_folder_with_an_error_at_the_start_leaves_the_last_good_state() {
+    let (place, folder) = (Place::with_store("wrong"), Scratch::new("wrong-folder"));
+    folder.write("a.yaml", cluster("a", 1));
+    let arguments = ["serve", "--store", place.text(), folder.text()];
+    let server = Running::start(&arguments);
+    until_served(&server, "a", "connect_timeout: 1s");
+    drop(server);
+    folder.write("a.yaml", "name: [");
+    let server = Running::start(&arguments);
+    server.logs("a.yaml:");
+    until_served(&server, "a", "connect_timeout: 1s");
+    folder.write("a.yaml", cluster("a", 3));
+    until_served(&server, "a", "connect_timeout: 3s");
+}
+
+#[test]
+fn st61_an_empty_folder_is_refused_without_allow_empty() {
+    let (place, folder) = (Place::with_store("emptied"), Scratch::new("emptied-folder"));
+    folder.write("a.yaml", cluster("a", 1));
+    let server = Running::start(&["serve", "--store", place.text(), folder.text()]);
+    until_served(&server, "a", "connect_timeout: 1s");
+    fs::remove_file(folder.path("a.yaml")).unwrap();
+    server.logs("no resource in any");
+    until_served(&server, "a", "connect_timeout: 1s");
+    drop(server);
+    let arguments = ["serve", "--store", place.text(), folder.text(), "--allow-empty"];
+    let server = Running::start(&arguments);
+    assert_ne!(server.get(&["CDS", "a"]).0, Some(0));
+}
+
+#[test]
+fn the_server_file_is_for_its_user_alone() {
+    let place = Place::with_store("server-file");
+    let server = Running::start(&["serve", "--store", place.text()]);
+    let file = place.0.join("server.json");
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(start.elapsed() < SOON, "waited in vain for server.json");
+    }
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let written: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(written["address"], server.admin);
+    assert_eq!(written["token"].as_str().unwrap().len(), 64);
+    assert_eq!(written["pid"], server.child.id());
 }

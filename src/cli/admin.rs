@@ -99,6 +99,11 @@ impl AdminOptions {
 }
 
 impl AdminPort {
+    /// The address that was opened.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Serves these routes from now on.
     pub(super) fn serve(self, routes: Router, log_format: LogFormat) -> ServedPage {
         let scheme = if self.remote_access.is_some() { "https" } else { "http" };

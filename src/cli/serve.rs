@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use tokio::runtime::Handle;
 use xds::admin::Admin;
 use xds::folder::{Descriptors, Folder, Label, domains};
 use xds::metrics::Registry;
@@ -21,11 +22,14 @@ use super::running::{Hangups, LogFormat, end, shutdown};
 use super::traces::{self, Telemetry, Traces};
 use super::warnings::WarningOptions;
 use super::{Failure, FolderOptions, IsolationMode, load, troubles};
+use applied::AppliedFolder;
 pub(super) use limits::{Limits, count, wait};
 use store::{ServedStore, StoreOptions};
 pub(super) use types::{OptionError, Types};
 
+mod applied;
 mod limits;
+mod server_file;
 mod store;
 mod types;
 
@@ -89,6 +93,14 @@ pub(super) struct Serve {
     types: Types,
 }
 
+/// A folder that was loaded.
+#[derive(Debug)]
+struct ServedFolder {
+    folder: Folder,
+    /// Where its content is: what clients read, or beside it with a store.
+    cache: Arc<Cache>,
+}
+
 impl Serve {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
@@ -104,9 +116,9 @@ impl Serve {
         // still being loaded (G13, ST57).
         let store = self.store.start(&cache)?;
         if let Some(store) = &store {
-            store.summary(&cache).iter().for_each(|line| self.log_format.announce(line));
+            self.announce(store.summary(&cache));
         }
-        let folder = self.folder(&cache)?;
+        let folder = self.folder(&cache, store.as_ref(), runtime.handle())?;
         let config = self.config(&cache)?;
         let served = runtime.block_on(self.serve((folder, store), cache, config, page, (hangups, &traces)));
         end(runtime, traces);
@@ -114,10 +126,19 @@ impl Serve {
     }
 
     /// The folder, loaded.
-    fn folder(&self, cache: &Cache) -> Result<Option<Folder>, Failure> {
+    fn folder(
+        &self,
+        cache: &Arc<Cache>,
+        store: Option<&ServedStore>,
+        runtime: &Handle,
+    ) -> Result<Option<ServedFolder>, Failure> {
         let Some(source) = &self.source else { return Ok(None) };
-        if self.warnings.strict && source.isolate == IsolationMode::File {
+        let isolates = source.isolate == IsolationMode::File;
+        if self.warnings.strict && isolates {
             return Err(Failure::Option(OptionError::StrictIsolation));
+        }
+        if store.is_some() && isolates {
+            return Err(Failure::Option(OptionError::StoreIsolation));
         }
         let folder = source.open()?.with_warnings(self.warnings.policy());
         let label = self.label.clone().map(Label::Text);
@@ -125,11 +146,30 @@ impl Serve {
             Some(label) => folder.with_label(label),
             None => folder,
         };
-        let loaded = load::load(source, &mut folder, cache)?;
-        for line in load::summary(source, &loaded, cache) {
-            self.log_format.announce(&line);
+        let Some(store) = store else {
+            let loaded = load::load(source, &mut folder, cache)?;
+            self.announce(load::summary(source, &loaded, cache));
+            return Ok(Some(ServedFolder { folder, cache: Arc::clone(cache) }));
+        };
+        let name = source.folder.display().to_string();
+        let owner = self.store.owner.clone();
+        let mut applied = AppliedFolder::new(store.handle.clone(), runtime.clone(), name, owner);
+        folder = folder.with_gate(move |contents, label| applied.apply(contents, label));
+        // Holds what is in use of the folder. Clients read the cache of the store.
+        let in_use = Cache::new();
+        match load::load(source, &mut folder, &in_use) {
+            Ok(loaded) => self.announce(load::summary(source, &loaded, &in_use)),
+            // ST60: the store has a last good state, also at a start.
+            Err(failure) => {
+                failure.to_string().lines().for_each(|line| tracing::error!("{line}"));
+                tracing::warn!("the folder was not applied; the last good state of the store stays in use");
+            }
         }
-        Ok(Some(folder))
+        Ok(Some(ServedFolder { folder, cache: in_use }))
+    }
+
+    fn announce(&self, lines: Vec<String>) {
+        lines.iter().for_each(|line| self.log_format.announce(line));
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {
@@ -143,7 +183,7 @@ impl Serve {
 
     async fn serve(
         &self,
-        (folder, store): (Option<Folder>, Option<ServedStore>),
+        (folder, store): (Option<ServedFolder>, Option<ServedStore>),
         cache: Arc<Cache>,
         config: ServerConfig,
         page: Admin,
@@ -172,14 +212,14 @@ impl Serve {
         }
         let answers = Answers::new(self.rest_limit);
         let descriptors = match &folder {
-            Some(folder) => Arc::clone(folder.descriptors()),
+            Some(served) => Arc::clone(served.folder.descriptors()),
             None => Arc::new(Descriptors::envoy()),
         };
         let routes = self.rest(descriptors, &cache, config.clone(), &answers).merge(health.clone());
-        let reloads = folder.as_ref().map(|folder| Arc::clone(folder.reloads()));
+        let reloads = folder.as_ref().map(|served| Arc::clone(served.folder.reloads()));
         let sources = Sources::new(reloads, port.files());
-        let warnings = folder.as_ref().map(|folder| Arc::clone(folder.standing_warnings()));
-        let watch = folder.map(|folder| tokio::spawn(folder.watch(Arc::clone(&cache))));
+        let warnings = folder.as_ref().map(|served| Arc::clone(served.folder.standing_warnings()));
+        let watch = folder.map(|served| tokio::spawn(served.folder.watch(served.cache)));
         let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("listening on {bound_to}"));
         traces::trace(&cache);
@@ -202,6 +242,10 @@ impl Serve {
         }
         let server = Server::new(cache).with_config(config).with_routes(routes);
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
+        let _server_file = match (&store, &admin) {
+            (Some(store), Some(admin)) => store.write_server_file(admin.address())?,
+            _ => None,
+        };
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.iter().for_each(tokio::task::JoinHandle::abort);

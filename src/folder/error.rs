@@ -8,6 +8,7 @@ use xds_core::when::WhenError;
 use xds_core::{CommitError, ConstraintError, Formula, ResourceError, VariantId};
 use xds_file::Refused;
 
+use super::Location;
 use super::lint::Warning;
 
 /// An error in a folder, and its place.
@@ -41,6 +42,13 @@ impl FolderError {
         let place = warning.locations.first();
         let (file, at) = place.map_or(("", None), |place| (&*place.file, place.position()));
         Self { at, ..Self::new(file, Problem::Warning(Box::new(warning.clone()))) }
+    }
+
+    /// A store refuses the resource at this place, or the folder as a whole.
+    #[must_use]
+    pub fn of_store(place: Option<&Location>, message: String) -> Self {
+        let (file, at) = place.map_or(("", None), |place| (&*place.file, place.position()));
+        Self { at, ..Self::new(file, Problem::Store { message }) }
     }
 
     /// Whether it is a system error (an unreadable file) rather than an error in the files.
@@ -250,6 +258,12 @@ pub enum Problem {
     /// A warning, and [`Reaction::Refuse`](super::Reaction::Refuse) makes it an error.
     #[error("{0} (--strict refuses warnings; --allow {kind} accepts this kind)", kind = .0.kind())]
     Warning(Box<Warning>),
+    /// The store to which the folder is applied refuses it (ST60).
+    #[error("the store refuses it: {message}")]
+    Store {
+        /// Why.
+        message: String,
+    },
 }
 
 fn bracketed(id: &VariantId) -> String {

@@ -1,5 +1,6 @@
 //! The durable store of `xds serve --store`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -10,6 +11,7 @@ use xds::Cache;
 use xds_store_server::{Condition, Standing, StoreConfig, StoreHandle};
 
 use super::count;
+use super::server_file::{LocalToken, ServerFile};
 use crate::cli::Failure;
 use crate::cli::store::init::new_identity;
 use crate::cli::store::place::Place;
@@ -24,6 +26,13 @@ pub(super) struct StoreOptions {
     /// with OK survives a restart, a crash and a power cut.
     #[arg(long, value_name = "STORE")]
     store: Option<Place>,
+    /// The owner as which DIR is applied to the store
+    ///
+    /// At the start and at each change the records of this owner become what DIR has, in one
+    /// commit. Records that DIR does not have any more are deleted. Records of others, and changes
+    /// that others made, are never overwritten: that is an error of the file.
+    #[arg(long, value_name = "NAME", default_value = "folder", value_parser = owner, requires = "store")]
+    pub(super) owner: String,
     /// How many commits may wait; more are refused with RESOURCE_EXHAUSTED. Together they may have
     /// 64 MiB
     #[arg(long, value_name = "COMMITS", default_value = "1000", value_parser = count, requires = "store")]
@@ -35,6 +44,8 @@ pub(super) struct StoreOptions {
 pub(super) struct ServedStore {
     pub(super) place: Place,
     pub(super) handle: StoreHandle,
+    /// What commands on the same machine present.
+    token: LocalToken,
 }
 
 impl StoreOptions {
@@ -50,7 +61,7 @@ impl StoreOptions {
         config.queue_commits = self.commit_queue_limit;
         let handle = StoreHandle::start(engine, config);
         let handle = handle.map_err(|error| Failure::Place(place.not_started(error)))?;
-        Ok(Some(ServedStore { place: place.clone(), handle }))
+        Ok(Some(ServedStore { place: place.clone(), handle, token: LocalToken::new()? }))
     }
 }
 
@@ -76,6 +87,12 @@ impl ServedStore {
         lines
     }
 
+    /// Writes how commands on the same machine reach the admin port. `None` for a store in memory.
+    pub(super) fn write_server_file(&self, admin: SocketAddr) -> Result<Option<ServerFile>, Failure> {
+        let Place::Folder(folder) = &self.place else { return Ok(None) };
+        ServerFile::write(folder, admin, &self.token).map(Some).map_err(Failure::System)
+    }
+
     /// `/readyz/store`: whether commits are accepted (ST59).
     pub(super) fn routes(&self) -> Router {
         let standing = self.handle.standing();
@@ -86,6 +103,16 @@ impl ServedStore {
         Router::new().route("/readyz/store", get(answer))
     }
 }
+
+fn owner(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+    let is_valid = (1..=OWNER_LIMIT_BYTES).contains(&text.len()) && text.chars().all(is_name);
+    let wrong = "write letters, digits and . _ / - (at most 128), such as team-a";
+    if is_valid { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
+}
+
+/// The longest name of an owner.
+const OWNER_LIMIT_BYTES: usize = 128;
 
 fn ready_to_commit(standing: &Standing) -> (StatusCode, String) {
     if standing.accepts_commits() {

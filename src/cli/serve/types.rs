@@ -66,6 +66,8 @@ pub(in crate::cli) enum OptionError {
     Type { option: &'static str, error: TypeError },
     #[error("--not-served and --refuse both name {type_url}; use only one of them")]
     Contradiction { type_url: TypeUrl },
+    #[error("--store and --isolate file exclude each other: a folder is applied to a store as one commit")]
+    StoreIsolation,
     #[error("--strict and --isolate file exclude each other: a warning may have its cause in several files")]
     StrictIsolation,
 }

@@ -1,0 +1,66 @@
+//! How commands on the same machine reach the server of a store: `server.json` in its folder.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::cli::Failure;
+use crate::cli::store::init::random_hex;
+
+/// The token that commands of the same user present. Whoever can read the folder of the store has
+/// the store itself, so the token may do everything.
+#[derive(Clone)]
+pub(super) struct LocalToken(String);
+
+/// The file, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct ServerFile {
+    path: PathBuf,
+}
+
+impl LocalToken {
+    pub(super) fn new() -> Result<Self, Failure> {
+        Ok(Self(random_hex()? + &random_hex()?))
+    }
+}
+
+impl std::fmt::Debug for LocalToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LocalToken")
+    }
+}
+
+impl ServerFile {
+    /// Writes the file for the server at this address. It replaces the file of a server that was
+    /// killed.
+    pub(super) fn write(folder: &Path, address: SocketAddr, token: &LocalToken) -> io::Result<Self> {
+        let path = folder.join(FILE);
+        let unfinished = folder.join(UNFINISHED);
+        let text = json!({ "address": address, "token": token.0, "pid": std::process::id() });
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        // One that is left may have other permissions.
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        options.open(&unfinished)?.write_all(text.to_string().as_bytes())?;
+        fs::rename(&unfinished, &path)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for ServerFile {
+    fn drop(&mut self) {
+        // If this fails, commands find that the server does not answer.
+        _ = fs::remove_file(&self.path);
+    }
+}
+
+const FILE: &str = "server.json";
+const UNFINISHED: &str = "server.json.new";
