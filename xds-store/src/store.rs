@@ -488,6 +488,24 @@ impl Store {
             }
         }
         if writing.batch.writes.is_empty() {
+            // The condition of a write proves that nobody else committed meanwhile; an answer without
+            // a write needs that proof, too.
+            if writing.commits.is_empty() {
+                return;
+            }
+            match stored.head() {
+                Ok((_, revision)) if Some(revision) == self.head_revision => {}
+                Ok(_) => {
+                    self.is_behind = true;
+                    let commits = writing.commits.into_iter().map(|(waiting, _)| waiting);
+                    self.try_again(commits, now, actions);
+                    return self.write_next(now, reader, actions);
+                }
+                Err(error) => {
+                    self.waiting.extend(writing.commits.into_iter().map(|(waiting, _)| waiting));
+                    return self.on_unreadable(error, actions);
+                }
+            }
             // Nothing was changed, and nothing that is not durable was seen.
             let answers = writing.commits.into_iter();
             actions.extend(answers.map(|(waiting, answer)| Action::Answer(waiting.ticket, answer)));

@@ -138,7 +138,7 @@ impl Store {
 
     /// Judges commits again on what other servers left; those that waited too long are refused
     /// (ST19).
-    fn try_again(
+    pub(super) fn try_again(
         &mut self,
         commits: impl DoubleEndedIterator<Item = Waiting>,
         now: i64,

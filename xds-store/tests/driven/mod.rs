@@ -1,0 +1,197 @@
+//! A server of a store on the engine in memory, whose time and whose engine a test controls.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::{Draft, RefusalCode, Refused};
+use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine};
+use xds_store::store::{Action, Committed, Config, Event, Identity, Published, Store, Ticket};
+
+/// What the engine does with the next batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Writes it.
+    Written,
+    /// Writes it, and does not report it.
+    WrittenUnknown,
+    /// Reports that the outcome is unknown; nothing is written.
+    LostUnknown,
+    /// The disk is full.
+    Full,
+    /// Cannot be reached.
+    Unavailable,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) engine: MemoryEngine,
+    pub(crate) store: Store,
+    /// In nanoseconds.
+    pub(crate) now: i64,
+    pub(crate) fates: VecDeque<Fate>,
+    pub(crate) published: Vec<Published>,
+    pub(crate) answers: BTreeMap<u64, Result<Committed, Refused>>,
+    pub(crate) compacted: Vec<Result<u64, Refused>>,
+    last: u64,
+}
+
+pub(crate) const SECOND: i64 = 1_000_000_000;
+
+impl Server {
+    /// A server of a new store.
+    pub(crate) fn new() -> Self {
+        let mut engine = MemoryEngine::default();
+        let identity = Identity { node: "node".into(), ..Identity::default() };
+        engine.commit(&Store::init(&identity)).unwrap();
+        Self::on(engine, 1, SECOND)
+    }
+
+    /// One more server of a store.
+    pub(crate) fn on(engine: MemoryEngine, number: u64, now: i64) -> Self {
+        Self::with(engine, now, |config| config.server = number)
+    }
+
+    pub(crate) fn with(engine: MemoryEngine, now: i64, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::new(engine.limits(), 1);
+        change(&mut config);
+        let store = Store::load(&*engine.view().unwrap(), config, now, |_| {}).unwrap();
+        let (fates, published, answers) = (VecDeque::new(), Vec::new(), BTreeMap::new());
+        Self { engine, store, now, fates, published, answers, compacted: Vec::new(), last: 0 }
+    }
+
+    /// Gives an event to the machine and does all that it says.
+    pub(crate) fn step(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let reader = self.engine.reader();
+            for action in self.store.step(event, self.now, &*reader) {
+                match action {
+                    Action::Write(batch) => events.push_back(Event::Written(self.write(&batch))),
+                    Action::Publish(commits) => self.published.extend(commits),
+                    Action::Answer(ticket, answer) => {
+                        assert!(self.answers.insert(ticket.0, answer).is_none(), "answered twice");
+                    }
+                    Action::Compacted(_, answer) => self.compacted.push(answer),
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
+        let unknown = || Err(EngineError::Unknown("no answer".into()));
+        match self.fates.pop_front().unwrap_or(Fate::Written) {
+            Fate::Written => self.engine.commit(batch),
+            Fate::WrittenUnknown => match self.engine.commit(batch) {
+                Ok(_) => unknown(),
+                Err(error) => Err(error),
+            },
+            Fate::LostUnknown => unknown(),
+            Fate::Full => Err(EngineError::Full),
+            Fate::Unavailable => Err(EngineError::Unavailable("no route".into())),
+        }
+    }
+
+    pub(crate) fn request(&mut self, request: proto::CommitRequest) -> Result<u64, Refused> {
+        self.last += 1;
+        let draft = Draft::parse(request, "test".into())?;
+        self.step(Event::Commit(Ticket(self.last), draft));
+        Ok(self.last)
+    }
+
+    /// Commits a request, whose answer comes in this step.
+    pub(crate) fn commit(&mut self, request: proto::CommitRequest) -> Result<Committed, Refused> {
+        let ticket = self.request(request)?;
+        self.answers.remove(&ticket).expect("the commit is answered")
+    }
+
+    pub(crate) fn code(&mut self, request: proto::CommitRequest) -> RefusalCode {
+        self.commit(request).unwrap_err().code
+    }
+
+    pub(crate) fn outcome(&mut self, request: proto::CommitRequest) -> proto::Outcome {
+        self.commit(request).unwrap().results[0].outcome
+    }
+
+    /// Lets time pass; the machine is called when it is due.
+    pub(crate) fn wait(&mut self, nanoseconds: i64) {
+        let until = self.now + nanoseconds;
+        while let Some(due) = self.store.due().filter(|due| *due <= until) {
+            self.now = self.now.max(due);
+            self.step(Event::Due);
+        }
+        self.now = until;
+    }
+
+    pub(crate) fn compact(&mut self, upto: Option<u64>) -> u64 {
+        self.step(Event::Compact(Ticket(0), upto));
+        self.compacted.pop().expect("the compaction is answered").unwrap()
+    }
+
+    pub(crate) fn engine_revision(&self) -> EngineRevision {
+        self.engine.view().unwrap().revision()
+    }
+
+    /// The record in its present state, as the engine has it.
+    pub(crate) fn record(&self, name: &str, when: &str) -> Option<proto::RecordState> {
+        let view = self.engine.view().unwrap();
+        let key = xds_store::key::RecordKey::parse(&key(name, when)).unwrap();
+        let mut found = None;
+        Store::load(&*view, Config::new(self.engine.limits(), 9), self.now, |loaded| {
+            if loaded.key == key {
+                found = Some(loaded.state);
+            }
+        })
+        .unwrap();
+        found.filter(|state| state.lifecycle() != proto::State::Deleted)
+    }
+}
+
+pub(crate) fn key(name: &str, when: &str) -> proto::Key {
+    proto::Key { type_url: TYPE.into(), name: name.into(), when: when.into() }
+}
+
+pub(crate) fn change(name: &str, when: &str, act: proto::change::Act) -> proto::Change {
+    proto::Change { key: Some(key(name, when)), act: Some(act), condition: None }
+}
+
+pub(crate) fn content(payload: &str) -> proto::Content {
+    proto::Content { payload: payload.to_owned().into(), ..Default::default() }
+}
+
+pub(crate) fn put(name: &str, payload: &str) -> proto::Change {
+    put_when(name, "", payload)
+}
+
+pub(crate) fn put_when(name: &str, when: &str, payload: &str) -> proto::Change {
+    let put = proto::Put { content: Some(content(payload)), ..Default::default() };
+    change(name, when, proto::change::Act::Put(put))
+}
+
+pub(crate) fn put_lease(name: &str, payload: &str, seconds: i64) -> proto::Change {
+    let lease = Some(prost_types::Duration { seconds, nanos: 0 });
+    let put = proto::Put { content: Some(content(payload)), lease, ..Default::default() };
+    change(name, "", proto::change::Act::Put(put))
+}
+
+pub(crate) fn delete(name: &str) -> proto::Change {
+    change(name, "", proto::change::Act::Delete(proto::Delete::default()))
+}
+
+pub(crate) fn touch(name: &str) -> proto::Change {
+    change(name, "", proto::change::Act::Touch(proto::Touch {}))
+}
+
+pub(crate) fn quarantine(name: &str) -> proto::Change {
+    let quarantine = proto::Quarantine { reason: "clients crash".into(), serve_nothing: false };
+    change(name, "", proto::change::Act::Quarantine(quarantine))
+}
+
+pub(crate) fn only_if(is: proto::condition::Is, change: proto::Change) -> proto::Change {
+    proto::Change { condition: Some(proto::Condition { is: Some(is) }), ..change }
+}
+
+pub(crate) fn of(changes: impl Into<Vec<proto::Change>>) -> proto::CommitRequest {
+    proto::CommitRequest { changes: changes.into(), ..Default::default() }
+}
+
+pub(crate) const TYPE: &str = "example.com/acme.Thing";

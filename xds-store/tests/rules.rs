@@ -1,0 +1,19 @@
+//! The rules of records and their time, of several servers, and of compaction, on the machine.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "rules/ambiguity.rs"]
+mod ambiguity;
+mod driven;
+#[path = "rules/forgetting.rs"]
+mod forgetting;
+#[path = "rules/form.rs"]
+mod form;
+#[path = "rules/leases.rs"]
+mod leases;
+#[path = "rules/owners.rs"]
+mod owners;
+#[path = "rules/quarantine.rs"]
+mod quarantine;
+#[path = "rules/servers.rs"]
+mod servers;

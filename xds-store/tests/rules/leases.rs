@@ -1,0 +1,118 @@
+use prost_types::Timestamp;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::RefusalCode;
+
+use crate::driven::*;
+
+fn put_until(name: &str, seconds: i64) -> proto::CommitRequest {
+    let expires_at = Some(Timestamp { seconds, nanos: 0 });
+    let put = proto::Put { content: Some(content("1")), expires_at, ..Default::default() };
+    of([change(name, "", proto::change::Act::Put(put))])
+}
+
+fn ended(server: &Server) -> Vec<(i64, String)> {
+    let ended = server.published.iter().filter(|commit| commit.entry.identity == "expiry");
+    ended.map(|commit| (commit.entry.time / SECOND, commit.entry.changes[0].key.name.clone())).collect()
+}
+
+#[test]
+fn st36_a_record_is_absent_from_its_end_on_and_its_end_is_in_the_log_and_not_replicated() {
+    let mut server = Server::new();
+    server.commit(put_until("a", 10)).unwrap();
+    assert_eq!(server.store.due(), Some(10 * SECOND));
+    server.wait(8 * SECOND);
+    assert!(server.record("a", "").is_some() && ended(&server).is_empty());
+    server.wait(SECOND);
+    assert_eq!(ended(&server), [(10, "a".to_owned())]);
+    assert!(server.record("a", "").is_none());
+    let entry = &server.published.last().unwrap().entry;
+    assert_eq!((entry.counter, entry.changes[0].outcome()), (0, proto::Outcome::Expired));
+    // The key can be created again, and is another one then (ST9, ST14).
+    let again = only_if(proto::condition::Is::Absent(true), put("a", "2"));
+    assert_eq!(server.outcome(of([again])), proto::Outcome::Created);
+    assert_eq!(server.record("a", "").unwrap().incarnation, 2);
+}
+
+#[test]
+fn st36_the_clock_counts_even_before_the_end_is_in_the_log() {
+    let mut server = Server::new();
+    server.commit(put_until("a", 10)).unwrap();
+    server.now = 20 * SECOND;
+    assert_eq!(
+        server.code(of([only_if(proto::condition::Is::Exists(true), put("a", "2"))])),
+        RefusalCode::NotFound
+    );
+}
+
+#[test]
+fn st37_a_touch_renews_a_lease_and_changes_no_revision_and_makes_no_event() {
+    let mut server = Server::new();
+    let first = server.commit(of([put_lease("a", "1", 30)])).unwrap();
+    // Before a third of the lease has passed, nothing is written (ST67).
+    server.wait(9 * SECOND);
+    let engine_revision = server.engine_revision();
+    assert_eq!(server.outcome(of([touch("a")])), proto::Outcome::Touched);
+    assert_eq!(server.engine_revision(), engine_revision);
+    server.wait(11 * SECOND);
+    let touched = server.commit(of([touch("a")])).unwrap();
+    assert_eq!(touched.results[0].record, first.results[0].record);
+    assert_eq!((touched.revision, server.published.len()), (1, 1));
+    assert!(server.engine_revision() > engine_revision, "the renewal is durable");
+    // 1 s at the start, and 20 s of waiting.
+    assert_eq!(server.store.due(), Some((21 + 30) * SECOND));
+    server.wait(29 * SECOND);
+    assert!(ended(&server).is_empty());
+    server.wait(2 * SECOND);
+    assert_eq!(ended(&server), [(51, "a".to_owned())]);
+    assert_eq!(server.published.last().unwrap().entry.counter, 2, "other nodes get the end of a lease");
+}
+
+#[test]
+fn st37_the_same_put_renews_a_lease_as_a_touch_does() {
+    let mut server = Server::new();
+    server.commit(of([put_lease("a", "1", 30)])).unwrap();
+    server.wait(20 * SECOND);
+    assert_eq!(server.outcome(of([put_lease("a", "1", 30)])), proto::Outcome::Unchanged);
+    server.wait(20 * SECOND);
+    assert!(ended(&server).is_empty());
+    assert_eq!(server.store.revision(), 1);
+}
+
+#[test]
+fn st38_a_touch_of_nothing_is_not_found_and_one_without_a_lease_is_refused() {
+    let mut server = Server::new();
+    server.commit(of([put("a", "1"), put_lease("b", "1", 5)])).unwrap();
+    assert_eq!(server.code(of([touch("c")])), RefusalCode::NotFound);
+    assert_eq!(server.code(of([touch("a")])), RefusalCode::FailedPrecondition);
+    server.commit(of([delete("b")])).unwrap();
+    assert_eq!(server.code(of([touch("b")])), RefusalCode::NotFound);
+}
+
+#[test]
+fn st40_leases_start_again_with_the_server() {
+    let mut server = Server::new();
+    server.commit(of([put_lease("a", "1", 30)])).unwrap();
+    let mut later = Server::on(server.engine.clone(), 2, 1_000 * SECOND);
+    assert_eq!(later.store.due(), Some(1_030 * SECOND));
+    later.wait(29 * SECOND);
+    assert_eq!(later.outcome(of([touch("a")])), proto::Outcome::Touched);
+    later.wait(29 * SECOND);
+    assert!(ended(&later).is_empty());
+    later.wait(2 * SECOND);
+    assert_eq!(ended(&later).len(), 1);
+}
+
+#[test]
+fn st39_a_lease_that_another_server_renewed_does_not_end() {
+    let mut one = Server::new();
+    one.commit(of([put_lease("a", "1", 30)])).unwrap();
+    let mut two = Server::on(one.engine.clone(), 2, one.now);
+    one.wait(20 * SECOND);
+    one.commit(of([touch("a")])).unwrap();
+    // The other server was not called meanwhile: it reads the state before it ends a lease.
+    two.wait(35 * SECOND);
+    assert!(ended(&two).is_empty());
+    assert!(two.record("a", "").is_some());
+    two.wait(30 * SECOND);
+    assert_eq!(ended(&two).len(), 1);
+}

@@ -1,0 +1,136 @@
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::RefusalCode;
+use xds_store::store::Event;
+
+use crate::driven::*;
+
+fn two() -> (Server, Server) {
+    let one = Server::new();
+    let two = Server::on(one.engine.clone(), 2, one.now);
+    (one, two)
+}
+
+#[test]
+fn st19_a_commit_is_judged_again_on_what_another_server_left() {
+    let (mut one, mut two) = two();
+    let first = one.commit(of([put("a", "1")])).unwrap();
+    let revision = first.results[0].record.unwrap().0.to_string();
+    // The other server has not read it yet.
+    let update = only_if(proto::condition::Is::Revision(revision), put("a", "2"));
+    assert_eq!(two.commit(of([update.clone()])).unwrap().revision, 2);
+    assert_eq!(two.published.iter().map(|commit| commit.revision).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(one.code(of([update])), RefusalCode::Aborted);
+    assert_eq!(one.store.revision(), 2);
+}
+
+#[test]
+fn st19_entries_of_another_server_are_applied_when_the_engine_reports_them() {
+    let (mut one, mut two) = two();
+    let changes = [put_when("a", "env=prod", "1"), put_when("a", "env!=prod", "2")];
+    one.commit(of(changes)).unwrap();
+    one.commit(of([delete("b"), put("c", "1")])).unwrap();
+    two.step(Event::Changed);
+    assert_eq!(two.published.iter().map(|commit| commit.changed.len()).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(two.store.counts(), one.store.counts());
+    assert_eq!(two.code(of([put_when("a", "env=staging", "3")])), RefusalCode::FailedPrecondition);
+}
+
+#[test]
+fn st20_a_commit_that_was_applied_is_found_although_the_engine_did_not_report_it() {
+    let mut server = Server::new();
+    server.fates.push_back(Fate::WrittenUnknown);
+    let committed = server.commit(of([put("a", "1")])).unwrap();
+    assert_eq!((committed.revision, server.published.len()), (1, 1));
+    // The next one follows it.
+    assert_eq!(server.commit(of([put("a", "2")])).unwrap().revision, 2);
+}
+
+#[test]
+fn st20_a_commit_that_was_not_applied_is_written_once_more() {
+    let mut server = Server::new();
+    server.fates.extend([Fate::LostUnknown, Fate::LostUnknown]);
+    assert_eq!(server.commit(of([put("a", "1")])).unwrap().revision, 1);
+    assert_eq!(server.published.len(), 1);
+}
+
+#[test]
+fn st20_a_batch_that_arrives_late_is_applied_once() {
+    let mut server = Server::new();
+    // The first attempt is lost; of the second one, written again, the report is lost.
+    server.fates.extend([Fate::LostUnknown, Fate::WrittenUnknown]);
+    assert_eq!(server.commit(of([put("a", "1")])).unwrap().revision, 1);
+    assert_eq!(server.commit(of([put("a", "2")])).unwrap().revision, 2);
+}
+
+#[test]
+fn st20_a_commit_that_another_server_overtook_is_judged_again() {
+    let (mut one, mut two) = two();
+    two.commit(of([put("a", "1")])).unwrap();
+    // The engine loses the batch and its report: its condition can never hold any more.
+    one.fates.push_back(Fate::LostUnknown);
+    let absent = only_if(proto::condition::Is::Absent(true), put("a", "2"));
+    assert_eq!(one.code(of([absent])), RefusalCode::AlreadyExists);
+    one.fates.push_back(Fate::LostUnknown);
+    assert_eq!(one.commit(of([put("b", "1")])).unwrap().revision, 2);
+}
+
+#[test]
+fn st20_after_ten_seconds_the_outcome_is_unknown_and_the_store_goes_on() {
+    let mut server = Server::new();
+    let unknown = std::iter::repeat_n(Fate::LostUnknown, 1);
+    server.fates.extend(unknown);
+    server.now += 1;
+    // The machine gives up when a report comes after 10 s.
+    let draft = xds_store::commit::Draft::parse(of([put("a", "1")]), "me".into()).unwrap();
+    let reader = xds_store::engine::Engine::reader(&server.engine);
+    let lost = || Event::Written(Err(xds_store::engine::EngineError::Unknown("lost".into())));
+    let ticket = xds_store::store::Ticket(7);
+    server.store.step(Event::Commit(ticket, draft), server.now, &*reader);
+    server.store.step(lost(), server.now, &*reader);
+    let actions = server.store.step(lost(), server.now + 11 * SECOND, &*reader);
+    let [xds_store::store::Action::Answer(_, Err(refused))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(refused.code, RefusalCode::Unknown);
+    server.fates.clear();
+    assert_eq!(server.commit(of([put("a", "2")])).unwrap().revision, 1);
+}
+
+#[test]
+fn an_engine_that_cannot_be_reached_refuses_and_the_next_commit_succeeds() {
+    let mut server = Server::new();
+    server.fates.extend([Fate::Unavailable, Fate::Full]);
+    assert_eq!(server.code(of([put("a", "1")])), RefusalCode::Unavailable);
+    assert_eq!(server.code(of([put("a", "1")])), RefusalCode::ResourceExhausted);
+    assert_eq!(server.commit(of([put("a", "1")])).unwrap().revision, 1);
+}
+
+#[test]
+fn st43_a_commit_that_is_too_large_for_the_engine_is_refused_and_others_go_into_batches_of_their_own() {
+    let one = Server::new();
+    let mut server = Server::with(one.engine, one.now, |config| config.engine.operations = 8);
+    let many =
+        |count: usize| of((0..count).map(|number| put(&format!("n{number}"), "1")).collect::<Vec<_>>());
+    assert_eq!(server.code(many(6)), RefusalCode::ResourceExhausted);
+    assert_eq!(server.commit(many(5)).unwrap().revision, 1);
+    // Three commits that wait for a batch: two fit into the next one.
+    let reader = xds_store::engine::Engine::reader(&server.engine);
+    let mut writes = Vec::new();
+    for number in 0..4 {
+        let draft =
+            xds_store::commit::Draft::parse(of([put(&format!("m{number}"), "1")]), "me".into()).unwrap();
+        let event = Event::Commit(xds_store::store::Ticket(100 + number), draft);
+        writes.extend(server.store.step(event, server.now, &*reader));
+    }
+    let [xds_store::store::Action::Write(batch)] = &writes[..] else { panic!("{writes:?}") };
+    let written = xds_store::engine::Engine::commit(&mut server.engine, batch);
+    server.step(Event::Written(written));
+    assert_eq!((server.answers.len(), server.store.revision()), (4, 5));
+}
+
+#[test]
+fn st18_a_store_that_is_halted_accepts_no_commits() {
+    let mut server = Server::new();
+    server.step(Event::Halt("the cache refused".into()));
+    let refused = server.commit(of([put("a", "1")])).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::Unavailable);
+    assert!(refused.message.contains("the cache refused"));
+}
