@@ -551,6 +551,7 @@ impl Store {
         }
         let answer = match judging.judge(draft) {
             Err(refused) => Err(refused),
+            // ST15.
             Ok(judged) if draft.dry_run => Ok(Committed {
                 revision: self.head.revision,
                 results: judged.results,

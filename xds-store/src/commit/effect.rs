@@ -78,6 +78,7 @@ impl Judging<'_> {
             results.push(self.change(draft, change, &mut changed)?);
         }
         let mut effects = Vec::new();
+        // SG16.
         if draft.prune {
             let changes = draft.changes.iter().filter(|change| !matches!(change.act, Act::Check));
             let named: BTreeSet<_> = changes.map(|change| &change.key).collect();
@@ -144,7 +145,7 @@ impl Judging<'_> {
         match (&change.act, live) {
             (Act::Check, _) => unchanged(proto::Outcome::Checked),
             (Act::Put(put), _) => self.put(draft, key, put, before, changed),
-            // ST13. A touch of nothing was refused before.
+            // ST13, ST67. A touch of nothing was refused before.
             (Act::Delete | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
             (Act::Delete, Some(record)) => match &*draft.owner {
                 "" => {
@@ -227,7 +228,7 @@ impl Judging<'_> {
         Ok(changed.with_aliases(self, key, state, outcome, put.resource.aliases()))
     }
 
-    /// The end of an ownership: the record is deleted with its last owner.
+    /// The end of an ownership: the record is deleted with its last owner (SG14).
     fn release(
         &self,
         key: &RecordKey,
@@ -350,7 +351,8 @@ fn tombstone(state: RecordState) -> RecordState {
     RecordState { lifecycle: proto::State::Deleted.into(), ..state }
 }
 
-/// Adds the owner of a commit; with `take_over` it becomes the only one. Whether anything changed.
+/// Adds the owner of a commit (SG14); with `take_over` it becomes the only one (SG15). Whether
+/// anything changed.
 fn join(state: &mut RecordState, draft: &Draft) -> bool {
     if draft.owner.is_empty() {
         return false;

@@ -84,7 +84,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets records that have been deleted for long. New records of their keys start above their
+    /// Forgets records that have been deleted for long. SR27: new records of their keys start above their
     /// incarnations, so a uid is never used again.
     fn collect(&self, writing: &mut Writing, now: i64, limit: usize) {
         let until = now.saturating_sub(self.config.tombstones);
