@@ -28,6 +28,11 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | `api` | the gRPC services, and the check of identities before them |
+//! | `access`, `tokens` | who calls, and what that client may do |
+//! | `service`, `maintenance` | the services Store and Maintenance |
+//! | `reading`, `listing`, `watching` | reads, lists and watches of a running store |
+//! | `status` | refusals with typed details |
 //! | `handle` | the handle of a running store |
 //! | `writer` | the thread that judges and writes commits |
 //! | `source` | feeds the cache that clients read |
@@ -35,12 +40,24 @@
 //! | `standing` | the condition of the store |
 #![forbid(unsafe_code)]
 
+pub use access::{AccessControl, ApiClient, ClientCertificate, Rights, StoreAuthorizer, TOKEN_PREFIX};
+pub use api::{ApiConfig, StoreApi};
 pub use handle::{StartError, StoreConfig, StoreHandle};
 pub use source::Refusal;
 pub use standing::{Condition, Standing};
+pub use tokens::{TokenFileError, Tokens};
 
+mod access;
+mod api;
 mod handle;
+mod listing;
+mod maintenance;
 mod queue;
+mod reading;
+mod service;
 mod source;
 mod standing;
+mod status;
+mod tokens;
+mod watching;
 mod writer;

@@ -17,6 +17,7 @@ use crate::engine::{EngineError, Value, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
 use crate::record::RecordState;
+use crate::time;
 
 pub use answer::Payload;
 pub use events::{EventQuery, Events, Position};
@@ -118,10 +119,19 @@ impl<'v> Reads<'v> {
     /// # Errors
     /// [`ReadError::Compacted`], [`ReadError::Ahead`].
     pub fn check(&self, revision: u64) -> Result<(), ReadError> {
-        let (floor, last) = (self.head.floor, self.head.revision);
+        let floor = self.head.floor;
         if revision < floor {
             return Err(ReadError::Compacted { floor });
         }
+        self.check_written(revision)
+    }
+
+    /// Whether the store has this revision already.
+    ///
+    /// # Errors
+    /// [`ReadError::Ahead`].
+    pub fn check_written(&self, revision: u64) -> Result<(), ReadError> {
+        let last = self.head.revision;
         if revision > last { Err(ReadError::Ahead { revision, last }) } else { Ok(()) }
     }
 
@@ -214,7 +224,7 @@ impl RecordVersion {
     #[must_use]
     pub fn exists(&self, now: i64) -> bool {
         let has_ended = self.state.lease.is_none()
-            && self.state.expires_at.as_ref().is_some_and(|end| answer::nanoseconds(end) <= now);
+            && self.state.expires_at.as_ref().is_some_and(|end| time::from_proto(end) <= now);
         self.state.lifecycle() != proto::State::Deleted && !has_ended
     }
 }

@@ -13,6 +13,9 @@ use crate::time;
 /// The state of a record: the message that is stored, and that nodes exchange.
 pub type RecordState = proto::RecordState;
 
+/// The type of the records that a probe of the store writes (ST59). No client of xDS gets them.
+pub const PROBE_TYPE: &str = "type.googleapis.com/xds.store.v1.Probe";
+
 /// Identifies the state of a record: equal at all nodes that hold this state. Conditional writes
 /// compare it. A touch does not change it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,6 +11,8 @@ use xds_proto::xds::store::v1 as proto;
 use super::refused::{Limit, RefusalCode, Refused, Violations};
 use crate::content;
 use crate::key::{KeyError, RecordKey, parse_id};
+use crate::read::is_configuration;
+use crate::record::PROBE_TYPE;
 use crate::time;
 
 /// A commit of the right form.
@@ -204,7 +206,7 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
         error => Wrong::new("key", error.to_string()),
     })?;
     // ST55. They change how the store judges, so a version that does not read them refuses them.
-    if id.type_url.message_name().starts_with("xds.store.v1.") {
+    if is_configuration(id.type_url.as_str()) && id.type_url.as_str() != PROBE_TYPE {
         return Err(Wrong::new("key.type_url", "this version has no configuration records"));
     }
     let expected = match change.condition {

@@ -1,13 +1,12 @@
 //! Records as users get them.
 
-use std::time::Duration;
-
-use xds_core::{Resource, ResourceName};
 use xds_proto::xds::store::v1 as proto;
 
 use super::filter::is_configuration;
 use super::{ReadError, Reads, RecordVersion};
-use crate::record::{RecordRevision, RecordState, Uid};
+use crate::content;
+use crate::record::{RecordRevision, RecordState, Uid, served};
+use crate::time;
 
 /// Whether answers have payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +73,7 @@ impl Reads<'_> {
             version: served(state).and_then(|content| content_version(key, content)).unwrap_or_default(),
             generation: state.generation,
             created_at: state.created_at,
-            changed_at: self.time(*changed_at)?.map(timestamp),
+            changed_at: self.time(*changed_at)?.map(time::to_proto),
             expires_at: state.expires_at,
             lease: state.lease,
             quarantined,
@@ -109,58 +108,11 @@ pub(super) fn shown_state(state: &RecordState) -> proto::State {
     }
 }
 
-/// The named owners of a record.
-pub(super) fn named_owners(state: &RecordState) -> impl Iterator<Item = &str> {
-    let present = state.owners.iter().filter(|owner| owner.is_present);
-    present.filter_map(|owner| match owner.owner.as_ref()?.who.as_ref()? {
-        proto::owner::Who::Name(name) => Some(&**name),
-        proto::owner::Who::Resource(_) => None,
-    })
-}
-
-/// The content that clients get.
-fn served(state: &RecordState) -> Option<&proto::Content> {
-    match (&state.quarantined, state.lifecycle()) {
-        (_, proto::State::Deleted) => None,
-        (Some(quarantined), _) => quarantined.serve.as_ref(),
-        (None, _) => state.content.as_ref(),
-    }
-}
-
 /// The version of a content as delta clients get it; `None` for configuration, which they do not
 /// get.
 fn content_version(key: &super::RecordKey, content: &proto::Content) -> Option<String> {
-    let (type_url, name) = (key.type_url(), key.name());
-    if is_configuration(type_url.as_str()) {
+    if is_configuration(key.type_url().as_str()) {
         return None;
     }
-    let payload = content.payload.clone();
-    let made = if content.redirect { Resource::redirect } else { Resource::new };
-    let mut resource = made(type_url, name, payload).ok()?;
-    if let Some(ttl) = content.ttl {
-        resource = resource.with_ttl(Duration::try_from(ttl).ok()?);
-    }
-    if !content.aliases.is_empty() {
-        resource = resource.with_aliases(content.aliases.iter().map(|alias| ResourceName::from(&**alias)));
-    }
-    if content.do_not_cache {
-        resource = resource.with_do_not_cache();
-    }
-    if !content.metadata.is_empty() {
-        resource = resource.with_metadata(content.metadata.clone());
-    }
-    Some(resource.version().to_string())
+    content::resource(&key.id(), content).ok().map(|resource| resource.version().to_string())
 }
-
-/// Nanoseconds since 1970.
-pub(super) fn nanoseconds(time: &prost_types::Timestamp) -> i64 {
-    time.seconds.saturating_mul(SECOND).saturating_add(time.nanos.into())
-}
-
-pub(super) fn timestamp(time: i64) -> prost_types::Timestamp {
-    let nanos = i32::try_from(time.rem_euclid(SECOND)).unwrap_or_default();
-    prost_types::Timestamp { seconds: time.div_euclid(SECOND), nanos }
-}
-
-/// A second in nanoseconds.
-const SECOND: i64 = 1_000_000_000;

@@ -8,7 +8,7 @@ use xds_core::{NamePatterns, XdstpName};
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{RecordKey, stored};
-use crate::record::RecordState;
+use crate::record::{RecordState, named_owners};
 
 /// Selects records. Everything that is set has to match.
 #[derive(Debug, Clone)]
@@ -118,7 +118,7 @@ impl Filter {
         let labels = state.content.as_ref().map(|content| &content.labels);
         let has_label = |(key, value): (&String, &String)| labels.and_then(|of| of.get(key)) == Some(value);
         is_state
-            && (self.owner.is_empty() || super::answer::named_owners(state).any(|owner| owner == self.owner))
+            && (self.owner.is_empty() || named_owners(state).any(|owner| owner == self.owner))
             && self.labels.iter().all(has_label)
             // Nothing has a region yet: every node accepts all names.
             && self.region.is_empty()

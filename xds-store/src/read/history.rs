@@ -9,6 +9,7 @@ use crate::checked::Damaged;
 use crate::key::{RecordKey, stored};
 use crate::log::{LogChange, LogEntry};
 use crate::record::RecordRevision;
+use crate::time;
 
 /// What a page of history has.
 #[derive(Clone, Copy)]
@@ -100,7 +101,7 @@ impl Reads<'_> {
         }
         let commit = (is_empty || !changes.is_empty()).then(|| proto::CommitEntry {
             revision: self.printed(at),
-            at: Some(super::answer::timestamp(entry.time)),
+            at: Some(time::to_proto(entry.time)),
             identity: entry.identity,
             owner: entry.owner,
             message: entry.message,

@@ -20,9 +20,11 @@ pub struct ListQuery<'q> {
     pub may_read: &'q dyn Fn(&RecordKey) -> bool,
     /// Only keys behind this one.
     pub after: Option<&'q RecordKey>,
-    /// The most records.
+    /// How many records of the page earlier calls have read.
+    pub taken: usize,
+    /// The most records of the page.
     pub limit: usize,
-    /// The most bytes. One record is in a page whatever its size.
+    /// The most bytes of this call. One record is in a page whatever its size.
     pub limit_bytes: usize,
     /// The most keys to read. So a call ends soon also when few records match.
     pub scan_limit: usize,
@@ -40,8 +42,8 @@ pub struct ListPage {
 /// Where a list goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextPage {
-    /// The page is full, and more records match.
-    After(RecordKey),
+    /// The page is full, and more records match behind its last one.
+    Full,
     /// The scan limit was reached at this key. The caller may not be allowed to read it.
     Scanned(RecordKey),
 }
@@ -70,10 +72,9 @@ impl Reads<'_> {
                     && (query.may_read)(&key)
                 {
                     bytes += version.state.encoded_len();
-                    let is_full = page.records.len() >= query.limit
-                        || (bytes > query.limit_bytes && !page.records.is_empty());
-                    if is_full {
-                        page.next = page.records.last().map(|last| NextPage::After(last.key.clone()));
+                    let taken = query.taken + page.records.len();
+                    if taken >= query.limit || (bytes > query.limit_bytes && taken > 0) {
+                        page.next = Some(NextPage::Full);
                         return ControlFlow::Break(());
                     }
                     page.records.push(version);

@@ -77,7 +77,8 @@ impl Written {
             names.extend(page.records.iter().map(|version| version.key.name().as_str().to_owned()));
             match page.next {
                 None => return names,
-                Some(NextPage::After(key) | NextPage::Scanned(key)) => after = Some(key),
+                Some(NextPage::Full) => after = page.records.last().map(|last| last.key.clone()),
+                Some(NextPage::Scanned(key)) => after = Some(key),
             }
         }
     }
@@ -93,7 +94,17 @@ impl Written {
 /// All that a filter selects at a revision, in one page.
 fn all(filter: &Filter, at: u64) -> ListQuery<'_> {
     let (limit_bytes, scan_limit) = (1 << 20, 1_000);
-    ListQuery { filter, at, now: 0, may_read: &|_| true, after: None, limit: 100, limit_bytes, scan_limit }
+    ListQuery {
+        filter,
+        at,
+        now: 0,
+        may_read: &|_| true,
+        after: None,
+        taken: 0,
+        limit: 100,
+        limit_bytes,
+        scan_limit,
+    }
 }
 
 const ALL_COMMITS: HistoryQuery<'static> = HistoryQuery {
@@ -156,7 +167,11 @@ fn st26_all_pages_of_a_list_are_of_one_revision_in_the_order_of_keys() {
     assert_eq!((page.records.len(), page.next), (4, None));
     // Pages end by bytes, and after what was read.
     let page = store.read(|reads| reads.list(ListQuery { limit_bytes: 1, ..all(&filter, at) }).unwrap());
-    assert_eq!((page.records.len(), page.next), (1, Some(NextPage::After(key("a")))));
+    assert_eq!((page.records.len(), page.next), (1, Some(NextPage::Full)));
+    // In a page that has records already, the limits hold for the first one.
+    let query = ListQuery { limit_bytes: 1, taken: 1, ..all(&filter, at) };
+    let page = store.read(|reads| reads.list(query).unwrap());
+    assert_eq!((page.records.len(), page.next), (0, Some(NextPage::Full)));
     let page = store.read(|reads| reads.list(ListQuery { scan_limit: 2, ..all(&filter, at) }).unwrap());
     assert_eq!((page.records.len(), page.next), (2, Some(NextPage::Scanned(key("aa")))));
 }

@@ -1,0 +1,268 @@
+//! The gRPC service Maintenance.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
+use tonic::{Code, Request, Response, Status};
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::maintenance_server::Maintenance;
+use xds_proto::xds::store::v1::violation::Why;
+use xds_store::backup::{Backup, BackupError, History};
+use xds_store::commit::Draft;
+use xds_store::key::RecordKey;
+use xds_store::read::Reads;
+use xds_store::record::PROBE_TYPE;
+
+use crate::access::Caller;
+use crate::api::{ApiConfig, permits};
+use crate::reading::{Reading, printed};
+use crate::service::taken;
+use crate::status::{exceeds, invalid, lacks, of_engine, of_refused, refusal};
+
+/// The service Maintenance of one running store.
+#[derive(Debug)]
+pub(crate) struct MaintenanceService {
+    reading: Reading,
+    config: ApiConfig,
+    backups: Arc<Semaphore>,
+    probe: tokio::sync::Mutex<()>,
+}
+
+impl MaintenanceService {
+    pub(crate) fn new(reading: Reading, config: ApiConfig) -> Self {
+        Self { reading, config, backups: permits(BACKUPS), probe: tokio::sync::Mutex::default() }
+    }
+
+    /// ST59: writes, reads and deletes a record.
+    async fn probe(&self, caller: &Caller) -> Result<prost_types::Duration, Status> {
+        let _one_at_a_time = self.probe.lock().await;
+        let began = Instant::now();
+        let standing = self.reading.standing();
+        let key = proto::Key { type_url: PROBE_TYPE.into(), name: "probe".into(), when: String::new() };
+        let parsed = RecordKey::parse(&key).map_err(|error| Status::internal(error.to_string()))?;
+        let content = proto::Content::default();
+        let put = proto::change::Act::Put(proto::Put { content: Some(content), ..Default::default() });
+        self.commit(caller, &key, put).await?;
+        let read = move |reads: &Reads<'_>| match reads.get(&parsed, 0) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(Status::data_loss("the probe record was committed and cannot be read")),
+            Err(error) => Err(crate::reading::failed(&error, &standing)),
+        };
+        self.reading.local(read).await?;
+        self.commit(caller, &key, proto::change::Act::Delete(proto::Delete::default())).await?;
+        prost_types::Duration::try_from(began.elapsed()).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    async fn commit(&self, caller: &Caller, key: &proto::Key, act: proto::change::Act) -> Result<(), Status> {
+        let change = proto::Change { key: Some(key.clone()), condition: None, act: Some(act) };
+        let request =
+            proto::CommitRequest { changes: vec![change], message: "probe".into(), ..Default::default() };
+        let refused = |refused| of_refused(refused, &self.reading.standing(), caller);
+        let draft = Draft::parse(request, caller.client.identity()).map_err(refused)?;
+        self.reading.store.commit(draft).await.map(|_| ()).map_err(refused)
+    }
+}
+
+type Parts = Pin<Box<dyn Stream<Item = Result<proto::BackupResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Maintenance for MaintenanceService {
+    type BackupStream = Parts;
+
+    async fn status(
+        &self,
+        request: Request<proto::StatusRequest>,
+    ) -> Result<Response<proto::StatusResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        if !caller.rights.operate && !caller.rights.inspect {
+            return Err(lacks("inspect", None, "the status needs the right to inspect or to operate"));
+        }
+        let probe_time = match request.probe {
+            true if !caller.rights.operate => {
+                return Err(lacks("operate", None, "a probe writes, so it needs the right to operate"));
+            }
+            true => Some(self.probe(&caller).await?),
+            false => None,
+        };
+        let standing = self.reading.standing();
+        let head = &standing.head;
+        let limits =
+            [("watches", self.config.watches_limit), ("request_bytes", self.config.request_bytes_limit)];
+        let limits = limits.map(|(name, limit)| (name.to_owned(), limit as u64));
+        let (waiting_commits, waiting_bytes) = self.reading.store.waiting_commits();
+        tracing::debug!(waiting_commits, waiting_bytes, "status");
+        Ok(Response::new(proto::StatusResponse {
+            condition: standing.condition.into(),
+            reason: standing.reason.clone(),
+            cluster: head.cluster.clone(),
+            node: standing.head.node.clone(),
+            region: head.region.clone(),
+            engine: self.config.engine.clone(),
+            build: self.config.build.clone(),
+            format: head.format,
+            revision: printed(&standing, standing.revision()),
+            floor: printed(&standing, standing.head.floor),
+            clock: BTreeMap::from([(standing.head.node.clone(), head.counter)]),
+            records: standing.records as u64,
+            tombstones: standing.tombstones as u64,
+            limits: limits.into(),
+            probe_time,
+            ..proto::StatusResponse::default()
+        }))
+    }
+
+    async fn compact(
+        &self,
+        request: Request<proto::CompactRequest>,
+    ) -> Result<Response<proto::CompactResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        check_operate(&caller, "a compaction")?;
+        if request.shrink {
+            let message =
+                "`shrink`: this server cannot return space of a store that it serves; leave it unset";
+            return Err(Status::unimplemented(message));
+        }
+        let upto = match request.revision.is_empty() {
+            true => None,
+            false => {
+                let parse = move |reads: &Reads<'_>| {
+                    let upto = reads.parse(&request.revision);
+                    let upto = upto.and_then(|upto| reads.check_written(upto).map(|()| upto));
+                    upto.map_err(|error| invalid("revision", error.to_string()))
+                };
+                Some(self.reading.local(parse).await?)
+            }
+        };
+        let before = self.reading.standing().head.floor;
+        let refused = |refused| of_refused(refused, &self.reading.standing(), &caller);
+        let floor = self.reading.store.compact(upto).await.map_err(refused)?;
+        Ok(Response::new(proto::CompactResponse {
+            floor: self.reading.printed(floor),
+            forgotten_revisions: floor.saturating_sub(before),
+            freed_bytes: 0,
+        }))
+    }
+
+    async fn backup(&self, request: Request<proto::BackupRequest>) -> Result<Response<Parts>, Status> {
+        let (caller, request) = taken(request)?;
+        check_operate(&caller, "a backup")?;
+        let permit = Arc::clone(&self.backups).try_acquire_owned();
+        let permit = permit.map_err(|_| exceeds("backups", "", BACKUPS, BACKUPS + 1))?;
+        let history = if request.without_history { History::LeftOut } else { History::Whole };
+        let store = self.reading.store.clone();
+        let backup = blocking(move || {
+            let view = store.view().map_err(|error| of_engine(&error))?;
+            Backup::new(view, history).map_err(|error| of_backup(&error))
+        });
+        let backup = backup.await?;
+        let revision = self.reading.printed(backup.header().head.revision);
+        Ok(Response::new(parts(backup, permit, revision)))
+    }
+
+    async fn conflicts(
+        &self,
+        request: Request<proto::ConflictsRequest>,
+    ) -> Result<Response<proto::ConflictsResponse>, Status> {
+        let (caller, _) = taken(request)?;
+        check_operate(&caller, "the conflict journal")?;
+        // A store without peers has no conflicts.
+        Ok(Response::new(proto::ConflictsResponse::default()))
+    }
+
+    async fn forget(
+        &self,
+        request: Request<proto::ForgetRequest>,
+    ) -> Result<Response<proto::ForgetResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        check_operate(&caller, "to forget a node")?;
+        if request.node.is_empty() {
+            return Err(invalid("node", "node is empty"));
+        }
+        let why = Why::Invalid(proto::Invalid { field: "node".to_owned() });
+        if request.node == self.reading.standing().head.node {
+            let message = "this is the node of this server: stop it first, and ask another node";
+            return Err(refusal(Code::FailedPrecondition, message, None, why));
+        }
+        Err(refusal(Code::NotFound, format!("this store knows no node {:?}", request.node), None, why))
+    }
+}
+
+fn check_operate(caller: &Caller, what: &str) -> Result<(), Status> {
+    if caller.rights.operate {
+        return Ok(());
+    }
+    Err(lacks("operate", None, format!("{what} needs the right to operate")))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Result<T, Status> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn of_backup(error: &BackupError) -> Status {
+    match error {
+        BackupError::Damaged(damaged) => Status::data_loss(damaged.to_string()),
+        BackupError::Engine(error) => of_engine(error),
+        error => Status::internal(error.to_string()),
+    }
+}
+
+/// The parts of a backup, which are read while the client takes them.
+fn parts(backup: Backup, permit: OwnedSemaphorePermit, revision: String) -> Parts {
+    let records = backup.header().records;
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _permit = permit;
+        let mut backup = Some(backup);
+        while let Some(mut read) = backup.take() {
+            let next = blocking(move || Ok((read.next(), read))).await;
+            let (part, read) = match next {
+                Ok((Some(part), read)) => (part.map_err(|error| of_backup(&error)), read),
+                Ok((None, _)) => return,
+                Err(status) => {
+                    _ = sender.send(Err(status)).await;
+                    return;
+                }
+            };
+            let is_error = part.is_err();
+            // A client that reads nothing would keep what the view has in the engine.
+            let is_sent = timeout(PART_WAIT, sender.send(part)).await.is_ok_and(|sent| sent.is_ok());
+            backup = (is_sent && !is_error).then_some(read);
+        }
+    });
+    Box::pin(unfold(Some(receiver), move |receiver| {
+        let revision = revision.clone();
+        async move {
+            let mut receiver = receiver?;
+            let Some(part) = receiver.recv().await else {
+                return Some((Err(Status::aborted("the client did not read the backup in time")), None));
+            };
+            let part = part.map(|part| proto::BackupResponse {
+                data: part.data,
+                records_done: part.entries_done.min(records),
+                records,
+                revision: part.digest.map_or_else(String::new, |_| revision),
+                digest: part.digest.map_or_else(Default::default, |digest| digest.to_vec().into()),
+            });
+            let goes_on = part.as_ref().is_ok_and(|part| part.digest.is_empty());
+            Some((part, goes_on.then_some(receiver)))
+        }
+    }))
+}
+
+/// How long a client may not read a part.
+const PART_WAIT: Duration = Duration::from_secs(60);
+
+/// The most backups at a time: each one keeps a view of the engine, and the engine keeps all that
+/// the view has.
+const BACKUPS: usize = 2;

@@ -1,0 +1,334 @@
+//! The gRPC service Store.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::Stream;
+use tokio::sync::Semaphore;
+use tonic::{Code, Request, Response, Status};
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::store_server::Store;
+use xds_proto::xds::store::v1::violation::Why;
+use xds_store::commit::{ChangeResult, Draft};
+use xds_store::key::RecordKey;
+use xds_store::read::{Filter, HistoryQuery, PageToken, Payload, Reads, is_configuration};
+use xds_store::store::Committed;
+
+use crate::access::Caller;
+use crate::api::{ApiConfig, permits};
+use crate::listing::Listing;
+use crate::reading::{Reading, failed, now};
+use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal, with_detail};
+use crate::watching::Watching;
+
+/// The service Store of one running store.
+#[derive(Debug)]
+pub(crate) struct StoreService {
+    reading: Reading,
+    config: ApiConfig,
+    watches: Arc<Semaphore>,
+}
+
+impl StoreService {
+    pub(crate) fn new(reading: Reading, config: ApiConfig) -> Self {
+        Self { reading, watches: permits(config.watches_limit), config }
+    }
+
+    async fn commit_of(
+        &self,
+        caller: &Caller,
+        mut request: proto::CommitRequest,
+    ) -> Result<proto::CommitResponse, Status> {
+        if request.ack_peers > 0 {
+            let message = "ack_peers: this store has no peers, so none can confirm the commit";
+            return Err(invalid("ack_peers", message));
+        }
+        let owner = owner_of(caller, std::mem::take(&mut request.owner))?;
+        request.owner = owner;
+        let keys: Vec<_> =
+            request.changes.iter().map(|change| change.key.clone().unwrap_or_default()).collect();
+        let (force, prune) = (request.force_schema, request.prune);
+        let refused = |refused| of_refused(refused, &self.reading.standing(), caller);
+        let draft = Draft::parse(request, caller.client.identity()).map_err(refused)?;
+        check_rights(caller, &keys, force, prune)?;
+        let committed = self.reading.store.commit(draft).await.map_err(refused)?;
+        Ok(self.committed(caller, committed, keys))
+    }
+
+    /// The answer of a commit. Effects on records that the caller may not read are only counted.
+    fn committed(
+        &self,
+        caller: &Caller,
+        committed: Committed,
+        keys: Vec<proto::Key>,
+    ) -> proto::CommitResponse {
+        let results = committed.results.iter().zip(keys).map(|(result, key)| {
+            // The draft was parsed, so the key can be.
+            let key = RecordKey::parse(&key).map_or(key, |key| key.to_proto());
+            result_of(key, result)
+        });
+        let effect_count = committed.effects.len() as u64;
+        let effects = committed.effects.iter().filter(|effect| caller.may_read(&effect.key));
+        let effects = effects.take(EFFECTS).map(|effect| result_of(effect.key.to_proto(), &effect.result));
+        proto::CommitResponse {
+            revision: self.reading.printed(committed.revision),
+            results: results.collect(),
+            effects: effects.collect(),
+            effect_count,
+            ..proto::CommitResponse::default()
+        }
+    }
+}
+
+fn result_of(key: proto::Key, result: &ChangeResult) -> proto::Result {
+    let (revision, uid) = match result.record {
+        Some((revision, uid)) => (revision.to_string(), uid.to_string()),
+        None => Default::default(),
+    };
+    proto::Result { key: Some(key), outcome: result.outcome.into(), revision, uid, blocked_by: Vec::new() }
+}
+
+type Watched = Pin<Box<dyn Stream<Item = Result<proto::WatchResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Store for StoreService {
+    type WatchStream = Watched;
+
+    async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        let level = request.level();
+        let proto::GetRequest { key, at_least, knows, .. } = request;
+        check_knows(!knows.is_empty())?;
+        let wire_key = key.unwrap_or_default();
+        let key = RecordKey::parse(&wire_key).map_err(|error| invalid_key(wire_key, &error))?;
+        if !caller.may_read(&key) {
+            let message = format!("this client may not read {key:?}");
+            return Err(lacks("read", Some(key.to_proto()), message));
+        }
+        let standing = self.reading.standing();
+        let read = move |reads: &Reads<'_>| {
+            let failed = |error| failed(&error, &standing);
+            let version = reads.get(&key, now()).map_err(failed)?;
+            let Some(version) = version else {
+                let why = Why::Condition(proto::ConditionFailed::default());
+                return Err(refusal(
+                    Code::NotFound,
+                    format!("{key:?} does not exist"),
+                    Some(key.to_proto()),
+                    why,
+                ));
+            };
+            let record = Some(reads.answer(&version, Payload::With).map_err(failed)?);
+            let revision = reads.printed(reads.head().revision);
+            // `peek` asks peers, and this store has none.
+            Ok(proto::GetResponse { record, revision, peeked_from: String::new() })
+        };
+        self.reading.at_level(level, at_least, read).await.map(Response::new)
+    }
+
+    async fn list(
+        &self,
+        request: Request<proto::ListRequest>,
+    ) -> Result<Response<proto::ListResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        let level = request.level();
+        let proto::ListRequest { filter, page_size, page_token, at_least, without_payload, knows, .. } =
+            request;
+        check_knows(!knows.is_empty())?;
+        let filter = parse_filter(filter)?;
+        let limit = match page_size {
+            0 => PAGE,
+            size => usize::try_from(size).unwrap_or(usize::MAX).min(LARGEST_PAGE),
+        };
+        let payload = Payload::unless(without_payload);
+        let begin = {
+            let filter = Arc::clone(&filter);
+            move |reads: &Reads<'_>| {
+                if page_token.is_empty() {
+                    return Ok((reads.head().revision, None));
+                }
+                let token = PageToken::parse(&page_token, reads, &filter)
+                    .map_err(|error| invalid("page_token", error.to_string()))?;
+                Ok((token.revision, Some(token.after)))
+            }
+        };
+        let (at, after) = self.reading.at_level(level, at_least, begin).await?;
+        let mut listing = Listing { reading: self.reading.clone(), caller, filter, payload, at, after };
+        let page = listing.page(limit).await?;
+        let revision = self.reading.printed(at);
+        let next_page_token = page.token.unwrap_or_default();
+        Ok(Response::new(proto::ListResponse { records: page.records, next_page_token, revision }))
+    }
+
+    async fn watch(&self, request: Request<proto::WatchRequest>) -> Result<Response<Watched>, Status> {
+        let (caller, request) = taken(request)?;
+        let proto::WatchRequest { filter, after, without_payload, knows, bookmark_every } = request;
+        check_knows(!knows.is_empty())?;
+        let filter = parse_filter(filter)?;
+        let every = bookmark_every.filter(|every| *every != prost_types::Duration::default());
+        let bookmark_every = match every.map(Duration::try_from) {
+            None => BOOKMARK_EVERY,
+            Some(Ok(every)) if every >= SHORTEST_BOOKMARK => every,
+            Some(_) => return Err(invalid("bookmark_every", "bookmark_every is at least 1 s")),
+        };
+        let limit = self.config.watches_limit;
+        let permit = Arc::clone(&self.watches).try_acquire_owned();
+        // ST42.
+        let permit = permit.map_err(|_| exceeds("watches", "--watch-limit", limit, limit + 1))?;
+        let payload = Payload::unless(without_payload);
+        let times = (bookmark_every, self.config.authorize_every);
+        let watching = match after.is_empty() {
+            true => Watching::with_snapshot(self.reading.clone(), caller, filter, payload).await?,
+            false => Watching::after(self.reading.clone(), caller, filter, payload, after).await?,
+        };
+        Ok(Response::new(watching.into_stream(times, permit)))
+    }
+
+    async fn commit(
+        &self,
+        request: Request<proto::CommitRequest>,
+    ) -> Result<Response<proto::CommitResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        self.commit_of(&caller, request).await.map(Response::new)
+    }
+
+    async fn history(
+        &self,
+        request: Request<proto::HistoryRequest>,
+    ) -> Result<Response<proto::HistoryResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        let proto::HistoryRequest { key, before, limit, without_payload } = request;
+        let parse = |key: proto::Key| RecordKey::parse(&key).map_err(|error| invalid_key(key, &error));
+        let key = key.map(parse).transpose()?;
+        let payload = Payload::unless(without_payload);
+        let limit = match limit {
+            0 => HISTORY_PAGE,
+            limit => usize::try_from(limit).unwrap_or(usize::MAX).min(LARGEST_HISTORY_PAGE),
+        };
+        let mut before = match before.is_empty() {
+            true => None,
+            false => Some(
+                self.reading
+                    .local(move |reads| {
+                        reads.parse(&before).map_err(|error| invalid("before", error.to_string()))
+                    })
+                    .await?,
+            ),
+        };
+        loop {
+            let (key, caller, standing) = (key.clone(), caller.clone(), self.reading.standing());
+            let step = move |reads: &Reads<'_>| {
+                let query = HistoryQuery {
+                    key: key.as_ref(),
+                    before,
+                    may_read: &|key| caller.may_read(key),
+                    payload,
+                    limit,
+                    limit_bytes: PAGE_BYTES,
+                    scan_limit: STEP,
+                };
+                let page = reads.history(query).map_err(|error| failed(&error, &standing))?;
+                let floor = reads.head().floor;
+                Ok((page, if floor == 0 { String::new() } else { reads.printed(floor) }))
+            };
+            let (page, floor) = self.reading.local(step).await?;
+            if page.commits.is_empty() && page.next.is_some() {
+                before = page.next;
+                continue;
+            }
+            let next = page.next.map_or_else(String::new, |next| self.reading.printed(next));
+            return Ok(Response::new(proto::HistoryResponse { commits: page.commits, next, floor }));
+        }
+    }
+
+    async fn references(
+        &self,
+        request: Request<proto::ReferencesRequest>,
+    ) -> Result<Response<proto::ReferencesResponse>, Status> {
+        taken(request)?;
+        Err(Status::unimplemented("this server does not keep references between records yet"))
+    }
+}
+
+/// The caller, as the check before the services found it, and the message of a request.
+pub(crate) fn taken<T>(mut request: Request<T>) -> Result<(Caller, T), Status> {
+    let caller = request.extensions_mut().remove::<Caller>();
+    let caller = caller.ok_or_else(|| Status::internal("the request was not checked"))?;
+    Ok((caller, request.into_inner()))
+}
+
+fn parse_filter(filter: Option<proto::Filter>) -> Result<Arc<Filter>, Status> {
+    Filter::parse(filter).map(Arc::new).map_err(|error| invalid("filter", error.to_string()))
+}
+
+fn check_knows(is_set: bool) -> Result<(), Status> {
+    if is_set {
+        return Err(Status::unimplemented(
+            "`knows`: this server keeps no schema versions yet; leave it unset",
+        ));
+    }
+    Ok(())
+}
+
+/// The owner that a commit acts as: the one that the policy fixes, or else the requested one.
+fn owner_of(caller: &Caller, requested: String) -> Result<String, Status> {
+    match &caller.rights.owner {
+        None => Ok(requested),
+        Some(fixed) if requested.is_empty() || requested == *fixed => Ok(fixed.clone()),
+        Some(fixed) => Err(lacks(
+            "owner",
+            None,
+            format!("this client acts as owner {fixed:?}, and not as {requested:?}"),
+        )),
+    }
+}
+
+/// Stage 2 of ST8: all changes that the caller may not make.
+fn check_rights(caller: &Caller, keys: &[proto::Key], force: bool, prune: bool) -> Result<(), Status> {
+    let rights = &caller.rights;
+    if force && !rights.operate {
+        return Err(lacks("operate", None, "force_schema needs the right to operate"));
+    }
+    // A prune changes records that the commit does not name.
+    let may_prune = rights.operate || rights.owner.is_some();
+    if prune && !may_prune {
+        let message = "prune needs a rule with `owner`, or the right to operate: it changes records that the commit \
+                       does not name";
+        return Err(lacks("owner", None, message));
+    }
+    let mut violations = Vec::new();
+    for (number, wire_key) in keys.iter().enumerate() {
+        let Ok(key) = RecordKey::parse(wire_key) else { continue };
+        let type_url = key.type_url();
+        if rights.may_write(&type_url, &key.name()) {
+            continue;
+        }
+        // ST55.
+        let right = if is_configuration(type_url.as_str()) { "operate" } else { "write" };
+        violations.push(proto::Violation {
+            change: u32::try_from(number).unwrap_or(u32::MAX),
+            key: Some(key.to_proto()),
+            message: format!("this client may not write {key:?}: it lacks the right `{right}`"),
+            why: Some(Why::Right(proto::RightMissing { right: right.to_owned() })),
+        });
+    }
+    let Some(first) = violations.first() else { return Ok(()) };
+    let message = first.message.clone();
+    Err(with_detail(Code::PermissionDenied, message, &proto::Refusal { violations }))
+}
+
+/// Effects in the answer of a commit.
+const EFFECTS: usize = 1_000;
+/// Records of a page.
+const PAGE: usize = 500;
+const LARGEST_PAGE: usize = 10_000;
+/// Commits of a page of history.
+const HISTORY_PAGE: usize = 50;
+const LARGEST_HISTORY_PAGE: usize = 1_000;
+/// A page ends at this size, so that clients with the default limit of gRPC (4 MiB) can read it.
+pub(crate) const PAGE_BYTES: usize = 1 << 20;
+/// Keys or commits that are read in one piece, before other calls get a turn.
+pub(crate) const STEP: usize = 10_000;
+const BOOKMARK_EVERY: Duration = Duration::from_secs(10);
+const SHORTEST_BOOKMARK: Duration = Duration::from_secs(1);
