@@ -85,7 +85,7 @@ impl Apply {
             let mut report = Report::default();
             let applied = while_waiting(&spinner, async {
                 let present = options.present(&connection, &changes, true, &spinner).await?;
-                let plan = Plan::of(&changes, &present, options);
+                let plan = Plan::of(&changes, &present, options)?;
                 options.commit(&connection, plan, options.write.dry_run, &mut report, &spinner).await
             });
             let applied = applied.await;
@@ -135,6 +135,13 @@ impl ApplyOptions {
             };
             records::list(connection, filter, without_payload, &mut read).await?;
         }
+        // Their version is that of what is served in their place.
+        for record in present.values_mut().filter(|record| record.quarantined.is_some()) {
+            let Some(key) = &record.key else { continue };
+            if let Some(whole) = records::get(connection, key).await? {
+                *record = whole;
+            }
+        }
         Ok(present)
     }
 
@@ -180,21 +187,37 @@ impl ApplyOptions {
 
 impl Plan {
     /// The changes from the present records to those of a folder.
-    pub(super) fn of(changes: &[FolderChange], present: &Present, apply: &ApplyOptions) -> Self {
+    pub(super) fn of(
+        changes: &[FolderChange],
+        present: &Present,
+        apply: &ApplyOptions,
+    ) -> Result<Self, StoreError> {
         let owner = apply.write.owner.as_deref();
-        let mut plan = Self::default();
+        let (mut plan, mut foreign) = (Self::default(), Vec::new());
         let mut missing: BTreeMap<_, _> = present.iter().collect();
         for FolderChange { change: put, version, location } in changes {
             let Some(key) = &put.key else { continue };
             let record = missing.remove(&tuple(key));
-            let is_equal = record.is_some_and(|record| {
-                let owners = records::owners(record);
-                record.version == version.to_string()
+            let owners = record.map(records::owners).unwrap_or_default();
+            let has_content = record.is_some_and(|record| {
+                let has_payload = match &record.quarantined {
+                    None => record.version == version.to_string(),
+                    Some(_) => is_same(record.content.as_ref(), put.act.as_ref()),
+                };
+                has_payload
                     && record.lease.is_none()
                     && record.expires_at.is_none()
                     && record.content.as_ref().is_some_and(|content| content.labels.is_empty())
-                    && owner.is_none_or(|owner| owners.contains(&owner))
             });
+            let place = format!("{}/{location}", apply.source.folder.display());
+            let others: Vec<_> = owners.iter().copied().filter(|name| Some(*name) != owner).collect();
+            // SG15, which the server does not check yet. Nobody can join meanwhile: the put is on the
+            // condition that the record is as it was read.
+            if !has_content && !others.is_empty() && !apply.write.take_over {
+                foreign.push(format!("{place}: {} belongs to {}", records::label(key), others.join(", ")));
+                continue;
+            }
+            let is_equal = has_content && owner.is_none_or(|owner| owners.contains(&owner));
             let quarantined = record.filter(|_| is_equal).and_then(|record| record.quarantined.as_ref());
             if let Some(proto::Quarantined { reason, .. }) = quarantined {
                 let label = records::label(key);
@@ -216,7 +239,7 @@ impl Plan {
                 None => put.act.clone(),
             };
             plan.changes.push(proto::Change { condition, act, ..put.clone() });
-            plan.places.push(Some(format!("{}/{location}", apply.source.folder.display())));
+            plan.places.push(Some(place));
         }
         if let Some(owner) = owner.filter(|_| apply.prune) {
             for record in missing.into_values().filter(|record| records::owners(record).contains(&owner)) {
@@ -226,7 +249,7 @@ impl Plan {
                 plan.places.push(None);
             }
         }
-        plan
+        if foreign.is_empty() { Ok(plan) } else { Err(StoreError::Foreign(foreign)) }
     }
 
     /// Parts of at most so many changes. Targets of references are put before and deleted after those
@@ -255,6 +278,12 @@ impl Plan {
         parts.push(part);
         parts
     }
+}
+
+/// Whether a put has the same content.
+fn is_same(content: Option<&proto::Content>, act: Option<&proto::change::Act>) -> bool {
+    let Some(proto::change::Act::Put(proto::Put { content: Some(put), .. })) = act else { return false };
+    content.is_some_and(|content| proto::Content { schema: put.schema.clone(), ..content.clone() } == *put)
 }
 
 pub(super) fn tuple(key: &proto::Key) -> (String, String, String) {

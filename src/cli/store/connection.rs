@@ -54,7 +54,7 @@ pub(in crate::cli) struct Connection {
     pub(super) name: String,
     pub(super) store: StoreClient<Api>,
     pub(super) maintenance: MaintenanceClient<Api>,
-    pub(super) timeout: Duration,
+    timeout: Duration,
 }
 
 type Api = InterceptedService<Channel, Bearer>;
@@ -71,11 +71,6 @@ struct LocalServer {
 }
 
 impl ConnectionOptions {
-    /// The folder of the store, if no server was named.
-    pub(super) fn folder(&self) -> Option<&Path> {
-        self.store.as_deref()
-    }
-
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
         let timeout = Duration::from_secs(self.timeout.into());
         match (&self.server, &self.store) {
@@ -142,7 +137,7 @@ impl Connection {
         let silent =
             |_| StoreError::Silent { server: self.name.clone(), timeout: self.timeout, is_commit: false };
         let answer = tokio::time::timeout(self.timeout, call).await.map_err(silent)?;
-        answer.map(Response::into_inner).map_err(|status| StoreError::refused(&status))
+        answer.map(Response::into_inner).map_err(|status| StoreError::of(&status, &self.name))
     }
 }
 

@@ -40,7 +40,7 @@ impl Diff {
             let mut report = Report::default();
             let judged = while_waiting(&spinner, async {
                 let present = options.present(&connection, &changes, false, &spinner).await?;
-                let plan = Plan::of(&changes, &present, options);
+                let plan = Plan::of(&changes, &present, options)?;
                 options.commit(&connection, plan, true, &mut report, &spinner).await.map(|()| present)
             });
             let present = judged.await;

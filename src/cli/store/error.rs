@@ -1,5 +1,6 @@
 //! Why a command of the store failed, for people and for programs.
 
+use std::error::Error as _;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::path::PathBuf;
@@ -41,6 +42,8 @@ pub(in crate::cli) enum StoreError {
     Address(ServerUriError),
     #[error("{server} cannot be reached: {reason}")]
     Unreachable { server: String, reason: String },
+    #[error("the connection to {server} was lost: {reason}{}", unknown(*.is_commit))]
+    Lost { server: String, reason: String, is_commit: bool },
     #[error("{server} did not answer within {} s{}", timeout.as_secs(), unknown(*.is_commit))]
     Silent { server: String, timeout: Duration, is_commit: bool },
     #[error("{0}")]
@@ -50,6 +53,9 @@ pub(in crate::cli) enum StoreError {
     /// ST69.
     #[error("{}", changed_later(.0))]
     ChangedLater(Vec<String>),
+    /// SG15.
+    #[error("{}", foreign(.0))]
+    Foreign(Vec<String>),
     #[error("{0}")]
     Input(String),
     #[error("cannot write: {0}")]
@@ -64,6 +70,10 @@ fn changed_later(labels: &[String]) -> String {
     let lines = labels.iter().map(|label| format!("{label} was changed after that commit"));
     let lines = lines.collect::<Vec<_>>().join("\n");
     lines + "\n  hint: --force undoes the commit all the same"
+}
+
+fn foreign(lines: &[String]) -> String {
+    lines.join("\n") + "\n  hint: act as the owner with --owner, or use --take-over"
 }
 
 /// A refusal of the server.
@@ -96,21 +106,28 @@ impl StoreError {
             | Self::LocalServer { .. }
             | Self::Unreachable { .. }
             | Self::Silent { .. }
+            | Self::Lost { .. }
             | Self::Output(_) => 1,
             Self::Missing(_) => NOTHING,
-            Self::ChangedLater(_) => 4,
+            Self::ChangedLater(_) | Self::Foreign(_) => 4,
             Self::Refused(refused) => refused.exit_code(),
         }
     }
 
-    pub(super) fn refused(status: &Status) -> Self {
-        Self::Refused(Box::new(Refused::of(status)))
+    /// What a call of this server ended with.
+    pub(super) fn of(status: &Status, server: &str) -> Self {
+        let Some(mut cause) = status.source() else { return Self::Refused(Box::new(Refused::of(status))) };
+        // There is no answer. The libraries add only their names to the first cause.
+        while let Some(source) = cause.source() {
+            cause = source;
+        }
+        Self::Lost { server: server.to_owned(), reason: cause.to_string(), is_commit: false }
     }
 
     /// Whether the server may come back.
     pub(super) fn is_away(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Silent { .. } => true,
+            Self::Unreachable { .. } | Self::Silent { .. } | Self::Lost { .. } => true,
             Self::Refused(refused) => refused.code == Code::Unavailable,
             _ => false,
         }
@@ -196,6 +213,9 @@ impl Refused {
         match &violation.why {
             Some(Why::Condition(condition)) => line.push_str(&self.condition(condition)),
             Some(Why::Referred(referred)) => line.push_str(&used_by(referred)),
+            Some(Why::Ambiguous(ambiguous)) if ambiguous.kind == "overlap" && ambiguous.other.is_some() => {
+                line.push_str(&overlap(ambiguous));
+            }
             _ if violation.key.is_some() => _ = write!(line, ": {message}"),
             _ => line.push_str(&message),
         }
@@ -260,6 +280,14 @@ impl fmt::Display for Refused {
         lines.extend(hint.map(|hint| format!("  hint: {hint}")));
         f.write_str(&lines.join("\n"))
     }
+}
+
+/// The other variant, and parameters that match both.
+fn overlap(ambiguous: &proto::AmbiguousVariants) -> String {
+    let when = ambiguous.other.as_ref().map_or("", |other| &other.when);
+    let witness: Vec<_> = ambiguous.witness.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let witness = if witness.is_empty() { "all parameters".to_owned() } else { witness.join(",") };
+    format!(" and [{}] both match {}", plain(when), plain(&witness))
 }
 
 /// What still refers to a record.

@@ -140,7 +140,7 @@ impl Writer {
                 let response = match changes.message().await {
                     Ok(Some(response)) => response,
                     Ok(None) => break StoreError::Input("the server ended the watch".to_owned()),
-                    Err(status) => break StoreError::refused(&status),
+                    Err(status) => break StoreError::of(&status, &connection.name),
                 };
                 for event in &response.events {
                     let Some(record) = &event.record else { continue };

@@ -91,14 +91,15 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
         "" => condition.to_owned(),
         reason => format!("{condition}: {reason}"),
     }];
-    let floor = if status.floor.is_empty() { "none" } else { &status.floor };
+    let is_none = status.floor.is_empty() || status.floor.ends_with("-0");
+    let floor = if is_none { "nothing".to_owned() } else { format!("up to {}", status.floor) };
     let mut fact = |name: &str, value: String| {
         if !value.is_empty() {
             lines.push(format!("{name:<12} {value}"));
         }
     };
     fact("revision", status.revision.clone());
-    fact("forgotten", format!("up to {floor}"));
+    fact("forgotten", floor);
     fact("records", status.records.to_string());
     fact("tombstones", status.tombstones.to_string());
     fact("size", format!("{} bytes", status.size_bytes));

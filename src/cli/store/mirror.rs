@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use prost::Message;
 use serde_json::json;
-use tonic::Code;
+use tonic::{Code, Status};
 use xds::client::bootstrap::{ChannelCredentials, IdentityFiles, Server, TlsFiles};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::watch_response::Part;
@@ -168,8 +168,8 @@ impl Copy<'_> {
         loop {
             let response = match changes.message().await {
                 Ok(Some(response)) => response,
-                Ok(None) => return Err(StoreError::refused(&tonic::Status::unavailable("the watch ended"))),
-                Err(status) => return Err(StoreError::refused(&status)),
+                Ok(None) => return Err(StoreError::of(&Status::unavailable("the watch ended"), &from.name)),
+                Err(status) => return Err(StoreError::of(&status, &from.name)),
             };
             let (part, is_whole) = (response.part(), !response.more);
             waiting.extend(response.events);

@@ -62,6 +62,7 @@ pub(super) async fn commit(
     let mut client = connection.store.clone();
     connection.answer(client.commit(request)).await.map_err(|error| match error {
         StoreError::Silent { server, timeout, .. } => StoreError::Silent { server, timeout, is_commit: true },
+        StoreError::Lost { server, reason, .. } => StoreError::Lost { server, reason, is_commit: true },
         other => other,
     })
 }
