@@ -234,6 +234,8 @@ enum Failure {
     #[error("error: {0}")]
     Place(store::place::PlaceError),
     #[error("error: {0}")]
+    Backup(store::BackupFileError),
+    #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[cfg(feature = "otel")]
     #[error("error: --otlp-endpoint {endpoint}: {error}; write a URL such as http://127.0.0.1:4317")]
@@ -260,6 +262,7 @@ impl Failure {
             Self::Store(error) => ExitCode::from(error.exit_code()),
             Self::Admin(error) => ExitCode::from(error.exit_code()),
             Self::Place(error) => ExitCode::from(error.exit_code()),
+            Self::Backup(error) => ExitCode::from(error.exit_code()),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),

@@ -11,10 +11,14 @@ use xds_proto::xds::store::v1 as proto;
 use super::check::ReportFormat;
 use super::progress::Spinner;
 use super::{Failure, type_name};
+pub(super) use backup_file::BackupFileError;
 use connection::{Connection, ConnectionOptions};
 pub(super) use error::StoreError;
 
 pub(super) mod apply;
+mod backup;
+pub(super) mod backup_file;
+mod check;
 mod connection;
 pub(super) mod delete;
 pub(super) mod diff;
@@ -30,6 +34,7 @@ pub(super) mod put;
 pub(super) mod quarantine;
 mod records;
 mod report;
+mod restore;
 pub(super) mod rollback;
 mod write;
 
@@ -46,6 +51,9 @@ enum Action {
     Status(maintenance::StatusCommand),
     Compact(maintenance::Compact),
     Mirror(Box<mirror::Mirror>),
+    Backup(backup::BackupCommand),
+    Restore(restore::Restore),
+    Check(check::CheckCommand),
 }
 
 impl StoreCommand {
@@ -55,6 +63,9 @@ impl StoreCommand {
             Action::Status(status) => status.run(),
             Action::Compact(compact) => compact.run(),
             Action::Mirror(mirror) => mirror.run(),
+            Action::Backup(backup) => backup.run(),
+            Action::Restore(restore) => restore.run(),
+            Action::Check(check) => check.run(),
         }
     }
 }

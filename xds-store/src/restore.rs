@@ -15,8 +15,8 @@ use crate::log::Head;
 ///
 /// Reads the whole backup twice: nothing is written before all of it is verified. Until the last
 /// batch the engine has a head that no store can be loaded from, so what a crash leaves is not taken
-/// for a store. The node of the store is `node`, a new id (SR31): the revisions of the old one are
-/// those of another store. Calls `progress` now and then.
+/// for a store. The store gets a new node id (SR31): the revisions of the old one are those of
+/// another store. Calls `progress` now and then.
 ///
 /// # Errors
 /// See [`RestoreError`]. After [`RestoreError::Engine`] the engine may have a part of the store,
@@ -24,7 +24,7 @@ use crate::log::Head;
 pub fn restore(
     backup: &mut (impl Read + Seek),
     engine: &mut dyn Engine,
-    node: &str,
+    ids: &NewIds,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Head, RestoreError> {
     let reader = rewound(backup)?;
@@ -45,7 +45,10 @@ pub fn restore(
         }
     }
     let mut head = header.head.clone();
-    head.former_nodes.push(std::mem::replace(&mut head.node, node.to_owned()));
+    head.former_nodes.push(std::mem::replace(&mut head.node, ids.node.clone()));
+    if let Some(cluster) = &ids.cluster {
+        head.cluster.clone_from(cluster);
+    }
     // The numbers of another origin.
     head.counter = 0;
     let begun = begin(engine, &head)?;
@@ -73,6 +76,16 @@ pub fn restore(
     engine.commit(&pending)?;
     report(Step::Write, entries_done);
     Ok(head)
+}
+
+/// The ids of a restored store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewIds {
+    /// The id of its node, chosen at random.
+    pub node: String,
+    /// The id of its cluster, chosen at random, if it shall be a new cluster, which nodes of the old
+    /// one cannot join (SR32). `None`: that of the backup.
+    pub cluster: Option<String>,
 }
 
 /// How far a restore is.

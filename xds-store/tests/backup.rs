@@ -14,14 +14,14 @@ use xds_store::engine::{
     Batch, Changes, Engine, EngineError, EngineLimits, EngineRevision, MemoryEngine, Reader,
 };
 use xds_store::log::{Head, RevisionError, StoreRevision};
-use xds_store::restore::{Progress, RestoreError, Step, restore};
+use xds_store::restore::{NewIds, Progress, RestoreError, Step, restore};
 use xds_store::store::{Action, Config, Event, Identity, LoadError, Store, Ticket};
 
-/// Records, deleted ones and a few versions of each.
 fn config() -> Config {
     Config::new(MemoryEngine::default().limits(), 1)
 }
 
+/// Records, deleted ones and a few versions of each.
 fn engine() -> MemoryEngine {
     let mut engine = MemoryEngine::default();
     let identity = Identity { node: "old".into(), cluster: "c".into(), region: "r".into() };
@@ -61,7 +61,11 @@ fn backup(engine: &dyn Engine, history: History) -> Vec<u8> {
 }
 
 fn restored(backup: &[u8], engine: &mut dyn Engine) -> Result<Head, RestoreError> {
-    restore(&mut Cursor::new(backup), engine, "new", &mut |_| {})
+    restore(&mut Cursor::new(backup), engine, &ids("new"), &mut |_| {})
+}
+
+fn ids(node: &str) -> NewIds {
+    NewIds { node: node.to_owned(), cluster: None }
 }
 
 /// Everything but the head.
@@ -131,7 +135,7 @@ fn st45_st46_a_restored_store_has_the_same_records_and_history() {
     let mut to = MemoryEngine::default();
     let mut steps = Vec::new();
     let head =
-        restore(&mut Cursor::new(&file), &mut to, "new", &mut |progress| steps.push(progress)).unwrap();
+        restore(&mut Cursor::new(&file), &mut to, &ids("new"), &mut |progress| steps.push(progress)).unwrap();
     assert_eq!(content(&to), content(&from));
     assert_eq!(records(&to), records(&from));
     assert_eq!((head.revision, head.cluster.as_str(), head.region.as_str()), (4, "c", "r"));
@@ -151,9 +155,13 @@ fn sr31_a_restored_store_has_a_new_node_and_other_revisions() {
     let revision = StoreRevision::of(&old, 4).to_string();
     assert_eq!(StoreRevision::parse(&head, &revision), Err(RevisionError::OtherStore));
     let mut again = MemoryEngine::default();
-    let head =
-        restore(&mut Cursor::new(backup(&to, History::Whole)), &mut again, "newer", &mut |_| {}).unwrap();
-    assert_eq!(head.former_nodes, ["old", "new"]);
+    let head = restore(&mut Cursor::new(backup(&to, History::Whole)), &mut again, &ids("newer"), &mut |_| {})
+        .unwrap();
+    assert_eq!((&head.former_nodes[..], head.cluster.as_str()), (&["old".into(), "new".into()][..], "c"));
+    let ids = NewIds { cluster: Some("other".into()), ..ids("newest") };
+    let file = backup(&to, History::Whole);
+    let head = restore(&mut Cursor::new(file), &mut MemoryEngine::default(), &ids, &mut |_| {}).unwrap();
+    assert_eq!(head.cluster, "other");
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub(in crate::cli) struct Connection {
     pub(super) name: String,
     pub(super) store: StoreClient<Api>,
     pub(super) maintenance: MaintenanceClient<Api>,
-    timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 type Api = InterceptedService<Channel, Bearer>;
@@ -71,6 +71,11 @@ struct LocalServer {
 }
 
 impl ConnectionOptions {
+    /// The folder of the store, if no server was named.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.store.as_deref()
+    }
+
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
         let timeout = Duration::from_secs(self.timeout.into());
         match (&self.server, &self.store) {

@@ -65,26 +65,37 @@ impl Place {
                 created.map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
                 Ok(Box::new(engine))
             }
-            Self::Folder(folder) => {
-                let file = folder.join(FILE);
-                // ST2: opening would create the file.
-                match fs::metadata(&file) {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        return Err(PlaceError::NoStore { place: place() });
-                    }
-                    Err(error) => {
-                        return Err(PlaceError::Unreadable { place: place(), cause: causes(&error) });
-                    }
-                }
-                let engine = RedbEngine::open(&file).map_err(|error| match error {
-                    OpenError::Locked => PlaceError::Locked { place: place() },
-                    OpenError::Damaged(_) => PlaceError::Damaged { place: place(), cause: causes(&error) },
-                    error => PlaceError::Unreadable { place: place(), cause: causes(&error) },
-                })?;
-                Ok(Box::new(engine))
+            Self::Folder(folder) => Ok(Box::new(self.open_file(folder, RedbEngine::open)?)),
+        }
+    }
+
+    /// The engine with the store in a folder, for readers alone: nothing is changed.
+    pub(in crate::cli) fn read(folder: &Path) -> Result<RedbEngine, PlaceError> {
+        Self::Folder(folder.to_owned()).open_file(folder, RedbEngine::open_unchanged)
+    }
+
+    fn open_file(
+        &self,
+        folder: &Path,
+        open: impl FnOnce(&Path) -> Result<RedbEngine, OpenError>,
+    ) -> Result<RedbEngine, PlaceError> {
+        let place = || self.clone();
+        let file = folder.join(FILE);
+        // ST2: opening would create the file.
+        match fs::metadata(&file) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(PlaceError::NoStore { place: place() });
+            }
+            Err(error) => {
+                return Err(PlaceError::Unreadable { place: place(), cause: causes(&error) });
             }
         }
+        open(&file).map_err(|error| match error {
+            OpenError::Locked => PlaceError::Locked { place: place() },
+            OpenError::Damaged(_) => PlaceError::Damaged { place: place(), cause: causes(&error) },
+            error => PlaceError::Unreadable { place: place(), cause: causes(&error) },
+        })
     }
 
     /// The error of a store of this place that does not start.
@@ -102,8 +113,29 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The error of a store of this place that cannot be loaded.
+    pub(in crate::cli) fn not_loaded(&self, error: LoadError) -> PlaceError {
+        self.not_started(StartError::Load(error))
+    }
+}
+
 /// Creates a store in a new or empty folder (ST1).
 pub(in crate::cli) fn init(folder: &Path, identity: &Identity) -> Result<(), PlaceError> {
+    create(folder, |engine| {
+        let created: Result<_, EngineError> = engine.commit(&Store::init(identity));
+        let place = || Place::Folder(folder.to_owned());
+        created.map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
+        Ok(())
+    })
+}
+
+/// Creates a store in a new or empty folder: `write` writes it into an empty engine. If `write`
+/// fails, there is no store.
+pub(in crate::cli) fn create<T, E: From<PlaceError>>(
+    folder: &Path,
+    write: impl FnOnce(&mut dyn Engine) -> Result<T, E>,
+) -> Result<T, E> {
     let place = || Place::Folder(folder.to_owned());
     let uncreatable = |error: io::Error| PlaceError::Uncreatable { place: place(), cause: causes(&error) };
     create_folder(folder).map_err(uncreatable)?;
@@ -111,18 +143,18 @@ pub(in crate::cli) fn init(folder: &Path, identity: &Identity) -> Result<(), Pla
     for entry in fs::read_dir(folder).map_err(uncreatable)? {
         // The rest of an `init` that was interrupted is no store.
         if entry.map_err(uncreatable)?.file_name() != UNFINISHED {
-            return Err(PlaceError::NotEmpty { folder: folder.to_owned() });
+            return Err(PlaceError::NotEmpty { folder: folder.to_owned() }.into());
         }
     }
     create_file(&unfinished).map_err(uncreatable)?;
     let mut engine = RedbEngine::open(&unfinished)
         .map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
-    let created: Result<_, EngineError> = engine.commit(&Store::init(identity));
-    created.map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
+    let written = write(&mut engine)?;
     drop(engine);
     // The store is there whole, or not at all.
     fs::rename(&unfinished, &file).map_err(uncreatable)?;
-    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(uncreatable)
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(uncreatable)?;
+    Ok(written)
 }
 
 /// The store has secrets, so only its user can read it.
@@ -180,7 +212,7 @@ impl fmt::Display for Place {
 }
 
 /// An error with its causes.
-fn causes(error: &dyn std::error::Error) -> String {
+pub(in crate::cli) fn causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

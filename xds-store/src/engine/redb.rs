@@ -68,7 +68,20 @@ impl RedbEngine {
         Self::of(disk)
     }
 
-    /// The same on something else than a file: for tests that inject faults.
+    /// Opens the file for readers alone. Nothing is written to it, not even to finish what a crash
+    /// interrupted. Commits are refused.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_unchanged(path: &Path) -> Result<Self, OpenError> {
+        let disk = Disk::open(path).map_err(OpenError::of_io)?.ok_or(OpenError::Locked)?;
+        let opened = disk.frozen().map_err(OpenError::of_io).and_then(open_on);
+        let (revision, database) = opened.inspect_err(|_| disk.close())?;
+        let database = Arc::new(RwLock::new(Some(database)));
+        Ok(Self { disk, database, revision, condition: Condition::Broken })
+    }
+
+    /// The same as [`open`](Self::open) on something else than a file: for tests that inject faults.
     ///
     /// # Errors
     /// See [`OpenError`].

@@ -1,0 +1,87 @@
+//! `xds store restore`.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use xds_store::log::{Head, StoreRevision};
+use xds_store::restore::{NewIds, RestoreError, Step, restore};
+
+use super::backup_file::{BackupFileError, Pace};
+use super::init::random_hex;
+use super::place;
+use crate::cli::check::ReportFormat;
+use crate::cli::{Failure, say};
+
+/// Make a store from a backup
+///
+/// The whole backup is verified before anything is written. The store has the records of the
+/// backup, and a new node id: revisions of the old store are those of another store, so programs
+/// that continued from one read everything again.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER)]
+pub(super) struct Restore {
+    /// The backup
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The folder of the new store; it must not exist, or be empty
+    #[arg(value_name = "TARGET")]
+    target: PathBuf,
+    /// Also take a new cluster id, so that remaining nodes of the old cluster cannot join
+    #[arg(long)]
+    new_cluster: bool,
+    /// Format of the report
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+}
+
+impl Restore {
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        let cluster = self.new_cluster.then(random_hex).transpose()?;
+        let ids = NewIds { node: random_hex()?, cluster };
+        let head = self.restore(&ids).map_err(Failure::Backup)?;
+        let revision = StoreRevision::of(&head, head.revision).to_string();
+        match self.format {
+            ReportFormat::Json => say(json!({
+                "target": self.target, "revision": revision, "node": head.node, "cluster": head.cluster,
+            })),
+            ReportFormat::Text => say(format_args!(
+                "{}: the store of {} at revision {revision}, node {}",
+                self.target.display(),
+                self.file.display(),
+                head.node
+            )),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn restore(&self, ids: &NewIds) -> Result<Head, BackupFileError> {
+        let unreadable = |error| BackupFileError::Unreadable { file: self.file.clone(), error };
+        let mut file = BufReader::new(File::open(&self.file).map_err(unreadable)?);
+        place::create(&self.target, |engine| {
+            let mut pace = Pace::new();
+            let restored = restore(&mut file, engine, ids, &mut |progress| {
+                let step = match progress.step {
+                    Step::Verify => "verifying the backup",
+                    Step::Write => "writing the store",
+                };
+                pace.report(step, progress.entries_done, progress.entries);
+            });
+            restored.map_err(|error| match error {
+                RestoreError::Backup(error) => BackupFileError::Unusable { file: self.file.clone(), error },
+                error => BackupFileError::NotRestored(error),
+            })
+        })
+    }
+}
+
+const AFTER: &str = "\
+JSON: one object with target, revision, node, cluster.
+
+Exit codes:
+  0  the store is there
+  1  the file cannot be read, or the target cannot be written
+  2  the file is no whole backup; the target is not empty; arguments";

@@ -1,0 +1,131 @@
+//! `xds store backup`, `restore` and `check` as processes, on stores that no server has open.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(all(feature = "cli", unix))]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use running::xds;
+use serde_json::Value;
+use xds_store::engine::{Batch, Engine, RedbEngine};
+
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "binary/running.rs"]
+mod running;
+
+/// A folder for stores and backups; removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("xds-store-files-{}-{name}", std::process::id()));
+        _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// With a store in `store`.
+    fn with_store(name: &str) -> Self {
+        let scratch = Self::new(name);
+        assert_eq!(run(&["store", "init", &scratch.path("store")]).0, Some(0));
+        scratch
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The exit code, and the lines on standard output and standard error.
+fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = xds().args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let (code, text) = run(&[arguments, &["--format", "json"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn st45_st46_a_backup_is_restored_with_a_new_node_id() {
+    let scratch = Scratch::with_store("restore");
+    let (store, file, target) = (scratch.path("store"), scratch.path("file"), scratch.path("target"));
+    fs::write(&file, "an older backup").unwrap();
+    let made = json(&["store", "backup", &file, "--store", &store]);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let restored = json(&["store", "restore", &file, &target]);
+    assert_eq!(restored["cluster"], made["cluster"]);
+    assert_ne!(restored["node"], made["node"]);
+    assert_ne!(restored["revision"], made["revision"], "it is the revision of another store");
+    assert_eq!(names(&scratch.0), ["file", "store", "target"]);
+    assert_eq!(run(&["store", "check", &target]).0, Some(0));
+    let other = json(&["store", "restore", &file, &scratch.path("other"), "--new-cluster"]);
+    assert_ne!(other["cluster"], made["cluster"]);
+    let again = json(&["store", "backup", &file, "--store", &target, "--without-history"]);
+    assert_eq!((&again["node"], &again["history"]), (&restored["node"], &Value::Bool(false)));
+}
+
+#[test]
+fn st46_a_file_that_is_no_whole_backup_makes_no_store() {
+    let scratch = Scratch::with_store("cut");
+    let (file, target) = (scratch.path("file"), scratch.path("target"));
+    json(&["store", "backup", &file, "--store", &scratch.path("store")]);
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    let (code, text) = run(&["store", "restore", &file, &target]);
+    assert_eq!((code, text.contains("the backup is incomplete")), (Some(2), true), "{text}");
+    assert_eq!(run(&["serve", "--store", &target]).0, Some(2), "there is no store");
+    fs::write(&file, "cluster: a").unwrap();
+    let (code, text) = run(&["store", "restore", &file, &target]);
+    assert_eq!((code, text.contains("this is no backup of a store")), (Some(2), true), "{text}");
+    assert_eq!(run(&["store", "check", &file]).0, Some(2));
+    // The failed attempts left nothing that is in the way.
+    fs::write(&file, &whole).unwrap();
+    assert_eq!(run(&["store", "restore", &file, &target]).0, Some(0));
+    let (code, text) = run(&["store", "restore", &file, &target]);
+    assert_eq!((code, text.contains("is not empty")), (Some(2), true), "{text}");
+    assert_eq!(run(&["store", "restore", &scratch.path("none"), &scratch.path("x")]).0, Some(1));
+}
+
+#[test]
+fn st48_damage_is_listed_and_the_store_stays_as_it_is() {
+    let scratch = Scratch::with_store("check");
+    let store = scratch.path("store");
+    let (code, text) = run(&["store", "check", &store]);
+    assert_eq!((code, text.contains("no damage")), (Some(0), true), "{text}");
+    let file = scratch.0.join("store/store.redb");
+    let mut engine = RedbEngine::open(&file).unwrap();
+    let writes =
+        [b"l\0\0\0\0\0\0\0\x05", b"v\0\0\0\0\0\0\0\x05"].map(|key| (key[..].into(), Some("?".into())));
+    engine.commit(&Batch { compares: Vec::new(), writes: writes.to_vec() }).unwrap();
+    drop(engine);
+    let before = fs::read(&file).unwrap();
+    let (code, text) = run(&["store", "check", &store]);
+    assert_eq!(code, Some(5), "{text}");
+    for finding in ["the log lacks revisions 1 to 4", "is damaged", "is no key of a store", "4 findings"] {
+        assert!(text.contains(finding), "{text}");
+    }
+    assert!(fs::read(&file).unwrap() == before, "the check changed the file");
+    let (code, text) = run(&["store", "backup", &scratch.path("file"), "--store", &store]);
+    assert_eq!((code, text.contains("is damaged")), (Some(1), true), "{text}");
+    assert_eq!(names(&scratch.0), ["store"], "there is no part of a backup");
+    assert_eq!(run(&["store", "check", &scratch.path("none")]).0, Some(2));
+}
