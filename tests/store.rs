@@ -230,3 +230,26 @@ fn the_server_file_is_for_its_user_alone() {
     assert_eq!(written["token"].as_str().unwrap().len(), 64);
     assert_eq!(written["pid"], server.child.id());
 }
+
+#[test]
+fn st70_seal_keys_that_cannot_be_used_are_refused_without_showing_them() {
+    let place = Place::with_store("seal");
+    let keys = place.0.join("keys");
+    let start = |text: &str| {
+        fs::write(&keys, text).unwrap();
+        run(&[
+            "serve",
+            "--store",
+            place.text(),
+            "--seal-keys",
+            keys.to_str().unwrap(),
+            "--listen",
+            "127.0.0.1:0",
+        ])
+    };
+    for (text, why) in [("", "there is no key"), ("k1 hunter2", "line 1: the key \"k1\" is not 32 bytes")] {
+        let (code, shown) = start(text);
+        assert_eq!(code, Some(2), "{shown}");
+        assert!(shown.contains(why) && !shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -24,11 +24,13 @@ use super::warnings::WarningOptions;
 use super::{Failure, FolderOptions, IsolationMode, load, troubles};
 use applied::AppliedFolder;
 pub(super) use limits::{Limits, count, wait};
+pub(super) use sealing::SealError;
 use store::{ServedStore, StoreOptions};
 pub(super) use types::{OptionError, Types};
 
 mod applied;
 mod limits;
+mod sealing;
 mod server_file;
 mod store;
 mod types;

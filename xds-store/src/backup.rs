@@ -216,7 +216,7 @@ fn each_entry(
     let mut damaged = None;
     // Without history: the newest version of a record so far.
     let mut newest: Option<(RecordKey, Bytes, Bytes)> = None;
-    view.range(from, stored::ALL.1, &mut |key, value| {
+    view.range_stored(from, stored::ALL.1, &mut |key, value| {
         if key == stored::HEAD {
             return ControlFlow::Continue(());
         }

@@ -45,7 +45,7 @@ fn checksum(key: &[u8], message: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-const CHECKSUM_BYTES: usize = size_of::<u32>();
+pub(crate) const CHECKSUM_BYTES: usize = size_of::<u32>();
 
 #[cfg(test)]
 mod tests {

@@ -7,17 +7,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::seal::UnsealError;
+
 #[cfg(feature = "etcd")]
 pub use etcd::{AccessError, AddressError, EtcdAccess, EtcdAddress, EtcdEngine};
 pub use memory::MemoryEngine;
 #[cfg(feature = "redb")]
 pub use redb::{OpenError, RedbEngine};
+pub use sealed::SealedEngine;
 
 #[cfg(feature = "etcd")]
 mod etcd;
 mod memory;
 #[cfg(feature = "redb")]
 mod redb;
+mod sealed;
 
 /// Ordered byte keys. A batch applies wholly or not at all, and is durable when
 /// [`commit`](Self::commit) returns.
@@ -93,6 +97,20 @@ pub trait View: Debug + Send {
         to: &[u8],
         each: &mut dyn FnMut(&[u8], Value) -> ControlFlow<()>,
     ) -> Result<(), EngineError>;
+
+    /// As [`range`](Self::range), with the values as they are stored: sealed contents stay sealed
+    /// (ST49).
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    fn range_stored(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        each: &mut dyn FnMut(&[u8], Value) -> ControlFlow<()>,
+    ) -> Result<(), EngineError> {
+        self.range(from, to, each)
+    }
 
     /// The last key from `from` to below `to`. An engine that can find it without reading the keys
     /// before it does so.
@@ -221,6 +239,9 @@ pub enum EngineError {
     /// The engine keeps the revision of the view no longer. Open another view.
     #[error("the engine keeps this revision no longer: read again")]
     Compacted,
+    /// A sealed content cannot be opened (ST49).
+    #[error(transparent)]
+    Sealed(#[from] UnsealError),
     /// The engine cannot read what it stored (ST47).
     #[error("the stored value of {key:?} is damaged")]
     Corrupt {

@@ -17,6 +17,7 @@ use crate::engine::{EngineError, Value, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
 use crate::record::RecordState;
+use crate::seal::UnsealError;
 use crate::time;
 
 pub use answer::Payload;
@@ -251,7 +252,11 @@ fn finish(
 fn version(stored_key: &[u8], value: Value) -> Result<RecordVersion, ReadError> {
     let damaged = || Damaged { key: Bytes::copy_from_slice(stored_key) };
     let (key, changed_at) = stored::parse_record(stored_key).ok_or_else(damaged)?;
-    Ok(RecordVersion { key, changed_at, state: checked::decode(stored_key, value.bytes)? })
+    let state: RecordState = checked::decode(stored_key, value.bytes)?;
+    if state.is_sealed {
+        return Err(EngineError::from(UnsealError::without_keys(&key, &state)).into());
+    }
+    Ok(RecordVersion { key, changed_at, state })
 }
 
 /// After this many versions of a record, the newest one is looked up instead.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::backup::{BackupReader, ReadError};
 use crate::checked;
-use crate::engine::{Batch, Engine, EngineError, EngineLimits, EngineRevision};
+use crate::engine::{Batch, Engine, EngineError, EngineLimits, EngineRevision, OPERATION_BYTES};
 use crate::key::stored;
 use crate::log::Head;
 
@@ -36,7 +36,7 @@ pub fn restore(
     report(Step::Verify, 0);
     for entry in reader {
         let (key, value) = entry?;
-        if value.len() > limits.value_bytes || key.len() + value.len() > room(limits).bytes {
+        if value.len() > limits.value_bytes || size_of_write(&key, &value) > room(limits).bytes {
             return Err(RestoreError::TooLarge { key, found: value.len() });
         }
         entries_done += 1;
@@ -61,7 +61,7 @@ pub fn restore(
     report(Step::Write, 0);
     for entry in rewound(backup)? {
         let (key, value) = entry?;
-        let size = key.len() + value.len();
+        let size = size_of_write(&key, &value);
         let is_full = pending.writes.len() == operations || pending_bytes + size > bytes;
         if is_full && !pending.writes.is_empty() {
             engine.commit(&std::mem::replace(&mut pending, batch()))?;
@@ -171,6 +171,10 @@ fn room(limits: EngineLimits) -> EngineLimits {
         bytes: limits.bytes.saturating_sub(HEAD_BYTES),
         ..limits
     }
+}
+
+fn size_of_write(key: &Bytes, value: &Bytes) -> usize {
+    key.len() + value.len() + OPERATION_BYTES
 }
 
 /// More than a head has with its key.

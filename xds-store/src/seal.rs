@@ -9,10 +9,12 @@
 //! the new one first, and remove the old one when no record needs it any more. What was sealed stays
 //! as it is until it is written again.
 //!
-//! The digest of a sealed content (SR53) is keyed, so that it does not show whether a secret is a
-//! guessed one. It is that of the key that sealed the content first, and stays when the order of
-//! keys changes: a put of the content that is there already is compared under all keys, and remains
-//! UNCHANGED (ST12).
+//! The digest of a sealed state is keyed, so that it does not show whether a secret is a guessed one.
+//! An open state has the plain digest (SR53). So the record revision, and whether a put is UNCHANGED
+//! (ST12), do not depend on the keys, and stay when keys are replaced.
+//!
+//! A [`SealedEngine`](crate::engine::SealedEngine) does all this on the way into an engine and out
+//! of it.
 //!
 //! The nonce of each content is the caller's, because this crate has no entropy. It has to be
 //! random.
@@ -29,6 +31,7 @@ use prost::Message;
 use xds_core::TypeUrl;
 use xds_proto::xds::store::v1 as proto;
 
+use crate::checked;
 use crate::key::RecordKey;
 use crate::record::{self, RecordState};
 
@@ -101,9 +104,9 @@ pub enum SealKeysError {
 /// Why a sealed content cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
-    /// The key that sealed it is not known.
-    #[error("{key:?} is sealed by the key {id:?}, which the seal keys lack")]
+pub enum UnsealError {
+    /// The key that sealed it is not there.
+    #[error("{key:?} is sealed by the key {id:?}: give a file with this key (--seal-keys)")]
     NoKey {
         /// The record.
         key: RecordKey,
@@ -166,6 +169,23 @@ impl SealKey {
         };
         proto::Content { payload: sealed.encode_to_vec().into(), ..proto::Content::default() }
     }
+
+    fn open(&self, key: &RecordKey, sealed: &SealedContent) -> Option<proto::Content> {
+        let nonce = SealNonce::try_from(&*sealed.nonce).ok()?;
+        let of_record = associated(key);
+        let payload = Payload { msg: &sealed.ciphertext, aad: &of_record };
+        let plain = self.cipher.decrypt(&XNonce::from(nonce), payload).ok()?;
+        proto::Content::decode(&*plain).ok()
+    }
+
+    /// What is stored for a digest.
+    fn keyed(&self, digest: &[u8]) -> Bytes {
+        Bytes::copy_from_slice(blake3::keyed_hash(&self.digest_key, digest).as_bytes())
+    }
+
+    fn changed(&self, key: &RecordKey) -> UnsealError {
+        UnsealError::Changed { key: key.clone(), id: self.id.clone() }
+    }
 }
 
 impl Seal {
@@ -182,25 +202,8 @@ impl Seal {
         self.types.contains(&key.type_url())
     }
 
-    /// The digest of a new content of an open state; to be stored in it.
-    #[must_use]
-    pub fn digest(&self, state: &RecordState) -> [u8; 32] {
-        self.digest_by(&self.keys.0[0], state)
-    }
-
-    /// Whether an open state has the content, lease and stamp that a stored digest is of, whichever
-    /// key that digest was made with.
-    #[must_use]
-    pub fn has_digest(&self, state: &RecordState, stored: &[u8]) -> bool {
-        self.keys.0.iter().any(|key| self.digest_by(key, state) == *stored)
-    }
-
-    fn digest_by(&self, key: &SealKey, state: &RecordState) -> [u8; 32] {
-        *blake3::keyed_hash(&key.digest_key, &record::content_digest(state)).as_bytes()
-    }
-
     /// The state to store: its content, and what is served in place of a quarantined one, sealed by
-    /// the first key. `nonce` gives another number with each call.
+    /// the first key. `nonce` gives another random number with each call.
     #[must_use]
     pub fn seal(
         &self,
@@ -208,33 +211,52 @@ impl Seal {
         mut open: RecordState,
         nonce: &mut dyn FnMut() -> SealNonce,
     ) -> RecordState {
-        for content in contents(&mut open) {
-            *content = self.keys.0[0].seal(key, content, nonce());
+        if open.content.is_none() {
+            return open;
         }
+        let by = &self.keys.0[0];
+        contents(&mut open).for_each(|content| *content = by.seal(key, content, nonce()));
+        open.digest = by.keyed(&open.digest);
         open.is_sealed = true;
         open
     }
 
-    /// The state with its contents in the clear. Its `is_sealed` stays: it is part of the record
-    /// revision.
+    /// The state with its contents in the clear; one that is not sealed, as it is.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(&self, key: &RecordKey, mut sealed: RecordState) -> Result<RecordState, OpenError> {
-        for content in contents(&mut sealed) {
-            let changed = |id: &str| OpenError::Changed { key: key.clone(), id: id.to_owned() };
-            let SealedContent { key_id, nonce, ciphertext } =
-                SealedContent::decode(&*content.payload).map_err(|_| changed(""))?;
-            let Some(by) = self.keys.0.iter().find(|key| key.id == key_id) else {
-                return Err(OpenError::NoKey { key: key.clone(), id: shown(&key_id) });
-            };
-            let nonce = SealNonce::try_from(&*nonce).map_err(|_| changed(&key_id))?;
-            let of_record = associated(key);
-            let payload = Payload { msg: &ciphertext, aad: &of_record };
-            let plain = by.cipher.decrypt(&XNonce::from(nonce), payload).map_err(|_| changed(&key_id))?;
-            *content = proto::Content::decode(&*plain).map_err(|_| changed(&key_id))?;
+    /// See [`UnsealError`].
+    pub fn open(&self, key: &RecordKey, mut sealed: RecordState) -> Result<RecordState, UnsealError> {
+        if !sealed.is_sealed {
+            return Ok(sealed);
         }
+        let mut used = None;
+        for content in contents(&mut sealed) {
+            let of_payload = SealedContent::decode(&*content.payload).unwrap_or_default();
+            let by = self.keys.0.iter().find(|key| key.id == of_payload.key_id);
+            let by = by.ok_or_else(|| UnsealError::no_key(key, &of_payload.key_id))?;
+            *content = by.open(key, &of_payload).ok_or_else(|| by.changed(key))?;
+            used.get_or_insert(by);
+        }
+        let digest = record::content_digest(&sealed);
+        match used {
+            Some(by) if by.keyed(&digest) != sealed.digest => return Err(by.changed(key)),
+            _ => sealed.digest = digest,
+        }
+        sealed.is_sealed = false;
         Ok(sealed)
+    }
+}
+
+impl UnsealError {
+    /// The error of a sealed state where there are no keys.
+    pub(crate) fn without_keys(key: &RecordKey, sealed: &RecordState) -> Self {
+        let payload = sealed.content.as_ref().map(|content| &*content.payload).unwrap_or_default();
+        Self::no_key(key, &SealedContent::decode(payload).unwrap_or_default().key_id)
+    }
+
+    fn no_key(key: &RecordKey, id: &str) -> Self {
+        // An id that is not one of ours may be anything.
+        Self::NoKey { key: key.clone(), id: id.chars().take(ID_LIMIT_BYTES).collect() }
     }
 }
 
@@ -244,15 +266,30 @@ fn contents(state: &mut RecordState) -> impl Iterator<Item = &mut proto::Content
     state.content.as_mut().into_iter().chain(served)
 }
 
+/// Whether a stored record is sealed, without decoding it. False for what is no record.
+pub(crate) fn is_sealed(value: &[u8]) -> bool {
+    let Some((_, mut fields)) = value.split_first_chunk::<{ checked::CHECKSUM_BYTES }>() else {
+        return false;
+    };
+    while let Ok((tag, wire_type)) = prost::encoding::decode_key(&mut fields) {
+        if tag == IS_SEALED {
+            return fields.first() == Some(&1);
+        }
+        let context = prost::encoding::DecodeContext::default();
+        if prost::encoding::skip_field(wire_type, tag, &mut fields, context).is_err() {
+            return false;
+        }
+    }
+    false
+}
+
 /// The associated data of a record.
 fn associated(key: &RecordKey) -> Vec<u8> {
     key.to_proto().encode_to_vec()
 }
 
-/// An id that is not one of ours may be anything.
-fn shown(id: &str) -> String {
-    id.chars().take(ID_LIMIT_BYTES).collect()
-}
+/// The number of the field `is_sealed` of a `RecordState`.
+const IS_SEALED: u32 = 8;
 
 /// The longest id of a key.
 const ID_LIMIT_BYTES: usize = 64;

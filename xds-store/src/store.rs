@@ -15,6 +15,7 @@ use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
 use crate::record::{Present, RecordState, served};
+use crate::seal::{self, UnsealError};
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
@@ -267,7 +268,7 @@ impl Store {
         }
         let mut index = Index::default();
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
-        let mut failed = None;
+        let mut failed: Option<LoadError> = None;
         let mut keep = |(key, at, stored_key, value): (RecordKey, u64, Bytes, Bytes)| {
             let damaged = || Damaged { key: stored_key.clone() };
             let state: RecordState = checked::decode(&stored_key, value)?;
@@ -285,13 +286,19 @@ impl Store {
         view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
             let stored_key = Bytes::copy_from_slice(stored_key);
             let Some((key, at)) = stored::parse_record(&stored_key) else {
-                failed = Some(Damaged { key: stored_key });
+                failed = Some(Damaged { key: stored_key }.into());
                 return ControlFlow::Break(());
             };
             // The versions of a record come one after another, the newest last. Each is verified: a
             // damaged old one is found now, and not when somebody reads the history (ST47).
             if let Err(damaged) = checked::verify(&stored_key, &value.bytes) {
-                failed = Some(damaged);
+                failed = Some(damaged.into());
+                return ControlFlow::Break(());
+            }
+            // An engine with the key gives it open.
+            if seal::is_sealed(&value.bytes) {
+                let state = checked::decode(&stored_key, value.bytes).unwrap_or_default();
+                failed = Some(EngineError::from(UnsealError::without_keys(&key, &state)).into());
                 return ControlFlow::Break(());
             }
             let last = newest.replace((key, at, stored_key, value.bytes));
@@ -299,7 +306,7 @@ impl Store {
             match last.map_or(Ok(()), &mut keep) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(damaged) => {
-                    failed = Some(damaged);
+                    failed = Some(damaged.into());
                     ControlFlow::Break(())
                 }
             }

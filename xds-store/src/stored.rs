@@ -10,6 +10,7 @@ use crate::engine::{EngineError, Reader, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
 use crate::record::RecordState;
+use crate::seal::UnsealError;
 
 /// The durable content of the engine, opened when it is first needed.
 pub(crate) struct Stored<'a> {
@@ -43,7 +44,12 @@ impl<'a> Stored<'a> {
     pub(crate) fn state(&self, key: &RecordKey, changed_at: u64) -> Result<RecordState, ReadError> {
         let at = stored::record(key, changed_at);
         // The log or the index has this version, so its absence is damage.
-        Ok(self.get(&at)?.ok_or(Damaged { key: at })?)
+        let state: RecordState = self.get(&at)?.ok_or(Damaged { key: at })?;
+        // ST49: another server of the store has keys that this one lacks.
+        if state.is_sealed {
+            return Err(EngineError::from(UnsealError::without_keys(key, &state)).into());
+        }
+        Ok(state)
     }
 
     /// The entry of a store revision; `None` if it is forgotten.

@@ -11,6 +11,7 @@ use xds::Cache;
 use xds_store_server::{Condition, Standing, StoreConfig, StoreHandle};
 
 use super::count;
+use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
 use crate::cli::Failure;
 use crate::cli::store::init::new_identity;
@@ -37,6 +38,8 @@ pub(super) struct StoreOptions {
     /// 64 MiB
     #[arg(long, value_name = "COMMITS", default_value = "1000", value_parser = count, requires = "store")]
     commit_queue_limit: usize,
+    #[command(flatten)]
+    sealing: SealOptions,
 }
 
 /// A store that is served.
@@ -56,6 +59,7 @@ impl StoreOptions {
             tracing::warn!("--store memory: keeps nothing: all commits are lost when this process ends");
         }
         let engine = place.open(&new_identity()?).map_err(Failure::Place)?;
+        let engine = self.sealing.sealed(engine)?;
         let mut config = StoreConfig::default();
         config.cache = Arc::clone(cache);
         config.queue_commits = self.commit_queue_limit;

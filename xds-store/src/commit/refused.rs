@@ -94,7 +94,7 @@ impl Refused {
             EngineError::Conflict => RefusalCode::Aborted,
             EngineError::TooLarge { .. } | EngineError::Full => RefusalCode::ResourceExhausted,
             EngineError::Unknown(_) | EngineError::Broken(_) => RefusalCode::Unknown,
-            EngineError::Corrupt { .. } => RefusalCode::DataLoss,
+            EngineError::Corrupt { .. } | EngineError::Sealed(_) => RefusalCode::DataLoss,
             EngineError::Unavailable(_) | EngineError::Compacted => RefusalCode::Unavailable,
         };
         Self::whole(code, error.to_string())
