@@ -5,8 +5,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use running::xds;
+use running::{Running, xds};
 use serde_json::Value;
 use xds_store::engine::{Batch, Engine, RedbEngine};
 
@@ -128,4 +130,45 @@ fn st48_damage_is_listed_and_the_store_stays_as_it_is() {
     assert_eq!((code, text.contains("is damaged")), (Some(1), true), "{text}");
     assert_eq!(names(&scratch.0), ["store"], "there is no part of a backup");
     assert_eq!(run(&["store", "check", &scratch.path("none")]).0, Some(2));
+}
+
+#[test]
+fn st45_a_server_writes_backups_and_keeps_the_newest() {
+    let scratch = Scratch::with_store("scheduled");
+    let (store, backups) = (scratch.path("store"), scratch.path("backups"));
+    let every = ["--backup-dir", &backups, "--backup-every", "10ms", "--backup-keep", "2"];
+    let server = Running::start(&[&["serve", "--store", &store][..], &every].concat());
+    let folder = || fs::read_dir(&backups).ok()?.next()?.ok().map(|node| node.path());
+    let written = || -> Vec<String> {
+        let names = folder().into_iter().flat_map(|folder| names(&folder));
+        names.filter(|name| name.ends_with(".backup")).collect()
+    };
+    // Names have seconds, so this takes a few of them.
+    let (start, mut seen) = (Instant::now(), std::collections::BTreeSet::new());
+    while seen.len() < 4 {
+        assert!(start.elapsed() < Duration::from_secs(60), "{seen:?}");
+        seen.extend(written());
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(server.metric("xds_store_last_backup_timestamp_seconds").unwrap() > 1e9);
+    assert_eq!(server.metric("xds_store_backup_failures_total"), Some(0.0));
+    drop(server);
+    let kept = written();
+    assert!((1..=3).contains(&kept.len()), "{kept:?}");
+    assert!(kept.last() >= seen.last() && !kept.contains(seen.first().unwrap()), "{kept:?}, {seen:?}");
+    let newest = folder().unwrap().join(kept.last().unwrap());
+    json(&["store", "restore", newest.to_str().unwrap(), &scratch.path("target")]);
+}
+
+#[test]
+fn st45_a_backup_that_fails_is_counted_and_logged_and_affects_nothing_else() {
+    let scratch = Scratch::with_store("failing");
+    let (store, backups) = (scratch.path("store"), scratch.path("backups"));
+    fs::write(&backups, "a file where the folder should be").unwrap();
+    let server = Running::start(&["serve", "--store", &store, "--backup-dir", &backups]);
+    let line = server.logs("the backup of the store failed");
+    assert!(line.contains("cannot be written"), "{line}");
+    server.until_metric("xds_store_backup_failures_total", 1.0);
+    assert_eq!(server.metric("xds_store_last_backup_timestamp_seconds"), None);
+    assert_eq!(server.metric("xds_ready"), Some(0.0), "it runs, and waits for the first commit");
 }

@@ -23,12 +23,13 @@ use super::traces::{self, Telemetry, Traces};
 use super::warnings::WarningOptions;
 use super::{Failure, FolderOptions, IsolationMode, load, troubles};
 use applied::AppliedFolder;
-pub(super) use limits::{Limits, count, wait};
+pub(super) use limits::{Limits, count, time, wait};
 pub(super) use sealing::SealError;
 use store::{ServedStore, StoreOptions};
 pub(super) use types::{OptionError, Types};
 
 mod applied;
+mod backups;
 mod limits;
 mod sealing;
 mod server_file;
@@ -232,6 +233,9 @@ impl Serve {
             metrics::watch_sources(&mut registry, sources.clone());
             if let Some(warnings) = &warnings {
                 metrics::watch_warnings(&mut registry, Arc::clone(warnings));
+            }
+            if let Some(backups) = store.as_ref().and_then(|store| store.backups.as_ref()) {
+                backups.register(&mut registry);
             }
             metrics::watch_ready(&mut registry, ready);
             metrics::watch_polls(&mut registry, answers);

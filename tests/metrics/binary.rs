@@ -104,6 +104,11 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
         "--label",
         "v1",
     ]);
+    let store = secrets.path("store");
+    let init = Command::new(env!("CARGO_BIN_EXE_xds")).args(["store", "init", &store]).status().unwrap();
+    assert!(init.success());
+    let backups = secrets.path("backups");
+    let stored = Process::start(&["serve", "--store", &store, "--backup-dir", &backups, "examples/variants"]);
     let mut client = Client::new(proxy.address, "n").await;
     client.ask(CLUSTER, &["*"]).await;
     let first = client.receive().await.unwrap();
@@ -128,7 +133,9 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     let is_complete =
         |seen: &Scrape| seen.families.contains_key("xds_source_warnings") && seen.value(refused) == 1.0;
     let served = until(secured.metrics, "a trouble and the first check for warnings", is_complete).await;
-    let families = || seen.families.iter().chain(&served.families);
+    let has_backup = |seen: &Scrape| seen.families.contains_key("xds_store_last_backup_timestamp_seconds");
+    let stored = until(stored.metrics, "a backup", has_backup).await;
+    let families = || seen.families.iter().chain(&served.families).chain(&stored.families);
     let exported: BTreeMap<_, _> = families()
         .map(|(name, kind)| {
             let name = if kind == "counter" { format!("{name}_total") } else { name.clone() };
@@ -138,7 +145,7 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     let in_table = documented.iter().map(|(name, (kind, _))| (name.clone(), kind.clone())).collect();
     assert_eq!(exported, in_table);
     for (name, (_, labels)) in &documented {
-        let found = [&seen, &served].map(|seen| seen.labels_of(name)).into_iter().flatten();
+        let found = [&seen, &served, &stored].map(|seen| seen.labels_of(name)).into_iter().flatten();
         assert_eq!(found.collect::<BTreeSet<_>>(), *labels, "{name}");
     }
 }

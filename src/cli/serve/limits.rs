@@ -131,7 +131,7 @@ fn age(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-fn time(text: &str) -> Result<Duration, &'static str> {
+pub(in crate::cli) fn time(text: &str) -> Result<Duration, &'static str> {
     let time = wait(text)?;
     if time.is_zero() { Err("a time of 0 is too short; write a longer one") } else { Ok(time) }
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use xds::Cache;
 use xds_store_server::{Condition, Standing, StoreConfig, StoreHandle};
 
+use super::backups::{BackupOptions, Backups};
 use super::count;
 use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
@@ -40,6 +41,8 @@ pub(super) struct StoreOptions {
     commit_queue_limit: usize,
     #[command(flatten)]
     sealing: SealOptions,
+    #[command(flatten)]
+    backups: BackupOptions,
 }
 
 /// A store that is served.
@@ -47,6 +50,7 @@ pub(super) struct StoreOptions {
 pub(super) struct ServedStore {
     pub(super) place: Place,
     pub(super) handle: StoreHandle,
+    pub(super) backups: Option<Backups>,
     /// What commands on the same machine present.
     token: LocalToken,
 }
@@ -65,7 +69,8 @@ impl StoreOptions {
         config.queue_commits = self.commit_queue_limit;
         let handle = StoreHandle::start(engine, config);
         let handle = handle.map_err(|error| Failure::Place(place.not_started(error)))?;
-        Ok(Some(ServedStore { place: place.clone(), handle, token: LocalToken::new()? }))
+        let backups = self.backups.start(&handle).map_err(Failure::System)?;
+        Ok(Some(ServedStore { place: place.clone(), handle, backups, token: LocalToken::new()? }))
     }
 }
 

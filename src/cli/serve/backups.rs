@@ -1,0 +1,196 @@
+//! The backups that `xds serve --store` writes by itself (ST45).
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use xds::metrics::Registry;
+use xds_store::backup::{Backup, History};
+use xds_store::log::StoreRevision;
+use xds_store_server::{Condition, StoreHandle};
+
+use super::{count, time};
+use crate::cli::store::backup_file::{BackupFileError, NewBackup};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Store")]
+pub(super) struct BackupOptions {
+    /// Write backups of the store into this folder, as NODE/TIME.backup
+    ///
+    /// `xds store restore` makes a store of one. Keep the folder on another disk than the store. A
+    /// backup that fails is in the log and in the metric xds_store_backup_failures_total, and is
+    /// tried again after 5 minutes.
+    #[arg(long, value_name = "DIR", requires = "store")]
+    backup_dir: Option<PathBuf>,
+    /// How much time is between two backups
+    #[arg(long, value_name = "TIME", default_value = "6h", value_parser = time, requires = "backup_dir")]
+    backup_every: Duration,
+    /// How many backups are kept; older ones of the same node are deleted
+    #[arg(long, value_name = "COUNT", default_value = "14", value_parser = count, requires = "backup_dir")]
+    backup_keep: usize,
+}
+
+/// What became of the backups.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Backups(Arc<Outcomes>);
+
+#[derive(Debug, Default)]
+struct Outcomes {
+    /// When the last one was written, in seconds since 1970; 0 for never.
+    last: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// Writes one backup after the other.
+struct Schedule {
+    folder: PathBuf,
+    every: Duration,
+    keep: usize,
+    store: StoreHandle,
+    outcomes: Arc<Outcomes>,
+}
+
+impl BackupOptions {
+    /// Starts a thread that writes backups; `None` without a folder for them.
+    pub(super) fn start(&self, store: &StoreHandle) -> io::Result<Option<Backups>> {
+        let Some(folder) = &self.backup_dir else { return Ok(None) };
+        let backups = Backups::default();
+        let schedule = Schedule {
+            folder: folder.join(&store.standing().borrow().head.node),
+            every: self.backup_every,
+            keep: self.backup_keep,
+            store: store.clone(),
+            outcomes: Arc::clone(&backups.0),
+        };
+        // It ends with the process: what it has not finished has no name yet.
+        thread::Builder::new().name("store-backup".to_owned()).spawn(move || schedule.run())?;
+        Ok(Some(backups))
+    }
+}
+
+impl Schedule {
+    fn run(&self) {
+        let mut wait = self.until_first();
+        loop {
+            thread::sleep(wait);
+            if self.store.standing().borrow().condition == Condition::Stopping {
+                return;
+            }
+            wait = self.every;
+            if let Err(error) = self.write() {
+                self.outcomes.failures.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(folder = %self.folder.display(), "the backup of the store failed: {error}");
+                wait = wait.min(AFTER_FAILURE);
+            }
+        }
+    }
+
+    /// A restart neither skips a backup nor adds one.
+    fn until_first(&self) -> Duration {
+        let newest = self.written().ok().and_then(|written| written.last().cloned());
+        let written_at = newest.and_then(|file| file.metadata().and_then(|file| file.modified()).ok());
+        let Some(written_at) = written_at else { return Duration::ZERO };
+        self.outcomes.last.store(seconds(written_at), Ordering::Relaxed);
+        self.every.saturating_sub(written_at.elapsed().unwrap_or_default())
+    }
+
+    fn write(&self) -> Result<(), BackupFileError> {
+        let unwritable = |error| BackupFileError::Unwritable { file: self.folder.clone(), error };
+        create_folder(&self.folder).map_err(unwritable)?;
+        let view = self.store.view().map_err(|error| BackupFileError::Store(error.into()))?;
+        let now = SystemTime::now();
+        let file = self.folder.join(name(seconds(now)));
+        let mut backup = NewBackup::create(&file)?;
+        for part in Backup::new(view, History::Whole).map_err(BackupFileError::Store)? {
+            backup.write(&part.map_err(BackupFileError::Store)?.data)?;
+        }
+        let header = backup.finish()?;
+        self.outcomes.last.store(seconds(now), Ordering::Relaxed);
+        let revision = StoreRevision::of(&header.head, header.head.revision);
+        tracing::info!(file = %file.display(), %revision, records = header.records, "wrote a backup");
+        let written = self.written().map_err(unwritable)?;
+        for old in written.iter().take(written.len().saturating_sub(self.keep)) {
+            fs::remove_file(old).map_err(unwritable)?;
+        }
+        Ok(())
+    }
+
+    /// The backups in the folder, the oldest first.
+    fn written(&self) -> io::Result<Vec<PathBuf>> {
+        let mut written = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == EXTENSION) {
+                written.push(path);
+            }
+        }
+        written.sort();
+        Ok(written)
+    }
+}
+
+impl Backups {
+    /// Registers the metrics.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.clone()));
+    }
+}
+
+impl Collector for Backups {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let last = self.0.last.load(Ordering::Relaxed);
+        if last > 0 {
+            let (name, help) =
+                ("xds_store_last_backup_timestamp_seconds", "When the last backup of the store was written");
+            let gauge = ConstGauge::new(i64::try_from(last).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        let (name, help) = ("xds_store_backup_failures", "Backups of the store that failed");
+        let failures = ConstCounter::new(self.0.failures.load(Ordering::Relaxed));
+        failures.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+    }
+}
+
+/// The store may have secrets, so only its user can read the folder.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+/// Names sort by time.
+fn name(seconds: u64) -> String {
+    let at = prost_types::Timestamp { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 };
+    format!("{}.{EXTENSION}", at.to_string().replace(':', "-"))
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+const EXTENSION: &str = "backup";
+
+/// The longest wait after a failure.
+const AFTER_FAILURE: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_times_that_any_file_system_takes() {
+        assert_eq!(name(1_700_000_000), "2023-11-14T22-13-20Z.backup");
+    }
+}
