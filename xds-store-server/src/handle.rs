@@ -14,6 +14,7 @@ use xds_store::store::{Committed, LoadError, Store};
 use crate::queue::{Limits, Message, Queue, refused};
 use crate::source::Refusal;
 use crate::standing::Standing;
+use crate::statistics::Statistics;
 use crate::writer::Writer;
 
 /// A running store. All clones are handles of the same one.
@@ -52,6 +53,7 @@ pub enum StartError {
 struct Running {
     queue: Arc<Queue>,
     reader: Arc<dyn Reader>,
+    statistics: Arc<Statistics>,
     standing: watch::Receiver<Standing>,
 }
 
@@ -69,6 +71,7 @@ impl StoreHandle {
         let reader = engine.reader();
         let changes = engine.changes(Store::head_key());
         let (writer, standing) = Writer::load(engine, cache, Arc::clone(&queue))?;
+        let statistics = writer.statistics();
         thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(&inbox))
@@ -80,7 +83,7 @@ impl StoreHandle {
                 .spawn(move || follow(changes, &queue))
                 .expect("the system starts a thread");
         }
-        Ok(Self { running: Arc::new(Running { queue, reader, standing }) })
+        Ok(Self { running: Arc::new(Running { queue, reader, statistics, standing }) })
     }
 
     /// Commits. When this returns `Ok`, the commit is durable, and readers see it (ST16).
@@ -90,7 +93,9 @@ impl StoreHandle {
     /// # Errors
     /// See [`Refused`].
     pub async fn commit(&self, draft: Draft) -> Result<Committed, Refused> {
-        let answer = self.running.queue.add(draft)?.await;
+        let queued = self.running.queue.add(draft);
+        let queued = queued.inspect_err(|refused| self.running.statistics.on_refused(refused))?;
+        let answer = queued.await;
         answer.unwrap_or_else(|_| {
             let message = "the store ended before it reported whether the commit was applied";
             Err(refused(RefusalCode::Unknown, message.to_owned()))
@@ -132,6 +137,12 @@ impl StoreHandle {
     #[must_use]
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.running.standing.clone()
+    }
+
+    /// What the store counts since its start.
+    #[must_use]
+    pub fn statistics(&self) -> &Statistics {
+        &self.running.statistics
     }
 
     /// How many commits wait for an answer, and how many bytes they have.

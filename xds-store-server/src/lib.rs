@@ -38,6 +38,7 @@
 //! | `source` | feeds the cache that clients read |
 //! | `queue` | the commits that wait for the thread, and their limits |
 //! | `standing` | the condition of the store |
+//! | `statistics` | counts and times of commits |
 #![forbid(unsafe_code)]
 
 pub use access::{AccessControl, ApiClient, ClientCertificate, Rights, StoreAuthorizer, TOKEN_PREFIX};
@@ -45,6 +46,7 @@ pub use api::{ApiConfig, StoreApi};
 pub use handle::{StartError, StoreConfig, StoreHandle};
 pub use source::Refusal;
 pub use standing::{Condition, Standing};
+pub use statistics::{Stage, Statistics, Times};
 pub use tokens::{TokenFileError, Tokens};
 
 mod access;
@@ -57,6 +59,7 @@ mod reading;
 mod service;
 mod source;
 mod standing;
+mod statistics;
 mod status;
 mod tokens;
 mod watching;

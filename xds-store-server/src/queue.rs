@@ -1,6 +1,7 @@
 //! The commits that wait for the writer, and their limits.
 
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 use xds_store::commit::{Draft, RefusalCode, Refused};
@@ -52,6 +53,8 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Caller {
     sender: oneshot::Sender<Result<Committed, Refused>>,
+    /// When the commit was requested.
+    pub(crate) since: Instant,
     _place: Place,
 }
 
@@ -95,7 +98,8 @@ impl Queue {
         state.commits += 1;
         state.bytes += bytes;
         let (sender, receiver) = oneshot::channel();
-        let caller = Caller { sender, _place: Place { queue: Arc::clone(self), bytes } };
+        let caller =
+            Caller { sender, since: Instant::now(), _place: Place { queue: Arc::clone(self), bytes } };
         let waiting = Message::Commit(Waiting { draft, caller });
         let sent = state.sender.send(waiting);
         drop(state);
@@ -139,7 +143,7 @@ impl Queue {
 impl Caller {
     /// Answers the commit. A caller that went away misses the answer only.
     pub(crate) fn answer(self, answer: Result<Committed, Refused>) {
-        let Self { sender, _place } = self;
+        let Self { sender, _place, .. } = self;
         // The place is free before the caller can send its next commit.
         drop(_place);
         _ = sender.send(answer);

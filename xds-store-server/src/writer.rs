@@ -5,9 +5,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{oneshot, watch};
+use tracing::field::Empty;
+use tracing::{Span, debug_span};
 use xds_core::Cache;
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, Reader};
@@ -15,8 +17,9 @@ use xds_store::store::{Action, Config, Event, LoadError, Published, Store, Ticke
 
 use crate::handle::StartError;
 use crate::queue::{Caller, Message, Queue, Waiting, refused};
-use crate::source::Source;
+use crate::source::{Refusal, Source};
 use crate::standing::{Condition, Standing};
+use crate::statistics::{Stage, Statistics};
 
 /// The machine with its engine, and the callers that wait.
 #[derive(Debug)]
@@ -29,6 +32,9 @@ pub(crate) struct Writer {
     callers: BTreeMap<Ticket, Caller>,
     compactions: BTreeMap<Ticket, oneshot::Sender<Result<u64, Refused>>>,
     last_ticket: Ticket,
+    statistics: Arc<Statistics>,
+    /// The span of the batch that is written.
+    batch: Span,
     /// Dropped after the engine, so that its end shows that the engine is closed.
     standing: watch::Sender<Standing>,
 }
@@ -50,10 +56,25 @@ impl Writer {
         let (standing, receiver) = watch::channel(standing_of(&store, Condition::Serving, ""));
         let (callers, last_ticket) = (BTreeMap::new(), Ticket(0));
         let reader = engine.reader();
-        let compactions = BTreeMap::new();
-        let writer =
-            Self { store, engine, reader, source, queue, callers, compactions, last_ticket, standing };
+        let (compactions, statistics) = (BTreeMap::new(), Arc::default());
+        let writer = Self {
+            store,
+            engine,
+            reader,
+            source,
+            queue,
+            callers,
+            compactions,
+            last_ticket,
+            statistics,
+            batch: Span::none(),
+            standing,
+        };
         Ok((writer, receiver))
+    }
+
+    pub(crate) fn statistics(&self) -> Arc<Statistics> {
+        Arc::clone(&self.statistics)
     }
 
     /// Writes commits until the queue ends. A panic makes the store read-only, so that callers get
@@ -112,6 +133,8 @@ impl Writer {
                     Action::Publish(published) => self.publish(&published, &mut actions),
                     Action::Answer(ticket, answer) => {
                         if let Some(caller) = self.callers.remove(&ticket) {
+                            self.statistics.on_answer(&answer);
+                            self.statistics.on_stage(Stage::Total, caller.since.elapsed());
                             caller.answer(answer);
                         }
                     }
@@ -165,7 +188,18 @@ impl Writer {
     }
 
     fn write(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
-        let written = self.engine.commit(batch);
+        let began = Instant::now();
+        self.batch = debug_span!(target: TRACE_TARGET, parent: None, "store_commit", revision = Empty, commits = Empty);
+        let bytes = batch.bytes();
+        let span =
+            debug_span!(target: TRACE_TARGET, parent: &self.batch, "write", bytes, otel.status_code = Empty);
+        let written = span.in_scope(|| self.engine.commit(batch));
+        if written.is_err() {
+            span.record("otel.status_code", "ERROR");
+        }
+        drop(span);
+        self.statistics.on_stage(Stage::Write, began.elapsed());
+        self.statistics.on_write(&written);
         // ST21.
         if let Err(error @ EngineError::Broken(_)) = &written {
             let causes = with_sources(error);
@@ -178,13 +212,24 @@ impl Writer {
     fn publish(&mut self, published: &[Published], actions: &mut VecDeque<Action>) {
         // ST18: after a defect the cache keeps the last good state.
         if self.store.read_only().is_none()
-            && let Err(refusal) = self.source.publish(self.store.head(), published, now())
+            && let Err(refusal) = self.publish_to_cache(published)
         {
             let reason = format!("a defect: the cache refuses what the store accepted: {refusal}");
             tracing::error!("the store is read-only: {reason}");
             actions.extend(self.step(Event::Halt(reason)));
         }
         self.send_standing();
+    }
+
+    fn publish_to_cache(&mut self, published: &[Published]) -> Result<(), Refusal> {
+        let began = Instant::now();
+        self.batch.record("commits", published.len()).record("revision", self.store.head().revision);
+        let span = debug_span!(target: TRACE_TARGET, parent: &self.batch, "publish");
+        let done = span.in_scope(|| self.source.publish(self.store.head(), published, now()));
+        drop(span);
+        self.batch = Span::none();
+        self.statistics.on_stage(Stage::Publish, began.elapsed());
+        done
     }
 
     fn send_standing(&self) {
@@ -222,6 +267,9 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 fn run_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }
+
+/// The target of the spans of commits, as that of commits to the cache.
+const TRACE_TARGET: &str = "xds_commit";
 
 /// In nanoseconds since 1970.
 fn now() -> i64 {

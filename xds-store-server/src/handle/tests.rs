@@ -7,6 +7,7 @@ use xds_store::store::{Action, Config, Event, Identity, Store, Ticket};
 
 use super::*;
 use crate::standing::Condition;
+use crate::statistics::Stage;
 
 /// An engine whose writes wait for an order of the test.
 #[derive(Debug)]
@@ -273,4 +274,20 @@ async fn st58_a_change_of_owners_alone_leaves_the_cache() {
     store.commit(draft.unwrap()).await.unwrap();
     assert_eq!(cache.commit_counts().committed, before);
     assert_eq!(store.standing().borrow().revision(), 2);
+}
+
+#[tokio::test]
+async fn commits_are_counted_by_their_outcome_and_timed_by_their_stage() {
+    let store = start(memory(), &Cache::new()).unwrap();
+    store.commit(put("a")).await.unwrap();
+    store.commit(put("a")).await.unwrap();
+    let absent = proto::Condition { is: Some(proto::condition::Is::Absent(true)) };
+    let mut refused = request(TYPE, "a");
+    refused.changes[0].condition = Some(absent);
+    store.commit(Draft::parse(refused, "token:me".into()).unwrap()).await.unwrap_err();
+    let counts = store.statistics().commits().into_iter().collect::<Vec<_>>();
+    let expected = [(("committed", ""), 1), (("refused", "already_exists"), 1), (("unchanged", ""), 1)];
+    assert_eq!(counts, expected);
+    let times = |stage| store.statistics().times(stage).buckets().iter().map(|(_, count)| count).sum::<u64>();
+    assert_eq!([times(Stage::Total), times(Stage::Write), times(Stage::Publish)], [3, 1, 1]);
 }
