@@ -34,6 +34,7 @@ mod limits;
 mod sealing;
 mod server_file;
 mod store;
+mod store_metrics;
 mod types;
 
 /// Serve a folder or a durable store to Envoy and gRPC, and follow its changes
@@ -237,10 +238,16 @@ impl Serve {
             if let Some(backups) = store.as_ref().and_then(|store| store.backups.as_ref()) {
                 backups.register(&mut registry);
             }
+            if let Some(store) = &store {
+                store_metrics::watch_store(&mut registry, store.clone());
+            }
             metrics::watch_ready(&mut registry, ready);
             metrics::watch_polls(&mut registry, answers);
             metrics::watch_log(&mut registry, dropped.clone());
             metrics::watch_troubles(&mut registry, page.troubles().clone());
+        }
+        if let Some(store) = &store {
+            store.add_troubles(page.troubles());
         }
         troubles::add(page.troubles(), sources, dropped);
         if let Some(warnings) = warnings {

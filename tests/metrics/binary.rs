@@ -135,6 +135,8 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     let served = until(secured.metrics, "a trouble and the first check for warnings", is_complete).await;
     let has_backup = |seen: &Scrape| seen.families.contains_key("xds_store_last_backup_timestamp_seconds");
     let stored = until(stored.metrics, "a backup", has_backup).await;
+    assert_eq!(stored.value(r#"xds_store_commits_total{outcome="committed",reason=""}"#), 1.0);
+    assert_eq!(stored.value("xds_store_accepts_commits"), 1.0);
     let families = || seen.families.iter().chain(&served.families).chain(&stored.families);
     let exported: BTreeMap<_, _> = families()
         .map(|(name, kind)| {

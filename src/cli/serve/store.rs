@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use clap::Args;
 use xds::Cache;
+use xds::admin::{Trouble, Troubles};
+use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store_server::{Condition, Standing, StoreConfig, StoreHandle};
 
 use super::backups::{BackupOptions, Backups};
@@ -100,6 +103,59 @@ impl ServedStore {
     pub(super) fn write_server_file(&self, admin: SocketAddr) -> Result<Option<ServerFile>, Failure> {
         let Place::Folder(folder) = &self.place else { return Ok(None) };
         ServerFile::write(folder, admin, &self.token).map(Some).map_err(Failure::System)
+    }
+
+    /// The size of the file of the store; `None` if it has none.
+    pub(super) fn size_bytes(&self) -> Option<u64> {
+        self.place.file().and_then(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len())
+    }
+
+    /// When the oldest commit that is kept was made. Reads the store.
+    pub(super) fn oldest_kept(&self) -> Option<SystemTime> {
+        let view = self.handle.view().ok()?;
+        let reads = Reads::new(&*view).ok()?;
+        let query = HistoryQuery {
+            key: None,
+            before: Some(reads.head().floor + 2),
+            may_read: &|_| true,
+            payload: Payload::Without,
+            limit: 1,
+            limit_bytes: usize::MAX,
+            scan_limit: 1,
+        };
+        let commit = reads.history(query).ok()?.commits.pop()?;
+        SystemTime::try_from(commit.at?).ok()
+    }
+
+    /// Adds what an operator has to act on.
+    pub(super) fn add_troubles(&self, troubles: &Troubles) {
+        let store = self.clone();
+        troubles.add(move || store.trouble().into_iter().collect());
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        let standing = self.handle.standing().borrow().clone();
+        if standing.condition == Condition::ReadOnly {
+            return Some(Trouble {
+                detail: standing.reason,
+                cure: "Clients keep being served. Restart the server: it reads the store again. If that does not help, \
+                       restore a backup."
+                    .into(),
+                ..Trouble::error("store_read_only", "The store accepts no commits")
+            });
+        }
+        if self.handle.statistics().is_full() {
+            return Some(Trouble {
+                cure: "Make room on the disk of the store. Then commits succeed without a restart.".into(),
+                ..Trouble::error("store_full", "The disk of the store is full: commits are refused")
+            });
+        }
+        (standing.condition == Condition::Waiting).then(|| Trouble {
+            cure: "Write to it with `xds apply` or `xds put`. If the store had content, it is another one: look \
+                   whether its volume is mounted, or restore a backup."
+                .into(),
+            ..Trouble::warning("store_waiting", "The store has no commit yet: clients wait for the first one")
+        })
     }
 
     /// `/readyz/store`: whether commits are accepted (ST59).

@@ -98,6 +98,14 @@ impl Place {
         })
     }
 
+    /// The file of the store; `None` if it has none.
+    pub(in crate::cli) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::Folder(folder) => Some(folder.join(FILE)),
+            _ => None,
+        }
+    }
+
     /// The error of a store of this place that does not start.
     pub(in crate::cli) fn not_started(&self, error: StartError) -> PlaceError {
         let place = self.clone();

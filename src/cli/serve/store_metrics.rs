@@ -1,0 +1,105 @@
+//! The metrics of the durable store.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use xds::metrics::Registry;
+use xds_store_server::Stage;
+
+use super::store::ServedStore;
+
+/// Registers the metrics of a store.
+pub(super) fn watch_store(registry: &mut Registry, store: ServedStore) {
+    registry.register_collector(Box::new(StoreMetrics(store)));
+}
+
+#[derive(Debug)]
+struct StoreMetrics(ServedStore);
+
+#[derive(Debug, Clone, Copy, EncodeLabelSet)]
+struct CommitLabels {
+    outcome: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, EncodeLabelSet)]
+struct StageLabels {
+    stage: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+impl Collector for StoreMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Self(store) = self;
+        let (statistics, standing) = (store.handle.statistics(), store.handle.standing().borrow().clone());
+        let (name, help) = ("xds_store_commits", "Commits that were answered, by their outcome");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for ((outcome, reason), count) in statistics.commits() {
+            ConstCounter::new(count).encode(family.encode_family(&CommitLabels { outcome, reason })?)?;
+        }
+        let (name, help) = ("xds_store_commit_seconds", "How long the stages of commits take");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for stage in Stage::ALL {
+            let times = statistics.times(stage);
+            let buckets = times.buckets();
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            let labels = StageLabels { stage: stage.as_str() };
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_histogram::<StageLabels>(times.sum().as_secs_f64(), count, &buckets, None)?;
+        }
+        let (name, help) = ("xds_store_records", "Records, by their state");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (state, count) in [("live", standing.records), ("deleted", standing.tombstones)] {
+            gauge(count).encode(family.encode_family(&StateLabels { state })?)?;
+        }
+        let (waiting, _) = store.handle.waiting_commits();
+        let is_accepting = i64::from(standing.accepts_commits() && !statistics.is_full());
+        for (name, help, value) in [
+            (
+                "xds_store_revision",
+                "The last revision",
+                i64::try_from(standing.revision()).unwrap_or(i64::MAX),
+            ),
+            ("xds_store_accepts_commits", "Whether commits are accepted", is_accepting),
+            (
+                "xds_store_waiting_commits",
+                "Commits that wait for an answer",
+                i64::try_from(waiting).unwrap_or(i64::MAX),
+            ),
+        ] {
+            ConstGauge::new(value).encode(encoder.encode_descriptor(
+                name,
+                help,
+                None,
+                MetricType::Gauge,
+            )?)?;
+        }
+        if let Some(bytes) = store.size_bytes() {
+            let (name, help) = ("xds_store_size_bytes", "The size of the file of the store");
+            let size = ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
+            size.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        if let Some(oldest) = store.oldest_kept() {
+            let age = SystemTime::now().duration_since(oldest).unwrap_or_default();
+            let (name, help) = ("xds_store_floor_age_seconds", "The age of the oldest commit that is kept");
+            let age = ConstGauge::new(age.as_secs_f64());
+            age.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        let (name, help) = ("xds_store_sync_failures", "Writes that failed for another reason than a limit");
+        let failed = ConstCounter::new(statistics.failed_writes());
+        failed.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+    }
+}
+
+fn gauge(count: usize) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX))
+}
