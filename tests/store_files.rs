@@ -172,3 +172,16 @@ fn st45_a_backup_that_fails_is_counted_and_logged_and_affects_nothing_else() {
     assert_eq!(server.metric("xds_store_last_backup_timestamp_seconds"), None);
     assert_eq!(server.metric("xds_ready"), Some(0.0), "it runs, and waits for the first commit");
 }
+
+#[test]
+fn st4_a_store_of_the_newest_format_needs_no_upgrade() {
+    let scratch = Scratch::with_store("upgrade");
+    let store = scratch.path("store");
+    let before = fs::read(scratch.0.join("store/store.redb")).unwrap();
+    let (code, text) = run(&["store", "upgrade", &store]);
+    assert_eq!((code, text.contains("format 1, which is the newest")), (Some(0), true), "{text}");
+    assert!(fs::read(scratch.0.join("store/store.redb")).unwrap() == before, "it changed the file");
+    let _server = Running::start(&["serve", "--store", &store]);
+    assert_eq!(run(&["store", "upgrade", &store]).0, Some(1));
+    assert_eq!(run(&["store", "upgrade", &scratch.path("none")]).0, Some(2));
+}

@@ -36,6 +36,7 @@ mod records;
 mod report;
 mod restore;
 pub(super) mod rollback;
+mod upgrade;
 mod write;
 
 /// Create and look after a durable store
@@ -54,6 +55,7 @@ enum Action {
     Backup(backup::BackupCommand),
     Restore(restore::Restore),
     Check(check::CheckCommand),
+    Upgrade(upgrade::Upgrade),
 }
 
 impl StoreCommand {
@@ -66,6 +68,7 @@ impl StoreCommand {
             Action::Backup(backup) => backup.run(),
             Action::Restore(restore) => restore.run(),
             Action::Check(check) => check.run(),
+            Action::Upgrade(upgrade) => upgrade.run(),
         }
     }
 }

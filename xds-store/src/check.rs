@@ -17,16 +17,16 @@ use crate::backup::{BackupReader, ReadError};
 use crate::checked;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
-use crate::log::{FORMAT, Head, LogEntry};
+use crate::log::{Head, LogEntry};
 use crate::record::{self, RecordState};
-use crate::store::LoadError;
+use crate::store::{LoadError, Store};
 
 /// Checks a store. Calls `found` with each finding, in the order of keys.
 ///
 /// # Errors
 /// [`LoadError`] if there is no store that this version can read.
 pub fn check_store(view: &dyn View, found: &mut dyn FnMut(Finding)) -> Result<Checked, LoadError> {
-    let head = read_head(view)?;
+    let (head, _) = Store::read_head(view)?;
     let mut checker = Checker::new(&head, found);
     view.range(stored::ALL.0, stored::ALL.1, &mut |key, value| {
         if key != stored::HEAD {
@@ -403,16 +403,6 @@ impl fmt::Display for Finding {
             Self::Ambiguous { key, why } => write!(f, "{key:?}: {why}"),
         }
     }
-}
-
-/// The head of a store that this version can read.
-fn read_head(view: &dyn View) -> Result<Head, LoadError> {
-    let stored = view.get(stored::HEAD)?.ok_or(LoadError::NoStore)?;
-    let head: Head = checked::decode(stored::HEAD, stored.bytes)?;
-    if head.format > FORMAT {
-        return Err(LoadError::Newer { found: head.format, known: FORMAT });
-    }
-    if head.is_incomplete { Err(LoadError::Incomplete) } else { Ok(head) }
 }
 
 #[cfg(test)]

@@ -245,6 +245,19 @@ impl Store {
         stored::HEAD
     }
 
+    /// The head of a store that this version can read, with the revision of the engine that wrote it.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn read_head(view: &dyn View) -> Result<(Head, EngineRevision), LoadError> {
+        let stored = view.get(stored::HEAD)?.ok_or(LoadError::NoStore)?;
+        let head: Head = checked::decode(stored::HEAD, stored.bytes)?;
+        if head.format > FORMAT {
+            return Err(LoadError::Newer { found: head.format, known: FORMAT });
+        }
+        if head.is_incomplete { Err(LoadError::Incomplete) } else { Ok((head, stored.revision)) }
+    }
+
     /// The store of an engine, and all its records for `each`, in the order of keys.
     ///
     /// Leases start again, because nobody could renew them while no server ran (ST40).
@@ -257,15 +270,8 @@ impl Store {
         now: i64,
         mut each: impl FnMut(Loaded),
     ) -> Result<Self, LoadError> {
-        let head = view.get(stored::HEAD)?.ok_or(LoadError::NoStore)?;
-        let head_revision = Some(head.revision);
-        let head: Head = checked::decode(stored::HEAD, head.bytes)?;
-        if head.format > FORMAT {
-            return Err(LoadError::Newer { found: head.format, known: FORMAT });
-        }
-        if head.is_incomplete {
-            return Err(LoadError::Incomplete);
-        }
+        let (head, head_revision) = Self::read_head(view)?;
+        let head_revision = Some(head_revision);
         let mut index = Index::default();
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;

@@ -3,7 +3,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::*;
 use crate::engine::{Batch, Engine, MemoryEngine};
-use crate::log::LogChange;
+use crate::log::{FORMAT, LogChange};
 
 /// A store with these words: `l3:a,b<1` is the log entry of revision 3, which changed `a` for the
 /// first time and `b` after revision 1; `a@3` is a state of `a`, `-a@3` its deletion. A name may
