@@ -1,4 +1,5 @@
-//! `xds serve` is killed (SIGKILL) and started again while its folder changes. Meanwhile clients
+//! `xds serve` is killed (SIGKILL) and started again while its folder changes, also with a durable
+//! store to which it applies the folder. Meanwhile clients
 //! keep their resources, and after they reconnect they get exactly the differences.
 //!
 //! There are three clients: one uses the bare messages and records every response, and two use the
@@ -108,7 +109,18 @@ impl Clients {
 #[tokio::test(flavor = "multi_thread")]
 async fn d21_a_server_that_is_killed_while_files_change_takes_nothing_from_its_clients() {
     let files = Files::new("killed", CLUSTERS);
-    let mut origin = Origin::new(&files);
+    let origin = Origin::new(&files);
+    killed_while_files_change(files, origin).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn st16_st57_the_same_with_a_durable_store_that_is_killed_during_commits() {
+    let files = Files::new("killed-store", CLUSTERS);
+    let origin = Origin::with_store(&files);
+    killed_while_files_change(files, origin).await;
+}
+
+async fn killed_while_files_change(files: Files, mut origin: Origin) {
     let clients = Clients::start(&origin);
     clients.have(&files).await;
     let writer = Writer::start(files);
@@ -132,8 +144,19 @@ async fn d21_a_server_that_is_killed_while_files_change_takes_nothing_from_its_c
 
 #[tokio::test(flavor = "multi_thread")]
 async fn d21_s32_after_a_restart_clients_get_exactly_the_difference() {
-    let mut files = Files::new("difference", CLUSTERS);
-    let mut origin = Origin::new(&files);
+    let files = Files::new("difference", CLUSTERS);
+    let origin = Origin::new(&files);
+    exactly_the_difference(files, origin).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn st57_after_a_restart_of_a_durable_store_clients_get_exactly_the_difference() {
+    let files = Files::new("difference-store", CLUSTERS);
+    let origin = Origin::with_store(&files);
+    exactly_the_difference(files, origin).await;
+}
+
+async fn exactly_the_difference(mut files: Files, mut origin: Origin) {
     let clients = Clients::start(&origin);
     clients.have(&files).await;
     for changed in [0, 7, 1, CLUSTERS] {

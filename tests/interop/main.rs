@@ -26,6 +26,7 @@ mod refused;
 mod resources;
 mod rest;
 mod server;
+mod store;
 mod ttl;
 mod upstream;
 mod valid;

@@ -30,7 +30,12 @@ impl World {
     /// The listener `web` sends `/v1` to the cluster `one` (the upstream red), the rest to `two`
     /// (blue).
     pub(crate) async fn start(mode: Mode) -> Option<Self> {
-        Self::start_from(mode, |folder, red, blue| {
+        Self::start_with(mode, &[]).await
+    }
+
+    /// The same with further options of the server.
+    pub(crate) async fn start_with(mode: Mode, options: &[&str]) -> Option<Self> {
+        Self::start_all(mode, options, |folder, red, blue| {
             folder.write("listener.json", &[listener(mode, "web", "routes")]);
             folder.write("routes.json", &[routes("routes", &[("/v1", "one"), ("/", "two")])]);
             folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "two")]);
@@ -42,13 +47,21 @@ impl World {
     /// The same with the files that `fill` writes, given the ports of red and blue. One listener is
     /// `web`.
     pub(crate) async fn start_from(mode: Mode, fill: impl FnOnce(&mut Folder, u16, u16)) -> Option<Self> {
+        Self::start_all(mode, &[], fill).await
+    }
+
+    async fn start_all(
+        mode: Mode,
+        options: &[&str],
+        fill: impl FnOnce(&mut Folder, u16, u16),
+    ) -> Option<Self> {
         peers::find(peers::ENVOY)?;
         let turn = TURNS.acquire().await.expect("never closed");
         eprintln!("--- {mode}");
         let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
         let (mut folder, scratch) = (Folder::new(), Folder::new());
         fill(&mut folder, red.port, blue.port);
-        let server = Server::start(folder.path()).await;
+        let server = Server::start_with(folder.path(), options).await;
         let envoy = Envoy::start(scratch.path(), mode, server.port).await?;
         let port = envoy.port("web").await;
         Some(Self { red, blue, folder, server, envoy, port, _scratch: scratch, _turn: turn })

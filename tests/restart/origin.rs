@@ -31,6 +31,11 @@ impl Files {
         self.above.join("config")
     }
 
+    /// The place of a durable store, which does not exist yet.
+    fn store(&self) -> PathBuf {
+        self.above.join("store")
+    }
+
     /// Changes the content of a cluster, by a rename.
     pub(super) fn change(&mut self, cluster: usize) {
         let content = self.contents[cluster].unwrap() + 1;
@@ -101,23 +106,36 @@ impl Writer {
 /// The time between two changes.
 const PACE: Duration = Duration::from_millis(5);
 
-/// `xds serve` of the folder, always on the first port that the system chose.
+/// `xds serve`, always on the first port that the system chose.
 pub(super) struct Origin {
     pub(super) address: String,
-    folder: PathBuf,
+    /// The options and the folder.
+    arguments: Vec<PathBuf>,
     running: Option<Child>,
 }
 
 impl Origin {
     pub(super) fn new(files: &Files) -> Self {
-        let mut origin = Self { address: "127.0.0.1:0".into(), folder: files.folder(), running: None };
+        Self::with(vec![files.folder()])
+    }
+
+    /// The same with a durable store, to which it applies the folder.
+    pub(super) fn with_store(files: &Files) -> Self {
+        let init =
+            Command::new(env!("CARGO_BIN_EXE_xds")).args(["store", "init"]).arg(files.store()).output();
+        assert!(init.unwrap().status.success());
+        Self::with(vec!["--store".into(), files.store(), files.folder()])
+    }
+
+    fn with(arguments: Vec<PathBuf>) -> Self {
+        let mut origin = Self { address: "127.0.0.1:0".into(), arguments, running: None };
         origin.start();
         origin
     }
 
     pub(super) fn start(&mut self) {
         let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
-        xds.arg("serve").arg(&self.folder).args(["--listen", &self.address]).env_remove("RUST_LOG");
+        xds.arg("serve").args(&self.arguments).args(["--listen", &self.address]).env_remove("RUST_LOG");
         let mut running = xds.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
         let address = lines.into_iter().find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()));
