@@ -157,6 +157,13 @@ fn st45_a_server_writes_backups_and_keeps_the_newest() {
     assert!((1..=3).contains(&kept.len()), "{kept:?}");
     assert!(kept.last() >= seen.last() && !kept.contains(seen.first().unwrap()), "{kept:?}, {seen:?}");
     let newest = folder().unwrap().join(kept.last().unwrap());
+    fs::write(folder().unwrap().join("2000.backup.unfinished"), "half").unwrap();
+    let _server = Running::start(&["serve", "--store", &store, "--backup-dir", &backups]);
+    let start = Instant::now();
+    while names(&folder().unwrap()) != kept {
+        assert!(start.elapsed() < Duration::from_secs(60), "what was not finished is removed");
+        thread::sleep(Duration::from_millis(20));
+    }
     json(&["store", "restore", newest.to_str().unwrap(), &scratch.path("target")]);
 }
 

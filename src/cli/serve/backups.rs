@@ -21,7 +21,7 @@ use xds_store::log::StoreRevision;
 use xds_store_server::{Condition, StoreHandle};
 
 use super::{count, time};
-use crate::cli::store::backup_file::{BackupFileError, NewBackup};
+use crate::cli::store::backup_file::{BackupFileError, NewBackup, UNFINISHED};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store")]
@@ -81,6 +81,7 @@ impl BackupOptions {
 
 impl Schedule {
     fn run(&self) {
+        self.remove_unfinished();
         let mut wait = self.until_first();
         loop {
             thread::sleep(wait);
@@ -92,6 +93,15 @@ impl Schedule {
                 self.outcomes.failures.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(folder = %self.folder.display(), "the backup of the store failed: {error}");
                 wait = wait.min(AFTER_FAILURE);
+            }
+        }
+    }
+
+    /// What an earlier process had not finished when it was killed.
+    fn remove_unfinished(&self) {
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().ends_with(UNFINISHED) {
+                _ = fs::remove_file(entry.path());
             }
         }
     }

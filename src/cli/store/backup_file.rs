@@ -147,7 +147,8 @@ fn pace(done: u64, all: u64, elapsed: Duration) -> String {
     text
 }
 
-const UNFINISHED: &str = ".unfinished";
+/// The end of the name of an unfinished backup.
+pub(in crate::cli) const UNFINISHED: &str = ".unfinished";
 
 #[cfg(test)]
 mod tests {
