@@ -253,3 +253,17 @@ fn st70_seal_keys_that_cannot_be_used_are_refused_without_showing_them() {
         assert!(shown.contains(why) && !shown.contains("hunter2"), "{shown}");
     }
 }
+
+#[test]
+fn st42_a_commit_above_a_limit_is_refused_with_the_option_and_succeeds_with_a_higher_one() {
+    let (place, folder) = (Place::with_store("limit"), Scratch::new("limit-folder"));
+    folder.write("a.yaml", cluster("a", 1));
+    folder.write("b.yaml", cluster("b", 1));
+    let arguments = ["serve", "--store", place.text(), folder.text(), "--commit-changes-limit"];
+    let server = Running::start(&[&arguments[..], &["1"]].concat());
+    let line = server.logs("the store refuses it");
+    assert!(line.contains("--commit-changes-limit"), "{line}");
+    drop(server);
+    let server = Running::start(&[&arguments[..], &["2"]].concat());
+    until_served(&server, "a", "connect_timeout: 1s");
+}

@@ -34,6 +34,7 @@ mod limits;
 mod sealing;
 mod server_file;
 mod store;
+mod store_limits;
 mod store_metrics;
 mod types;
 

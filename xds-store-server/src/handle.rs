@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use xds_core::Cache;
-use xds_store::commit::{Draft, RefusalCode, Refused};
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
 use xds_store::store::{Committed, LoadError, Store};
 
@@ -36,6 +37,14 @@ pub struct StoreConfig {
     pub queue_commits: usize,
     /// How many bytes of commits may wait. Default 64 MiB.
     pub queue_bytes: usize,
+    /// What one commit may have.
+    pub commit: CommitLimits,
+    /// How long revisions are kept (ST44). Default 7 days.
+    pub history: Duration,
+    /// How many revisions are kept (ST44). Default 100,000.
+    pub history_revisions: u64,
+    /// How long deleted records are kept. Default 24 h.
+    pub tombstones: Duration,
 }
 
 /// Why a store does not start.
@@ -54,6 +63,7 @@ struct Running {
     queue: Arc<Queue>,
     reader: Arc<dyn Reader>,
     statistics: Arc<Statistics>,
+    commit: CommitLimits,
     standing: watch::Receiver<Standing>,
 }
 
@@ -66,11 +76,11 @@ impl StoreHandle {
     /// # Panics
     /// If the system starts no thread.
     pub fn start(engine: Box<dyn Engine>, config: StoreConfig) -> Result<Self, StartError> {
-        let StoreConfig { cache, queue_commits, queue_bytes } = config;
-        let (queue, inbox) = Queue::new(Limits { commits: queue_commits, bytes: queue_bytes });
+        let limits = Limits { commits: config.queue_commits, bytes: config.queue_bytes };
+        let (queue, inbox) = Queue::new(limits);
         let reader = engine.reader();
         let changes = engine.changes(Store::head_key());
-        let (writer, standing) = Writer::load(engine, cache, Arc::clone(&queue))?;
+        let (writer, standing) = Writer::load(engine, &config, Arc::clone(&queue))?;
         let statistics = writer.statistics();
         thread::Builder::new()
             .name("store-writer".to_owned())
@@ -83,7 +93,15 @@ impl StoreHandle {
                 .spawn(move || follow(changes, &queue))
                 .expect("the system starts a thread");
         }
-        Ok(Self { running: Arc::new(Running { queue, reader, statistics, standing }) })
+        Ok(Self { running: Arc::new(Running { queue, reader, statistics, commit: config.commit, standing }) })
+    }
+
+    /// Takes a request of this identity, within the limits of the store.
+    ///
+    /// # Errors
+    /// See [`Draft::parse_within`].
+    pub fn draft(&self, request: proto::CommitRequest, identity: String) -> Result<Draft, Refused> {
+        Draft::parse_within(request, identity, self.running.commit)
     }
 
     /// Commits. When this returns `Ok`, the commit is durable, and readers see it (ST16).
@@ -194,7 +212,15 @@ impl Drop for Running {
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self { cache: Cache::new(), queue_commits: 1_000, queue_bytes: 64 << 20 }
+        Self {
+            cache: Cache::new(),
+            queue_commits: 1_000,
+            queue_bytes: 64 << 20,
+            commit: CommitLimits::default(),
+            history: Duration::from_secs(7 * 24 * 3600),
+            history_revisions: 100_000,
+            tombstones: Duration::from_secs(24 * 3600),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::store_server::Store;
 use xds_proto::xds::store::v1::violation::Why;
-use xds_store::commit::{ChangeResult, Draft};
+use xds_store::commit::ChangeResult;
 use xds_store::key::RecordKey;
 use xds_store::read::{Filter, HistoryQuery, PageToken, Payload, Reads, is_configuration};
 use xds_store::store::Committed;
@@ -50,7 +50,7 @@ impl StoreService {
             request.changes.iter().map(|change| change.key.clone().unwrap_or_default()).collect();
         let (force, prune) = (request.force_schema, request.prune);
         let refused = |refused| of_refused(refused, &self.reading.standing(), caller);
-        let draft = Draft::parse(request, caller.client.identity()).map_err(refused)?;
+        let draft = self.reading.store.draft(request, caller.client.identity()).map_err(refused)?;
         check_rights(caller, &keys, force, prune)?;
         let committed = self.reading.store.commit(draft).await.map_err(refused)?;
         Ok(self.committed(caller, committed, keys))

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{oneshot, watch};
 use tracing::field::Empty;
 use tracing::{Span, debug_span};
-use xds_core::Cache;
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, Reader};
 use xds_store::store::{Action, Config, Event, LoadError, Published, Store, Ticket};
 
-use crate::handle::StartError;
+use crate::handle::{StartError, StoreConfig};
 use crate::queue::{Caller, Message, Queue, Waiting, refused};
 use crate::source::{Refusal, Source};
 use crate::standing::{Condition, Standing};
@@ -43,15 +42,20 @@ impl Writer {
     /// Reads the whole store.
     pub(crate) fn load(
         engine: Box<dyn Engine>,
-        cache: Arc<Cache>,
+        settings: &StoreConfig,
         queue: Arc<Queue>,
     ) -> Result<(Self, watch::Receiver<Standing>), StartError> {
         let mut start = Source::start(now());
         let view = engine.view().map_err(LoadError::from)?;
-        let config = Config::new(engine.limits(), run_number());
+        let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        let mut config = Config::new(engine.limits(), run_number());
+        config.commit = settings.commit;
+        config.history = nanoseconds(settings.history);
+        config.history_revisions = settings.history_revisions;
+        config.tombstones = nanoseconds(settings.tombstones);
         let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
         drop(view);
-        let source = Source::new(cache);
+        let source = Source::new(Arc::clone(&settings.cache));
         source.load(store.head(), start)?;
         let (standing, receiver) = watch::channel(standing_of(&store, Condition::Serving, ""));
         let (callers, last_ticket) = (BTreeMap::new(), Ticket(0));

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use xds::folder::{Contents, FolderError, Location};
 use xds::store_changes::{self, FolderChange};
 use xds_proto::xds::store::v1 as proto;
-use xds_store::commit::{Draft, RefusalCode, Refused};
+use xds_store::commit::{RefusalCode, Refused};
 use xds_store::key::RecordKey;
 use xds_store::read::{Filter, ListQuery, ReadError, Reads, RecordVersion};
 use xds_store::record::{RecordRevision, RecordState};
@@ -77,7 +77,7 @@ impl AppliedFolder {
         }
         let owner = self.owner.clone();
         let request = proto::CommitRequest { changes, owner, message, ..proto::CommitRequest::default() };
-        let draft = Draft::parse(request, IDENTITY.to_owned())?;
+        let draft = self.store.draft(request, IDENTITY.to_owned())?;
         self.runtime.block_on(self.store.commit(draft)).map(|_| ())
     }
 
@@ -225,6 +225,7 @@ mod tests {
 
     use tokio::runtime::Runtime;
     use xds::folder::Folder;
+    use xds_store::commit::Draft;
     use xds_store::engine::{Engine as _, MemoryEngine};
     use xds_store::store::{Identity, Store};
     use xds_store_server::StoreConfig;

@@ -14,9 +14,9 @@ use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store_server::{Condition, Standing, StoreConfig, StoreHandle};
 
 use super::backups::{BackupOptions, Backups};
-use super::count;
 use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
+use super::store_limits::StoreLimits;
 use crate::cli::Failure;
 use crate::cli::store::init::new_identity;
 use crate::cli::store::place::Place;
@@ -38,10 +38,8 @@ pub(super) struct StoreOptions {
     /// that others made, are never overwritten: that is an error of the file.
     #[arg(long, value_name = "NAME", default_value = "folder", value_parser = owner, requires = "store")]
     pub(super) owner: String,
-    /// How many commits may wait; more are refused with RESOURCE_EXHAUSTED. Together they may have
-    /// 64 MiB
-    #[arg(long, value_name = "COMMITS", default_value = "1000", value_parser = count, requires = "store")]
-    commit_queue_limit: usize,
+    #[command(flatten)]
+    limits: StoreLimits,
     #[command(flatten)]
     sealing: SealOptions,
     #[command(flatten)]
@@ -69,7 +67,7 @@ impl StoreOptions {
         let engine = self.sealing.sealed(engine)?;
         let mut config = StoreConfig::default();
         config.cache = Arc::clone(cache);
-        config.queue_commits = self.commit_queue_limit;
+        self.limits.apply(&mut config);
         let handle = StoreHandle::start(engine, config);
         let handle = handle.map_err(|error| Failure::Place(place.not_started(error)))?;
         let backups = self.backups.start(&handle).map_err(Failure::System)?;

@@ -1,0 +1,44 @@
+//! The limits of a durable store.
+
+use std::time::Duration;
+
+use clap::Args;
+use xds_store_server::StoreConfig;
+
+use super::{count, wait};
+
+#[derive(Debug, Args)]
+pub(super) struct StoreLimits {
+    /// How many commits may wait; more are refused with RESOURCE_EXHAUSTED. Together they may have
+    /// 64 MiB
+    #[arg(long, value_name = "COMMITS", default_value = "1000", value_parser = count, requires = "store")]
+    commit_queue_limit: usize,
+    /// The most changes of one commit
+    #[arg(long, value_name = "CHANGES", default_value = "10000", value_parser = count, requires = "store")]
+    commit_changes_limit: usize,
+    /// The most bytes of one commit
+    #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = count, requires = "store")]
+    commit_bytes_limit: usize,
+    /// How long old revisions are kept, for history and rollback
+    ///
+    /// Those of the last 5 minutes are always kept.
+    #[arg(long, value_name = "TIME", default_value = "168h", value_parser = wait, requires = "store")]
+    history: Duration,
+    /// How many old revisions are kept
+    #[arg(long, value_name = "REVISIONS", default_value = "100000", value_parser = count, requires = "store")]
+    history_revisions: usize,
+    /// How long deleted records are remembered
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = wait, requires = "store")]
+    tombstone_ttl: Duration,
+}
+
+impl StoreLimits {
+    pub(super) fn apply(&self, config: &mut StoreConfig) {
+        config.queue_commits = self.commit_queue_limit;
+        config.commit.changes = self.commit_changes_limit;
+        config.commit.bytes = self.commit_bytes_limit;
+        config.history = self.history;
+        config.history_revisions = self.history_revisions as u64;
+        config.tombstones = self.tombstone_ttl;
+    }
+}
