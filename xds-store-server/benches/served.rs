@@ -35,6 +35,7 @@ fn main() {
     let words: Vec<_> = env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("served");
     match words.first().map(String::as_str) {
+        Some("fill") => return fill(&file, words[1].parse().unwrap()),
         Some("start") => return start(&file),
         Some("raw") => return raw(&file),
         Some("cache") => return cache_alone(words[1].parse().unwrap()),

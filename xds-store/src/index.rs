@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use xds_core::matching::KeySetRule;
 use xds_core::matching::SetError;
-use xds_core::{Constraints, Formula, VariantSet};
+use xds_core::{Constraints, Formula, VariantId, VariantSet};
 
 use crate::key::{NameDigest, RecordKey};
 use crate::record::{Present, RecordState};
@@ -24,6 +24,12 @@ pub(crate) struct Index {
     /// Since when records are deleted.
     tombstones: BTreeSet<(i64, RecordKey)>,
     live: usize,
+}
+
+/// The names of an index that is being loaded.
+#[derive(Debug, Default)]
+pub(crate) struct Loading {
+    names: Vec<(NameDigest, NameRecords)>,
 }
 
 /// The records of one name.
@@ -70,8 +76,14 @@ impl NameRecords {
     pub(crate) fn set(&mut self, record: Present) {
         match self.records.iter_mut().find(|present| present.when == record.when) {
             Some(present) => *present = record,
-            None => self.records.push(record),
+            None => self.push(record),
         }
+    }
+
+    fn push(&mut self, record: Present) {
+        // Nearly every name has one record, and a vector would begin with room for four.
+        self.records.reserve_exact(1);
+        self.records.push(record);
     }
 
     /// Checks the variants after an edit (ST10).
@@ -80,6 +92,13 @@ impl NameRecords {
         removed: &[Constraints],
         inserted: &[Constraints],
     ) -> Result<(), SetError<Constraints>> {
+        // Nearly every name has one variant without constraints, and a start has a million of them.
+        if let (true, [only]) = (self.variants.is_empty(), inserted)
+            && only.is_unconstrained()
+        {
+            self.variants = VariantSet::everyone(only.clone());
+            return Ok(());
+        }
         let removed: Vec<Arc<Formula>> = removed.iter().map(Into::into).collect();
         let inserted = inserted.iter().map(|constraints| (constraints.into(), constraints.clone()));
         let removed = removed.iter().map(|formula| &**formula);
@@ -145,29 +164,34 @@ impl Index {
         (self.live, self.tombstones.len())
     }
 
-    /// Takes a record as the engine has it.
+    /// The index of all records of an engine, in the order of keys.
     ///
     /// # Errors
-    /// Two variants match the same parameters, which a store never commits.
-    pub(crate) fn insert(&mut self, key: &RecordKey, record: Present) -> Result<(), SetError<Constraints>> {
+    /// Two variants of this record's name match the same parameters, which a store never commits.
+    pub(crate) fn add(
+        &mut self,
+        loading: &mut Loading,
+        id: &VariantId,
+        key: &RecordKey,
+        record: Present,
+    ) -> Result<(), SetError<Constraints>> {
         let name = key.name_digest();
-        let mut records = self.names.remove(&name).unwrap_or_default();
-        let of = |record: Option<&Present>| match record {
-            Some(record) if !record.is_deleted() => vec![key.id().constraints],
-            _ => Vec::new(),
-        };
-        let before = records.get(key.when()).cloned();
-        let edited = records.edit(&of(before.as_ref()), &of(Some(&record)));
-        records.set(record.clone());
-        if let Some(before) = &before {
-            before.aliases.iter().for_each(|alias| _ = self.aliases.remove(alias));
+        if loading.names.last().is_none_or(|(last, _)| *last != name) {
+            loading.names.push((name, NameRecords::default()));
         }
+        self.note(key, None, Some(&record));
+        let records = &mut loading.names.last_mut().expect("the name was added").1;
         if !record.is_deleted() {
             self.aliases.extend(record.aliases.iter().map(|alias| (*alias, name)));
+            records.edit(&[], std::slice::from_ref(&id.constraints))?;
         }
-        self.names.insert(name, records);
-        self.note(key, before.as_ref(), Some(&record));
-        edited
+        records.push(record);
+        Ok(())
+    }
+
+    /// Builds the tree from sorted names at once, which is faster than to insert each, and smaller.
+    pub(crate) fn finish(&mut self, loading: Loading) {
+        self.names = loading.names.into_iter().collect();
     }
 
     /// Takes what a batch made durable.

@@ -11,7 +11,7 @@ use crate::checked::{self, Damaged};
 use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
 use crate::content::{self, ContentError};
 use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader, View};
-use crate::index::{Index, Pending, Records};
+use crate::index::{Index, Loading, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
 use crate::record::{Present, RecordState, served};
@@ -272,20 +272,21 @@ impl Store {
     ) -> Result<Self, LoadError> {
         let (head, head_revision) = Self::read_head(view)?;
         let head_revision = Some(head_revision);
-        let mut index = Index::default();
+        let (mut index, mut loading) = (Index::default(), Loading::default());
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;
         let mut keep = |(key, at, stored_key, value): (RecordKey, u64, Bytes, Bytes)| {
             let damaged = || Damaged { key: stored_key.clone() };
             let state: RecordState = checked::decode(&stored_key, value)?;
-            let resource = served(&state).map(|content| content::resource(&key.id(), content));
+            let id = key.id();
+            let resource = served(&state).map(|content| content::resource(&id, content));
             let aliases = resource.as_ref().and_then(|resource| resource.as_ref().ok());
             let aliases = aliases.map_or(&[][..], Resource::aliases);
             let mut record = Present::of(&key, &state, aliases, (at, now.max(head.time)));
             if let Some(lease) = record.lease {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
-            index.insert(&key, record).map_err(|_| damaged())?;
+            index.add(&mut loading, &id, &key, record).map_err(|_| damaged())?;
             each(Loaded { key, state, resource });
             Ok::<(), Damaged>(())
         };
@@ -319,6 +320,7 @@ impl Store {
         })?;
         failed.map_or(Ok(()), Err)?;
         newest.map_or(Ok(()), &mut keep)?;
+        index.finish(loading);
         Ok(Self {
             config,
             head,

@@ -109,12 +109,12 @@ fn st43_a_commit_that_is_too_large_for_the_engine_is_refused_and_others_go_into_
     let mut server = Server::with(one.engine, one.now, |config| config.engine.operations = 8);
     let many =
         |count: usize| of((0..count).map(|number| put(&format!("n{number}"), "1")).collect::<Vec<_>>());
-    assert_eq!(server.code(many(6)), RefusalCode::ResourceExhausted);
-    assert_eq!(server.commit(many(5)).unwrap().revision, 1);
-    // Three commits that wait for a batch: two fit into the next one.
+    assert_eq!(server.code(many(7)), RefusalCode::ResourceExhausted);
+    assert_eq!(server.commit(many(6)).unwrap().revision, 1);
+    // Each of these takes two writes, so they need more than one batch.
     let reader = xds_store::engine::Engine::reader(&server.engine);
     let mut writes = Vec::new();
-    for number in 0..4 {
+    for number in 0..6 {
         let draft =
             xds_store::commit::Draft::parse(of([put(&format!("m{number}"), "1")]), "me".into()).unwrap();
         let event = Event::Commit(xds_store::store::Ticket(100 + number), draft);
@@ -123,7 +123,7 @@ fn st43_a_commit_that_is_too_large_for_the_engine_is_refused_and_others_go_into_
     let [xds_store::store::Action::Write(batch)] = &writes[..] else { panic!("{writes:?}") };
     let written = xds_store::engine::Engine::commit(&mut server.engine, batch);
     server.step(Event::Written(written));
-    assert_eq!((server.answers.len(), server.store.revision()), (4, 5));
+    assert_eq!((server.answers.len(), server.store.revision()), (6, 7));
 }
 
 #[test]
