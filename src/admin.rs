@@ -39,9 +39,11 @@ use tokio::sync::Semaphore;
 use xds_core::matching::coverage::Domains;
 use xds_core::{Cache, Commits};
 use xds_server::{Authorizer, ClientList, Tls};
+use xds_store_server::StoreHandle;
 
 use recent::RecentCommits;
 use sorted::SortedNames;
+use store::ShownStore;
 use sweep::Sweep;
 pub use troubles::{Severity, Trouble, Troubles};
 
@@ -60,6 +62,7 @@ mod query;
 mod recent;
 mod resources;
 mod sorted;
+mod store;
 mod sweep;
 mod troubles;
 
@@ -70,6 +73,7 @@ pub struct Admin {
     commits: Commits,
     domains: Option<Provider<Domains>>,
     upstreams: Option<Provider<Value>>,
+    store: Option<ShownStore>,
     troubles: Troubles,
 }
 
@@ -83,7 +87,7 @@ impl Admin {
     pub fn new(cache: &Arc<Cache>) -> Self {
         let commits = cache.commits(recent::COMMITS_KEPT);
         let troubles = Troubles::default();
-        Self { cache: Arc::clone(cache), commits, domains: None, upstreams: None, troubles }
+        Self { cache: Arc::clone(cache), commits, domains: None, upstreams: None, store: None, troubles }
     }
 
     /// Limits gaps to the parameters that clients can have. The function is called for each search
@@ -99,6 +103,17 @@ impl Admin {
         Self { upstreams: Some(Provider(Arc::new(upstreams))), ..self }
     }
 
+    /// Adds a durable store: its condition, its commits and the history of its records, without
+    /// payloads. `size_bytes` is the size of its file, if it has one.
+    #[must_use]
+    pub fn with_store(
+        self,
+        handle: StoreHandle,
+        size_bytes: impl Fn() -> Option<u64> + Send + Sync + 'static,
+    ) -> Self {
+        Self { store: Some(ShownStore { handle, size_bytes: Box::new(size_bytes) }), ..self }
+    }
+
     /// The troubles that the page shows above everything else. Sources may be added at any time;
     /// the [routes](Self::routes) add those about clients.
     #[must_use]
@@ -111,7 +126,7 @@ impl Admin {
     /// # Panics
     /// Outside of a tokio runtime: a task follows the commits until the routes are dropped.
     pub fn routes(self, clients: ClientList) -> Router {
-        let Self { cache, commits, domains, upstreams, troubles } = self;
+        let Self { cache, commits, domains, upstreams, store, troubles } = self;
         let recent = Arc::new(RecentCommits::follow(commits));
         client_troubles::add(&troubles, clients.clone(), &recent);
         let state = Arc::new(AdminState {
@@ -121,6 +136,7 @@ impl Admin {
             cache,
             clients,
             upstreams,
+            store,
             names: SortedNames::default(),
             work: Arc::new(Semaphore::new(WORK_LIMIT)),
             trouble_work: Arc::new(Semaphore::new(1)),
@@ -139,6 +155,9 @@ impl Admin {
             .route("/api/commits", get(commits::list))
             .route("/api/commits/{revision}", get(commits::one))
             .route("/api/upstreams", get(overview::upstreams))
+            .route("/api/store", get(store::store))
+            .route("/api/store/commits", get(store::commits))
+            .route("/api/store/history/{type}/{*name}", get(store::record))
             .route("/api/troubles", get(troubles::list))
             .route("/api/events", get(events::events))
             .route("/api/{*rest}", get(overview::nothing))
@@ -152,6 +171,7 @@ struct AdminState {
     cache: Arc<Cache>,
     clients: ClientList,
     upstreams: Option<Provider<Value>>,
+    store: Option<ShownStore>,
     recent: Arc<RecentCommits>,
     troubles: Troubles,
     sweep: Sweep,

@@ -267,3 +267,32 @@ fn st42_a_commit_above_a_limit_is_refused_with_the_option_and_succeeds_with_a_hi
     let server = Running::start(&[&arguments[..], &["2"]].concat());
     until_served(&server, "a", "connect_timeout: 1s");
 }
+
+#[test]
+fn the_page_has_the_condition_the_commits_and_the_history_of_a_record() {
+    let (place, folder) = (Place::with_store("page"), Scratch::new("page-folder"));
+    folder.write("a.yaml", cluster("a", 1));
+    let server = Running::start(&["serve", "--store", place.text(), folder.text()]);
+    folder.write("b.yaml", cluster("b", 1));
+    until_served(&server, "b", "connect_timeout: 1s");
+    let json = |path: &str| -> serde_json::Value {
+        let answer = status_of(&server, path);
+        let (status, body) = answer.split_once(' ').unwrap();
+        assert_eq!(status, "200", "{body}");
+        serde_json::from_str(body).unwrap()
+    };
+    let store = json("/api/store");
+    assert_eq!((&store["condition"], &store["records"]), (&"SERVING".into(), &2.into()));
+    assert!(store["size_bytes"].as_u64().unwrap() > 0);
+    let commits = json("/api/store/commits");
+    let of = |row: usize, field: &str| commits["rows"][row][field].clone();
+    assert_eq!(commits["rows"].as_array().unwrap().len(), 2);
+    assert_eq!((of(0, "identity"), of(0, "owner")), ("folder".into(), "folder".into()));
+    assert_eq!(of(0, "message"), format!("folder {}", folder.text()));
+    assert_eq!(of(0, "changes")[0]["name"], "b");
+    let history = json("/api/store/history/CDS/a");
+    assert_eq!(history["rows"].as_array().unwrap().len(), 1);
+    assert_eq!(history["rows"][0]["changes"][0]["outcome"], "CREATED");
+    let first = json(&format!("/api/store/commits?before={}", of(0, "revision").as_str().unwrap()));
+    assert_eq!(first["rows"][0]["changes"][0]["name"], "a");
+}

@@ -20,6 +20,7 @@ pub(super) async fn overview(State(state): State<Arc<AdminState>>) -> JsonBody {
         "resources": resources,
         "streams": state.clients.streams(),
         "has_upstreams": state.upstreams.is_some(),
+        "has_store": state.store.is_some(),
         "errors": errors,
         "warnings": warnings,
     }))

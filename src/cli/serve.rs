@@ -247,6 +247,13 @@ impl Serve {
             metrics::watch_log(&mut registry, dropped.clone());
             metrics::watch_troubles(&mut registry, page.troubles().clone());
         }
+        let page = match &store {
+            Some(store) => {
+                let shown = store.clone();
+                page.with_store(store.handle.clone(), move || shown.size_bytes())
+            }
+            None => page,
+        };
         if let Some(store) = &store {
             store.add_troubles(page.troubles());
         }

@@ -1,0 +1,134 @@
+//! `/api/store`: the durable store, its commits, and the history of a record.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+use xds_core::shortened;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::key::RecordKey;
+use xds_store::read::{HistoryQuery, Payload, ReadError, Reads};
+use xds_store_server::StoreHandle;
+
+use super::AdminState;
+use super::answer::{ApiError, JsonAnswer, JsonBody, PAGE_ROWS, at_ms};
+use super::query::{RequestQuery, type_url};
+
+/// The store that the page shows.
+pub(super) struct ShownStore {
+    pub(super) handle: StoreHandle,
+    pub(super) size_bytes: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+}
+
+/// Its condition.
+pub(super) async fn store(State(state): State<Arc<AdminState>>) -> JsonAnswer {
+    shown(&state)?;
+    let answer = state.work(|state| {
+        let shown = state.store.as_ref().expect("it was there");
+        let standing = shown.handle.standing().borrow().clone();
+        let (commits, bytes) = shown.handle.waiting_commits();
+        let condition = standing.condition.as_str_name();
+        json!({
+            "condition": condition.strip_prefix("CONDITION_").unwrap_or(condition),
+            "reason": (!standing.reason.is_empty()).then_some(&standing.reason),
+            "accepts_commits": standing.accepts_commits() && !shown.handle.statistics().is_full(),
+            "is_full": shown.handle.statistics().is_full(),
+            "node": standing.head.node, "cluster": standing.head.cluster, "format": standing.head.format,
+            "revision": standing.revision_text(),
+            "floor": standing.head.floor,
+            "records": standing.records, "deleted": standing.tombstones,
+            "size_bytes": (shown.size_bytes)(),
+            "waiting_commits": commits, "waiting_bytes": bytes,
+        })
+    });
+    Ok(JsonBody(answer.await))
+}
+
+/// The commits, newest first.
+pub(super) async fn commits(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
+    query.only(&["before"])?;
+    history(state, None, query.text("before").to_owned()).await
+}
+
+/// The commits that changed a record, newest first.
+pub(super) async fn record(
+    State(state): State<Arc<AdminState>>,
+    Path((word, name)): Path<(String, String)>,
+    query: RequestQuery,
+) -> JsonAnswer {
+    query.only(&["before", "when"])?;
+    let of_type = type_url(&word, &state.cache.snapshot())?;
+    let when = query.text("when").to_owned();
+    let key = RecordKey::parse(&proto::Key { type_url: of_type.as_str().to_owned(), name, when });
+    let key = key.map_err(|error| ApiError::bad(error.to_string()))?;
+    history(state, Some(key), query.text("before").to_owned()).await
+}
+
+async fn history(state: Arc<AdminState>, key: Option<RecordKey>, before: String) -> JsonAnswer {
+    shown(&state)?;
+    let read = move |state: &AdminState| -> Result<Value, ReadError> {
+        let view = state.store.as_ref().expect("it was there").handle.view()?;
+        let reads = Reads::new(&*view)?;
+        let before = if before.is_empty() { None } else { Some(reads.parse(&before)?) };
+        let page = reads.history(HistoryQuery {
+            key: key.as_ref(),
+            before,
+            may_read: &|_| true,
+            payload: Payload::Without,
+            limit: PAGE_ROWS,
+            limit_bytes: BYTES_LIMIT,
+            scan_limit: SCAN_LIMIT,
+        })?;
+        Ok(json!({
+            "revision": reads.printed(reads.head().revision),
+            "floor": reads.printed(reads.head().floor),
+            "next": page.next.map(|next| reads.printed(next)),
+            "rows": page.commits.iter().map(row).collect::<Vec<_>>(),
+        }))
+    };
+    state.work(read).await.map(JsonBody).map_err(|error| match error {
+        ReadError::Damaged(_) | ReadError::Engine(_) => ApiError::busy(error.to_string()),
+        error => ApiError::bad(error.to_string()),
+    })
+}
+
+fn row(commit: &proto::CommitEntry) -> Value {
+    let text = |text: &str| (!text.is_empty()).then(|| shortened(text, TEXT_LIMIT_BYTES).into_owned());
+    let at = commit.at.and_then(|at| SystemTime::try_from(at).ok());
+    let changes = commit.changes.iter().take(CHANGES_SHOWN).map(|change| {
+        let key = change.key.clone().unwrap_or_default();
+        let outcome = change.outcome().as_str_name();
+        json!({
+            "type": key.type_url, "name": shortened(&key.name, TEXT_LIMIT_BYTES),
+            "when": text(&key.when), "outcome": outcome.strip_prefix("OUTCOME_").unwrap_or(outcome),
+            "before": text(&change.revision_before), "after": text(&change.revision_after),
+        })
+    });
+    json!({
+        "revision": commit.revision, "at_ms": at.map(at_ms), "identity": text(&commit.identity),
+        "owner": text(&commit.owner), "message": text(&commit.message),
+        "change_count": commit.changes.len(), "changes": changes.collect::<Vec<_>>(),
+    })
+}
+
+fn shown(state: &AdminState) -> Result<(), ApiError> {
+    let missing = || ApiError::missing("this server has no durable store");
+    state.store.as_ref().map(|_| ()).ok_or_else(missing)
+}
+
+impl fmt::Debug for ShownStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShownStore").field(&self.handle).finish()
+    }
+}
+
+/// Changes of a commit that are listed.
+const CHANGES_SHOWN: usize = 20;
+/// The longest text.
+const TEXT_LIMIT_BYTES: usize = 256;
+/// The most bytes of the commits of a page, as the store has them.
+const BYTES_LIMIT: usize = 8 << 20;
+/// The most commits that are read for a page.
+const SCAN_LIMIT: usize = 1000;
