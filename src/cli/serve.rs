@@ -119,7 +119,7 @@ impl Serve {
         let page = self.page(&cache);
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
         // still being loaded (G13, ST57).
-        let store = self.store.start(&cache)?;
+        let store = self.store.start(&cache, runtime.handle())?;
         if let Some(store) = &store {
             self.announce(store.summary(&cache));
         }

@@ -24,6 +24,7 @@ pub(super) mod delete;
 pub(super) mod diff;
 mod document;
 mod error;
+pub(super) mod etcd;
 pub(super) mod history;
 pub(super) mod init;
 pub(super) mod list;

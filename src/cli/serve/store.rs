@@ -8,6 +8,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use clap::Args;
+use tokio::runtime::Handle;
 use xds::Cache;
 use xds::admin::{Trouble, Troubles};
 use xds_store::read::{HistoryQuery, Payload, Reads};
@@ -18,14 +19,20 @@ use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
 use super::store_limits::StoreLimits;
 use crate::cli::Failure;
+use crate::cli::store::etcd::EtcdOptions;
 use crate::cli::store::init::new_identity;
 use crate::cli::store::place::Place;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store")]
 pub(super) struct StoreOptions {
-    /// Serve the durable store in this folder, which `xds store init` creates; `memory:` for a
-    /// store that is lost when the process ends
+    /// Serve the durable store in this folder, which `xds store init` creates; or in
+    /// etcd://HOST:PORT,HOST:PORT/PREFIX; `memory:` for a store that is lost when the process ends
+    ///
+    /// A folder is served by one process. An etcd can be shared by several servers, which all accept
+    /// commits. Let etcd compact its history (--auto-compaction-retention of etcd): the store keeps its
+    /// own history, and never compacts etcd. If etcd has other limits than its defaults, write them
+    /// into the address: etcd://HOST:PORT/PREFIX?max-txn-ops=N&max-request-bytes=N.
     ///
     /// Clients get the resources that the API of the store writes. Everything that the API answered
     /// with OK survives a restart, a crash and a power cut.
@@ -44,6 +51,8 @@ pub(super) struct StoreOptions {
     sealing: SealOptions,
     #[command(flatten)]
     backups: BackupOptions,
+    #[command(flatten)]
+    etcd: EtcdOptions,
 }
 
 /// A store that is served.
@@ -58,12 +67,12 @@ pub(super) struct ServedStore {
 
 impl StoreOptions {
     /// Opens the store and commits its records to the cache. `None` without `--store`.
-    pub(super) fn start(&self, cache: &Arc<Cache>) -> Result<Option<ServedStore>, Failure> {
+    pub(super) fn start(&self, cache: &Arc<Cache>, runtime: &Handle) -> Result<Option<ServedStore>, Failure> {
         let Some(place) = &self.store else { return Ok(None) };
         if *place == Place::Memory {
             tracing::warn!("--store memory: keeps nothing: all commits are lost when this process ends");
         }
-        let engine = place.open(&new_identity()?).map_err(Failure::Place)?;
+        let engine = place.open(&new_identity()?, &self.etcd, runtime).map_err(Failure::Place)?;
         let engine = self.sealing.sealed(engine)?;
         let mut config = StoreConfig::default();
         config.cache = Arc::clone(cache);

@@ -1,31 +1,34 @@
 //! `xds store init`: creates a durable store.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use xds_store::store::Identity;
 
-use super::place;
+use super::etcd::EtcdOptions;
+use super::place::{self, Place};
 use crate::cli::{Failure, say};
 
-/// Create a store in a new or empty folder
+/// Create a store in a new or empty folder, or in etcd
 ///
 /// The store has no resources yet, and says nothing to clients before its first commit. Serve it
-/// with `xds serve --store DIR`.
+/// with `xds serve --store STORE`.
 #[derive(Debug, Args)]
 pub(super) struct Init {
-    /// The folder; it must not exist, or be empty
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    /// The folder, which must not exist, or be empty; or etcd://HOST:PORT,HOST:PORT/PREFIX, with TLS
+    /// etcds://.., where no key may begin with /PREFIX/
+    #[arg(value_name = "STORE")]
+    place: Place,
+    #[command(flatten)]
+    etcd: EtcdOptions,
 }
 
 impl Init {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         let identity = new_identity()?;
-        place::init(&self.folder, &identity).map_err(Failure::Place)?;
-        let (folder, Identity { node, cluster, .. }) = (self.folder.display(), identity);
-        say(format!("{folder}: a new store, node {node}, cluster {cluster}"));
+        place::init(&self.place, &identity, &self.etcd).map_err(Failure::Place)?;
+        let (place, Identity { node, cluster, .. }) = (&self.place, identity);
+        say(format!("{place}: a new store, node {node}, cluster {cluster}"));
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,14 +1,20 @@
-//! Where a store is: a folder, or the memory of the process.
+//! Where a store is: a folder, an etcd, or the memory of the process.
 
 use std::fmt;
 use std::fs;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use xds_store::engine::{Engine, EngineError, MemoryEngine, OpenError, RedbEngine};
+use tokio::runtime::Handle;
+use xds_store::engine::{
+    AddressError, Engine, EngineError, EtcdAddress, MemoryEngine, OpenError, RedbEngine,
+};
 use xds_store::store::{Identity, LoadError, Store};
 use xds_store_server::StartError;
+
+use super::etcd::EtcdOptions;
 
 /// The value of `--store`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +22,8 @@ pub(in crate::cli) enum Place {
     /// Nothing survives the process.
     Memory,
     Folder(PathBuf),
+    /// Several servers can use it.
+    Etcd(Box<EtcdAddress>),
 }
 
 /// Why a store cannot be created, opened or loaded.
@@ -28,8 +36,10 @@ pub(in crate::cli) enum PlaceError {
     )]
     NoStore { place: Place },
     /// ST1.
-    #[error("{} is not empty: a store is created in a new or empty folder", folder.display())]
-    NotEmpty { folder: PathBuf },
+    #[error(
+        "{place} is not empty: a store is created in a new or empty folder, or where etcd has no key with the prefix"
+    )]
+    NotEmpty { place: Place },
     /// ST3.
     #[error("another process has the store in {place} open; one process at a time can use a store")]
     Locked { place: Place },
@@ -45,6 +55,10 @@ pub(in crate::cli) enum PlaceError {
          damage, `xds store restore` makes a store from a backup"
     )]
     Damaged { place: Place, cause: String },
+    #[error("{}: {cause}", path.display())]
+    File { path: PathBuf, cause: String },
+    #[error("the options do not suit {place}: {cause}")]
+    Access { place: Place, cause: String },
     #[error("the store in {place} cannot be read: {cause}")]
     Unreadable { place: Place, cause: String },
     #[error("the store in {place} cannot be created: {cause}")]
@@ -55,8 +69,14 @@ pub(in crate::cli) enum PlaceError {
 }
 
 impl Place {
-    /// The engine with the store, without reading the store.
-    pub(in crate::cli) fn open(&self, identity: &Identity) -> Result<Box<dyn Engine>, PlaceError> {
+    /// The engine with the store, without reading the store. The engine on etcd needs the runtime.
+    pub(in crate::cli) fn open(
+        &self,
+        identity: &Identity,
+        etcd: &EtcdOptions,
+        runtime: &Handle,
+    ) -> Result<Box<dyn Engine>, PlaceError> {
+        etcd.check(self)?;
         let place = || self.clone();
         match self {
             Self::Memory => {
@@ -66,6 +86,7 @@ impl Place {
                 Ok(Box::new(engine))
             }
             Self::Folder(folder) => Ok(Box::new(self.open_file(folder, RedbEngine::open)?)),
+            Self::Etcd(address) => Ok(Box::new(etcd.engine(address, runtime.clone())?)),
         }
     }
 
@@ -128,19 +149,54 @@ impl Place {
     }
 }
 
-/// Creates a store in a new or empty folder (ST1).
-pub(in crate::cli) fn init(folder: &Path, identity: &Identity) -> Result<(), PlaceError> {
-    create(folder, |engine| {
-        let created: Result<_, EngineError> = engine.commit(&Store::init(identity));
-        let place = || Place::Folder(folder.to_owned());
-        created.map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
-        Ok(())
+/// Creates a store (ST1).
+pub(in crate::cli) fn init(place: &Place, identity: &Identity, etcd: &EtcdOptions) -> Result<(), PlaceError> {
+    create(place, etcd, |engine| match engine.commit(&Store::init(identity)) {
+        Ok(_) => Ok(()),
+        Err(EngineError::Conflict) => Err(PlaceError::NotEmpty { place: place.clone() }),
+        Err(error) => Err(PlaceError::Uncreatable { place: place.clone(), cause: causes(&error) }),
     })
 }
 
-/// Creates a store in a new or empty folder: `write` writes it into an empty engine. If `write`
-/// fails, there is no store.
+/// Creates a store where there is nothing: `write` writes it into an empty engine. If `write` fails,
+/// there is no store.
 pub(in crate::cli) fn create<T, E: From<PlaceError>>(
+    place: &Place,
+    etcd: &EtcdOptions,
+    write: impl FnOnce(&mut dyn Engine) -> Result<T, E>,
+) -> Result<T, E> {
+    etcd.check(place)?;
+    match place {
+        Place::Folder(folder) => create_in_folder(folder, write),
+        Place::Etcd(address) => create_in_etcd(address, etcd, write),
+        Place::Memory => {
+            let cause = "nothing is left of it when the command ends".to_owned();
+            Err(PlaceError::Uncreatable { place: Place::Memory, cause }.into())
+        }
+    }
+}
+
+fn create_in_etcd<T, E: From<PlaceError>>(
+    address: &EtcdAddress,
+    etcd: &EtcdOptions,
+    write: impl FnOnce(&mut dyn Engine) -> Result<T, E>,
+) -> Result<T, E> {
+    let place = || Place::Etcd(Box::new(address.clone()));
+    let uncreatable =
+        |cause: &dyn std::error::Error| PlaceError::Uncreatable { place: place(), cause: causes(cause) };
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| uncreatable(&error))?;
+    let mut engine = etcd.engine(address, runtime.handle().clone())?;
+    let mut is_empty = true;
+    let view = engine.view().map_err(|error| uncreatable(&error))?;
+    let found = view.range(b"\0", &[0xff; 8], &mut |_, _| {
+        is_empty = false;
+        ControlFlow::Break(())
+    });
+    found.map_err(|error| uncreatable(&error))?;
+    if is_empty { write(&mut engine) } else { Err(PlaceError::NotEmpty { place: place() }.into()) }
+}
+
+fn create_in_folder<T, E: From<PlaceError>>(
     folder: &Path,
     write: impl FnOnce(&mut dyn Engine) -> Result<T, E>,
 ) -> Result<T, E> {
@@ -151,7 +207,7 @@ pub(in crate::cli) fn create<T, E: From<PlaceError>>(
     for entry in fs::read_dir(folder).map_err(uncreatable)? {
         // The rest of an `init` that was interrupted is no store.
         if entry.map_err(uncreatable)?.file_name() != UNFINISHED {
-            return Err(PlaceError::NotEmpty { folder: folder.to_owned() }.into());
+            return Err(PlaceError::NotEmpty { place: place() }.into());
         }
     }
     create_file(&unfinished).map_err(uncreatable)?;
@@ -185,7 +241,11 @@ impl PlaceError {
     /// As in `Failure::exit_code`.
     pub(in crate::cli) fn exit_code(&self) -> u8 {
         match self {
-            Self::NoStore { .. } | Self::NotEmpty { .. } | Self::Newer { .. } => 2,
+            Self::NoStore { .. }
+            | Self::NotEmpty { .. }
+            | Self::Newer { .. }
+            | Self::File { .. }
+            | Self::Access { .. } => 2,
             Self::Locked { .. }
             | Self::Damaged { .. }
             | Self::Unreadable { .. }
@@ -201,10 +261,14 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
-            Some((scheme, rest)) if rest.starts_with("//") => {
-                Err(format!("there is no engine {scheme}://; write a folder, or memory:"))
-            }
-            _ if text.is_empty() => Err("write a folder, or memory:".to_owned()),
+            Some(("etcd" | "etcds", rest)) if rest.starts_with("//") => text
+                .parse()
+                .map(|address| Self::Etcd(Box::new(address)))
+                .map_err(|error: AddressError| error.to_string()),
+            Some((scheme, rest)) if rest.starts_with("//") => Err(format!(
+                "there is no engine {scheme}://; write a folder, etcd://HOST:PORT/PREFIX or memory:"
+            )),
+            _ if text.is_empty() => Err("write a folder, etcd://HOST:PORT/PREFIX or memory:".to_owned()),
             _ => Ok(Self::Folder(text.into())),
         }
     }
@@ -215,6 +279,7 @@ impl fmt::Display for Place {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Folder(folder) => folder.display().fmt(f),
+            Self::Etcd(address) => address.fmt(f),
         }
     }
 }
@@ -235,10 +300,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_folder_or_the_memory() {
+    fn a_place_is_a_folder_an_etcd_or_the_memory() {
         assert_eq!("memory:".parse(), Ok(Place::Memory));
         assert_eq!("a:b".parse(), Ok(Place::Folder("a:b".into())));
         assert!("nats://x".parse::<Place>().unwrap_err().contains("no engine nats://"));
         assert!("".parse::<Place>().is_err());
+        assert_eq!("etcd://a:1/x".parse::<Place>().unwrap().to_string(), "etcd://a:1/x");
+        assert!("etcd://a:1".parse::<Place>().unwrap_err().contains("prefix"));
     }
 }

@@ -11,8 +11,9 @@ use xds_store::log::{Head, StoreRevision};
 use xds_store::restore::{NewIds, RestoreError, Step, restore};
 
 use super::backup_file::{BackupFileError, Pace};
+use super::etcd::EtcdOptions;
 use super::init::random_hex;
-use super::place;
+use super::place::{self, Place};
 use crate::cli::check::ReportFormat;
 use crate::cli::{Failure, say};
 
@@ -27,9 +28,12 @@ pub(super) struct Restore {
     /// The backup
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The folder of the new store; it must not exist, or be empty
+    /// The folder of the new store, which must not exist, or be empty; or etcd://HOST:PORT/PREFIX,
+    /// where no key may begin with /PREFIX/
     #[arg(value_name = "TARGET")]
-    target: PathBuf,
+    target: Place,
+    #[command(flatten)]
+    etcd: EtcdOptions,
     /// Also take a new cluster id, so that remaining nodes of the old cluster cannot join
     #[arg(long)]
     new_cluster: bool,
@@ -46,11 +50,11 @@ impl Restore {
         let revision = StoreRevision::of(&head, head.revision).to_string();
         match self.format {
             ReportFormat::Json => say(json!({
-                "target": self.target, "revision": revision, "node": head.node, "cluster": head.cluster,
+                "target": self.target.to_string(), "revision": revision, "node": head.node, "cluster": head.cluster,
             })),
             ReportFormat::Text => say(format_args!(
                 "{}: the store of {} at revision {revision}, node {}",
-                self.target.display(),
+                self.target,
                 self.file.display(),
                 head.node
             )),
@@ -61,7 +65,7 @@ impl Restore {
     fn restore(&self, ids: &NewIds) -> Result<Head, BackupFileError> {
         let unreadable = |error| BackupFileError::Unreadable { file: self.file.clone(), error };
         let mut file = BufReader::new(File::open(&self.file).map_err(unreadable)?);
-        place::create(&self.target, |engine| {
+        place::create(&self.target, &self.etcd, |engine| {
             let mut pace = Pace::new();
             let restored = restore(&mut file, engine, ids, &mut |progress| {
                 let step = match progress.step {

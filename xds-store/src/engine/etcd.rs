@@ -19,7 +19,7 @@ use super::{Batch, Changes, Engine, EngineError, EngineLimits, EngineRevision, R
 pub use address::{AddressError, EtcdAddress};
 pub use client::{AccessError, EtcdAccess};
 
-use client::Client;
+use client::{Client, text_of};
 
 mod address;
 mod client;
@@ -232,7 +232,8 @@ impl Changes for EtcdChanges {
                 Ok(Ok(Some(message))) if !message.canceled => Ok(!message.events.is_empty()),
                 Ok(ended) => {
                     self.stream = None;
-                    let error = ended.err().map_or_else(|| "etcd ended the watch".into(), Into::into);
+                    let error =
+                        ended.err().map_or_else(|| "etcd ended the watch".into(), |status| text_of(&status));
                     Err(EngineError::Unavailable(error))
                 }
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use prost::Message;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use tonic::client::Grpc;
@@ -135,17 +136,17 @@ impl Client {
                             Ok(Ok(found)) => return Ok(found),
                             Ok(Err(Failure::Refused(status))) => return Err(refused(status)),
                             Ok(Err(Failure::NotSent(error) | Failure::Unclear(error))) => last = Some(error),
-                            Err(elapsed) => last = Some(elapsed.into()),
+                            Err(elapsed) => last = Some(late(elapsed)),
                         }
                     }
                     Ok(Err(Failure::Refused(status))) => return Err(refused(status)),
                     Ok(Err(Failure::NotSent(error) | Failure::Unclear(error))) => last = Some(error),
-                    Err(elapsed) => last = Some(elapsed.into()),
+                    Err(elapsed) => last = Some(late(elapsed)),
                 }
             }
             Err(EngineError::Unavailable(last.unwrap_or_else(|| NO_MEMBERS.into())))
         };
-        timeout(CALL, attempts).await.unwrap_or_else(|elapsed| Err(EngineError::Unavailable(elapsed.into())))
+        timeout(CALL, attempts).await.unwrap_or_else(|elapsed| Err(EngineError::Unavailable(late(elapsed))))
     }
 
     /// Sends a transaction, once to each member until it is sent.
@@ -156,7 +157,7 @@ impl Client {
         let mut last: Option<Box<dyn Error + Send + Sync>> = None;
         for number in self.in_turn() {
             let sent = timeout(CALL, self.call(number, TXN, request)).await;
-            match sent.unwrap_or_else(|elapsed| Err(Failure::Unclear(elapsed.into()))) {
+            match sent.unwrap_or_else(|elapsed| Err(Failure::Unclear(late(elapsed)))) {
                 Ok(response) => {
                     self.current.store(number, Ordering::Relaxed);
                     return Ok(response);
@@ -190,7 +191,7 @@ impl Client {
             }
         };
         let connected = timeout(ATTEMPT, connecting).await;
-        connected.unwrap_or_else(|elapsed| Err(Failure::Unclear(elapsed.into()))).map_err(|failure| {
+        connected.unwrap_or_else(|elapsed| Err(Failure::Unclear(late(elapsed)))).map_err(|failure| {
             self.leave(number);
             match failure {
                 Failure::NotSent(error) | Failure::Unclear(error) => EngineError::Unavailable(error),
@@ -295,7 +296,7 @@ impl Failure {
         let mut source = status.source();
         while let Some(error) = source {
             if error.is::<ConnectError>() {
-                return Self::NotSent(status.into());
+                return Self::NotSent(text_of(&status));
             }
             source = error.source();
         }
@@ -307,7 +308,7 @@ impl Failure {
             | Code::ResourceExhausted
             | Code::Unauthenticated
             | Code::Unimplemented => Self::Refused(status),
-            _ => Self::Unclear(status.into()),
+            _ => Self::Unclear(text_of(&status)),
         }
     }
 }
@@ -320,8 +321,25 @@ fn refused(status: Status) -> EngineError {
     } else if has("database space exceeded") {
         EngineError::Full
     } else {
-        EngineError::Unavailable(status.into())
+        EngineError::Unavailable(text_of(&status))
     }
+}
+
+/// What etcd says, or why the connection failed.
+pub(super) fn text_of(status: &Status) -> Box<dyn Error + Send + Sync> {
+    let mut cause: Option<&dyn Error> = status.source();
+    while let Some(next) = cause.and_then(Error::source) {
+        cause = Some(next);
+    }
+    match (cause.map(ToString::to_string), status.message()) {
+        (Some(cause), text) if text.is_empty() || text == cause => cause.into(),
+        (Some(cause), text) => format!("{text}: {cause}").into(),
+        (None, text) => text.into(),
+    }
+}
+
+fn late(_: Elapsed) -> Box<dyn Error + Send + Sync> {
+    "etcd does not answer".into()
 }
 
 fn is_future(status: &Status) -> bool {
