@@ -6,14 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
-use xds_core::Cache;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
-use xds_store::store::{Committed, LoadError, Store};
+use xds_store::store::{Committed, Store};
 
+use crate::config::{StartError, StoreConfig};
 use crate::queue::{Limits, Message, Queue, refused};
-use crate::source::Refusal;
 use crate::standing::Standing;
 use crate::statistics::Statistics;
 use crate::writer::Writer;
@@ -24,39 +23,6 @@ use crate::writer::Writer;
 #[derive(Clone)]
 pub struct StoreHandle {
     running: Arc<Running>,
-}
-
-/// Settings of a running store.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct StoreConfig {
-    /// What clients read. The store commits all of its records to it, and nothing before its own
-    /// first commit (ST5). Default: a cache that nobody reads.
-    pub cache: Arc<Cache>,
-    /// How many commits may wait. More are refused. Default 1,000.
-    pub queue_commits: usize,
-    /// How many bytes of commits may wait. Default 64 MiB.
-    pub queue_bytes: usize,
-    /// What one commit may have.
-    pub commit: CommitLimits,
-    /// How long revisions are kept (ST44). Default 7 days.
-    pub history: Duration,
-    /// How many revisions are kept (ST44). Default 100,000.
-    pub history_revisions: u64,
-    /// How long deleted records are kept. Default 24 h.
-    pub tombstones: Duration,
-}
-
-/// Why a store does not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The engine has no store that this version can read.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The cache refuses what the store has (ST18): nothing is served rather than a part.
-    #[error("the cache refuses the records of the store: {0}")]
-    Cache(#[from] Refusal),
 }
 
 struct Running {
@@ -207,20 +173,6 @@ impl fmt::Debug for StoreHandle {
 impl Drop for Running {
     fn drop(&mut self) {
         self.queue.stop("the server is stopping");
-    }
-}
-
-impl Default for StoreConfig {
-    fn default() -> Self {
-        Self {
-            cache: Cache::new(),
-            queue_commits: 1_000,
-            queue_bytes: 64 << 20,
-            commit: CommitLimits::default(),
-            history: Duration::from_secs(7 * 24 * 3600),
-            history_revisions: 100_000,
-            tombstones: Duration::from_secs(24 * 3600),
-        }
     }
 }
 

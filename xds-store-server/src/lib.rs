@@ -33,6 +33,7 @@
 //! | `service`, `maintenance` | the services Store and Maintenance |
 //! | `reading`, `listing`, `watching` | reads, lists and watches of a running store |
 //! | `status` | refusals with typed details |
+//! | `config` | the settings of a running store |
 //! | `handle` | the handle of a running store |
 //! | `writer` | the thread that judges and writes commits |
 //! | `source` | feeds the cache that clients read |
@@ -43,7 +44,8 @@
 
 pub use access::{AccessControl, ApiClient, ClientCertificate, Rights, StoreAuthorizer, TOKEN_PREFIX};
 pub use api::{ApiConfig, StoreApi};
-pub use handle::{StartError, StoreConfig, StoreHandle};
+pub use config::{StartError, StoreConfig};
+pub use handle::StoreHandle;
 pub use source::Refusal;
 pub use standing::{Condition, Standing};
 pub use statistics::{Stage, Statistics, Times};
@@ -51,6 +53,7 @@ pub use tokens::{TokenFileError, Tokens};
 
 mod access;
 mod api;
+mod config;
 mod handle;
 mod listing;
 mod maintenance;

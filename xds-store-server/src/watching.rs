@@ -176,7 +176,7 @@ impl Watching {
             let was_partial = std::mem::replace(&mut self.was_partial, read.is_partial);
             let ends_part = was_partial && !read.is_partial;
             if read.events.is_empty() && !ends_part {
-                // Nothing of it is for this watch.
+                // ST29: nothing of it is for this watch, so a bookmark says where it can be resumed.
                 return Ok((Instant::now() >= timers.bookmark_at && !read.is_partial)
                     .then(|| self.message(Part::Bookmark, Vec::new())));
             }

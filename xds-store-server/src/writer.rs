@@ -14,7 +14,7 @@ use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, Reader};
 use xds_store::store::{Action, Config, Event, LoadError, Published, Store, Ticket};
 
-use crate::handle::{StartError, StoreConfig};
+use crate::config::{StartError, StoreConfig};
 use crate::queue::{Caller, Message, Queue, Waiting, refused};
 use crate::source::{Refusal, Source};
 use crate::standing::{Condition, Standing};

@@ -5,7 +5,6 @@ use std::cell::OnceCell;
 use prost::Message;
 
 use crate::checked::{self, Damaged};
-use crate::commit::Refused;
 use crate::engine::{EngineError, Reader, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
@@ -66,14 +65,5 @@ impl<'a> Stored<'a> {
     fn get<M: Message + Default>(&self, key: &[u8]) -> Result<Option<M>, ReadError> {
         let value = self.view()?.get(key)?;
         Ok(value.map(|value| checked::decode(key, value.bytes)).transpose()?)
-    }
-}
-
-impl From<ReadError> for Refused {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Engine(error) => error.into(),
-            ReadError::Damaged(damaged) => damaged.into(),
-        }
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::mpsc;
 
-use xds_core::CommitOutcome;
+use xds_core::{Cache, CommitOutcome};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::engine::{Batch, Changes, EngineLimits, EngineRevision, MemoryEngine};
 use xds_store::store::{Action, Config, Event, Identity, Store, Ticket};

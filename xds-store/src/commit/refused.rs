@@ -4,6 +4,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use crate::checked::Damaged;
 use crate::engine::EngineError;
+use crate::stored::ReadError;
 
 /// Why a commit changes nothing.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +39,15 @@ pub enum RefusalCode {
     Unknown,
     /// A stored value is damaged.
     DataLoss,
+}
+
+impl From<ReadError> for Refused {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Engine(error) => error.into(),
+            ReadError::Damaged(damaged) => damaged.into(),
+        }
+    }
 }
 
 /// The violations that one stage found.
