@@ -14,7 +14,6 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use tokio::sync::Semaphore;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::service::Routes;
@@ -22,6 +21,7 @@ use xds_proto::xds::store::v1::maintenance_server::MaintenanceServer;
 use xds_proto::xds::store::v1::store_server::StoreServer;
 
 use crate::access::AccessControl;
+use crate::config::ApiConfig;
 use crate::handle::StoreHandle;
 use crate::maintenance::MaintenanceService;
 use crate::reading::Reading;
@@ -34,26 +34,6 @@ pub struct StoreApi {
     store: StoreHandle,
     access: Arc<AccessControl>,
     config: ApiConfig,
-}
-
-/// Settings of the API.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct ApiConfig {
-    /// How many watches may be open (ST42). Default 1,000.
-    pub watches_limit: usize,
-    /// The largest request, in bytes. Default 65 MiB: a commit of 64 MiB, and what is around it.
-    pub request_bytes_limit: usize,
-    /// The bytes of all requests that are being received. Default 256 MiB.
-    pub received_bytes_limit: usize,
-    /// How long a request may take to arrive. Default 60 s.
-    pub request_timeout: Duration,
-    /// How often the rights of a watch are checked again (ST53). Default 5 s.
-    pub authorize_every: Duration,
-    /// The name of the engine, for the status: `memory`, `redb` or `etcd`.
-    pub engine: String,
-    /// The version of the program, for the status.
-    pub build: String,
 }
 
 impl StoreApi {
@@ -207,23 +187,4 @@ impl Drop for LimitedBody {
     fn drop(&mut self) {
         self.received.bytes.fetch_sub(self.taken, Ordering::Relaxed);
     }
-}
-
-impl Default for ApiConfig {
-    fn default() -> Self {
-        Self {
-            watches_limit: 1_000,
-            request_bytes_limit: 65 << 20,
-            received_bytes_limit: 256 << 20,
-            request_timeout: Duration::from_secs(60),
-            authorize_every: Duration::from_secs(5),
-            engine: String::new(),
-            build: String::new(),
-        }
-    }
-}
-
-/// Permits for a number of things at a time.
-pub(crate) fn permits(limit: usize) -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))
 }

@@ -55,3 +55,37 @@ pub enum StartError {
     #[error("the cache refuses the records of the store: {0}")]
     Cache(#[from] Refusal),
 }
+
+/// Settings of the API.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ApiConfig {
+    /// How many watches may be open (ST42). Default 1,000.
+    pub watches_limit: usize,
+    /// The largest request, in bytes. Default 65 MiB: a commit of 64 MiB, and what is around it.
+    pub request_bytes_limit: usize,
+    /// The bytes of all requests that are being received. Default 256 MiB.
+    pub received_bytes_limit: usize,
+    /// How long a request may take to arrive. Default 60 s.
+    pub request_timeout: Duration,
+    /// How often the rights of a watch are checked again (ST53). Default 5 s.
+    pub authorize_every: Duration,
+    /// The name of the engine, for the status: `memory`, `redb` or `etcd`.
+    pub engine: String,
+    /// The version of the program, for the status.
+    pub build: String,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self {
+            watches_limit: 1_000,
+            request_bytes_limit: 65 << 20,
+            received_bytes_limit: 256 << 20,
+            request_timeout: Duration::from_secs(60),
+            authorize_every: Duration::from_secs(5),
+            engine: String::new(),
+            build: String::new(),
+        }
+    }
+}

@@ -43,8 +43,8 @@
 #![forbid(unsafe_code)]
 
 pub use access::{AccessControl, ApiClient, ClientCertificate, Rights, StoreAuthorizer, TOKEN_PREFIX};
-pub use api::{ApiConfig, StoreApi};
-pub use config::{StartError, StoreConfig};
+pub use api::StoreApi;
+pub use config::{ApiConfig, StartError, StoreConfig};
 pub use handle::StoreHandle;
 pub use source::Refusal;
 pub use standing::{Condition, Standing};

@@ -10,7 +10,6 @@ use xds_store::read::{Filter, ListQuery, NextPage, PageToken, Payload, Reads};
 
 use crate::access::Caller;
 use crate::reading::{Reading, failed, now};
-use crate::service::{PAGE_BYTES, STEP};
 
 /// A list at one store revision.
 #[derive(Debug)]
@@ -85,3 +84,8 @@ impl Listing {
         }
     }
 }
+
+/// A page ends at this size, so that clients with the default limit of gRPC (4 MiB) can read it.
+pub(crate) const PAGE_BYTES: usize = 1 << 20;
+/// Keys or commits that are read in one piece, before other calls get a turn.
+pub(crate) const STEP: usize = 10_000;

@@ -20,8 +20,8 @@ use xds_store::read::Reads;
 use xds_store::record::PROBE_TYPE;
 
 use crate::access::Caller;
-use crate::api::{ApiConfig, permits};
-use crate::reading::{Reading, printed};
+use crate::config::ApiConfig;
+use crate::reading::{Reading, permits, printed};
 use crate::service::taken;
 use crate::status::{exceeds, invalid, lacks, of_engine, of_refused, refusal};
 

@@ -11,7 +11,6 @@ use xds_store::engine::View;
 use xds_store::log::StoreRevision;
 use xds_store::read::{ReadError, Reads};
 
-use crate::api::permits;
 use crate::handle::StoreHandle;
 use crate::standing::{Condition, Standing};
 use crate::status::{not_ready, of_engine, of_read};
@@ -124,3 +123,8 @@ const THREADS: usize = 8;
 
 /// How long a read waits for the revision `at_least`.
 const AT_LEAST_WAIT: Duration = Duration::from_secs(5);
+
+/// Permits for a number of things at a time.
+pub(crate) fn permits(limit: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))
+}

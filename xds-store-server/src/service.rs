@@ -16,9 +16,9 @@ use xds_store::read::{Filter, HistoryQuery, PageToken, Payload, Reads, is_config
 use xds_store::store::Committed;
 
 use crate::access::Caller;
-use crate::api::{ApiConfig, permits};
-use crate::listing::Listing;
-use crate::reading::{Reading, failed, now};
+use crate::config::ApiConfig;
+use crate::listing::{Listing, PAGE_BYTES, STEP};
+use crate::reading::{Reading, failed, now, permits};
 use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal, with_detail};
 use crate::watching::Watching;
 
@@ -326,9 +326,5 @@ const LARGEST_PAGE: usize = 10_000;
 /// Commits of a page of history.
 const HISTORY_PAGE: usize = 50;
 const LARGEST_HISTORY_PAGE: usize = 1_000;
-/// A page ends at this size, so that clients with the default limit of gRPC (4 MiB) can read it.
-pub(crate) const PAGE_BYTES: usize = 1 << 20;
-/// Keys or commits that are read in one piece, before other calls get a turn.
-pub(crate) const STEP: usize = 10_000;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(10);
 const SHORTEST_BOOKMARK: Duration = Duration::from_secs(1);

@@ -23,9 +23,8 @@ use xds_proto::xds::store::v1::watch_response::Part;
 use xds_store::read::{EventQuery, Filter, Payload, Position, ReadError, Reads};
 
 use crate::access::Caller;
-use crate::listing::Listing;
+use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::reading::{Reading, failed, printed};
-use crate::service::{PAGE_BYTES, STEP};
 use crate::standing::{Condition, Standing};
 use crate::status::{invalid, lacks, not_ready};
 
