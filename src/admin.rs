@@ -1,6 +1,6 @@
 //! The admin page and its API, on an HTTP port of their own.
 //!
-//! The port accepts only GET and HEAD, and changes nothing. Everybody who can connect may read
+//! The page and its API accept only GET and HEAD, and change nothing. Everybody who can connect may read
 //! everything, so bind it to the loopback interface, or put it behind a proxy that authenticates
 //! its users. [`serve`] refuses requests that a web page of another site could have sent: see
 //! [`HostNames`].
@@ -47,6 +47,7 @@ use store::ShownStore;
 use sweep::Sweep;
 pub use troubles::{Severity, Trouble, Troubles};
 
+mod activity;
 mod answer;
 mod client_troubles;
 mod clients;
@@ -248,7 +249,27 @@ pub async fn serve(
     names: HostNames,
     remote_access: Option<RemoteAccess>,
 ) -> Infallible {
-    listener::serve(listener, guard::guarded(routes, names), remote_access).await
+    listener::serve(listener, guard::guarded(routes, None, names), remote_access, listener::Protocols::Http1)
+        .await
+}
+
+/// As [`serve`], and serves `grpc` to requests with the content type of gRPC, over HTTP/2 (ST56).
+///
+/// `grpc` checks who calls: with `remote_access`, each client with a certificate may connect, and
+/// [`RemoteAccess::authorizer`] judges each other request. The [`Peer`](xds_server::Peer) is in the
+/// extensions of the request.
+///
+/// A connection with a call that `grpc` did not refuse as UNAUTHENTICATED, such as a watch, does
+/// not end for a new one, as long as at most 384 connections have such calls.
+pub async fn serve_with_grpc(
+    listener: TcpListener,
+    routes: Router,
+    grpc: Router,
+    names: HostNames,
+    remote_access: Option<RemoteAccess>,
+) -> Infallible {
+    let routes = guard::guarded(routes, Some(grpc), names);
+    listener::serve(listener, routes, remote_access, listener::Protocols::WithGrpc).await
 }
 
 /// Which clients may connect if other machines can reach the port: clients with a certificate that

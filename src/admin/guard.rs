@@ -6,23 +6,34 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 
-use super::HostNames;
+use super::{HostNames, activity};
 
-/// Adds checks to the routes: only GET and HEAD, and only these host names.
-pub(super) fn guarded(routes: Router, names: HostNames) -> Router {
-    // Add the fallback before the layer: a layer covers only the routes that were added before it.
-    let routes = routes.fallback(async || (StatusCode::NOT_FOUND, "nothing is served at this path\n"));
-    routes.layer(from_fn_with_state(Arc::new(names), guard))
+/// What the checks need.
+#[derive(Debug, Clone)]
+struct Guard {
+    names: Arc<HostNames>,
+    /// What requests of gRPC get.
+    grpc: Option<Router>,
 }
 
-async fn guard(State(names): State<Arc<HostNames>>, request: Request, next: Next) -> Response {
-    let mut response = match refusal(&request, &names) {
-        Some(refusal) => refusal,
-        None => next.run(request).await,
+/// Adds checks to the routes: only GET and HEAD, or gRPC; and only these host names.
+pub(super) fn guarded(routes: Router, grpc: Option<Router>, names: HostNames) -> Router {
+    // Add the fallback before the layer: a layer covers only the routes that were added before it.
+    let routes = routes.fallback(async || (StatusCode::NOT_FOUND, "nothing is served at this path\n"));
+    routes.layer(from_fn_with_state(Guard { names: Arc::new(names), grpc }, guard))
+}
+
+async fn guard(State(Guard { names, grpc }): State<Guard>, request: Request, next: Next) -> Response {
+    let grpc = grpc.filter(|_| is_grpc(&request));
+    let refusal = refusal(&request, &names, grpc.is_some());
+    let mut response = match (refusal, grpc) {
+        (Some(refusal), _) => refusal,
+        (None, Some(grpc)) => return activity::of_grpc(grpc, request).await,
+        (None, None) => next.run(request).await,
     };
     let headers = response.headers_mut();
     // Only the page of this port may use the answers: other pages may neither frame nor load them.
@@ -34,8 +45,20 @@ async fn guard(State(names): State<Arc<HostNames>>, request: Request, next: Next
     response
 }
 
-fn refusal(request: &Request, names: &HostNames) -> Option<Response> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+/// Whether a request is one of gRPC. A web page cannot send this content type to another site
+/// without asking first, which this port does not answer. gRPC-Web is something else.
+pub(super) fn is_grpc(request: &Request) -> bool {
+    let content_type = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = content_type.and_then(|content_type| content_type.strip_prefix(b"application/grpc"));
+    *request.method() == Method::POST
+        && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+fn refusal(request: &Request, names: &HostNames, is_grpc: bool) -> Option<Response> {
+    if is_grpc && request.version() != Version::HTTP_2 {
+        return Some((StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC needs HTTP/2\n").into_response());
+    }
+    if !is_grpc && !matches!(*request.method(), Method::GET | Method::HEAD) {
         let allow = [(header::ALLOW, "GET, HEAD")];
         return Some((StatusCode::METHOD_NOT_ALLOWED, allow, "only GET and HEAD\n").into_response());
     }
@@ -44,7 +67,7 @@ fn refusal(request: &Request, names: &HostNames) -> Option<Response> {
     let header = |name: &str| request.headers().get(name).map(HeaderValue::as_bytes);
     let is_foreign =
         matches!(header("sec-fetch-site"), Some(site) if site != b"same-origin" && site != b"none");
-    if is_foreign && header("sec-fetch-mode") != Some(b"navigate") {
+    if is_foreign && (is_grpc || header("sec-fetch-mode") != Some(b"navigate")) {
         return Some(
             (StatusCode::FORBIDDEN, "requests of pages from other sites are refused\n").into_response(),
         );

@@ -7,27 +7,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
+use tower::ServiceExt as _;
 use xds_server::{Peer, TimedWrites};
 
-use super::RemoteAccess;
+use super::activity::Activity;
+use super::{RemoteAccess, guard};
 
 /// Accepts connections until the future is dropped.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
     remote_access: Option<RemoteAccess>,
+    protocols: Protocols,
 ) -> Infallible {
+    let builder = Arc::new(builder(protocols));
     let mut connections = AdminConnections::default();
     let refusals = Arc::new(Refusals::default());
     loop {
@@ -44,14 +48,27 @@ pub(super) async fn serve(
         _ = stream.set_nodelay(true);
         let (routes, remote_access, refusals) =
             (routes.clone(), remote_access.clone(), Arc::clone(&refusals));
-        connections.spawn(address, async move {
+        let (builder, activity) = (Arc::clone(&builder), Activity::new());
+        let of_connection = Arc::clone(&activity);
+        connections.spawn(address, activity, async move {
+            let activity = of_connection;
             let Some(remote_access) = remote_access else {
-                return converse(stream, TowerToHyperService::new(routes)).await;
+                return converse(stream, routes, &builder, &activity).await;
             };
-            match timeout(HEAD_WAIT, remote_access.tls.accept_http1(stream)).await {
-                Ok(Ok((stream, peer))) if remote_access.authorizer.may_inspect(&peer) => {
-                    let routes = routes.layer(from_fn_with_state((remote_access, peer), ask_again));
-                    converse(stream, TowerToHyperService::new(routes)).await;
+            let accepted = async {
+                match protocols {
+                    Protocols::Http1 => remote_access.tls.accept_http1(stream).await,
+                    Protocols::WithGrpc => remote_access.tls.accept_http(stream).await,
+                }
+            };
+            match timeout(HEAD_WAIT, accepted).await {
+                // ST56: with gRPC each request is judged by its own right.
+                Ok(Ok((stream, peer)))
+                    if protocols == Protocols::WithGrpc || remote_access.authorizer.may_inspect(&peer) =>
+                {
+                    let judge = Judge { remote_access, peer: Arc::new(peer), address, protocols, refusals };
+                    let routes = routes.layer(from_fn_with_state(judge, ask_again));
+                    converse(stream, routes, &builder, &activity).await;
                 }
                 Ok(Ok((_, peer))) => refusals.on(address, &peer),
                 // Logged with its reason.
@@ -62,6 +79,15 @@ pub(super) async fn serve(
     }
 }
 
+/// What the port speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocols {
+    /// HTTP/1.1 alone.
+    Http1,
+    /// HTTP/1.1, and gRPC over HTTP/2, also without TLS (prior knowledge).
+    WithGrpc,
+}
+
 /// The open connections, the oldest first. Dropping this ends all of them.
 ///
 /// A new connection never waits: health checks must work even while many connections are idle, or
@@ -70,23 +96,36 @@ pub(super) async fn serve(
 #[derive(Debug, Default)]
 struct AdminConnections {
     tasks: JoinSet<()>,
-    in_order: VecDeque<(SocketAddr, AbortHandle)>,
+    in_order: VecDeque<(SocketAddr, Arc<Activity>, AbortHandle)>,
     warned_at: Option<Instant>,
     ended: u64,
 }
 
 impl AdminConnections {
-    fn spawn(&mut self, address: SocketAddr, connection: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(
+        &mut self,
+        address: SocketAddr,
+        activity: Arc<Activity>,
+        connection: impl Future<Output = ()> + Send + 'static,
+    ) {
         // The results of finished tasks are not needed, but a set keeps them until they are taken.
         while self.tasks.try_join_next().is_some() {}
-        self.in_order.retain(|(_, task)| !task.is_finished());
+        self.in_order.retain(|(.., task)| !task.is_finished());
         if self.in_order.len() >= CONNECTIONS_LIMIT
-            && let Some((oldest, task)) = self.in_order.pop_front()
+            && let Some((oldest, _, task)) = self.ended_first().and_then(|at| self.in_order.remove(at))
         {
             task.abort();
             self.on_ended(oldest);
         }
-        self.in_order.push_back((address, self.tasks.spawn(connection)));
+        let task = self.tasks.spawn(connection);
+        self.in_order.push_back((address, activity, task));
+    }
+
+    /// The place of the connection that ends for a new one.
+    fn ended_first(&self) -> Option<usize> {
+        let is_kept = |(_, activity, _): &(SocketAddr, Arc<Activity>, AbortHandle)| activity.is_kept();
+        let kept = self.in_order.iter().filter(|connection| is_kept(connection)).count();
+        self.in_order.iter().position(|connection| is_kept(connection) == (kept > KEPT_LIMIT))
     }
 
     /// Logs at most one warning per [`WARN_EVERY`]: a client that opens too many connections does
@@ -125,34 +164,77 @@ impl Refusals {
     }
 }
 
-/// Checks each request again: during a connection, the policy may change and the certificate may
-/// expire.
-async fn ask_again(
-    State((remote_access, peer)): State<(RemoteAccess, Peer)>,
-    request: Request,
-    next: Next,
-) -> Response {
+/// Judges the requests of a connection from another machine.
+#[derive(Debug, Clone)]
+struct Judge {
+    remote_access: RemoteAccess,
+    peer: Arc<Peer>,
+    address: SocketAddr,
+    protocols: Protocols,
+    refusals: Arc<Refusals>,
+}
+
+/// Checks each request: during a connection, the policy may change and the certificate may expire.
+async fn ask_again(State(judge): State<Judge>, mut request: Request, next: Next) -> Response {
+    let Judge { remote_access, peer, address, protocols, refusals } = judge;
     let has_expired = peer.identity.as_ref().is_some_and(|identity| identity.has_expired());
-    if has_expired || !remote_access.authorizer.may_inspect(&peer) {
-        let head = [(header::CONNECTION, "close")];
-        return (StatusCode::FORBIDDEN, head, "access was revoked, or the certificate has expired\n")
-            .into_response();
+    let is_grpc = protocols == Protocols::WithGrpc && guard::is_grpc(&request);
+    if has_expired || !(is_grpc || remote_access.authorizer.may_inspect(&peer)) {
+        if protocols == Protocols::WithGrpc {
+            refusals.on(address, &peer);
+        }
+        let text = "access was revoked or never given, or the certificate has expired\n";
+        let is_http1 = request.version() < Version::HTTP_2;
+        let mut refusal = (StatusCode::FORBIDDEN, text).into_response();
+        if is_http1 {
+            refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        return refusal;
     }
+    request.extensions_mut().insert(Peer::clone(&peer));
     next.run(request).await
 }
 
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    service: TowerToHyperService<Router>,
+    routes: Router,
+    builder: &auto::Builder<TokioExecutor>,
+    activity: &Arc<Activity>,
 ) {
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WAIT)
-        .serve_connection(TokioIo::new(TimedWrites::new(stream, HEAD_WAIT)), service)
-        .await;
+    let of_requests = Arc::clone(activity);
+    let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let (open, routes) = (of_requests.begin(), routes.clone());
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(Arc::clone(&of_requests));
+        async move { routes.oneshot(request).await.map(|response| response.map(|body| open.until_end_of(body))) }
+    });
+    let io = TokioIo::new(TimedWrites::new(stream, HEAD_WAIT));
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = activity.idle(HEAD_WAIT, IDLE) => {
+            connection.as_mut().graceful_shutdown();
+            timeout(HEAD_WAIT, connection).await.unwrap_or(Ok(()))
+        }
+    };
     if let Err(error) = served {
         tracing::trace!(%error, "a connection to the admin port ended");
     }
+}
+
+fn builder(protocols: Protocols) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    if protocols == Protocols::Http1 {
+        builder = builder.http1_only();
+    }
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(HEAD_WAIT)
+        .max_concurrent_streams(STREAMS_LIMIT);
+    builder
 }
 
 /// The shortest time between two lines about closed connections, or about refused clients.
@@ -160,6 +242,18 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Connections at the same time; a browser opens up to six for a page.
 const CONNECTIONS_LIMIT: usize = 512;
+
+/// Connections that are kept for their calls.
+const KEPT_LIMIT: usize = CONNECTIONS_LIMIT / 4 * 3;
+
+/// Calls at the same time on one connection of HTTP/2.
+const STREAMS_LIMIT: u32 = 100;
+
+/// How often a silent peer of HTTP/2 is asked whether it is there.
+const PING_EVERY: Duration = Duration::from_secs(20);
+
+/// How long a connection may have no call. For HTTP/1.1 [`HEAD_WAIT`] counts.
+const IDLE: Duration = Duration::from_secs(300);
 
 /// How long a client may take to send a request, also the next one on a connection, and how long it
 /// may read nothing of its answer.

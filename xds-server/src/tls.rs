@@ -282,8 +282,25 @@ impl Tls {
     pub async fn accept_http1(&self, io: TcpStream) -> io::Result<(TlsStream<TcpStream>, Peer)> {
         let mut config = ServerConfig::clone(&self.current.load().config);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        self.accept_with(config.into(), io).await
+    }
+
+    /// The same for HTTP/2 and HTTP/1.1.
+    ///
+    /// # Errors
+    /// When the handshake fails.
+    pub async fn accept_http(&self, io: TcpStream) -> io::Result<(TlsStream<TcpStream>, Peer)> {
+        let config = Arc::clone(&self.current.load().config);
+        self.accept_with(config, io).await
+    }
+
+    async fn accept_with(
+        &self,
+        config: Arc<ServerConfig>,
+        io: TcpStream,
+    ) -> io::Result<(TlsStream<TcpStream>, Peer)> {
         let address = io.peer_addr().ok();
-        let accepted = TlsAcceptor::from(Arc::new(config)).accept(io).await;
+        let accepted = TlsAcceptor::from(config).accept(io).await;
         let io = accepted.inspect_err(|error| self.handshake_log.on(failure(error), error, address))?;
         let identity = identity_of(&io);
         Ok((io, Peer { address, identity, ..Peer::default() }))
