@@ -238,6 +238,8 @@ enum Failure {
     #[error("error: {0}")]
     Seal(serve::SealError),
     #[error("error: {0}")]
+    Tokens(serve::TokenError),
+    #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[cfg(feature = "otel")]
     #[error("error: --otlp-endpoint {endpoint}: {error}; write a URL such as http://127.0.0.1:4317")]
@@ -266,6 +268,7 @@ impl Failure {
             Self::Place(error) => ExitCode::from(error.exit_code()),
             Self::Backup(error) => ExitCode::from(error.exit_code()),
             Self::Seal(error) => ExitCode::from(error.exit_code()),
+            Self::Tokens(error) => ExitCode::from(error.exit_code()),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),

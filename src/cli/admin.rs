@@ -104,13 +104,18 @@ impl AdminPort {
         self.address
     }
 
-    /// Serves these routes from now on.
-    pub(super) fn serve(self, routes: Router, log_format: LogFormat) -> ServedPage {
+    /// Serves these routes from now on, and services of gRPC.
+    pub(super) fn serve(self, routes: Router, grpc: Option<Router>, log_format: LogFormat) -> ServedPage {
         let scheme = if self.remote_access.is_some() { "https" } else { "http" };
         log_format.announce(&format!("admin page on {scheme}://{}/", self.address));
         let Self { listener, names, remote_access, .. } = self;
         ServedPage(tokio::spawn(async move {
-            match admin::serve(listener, routes, names, remote_access).await {}
+            match grpc {
+                Some(grpc) => {
+                    match admin::serve_with_grpc(listener, routes, grpc, names, remote_access).await {}
+                }
+                None => match admin::serve(listener, routes, names, remote_access).await {},
+            }
         }))
     }
 }

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tracing::debug;
 use xds::admin::RemoteAccess;
 use xds::{Server, ServerConfig, Tls, TlsError, TlsFiles, listen};
+use xds_store_server::StoreAuthorizer;
 
 use super::Failure;
 use super::policy::{PolicyError, PolicyFile};
@@ -136,6 +137,11 @@ impl Port {
     pub(super) fn remote_access(&self) -> Option<RemoteAccess> {
         let authorizer = Arc::clone(self.policy.as_ref()?) as Arc<_>;
         Some(RemoteAccess { tls: Arc::clone(self.tls.as_ref()?), authorizer })
+    }
+
+    /// The rights in the store; `None` without a policy.
+    pub(super) fn store_authorizer(&self) -> Option<Arc<dyn StoreAuthorizer>> {
+        self.policy.clone().map(|policy| policy as Arc<_>)
     }
 
     /// Serves until `shutdown` is done.

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use tracing::{error, info, warn};
-use xds::{Access, Authorizer, Denied, Identity, Peer, Reloads, StreamClient};
+use xds::{Access, Authorizer, Denied, Identity, NamePatterns, Peer, Reloads, StreamClient, TypeUrl};
+use xds_store_server::{ApiClient, Rights, StoreAuthorizer, TOKEN_PREFIX};
 
 use document::Document;
 pub(super) use document::{PolicyMistake, PolicyWarning};
@@ -42,7 +43,23 @@ struct Rule {
     /// Values may contain `{name}`, which stands for the text that the pattern captured.
     parameters: BTreeMap<String, String>,
     may_inspect: bool,
+    store: StoreGrant,
     access_cache: Mutex<AccessCache>,
+}
+
+/// What a client may change in a store (ST52). Texts may contain `{name}`, as parameters may.
+#[derive(Debug, Default)]
+struct StoreGrant {
+    write: Vec<WriteGrant>,
+    owner: Option<String>,
+    operate: bool,
+}
+
+/// `None`: all types, all names.
+#[derive(Debug)]
+struct WriteGrant {
+    types: Option<Vec<TypeUrl>>,
+    names: Option<Vec<String>>,
 }
 
 /// The access that a rule gives, by the values of its parameters. Clients with the same values
@@ -122,6 +139,12 @@ impl Authorizer for PolicyFile {
     }
 }
 
+impl StoreAuthorizer for PolicyFile {
+    fn rights(&self, client: &ApiClient) -> Arc<Rights> {
+        Arc::new(self.current.load().1.rights(client))
+    }
+}
+
 impl Policy {
     fn parse(text: &str, path: &Path) -> Result<Self, PolicyError> {
         let Document { rules, warnings } = document::parse(text, path).map_err(PolicyError::Invalid)?;
@@ -139,7 +162,21 @@ impl Policy {
     /// The first rule that matches a peer, with the text that its pattern captured.
     fn rule(&self, peer: &Peer) -> Option<(&Rule, BTreeMap<&str, String>)> {
         let names = peer.identity.as_ref().map(|identity| identity.names());
-        self.rules.iter().find_map(|rule| Some((rule, rule.client.find(names)?)))
+        let rules = self.rules.iter().filter(|rule| !rule.is_for_tokens());
+        rules.into_iter().find_map(|rule| Some((rule, rule.client.find(names)?)))
+    }
+
+    /// What a client of the store's API may do (ST52). Rules for certificates give tokens nothing,
+    /// not even those for `*`, and rules for tokens give certificates nothing.
+    fn rights(&self, client: &ApiClient) -> Rights {
+        let (names, is_token) = match client {
+            ApiClient::Local => return Rights::everything(),
+            ApiClient::Token(_) => (vec![client.identity()], true),
+            ApiClient::Certificate(names) => (names.clone(), false),
+        };
+        let rules = self.rules.iter().filter(|rule| rule.is_for_tokens() == is_token);
+        let found = rules.into_iter().find_map(|rule| Some((rule, rule.client.find(Some(&names))?)));
+        found.map_or_else(Rights::nothing, |(rule, found)| rule.rights(&found))
     }
 
     fn access(&self, peer: &Peer) -> Result<Arc<Access>, Denied> {
@@ -202,6 +239,36 @@ pub(super) fn check(path: &Path) -> Result<(usize, Vec<PolicyWarning>), PolicyEr
 }
 
 impl Rule {
+    fn is_for_tokens(&self) -> bool {
+        self.text.starts_with(TOKEN_PREFIX)
+    }
+
+    fn rights(&self, found: &BTreeMap<&str, String>) -> Rights {
+        let StoreGrant { write: grants, owner, operate } = &self.store;
+        let mut write = Access::nothing();
+        for WriteGrant { types, names } in grants {
+            let names = match names {
+                None => NamePatterns::everything(),
+                // A star in a captured text would make a prefix of a whole name.
+                Some(names) => {
+                    let is_safe = |name: &&String| {
+                        names_in_braces(name).all(|key| found.get(key).is_none_or(|text| !text.contains('*')))
+                    };
+                    names.iter().filter(is_safe).map(|name| fill(name, found)).collect()
+                }
+            };
+            write = match types {
+                None => write.with_every_type(&names),
+                Some(types) => {
+                    types.iter().fold(write, |write, of| write.with_type(of.clone(), names.clone()))
+                }
+            };
+        }
+        let owner = owner.as_ref().map(|owner| fill(owner, found));
+        let read = (*self.access(found)).clone();
+        Rights { read, write, owner, operate: *operate, inspect: self.may_inspect }
+    }
+
     fn access(&self, found: &BTreeMap<&str, String>) -> Arc<Access> {
         let values: Vec<_> = self.parameters.values().map(|value| fill(value, found)).collect();
         // The cache is consistent even if a thread panicked while it had the lock.
@@ -328,6 +395,45 @@ rules:
         let access_cache = policy.rules[0].access_cache.lock().unwrap().of_values.len();
         assert!(access_cache <= 2 * FEW, "{access_cache}");
         assert!(Arc::ptr_eq(&one, &access("spiffe://example.org/env/a/sa/b")), "a stream still has it");
+    }
+
+    #[test]
+    fn st52_a_token_gets_the_rights_of_its_rule_and_of_no_other() {
+        let policy = policy(
+            "rules:
+- client: '*'
+  read: [{}]
+  write: [{}]
+- client: token:ci-{team}
+  read: [{types: [CDS]}]
+  write: [{types: [CDS], names: ['{team}/*', 'shared']}]
+  owner: '{team}'
+- client: token:Admin
+  operate: true
+  inspect: true
+",
+        )
+        .unwrap();
+        let rights = |name: &str| policy.rights(&ApiClient::Token(name.to_owned()));
+        let writes = |rights: &Rights, name: &str| rights.write.allows(&url::CLUSTER.into(), &name.into());
+        let shop = rights("ci-shop");
+        assert!(writes(&shop, "shop/a") && writes(&shop, "shared") && !writes(&shop, "ads/a"));
+        assert!(!shop.write.allows(&url::SECRET.into(), &"shop/a".into()));
+        assert_eq!((shop.owner.as_deref(), shop.operate, shop.inspect), (Some("shop"), false, false));
+        assert!(!writes(&rights("ci-*"), "ads/a"), "a star in a captured text is no pattern");
+        let admin = rights("Admin");
+        assert_eq!((admin.operate, admin.inspect, &admin.write), (true, true, &Access::nothing()));
+        // `*` is for certificates.
+        assert_eq!(rights("other"), Rights::nothing());
+        let certificate = policy.rights(&ApiClient::Certificate(vec!["a.example".into()]));
+        assert!(writes(&certificate, "ads/a"));
+        let streams = policy.access(&peer(&["token:Admin"])).unwrap();
+        assert!(
+            streams.allows(&url::CLUSTER.into(), &"a".into()),
+            "the rule of a token is for the API alone"
+        );
+        let wrong = Policy::parse("rules: [{client: 'token:a', owner: '{team}'}]", Path::new("p.yaml"));
+        assert!(wrong.unwrap_err().to_string().contains("owner uses {team}, which client: token:a"));
     }
 
     #[test]

@@ -249,7 +249,7 @@ impl ProxyCommand {
         let server = server.with_routes(routes);
         let admin_routes = page.with_upstreams(upstreams).routes(server.clients()).merge(health);
         let admin_routes = admin_routes.merge(xds::metrics::routes(registry));
-        let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
+        let _admin = admin.map(|admin| admin.serve(admin_routes, None, self.log_format));
         let served = port.serve(server, shutdown).await;
         hangups.abort();
         served

@@ -26,6 +26,7 @@ use applied::AppliedFolder;
 pub(super) use limits::{Limits, count, time, wait};
 pub(super) use sealing::SealError;
 use store::{ServedStore, StoreOptions};
+pub(super) use store_api::TokenError;
 pub(super) use types::{OptionError, Types};
 
 mod applied;
@@ -34,6 +35,7 @@ mod limits;
 mod sealing;
 mod server_file;
 mod store;
+mod store_api;
 mod store_limits;
 mod store_metrics;
 mod types;
@@ -198,6 +200,8 @@ impl Serve {
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
         let admin = self.admin.open(&port).await?;
+        let access = store.as_ref().map(|store| store.access(&self.store, port.store_authorizer()));
+        let access = access.transpose()?;
         let mut config = config;
         port.apply(&mut config);
         let drain = Drain::default();
@@ -267,9 +271,12 @@ impl Serve {
             (Some(store), Some(admin)) => store.write_server_file(admin.address())?,
             _ => None,
         };
-        let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
+        let grpc = store.as_ref().zip(access.as_ref()).map(|(store, access)| store.api(access));
+        let tokens = access.map(|access| tokio::spawn(access.follow(TOKENS_EVERY)));
+        let _admin = admin.map(|admin| admin.serve(admin_routes, grpc, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.iter().for_each(tokio::task::JoinHandle::abort);
+        tokens.iter().for_each(tokio::task::JoinHandle::abort);
         hangups.abort();
         served
     }
@@ -310,6 +317,9 @@ fn ready(cache: &Arc<Cache>, has_store: bool) -> Ready {
         false => Err(missing.to_owned()),
     })
 }
+
+/// How often the token file is read again.
+const TOKENS_EVERY: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:

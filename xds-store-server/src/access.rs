@@ -104,6 +104,12 @@ impl AccessControl {
         self.tokens.store(Arc::new(tokens));
     }
 
+    /// Whether these tokens are in use.
+    #[must_use]
+    pub fn has_tokens(&self, tokens: &Tokens) -> bool {
+        **self.tokens.load() == *tokens
+    }
+
     /// The client of a request, by its headers alone (ST51).
     pub(crate) fn caller(
         self: &Arc<Self>,

@@ -6,7 +6,7 @@ use std::fmt;
 use subtle::{Choice, ConstantTimeEq};
 
 /// Tokens with their names.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     entries: Vec<(String, TokenDigest)>,
 }
@@ -115,6 +115,14 @@ impl TokenDigest {
         equal.into()
     }
 }
+
+impl PartialEq for TokenDigest {
+    fn eq(&self, other: &Self) -> bool {
+        self.is(other)
+    }
+}
+
+impl Eq for TokenDigest {}
 
 impl fmt::Debug for TokenDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,8 +10,8 @@ use serde_saphyr::{Location, Spanned};
 use xds::{Access, NamePatterns, type_name};
 
 use super::super::yaml::{self, FilePosition, YamlError};
-use super::Rule;
 use super::pattern::{Pattern, PatternError};
+use super::{Rule, StoreGrant, WriteGrant};
 
 /// The rules of a policy, and likely mistakes in them, in the order of the file.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub(super) enum RuleError {
     Type(type_name::TypeError),
     #[error("the parameter {key} uses {{{name}}}, which client: {client} does not capture")]
     Unknown { key: String, name: String, client: String },
+    #[error("{key} uses {{{name}}}, which client: {client} does not capture")]
+    Uncaptured { key: &'static str, name: String, client: String },
 }
 
 /// A likely mistake in a valid policy, and its place.
@@ -98,6 +100,12 @@ struct RuleDocument {
     read: Vec<ReadDocument>,
     #[serde(default)]
     inspect: bool,
+    /// ST52: what it may change in a store. Names may use what `client` captures.
+    #[serde(default)]
+    write: Vec<ReadDocument>,
+    owner: Option<Spanned<String>>,
+    #[serde(default)]
+    operate: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -150,7 +158,7 @@ struct PolicyReader<'a> {
 impl PolicyReader<'_> {
     /// Reads a rule; `None` if its pattern is not valid.
     fn rule(&mut self, document: RuleDocument) -> Option<Rule> {
-        let RuleDocument { client: text, parameters, read, inspect } = document;
+        let RuleDocument { client: text, parameters, read, inspect, write, owner, operate } = document;
         let client = match Pattern::parse(&text.value) {
             Ok(client) => client,
             Err(error) => {
@@ -179,10 +187,45 @@ impl PolicyReader<'_> {
                 }
             }
         }
+        let write = self.write(write, &client, &text.value);
+        if let Some(owner) = &owner {
+            self.captured("owner", owner, &client, &text.value);
+        }
+        let store = StoreGrant { write, owner: owner.map(|owner| owner.value), operate };
         let parameters = parameters.into_iter().map(|(key, value)| (key, value.value)).collect();
         let (text, line) = (text.value, text.referenced.line());
         let access_cache = Mutex::default();
-        Some(Rule { client, text, line, access, parameters, may_inspect: inspect, access_cache })
+        Some(Rule { client, text, line, access, parameters, may_inspect: inspect, store, access_cache })
+    }
+
+    fn write(&mut self, write: Vec<ReadDocument>, client: &Pattern, text: &str) -> Vec<WriteGrant> {
+        let mut grants = Vec::new();
+        for ReadDocument { types, names } in write {
+            let names = names.filter(|names| !self.is_empty_list(names, "names"));
+            let names = names.map(|names| names.value);
+            names.iter().flatten().for_each(|name| self.captured("write", name, client, text));
+            let names = names.map(|names| names.into_iter().map(|name| name.value).collect());
+            let types = types.filter(|types| !self.is_empty_list(types, "types"));
+            let types = types.map(|types| {
+                let read = types.value.into_iter().filter_map(|Spanned { value, referenced, .. }| {
+                    let read = type_name::parse_any(&value);
+                    read.map_err(|error| self.error(referenced, RuleError::Type(error))).ok()
+                });
+                read.collect()
+            });
+            grants.push(WriteGrant { types, names });
+        }
+        grants
+    }
+
+    /// Checks that `client` captures the names in the braces of a text.
+    fn captured(&mut self, key: &'static str, value: &Spanned<String>, client: &Pattern, text: &str) {
+        for name in super::names_in_braces(&value.value) {
+            if !client.captures().any(|known| known == name) {
+                let (name, client) = (name.to_owned(), text.to_owned());
+                self.error(value.referenced, RuleError::Uncaptured { key, name, client });
+            }
+        }
     }
 
     fn parameter(&mut self, key: &str, value: &Spanned<String>, client: &Pattern, text: &str) {

@@ -32,6 +32,9 @@ pub(in crate::cli) enum PatternError {
     Adjacent(String),
 }
 
+/// Clients of the store's API with a token: `token:NAME`.
+pub(super) use xds_store_server::TOKEN_PREFIX;
+
 /// Clients without a certificate.
 pub(super) const ANONYMOUS: &str = "anonymous";
 
@@ -48,7 +51,7 @@ impl Pattern {
             return Err(PatternError::Star(text.into()));
         }
         // Host names ignore case; names from certificates are in lower case here.
-        let is_host = !text.contains("://");
+        let is_host = !text.contains("://") && !text.starts_with(TOKEN_PREFIX);
         let written = |text: &str| if is_host { text.to_ascii_lowercase() } else { text.to_owned() };
         let mut parts = Vec::new();
         while let Some((before, after)) = rest.split_once('{') {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use xds_store_server::AccessControl;
 
 use crate::cli::Failure;
 use crate::cli::store::init::random_hex;
@@ -24,6 +25,11 @@ pub(super) struct ServerFile {
 impl LocalToken {
     pub(super) fn new() -> Result<Self, Failure> {
         Ok(Self(random_hex()? + &random_hex()?))
+    }
+
+    /// Lets clients with this token do everything.
+    pub(super) fn access(&self) -> AccessControl {
+        AccessControl::local(&self.0)
     }
 }
 

@@ -12,11 +12,12 @@ use tokio::runtime::Handle;
 use xds::Cache;
 use xds::admin::{Trouble, Troubles};
 use xds_store::read::{HistoryQuery, Payload, Reads};
-use xds_store_server::{Condition, Standing, StoreConfig, StoreHandle};
+use xds_store_server::{Condition, Standing, StoreAuthorizer, StoreConfig, StoreHandle};
 
 use super::backups::{BackupOptions, Backups};
 use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
+use super::store_api::{ApiAccess, ApiOptions};
 use super::store_limits::StoreLimits;
 use crate::cli::Failure;
 use crate::cli::store::etcd::EtcdOptions;
@@ -47,6 +48,8 @@ pub(super) struct StoreOptions {
     pub(super) owner: String,
     #[command(flatten)]
     limits: StoreLimits,
+    #[command(flatten)]
+    api: ApiOptions,
     #[command(flatten)]
     sealing: SealOptions,
     #[command(flatten)]
@@ -104,6 +107,25 @@ impl ServedStore {
             lines.push(format!("{place}: no commit yet; clients wait for the first one"));
         }
         lines
+    }
+
+    /// Who may use the API: commands on the same machine, and the clients of the options.
+    pub(super) fn access(
+        &self,
+        options: &StoreOptions,
+        policy: Option<Arc<dyn StoreAuthorizer>>,
+    ) -> Result<Arc<ApiAccess>, Failure> {
+        options.api.open(self.token.access(), policy).map(Arc::new).map_err(Failure::Tokens)
+    }
+
+    /// The API of the store, for the admin port.
+    pub(super) fn api(&self, access: &ApiAccess) -> Router {
+        let engine = match self.place {
+            Place::Memory => "memory",
+            Place::Folder(_) => "redb",
+            Place::Etcd(_) => "etcd",
+        };
+        access.routes(self.handle.clone(), engine)
     }
 
     /// Writes how commands on the same machine reach the admin port. `None` for a store in memory.

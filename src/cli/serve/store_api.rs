@@ -1,0 +1,155 @@
+//! The API of the store on the admin port: its tokens, and its rights.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use clap::Args;
+use tracing::{error, info, warn};
+use xds::{Peer, Reloads};
+use xds_store_server::{
+    AccessControl, ApiConfig, ClientCertificate, StoreApi, StoreAuthorizer, StoreHandle, TokenFileError,
+    Tokens,
+};
+
+use super::count;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Store")]
+pub(super) struct ApiOptions {
+    /// Tokens of clients of the store's API: lines `NAME TOKEN`; only its user and group may read
+    /// the file
+    ///
+    /// A client presents its token as `authorization: Bearer TOKEN`. What it may do is in the
+    /// --policy, under `client: token:NAME`; without a policy a token may do everything. The file is
+    /// read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "store")]
+    token_file: Option<PathBuf>,
+    /// How many watches of the store may be open; more are refused with RESOURCE_EXHAUSTED
+    #[arg(long, value_name = "WATCHES", default_value = "1000", value_parser = count, requires = "store")]
+    watch_limit: usize,
+}
+
+/// Why the token file cannot be used. The last good tokens stay in use.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cli) enum TokenError {
+    #[error("cannot read the tokens in {}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: std::io::Error },
+    #[error("everybody can read the tokens in {}: remove that permission (chmod o-rwx)", path.display())]
+    Open { path: PathBuf },
+    #[error("{}: {error}", path.display())]
+    Invalid { path: PathBuf, error: TokenFileError },
+}
+
+/// Who may use the API, with the token file, which is read again when it changes.
+#[derive(Debug)]
+pub(super) struct ApiAccess {
+    path: Option<PathBuf>,
+    access: Arc<AccessControl>,
+    reloads: Arc<Reloads>,
+    watch_limit: usize,
+}
+
+impl ApiOptions {
+    /// # Errors
+    /// See [`TokenError`].
+    pub(super) fn open(
+        &self,
+        access: AccessControl,
+        authorizer: Option<Arc<dyn StoreAuthorizer>>,
+    ) -> Result<ApiAccess, TokenError> {
+        let access = match authorizer {
+            Some(authorizer) => access.with_authorizer(authorizer),
+            None => access,
+        };
+        let reloads = Arc::new(Reloads::default());
+        if let Some(path) = &self.token_file {
+            access.set_tokens(read(path, &reloads)?);
+            reloads.on_new();
+        }
+        let path = self.token_file.clone();
+        Ok(ApiAccess { path, access: Arc::new(access), reloads, watch_limit: self.watch_limit })
+    }
+}
+
+impl ApiAccess {
+    /// The services of a store.
+    pub(super) fn routes(&self, store: StoreHandle, engine: &str) -> Router {
+        let mut config = ApiConfig::default();
+        config.watches_limit = self.watch_limit;
+        engine.clone_into(&mut config.engine);
+        env!("CARGO_PKG_VERSION").clone_into(&mut config.build);
+        // Outside of the check of identities, which needs the certificate.
+        StoreApi::new(store, Arc::clone(&self.access), config).routes().layer(from_fn(with_certificate))
+    }
+
+    /// Reads the token file again, until the future is dropped. If the file has an error, the last
+    /// good tokens stay in use.
+    pub(super) async fn follow(self: Arc<Self>, every: Duration) {
+        let Some(path) = self.path.clone() else { return };
+        loop {
+            self.reloads.due(every).await;
+            let (from, reloads) = (path.clone(), Arc::clone(&self.reloads));
+            let read = self.reloads.blocking("tokens", move || read(&from, &reloads)).await;
+            match read {
+                Err(_) => return,
+                Ok(Ok(tokens)) if self.access.has_tokens(&tokens) => self.reloads.on_same(),
+                Ok(Ok(tokens)) => {
+                    self.access.set_tokens(tokens);
+                    self.reloads.on_new();
+                    info!(tokens = %path.display(), "loaded new tokens");
+                }
+                Ok(Err(error)) => {
+                    if self.reloads.on_refused(error.to_string()) {
+                        error!("{error}");
+                        warn!("the new tokens are invalid; the last good ones stay in use");
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl TokenError {
+    /// See [`Failure::exit_code`](crate::cli::Failure::exit_code).
+    pub(in crate::cli) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unreadable { .. } => 1,
+            Self::Open { .. } | Self::Invalid { .. } => 2,
+        }
+    }
+}
+
+/// Adds the certificate of the connection to a request, as the API takes it.
+async fn with_certificate(mut request: Request, next: Next) -> axum::response::Response {
+    let identity = Peer::of(request.extensions()).identity;
+    if let Some(identity) = identity {
+        let certificate = ClientCertificate { names: identity.names().to_vec(), expires: identity.expires() };
+        request.extensions_mut().insert(certificate);
+    }
+    next.run(request).await
+}
+
+fn read(path: &Path, reloads: &Reloads) -> Result<Tokens, TokenError> {
+    let _reading = reloads.reading(&path.display().to_string());
+    let unreadable = |error| TokenError::Unreadable { path: path.to_owned(), error };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+
+        let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();
+        if mode & EVERYBODY != 0 {
+            return Err(TokenError::Open { path: path.to_owned() });
+        }
+    }
+    let text = xds_file::read_to_string(path, FILE_LIMIT_BYTES).map_err(unreadable)?;
+    Tokens::parse(&text).map_err(|error| TokenError::Invalid { path: path.to_owned(), error })
+}
+
+/// The permissions of those who are neither the owner of the file nor in its group.
+#[cfg(unix)]
+const EVERYBODY: u32 = 0o007;
+const FILE_LIMIT_BYTES: usize = 4 << 20;
