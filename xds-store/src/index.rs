@@ -197,15 +197,19 @@ impl Index {
     /// Takes what a batch made durable.
     pub(crate) fn apply(&mut self, pending: Pending) {
         let Pending { names, aliases, states, renewed } = pending;
-        for (key, (_, state)) in &renewed {
-            self.renew(key, state);
-        }
         for key in states.keys() {
             let before = self.get(key).cloned();
             let after = names.get(&key.name_digest()).and_then(|records| records.get(key.when())).cloned();
             self.note(key, before.as_ref(), after.as_ref());
         }
         self.names.extend(names);
+        // After the names, which were copied before the renewal; a record that the batch changed
+        // later has its own end.
+        for (key, (at, state)) in &renewed {
+            if self.get(key).is_some_and(|record| record.changed_at == *at) {
+                self.renew(key, state);
+            }
+        }
         for (alias, name) in aliases {
             match name {
                 Some(name) => _ = self.aliases.insert(alias, name),
@@ -224,6 +228,7 @@ impl Index {
             && let Some(lease) = &mut record.lease
         {
             lease.renewal = state.renewal;
+            lease.stored_end = expires_at;
             if let Some(end) = record.expires_at.replace(expires_at) {
                 self.ends.remove(&(end, key.clone()));
             }

@@ -57,6 +57,9 @@ pub(crate) struct Lease {
     pub(crate) length: i64,
     /// How often it was renewed.
     pub(crate) renewal: u64,
+    /// When it ends by the state in the engine, which other servers read. Here it may end later
+    /// (ST40).
+    pub(crate) stored_end: i64,
 }
 
 impl RecordRevision {
@@ -161,10 +164,11 @@ impl Present {
             is_quarantined: state.quarantined.is_some(),
             created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),
             expires_at: state.expires_at.as_ref().map(time::from_proto),
-            lease: state
-                .lease
-                .as_ref()
-                .map(|length| Lease { length: time::length_from_proto(length), renewal: state.renewal }),
+            lease: state.lease.as_ref().map(|length| Lease {
+                length: time::length_from_proto(length),
+                renewal: state.renewal,
+                stored_end: state.expires_at.as_ref().map(time::from_proto).unwrap_or_default(),
+            }),
             owners: named_owners(state).map(Into::into).collect(),
             aliases: aliases.collect(),
         }

@@ -45,6 +45,8 @@ pub struct Store {
     unknown: Option<Unknown>,
     /// Whether other servers may have committed since the head was read.
     is_behind: bool,
+    /// After a batch was refused, records end again from this time on.
+    ends_again_at: i64,
     /// The number of the last batch of this run.
     batch: u64,
     compaction: Compaction,
@@ -331,6 +333,7 @@ impl Store {
             writing: None,
             unknown: None,
             is_behind: false,
+            ends_again_at: i64::MIN,
             batch: 0,
             compaction: Compaction::default(),
         })
@@ -374,7 +377,10 @@ impl Store {
         match (&self.writing, &self.unknown) {
             (Some(_), Some(unknown)) => unknown.read_at,
             (Some(_), None) => None,
-            (None, _) => self.index.next_end().filter(|_| self.read_only.is_none()),
+            (None, _) => {
+                let next = self.index.next_end().filter(|_| self.read_only.is_none());
+                next.map(|end| end.max(self.ends_again_at))
+            }
         }
     }
 
@@ -427,7 +433,16 @@ impl Store {
                 self.writing = Some(writing);
                 self.find_out(now, reader, actions);
             }
+            // An earlier attempt may still be applied (ST20).
+            Err(EngineError::Full | EngineError::Unavailable(_)) if self.unknown.is_some() => {
+                if let Some(unknown) = &mut self.unknown {
+                    unknown.read_at = Some(now.saturating_add(READ_AGAIN));
+                }
+                self.writing = Some(writing);
+                self.give_up(now, actions);
+            }
             Err(error) => {
+                self.ends_again_at = now.saturating_add(ENDS_AGAIN);
                 if matches!(error, EngineError::Broken(_) | EngineError::Corrupt { .. }) {
                     self.read_only = Some(format!("a write failed: {}", with_causes(&error)));
                 }
@@ -476,14 +491,14 @@ impl Store {
         if self.is_behind
             && let Err(error) = self.catch_up(&stored, now, actions)
         {
-            self.on_unreadable(error, actions);
+            self.on_unreadable(error, now, actions);
             return;
         }
         self.batch += 1;
         let mut writing = Writing::new(self.head.clone(), self.head_revision, self.batch);
         writing.head.time = now;
         if let Err(error) = self.add_ended(&mut writing, &stored, now) {
-            self.on_unreadable(error, actions);
+            self.on_unreadable(error, now, actions);
             return;
         }
         // Commits go first, and wait for one step of a compaction at most (ST44).
@@ -491,7 +506,7 @@ impl Store {
             && self.compaction.is_next(self.waiting.is_empty())
             && let Err(error) = self.add_compaction(&mut writing, &stored, now, actions)
         {
-            self.on_unreadable(error, actions);
+            self.on_unreadable(error, now, actions);
             return;
         }
         while !writing.compacted
@@ -518,7 +533,7 @@ impl Store {
                 }
                 Err(error) => {
                     self.waiting.extend(writing.commits.into_iter().map(|(waiting, _)| waiting));
-                    return self.on_unreadable(error, actions);
+                    return self.on_unreadable(error, now, actions);
                 }
             }
             // Nothing was changed, and nothing that is not durable was seen.
@@ -534,14 +549,21 @@ impl Store {
     /// Adds the ends of records whose time has come (ST36, ST39).
     fn add_ended(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) -> Result<(), ReadError> {
         let limit = (self.config.engine.operations.saturating_sub(3)).min(ENDED_AT_ONCE);
-        let ended = self.index.ended(now, limit);
-        if ended.is_empty() {
+        let mut ended = self.index.ended(now, limit);
+        if ended.is_empty() || now < self.ends_again_at {
             return Ok(());
         }
         let mut renewed = Vec::new();
-        let judged = {
+        let judged = loop {
+            renewed.clear();
             let judging = self.judging(writing, stored, now);
-            commit::expiry(&judging, &ended, &mut renewed)?
+            let judged = commit::expiry(&judging, &ended, &mut renewed)?;
+            let bytes: usize = judged.iter().map(|judged| writing.size_with(judged, 0).1).sum();
+            // The rest ends with the next batches.
+            if bytes <= self.config.engine.bytes || ended.len() == 1 {
+                break judged;
+            }
+            ended.truncate(ended.len() / 2);
         };
         renewed.iter().for_each(|(key, state)| self.index.renew(key, state));
         for judged in judged {
@@ -567,13 +589,17 @@ impl Store {
         let answer = match judging.judge(draft) {
             Err(refused) => Err(refused),
             // ST15.
-            Ok(judged) if draft.dry_run => Ok(Committed {
-                revision: self.head.revision,
-                results: judged.results,
-                effects: judged.effects,
-            }),
+            Ok(judged) if draft.dry_run => {
+                let alone = Writing::new(Head::default(), None, 0);
+                let (operations, bytes) = alone.size_with(&judged, draft.message.len());
+                self.check_size(operations, bytes).map(|()| Committed {
+                    revision: writing.head.revision,
+                    results: judged.results,
+                    effects: judged.effects,
+                })
+            }
             Ok(judged) => {
-                let (operations, bytes) = writing.size_with(&judged, draft);
+                let (operations, bytes) = writing.size_with(&judged, draft.message.len());
                 match self.check_size(operations, bytes) {
                     Ok(()) => {}
                     // It may fit into a batch of its own.
@@ -620,7 +646,8 @@ impl Store {
 
     /// The engine cannot be read, so nothing can be judged. Damage makes the store read-only; after
     /// anything else a later commit may succeed.
-    fn on_unreadable(&mut self, error: ReadError, actions: &mut Vec<Action>) {
+    fn on_unreadable(&mut self, error: ReadError, now: i64, actions: &mut Vec<Action>) {
+        self.ends_again_at = now.saturating_add(ENDS_AGAIN);
         if matches!(error, ReadError::Damaged(_) | ReadError::Engine(EngineError::Broken(_))) {
             self.read_only = Some(with_causes(&error));
         }
@@ -645,6 +672,9 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 const PATIENCE: i64 = 10 * SECOND;
 /// When to read the head again after that failed.
 const READ_AGAIN: i64 = SECOND / 10;
+/// How long records do not end after a batch was refused, so that a full disk is not asked all the
+/// time.
+const ENDS_AGAIN: i64 = SECOND;
 /// How many records end in one batch.
 const ENDED_AT_ONCE: usize = 1_000;
 

@@ -51,6 +51,15 @@ impl<'a> Stored<'a> {
         Ok(state)
     }
 
+    /// The same; `None` if the version is forgotten.
+    pub(crate) fn state_if_kept(
+        &self,
+        key: &RecordKey,
+        changed_at: u64,
+    ) -> Result<Option<RecordState>, ReadError> {
+        self.get(&stored::record(key, changed_at))
+    }
+
     /// The entry of a store revision; `None` if it is forgotten.
     pub(crate) fn entry(&self, revision: u64) -> Result<Option<LogEntry>, ReadError> {
         self.get(&stored::log(revision))

@@ -253,7 +253,7 @@ impl Judging<'_> {
         if self.records.batch.renewed.contains_key(key) {
             return Ok(());
         }
-        let renewed_at = record.expires_at.unwrap_or_default().saturating_sub(lease.length);
+        let renewed_at = lease.stored_end.saturating_sub(lease.length);
         if self.now.saturating_sub(renewed_at) < lease.length / 3 {
             return Ok(());
         }
@@ -282,10 +282,12 @@ impl Judging<'_> {
             let wire_key = key.to_proto();
             let change = entry.changes.into_iter().find(|change| change.key == wire_key);
             at = change.map_or(0, |change| change.previous);
-            if at == 0 || at <= self.head.floor {
+            if at == 0 {
                 return Ok(None);
             }
-            let state = self.stored.state(key, at)?;
+            // The state before a revision that is not forgotten is kept, although its own entry may
+            // be forgotten.
+            let Some(state) = self.stored.state_if_kept(key, at)? else { return Ok(None) };
             if state.incarnation != record.incarnation {
                 return Ok(None);
             }
@@ -320,7 +322,10 @@ pub(crate) fn expiry(
 ) -> Result<Vec<Judged>, ReadError> {
     let (mut expired, mut leases) = (Changed::default(), Changed::default());
     for key in ended {
-        let Some(record) = judging.records.get(key).filter(|record| !record.is_deleted()) else { continue };
+        let has_ended = |record: &&Present| {
+            !record.is_deleted() && record.expires_at.is_some_and(|end| end <= judging.now)
+        };
+        let Some(record) = judging.records.get(key).filter(has_ended) else { continue };
         let state = judging.stored.state(key, record.changed_at)?;
         // Another server of this store may have renewed it, which makes no entry in the log.
         if record.lease.is_some_and(|lease| state.renewal > lease.renewal) {

@@ -33,17 +33,16 @@ impl Store {
             self.read_only = Some(format!("{reason}: restart it"));
             return Ok(());
         }
-        let mut published = Vec::new();
         for revision in self.head.revision + 1..=head.revision {
             let entry = stored.entry(revision)?.ok_or(Damaged { key: stored::log(revision) })?;
-            published.push(self.apply_entry(stored, revision, entry, now)?);
+            let published = self.apply_entry(stored, revision, entry, now)?;
+            // If the next one cannot be read, this one is not applied again.
+            self.head.revision = revision;
+            actions.push(Action::Publish(vec![published]));
         }
         self.head = head;
         self.head_revision = Some(head_revision);
         self.is_behind = false;
-        if !published.is_empty() {
-            actions.push(Action::Publish(published));
-        }
         Ok(())
     }
 
@@ -124,7 +123,7 @@ impl Store {
     }
 
     /// Answers `UNKNOWN` when the time for finding out has passed.
-    fn give_up(&mut self, now: i64, actions: &mut Vec<Action>) {
+    pub(super) fn give_up(&mut self, now: i64, actions: &mut Vec<Action>) {
         if self.unknown.as_ref().is_none_or(|unknown| now < unknown.until) {
             return;
         }

@@ -4,7 +4,7 @@ use prost::Message;
 
 use super::{Committed, Published, Writing};
 use crate::checked;
-use crate::commit::{Draft, Judged};
+use crate::commit::Judged;
 use crate::engine::{Batch, EngineRevision, OPERATION_BYTES};
 use crate::index::Pending;
 use crate::key::stored;
@@ -28,14 +28,14 @@ impl Writing {
     }
 
     /// The operations and bytes of the batch with one more commit and the head.
-    pub(super) fn size_with(&self, judged: &Judged, draft: &Draft) -> (usize, usize) {
+    pub(super) fn size_with(&self, judged: &Judged, message_bytes: usize) -> (usize, usize) {
         let records = judged.pending.states.len() + judged.pending.renewed.len();
         let operations = self.batch.writes.len() + records + 2;
         let states = judged.pending.states.values().map(Message::encoded_len).sum::<usize>();
         let renewed = judged.pending.renewed.values().map(|(_, state)| state.encoded_len()).sum::<usize>();
         let changes = judged.changes.iter().map(|change| 2 * change.encoded_len()).sum::<usize>();
         let counted = (self.batch.compares.len() + operations) * OPERATION_BYTES;
-        (operations, self.bytes + states + renewed + changes + draft.message.len() + counted + HEAD_BYTES)
+        (operations, self.bytes + states + renewed + changes + message_bytes + counted + HEAD_BYTES)
     }
 
     /// Adds a judged commit, unless it changes nothing (ST12, ST64).

@@ -116,3 +116,42 @@ fn st39_a_lease_that_another_server_renewed_does_not_end() {
     two.wait(30 * SECOND);
     assert_eq!(ended(&two).len(), 1);
 }
+
+#[test]
+fn st37_a_renewal_beside_a_change_of_another_variant_is_kept() {
+    let mut server = Server::new();
+    let lease = Some(prost_types::Duration { seconds: 30, nanos: 0 });
+    let leased = proto::Put { content: Some(content("1")), lease, ..Default::default() };
+    server.commit(of([change("a", "env=prod", proto::change::Act::Put(leased))])).unwrap();
+    server.wait(20 * SECOND);
+    let touched = change("a", "env=prod", proto::change::Act::Touch(proto::Touch {}));
+    server.commit(of([touched, put_when("a", "env!=prod", "2")])).unwrap();
+    server.wait(20 * SECOND);
+    assert!(ended(&server).is_empty());
+    // Without a lease it does not end, and nothing is due any more.
+    server.commit(of([put_when("a", "env=prod", "3")])).unwrap();
+    assert_eq!(server.store.due(), None);
+    server.wait(60 * SECOND);
+    assert!(server.record("a", "env=prod").is_some());
+}
+
+#[test]
+fn st37_a_touch_after_a_restart_is_written_when_a_third_of_the_stored_lease_has_passed() {
+    let mut one = Server::new();
+    one.commit(of([put_lease("a", "1", 60)])).unwrap();
+    one.wait(45 * SECOND);
+    let mut restarted = Server::on(one.engine.clone(), 2, one.now);
+    restarted.commit(of([touch("a")])).unwrap();
+    one.wait(20 * SECOND);
+    assert!(ended(&one).is_empty(), "the other server sees the renewal");
+}
+
+#[test]
+fn st36_a_full_disk_is_not_asked_all_the_time() {
+    let mut server = Server::new();
+    server.commit(of([put_lease("a", "1", 5)])).unwrap();
+    server.fates.extend([Fate::Full, Fate::Full]);
+    server.wait(10 * SECOND);
+    assert!(server.fates.is_empty());
+    assert_eq!(ended(&server).len(), 1);
+}

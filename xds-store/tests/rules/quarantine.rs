@@ -64,3 +64,14 @@ fn a_quarantine_in_the_batch_of_its_put_finds_the_content_before() {
     server.step(xds_store::store::Event::Written(written));
     assert_eq!(serves(&server, "a").as_deref(), Some("good"));
 }
+
+#[test]
+fn st44_the_content_before_is_served_although_its_entry_is_forgotten() {
+    let mut server = Server::new();
+    server.commit(of([put("a", "good")])).unwrap();
+    server.wait(30 * 24 * 3600 * SECOND);
+    assert_eq!(server.compact(None), 1);
+    server.commit(of([put("a", "bad")])).unwrap();
+    server.commit(of([quarantine("a")])).unwrap();
+    assert_eq!(serves(&server, "a").as_deref(), Some("good"));
+}

@@ -134,3 +134,15 @@ fn st18_a_store_that_is_halted_accepts_no_commits() {
     assert_eq!(refused.code, RefusalCode::Unavailable);
     assert!(refused.message.contains("the cache refused"));
 }
+
+#[test]
+fn st20_an_error_after_a_lost_report_is_no_refusal() {
+    let mut server = Server::new();
+    // The first attempt was applied, and its report is lost; nothing is known of it meanwhile.
+    server.fates.extend([Fate::LostUnknown, Fate::Unavailable]);
+    let ticket = server.request(of([put("a", "1")])).unwrap();
+    assert!(server.answers.is_empty(), "the first attempt may still be applied");
+    server.wait(SECOND);
+    assert!(server.answers.remove(&ticket).unwrap().is_ok());
+    assert_eq!(server.store.revision(), 1);
+}
