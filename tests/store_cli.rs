@@ -1,0 +1,157 @@
+//! The commands of the durable store, against the binary that serves it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(all(feature = "cli", unix))]
+
+use std::fs;
+use std::io::Write as _;
+use std::ops::Deref;
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+
+use running::{Running, Scratch, xds};
+
+#[path = "store_cli/changes.rs"]
+mod changes;
+#[path = "store_cli/history.rs"]
+mod history;
+#[path = "store_cli/reading.rs"]
+mod reading;
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "binary/running.rs"]
+mod running;
+#[path = "store_cli/writers.rs"]
+mod writers;
+
+/// A folder of one test with a store in `data`. Commands run in that folder.
+struct Stored(Scratch);
+
+/// A store that is served.
+struct Served {
+    stored: Stored,
+    server: Running,
+}
+
+impl Stored {
+    /// A store without a server.
+    fn unserved(test: &str) -> Self {
+        let stored = Self(Scratch::new(&format!("store-cli-{test}")));
+        stored.ok("store init data");
+        stored
+    }
+
+    fn served(test: &str) -> Served {
+        let stored = Self::unserved(test);
+        let server = Running::start(&["serve", "--store", &stored.path("data")]);
+        Served { stored, server }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path(name).display().to_string()
+    }
+
+    fn write(&self, file: &str, text: impl AsRef<[u8]>) {
+        let path = self.0.path(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Runs a command, whose words are separated by spaces.
+    fn run(&self, command: &str) -> Output {
+        self.run_with(command, "")
+    }
+
+    fn run_with(&self, command: &str, input: &str) -> Output {
+        let mut xds = xds();
+        xds.current_dir(&self.0.0).args(command.split(' '));
+        xds.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = xds.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// The output of a command that succeeds.
+    #[track_caller]
+    fn ok(&self, command: &str) -> String {
+        let output = self.run(command);
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The exit code and the errors of a command that fails.
+    #[track_caller]
+    fn fails(&self, command: &str) -> (i32, String) {
+        let output = self.run(command);
+        assert!(!output.status.success(), "{command} succeeded");
+        (output.status.code().unwrap(), stderr(&output))
+    }
+
+    /// The objects that a command prints, one or several.
+    #[track_caller]
+    fn json(&self, command: &str) -> Vec<Value> {
+        let output = self.ok(&format!("{command} --format json"));
+        let objects = serde_json::Deserializer::from_str(&output).into_iter();
+        objects.collect::<Result<_, _>>().unwrap()
+    }
+
+    /// The revision of a record.
+    fn revision(&self, of: &str) -> String {
+        let record = &self.json(&format!("list {of} --store data"))[0];
+        record["revision"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Deref for Served {
+    type Target = Stored;
+
+    fn deref(&self) -> &Stored {
+        &self.stored
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A cluster whose content is a number of seconds.
+fn cluster(name: &str, seconds: u32) -> String {
+    format!("\"@type\": {CLUSTER}\nname: {name}\nconnect_timeout: {seconds}s\n")
+}
+
+/// The same as one variant.
+fn variant(name: &str, when: &str, seconds: u32) -> String {
+    format!("\"@type\": {CLUSTER}\nwhen: {when}\nname: {name}\nconnect_timeout: {seconds}s\n")
+}
+
+const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+
+#[test]
+fn a_store_that_nobody_serves_is_an_error_with_the_command_that_serves_it() {
+    let stored = Stored::unserved("unserved");
+    let expected = "error: no server runs with the store data: start one with `xds serve --store data`, or give \
+                    --server\n";
+    assert_eq!(stored.fails("list --store data"), (1, expected.to_owned()));
+    // A server that was killed leaves its file.
+    stored
+        .write("data/server.json", r#"{ "address": "127.0.0.1:1", "token": "0123456789abcdef", "pid": 1 }"#);
+    assert_eq!(stored.fails("list --store data"), (1, expected.to_owned()));
+    assert_eq!(stored.fails("list").0, 2);
+}
+
+#[test]
+fn a_token_is_not_sent_to_another_machine_without_tls() {
+    let stored = Stored::unserved("token");
+    stored.write("token", "ci 0123456789abcdef\n");
+    let (code, error) = stored.fails("list --server 192.0.2.1:1 --token-file token");
+    assert_eq!((code, error.contains("without TLS")), (2, true), "{error}");
+    stored.write("two", "ci 0123456789abcdef\nother 0123456789abcdef\n");
+    let (code, error) = stored.fails("list --server 127.0.0.1:1 --token-file two");
+    assert_eq!((code, error), (2, "error: two must have one line, `TOKEN` or `NAME TOKEN`\n".to_owned()));
+}
+
+#[test]
+fn st50_a_caller_without_an_identity_is_refused() {
+    let stored = Stored::served("identity");
+    let (code, error) = stored.fails(&format!("list --server {}", stored.server.admin));
+    assert_eq!((code, error.contains("UNAUTHENTICATED")), (1, true), "{error}");
+}

@@ -1,0 +1,90 @@
+//! Several writers of one store.
+
+use std::thread;
+
+use super::*;
+
+#[test]
+fn st11_two_writers_with_conditions_lose_no_change() {
+    let stored = Stored::served("writers");
+    stored.write("a.yaml", cluster("a", 1));
+    stored.ok("put a.yaml --store data");
+    let commands: &Stored = &stored;
+    let count_up = |writer: &str| {
+        let stored = commands;
+        let mut done = 0;
+        while done < ROUNDS {
+            let record = &stored.json("list CDS a --store data")[0];
+            let seconds = record["resource"]["connect_timeout"].as_str().unwrap().trim_end_matches('s');
+            let next = cluster("a", seconds.parse::<u32>().unwrap() + 1);
+            let revision = record["revision"].as_str().unwrap();
+            let put = format!("put - --store data --if-revision {revision} --message {writer}");
+            let output = stored.run_with(&put, &next);
+            match output.status.code() {
+                Some(0) => done += 1,
+                Some(4) => {}
+                _ => panic!("{}", stderr(&output)),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| count_up("one"));
+        scope.spawn(|| count_up("two"));
+    });
+    let record = &stored.json("list CDS a --store data")[0];
+    assert_eq!(record["resource"]["connect_timeout"], format!("{}s", 1 + 2 * ROUNDS));
+    let commits = stored.json("history CDS a --store data --limit 100");
+    for writer in ["one", "two"] {
+        let of_writer = commits.iter().filter(|commit| commit["message"] == writer).count();
+        assert_eq!(of_writer, ROUNDS as usize);
+    }
+}
+
+#[test]
+fn owners_keep_what_they_share_until_the_last_one_leaves() {
+    let stored = Stored::served("owners");
+    stored.write("shop/a.yaml", [cluster("both", 1), cluster("shop", 1)].join("---\n"));
+    stored.write("desk/a.yaml", [cluster("both", 1), cluster("desk", 1)].join("---\n"));
+    stored.ok("apply shop --store data --owner shop --prune");
+    let output = stored.ok("apply desk --store data --owner desk --prune");
+    assert!(output.contains("updated    Cluster both\ncreated    Cluster desk\n"), "{output}");
+    stored.write("shop/a.yaml", [cluster("both", 2), cluster("shop", 1)].join("---\n"));
+    let (code, error) = stored.fails("apply shop --store data --owner shop --prune");
+    let expected = "error: shop/a.yaml:1: Cluster both belongs to desk\n  hint: act as the owner with --owner, or \
+                    use --take-over\n";
+    assert_eq!((code, &*error), (4, expected));
+    stored.write("shop/a.yaml", cluster("shop", 1));
+    let output = stored.ok("apply shop --store data --owner shop --prune");
+    assert!(output.starts_with("released   Cluster both\nshop: 1 released, 1 unchanged; "), "{output}");
+    stored.write("desk/a.yaml", cluster("desk", 1));
+    let output = stored.ok("apply desk --store data --owner desk --prune");
+    assert!(output.starts_with("deleted    Cluster both\n"), "{output}");
+}
+
+#[test]
+fn st60_a_served_folder_and_other_writers_leave_each_other_alone() {
+    let stored = Stored::unserved("folder");
+    stored.write("config/f.yaml", cluster("f", 1));
+    let server = Running::start(&["serve", "--store", &stored.path("data"), &stored.path("config")]);
+    assert!(server.until_served(&["CDS", "f"]).1.contains("connect_timeout: 1s"));
+    stored.write("shop/a.yaml", [cluster("f", 2), cluster("shop", 1)].join("---\n"));
+    let (code, error) = stored.fails("apply shop --store data --owner shop");
+    assert!(code == 4 && error.contains("shop/a.yaml:1: Cluster f belongs to folder\n"), "{error}");
+    stored.write("shop/a.yaml", cluster("shop", 1));
+    stored.ok("apply shop --store data --owner shop --prune");
+    // The folder prunes its own resources only.
+    stored.write("config/f.yaml", cluster("g", 1));
+    assert!(server.until_served(&["CDS", "g"]).1.contains("connect_timeout: 1s"));
+    assert_eq!(stored.fails("list CDS f --store data").0, 3);
+    assert!(stored.ok("list CDS shop --store data").contains("owner shop"));
+    let who: Vec<_> = stored
+        .json("history --store data")
+        .iter()
+        .map(|commit| {
+            format!("{} {}", commit["identity"].as_str().unwrap(), commit["owner"].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(who, ["folder folder", "local shop", "folder folder"]);
+}
+
+const ROUNDS: u32 = 5;
