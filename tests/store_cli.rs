@@ -9,7 +9,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-use running::{Running, Scratch, xds};
+use running::{Running, Scratch, http, xds};
 
 #[path = "store_cli/changes.rs"]
 mod changes;
@@ -154,4 +154,20 @@ fn st50_a_caller_without_an_identity_is_refused() {
     let stored = Stored::served("identity");
     let (code, error) = stored.fails(&format!("list --server {}", stored.server.admin));
     assert_eq!((code, error.contains("UNAUTHENTICATED")), (1, true), "{error}");
+}
+
+#[test]
+fn st56_the_admin_port_takes_grpc_and_of_all_else_only_reads() {
+    let stored = Stored::served("grpc");
+    stored.ok("list --store data");
+    let admin = &stored.server.admin;
+    let answer =
+        |head: &str| http(admin, &format!("{head}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"));
+    let local = format!("host: {admin}");
+    assert!(answer(&format!("GET /api/ HTTP/1.1\r\n{local}")).starts_with("HTTP/1.1 200 "));
+    let post = "POST /xds.store.v1.Store/List HTTP/1.1";
+    assert!(answer(&format!("{post}\r\n{local}")).starts_with("HTTP/1.1 405 "));
+    // A page of another site could make its browser send this.
+    let grpc = format!("{post}\r\n{local}\r\ncontent-type: application/grpc");
+    assert!(answer(&grpc).starts_with("HTTP/1.1 505 "));
 }
