@@ -414,6 +414,7 @@ rules:
 ",
         )
         .unwrap();
+        assert!(policy.warnings.is_empty(), "{:?}", policy.warnings);
         let rights = |name: &str| policy.rights(&ApiClient::Token(name.to_owned()));
         let writes = |rights: &Rights, name: &str| rights.write.allows(&url::CLUSTER.into(), &name.into());
         let shop = rights("ci-shop");

@@ -285,7 +285,11 @@ impl PolicyReader<'_> {
 
     /// Warns if an earlier rule matches all clients of this rule.
     fn reached(&mut self, earlier: &[Rule], rule: &Rule, place: &FilePosition) {
-        let Some(at) = earlier.iter().position(|earlier| earlier.client.covers(&rule.client)) else { return };
+        // A rule for tokens and a rule for certificates never match the same client.
+        let covers = |earlier: &Rule| {
+            earlier.is_for_tokens() == rule.is_for_tokens() && earlier.client.covers(&rule.client)
+        };
+        let Some(at) = earlier.iter().position(covers) else { return };
         let is_same = rule.client.covers(&earlier[at].client);
         let (number, line) = (self.rule.unwrap_or_default(), self.places[at].line);
         let finding = PolicyFinding::Unreached { by: at + 1, line, is_same };
