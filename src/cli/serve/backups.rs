@@ -34,10 +34,10 @@ pub(super) struct BackupOptions {
     #[arg(long, value_name = "DIR", requires = "store")]
     backup_dir: Option<PathBuf>,
     /// How much time is between two backups
-    #[arg(long, value_name = "TIME", default_value = "6h", value_parser = time, requires = "backup_dir")]
+    #[arg(long, value_name = "TIME", default_value = "6h", value_parser = time)]
     backup_every: Duration,
     /// How many backups are kept; older ones of the same node are deleted
-    #[arg(long, value_name = "COUNT", default_value = "14", value_parser = count, requires = "backup_dir")]
+    #[arg(long, value_name = "COUNT", default_value = "14", value_parser = count)]
     backup_keep: usize,
 }
 

@@ -20,6 +20,7 @@ pub(super) struct LocalToken(String);
 #[derive(Debug)]
 pub(super) struct ServerFile {
     path: PathBuf,
+    token: LocalToken,
 }
 
 impl LocalToken {
@@ -57,16 +58,39 @@ impl ServerFile {
         }
         options.open(&unfinished)?.write_all(text.to_string().as_bytes())?;
         fs::rename(&unfinished, &path)?;
-        Ok(Self { path })
+        Ok(Self { path, token: token.clone() })
     }
 }
 
 impl Drop for ServerFile {
     fn drop(&mut self) {
-        // If this fails, commands find that the server does not answer.
-        _ = fs::remove_file(&self.path);
+        // While this server drains its streams, the next one may serve the store already: its file
+        // stays. If the removal fails, commands find that the server does not answer.
+        if fs::read_to_string(&self.path).is_ok_and(|text| text.contains(&self.token.0)) {
+            _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 const FILE: &str = "server.json";
 const UNFINISHED: &str = "server.json.new";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_ends_leaves_the_file_of_the_next_one() {
+        let folder = std::env::temp_dir().join(format!("xds-server-file-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let write = |token: &str| {
+            ServerFile::write(&folder, "127.0.0.1:1".parse().unwrap(), &LocalToken(token.into())).unwrap()
+        };
+        let (old, new) = (write("one"), write("two"));
+        drop(old);
+        assert!(folder.join(FILE).exists());
+        drop(new);
+        assert!(!folder.join(FILE).exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -44,7 +44,7 @@ pub(super) struct StoreOptions {
     /// At the start and at each change the records of this owner become what DIR has, in one
     /// commit. Records that DIR does not have any more are deleted. Records of others, and changes
     /// that others made, are never overwritten: that is an error of the file.
-    #[arg(long, value_name = "NAME", default_value = "folder", value_parser = owner, requires = "store")]
+    #[arg(long, value_name = "NAME", default_value = "folder", value_parser = owner)]
     pub(super) owner: String,
     #[command(flatten)]
     limits: StoreLimits,

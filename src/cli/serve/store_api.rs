@@ -29,7 +29,7 @@ pub(super) struct ApiOptions {
     #[arg(long, value_name = "FILE", requires = "store")]
     token_file: Option<PathBuf>,
     /// How many watches of the store may be open; more are refused with RESOURCE_EXHAUSTED
-    #[arg(long, value_name = "WATCHES", default_value = "1000", value_parser = count, requires = "store")]
+    #[arg(long, value_name = "WATCHES", default_value = "1000", value_parser = count)]
     watch_limit: usize,
 }
 

@@ -11,24 +11,24 @@ use super::{count, wait};
 pub(super) struct StoreLimits {
     /// How many commits may wait; more are refused with RESOURCE_EXHAUSTED. Together they may have
     /// 64 MiB
-    #[arg(long, value_name = "COMMITS", default_value = "1000", value_parser = count, requires = "store")]
+    #[arg(long, value_name = "COMMITS", default_value = "1000", value_parser = count)]
     commit_queue_limit: usize,
     /// The most changes of one commit
-    #[arg(long, value_name = "CHANGES", default_value = "10000", value_parser = count, requires = "store")]
+    #[arg(long, value_name = "CHANGES", default_value = "10000", value_parser = count)]
     commit_changes_limit: usize,
     /// The most bytes of one commit
-    #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = count, requires = "store")]
+    #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = count)]
     commit_bytes_limit: usize,
     /// How long old revisions are kept, for history and rollback
     ///
     /// Those of the last 5 minutes are always kept.
-    #[arg(long, value_name = "TIME", default_value = "168h", value_parser = wait, requires = "store")]
+    #[arg(long, value_name = "TIME", default_value = "168h", value_parser = wait)]
     history: Duration,
     /// How many old revisions are kept
-    #[arg(long, value_name = "REVISIONS", default_value = "100000", value_parser = count, requires = "store")]
+    #[arg(long, value_name = "REVISIONS", default_value = "100000", value_parser = count)]
     history_revisions: usize,
     /// How long deleted records are remembered
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = wait, requires = "store")]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = wait)]
     tombstone_ttl: Duration,
 }
 
