@@ -104,12 +104,20 @@ impl AppliedFolder {
     fn look(&mut self, puts: &[FolderChange]) -> Result<(), ReadError> {
         let view = self.store.view()?;
         let owned = owned(&Reads::new(&*view)?, &self.owner, now())?;
-        let in_folder = puts.iter().filter_map(|put| key_of(&put.change));
-        let seen = in_folder.filter_map(|key| {
-            let digest = owned.get(&key)?.state.digest.clone();
-            Some((key, digest))
-        });
-        self.seen = seen.collect();
+        let mut seen = BTreeMap::new();
+        for put in puts {
+            let Some(key) = key_of(&put.change) else { continue };
+            let Some(record) = owned.get(&key) else { continue };
+            let digest = match &put.change.act {
+                Some(proto::change::Act::Put(put)) if put.content == record.state.content => {
+                    record.state.digest.clone()
+                }
+                // Somebody changed it since: that is not the content of the folder.
+                _ => self.seen.remove(&key).unwrap_or_default(),
+            };
+            seen.insert(key, digest);
+        }
+        self.seen = seen;
         Ok(())
     }
 }
@@ -341,6 +349,22 @@ mod tests {
         assert!(errors[0].contains("somebody changed it"), "{errors:?}");
         let errors = case.apply(&[("a", 2)]).unwrap_err();
         assert!(errors[0].contains("is not in the folder any more"), "{errors:?}");
+    }
+
+    #[test]
+    fn st60_a_change_right_after_the_commit_of_the_folder_is_not_taken_for_its_own() {
+        for is_first in [true, false] {
+            let mut case = Case::new(&format!("after-{is_first}"));
+            assert_eq!(case.apply(&[("a", 1)]), Ok(1));
+            case.commit("a", put("a"), "folder");
+            if is_first {
+                case.applied.seen.clear();
+            }
+            let contents = Folder::new(&case.path).contents(|_| {});
+            case.applied.look(&store_changes::changes(&contents)).unwrap();
+            let errors = case.apply(&[("a", 2)]).unwrap_err();
+            assert!(errors[0].contains("somebody changed it"), "{errors:?}");
+        }
     }
 
     #[test]
