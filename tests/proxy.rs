@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use xds::client::last_good;
 
 #[path = "proxy/cache_file.rs"]
 mod cache_file;
@@ -244,6 +245,9 @@ fn who_can_serve_nobody_is_not_ready_and_a_proxy_without_clients_becomes_ready_b
     until("both are ready", || [&first, &second].map(|proxy| proxy.http("/readyz").0) == [200, 200]);
     assert_eq!((first.http("/readyz/CDS").0, first.http("/readyz/SDS").0), (200, 200));
     assert_eq!(first.get(&["CDS", "*", "env=prod"]).0, Some(0));
+    // The file is written after the answers.
+    let in_file = || last_good::read(fs::File::open(&file).ok()?).ok();
+    until("the file has the clusters", || in_file().is_some_and(|found| !found.sets.is_empty()));
     drop(second);
     drop(first);
     drop(origin);
