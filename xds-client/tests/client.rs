@@ -75,7 +75,8 @@ impl Origin {
         *self.connections.lock().unwrap() = None;
         let (stop, serving) = self.serving.take().unwrap();
         stop.send(()).unwrap();
-        serving.await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(60), serving).await;
+        ended.expect("the server stops").unwrap();
     }
 
     fn put(&self, things: &[(&str, &str, &str)]) {

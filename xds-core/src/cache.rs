@@ -164,9 +164,9 @@ impl Cache {
             return Err(CommitError::Superseded { required, actual: current.revision() });
         }
         let mut next = Snapshot::clone(&current);
-        let changed = apply(changes, &mut next, current.revision().next(), self.key_sets)?;
+        let (changed, has_reasons) = apply(changes, &mut next, current.revision().next(), self.key_sets)?;
         let status_changes = apply_statuses(statuses, &mut next, current.revision().next());
-        if changed.is_empty() && status_changes.is_empty() && current.is_synced() {
+        if changed.is_empty() && !has_reasons && status_changes.is_empty() && current.is_synced() {
             self.commit_log.unchanged();
             return Ok(Commit { revision: current.revision(), changed: 0, affected: Arc::default() });
         }
@@ -281,9 +281,9 @@ fn apply(
     next: &mut Snapshot,
     revision: Revision,
     key_sets: KeySetRule,
-) -> Result<Changed, CommitError> {
+) -> Result<(Changed, bool), CommitError> {
     let types = next.edit(revision);
-    let mut changed = Changed::new();
+    let (mut changed, mut has_reasons) = (Changed::new(), false);
     for (type_url, mut of_type) in changes {
         if !types.contains_key(&type_url)
             && of_type.iter().all(|change| matches!(change.change, Change::Remove))
@@ -292,6 +292,7 @@ fn apply(
         }
         share_names(&mut of_type, types);
         let resources = types.entry(type_url.clone()).or_default();
+        has_reasons |= resources.note_reasons(&of_type);
         let variants = edit(of_type, resources, revision, key_sets);
         let variants = variants.map_err(|error| CommitError::of_set(&type_url, error))?;
         if !variants.is_empty() {
@@ -302,7 +303,7 @@ fn apply(
         let resources = &types[type_url];
         by_name(variants).try_for_each(|(name, _)| check_aliases(type_url, name, resources))?;
     }
-    Ok(changed)
+    Ok((changed, has_reasons))
 }
 
 /// Stores the statuses that the source sets. Returns the locators whose status changed.

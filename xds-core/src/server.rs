@@ -17,6 +17,8 @@ pub use crate::wire::Body;
 
 #[cfg(test)]
 mod access_tests;
+#[cfg(test)]
+mod attribution_tests;
 mod client_group;
 mod clusters_sent;
 mod config;

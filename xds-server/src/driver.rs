@@ -155,6 +155,13 @@ impl Machine {
         }
     }
 
+    fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
+        match self {
+            Self::Sotw(stream) => stream.take_rejected_alone(type_url),
+            Self::Delta(stream) => stream.take_rejected_alone(type_url),
+        }
+    }
+
     fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         match self {
             Self::Sotw(stream) => stream.rejected(type_url, snapshot),
@@ -573,12 +580,13 @@ impl Driver {
         self.notify(Event::NamesDenied(denied));
     }
 
-    fn note_rejection(&self, verdict: &Verdict) {
+    fn note_rejection(&mut self, verdict: &Verdict) {
         let (type_url, detail) = match verdict {
             Verdict::Nacked { type_url, detail, .. } => (type_url, detail),
             Verdict::Acked { .. } => return,
         };
         let variants = self.watch.cache().read(|snapshot| self.machine.rejected(type_url, snapshot));
+        let alone = self.machine.take_rejected_alone(type_url);
         // G15: the message of the client is only logged, and it may send many.
         self.registration.nack_log().on(Nack {
             client: &self.client().name(),
@@ -587,7 +595,8 @@ impl Driver {
             variants: &variants,
             detail,
         });
-        self.notify(Event::Rejected { type_url, variants: &variants, detail });
+        let (alone, peer) = (alone.as_ref(), &self.peer);
+        self.notify(Event::Rejected { type_url, variants: &variants, alone, peer, detail });
     }
 
     fn notify(&self, event: Event<'_>) {

@@ -8,6 +8,7 @@ use tonic::Code;
 use xds_core::server::{DeniedNames, Response, Service, StreamError, Verdict};
 use xds_core::{TypeUrl, Variant};
 
+use crate::peer::Peer;
 use crate::protocol::Protocol;
 use crate::skim::{Client, SkimError};
 
@@ -64,6 +65,12 @@ pub enum Event<'a> {
         type_url: &'a TypeUrl,
         /// The variants in the response.
         variants: &'a [Arc<Variant>],
+        /// The only resource of the response, so the client means this one; `None` if it may mean
+        /// another one too, or without `attributes_nacks` in
+        /// [`ServerConfig::stream`](crate::ServerConfig::stream).
+        alone: Option<&'a Arc<Variant>>,
+        /// The peer of its connection: what it says of itself may be wrong.
+        peer: &'a Peer,
         /// The error message of the client.
         detail: &'a str,
     },

@@ -1,6 +1,6 @@
 //! The other end of a connection: its address and its certificate.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -67,9 +67,24 @@ impl Peer {
         Self { address, ..Self::default() }
     }
 
+    /// Its address without the port. For IPv6 it is the /64 network, because the owner of one address
+    /// has the whole network.
+    #[must_use]
+    pub fn network(&self) -> Option<IpAddr> {
+        self.address.map(|address| network(address.ip()))
+    }
+
     /// The first name, for logs and lists; empty without an identity.
     #[must_use]
     pub fn name(&self) -> &str {
         self.identity.as_ref().and_then(|identity| identity.names.first()).map_or("", String::as_str)
+    }
+}
+
+/// The address for limits: see [`Peer::network`].
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
     }
 }

@@ -101,7 +101,7 @@ impl Rejections {
 
 impl Observer for Rejections {
     fn on_event(&self, client: &Client, event: Event<'_>) {
-        if let Event::Rejected { type_url, variants, detail } = event {
+        if let Event::Rejected { type_url, variants, detail, .. } = event {
             self.note(client, type_url, variants, detail);
         }
     }

@@ -376,7 +376,7 @@ impl Registration {
                 stream.nacked.fetch_add(1, Ordering::Release);
                 self.registry.changed();
             }
-            Event::Rejected { type_url, variants, detail } => {
+            Event::Rejected { type_url, variants, detail, .. } => {
                 let (mut mailbox, last_at) = (stream.mailbox(), SystemTime::now());
                 let since = mailbox.standing_nacks.get(*type_url).map_or(last_at, |standing| standing.since);
                 let id = |variant: &Arc<Variant>| {

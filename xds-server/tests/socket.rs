@@ -95,6 +95,14 @@ async fn next<T>(stream: &mut Streaming<T>) -> Result<Option<T>, Status> {
     tokio::time::timeout(Duration::from_secs(10), stream.message()).await.expect("an answer within 10 s")
 }
 
+/// A server looked at its shutdown signal only after the first commit.
+#[tokio::test(start_paused = true)]
+async fn g13_g14_a_server_without_a_commit_stops() {
+    let nobody = tokio_stream::pending::<std::io::Result<tokio::io::DuplexStream>>();
+    let serving = Server::new(Cache::new()).serve_with_incoming(nobody, async {});
+    tokio::time::timeout(Duration::from_secs(60), serving).await.expect("it stops").unwrap();
+}
+
 #[tokio::test]
 async fn sotw_a_subscription_is_answered_and_a_commit_is_pushed() {
     let cache = Cache::new();

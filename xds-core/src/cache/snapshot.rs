@@ -133,6 +133,8 @@ pub struct TypeSnapshot {
     referrers: HashTrieMap<(Target, ResourceName), Arc<BTreeSet<ResourceName>>>,
     /// The statuses of locators, in a cache on demand.
     statuses: HashTrieMap<Locator, LocatorStatus>,
+    /// Why variants were removed, where their source says so.
+    reasons: Arc<BTreeMap<(ResourceName, Constraints), Arc<str>>>,
 }
 
 /// The keys that constraints of a type use, those of remembered removals included.
@@ -243,10 +245,48 @@ impl TypeSnapshot {
         is_new
     }
 
+    /// Notes why variants are removed. Returns whether anything changed.
+    pub(super) fn note_reasons(&mut self, changes: &[VariantChange]) -> bool {
+        let mut has_changed = false;
+        for VariantChange { name, constraints, change } in changes {
+            match change {
+                Change::RemoveBecause(reason) => {
+                    let key = (name.clone(), constraints.clone());
+                    // Those above the limit are removed without a reason.
+                    if self.reasons.get(&key) != Some(reason) && self.reasons.len() < REASONS_LIMIT {
+                        Arc::make_mut(&mut self.reasons).insert(key, Arc::clone(reason));
+                        has_changed = true;
+                    }
+                }
+                Change::Put(_) | Change::Remove if self.reasons.is_empty() => {}
+                Change::Put(_) | Change::Remove => {
+                    let key = (name.clone(), constraints.clone());
+                    if self.reasons.contains_key(&key) {
+                        Arc::make_mut(&mut self.reasons).remove(&key);
+                        has_changed = true;
+                    }
+                }
+            }
+        }
+        has_changed
+    }
+
+    /// Whether it says of any variant why it was removed.
+    pub(crate) fn has_reasons(&self) -> bool {
+        !self.reasons.is_empty()
+    }
+
+    /// Why the variant of a name that these parameters would select was removed.
+    pub(crate) fn reason(&self, name: &ResourceName, parameters: &Parameters) -> Option<&Arc<str>> {
+        let of_name = self.reasons.range((name.clone(), Constraints::NONE)..);
+        let mut of_name = of_name.take_while(|((other, _), _)| other == name);
+        of_name.find(|((_, constraints), _)| constraints.matches(parameters)).map(|(_, reason)| reason)
+    }
+
     /// Whether the type has no content, and never had a resource that a stream may have been sent.
     pub(super) fn is_blank(&self) -> bool {
         let never_removed = self.removed.is_empty() && self.remembers_since == Revision::ZERO;
-        self.present.is_empty() && self.statuses.is_empty() && never_removed
+        self.present.is_empty() && self.statuses.is_empty() && self.reasons.is_empty() && never_removed
     }
 
     /// Updates [`referrers`](Self::referrers) after a commit replaced the variants `removed` of a
@@ -346,7 +386,7 @@ impl TypeSnapshot {
                     }));
                     removed.extend(before.cloned());
                 }
-                Change::Remove => match before {
+                Change::Remove | Change::RemoveBecause(_) => match before {
                     Some(before) => removed.push(Arc::clone(before)),
                     None => continue,
                 },
@@ -607,9 +647,13 @@ impl Default for TypeSnapshot {
             last_dropped: LastDropped::new(),
             referrers: empty_map(),
             statuses: empty_map(),
+            reasons: Arc::default(),
         }
     }
 }
+
+/// How many removals of a type have a reason.
+const REASONS_LIMIT: usize = 1_000;
 
 fn weight(removed: &[Removed]) -> usize {
     removed.iter().map(|removed| 1 + removed.variant.payload().len() / 4096).sum()

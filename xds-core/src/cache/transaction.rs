@@ -56,6 +56,8 @@ pub(super) struct VariantChange {
 pub(super) enum Change {
     Put(Resource),
     Remove,
+    /// The same as [`Remove`](Self::Remove), with the reason for clients that ask.
+    RemoveBecause(Arc<str>),
 }
 
 impl Transaction {
@@ -86,6 +88,14 @@ impl Transaction {
         let VariantId { type_url, name, constraints } = id;
         let changes = self.changes.entry(type_url).or_default();
         changes.push(VariantChange { name, constraints, change: Change::Remove });
+    }
+
+    /// Removes one variant, and says why: clients that subscribe to it from now on get the reason as
+    /// a resource error `UNAVAILABLE`, until it is put or removed.
+    pub fn remove_because(&mut self, id: VariantId, reason: &str) {
+        let VariantId { type_url, name, constraints } = id;
+        let changes = self.changes.entry(type_url).or_default();
+        changes.push(VariantChange { name, constraints, change: Change::RemoveBecause(reason.into()) });
     }
 
     /// Sets the status of a locator that streams subscribe to, in a cache

@@ -256,6 +256,13 @@ impl DeltaStream {
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         self.stream.rejected(type_url, snapshot)
     }
+
+    /// Takes the only resource of the response of a type that was rejected last; `None` if the
+    /// client may mean another one too, or without
+    /// [`attributes_nacks`](StreamConfig::attributes_nacks).
+    pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
+        self.stream.take_rejected_alone(type_url)
+    }
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs
@@ -271,8 +278,10 @@ fn respond(
     let released = stream.release(at, now, snapshot);
     let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
     let must_wait = stream.must_wait(at, now, snapshot);
+    let attributes_nacks = stream.config.attributes_nacks;
     let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
+    owed.errors.extend(state.reasons(&owed.locators, snapshot));
     let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
     content.removed.extend(owed.removals.iter().cloned());
     // S8b: the client unsubscribed from resources in an unanswered response and subscribes to them
@@ -360,7 +369,9 @@ fn respond(
     if uncertain.is_empty() {
         state.responses.bring_uncertain();
     }
+    let alone = if attributes_nacks { state.only_resource(&contents, snapshot) } else { None };
     let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
+    stream.sent_alone(at, alone);
     let TypeEntry { state, owed: owed_next } = stream.entry(at);
     state.refresh_late(now, content.changed());
     state.is_resending = !uncertain.is_empty();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fixture::{Delta, Sotw, commit, type_url, version};
 use super::{Service, Serving, SotwRequest, StreamConfig, StreamError, TypeConfig};
-use crate::Cache;
+use crate::{Cache, Constraints, Transaction, VariantId};
 
 fn cache(text: &str) -> Arc<Cache> {
     let cache = Cache::new();
@@ -256,4 +256,44 @@ fn s37_no_error_is_about_a_wildcard() {
     commit(&cache, "LDS -a");
     client.ack("LDS", "1");
     assert_eq!(client.sent(), "n2 LDS");
+}
+
+/// Removes a variant for a reason.
+fn remove_because(cache: &Cache, name: &str, constraints: Constraints) {
+    let id = VariantId { type_url: type_url("EDS"), name: name.into(), constraints };
+    let mut transaction = Transaction::new();
+    transaction.remove_because(id, "too slow");
+    cache.commit(transaction).unwrap();
+}
+
+#[test]
+fn sr45_who_asks_for_what_was_removed_for_a_reason_gets_the_reason_until_it_is_put_or_removed() {
+    for end in ["EDS a=2", "EDS -a"] {
+        let cache = cache("EDS a=1 b=1");
+        remove_because(&cache, "a", Constraints::NONE);
+        remove_because(&cache, "a", Constraints::NONE);
+        let mut delta = Delta::new(&cache);
+        delta.ask("EDS", "a b");
+        assert_eq!(delta.sent(), "n1 EDS b=1 -a !\"a\"(14)");
+        delta.ack("EDS", "1");
+        let mut sotw = telling(&cache);
+        sotw.ask("EDS", "a c", "");
+        assert_eq!(sotw.sent(), "n1 EDS !\"a\"(14) !\"c\"(5)");
+        commit(&cache, end);
+        let mut late = Delta::new(&cache);
+        late.ask("EDS", "a");
+        let answer = if end == "EDS -a" { "n1 EDS -a" } else { "n1 EDS a=2" };
+        assert_eq!(late.sent(), answer);
+    }
+}
+
+#[test]
+fn sr45_a_removed_variant_is_the_reason_for_its_parameters_only() {
+    let cache = cache("EDS a[env=x]=1 a[env=y]=1");
+    remove_because(&cache, "a", "env=x".parse().unwrap());
+    let mut client = Delta::new(&cache);
+    client.ask("EDS", "a?env=x a?env=y a?env=z");
+    assert_eq!(client.sent(), "n1 EDS a[env=y]=1 -a[env=x] -a[env=z] !a[env=x](14)");
+    let detail = client.last.resource_errors[0].error_detail.as_ref().unwrap();
+    assert_eq!(detail.message, "too slow");
 }

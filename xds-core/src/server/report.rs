@@ -80,6 +80,11 @@ impl<O: Owed> Stream<O> {
         let entry = self.of_type(type_url.as_str());
         entry.map(|entry| entry.state.rejected(snapshot)).unwrap_or_default()
     }
+
+    /// Takes the only resource of the response of a type that was rejected last.
+    pub(super) fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
+        self.of_type_mut(type_url.as_str())?.state.responses.take_rejected_alone()
+    }
 }
 
 impl TypeState {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::config::StreamConfig;
 use crate::cache::{AckState, Spans};
 use crate::name::{Nonce, ResourceName, Revision, Version};
+use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
 
 /// Responses without an answer, and rejected responses that no later response has corrected.
@@ -26,6 +27,9 @@ pub(super) struct Responses {
     /// The rejection of resources that are sent again, because the response that contained them was
     /// rejected (D8).
     uncertain: Option<Nack>,
+    /// The only resource of the response that was rejected last, if it is known to have had no
+    /// other one.
+    rejected_alone: Option<Arc<Variant>>,
     /// The revision up to which everything was sent, or found to be unnecessary.
     reached: Revision,
     /// Revisions that the next response brings besides those since `reached`.
@@ -60,6 +64,8 @@ struct Sent {
     contents: ResponseContents,
     /// The revisions whose changes it brings.
     brings: Spans,
+    /// The only resource that it brings, if that is known.
+    alone: Option<Arc<Variant>>,
 }
 
 /// A part of a response, in its own message.
@@ -164,7 +170,7 @@ impl Responses {
     fn insert(&mut self, now: Duration, nonce: Nonce, contents: ResponseContents, brings: Spans) {
         self.has_news = true;
         self.is_overfull &= self.are_in_flight();
-        self.in_flight.push_back(Sent { nonce, at: now, contents, brings });
+        self.in_flight.push_back(Sent { nonce, at: now, contents, brings, alone: None });
         if self.in_flight.len() > IN_FLIGHT_REMEMBERED
             && let Some(forgotten) = self.in_flight.pop_front()
             && let Some(next) = self.in_flight.front_mut()
@@ -176,6 +182,23 @@ impl Responses {
         }
         self.last = Some(nonce);
         self.is_crossed = false;
+    }
+
+    /// Whether the client accepted the newest response, and nothing that was sent before is in doubt.
+    pub(super) fn are_settled(&self) -> bool {
+        !self.are_in_flight() && !self.are_rejected()
+    }
+
+    /// Records that the newest response brings one resource alone.
+    pub(super) fn sent_alone(&mut self, variant: Arc<Variant>) {
+        if let Some(newest) = self.in_flight.back_mut() {
+            newest.alone = Some(variant);
+        }
+    }
+
+    /// Takes the resource that the last NACK is about for sure.
+    pub(super) fn take_rejected_alone(&mut self) -> Option<Arc<Variant>> {
+        self.rejected_alone.take()
     }
 
     /// Records that the client unsubscribed from something that the newest, unanswered response may
@@ -400,8 +423,9 @@ impl Responses {
     /// Records a NACK, which by itself causes no response (S6, D8). Returns whether the nonce was
     /// one of an unanswered response.
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
-        let Some(Sent { contents, brings, .. }) = self.answered(nonce) else { return false };
+        let Some(Sent { contents, brings, alone, .. }) = self.answered(nonce) else { return false };
         self.has_news = true;
+        self.rejected_alone = alone;
         let mut nack = Nack { about: brings, detail: detail.into() };
         if matches!(contents, ResponseContents::FullState) {
             if let Some(before) = self.state_rejected.take() {
@@ -522,6 +546,12 @@ impl ResponseContents {
                 own.contains(key) || shared.as_ref().is_some_and(|shared| shared.contains(key))
             }
         }
+    }
+
+    /// Its key, if it is known to have one alone.
+    pub(super) fn only_key(&self) -> Option<&ResourceKey> {
+        let mut keys = self.keys();
+        keys.next().filter(|_| keys.next().is_none())
     }
 
     /// Its keys of one name.

@@ -246,6 +246,13 @@ impl SotwStream {
         self.stream.rejected(type_url, snapshot)
     }
 
+    /// Takes the only resource of the response of a type that was rejected last; `None` if the
+    /// client may mean another one too, or without
+    /// [`attributes_nacks`](StreamConfig::attributes_nacks).
+    pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
+        self.stream.take_rejected_alone(type_url)
+    }
+
     /// Whether the client subscribes to anything of a type. If a request names something and the
     /// result is false, all of it was refused (G8, G12).
     #[must_use]
@@ -278,6 +285,7 @@ fn respond(
     let releases = !released.is_empty();
     let must_wait = stream.must_wait(at, now, snapshot);
     let reports_missing = stream.config.sotw_not_found;
+    let attributes_nacks = stream.config.attributes_nacks;
     let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
     if state.membership.is_none() && !state.is_served && state.known.full_state {
@@ -370,8 +378,17 @@ fn respond(
         let fresh = everything.changed.iter().filter(is_fresh);
         fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect()
     };
+    let is_update_only = !owed.everything && owed.locators.is_empty() && resend.is_empty();
     let resources = bodies.remove(0);
+    let alone = match contents {
+        _ if !attributes_nacks => None,
+        // New names bring resources that have not changed.
+        ResponseContents::FullState if is_update_only => state.only_change(&update, &everything),
+        ResponseContents::FullState => state.only_change(&everything, &everything),
+        ResponseContents::Resources { .. } => state.only_resource(&contents, snapshot),
+    };
     let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
+    stream.sent_alone(at, alone);
     stream.owe_endpoints(&endpoints);
     if let Some(TypeEntry { state, owed }) = stream.endpoints() {
         let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
@@ -472,12 +489,15 @@ impl TypeState {
             }
         }
         missing.retain(|key| !self.is_live(key, snapshot));
+        let mut failures = self.reasons(requested, snapshot);
+        missing.retain(|key| !failures.iter().any(|failure| failure.name == key.name));
         let failure = |ResourceKey { name, constraints }| {
             let message = format!("{} {name:?} does not exist", self.type_url.message_name());
             let constraints = constraints.unwrap_or_default();
             Failure { constraints, ..Failure::new(name, Code::NOT_FOUND, message) }
         };
-        missing.into_iter().map(failure).collect()
+        failures.extend(missing.into_iter().map(failure));
+        failures
     }
 
     /// S25: all resources, rejected ones too (S6b), or `None` when nothing changed for the client.

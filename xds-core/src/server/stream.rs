@@ -20,6 +20,7 @@ use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, NameSet, Requested, can_be};
+use crate::variants::Variant;
 use crate::wire::{Body, Failure, ResourceKey};
 
 /// The part of a stream that both protocols share: its types in the order of S33.
@@ -425,6 +426,13 @@ impl<O: Owed> Stream<O> {
         }
         state.sent_first(now, nonce, first_contents, later_parts, snapshot);
         Response { type_url, nonce, version, bodies: vec![first], continuation: Self::continuation(true) }
+    }
+
+    /// Notes that the response that was just sent brings one resource alone.
+    pub(super) fn sent_alone(&mut self, at: usize, alone: Option<Arc<Variant>>) {
+        if let Some(variant) = alone {
+            self.entries[at].state.responses.sent_alone(variant);
+        }
     }
 
     /// In SotW clients send the version back, and each part counts as a whole response about the

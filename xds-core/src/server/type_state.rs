@@ -13,6 +13,7 @@ use super::send_times::SendTimes;
 use super::waiting::Waiting;
 use crate::access::NamePatterns;
 use crate::cache::{Ledger, Membership, Removed, Snapshot, TypeSelection, Update, Watch};
+use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
@@ -467,6 +468,24 @@ impl TypeState {
         LocatorAnswer::Absent(vec![
             disjoint.map_or(by_name, |constraints| ResourceKey::of_variant(name, constraints)),
         ])
+    }
+
+    /// Errors for the requested locators whose variants were removed for a reason (SR45).
+    pub(super) fn reasons(&self, requested: &Locators, snapshot: &Snapshot) -> Vec<Failure> {
+        let resources = snapshot.of_type(&self.type_url).filter(|resources| resources.has_reasons());
+        let Some(resources) = resources else { return Vec::new() };
+        let failure = |locator: Locator| {
+            let Locator { name, parameters } = &locator;
+            let reason = resources.reason(name, parameters).filter(|_| self.allows(name))?;
+            if !self.find(&locator, snapshot).is_empty() {
+                return None;
+            }
+            // T36: which one of the locators of the name it is about.
+            let others = resources.get(name).filter(|_| self.keyed_by() == KeyedBy::Locator);
+            let constraints = others.and_then(|others| others.unmatched(parameters)).unwrap_or_default();
+            Some(Failure { constraints, ..Failure::new(locator.name, Code::UNAVAILABLE, &**reason) })
+        };
+        requested.iter().filter_map(failure).collect()
     }
 
     /// Whether the stream gets any variant of a name.

@@ -2,14 +2,16 @@
 //! programs that commit read them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::response::Verdict;
 use super::responses::{ResponseContents, ResponsePart};
 use super::retained::Retained;
 use super::type_state::TypeState;
-use crate::cache::{AckState, Membership, Snapshot};
+use crate::cache::{AckState, Membership, Snapshot, Update};
 use crate::name::{Nonce, Revision};
+use crate::variants::Variant;
 use crate::wire::ResourceKey;
 
 impl TypeState {
@@ -27,6 +29,32 @@ impl TypeState {
             self.responses = responses;
         }
         self.responses.sent(now, nonce, contents, self.cursor());
+    }
+
+    /// The only resource of a response with these contents. `None` if it has others or removals, and
+    /// if that is not known.
+    pub(super) fn only_resource(
+        &self,
+        contents: &ResponseContents,
+        snapshot: &Snapshot,
+    ) -> Option<Arc<Variant>> {
+        let key = contents.only_key()?;
+        let of_name = self.chosen(&key.name, snapshot).into_iter();
+        of_name.filter(|variant| self.key(variant) == *key).map(Arc::clone).next()
+    }
+
+    /// The same for a full state: the only resource of it, or the only change since a state that the
+    /// client accepted.
+    pub(super) fn only_change(&self, update: &Update, everything: &Update) -> Option<Arc<Variant>> {
+        let only = |of: &Update| match &*of.changed {
+            [variant] if of.removed.is_empty() && of.replaced.is_empty() => Some(Arc::clone(variant)),
+            _ => None,
+        };
+        // A full state has removed resources too, as long as the client may use them (S33).
+        if !self.retained.is_empty() {
+            return None;
+        }
+        only(everything).or_else(|| only(update).filter(|_| self.responses.are_settled()))
     }
 
     /// The same for a response in parts, of which the first is sent now.

@@ -2,7 +2,7 @@
 //! new one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::connections::activity::Activity;
 use crate::observe::ConnectionEnd;
+use crate::peer::network;
 
 /// All connections of a server and their limits.
 #[derive(Debug)]
@@ -169,15 +170,6 @@ impl Drop for Admitted {
         }
         drop(present);
         self.admission.left.notify_one();
-    }
-}
-
-/// The address for the limits. For IPv6 it is the /64 network, because the owner of one address has
-/// the whole network.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
     }
 }
 
