@@ -14,9 +14,15 @@ pub struct Damaged {
 /// A message with the checksum of itself and of its key, so that a value under another key is
 /// damage, too.
 pub(crate) fn encode(key: &[u8], message: &impl Message) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(CHECKSUM_BYTES + message.encoded_len());
+    encode_both(key, message, &())
+}
+
+/// Two messages as one that has the fields of both.
+pub(crate) fn encode_both(key: &[u8], one: &impl Message, other: &impl Message) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(CHECKSUM_BYTES + one.encoded_len() + other.encoded_len());
     bytes.put_u32(0);
-    message.encode(&mut bytes).expect("the buffer grows");
+    one.encode(&mut bytes).expect("the buffer grows");
+    other.encode(&mut bytes).expect("the buffer grows");
     let checksum = checksum(key, &bytes[CHECKSUM_BYTES..]);
     bytes[..CHECKSUM_BYTES].copy_from_slice(&checksum.to_be_bytes());
     bytes.freeze()
@@ -36,6 +42,17 @@ pub(crate) fn decode<M: Message + Default>(key: &[u8], mut value: Bytes) -> Resu
     verify(key, &value)?;
     value.advance(CHECKSUM_BYTES);
     M::decode(value).map_err(|_| Damaged { key: Bytes::copy_from_slice(key) })
+}
+
+/// The messages of [`encode_both`]. Each of them ignores the fields of the other one.
+pub(crate) fn decode_both<M: Message + Default, N: Message + Default>(
+    key: &[u8],
+    mut value: Bytes,
+) -> Result<(M, N), Damaged> {
+    verify(key, &value)?;
+    value.advance(CHECKSUM_BYTES);
+    let both = M::decode(value.clone()).and_then(|one| Ok((one, N::decode(value)?)));
+    both.map_err(|_| Damaged { key: Bytes::copy_from_slice(key) })
 }
 
 fn checksum(key: &[u8], message: &[u8]) -> u32 {

@@ -3,7 +3,7 @@
 //! | stage | module |
 //! | --- | --- |
 //! | 1 form and size | `form` |
-//! | 2 rights | of the API, before the store gets the commit |
+//! | 2 rights | `rights` |
 //! | 3 region, 5 schema version, 6 owners, 8 references | none yet |
 //! | 4 conditions | `condition` |
 //! | 7 ambiguity | `ambiguity` |
@@ -15,9 +15,11 @@ pub(crate) use effect::{Judged, Judging, expiry};
 pub use form::{CommitLimits, Draft};
 pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
+pub use rights::WriteAccess;
 
 mod ambiguity;
 mod condition;
 mod effect;
 mod form;
 mod refused;
+mod rights;

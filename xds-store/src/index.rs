@@ -7,17 +7,21 @@ use xds_core::matching::KeySetRule;
 use xds_core::matching::SetError;
 use xds_core::{Constraints, Formula, VariantId, VariantSet};
 
-use crate::key::{NameDigest, RecordKey};
-use crate::record::{Present, RecordState};
+use crate::checked::Damaged;
+use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
+use crate::record::{Local, Present, RecordState};
 use crate::time;
 
-/// All records, found by digests of their names: a comparison of two digests costs the same however
-/// long the names are.
+/// All records, found by digests of their keys: a comparison of two digests costs the same however
+/// long the names are, and a change costs the same however many variants a name has.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    names: BTreeMap<NameDigest, NameRecords>,
-    /// Of each alias: the name that has it (D24).
-    aliases: BTreeMap<NameDigest, NameDigest>,
+    records: BTreeMap<RecordDigest, Present>,
+    /// The constraints of the variants that are not deleted. Names that never had constraints are not
+    /// in it: they have at most one record, and a start has a million of them.
+    variants: BTreeMap<NameDigest, Variants>,
+    /// Of each alias: the name that has it (D24), and how many variants of this name.
+    aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
@@ -26,31 +30,38 @@ pub(crate) struct Index {
     live: usize,
 }
 
-/// The names of an index that is being loaded.
+/// The variants of a name. No two match the same parameters.
+pub(crate) type Variants = VariantSet<Constraints>;
+
+/// The records of an index that is being loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Loading {
-    names: Vec<(NameDigest, NameRecords)>,
+    records: Vec<(RecordDigest, Present)>,
+    /// The last record.
+    last: Option<(RecordKey, u64)>,
+    /// The constraints of its name so far, without those of deleted records.
+    constraints: Vec<Constraints>,
 }
 
-/// The records of one name.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct NameRecords {
-    /// The constraints of those that are not deleted. No two match the same parameters.
-    variants: VariantSet<Constraints>,
-    /// Few, so a search in order is fast.
-    records: Vec<Present>,
-}
-
-/// Changes that a batch makes, and that are not durable yet. Each change replaces what the
-/// [`Index`] has of its name.
+/// Changes that a batch makes, and that are not durable yet. Each replaces what the [`Index`] has.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    names: BTreeMap<NameDigest, NameRecords>,
-    aliases: BTreeMap<NameDigest, Option<NameDigest>>,
+    pub(crate) records: BTreeMap<RecordDigest, Present>,
+    pub(crate) variants: BTreeMap<NameDigest, Variants>,
+    pub(crate) aliases: BTreeMap<NameDigest, Option<(NameDigest, usize)>>,
     /// The records that changed, with their states.
     pub(crate) states: BTreeMap<RecordKey, RecordState>,
-    /// Records with a renewed lease, as of the store revision that changed them.
-    pub(crate) renewed: BTreeMap<RecordKey, (u64, RecordState)>,
+    /// Records with a renewed lease.
+    pub(crate) renewed: BTreeMap<RecordKey, Renewed>,
+}
+
+/// A record with a renewed lease.
+#[derive(Debug)]
+pub(crate) struct Renewed {
+    /// The store revision that changed the record.
+    pub(crate) at: u64,
+    pub(crate) state: RecordState,
+    pub(crate) local: Local,
 }
 
 /// The records as some changes leave them: the index below what is pending.
@@ -60,82 +71,62 @@ pub(crate) struct Records<'a> {
     pub(crate) batch: &'a Pending,
 }
 
-impl NameRecords {
-    pub(crate) fn get(&self, when: &str) -> Option<&Present> {
-        self.records.iter().find(|record| &*record.when == when)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Present> {
-        self.records.iter()
-    }
-
-    pub(crate) fn exists(&self) -> bool {
-        self.records.iter().any(|record| !record.is_deleted())
-    }
-
-    pub(crate) fn set(&mut self, record: Present) {
-        match self.records.iter_mut().find(|present| present.when == record.when) {
-            Some(present) => *present = record,
-            None => self.push(record),
-        }
-    }
-
-    fn push(&mut self, record: Present) {
-        // Nearly every name has one record, and a vector would begin with room for four.
-        self.records.reserve_exact(1);
-        self.records.push(record);
-    }
-
-    /// Checks the variants after an edit (ST10).
-    pub(crate) fn edit(
-        &mut self,
-        removed: &[Constraints],
-        inserted: &[Constraints],
-    ) -> Result<(), SetError<Constraints>> {
-        // Nearly every name has one variant without constraints, and a start has a million of them.
-        if let (true, [only]) = (self.variants.is_empty(), inserted)
-            && only.is_unconstrained()
-        {
-            self.variants = VariantSet::everyone(only.clone());
-            return Ok(());
-        }
-        let removed: Vec<Arc<Formula>> = removed.iter().map(Into::into).collect();
-        let inserted = inserted.iter().map(|constraints| (constraints.into(), constraints.clone()));
-        let removed = removed.iter().map(|formula| &**formula);
-        self.variants = self.variants.edit(removed, inserted, KeySetRule::Equal)?;
-        Ok(())
-    }
+/// The variants of a name after an edit (ST10). Its cost depends on the variants that share values
+/// with the inserted ones; see [`VariantSet::edit`].
+pub(crate) fn edited(
+    variants: &Variants,
+    removed: &[Constraints],
+    inserted: &[Constraints],
+) -> Result<Variants, SetError<Constraints>> {
+    let removed: Vec<Arc<Formula>> = removed.iter().map(Into::into).collect();
+    let inserted = inserted.iter().map(|constraints| (constraints.into(), constraints.clone()));
+    variants.edit(removed.iter().map(|formula| &**formula), inserted, KeySetRule::Equal)
 }
 
 impl Pending {
     /// Adds the changes of one more commit.
     pub(crate) fn extend(&mut self, commit: Self) {
-        self.names.extend(commit.names);
+        self.records.extend(commit.records);
+        self.variants.extend(commit.variants);
         self.aliases.extend(commit.aliases);
         self.states.extend(commit.states);
         self.renewed.extend(commit.renewed);
     }
-
-    pub(crate) fn set_name(&mut self, name: NameDigest, records: NameRecords) {
-        self.names.insert(name, records);
-    }
-
-    pub(crate) fn set_alias(&mut self, alias: NameDigest, name: Option<NameDigest>) {
-        self.aliases.insert(alias, name);
-    }
 }
 
 impl<'a> Records<'a> {
-    pub(crate) fn name(self, name: NameDigest) -> Option<&'a NameRecords> {
-        self.batch.names.get(&name).or_else(|| self.index.names.get(&name))
-    }
-
     pub(crate) fn get(self, key: &RecordKey) -> Option<&'a Present> {
-        self.name(key.name_digest())?.get(key.when())
+        self.at(key.record_digest())
     }
 
-    /// The name that has an alias.
-    pub(crate) fn alias(self, alias: NameDigest) -> Option<NameDigest> {
+    fn at(self, record: RecordDigest) -> Option<&'a Present> {
+        self.batch.records.get(&record).or_else(|| self.index.records.get(&record))
+    }
+
+    /// The variants of a name that has, or had, constraints.
+    pub(crate) fn constrained(self, name: NameDigest) -> Option<&'a Variants> {
+        self.batch.variants.get(&name).or_else(|| self.index.variants.get(&name))
+    }
+
+    /// The variants of a name.
+    pub(crate) fn variants(self, name: NameDigest) -> Variants {
+        match self.constrained(name) {
+            Some(variants) => variants.clone(),
+            None if self.exists(name) => Variants::everyone(Constraints::NONE),
+            None => Variants::new(),
+        }
+    }
+
+    /// Whether a name has a record that is not deleted.
+    pub(crate) fn exists(self, name: NameDigest) -> bool {
+        match self.constrained(name) {
+            Some(variants) => !variants.is_empty(),
+            None => self.at(RecordDigest::unconstrained(name)).is_some_and(|only| !only.is_deleted()),
+        }
+    }
+
+    /// The name that has an alias, and how many of its variants.
+    pub(crate) fn alias(self, alias: NameDigest) -> Option<(NameDigest, usize)> {
         match self.batch.aliases.get(&alias) {
             Some(name) => *name,
             None => self.index.aliases.get(&alias).copied(),
@@ -147,7 +138,8 @@ impl<'a> Records<'a> {
         let durable = self.index.owned.get(owner).into_iter().flatten();
         let keys = durable.chain(self.batch.states.keys());
         let is_owned = |key: &&RecordKey| {
-            self.get(key).is_some_and(|record| record.owners.iter().any(|name| &**name == owner))
+            let is_owner = |record: &Present| record.owners.iter().any(|name| &**name == owner);
+            self.get(key).is_some_and(|record| !record.is_deleted() && is_owner(record))
         };
         keys.filter(is_owned).cloned().collect()
     }
@@ -156,7 +148,7 @@ impl<'a> Records<'a> {
 impl Index {
     /// The records, with nothing pending.
     pub(crate) fn get(&self, key: &RecordKey) -> Option<&Present> {
-        self.names.get(&key.name_digest())?.get(key.when())
+        self.records.get(&key.record_digest())
     }
 
     /// How many records exist, and how many are deleted and not collected yet.
@@ -164,48 +156,76 @@ impl Index {
         (self.live, self.tombstones.len())
     }
 
-    /// The index of all records of an engine, in the order of keys.
+    /// Adds a record of an engine. Records come in the order of keys.
     ///
     /// # Errors
-    /// Two variants of this record's name match the same parameters, which a store never commits.
+    /// See [`finish`](Self::finish).
     pub(crate) fn add(
         &mut self,
         loading: &mut Loading,
         id: &VariantId,
         key: &RecordKey,
         record: Present,
-    ) -> Result<(), SetError<Constraints>> {
+    ) -> Result<(), Damaged> {
         let name = key.name_digest();
-        if loading.names.last().is_none_or(|(last, _)| *last != name) {
-            loading.names.push((name, NameRecords::default()));
+        if loading.last.as_ref().is_some_and(|(last, _)| last.name_digest() != name) {
+            self.end_name(loading)?;
         }
+        loading.last = Some((key.clone(), record.changed_at));
         self.note(key, None, Some(&record));
-        let records = &mut loading.names.last_mut().expect("the name was added").1;
         if !record.is_deleted() {
-            self.aliases.extend(record.aliases.iter().map(|alias| (*alias, name)));
-            records.edit(&[], std::slice::from_ref(&id.constraints))?;
+            for alias in &record.aliases {
+                self.aliases.entry(*alias).or_insert((name, 0)).1 += 1;
+            }
+            loading.constraints.push(id.constraints.clone());
         }
-        records.push(record);
+        loading.records.push((key.record_digest(), record));
         Ok(())
     }
 
-    /// Builds the tree from sorted names at once, which is faster than to insert each, and smaller.
-    pub(crate) fn finish(&mut self, loading: Loading) {
-        self.names = loading.names.into_iter().collect();
+    /// All variants of a name were added. They are checked at once: one by one, each of many variants
+    /// would build a part of the set again.
+    fn end_name(&mut self, loading: &mut Loading) -> Result<(), Damaged> {
+        let Some((key, changed_at)) = &loading.last else { return Ok(()) };
+        if loading.constraints.iter().any(|constraints| !constraints.is_unconstrained()) {
+            let variants = edited(&Variants::new(), &[], &loading.constraints);
+            let variants = variants.map_err(|_| Damaged { key: stored::record(key, *changed_at) })?;
+            self.variants.insert(key.name_digest(), variants);
+        }
+        loading.constraints.clear();
+        Ok(())
+    }
+
+    /// All records were added. Builds the tree from sorted records at once, which is faster than to
+    /// insert each, and smaller.
+    ///
+    /// # Errors
+    /// Two variants of a name match the same parameters, which a store never commits.
+    pub(crate) fn finish(&mut self, mut loading: Loading) -> Result<(), Damaged> {
+        self.end_name(&mut loading)?;
+        self.records = loading.records.into_iter().collect();
+        Ok(())
     }
 
     /// Takes what a batch made durable.
     pub(crate) fn apply(&mut self, pending: Pending) {
-        let Pending { names, aliases, states, renewed } = pending;
+        let Pending { mut records, variants, aliases, states, renewed } = pending;
         for key in states.keys() {
-            let before = self.get(key).cloned();
-            let after = names.get(&key.name_digest()).and_then(|records| records.get(key.when())).cloned();
-            self.note(key, before.as_ref(), after.as_ref());
+            let digest = key.record_digest();
+            let Some(after) = records.remove(&digest) else { continue };
+            let before = self.records.remove(&digest);
+            self.note(key, before.as_ref(), Some(&after));
+            self.records.insert(digest, after);
         }
-        self.names.extend(names);
-        // After the names, which were copied before the renewal; a record that the batch changed
-        // later has its own end.
-        for (key, (at, state)) in &renewed {
+        for (name, variants) in variants {
+            if variants.is_empty() {
+                self.variants.remove(&name);
+            } else {
+                self.variants.insert(name, variants);
+            }
+        }
+        // A record that the batch changed after the renewal has its own end.
+        for (key, Renewed { at, state, .. }) in &renewed {
             if self.get(key).is_some_and(|record| record.changed_at == *at) {
                 self.renew(key, state);
             }
@@ -221,10 +241,7 @@ impl Index {
     /// Notes a renewed lease (ST37).
     pub(crate) fn renew(&mut self, key: &RecordKey, state: &RecordState) {
         let Some(expires_at) = state.expires_at.as_ref().map(time::from_proto) else { return };
-        let records = self.names.get_mut(&key.name_digest());
-        let record =
-            records.and_then(|records| records.records.iter_mut().find(|record| &*record.when == key.when()));
-        if let Some(record) = record
+        if let Some(record) = self.records.get_mut(&key.record_digest())
             && let Some(lease) = &mut record.lease
         {
             lease.renewal = state.renewal;
@@ -238,15 +255,10 @@ impl Index {
 
     /// Forgets a deleted record.
     pub(crate) fn collect(&mut self, key: &RecordKey) {
-        let name = key.name_digest();
-        let Some(records) = self.names.get_mut(&name) else { return };
-        let deleted_at = records.get(key.when()).and_then(|record| record.deleted_at);
-        let Some(deleted_at) = deleted_at else { return };
+        let digest = key.record_digest();
+        let Some(deleted_at) = self.records.get(&digest).and_then(|record| record.deleted_at) else { return };
         self.tombstones.remove(&(deleted_at, key.clone()));
-        records.records.retain(|record| &*record.when != key.when());
-        if records.records.is_empty() {
-            self.names.remove(&name);
-        }
+        self.records.remove(&digest);
     }
 
     /// When the next record ends.

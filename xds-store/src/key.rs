@@ -87,6 +87,13 @@ impl RecordKey {
         NameDigest::of(type_url, name)
     }
 
+    /// A digest of all of it.
+    pub(crate) fn record_digest(&self) -> RecordDigest {
+        let when = self.when();
+        let when = if when.is_empty() { 0 } else { first_bytes(&blake3::hash(when.as_bytes())) };
+        RecordDigest { name: self.name_digest(), when }
+    }
+
     /// The key as a message.
     #[must_use]
     pub fn to_proto(&self) -> proto::Key {
@@ -142,6 +149,21 @@ pub(crate) fn parse_id(key: &proto::Key) -> Result<VariantId, KeyError> {
     Ok(VariantId { type_url: (&*key.type_url).into(), name, constraints })
 }
 
+/// Identifies a record. All records of a name lie together in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RecordDigest {
+    name: NameDigest,
+    /// 0 without constraints.
+    when: u128,
+}
+
+impl RecordDigest {
+    /// The record of a name that has no constraints.
+    pub(crate) fn unconstrained(name: NameDigest) -> Self {
+        Self { name, when: 0 }
+    }
+}
+
 /// Identifies a type and a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NameDigest(u128);
@@ -150,9 +172,12 @@ impl NameDigest {
     pub(crate) fn of(type_url: &str, name: &str) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(type_url.as_bytes()).update(&[0]).update(name.as_bytes());
-        let hash = hasher.finalize();
-        Self(u128::from_be_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes")))
+        Self(first_bytes(&hasher.finalize()))
     }
+}
+
+fn first_bytes(hash: &blake3::Hash) -> u128 {
+    u128::from_be_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
 }
 
 /// The longest type URL or name.

@@ -44,7 +44,8 @@ pub struct Head {
     pub is_incomplete: bool,
 }
 
-/// One commit. It has keys only: the states of the records are stored under the same revision.
+/// One commit, with its time, identity, owner and message (ST23). It has keys only: the states of the
+/// records are stored under the same revision.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct LogEntry {
     /// The node that made the commit, and its number there.
@@ -59,7 +60,7 @@ pub struct LogEntry {
     /// When, in nanoseconds since 1970.
     #[prost(int64, tag = "4")]
     pub time: i64,
-    /// Who, by certificate or token.
+    /// Who, by the certificate or token of the connection.
     #[prost(string, tag = "5")]
     pub identity: String,
     /// The owner that it acted as.

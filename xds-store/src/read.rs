@@ -16,7 +16,7 @@ use crate::checked::{self, Damaged};
 use crate::engine::{EngineError, Value, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
-use crate::record::RecordState;
+use crate::record::{Local, RecordState};
 use crate::seal::UnsealError;
 use crate::time;
 
@@ -41,8 +41,17 @@ mod token;
 pub struct Reads<'v> {
     view: &'v dyn View,
     head: Head,
-    /// Times of commits: records that one commit wrote are often read together.
-    times: RefCell<BTreeMap<u64, Option<i64>>>,
+    /// Of commits: records that one commit wrote are often read together.
+    summaries: RefCell<BTreeMap<u64, Option<EntrySummary>>>,
+}
+
+/// The part of a log entry that is read for single records: its changes may be many.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct EntrySummary {
+    #[prost(int64, tag = "4")]
+    time: i64,
+    #[prost(string, tag = "6")]
+    owner: String,
 }
 
 /// A record as of a store revision.
@@ -52,6 +61,9 @@ pub struct RecordVersion {
     pub key: RecordKey,
     /// The store revision that wrote it.
     pub changed_at: u64,
+    /// The time of that commit, in nanoseconds since 1970. `None` if an earlier version wrote the
+    /// record; then only the log has the time.
+    pub committed_at: Option<i64>,
     /// Its state.
     pub state: RecordState,
 }
@@ -92,7 +104,7 @@ impl<'v> Reads<'v> {
     /// See [`ReadError`].
     pub fn new(view: &'v dyn View) -> Result<Self, ReadError> {
         let head = view.get(stored::HEAD)?.ok_or_else(|| Damaged { key: stored::HEAD.into() })?;
-        Ok(Self { head: checked::decode(stored::HEAD, head.bytes)?, view, times: RefCell::default() })
+        Ok(Self { head: checked::decode(stored::HEAD, head.bytes)?, view, summaries: RefCell::default() })
     }
 
     /// The head of the store.
@@ -143,6 +155,49 @@ impl<'v> Reads<'v> {
     pub fn get(&self, key: &RecordKey, now: i64) -> Result<Option<RecordVersion>, ReadError> {
         let version = self.newest(key, self.head.revision)?;
         Ok(version.filter(|version| version.exists(now)))
+    }
+
+    /// The newest version of a record, also if it is deleted or expired; `None` if there never was
+    /// one, or if it is forgotten.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn last(&self, key: &RecordKey) -> Result<Option<RecordVersion>, ReadError> {
+        self.newest(key, self.head.revision)
+    }
+
+    /// Whether the content of a record, with its expiry and lease, is as this owner put it, whoever
+    /// acted as this owner. `None` if that is forgotten.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn is_put_by(&self, version: &RecordVersion, owner: &str) -> Result<Option<bool>, ReadError> {
+        let mut version = version.clone();
+        for _ in 0..STEPS_LIMIT {
+            let Some(entry) = self.summary(version.changed_at)? else { return Ok(None) };
+            // A put ends a quarantine, so what wrote a quarantined state was no put.
+            if entry.owner == owner && version.state.quarantined.is_none() {
+                return Ok(Some(true));
+            }
+            let before = self.newest(&version.key, version.changed_at.saturating_sub(1))?;
+            let content = |state: &RecordState| (state.incarnation, state.generation);
+            match before.filter(|before| content(&before.state) == content(&version.state)) {
+                // It changed the owners, or quarantined the record.
+                Some(before) => version = before,
+                None => return Ok(Some(false)),
+            }
+        }
+        Ok(Some(false))
+    }
+
+    /// What is read of the log entry of a revision; `None` if it is forgotten.
+    fn summary(&self, revision: u64) -> Result<Option<EntrySummary>, ReadError> {
+        if let Some(summary) = self.summaries.borrow().get(&revision) {
+            return Ok(summary.clone());
+        }
+        let summary: Option<EntrySummary> = self.entry(revision)?;
+        self.summaries.borrow_mut().insert(revision, summary.clone());
+        Ok(summary)
     }
 
     /// The newest version up to a revision, deleted or not.
@@ -252,12 +307,15 @@ fn finish(
 fn version(stored_key: &[u8], value: Value) -> Result<RecordVersion, ReadError> {
     let damaged = || Damaged { key: Bytes::copy_from_slice(stored_key) };
     let (key, changed_at) = stored::parse_record(stored_key).ok_or_else(damaged)?;
-    let state: RecordState = checked::decode(stored_key, value.bytes)?;
+    let (state, local): (RecordState, Local) = checked::decode_both(stored_key, value.bytes)?;
     if state.is_sealed {
         return Err(EngineError::from(UnsealError::without_keys(&key, &state)).into());
     }
-    Ok(RecordVersion { key, changed_at, state })
+    let committed_at = Some(local.committed_at).filter(|time| *time != 0);
+    Ok(RecordVersion { key, changed_at, committed_at, state })
 }
 
+/// How many changes of owners alone are looked behind: there are hardly ever more.
+const STEPS_LIMIT: usize = 1_000;
 /// After this many versions of a record, the newest one is looked up instead.
 const VERSIONS_READ: usize = 16;

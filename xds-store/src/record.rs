@@ -13,6 +13,16 @@ use crate::time;
 /// The state of a record: the message that is stored, and that nodes exchange.
 pub type RecordState = proto::RecordState;
 
+/// What a store keeps with the state of a record. It is no part of the state: other nodes do not get
+/// it, and no digest covers it.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct Local {
+    /// When the state was committed here, in nanoseconds since 1970; 0 if that is not known.
+    // The number is far above those of `RecordState`: both are stored as one message.
+    #[prost(int64, tag = "1000")]
+    pub(crate) committed_at: i64,
+}
+
 /// The type of the records that a probe of the store writes (ST59). No client of xDS gets them.
 pub const PROBE_TYPE: &str = "type.googleapis.com/xds.store.v1.Probe";
 
@@ -28,8 +38,6 @@ pub struct Uid(u128);
 /// What the store keeps in memory of a record, to judge commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Present {
-    /// The text of its constraints.
-    pub(crate) when: Box<str>,
     pub(crate) revision: RecordRevision,
     /// The store revision of its last change.
     pub(crate) changed_at: u64,
@@ -154,7 +162,6 @@ impl Present {
         let type_url = key.type_url();
         let aliases = aliases.iter().map(|alias| NameDigest::of(type_url.as_str(), alias.as_str()));
         Self {
-            when: key.when().into(),
             revision: RecordRevision::of(state),
             changed_at,
             incarnation: state.incarnation,

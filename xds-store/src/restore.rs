@@ -84,7 +84,7 @@ pub struct NewIds {
     /// The id of its node, chosen at random.
     pub node: String,
     /// The id of its cluster, chosen at random, if it shall be a new cluster, which nodes of the old
-    /// one cannot join (store/SR32). `None`: that of the backup.
+    /// one cannot join. `None`: that of the backup.
     pub cluster: Option<String>,
 }
 

@@ -2,26 +2,22 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::ops::ControlFlow;
 
-use bytes::Bytes;
-use xds_core::Resource;
-
-use crate::checked::{self, Damaged};
+use crate::checked;
 use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
-use crate::content::{self, ContentError};
-use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader, View};
-use crate::index::{Index, Loading, Pending, Records};
+use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader};
+use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
-use crate::record::{Present, RecordState, served};
-use crate::seal::{self, UnsealError};
+use crate::record::RecordState;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
+pub use load::{LoadError, Loaded};
 
 mod catch_up;
 mod compaction;
+mod load;
 mod writing;
 
 /// One store.
@@ -45,8 +41,12 @@ pub struct Store {
     unknown: Option<Unknown>,
     /// Whether other servers may have committed since the head was read.
     is_behind: bool,
+    /// Whether other servers forgot revisions that this one has not read.
+    has_lost_log: bool,
     /// After a batch was refused, records end again from this time on.
     ends_again_at: i64,
+    /// ST22: the disk was full; when to find out whether there is room.
+    room_at: Option<i64>,
     /// The number of the last batch of this run.
     batch: u64,
     compaction: Compaction,
@@ -114,6 +114,8 @@ pub enum Event {
     Due,
     /// Old revisions shall be forgotten: what the settings allow, or up to this revision.
     Compact(Ticket, Option<u64>),
+    /// The compaction shall end after the step that is being written, because the server stops (ST6).
+    EndCompaction,
     /// The store shall accept no commits until the process restarts (ST18).
     Halt(String),
 }
@@ -191,44 +193,6 @@ struct Writing {
     compacted: bool,
 }
 
-/// Why a store cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The engine is empty: `init` was not run (ST2).
-    #[error("there is no store here")]
-    NoStore,
-    /// A newer version wrote it (ST4).
-    #[error("the store has format {found}; this version reads formats up to {known}")]
-    Newer {
-        /// The format of the store.
-        found: u32,
-        /// The newest format that this version reads.
-        known: u32,
-    },
-    /// A restore into the engine did not finish (ST46).
-    #[error("a restore into this store did not finish: remove it, and restore again")]
-    Incomplete,
-    /// ST47.
-    #[error(transparent)]
-    Damaged(#[from] Damaged),
-    /// The engine refused.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-}
-
-/// A record that a load found.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Loaded {
-    /// Its key.
-    pub key: RecordKey,
-    /// Its state; deleted records are loaded, too.
-    pub state: RecordState,
-    /// What clients get; `None` if nothing is served.
-    pub resource: Option<Result<Resource, ContentError>>,
-}
-
 impl Store {
     /// The batch that makes a store in an empty engine (ST1).
     #[must_use]
@@ -245,98 +209,6 @@ impl Store {
     #[must_use]
     pub fn head_key() -> &'static [u8] {
         stored::HEAD
-    }
-
-    /// The head of a store that this version can read, with the revision of the engine that wrote it.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn read_head(view: &dyn View) -> Result<(Head, EngineRevision), LoadError> {
-        let stored = view.get(stored::HEAD)?.ok_or(LoadError::NoStore)?;
-        let head: Head = checked::decode(stored::HEAD, stored.bytes)?;
-        if head.format > FORMAT {
-            return Err(LoadError::Newer { found: head.format, known: FORMAT });
-        }
-        if head.is_incomplete { Err(LoadError::Incomplete) } else { Ok((head, stored.revision)) }
-    }
-
-    /// The store of an engine, and all its records for `each`, in the order of keys.
-    ///
-    /// Leases start again, because nobody could renew them while no server ran (ST40).
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn load(
-        view: &dyn View,
-        config: Config,
-        now: i64,
-        mut each: impl FnMut(Loaded),
-    ) -> Result<Self, LoadError> {
-        let (head, head_revision) = Self::read_head(view)?;
-        let head_revision = Some(head_revision);
-        let (mut index, mut loading) = (Index::default(), Loading::default());
-        let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
-        let mut failed: Option<LoadError> = None;
-        let mut keep = |(key, at, stored_key, value): (RecordKey, u64, Bytes, Bytes)| {
-            let damaged = || Damaged { key: stored_key.clone() };
-            let state: RecordState = checked::decode(&stored_key, value)?;
-            let id = key.id();
-            let resource = served(&state).map(|content| content::resource(&id, content));
-            let aliases = resource.as_ref().and_then(|resource| resource.as_ref().ok());
-            let aliases = aliases.map_or(&[][..], Resource::aliases);
-            let mut record = Present::of(&key, &state, aliases, (at, now.max(head.time)));
-            if let Some(lease) = record.lease {
-                record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
-            }
-            index.add(&mut loading, &id, &key, record).map_err(|_| damaged())?;
-            each(Loaded { key, state, resource });
-            Ok::<(), Damaged>(())
-        };
-        view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
-            let stored_key = Bytes::copy_from_slice(stored_key);
-            let Some((key, at)) = stored::parse_record(&stored_key) else {
-                failed = Some(Damaged { key: stored_key }.into());
-                return ControlFlow::Break(());
-            };
-            // The versions of a record come one after another, the newest last. Each is verified: a
-            // damaged old one is found now, and not when somebody reads the history (ST47).
-            if let Err(damaged) = checked::verify(&stored_key, &value.bytes) {
-                failed = Some(damaged.into());
-                return ControlFlow::Break(());
-            }
-            // An engine with the key gives it open.
-            if seal::is_sealed(&value.bytes) {
-                let state = checked::decode(&stored_key, value.bytes).unwrap_or_default();
-                failed = Some(EngineError::from(UnsealError::without_keys(&key, &state)).into());
-                return ControlFlow::Break(());
-            }
-            let last = newest.replace((key, at, stored_key, value.bytes));
-            let last = last.filter(|last| newest.as_ref().is_some_and(|newest| newest.0 != last.0));
-            match last.map_or(Ok(()), &mut keep) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(damaged) => {
-                    failed = Some(damaged.into());
-                    ControlFlow::Break(())
-                }
-            }
-        })?;
-        failed.map_or(Ok(()), Err)?;
-        newest.map_or(Ok(()), &mut keep)?;
-        index.finish(loading);
-        Ok(Self {
-            config,
-            head,
-            head_revision,
-            index,
-            read_only: None,
-            waiting: VecDeque::new(),
-            writing: None,
-            unknown: None,
-            is_behind: false,
-            ends_again_at: i64::MIN,
-            batch: 0,
-            compaction: Compaction::default(),
-        })
     }
 
     /// The revision of the last durable commit.
@@ -370,6 +242,31 @@ impl Store {
         self.read_only.as_deref()
     }
 
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Whether other servers of the store forgot revisions before this one read them: it was paused or cut
+    /// off for long. It accepts no commits any more, and the store has to be loaded again.
+    #[must_use]
+    pub fn has_lost_log(&self) -> bool {
+        self.has_lost_log
+    }
+
+    /// Whether a record exists: it is not deleted.
+    #[must_use]
+    pub fn exists(&self, key: &RecordKey) -> bool {
+        self.index.get(key).is_some_and(|record| !record.is_deleted())
+    }
+
+    /// Whether no commit waits for its answer.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.writing.is_none()
+    }
+
     /// When to call [`step`](Self::step) with [`Event::Due`], unless something else happens before,
     /// in nanoseconds since 1970.
     #[must_use]
@@ -377,9 +274,10 @@ impl Store {
         match (&self.writing, &self.unknown) {
             (Some(_), Some(unknown)) => unknown.read_at,
             (Some(_), None) => None,
+            (None, _) if self.read_only.is_some() || self.has_lost_log => None,
             (None, _) => {
-                let next = self.index.next_end().filter(|_| self.read_only.is_none());
-                next.map(|end| end.max(self.ends_again_at))
+                let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
+                end.into_iter().chain(self.room_at).min()
             }
         }
     }
@@ -403,6 +301,10 @@ impl Store {
                 }
             }
             Event::Compact(ticket, upto) => self.compaction.request(ticket, upto),
+            Event::EndCompaction => {
+                let refused = Refused::whole(RefusalCode::Unavailable, "the server is stopping");
+                self.compaction.refuse(&refused, &mut actions);
+            }
             Event::Halt(reason) => self.read_only = Some(reason),
         }
         if self.writing.is_none() {
@@ -434,7 +336,10 @@ impl Store {
                 self.find_out(now, reader, actions);
             }
             // An earlier attempt may still be applied (ST20).
-            Err(EngineError::Full | EngineError::Unavailable(_)) if self.unknown.is_some() => {
+            Err(error @ (EngineError::Full | EngineError::Unavailable(_))) if self.unknown.is_some() => {
+                if matches!(error, EngineError::Full) {
+                    self.room_at = Some(now.saturating_add(ROOM_AGAIN));
+                }
                 if let Some(unknown) = &mut self.unknown {
                     unknown.read_at = Some(now.saturating_add(READ_AGAIN));
                 }
@@ -442,7 +347,10 @@ impl Store {
                 self.give_up(now, actions);
             }
             Err(error) => {
-                self.ends_again_at = now.saturating_add(ENDS_AGAIN);
+                self.try_later(now);
+                if matches!(error, EngineError::Full) {
+                    self.room_at = Some(now.saturating_add(ROOM_AGAIN));
+                }
                 if matches!(error, EngineError::Broken(_) | EngineError::Corrupt { .. }) {
                     self.read_only = Some(format!("a write failed: {}", with_causes(&error)));
                 }
@@ -457,6 +365,7 @@ impl Store {
         self.head_revision = Some(revision);
         self.head = head;
         self.unknown = None;
+        self.room_at = None;
         self.index.apply(pending);
         collected.iter().for_each(|key| self.index.collect(key));
         // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
@@ -480,12 +389,8 @@ impl Store {
     /// Judges the commits that wait, one after another, each on the state that its predecessors
     /// leave, and writes those that change something in one batch (ST17).
     fn write_next(&mut self, now: i64, reader: &dyn Reader, actions: &mut Vec<Action>) {
-        if let Some(reason) = &self.read_only {
-            let refused = Refused::read_only(reason);
-            let waiting = mem::take(&mut self.waiting).into_iter();
-            actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
-            self.compaction.refuse(&refused, actions);
-            return;
+        if self.has_lost_log || self.read_only.is_some() {
+            return self.refuse_all(actions);
         }
         let stored = Stored::new(reader);
         if self.is_behind
@@ -493,6 +398,9 @@ impl Store {
         {
             self.on_unreadable(error, now, actions);
             return;
+        }
+        if self.has_lost_log || self.read_only.is_some() {
+            return self.refuse_all(actions);
         }
         self.batch += 1;
         let mut writing = Writing::new(self.head.clone(), self.head_revision, self.batch);
@@ -517,7 +425,10 @@ impl Store {
                 break;
             }
         }
-        if writing.batch.writes.is_empty() {
+        // ST22: a batch of the head alone finds out whether there is room. Writers that wait for room
+        // send no commit.
+        let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
+        if writing.batch.writes.is_empty() && !looks_for_room {
             // The condition of a write proves that nobody else committed meanwhile; an answer without
             // a write needs that proof, too.
             if writing.commits.is_empty() {
@@ -546,29 +457,47 @@ impl Store {
         self.writing = Some(writing);
     }
 
+    /// The store accepts no commits.
+    fn refuse_all(&mut self, actions: &mut Vec<Action>) {
+        let refused = self.read_only.as_deref().map_or_else(
+            || Refused::whole(RefusalCode::Unavailable, "this server reads the store again: retry"),
+            Refused::read_only,
+        );
+        let waiting = mem::take(&mut self.waiting).into_iter();
+        actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        self.compaction.refuse(&refused, actions);
+    }
+
     /// Adds the ends of records whose time has come (ST36, ST39).
     fn add_ended(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) -> Result<(), ReadError> {
         let limit = (self.config.engine.operations.saturating_sub(3)).min(ENDED_AT_ONCE);
-        let mut ended = self.index.ended(now, limit);
+        let ended = self.index.ended(now, limit);
         if ended.is_empty() || now < self.ends_again_at {
             return Ok(());
         }
-        let mut renewed = Vec::new();
-        let judged = loop {
-            renewed.clear();
-            let judging = self.judging(writing, stored, now);
-            let judged = commit::expiry(&judging, &ended, &mut renewed)?;
-            let bytes: usize = judged.iter().map(|judged| writing.size_with(judged, 0).1).sum();
-            // The rest ends with the next batches.
-            if bytes <= self.config.engine.bytes || ended.len() == 1 {
-                break judged;
+        // An expiry is not replicated, so each has a commit of its own.
+        for with_lease in [false, true] {
+            let mut ended = &ended[..];
+            let mut renewed = Vec::new();
+            let judged = loop {
+                renewed.clear();
+                let judging = self.judging(writing, stored, now);
+                let judged = commit::expiry(&judging, ended, with_lease, &mut renewed)?;
+                let Some(judged) = judged else { break None };
+                // The rest ends with the next batches.
+                if writing.size_with(&judged, 0).1 <= self.config.engine.bytes {
+                    break Some(judged);
+                }
+                if ended.len() == 1 {
+                    break Some(judged).filter(|_| writing.batch.writes.is_empty());
+                }
+                ended = &ended[..ended.len() / 2];
+            };
+            renewed.iter().for_each(|(key, state)| self.index.renew(key, state));
+            if let Some(judged) = judged {
+                let entry = LogEntry { identity: "expiry".to_owned(), ..LogEntry::default() };
+                writing.add(judged, entry, self.config.server);
             }
-            ended.truncate(ended.len() / 2);
-        };
-        renewed.iter().for_each(|(key, state)| self.index.renew(key, state));
-        for judged in judged {
-            let entry = LogEntry { identity: "expiry".to_owned(), ..LogEntry::default() };
-            writing.add(judged, entry, self.config.server);
         }
         Ok(())
     }
@@ -644,10 +573,16 @@ impl Store {
         }
     }
 
+    /// The engine refused, so nothing is written without a request for some time.
+    fn try_later(&mut self, now: i64) {
+        self.ends_again_at = now.saturating_add(ENDS_AGAIN);
+        self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
+    }
+
     /// The engine cannot be read, so nothing can be judged. Damage makes the store read-only; after
     /// anything else a later commit may succeed.
     fn on_unreadable(&mut self, error: ReadError, now: i64, actions: &mut Vec<Action>) {
-        self.ends_again_at = now.saturating_add(ENDS_AGAIN);
+        self.try_later(now);
         if matches!(error, ReadError::Damaged(_) | ReadError::Engine(EngineError::Broken(_))) {
             self.read_only = Some(with_causes(&error));
         }
@@ -675,22 +610,7 @@ const READ_AGAIN: i64 = SECOND / 10;
 /// How long records do not end after a batch was refused, so that a full disk is not asked all the
 /// time.
 const ENDS_AGAIN: i64 = SECOND;
+/// When to look for room again after a disk was full.
+const ROOM_AGAIN: i64 = 10 * SECOND;
 /// How many records end in one batch.
 const ENDED_AT_ONCE: usize = 1_000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::{Engine, MemoryEngine};
-
-    #[test]
-    fn st4_a_newer_format_is_refused_with_both_numbers() {
-        let mut engine = MemoryEngine::default();
-        let head = Head { format: FORMAT + 1, ..Head::default() };
-        let written = (stored::HEAD.into(), Some(checked::encode(stored::HEAD, &head)));
-        engine.commit(&Batch { compares: Vec::new(), writes: vec![written] }).unwrap();
-        let config = Config::new(engine.limits(), 1);
-        let loaded = Store::load(&*engine.view().unwrap(), config, 0, |_| {});
-        assert!(matches!(loaded, Err(LoadError::Newer { found: 2, known: 1 })));
-    }
-}

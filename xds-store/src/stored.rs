@@ -8,7 +8,7 @@ use crate::checked::{self, Damaged};
 use crate::engine::{EngineError, Reader, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
-use crate::record::RecordState;
+use crate::record::{Local, RecordState};
 use crate::seal::UnsealError;
 
 /// The durable content of the engine, opened when it is first needed.
@@ -41,14 +41,24 @@ impl<'a> Stored<'a> {
 
     /// The state of a record as of the store revision that changed it.
     pub(crate) fn state(&self, key: &RecordKey, changed_at: u64) -> Result<RecordState, ReadError> {
+        self.version(key, changed_at).map(|(state, _)| state)
+    }
+
+    /// The same, with what the store keeps with it.
+    pub(crate) fn version(
+        &self,
+        key: &RecordKey,
+        changed_at: u64,
+    ) -> Result<(RecordState, Local), ReadError> {
         let at = stored::record(key, changed_at);
         // The log or the index has this version, so its absence is damage.
-        let state: RecordState = self.get(&at)?.ok_or(Damaged { key: at })?;
+        let value = self.view()?.get(&at)?.ok_or_else(|| Damaged { key: at.clone() })?;
+        let (state, local): (RecordState, Local) = checked::decode_both(&at, value.bytes)?;
         // ST49: another server of the store has keys that this one lacks.
         if state.is_sealed {
             return Err(EngineError::from(UnsealError::without_keys(key, &state)).into());
         }
-        Ok(state)
+        Ok((state, local))
     }
 
     /// The same; `None` if the version is forgotten.

@@ -15,5 +15,7 @@ mod leases;
 mod owners;
 #[path = "rules/quarantine.rs"]
 mod quarantine;
+#[path = "rules/rights.rs"]
+mod rights;
 #[path = "rules/servers.rs"]
 mod servers;

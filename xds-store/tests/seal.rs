@@ -10,6 +10,8 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::backup::{Backup, History};
 use xds_store::commit::{Draft, Refused};
 use xds_store::engine::{Engine, EngineError, MemoryEngine, SealedEngine};
+use xds_store::key::RecordKey;
+use xds_store::read::Reads;
 use xds_store::restore::{NewIds, restore};
 use xds_store::seal::{Seal, SealKeys, UnsealError};
 use xds_store::store::{Action, Committed, Config, Event, Identity, LoadError, Store, Ticket};
@@ -93,6 +95,17 @@ fn st49_a_secret_is_sealed_in_the_engine_and_open_in_the_store() {
     assert_eq!(outcome(put(&mut engine, "t/Secret", SECRET)), proto::Outcome::Unchanged);
     assert_eq!(outcome(put(&mut engine, "t/Secret", "another")), proto::Outcome::Updated);
     assert!(!shows(&memory, "another"));
+}
+
+#[test]
+fn st44_st49_a_sealed_record_keeps_the_time_of_its_commit() {
+    let memory = new_store();
+    let mut engine = with_keys(&memory, &["k1"]);
+    put(&mut engine, "t/Secret", SECRET).unwrap();
+    let key = proto::Key { type_url: "t/Secret".into(), name: "a".into(), when: String::new() };
+    let view = engine.view().unwrap();
+    let record = Reads::new(&*view).unwrap().get(&RecordKey::parse(&key).unwrap(), 1).unwrap();
+    assert_eq!(record.unwrap().committed_at, Some(1));
 }
 
 #[test]

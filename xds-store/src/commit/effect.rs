@@ -1,5 +1,6 @@
 //! What a commit makes of the records.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use xds_core::{Resource, ResourceName};
@@ -7,12 +8,12 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
 use super::refused::{RefusalCode, Refused, Violations};
-use super::{ambiguity, condition};
+use super::{ambiguity, condition, rights};
 use crate::content;
-use crate::index::{Pending, Records};
+use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
-use crate::record::{Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
+use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
 use crate::stored::{ReadError, Stored};
 use crate::time;
 
@@ -61,7 +62,7 @@ pub(crate) struct Judging<'a> {
 struct Changed {
     states: BTreeMap<RecordKey, (RecordState, proto::Outcome)>,
     after: BTreeMap<RecordKey, Present>,
-    renewed: BTreeMap<RecordKey, (u64, RecordState)>,
+    renewed: BTreeMap<RecordKey, Renewed>,
 }
 
 impl Judging<'_> {
@@ -71,6 +72,8 @@ impl Judging<'_> {
     /// The violations of the first stage that refuses it (ST8).
     pub(crate) fn judge(&self, draft: &Draft) -> Result<Judged, Refused> {
         self.check_times(draft)?;
+        let pruned = self.pruned(draft);
+        rights::check_pruned(draft, &pruned)?;
         condition::check(draft, self.records, self.now)?;
         let mut changed = Changed::default();
         let mut results = Vec::with_capacity(draft.changes.len());
@@ -78,19 +81,27 @@ impl Judging<'_> {
             results.push(self.change(draft, change, &mut changed)?);
         }
         let mut effects = Vec::new();
-        // SG16.
-        if draft.prune {
-            let changes = draft.changes.iter().filter(|change| !matches!(change.act, Act::Check));
-            let named: BTreeSet<_> = changes.map(|change| &change.key).collect();
-            for key in self.records.owned(&draft.owner).into_iter().filter(|key| !named.contains(key)) {
-                let Some(record) = self.records.get(&key) else { continue };
-                let result = self.release(&key, record, &draft.owner, &mut changed)?;
-                effects.push(Effect { key, result });
-            }
+        for key in pruned {
+            let Some(record) = self.records.get(&key) else { continue };
+            let result = self.release(&key, record, &draft.owner, &mut changed)?;
+            effects.push(Effect { key, result });
         }
+        let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
         self.finish(changed, results, effects, |key| {
-            draft.changes.iter().position(|change| change.key == *key).unwrap_or_default()
+            let all =
+                || draft.changes.iter().enumerate().map(|(number, change)| (&change.key, number)).collect();
+            numbers.get_or_init(all).get(key).copied().unwrap_or_default()
         })
+    }
+
+    /// SG16: what the owner has, and the commit does not name.
+    fn pruned(&self, draft: &Draft) -> Vec<RecordKey> {
+        if !draft.prune {
+            return Vec::new();
+        }
+        let changes = draft.changes.iter().filter(|change| !matches!(change.act, Act::Check));
+        let named: BTreeSet<_> = changes.map(|change| &change.key).collect();
+        self.records.owned(&draft.owner).into_iter().filter(|key| !named.contains(key)).collect()
     }
 
     /// Stage 7 and 9, and what the log has of the commit.
@@ -102,19 +113,28 @@ impl Judging<'_> {
         number: impl Fn(&RecordKey) -> usize,
     ) -> Result<Judged, Refused> {
         let Changed { states, after, renewed } = changed;
-        let mut pending = ambiguity::check(self.records, &after, number)?;
+        let mut pending = ambiguity::check(self.records, after, number)?;
         let found = results.len() + effects.len();
         if found > self.limits.changes {
             return Err(Refused::limit(&self.limits.changes(), found));
         }
         let mut changes = Vec::with_capacity(states.len());
         for (key, (state, outcome)) in states {
-            let previous = self.records.get(&key).map_or(0, |record| record.changed_at);
+            let previous = self.previous(&key)?;
             changes.push(LogChange { key: key.to_proto(), previous, outcome: outcome.into() });
             pending.states.insert(key, state);
         }
         pending.renewed = renewed;
         Ok(Judged { pending, changes, results, effects, is_replicated: true })
+    }
+
+    /// The store revision of the state before; 0 if there is none. Another server of the store may have
+    /// forgotten that of a deleted record.
+    fn previous(&self, key: &RecordKey) -> Result<u64, ReadError> {
+        let Some(record) = self.records.get(key) else { return Ok(0) };
+        let may_be_forgotten = record.is_deleted() && record.changed_at <= self.head.floor;
+        let is_kept = !may_be_forgotten || self.stored.state_if_kept(key, record.changed_at)?.is_some();
+        Ok(if is_kept { record.changed_at } else { 0 })
     }
 
     /// The last part of stage 1, which needs the time.
@@ -196,17 +216,19 @@ impl Judging<'_> {
         });
         if let Some(record) = same {
             let joins = !draft.owner.is_empty() && !record.owners.iter().any(|name| **name == *draft.owner);
-            if !joins && !draft.take_over {
-                if put.lease.is_some() {
-                    self.renew(key, record, changed)?;
+            if joins || draft.take_over {
+                let mut joined = self.state(key, record)?;
+                if join(&mut joined, draft) {
+                    if let Some(length) = put.lease {
+                        self.extend(&mut joined, length);
+                    }
+                    return Ok(changed.set(self, key, joined, proto::Outcome::Updated));
                 }
-                return Ok(unchanged(key, proto::Outcome::Unchanged, live));
             }
-            let mut joined = self.state(key, record)?;
-            if !join(&mut joined, draft) {
-                return Ok(unchanged(key, proto::Outcome::Unchanged, live));
+            if put.lease.is_some() {
+                self.renew(key, record, changed)?;
             }
-            return Ok(changed.set(self, key, joined, proto::Outcome::Updated));
+            return Ok(unchanged(key, proto::Outcome::Unchanged, live));
         }
         let outcome = if live.is_some() { proto::Outcome::Updated } else { proto::Outcome::Created };
         (state.incarnation, state.generation) = match (live, before) {
@@ -257,19 +279,29 @@ impl Judging<'_> {
         if self.now.saturating_sub(renewed_at) < lease.length / 3 {
             return Ok(());
         }
-        let mut state = self.state(key, record)?;
-        state.expires_at = Some(time::to_proto(self.now.saturating_add(lease.length)));
-        state.renewal += 1;
-        state.renewed_by.clone_from(&self.head.node);
-        changed.renewed.insert(key.clone(), (record.changed_at, state));
+        let (mut state, local) = self.version(key, record)?;
+        self.extend(&mut state, lease.length);
+        changed.renewed.insert(key.clone(), Renewed { at: record.changed_at, state, local });
         Ok(())
     }
 
-    /// Whether the commit has to wait until the batch is durable: a quarantine reads the log for the
-    /// content before.
+    /// Lets a lease of this length, in nanoseconds, start again.
+    fn extend(&self, state: &mut RecordState, length: i64) {
+        state.expires_at = Some(time::to_proto(self.now.saturating_add(length)));
+        state.renewal += 1;
+        state.renewed_by.clone_from(&self.head.node);
+    }
+
+    /// Whether the commit has to wait until the batch is durable. A quarantine reads the log for the
+    /// content before, and a renewal of a lease writes the version that is there once more.
     pub(crate) fn has_to_wait(&self, draft: &Draft) -> bool {
-        let mut quarantined = draft.changes.iter().filter(|change| matches!(change.act, Act::Quarantine(_)));
-        quarantined.any(|change| self.records.batch.states.contains_key(&change.key))
+        let reads_stored = |change: &&DraftChange| match &change.act {
+            Act::Quarantine(_) | Act::Touch => true,
+            Act::Put(put) => put.lease.is_some(),
+            Act::Delete | Act::Check => false,
+        };
+        let mut waiting = draft.changes.iter().filter(reads_stored);
+        waiting.any(|change| self.records.batch.states.contains_key(&change.key))
     }
 
     /// The content of the generation before the present one. A generation that was quarantined
@@ -299,31 +331,44 @@ impl Judging<'_> {
     }
 
     fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, Refused> {
+        self.version(key, record).map(|(state, _)| state)
+    }
+
+    fn version(&self, key: &RecordKey, record: &Present) -> Result<(RecordState, Local), Refused> {
         let Pending { states, renewed, .. } = self.records.batch;
         // Of one revision, the renewed state is the newer one.
-        let renewed = renewed.get(key).filter(|(at, _)| *at == record.changed_at).map(|(_, state)| state);
-        match renewed.or_else(|| states.get(key)) {
-            Some(state) => Ok(state.clone()),
-            None => Ok(self.stored.state(key, record.changed_at)?),
+        let renewed = renewed.get(key).filter(|renewed| renewed.at == record.changed_at);
+        let (mut state, local) = match (renewed, states.get(key)) {
+            (Some(Renewed { state, local, .. }), _) => (state.clone(), local.clone()),
+            // All commits of a batch have one time.
+            (None, Some(state)) => (state.clone(), Local { committed_at: self.now }),
+            (None, None) => self.stored.version(key, record.changed_at)?,
+        };
+        // ST40: here the lease may end later than the state says.
+        if record.lease.is_some() {
+            let stored_end = state.expires_at.as_ref().map(time::from_proto);
+            state.expires_at = record.expires_at.max(stored_end).map(time::to_proto);
         }
+        Ok((state, local))
     }
 }
 
-/// The end of records that have ended: by expiry, and with their leases (ST36, ST39). An expiry is
-/// not replicated, so each has a commit of its own. Records that another server renewed are added to
-/// `renewed`.
+/// The end of those of the records that have ended by expiry, or with their leases (ST36, ST39);
+/// `None` if there are none. Records that another server renewed are added to `renewed`.
 ///
 /// # Errors
 /// The engine cannot be read.
 pub(crate) fn expiry(
     judging: &Judging<'_>,
     ended: &[RecordKey],
+    with_lease: bool,
     renewed: &mut Vec<(RecordKey, RecordState)>,
-) -> Result<Vec<Judged>, ReadError> {
-    let (mut expired, mut leases) = (Changed::default(), Changed::default());
+) -> Result<Option<Judged>, ReadError> {
+    let mut changed = Changed::default();
     for key in ended {
         let has_ended = |record: &&Present| {
-            !record.is_deleted() && record.expires_at.is_some_and(|end| end <= judging.now)
+            let is_of_kind = record.lease.is_some() == with_lease && !record.is_deleted();
+            is_of_kind && record.expires_at.is_some_and(|end| end <= judging.now)
         };
         let Some(record) = judging.records.get(key).filter(has_ended) else { continue };
         let state = judging.stored.state(key, record.changed_at)?;
@@ -332,19 +377,16 @@ pub(crate) fn expiry(
             renewed.push((key.clone(), state));
             continue;
         }
-        let changed = if record.lease.is_some() { &mut leases } else { &mut expired };
         changed.set(judging, key, tombstone(state), proto::Outcome::Expired);
+    }
+    if changed.states.is_empty() {
+        return Ok(None);
     }
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };
     let judging = Judging { limits: unlimited, ..*judging };
-    let changed = [(expired, false), (leases, true)].into_iter();
-    let changed = changed.filter(|(changed, _)| !changed.states.is_empty());
     // Removals make nothing ambiguous.
-    let finish = |(changed, is_replicated)| {
-        let judged = judging.finish(changed, Vec::new(), Vec::new(), |_| 0).ok()?;
-        Some(Judged { is_replicated, ..judged })
-    };
-    Ok(changed.filter_map(finish).collect())
+    let judged = judging.finish(changed, Vec::new(), Vec::new(), |_| 0).ok();
+    Ok(judged.map(|judged| Judged { is_replicated: with_lease, ..judged }))
 }
 
 fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {

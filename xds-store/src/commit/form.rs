@@ -9,6 +9,7 @@ use xds_core::{Constraints, Resource, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
 use super::refused::{Limit, RefusalCode, Refused, Violations};
+use super::rights::WriteAccess;
 use crate::content;
 use crate::key::{KeyError, RecordKey, parse_id};
 use crate::read::is_configuration;
@@ -26,6 +27,8 @@ pub struct Draft {
     pub(crate) take_over: bool,
     pub(crate) message: String,
     pub(crate) dry_run: bool,
+    /// What its client may write; `None`: everything.
+    pub(super) access: Option<WriteAccess>,
     bytes: usize,
 }
 
@@ -133,7 +136,7 @@ impl Draft {
         }
         violations.into_result()?;
         let proto::CommitRequest { owner, prune, take_over, message, dry_run, .. } = request;
-        Ok(Self { changes, identity, owner, prune, take_over, message, dry_run, bytes })
+        Ok(Self { changes, identity, owner, prune, take_over, message, dry_run, access: None, bytes })
     }
 
     /// About how many bytes it takes in memory.

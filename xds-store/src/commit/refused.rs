@@ -23,6 +23,8 @@ pub struct Refused {
 pub enum RefusalCode {
     /// It can never be right.
     InvalidArgument,
+    /// The client lacks a right.
+    PermissionDenied,
     /// It exists already.
     AlreadyExists,
     /// It does not exist.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{Batch, Changes, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
 use crate::checked;
 use crate::key::stored;
-use crate::record::RecordState;
+use crate::record::{Local, RecordState};
 use crate::seal::{self, Seal, SealNonce};
 
 /// An engine that keeps the contents of some types sealed. The store above it sees them in the
@@ -45,9 +45,10 @@ impl SealedEngine {
         if !self.seal.covers(&key) {
             return None;
         }
-        let open: RecordState = checked::decode(stored_key, value.clone()).ok()?;
+        let (open, local): (RecordState, Local) = checked::decode_both(stored_key, value.clone()).ok()?;
         let seal = Arc::clone(&self.seal);
-        Some(checked::encode(stored_key, &seal.seal(&key, open, &mut || self.next_nonce())))
+        let sealed = seal.seal(&key, open, &mut || self.next_nonce());
+        Some(checked::encode_both(stored_key, &sealed, &local))
     }
 }
 
@@ -107,9 +108,10 @@ impl SealedView {
         if !seal::is_sealed(&value.bytes) || checked::verify(stored_key, &value.bytes).is_err() {
             return Ok(value);
         }
-        let Ok(state) = checked::decode(stored_key, value.bytes.clone()) else { return Ok(value) };
+        let decoded = checked::decode_both::<RecordState, Local>(stored_key, value.bytes.clone());
+        let Ok((state, local)) = decoded else { return Ok(value) };
         let open = self.seal.open(&key, state)?;
-        Ok(Value { bytes: checked::encode(stored_key, &open), ..value })
+        Ok(Value { bytes: checked::encode_both(stored_key, &open, &local), ..value })
     }
 }
 

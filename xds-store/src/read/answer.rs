@@ -42,20 +42,13 @@ impl Payload {
     }
 }
 
-/// The part of a log entry that records are answered with.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-struct EntryTime {
-    #[prost(int64, tag = "4")]
-    time: i64,
-}
-
 impl Reads<'_> {
     /// A record as users get it. A deleted one has no content.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub fn answer(&self, version: &RecordVersion, payload: Payload) -> Result<proto::Record, ReadError> {
-        let RecordVersion { key, changed_at, state } = version;
+        let RecordVersion { key, changed_at, committed_at, state } = version;
         let shown = shown_state(state);
         let content = state.content.as_ref().filter(|_| shown != proto::State::Deleted);
         let quarantined = state.quarantined.as_ref().map(|quarantined| proto::Quarantined {
@@ -64,6 +57,11 @@ impl Reads<'_> {
             serve: quarantined.serve.as_ref().map(|serve| payload.of(serve)),
         });
         let owners = state.owners.iter().filter(|owner| owner.is_present);
+        // ST44: the time stays when the entry of the log is forgotten.
+        let time = match committed_at {
+            Some(time) => Some(*time),
+            None => self.summary(*changed_at)?.map(|entry| entry.time),
+        };
         Ok(proto::Record {
             key: Some(key.to_proto()),
             revision: RecordRevision::of(state).to_string(),
@@ -73,7 +71,7 @@ impl Reads<'_> {
             version: served(state).and_then(|content| content_version(key, content)).unwrap_or_default(),
             generation: state.generation,
             created_at: state.created_at,
-            changed_at: self.time(*changed_at)?.map(time::to_proto),
+            changed_at: time.map(time::to_proto),
             expires_at: state.expires_at,
             lease: state.lease,
             quarantined,
@@ -83,17 +81,6 @@ impl Reads<'_> {
             store_revision: self.printed(*changed_at),
             ..proto::Record::default()
         })
-    }
-
-    /// When a revision was committed; `None` if that is forgotten.
-    fn time(&self, revision: u64) -> Result<Option<i64>, ReadError> {
-        if let Some(time) = self.times.borrow().get(&revision) {
-            return Ok(*time);
-        }
-        let entry: Option<EntryTime> = self.entry(revision)?;
-        let time = entry.map(|entry| entry.time);
-        self.times.borrow_mut().insert(revision, time);
-        Ok(time)
     }
 }
 

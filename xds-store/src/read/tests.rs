@@ -153,6 +153,23 @@ fn st24_a_record_that_is_absent_deleted_or_expired_is_not_read() {
 }
 
 #[test]
+fn st60_a_content_is_put_by_an_owner_as_long_as_the_log_says_so() {
+    let mut store = Written::default();
+    store.commit(&[("a", Some("1"))]);
+    // A change of owners alone has the generation before.
+    let at = store.put("a", |state| state.generation = 1);
+    store.commit(&[("b", None)]);
+    let is_put_by = |store: &Written, owner: &str| {
+        store.read(|reads| reads.is_put_by(&reads.last(&key("a")).unwrap().unwrap(), owner).unwrap())
+    };
+    assert_eq!(["", "shop"].map(|owner| is_put_by(&store, owner)), [Some(true), Some(false)]);
+    let deleted = store.read(|reads| reads.last(&key("b")).unwrap().unwrap().state.lifecycle());
+    assert_eq!(deleted, proto::State::Deleted);
+    store.engine.commit(&Batch { compares: Vec::new(), writes: vec![(stored::log(at), None)] }).unwrap();
+    assert_eq!(is_put_by(&store, "shop"), None);
+}
+
+#[test]
 fn st26_all_pages_of_a_list_are_of_one_revision_in_the_order_of_keys() {
     let mut store = Written::default();
     let at = store.commit(&[("b", Some("1")), ("a", Some("1")), ("d", Some("1")), ("aa", Some("1"))]);

@@ -24,13 +24,13 @@ impl Store {
         actions: &mut Vec<Action>,
     ) -> Result<(), ReadError> {
         let (head, head_revision) = stored.head()?;
-        if head.node != self.head.node
-            || head.revision < self.head.revision
-            || head.floor > self.head.revision
-        {
-            // Its log no longer says what changed, so this server must read everything again.
-            let reason = "this server fell behind the log of the store, or the store was replaced";
-            self.read_only = Some(format!("{reason}: restart it"));
+        if head.node != self.head.node || head.revision < self.head.revision {
+            self.read_only = Some("the store was replaced: restart the server".to_owned());
+            return Ok(());
+        }
+        if head.floor > self.head.revision {
+            // The log no longer says what changed.
+            self.has_lost_log = true;
             return Ok(());
         }
         for revision in self.head.revision + 1..=head.revision {
@@ -40,9 +40,26 @@ impl Store {
             self.head.revision = revision;
             actions.push(Action::Publish(vec![published]));
         }
+        self.forget_collected(stored, head.floor)?;
         self.head = head;
         self.head_revision = Some(head_revision);
         self.is_behind = false;
+        Ok(())
+    }
+
+    /// Forgets the deleted records that another server has forgotten, as far as they come first: the
+    /// log does not say which ones, and a look at all of them would cost too much. The rest go with the
+    /// next compaction of this server.
+    fn forget_collected(&mut self, stored: &Stored<'_>, floor: u64) -> Result<(), ReadError> {
+        let mut collected = Vec::new();
+        for (_, key) in self.index.tombstones() {
+            let Some(record) = self.index.get(key) else { continue };
+            if record.changed_at > floor || stored.state_if_kept(key, record.changed_at)?.is_some() {
+                break;
+            }
+            collected.push(key.clone());
+        }
+        collected.iter().for_each(|key| self.index.collect(key));
         Ok(())
     }
 
@@ -67,7 +84,7 @@ impl Store {
         let nothing = Pending::default();
         let records = Records { index: &self.index, batch: &nothing };
         // The other server checked the same.
-        let mut pending = commit::check_ambiguity(records, &after, |_| 0).map_err(|_| damaged())?;
+        let mut pending = commit::check_ambiguity(records, after, |_| 0).map_err(|_| damaged())?;
         pending.states = changed.iter().cloned().collect();
         self.index.apply(pending);
         Ok(Published { revision, entry, changed })
@@ -97,6 +114,10 @@ impl Store {
                     self.unknown.get_or_insert_with(|| Unknown::since(now)).read_at = None;
                     self.writing = Some(writing);
                     self.give_up(now, actions);
+                } else if head.floor > self.head.revision && self.unknown.is_some() {
+                    // The log no longer says whether it was applied.
+                    self.is_behind = true;
+                    self.refuse(writing, &unknown_outcome(), actions);
                 } else {
                     // Its condition can never hold any more.
                     self.try_again(writing.commits.into_iter().map(|(waiting, _)| waiting), now, actions);
@@ -131,8 +152,7 @@ impl Store {
         // The batch is not written once more by an action of this step.
         actions.retain(|action| !matches!(action, Action::Write(_)));
         self.is_behind = true;
-        let message = "the engine did not report whether the commit was applied: read before you retry";
-        self.refuse(writing, &Refused::whole(RefusalCode::Unknown, message), actions);
+        self.refuse(writing, &unknown_outcome(), actions);
     }
 
     /// Judges commits again on what other servers left; those that waited too long are refused
@@ -153,4 +173,10 @@ impl Store {
             }
         }
     }
+}
+
+/// ST20.
+fn unknown_outcome() -> Refused {
+    let message = "the engine did not report whether the commit was applied: read before you retry";
+    Refused::whole(RefusalCode::Unknown, message)
 }

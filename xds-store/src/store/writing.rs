@@ -1,14 +1,17 @@
 //! A batch that is put together.
 
+use std::collections::BTreeSet;
+
 use prost::Message;
 
 use super::{Committed, Published, Writing};
 use crate::checked;
 use crate::commit::Judged;
 use crate::engine::{Batch, EngineRevision, OPERATION_BYTES};
-use crate::index::Pending;
+use crate::index::{Pending, Renewed};
 use crate::key::stored;
 use crate::log::{Head, LogEntry};
+use crate::record::Local;
 
 impl Writing {
     /// An empty batch on this head.
@@ -32,7 +35,8 @@ impl Writing {
         let records = judged.pending.states.len() + judged.pending.renewed.len();
         let operations = self.batch.writes.len() + records + 2;
         let states = judged.pending.states.values().map(Message::encoded_len).sum::<usize>();
-        let renewed = judged.pending.renewed.values().map(|(_, state)| state.encoded_len()).sum::<usize>();
+        let renewed =
+            judged.pending.renewed.values().map(|renewed| renewed.state.encoded_len()).sum::<usize>();
         let changes = judged.changes.iter().map(|change| 2 * change.encoded_len()).sum::<usize>();
         let counted = (self.batch.compares.len() + operations) * OPERATION_BYTES;
         (operations, self.bytes + states + renewed + changes + message_bytes + counted + HEAD_BYTES)
@@ -41,9 +45,9 @@ impl Writing {
     /// Adds a judged commit, unless it changes nothing (ST12, ST64).
     pub(super) fn add(&mut self, judged: Judged, entry: LogEntry, server: u64) -> Committed {
         let Judged { pending, changes, results, effects, is_replicated } = judged;
-        for (key, (at, state)) in &pending.renewed {
+        for (key, Renewed { at, state, local }) in &pending.renewed {
             let version = stored::record(key, *at);
-            let value = checked::encode(&version, state);
+            let value = checked::encode_both(&version, state, local);
             self.write(version, value);
         }
         if changes.is_empty() && self.head.revision > 0 {
@@ -63,9 +67,10 @@ impl Writing {
             ..entry
         };
         let mut changed = Vec::with_capacity(entry.changes.len());
+        let local = Local { committed_at: entry.time };
         for (key, state) in &pending.states {
             let version = stored::record(key, revision);
-            let value = checked::encode(&version, state);
+            let value = checked::encode_both(&version, state, &local);
             self.write(version, value);
             changed.push((key.clone(), state.clone()));
         }
@@ -91,6 +96,12 @@ impl Writing {
     pub(super) fn seal(&mut self) {
         let head = checked::encode(stored::HEAD, &self.head);
         self.write(stored::HEAD.into(), head);
+        debug_assert!(self.has_each_key_once(), "an engine may refuse the batch");
+    }
+
+    fn has_each_key_once(&self) -> bool {
+        let keys: BTreeSet<_> = self.batch.writes.iter().map(|(key, _)| key).collect();
+        keys.len() == self.batch.writes.len()
     }
 }
 

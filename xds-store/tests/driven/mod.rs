@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use xds_proto::xds::store::v1 as proto;
-use xds_store::commit::{Draft, RefusalCode, Refused};
+use xds_store::commit::{Draft, RefusalCode, Refused, WriteAccess};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine};
 use xds_store::store::{Action, Committed, Config, Event, Identity, Published, Store, Ticket};
 
@@ -92,10 +92,24 @@ impl Server {
     }
 
     pub(crate) fn request(&mut self, request: proto::CommitRequest) -> Result<u64, Refused> {
+        Ok(self.draft(Draft::parse(request, "test".into())?))
+    }
+
+    fn draft(&mut self, draft: Draft) -> u64 {
         self.last += 1;
-        let draft = Draft::parse(request, "test".into())?;
         self.step(Event::Commit(Ticket(self.last), draft));
-        Ok(self.last)
+        self.last
+    }
+
+    /// Commits a request of a client that may write this only.
+    pub(crate) fn commit_with(
+        &mut self,
+        access: &WriteAccess,
+        request: proto::CommitRequest,
+    ) -> Result<Committed, Refused> {
+        let draft = Draft::parse(request, "test".into())?.limited_to(access.clone())?;
+        let ticket = self.draft(draft);
+        self.answers.remove(&ticket).expect("the commit is answered")
     }
 
     /// Commits a request, whose answer comes in this step.
@@ -165,6 +179,13 @@ pub(crate) fn put(name: &str, payload: &str) -> proto::Change {
 pub(crate) fn put_when(name: &str, when: &str, payload: &str) -> proto::Change {
     let put = proto::Put { content: Some(content(payload)), ..Default::default() };
     change(name, when, proto::change::Act::Put(put))
+}
+
+/// A put of a record with an alias.
+pub(crate) fn aliased(name: &str, alias: &str) -> proto::Change {
+    let content = proto::Content { aliases: vec![alias.into()], ..content(name) };
+    let put = proto::Put { content: Some(content), ..Default::default() };
+    change(name, "", proto::change::Act::Put(put))
 }
 
 pub(crate) fn put_lease(name: &str, payload: &str, seconds: i64) -> proto::Change {

@@ -3,12 +3,6 @@ use xds_store::commit::RefusalCode;
 
 use crate::driven::*;
 
-fn aliased(name: &str, alias: &str) -> proto::Change {
-    let content = proto::Content { aliases: vec![alias.into()], ..content(name) };
-    let put = proto::Put { content: Some(content), ..Default::default() };
-    change(name, "", proto::change::Act::Put(put))
-}
-
 fn delete_when(name: &str, when: &str) -> proto::Change {
     change(name, when, proto::change::Act::Delete(proto::Delete::default()))
 }
@@ -60,6 +54,22 @@ fn st10_a_name_or_an_alias_belongs_to_one_resource() {
     server.commit(of([aliased("a", "y"), aliased("b", "x")])).unwrap();
     server.commit(of([delete("b")])).unwrap();
     server.commit(of([put("x", "1")])).unwrap();
+}
+
+#[test]
+fn st10_an_alias_is_free_when_the_last_variant_that_has_it_is_gone() {
+    let mut server = Server::new();
+    let variant = |when: &str| {
+        let mut change = aliased("a", "x");
+        change.key = Some(key("a", when));
+        change
+    };
+    server.commit(of([variant("env=prod"), variant("env=test")])).unwrap();
+    server.commit(of([delete_when("a", "env=prod")])).unwrap();
+    let mut again = Server::on(server.engine.clone(), 2, server.now);
+    assert_eq!(again.code(of([put("x", "1")])), RefusalCode::FailedPrecondition);
+    assert_eq!(server.code(of([put("x", "1")])), RefusalCode::FailedPrecondition);
+    server.commit(of([delete_when("a", "env=test"), put("x", "1")])).unwrap();
 }
 
 #[test]

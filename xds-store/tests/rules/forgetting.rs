@@ -1,4 +1,11 @@
-use xds_store::engine::Engine;
+use std::io::Cursor;
+
+use prost::Message;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::backup::{Backup, History};
+use xds_store::engine::{Engine, MemoryEngine};
+use xds_store::read::{Filter, ListQuery, Payload, Reads, RecordVersion};
+use xds_store::restore::{NewIds, restore};
 use xds_store::watch::{Watch, WatchError};
 
 use crate::driven::*;
@@ -36,6 +43,69 @@ fn st44_revisions_are_kept_for_their_time_and_the_floor_only_rises() {
     // On request, earlier: but the state of the revision can still be read.
     assert_eq!(server.compact(Some(9)), 9);
     assert_eq!(keys(&server), 1 + 1 + 2 + 1, "the entry and the version of revision 10, the one before, b");
+}
+
+#[test]
+fn sr27_a_server_that_restarts_each_night_forgets_deleted_records_too() {
+    let mut server = Server::new();
+    server.commit(of([put("a", "1")])).unwrap();
+    server.commit(of([delete("a"), put("b", "1")])).unwrap();
+    for _ in 0..9 {
+        server.wait(DAY * 9 / 10);
+        server = Server::on(server.engine.clone(), 1, server.now);
+        server.compact(None);
+    }
+    assert_eq!(server.store.counts(), (1, 0));
+}
+
+/// Get of each record, and a list, as they are sent.
+fn answers(server: &Server) -> Vec<Vec<u8>> {
+    let view = server.engine.view().unwrap();
+    let reads = Reads::new(&*view).unwrap();
+    let filter = Filter::parse(None).unwrap();
+    let query = ListQuery {
+        filter: &filter,
+        at: reads.head().revision,
+        now: server.now,
+        may_read: &|_| true,
+        after: None,
+        taken: 0,
+        limit: 100,
+        limit_bytes: 1 << 20,
+        scan_limit: 1_000,
+    };
+    let answer = |version: &RecordVersion| {
+        let record = reads.answer(version, Payload::With).unwrap();
+        assert!(record.changed_at.is_some(), "{record:?}");
+        record.encode_to_vec()
+    };
+    let list = reads.list(query).unwrap().records;
+    let get = list.iter().map(|version| answer(&reads.get(&version.key, server.now).unwrap().unwrap()));
+    get.chain(list.iter().map(answer)).collect()
+}
+
+#[test]
+fn st44_a_compaction_changes_no_answer() {
+    let mut server = Server::new();
+    let month = 30 * 24 * 3600;
+    server.commit(of([put("a", "1"), put_lease("leased", "1", month), put("bad", "1")])).unwrap();
+    server.wait(DAY);
+    server.commit(of([put("b", "1"), quarantine("bad")])).unwrap();
+    server.wait(12 * DAY);
+    // It writes the version of the first commit again, whose time stays.
+    assert_eq!(server.outcome(of([touch("leased")])), proto::Outcome::Touched);
+    let before = answers(&server);
+    assert_eq!(before.len(), 2 * 4);
+    assert_eq!(server.compact(None), 2);
+    assert_eq!(answers(&server), before);
+    // A backup without the log has the times, too.
+    let parts = Backup::new(server.engine.view().unwrap(), History::LeftOut).unwrap();
+    let file: Vec<u8> = parts.flat_map(|part| part.unwrap().data).collect();
+    let mut target = MemoryEngine::default();
+    let ids = NewIds { node: "node".into(), cluster: None };
+    restore(&mut Cursor::new(file), &mut target, &ids, &mut |_| {}).unwrap();
+    server.engine = target;
+    assert_eq!(answers(&server), before);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 use prost_types::Timestamp;
 use xds_proto::xds::store::v1 as proto;
-use xds_store::commit::RefusalCode;
+use xds_store::check::check_store;
+use xds_store::commit::{Draft, RefusalCode};
+use xds_store::engine::Engine;
+use xds_store::store::{Action, Event, Ticket};
 
 use crate::driven::*;
 
@@ -31,6 +34,23 @@ fn st36_a_record_is_absent_from_its_end_on_and_its_end_is_in_the_log_and_not_rep
     let again = only_if(proto::condition::Is::Absent(true), put("a", "2"));
     assert_eq!(server.outcome(of([again])), proto::Outcome::Created);
     assert_eq!(server.record("a", "").unwrap().incarnation, 2);
+}
+
+#[test]
+fn st36_st39_variants_of_a_name_that_expire_and_end_with_a_lease_at_once_are_both_gone() {
+    let mut server = Server::new();
+    let put = |end: proto::Put| proto::change::Act::Put(proto::Put { content: Some(content("1")), ..end });
+    let expires_at = Some(Timestamp { seconds: 31, nanos: 0 });
+    let lease = Some(prost_types::Duration { seconds: 30, nanos: 0 });
+    let expiring = change("a", "env=prod", put(proto::Put { expires_at, ..Default::default() }));
+    let leased = change("a", "env!=prod", put(proto::Put { lease, ..Default::default() }));
+    server.commit(of([expiring, leased])).unwrap();
+    server.wait(30 * SECOND);
+    assert_eq!((server.store.counts(), server.store.due()), ((0, 2), None));
+    assert_eq!(server.store.revision(), 3, "a commit for each, as only one of them is replicated");
+    // The log names the states before.
+    server.commit(of([put_when("a", "env=prod", "2"), put_when("a", "env!=prod", "2")])).unwrap();
+    check_store(&*server.engine.view().unwrap(), &mut |finding| panic!("{finding}")).unwrap();
 }
 
 #[test]
@@ -79,6 +99,26 @@ fn st37_the_same_put_renews_a_lease_as_a_touch_does() {
 }
 
 #[test]
+fn st37_a_put_renews_a_lease_also_if_it_adds_an_owner_or_takes_over() {
+    for take_over in [false, true] {
+        for owner in ["x", "y"] {
+            let put = |owner: &str, take_over| {
+                let owner = owner.to_owned();
+                proto::CommitRequest { owner, take_over, ..of([put_lease("a", "1", 30)]) }
+            };
+            let mut server = Server::new();
+            server.commit(put("x", false)).unwrap();
+            server.wait(20 * SECOND);
+            server.commit(put(owner, take_over)).unwrap();
+            server.wait(29 * SECOND);
+            assert_eq!(ended(&server), [], "{owner}, {take_over}");
+            server.wait(2 * SECOND);
+            assert_eq!(ended(&server), [(51, "a".to_owned())], "{owner}, {take_over}");
+        }
+    }
+}
+
+#[test]
 fn st38_a_touch_of_nothing_is_not_found_and_one_without_a_lease_is_refused() {
     let mut server = Server::new();
     server.commit(of([put("a", "1"), put_lease("b", "1", 5)])).unwrap();
@@ -100,6 +140,25 @@ fn st40_leases_start_again_with_the_server() {
     assert!(ended(&later).is_empty());
     later.wait(2 * SECOND);
     assert_eq!(ended(&later).len(), 1);
+}
+
+#[test]
+fn st40_a_lease_that_started_again_does_not_end_early_with_a_change_of_its_owners_or_a_quarantine() {
+    let with_owner = |owner: &str, changes| proto::CommitRequest { owner: owner.into(), ..of([changes]) };
+    let mut server = Server::new();
+    for name in ["a", "b", "c"] {
+        server.commit(with_owner("x", put_lease(name, "1", 30))).unwrap();
+        server.commit(with_owner("y", put_lease(name, "1", 30))).unwrap();
+    }
+    // The states in the engine have ends that passed while no server ran.
+    let mut later = Server::on(server.engine.clone(), 2, 1_000 * SECOND);
+    later.commit(with_owner("z", put_lease("a", "1", 30))).unwrap();
+    assert_eq!(later.outcome(with_owner("x", delete("b"))), proto::Outcome::Released);
+    assert_eq!(later.outcome(of([quarantine("c")])), proto::Outcome::Quarantined);
+    later.wait(29 * SECOND);
+    assert_eq!(ended(&later), []);
+    later.wait(2 * SECOND);
+    assert_eq!(ended(&later), [(1_030, "a".to_owned())], "one commit for all three");
 }
 
 #[test]
@@ -154,4 +213,32 @@ fn st36_a_full_disk_is_not_asked_all_the_time() {
     server.wait(10 * SECOND);
     assert!(server.fates.is_empty());
     assert_eq!(ended(&server).len(), 1);
+}
+
+#[test]
+fn st17_st37_a_renewal_waits_for_the_batch_that_changes_its_record() {
+    for act in [delete("a"), quarantine("a")] {
+        let mut server = Server::new();
+        for owner in ["x", "y"] {
+            let request = proto::CommitRequest { owner: owner.into(), ..of([put_lease("a", "1", 15)]) };
+            server.commit(request).unwrap();
+        }
+        server.wait(7 * SECOND);
+        // The other two wait while the first one is written.
+        let (reader, mut actions) = (server.engine.reader(), Vec::new());
+        let left = proto::CommitRequest { owner: "x".into(), ..of([act]) };
+        for (ticket, request) in (90..).zip([of([put("c", "1")]), left, of([touch("a")])]) {
+            let draft = Draft::parse(request, "test".into()).unwrap();
+            actions.extend(server.store.step(Event::Commit(Ticket(ticket), draft), server.now, &*reader));
+        }
+        let [Action::Write(batch)] = &actions[..] else { panic!("{actions:?}") };
+        let written = server.engine.commit(batch);
+        server.step(Event::Written(written));
+        for ticket in 90..93 {
+            assert!(server.answers[&ticket].is_ok(), "{:?}", server.answers[&ticket]);
+        }
+        // The lease began again.
+        server.wait(14 * SECOND);
+        assert_eq!(server.store.counts(), (2, 0));
+    }
 }

@@ -1,5 +1,8 @@
 use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::Draft;
+use xds_store::engine::Engine;
 use xds_store::record::named_owners;
+use xds_store::store::{Action, Event, Ticket};
 
 use crate::driven::*;
 
@@ -54,4 +57,21 @@ fn sg16_a_prune_releases_what_the_owner_has_and_the_commit_does_not_put() {
     // A server that loads the store has the owners, too.
     let mut later = Server::on(server.engine.clone(), 2, server.now);
     assert_eq!(later.commit(pruning("shop", [])).unwrap().effects.len(), 1);
+}
+
+#[test]
+fn sg16_st17_a_prune_leaves_out_what_another_commit_of_its_batch_deleted() {
+    let mut server = Server::new();
+    server.commit(by("shop", [put("a", "1"), put("b", "1")])).unwrap();
+    // The other two wait while the first one is written.
+    let (reader, mut actions) = (server.engine.reader(), Vec::new());
+    for (ticket, request) in (90..).zip([of([put("c", "1")]), of([delete("a")]), pruning("shop", [])]) {
+        let draft = Draft::parse(request, "test".into()).unwrap();
+        actions.extend(server.store.step(Event::Commit(Ticket(ticket), draft), server.now, &*reader));
+    }
+    let [Action::Write(batch)] = &actions[..] else { panic!("{actions:?}") };
+    let written = server.engine.commit(batch);
+    server.step(Event::Written(written));
+    let effects = &server.answers[&92].as_ref().unwrap().effects;
+    assert_eq!(effects.iter().map(|effect| effect.key.to_proto()).collect::<Vec<_>>(), [key("b", "")]);
 }

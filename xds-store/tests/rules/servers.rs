@@ -1,5 +1,6 @@
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::RefusalCode;
+use xds_store::engine::Engine;
 use xds_store::store::Event;
 
 use crate::driven::*;
@@ -33,6 +34,73 @@ fn st19_entries_of_another_server_are_applied_when_the_engine_reports_them() {
     assert_eq!(two.published.iter().map(|commit| commit.changed.len()).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(two.store.counts(), one.store.counts());
     assert_eq!(two.code(of([put_when("a", "env=staging", "3")])), RefusalCode::FailedPrecondition);
+}
+
+#[test]
+fn st19_a_deleted_record_that_another_server_forgot_is_forgotten() {
+    let week = 7 * 24 * 3600 * SECOND;
+    let (mut one, mut two) = two();
+    one.commit(of([put("a", "1"), put("b", "1"), put("c", "1")])).unwrap();
+    one.commit(of([delete("a")])).unwrap();
+    one.commit(of([delete("b")])).unwrap();
+    two.step(Event::Changed);
+    // A server that is started now finds the deleted records in the order of keys.
+    let mut later = Server::on(one.engine.clone(), 3, one.now);
+    one.commit(of([put("b", "2")])).unwrap();
+    one.commit(of([delete("b")])).unwrap();
+    two.step(Event::Changed);
+    later.step(Event::Changed);
+    one.wait(week + SECOND);
+    one.compact(None);
+    assert_eq!(one.store.counts(), (1, 0));
+    for server in [&mut two, &mut later] {
+        server.step(Event::Changed);
+        assert_eq!(server.store.counts(), one.store.counts());
+    }
+    two.commit(of([put("a", "1"), put("b", "1")])).unwrap();
+    assert_clean(&two);
+}
+
+#[test]
+fn st19_a_server_that_fell_behind_the_log_says_so_and_refuses() {
+    let (mut one, mut two) = two();
+    one.commit(of([put("a", "1")])).unwrap();
+    one.commit(of([put("a", "2")])).unwrap();
+    one.wait(8 * 24 * 3600 * SECOND);
+    one.compact(None);
+    assert_eq!(two.code(of([put("b", "1")])), RefusalCode::Unavailable);
+    assert!(two.store.has_lost_log() && two.store.is_idle() && two.published.is_empty());
+    // It is not due, so a program that cannot load it again yet is not called all the time.
+    assert_eq!((two.store.due(), two.store.read_only()), (None, None));
+    assert_eq!(two.code(of([put("b", "1")])), RefusalCode::Unavailable);
+}
+
+#[test]
+fn st48_a_record_that_is_created_where_another_server_forgot_a_deleted_one_has_no_state_before() {
+    let (mut one, mut two) = two();
+    one.commit(of([put("z", "1"), put("a", "1")])).unwrap();
+    one.commit(of([delete("z")])).unwrap();
+    let day = 24 * 3600 * SECOND;
+    one.wait(7 * day);
+    one.commit(of([delete("a")])).unwrap();
+    // This one hears of both deletions at once, and finds the later one first, which is kept.
+    two.now = one.now;
+    two.step(Event::Changed);
+    one.wait(day / 2);
+    one.compact(None);
+    assert_eq!(one.store.counts(), (0, 1));
+    two.step(Event::Changed);
+    assert_eq!(two.store.counts(), (0, 2));
+    two.commit(of([put("z", "2")])).unwrap();
+    assert_clean(&two);
+}
+
+/// Nothing is found by a check of the store.
+fn assert_clean(server: &Server) {
+    let mut found = Vec::new();
+    xds_store::check::check_store(&*server.engine.view().unwrap(), &mut |finding| found.push(finding))
+        .unwrap();
+    assert_eq!(found, []);
 }
 
 #[test]
@@ -82,7 +150,7 @@ fn st20_after_ten_seconds_the_outcome_is_unknown_and_the_store_goes_on() {
     server.now += 1;
     // The machine gives up when a report comes after 10 s.
     let draft = xds_store::commit::Draft::parse(of([put("a", "1")]), "me".into()).unwrap();
-    let reader = xds_store::engine::Engine::reader(&server.engine);
+    let reader = Engine::reader(&server.engine);
     let lost = || Event::Written(Err(xds_store::engine::EngineError::Unknown("lost".into())));
     let ticket = xds_store::store::Ticket(7);
     server.store.step(Event::Commit(ticket, draft), server.now, &*reader);
@@ -95,12 +163,61 @@ fn st20_after_ten_seconds_the_outcome_is_unknown_and_the_store_goes_on() {
 }
 
 #[test]
+fn st20_the_outcome_is_unknown_if_the_log_is_forgotten_before_it_is_read() {
+    let (mut one, mut two) = two();
+    let draft = xds_store::commit::Draft::parse(of([put("a", "1")]), "me".into()).unwrap();
+    let reader = two.engine.reader();
+    let actions = two.store.step(Event::Commit(xds_store::store::Ticket(7), draft), two.now, &*reader);
+    let [xds_store::store::Action::Write(batch)] = &actions[..] else { panic!("{actions:?}") };
+    // It is applied, and the server is paused before it gets the report, which is lost.
+    two.engine.commit(batch).unwrap();
+    one.commit(of([put("b", "1")])).unwrap();
+    one.wait(8 * 24 * 3600 * SECOND);
+    one.compact(None);
+    let lost = Event::Written(Err(xds_store::engine::EngineError::Unknown("lost".into())));
+    let actions = two.store.step(lost, one.now, &*reader);
+    let [xds_store::store::Action::Answer(_, Err(refused))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(refused.code, RefusalCode::Unknown);
+    assert!(two.store.has_lost_log());
+}
+
+#[test]
 fn an_engine_that_cannot_be_reached_refuses_and_the_next_commit_succeeds() {
     let mut server = Server::new();
     server.fates.extend([Fate::Unavailable, Fate::Full]);
     assert_eq!(server.code(of([put("a", "1")])), RefusalCode::Unavailable);
     assert_eq!(server.code(of([put("a", "1")])), RefusalCode::ResourceExhausted);
     assert_eq!(server.commit(of([put("a", "1")])).unwrap().revision, 1);
+}
+
+#[test]
+fn st22_after_a_full_disk_the_store_finds_out_by_itself_that_there_is_room() {
+    let mut server = Server::new();
+    server.commit(of([put("a", "1")])).unwrap();
+    server.fates.extend([Fate::Full, Fate::Full, Fate::Unavailable]);
+    assert_eq!(server.code(of([put("a", "2")])), RefusalCode::ResourceExhausted);
+    let before = server.engine_revision();
+    server.wait(29 * SECOND);
+    assert_eq!((server.fates.len(), server.engine_revision()), (0, before));
+    server.wait(2 * SECOND);
+    assert_eq!(server.engine_revision().0, before.0 + 1);
+    assert_eq!((server.store.revision(), server.store.due()), (1, None), "it is no commit");
+    assert_eq!(server.commit(of([put("a", "2")])).unwrap().revision, 2);
+}
+
+#[test]
+fn st22_a_full_disk_while_an_outcome_is_unknown_is_not_for_ever() {
+    let mut server = Server::new();
+    server.commit(of([put("a", "1")])).unwrap();
+    server.fates.push_back(Fate::LostUnknown);
+    server.fates.extend([Fate::Full; 200]);
+    let ticket = server.request(of([put("a", "2")])).unwrap();
+    server.wait(11 * SECOND);
+    assert_eq!(server.answers[&ticket].as_ref().unwrap_err().code, RefusalCode::Unknown);
+    server.fates.clear();
+    let before = server.engine_revision();
+    server.wait(11 * SECOND);
+    assert_eq!(server.engine_revision().0, before.0 + 1, "it has found out that there is room");
 }
 
 #[test]
@@ -112,7 +229,7 @@ fn st43_a_commit_that_is_too_large_for_the_engine_is_refused_and_others_go_into_
     assert_eq!(server.code(many(7)), RefusalCode::ResourceExhausted);
     assert_eq!(server.commit(many(6)).unwrap().revision, 1);
     // Each of these takes two writes, so they need more than one batch.
-    let reader = xds_store::engine::Engine::reader(&server.engine);
+    let reader = Engine::reader(&server.engine);
     let mut writes = Vec::new();
     for number in 0..6 {
         let draft =
@@ -121,7 +238,7 @@ fn st43_a_commit_that_is_too_large_for_the_engine_is_refused_and_others_go_into_
         writes.extend(server.store.step(event, server.now, &*reader));
     }
     let [xds_store::store::Action::Write(batch)] = &writes[..] else { panic!("{writes:?}") };
-    let written = xds_store::engine::Engine::commit(&mut server.engine, batch);
+    let written = Engine::commit(&mut server.engine, batch);
     server.step(Event::Written(written));
     assert_eq!((server.answers.len(), server.store.revision()), (6, 7));
 }

@@ -1,0 +1,170 @@
+//! Reads a store when its server starts.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use xds_core::Resource;
+
+use super::compaction::Compaction;
+use super::{Config, Store};
+use crate::checked::{self, Damaged};
+use crate::content::{self, ContentError};
+use crate::engine::{EngineError, EngineRevision, View};
+use crate::index::{Index, Loading};
+use crate::key::{RecordKey, stored};
+use crate::log::{FORMAT, Head};
+use crate::record::{Local, Present, RecordState, served};
+use crate::seal::{self, UnsealError};
+
+/// Why a store cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The engine is empty: `init` was not run (ST2).
+    #[error("there is no store here")]
+    NoStore,
+    /// A newer version wrote it (ST4).
+    #[error("the store has format {found}; this version reads formats up to {known}")]
+    Newer {
+        /// The format of the store.
+        found: u32,
+        /// The newest format that this version reads.
+        known: u32,
+    },
+    /// A restore into the engine did not finish (ST46).
+    #[error("a restore into this store did not finish: remove it, and restore again")]
+    Incomplete,
+    /// ST47.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A record that a load found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Loaded {
+    /// Its key.
+    pub key: RecordKey,
+    /// Its state; deleted records are loaded, too.
+    pub state: RecordState,
+    /// What clients get; `None` if nothing is served.
+    pub resource: Option<Result<Resource, ContentError>>,
+}
+
+impl Store {
+    /// The head of a store that this version can read, with the revision of the engine that wrote it.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn read_head(view: &dyn View) -> Result<(Head, EngineRevision), LoadError> {
+        let stored = view.get(stored::HEAD)?.ok_or(LoadError::NoStore)?;
+        let head: Head = checked::decode(stored::HEAD, stored.bytes)?;
+        if head.format > FORMAT {
+            return Err(LoadError::Newer { found: head.format, known: FORMAT });
+        }
+        if head.is_incomplete { Err(LoadError::Incomplete) } else { Ok((head, stored.revision)) }
+    }
+
+    /// The store of an engine, and all its records for `each`, in the order of keys.
+    ///
+    /// Leases start again, because nobody could renew them while no server ran (ST40).
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load(
+        view: &dyn View,
+        config: Config,
+        now: i64,
+        mut each: impl FnMut(Loaded),
+    ) -> Result<Self, LoadError> {
+        let (head, head_revision) = Self::read_head(view)?;
+        let head_revision = Some(head_revision);
+        let (mut index, mut loading) = (Index::default(), Loading::default());
+        let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
+        let mut failed: Option<LoadError> = None;
+        let mut keep = |(key, at, stored_key, value): (RecordKey, u64, Bytes, Bytes)| {
+            let (state, local): (RecordState, Local) = checked::decode_both(&stored_key, value)?;
+            let id = key.id();
+            let resource = served(&state).map(|content| content::resource(&id, content));
+            let aliases = resource.as_ref().and_then(|resource| resource.as_ref().ok());
+            let aliases = aliases.map_or(&[][..], Resource::aliases);
+            // An earlier version of this program did not store the time.
+            let time = if local.committed_at == 0 { now.max(head.time) } else { local.committed_at };
+            let mut record = Present::of(&key, &state, aliases, (at, time));
+            if let Some(lease) = record.lease {
+                record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
+            }
+            index.add(&mut loading, &id, &key, record)?;
+            each(Loaded { key, state, resource });
+            Ok::<(), Damaged>(())
+        };
+        view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
+            let stored_key = Bytes::copy_from_slice(stored_key);
+            let Some((key, at)) = stored::parse_record(&stored_key) else {
+                failed = Some(Damaged { key: stored_key }.into());
+                return ControlFlow::Break(());
+            };
+            // The versions of a record come one after another, the newest last. Each is verified: a
+            // damaged old one is found now, and not when somebody reads the history (ST47).
+            if let Err(damaged) = checked::verify(&stored_key, &value.bytes) {
+                failed = Some(damaged.into());
+                return ControlFlow::Break(());
+            }
+            // An engine with the key gives it open.
+            if seal::is_sealed(&value.bytes) {
+                let state = checked::decode(&stored_key, value.bytes).unwrap_or_default();
+                failed = Some(EngineError::from(UnsealError::without_keys(&key, &state)).into());
+                return ControlFlow::Break(());
+            }
+            let last = newest.replace((key, at, stored_key, value.bytes));
+            let last = last.filter(|last| newest.as_ref().is_some_and(|newest| newest.0 != last.0));
+            match last.map_or(Ok(()), &mut keep) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(damaged) => {
+                    failed = Some(damaged.into());
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        newest.map_or(Ok(()), &mut keep)?;
+        index.finish(loading)?;
+        Ok(Self {
+            config,
+            head,
+            head_revision,
+            index,
+            read_only: None,
+            waiting: VecDeque::new(),
+            writing: None,
+            unknown: None,
+            is_behind: false,
+            has_lost_log: false,
+            ends_again_at: i64::MIN,
+            room_at: None,
+            batch: 0,
+            compaction: Compaction::default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Batch, Engine, MemoryEngine};
+
+    #[test]
+    fn st4_a_newer_format_is_refused_with_both_numbers() {
+        let mut engine = MemoryEngine::default();
+        let head = Head { format: FORMAT + 1, ..Head::default() };
+        let written = (stored::HEAD.into(), Some(checked::encode(stored::HEAD, &head)));
+        engine.commit(&Batch { compares: Vec::new(), writes: vec![written] }).unwrap();
+        let config = Config::new(engine.limits(), 1);
+        let loaded = Store::load(&*engine.view().unwrap(), config, 0, |_| {});
+        assert!(matches!(loaded, Err(LoadError::Newer { found: 2, known: 1 })));
+    }
+}
