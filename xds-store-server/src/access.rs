@@ -7,7 +7,8 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use http::{Extensions, HeaderMap, header};
 use tonic::Status;
-use xds_core::{Access, ResourceName, TypeUrl};
+use xds_core::Access;
+use xds_store::commit::WriteAccess;
 use xds_store::key::RecordKey;
 
 use crate::tokens::{TokenDigest, Tokens};
@@ -205,12 +206,9 @@ impl Rights {
         Self { read: nothing.clone(), write: nothing, owner: None, operate: false, inspect: false }
     }
 
-    /// Whether the client may write a record. Configuration needs `operate` (ST55).
-    pub(crate) fn may_write(&self, type_url: &TypeUrl, name: &ResourceName) -> bool {
-        if xds_store::read::is_configuration(type_url.as_str()) {
-            return self.operate;
-        }
-        self.write.allows(type_url, name)
+    /// The records that the client may write. Configuration needs `operate` (ST55).
+    pub(crate) fn write_access(&self) -> WriteAccess {
+        WriteAccess { records: self.write.clone(), configuration: self.operate }
     }
 }
 

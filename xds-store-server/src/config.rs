@@ -1,7 +1,8 @@
 //! The settings of a running store, and why it does not start.
 
+use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use xds_core::Cache;
 use xds_store::commit::CommitLimits;
@@ -28,6 +29,8 @@ pub struct StoreConfig {
     pub history_revisions: u64,
     /// How long deleted records are kept. Default 24 h.
     pub tombstones: Duration,
+    /// The time between two compactions. Default 60 s. The first one runs at the start.
+    pub compact_every: Duration,
 }
 
 impl Default for StoreConfig {
@@ -40,6 +43,7 @@ impl Default for StoreConfig {
             history: Duration::from_secs(7 * 24 * 3600),
             history_revisions: 100_000,
             tombstones: Duration::from_secs(24 * 3600),
+            compact_every: Duration::from_secs(60),
         }
     }
 }
@@ -74,6 +78,42 @@ pub struct ApiConfig {
     pub engine: String,
     /// The version of the program, for the status.
     pub build: String,
+    /// What the program adds to each status. Default: nothing.
+    pub additions: StatusSource,
+}
+
+/// What a program knows of its store besides the store itself.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct StatusAdditions {
+    /// The bytes that the store takes on the disk; `None` if that is not known.
+    pub size_bytes: Option<u64>,
+    /// When the last backup was made; `None` if that is not known.
+    pub last_backup_at: Option<SystemTime>,
+    /// What an operator has to act on, besides the [`Alarm`](crate::Alarm) of the store (ST72). The
+    /// status has one line of at most 1 KiB for each.
+    pub alarms: Vec<String>,
+}
+
+/// Adds to the status what the store itself does not know.
+#[derive(Clone, Default)]
+pub struct StatusSource(Option<Arc<dyn Fn() -> StatusAdditions + Send + Sync>>);
+
+impl StatusSource {
+    /// Calls this function for each status, on a thread that may block.
+    pub fn new(source: impl Fn() -> StatusAdditions + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(source)))
+    }
+
+    pub(crate) fn get(&self) -> StatusAdditions {
+        self.0.as_ref().map(|source| source()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for StatusSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StatusSource")
+    }
 }
 
 impl Default for ApiConfig {
@@ -86,6 +126,7 @@ impl Default for ApiConfig {
             authorize_every: Duration::from_secs(5),
             engine: String::new(),
             build: String::new(),
+            additions: StatusSource::default(),
         }
     }
 }

@@ -11,9 +11,10 @@ use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
 use xds_store::store::{Committed, Store};
 
+use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
 use crate::queue::{Limits, Message, Queue, refused};
-use crate::standing::Standing;
+use crate::standing::{Condition, Standing};
 use crate::statistics::Statistics;
 use crate::writer::Writer;
 
@@ -31,6 +32,8 @@ struct Running {
     statistics: Arc<Statistics>,
     commit: CommitLimits,
     standing: watch::Receiver<Standing>,
+    /// Whether other servers may commit to the store.
+    is_shared: bool,
 }
 
 impl StoreHandle {
@@ -52,14 +55,16 @@ impl StoreHandle {
             .name("store-writer".to_owned())
             .spawn(move || writer.run(&inbox))
             .expect("the system starts a thread");
+        let is_shared = changes.is_some();
         if let Some(changes) = changes {
-            let queue = Arc::downgrade(&queue);
+            let (queue, statistics) = (Arc::downgrade(&queue), Arc::clone(&statistics));
             thread::Builder::new()
                 .name("store-changes".to_owned())
-                .spawn(move || follow(changes, &queue))
+                .spawn(move || follow(changes, &queue, &statistics))
                 .expect("the system starts a thread");
         }
-        Ok(Self { running: Arc::new(Running { queue, reader, statistics, commit: config.commit, standing }) })
+        let commit = config.commit;
+        Ok(Self { running: Arc::new(Running { queue, reader, statistics, commit, standing, is_shared }) })
     }
 
     /// Takes a request of this identity, within the limits of the store.
@@ -108,7 +113,7 @@ impl StoreHandle {
     }
 
     /// The content with all commits that were answered OK before this call, by any server of the
-    /// store. This server is the only one, so that is the content at present.
+    /// store. With etcd this is a linearizable read. With a folder this server is the only one.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -129,6 +134,39 @@ impl StoreHandle {
         &self.running.statistics
     }
 
+    /// Why the store accepts no commits although it runs; `None` while it accepts them (ST72).
+    #[must_use]
+    pub fn alarm(&self) -> Option<Alarm> {
+        let standing = self.running.standing.borrow().clone();
+        let statistics = self.statistics();
+        match standing.condition {
+            Condition::ReadOnly => Some(Alarm::ReadOnly { reason: standing.reason }),
+            _ if statistics.is_full() => Some(Alarm::Full),
+            _ => statistics.unreachable().map(|reason| Alarm::Unavailable { reason }),
+        }
+    }
+
+    /// Why commits are refused at present, also while the store starts or stops; `None` while they
+    /// are accepted (ST59).
+    #[must_use]
+    pub fn refuses_commits(&self) -> Option<String> {
+        let standing = self.running.standing.borrow().clone();
+        match self.alarm() {
+            Some(alarm) => Some(alarm.to_string()),
+            None => (!standing.accepts_commits()).then_some(standing.reason),
+        }
+    }
+
+    /// Whether watches must end. A read-only server of a shared store does not see the commits of
+    /// other servers, so its watches would miss them (ST21).
+    pub(crate) fn ends_watches(&self, condition: Condition) -> bool {
+        match condition {
+            Condition::Stopping | Condition::Resyncing => true,
+            Condition::ReadOnly => self.running.is_shared,
+            _ => false,
+        }
+    }
+
     /// How many commits wait for an answer, and how many bytes they have.
     #[must_use]
     pub fn waiting_commits(&self) -> (usize, usize) {
@@ -146,13 +184,26 @@ impl StoreHandle {
 }
 
 /// Reports commits of other servers of the store to the writer, until the store ends (ST19).
-fn follow(mut changes: Box<dyn Changes>, queue: &Weak<Queue>) {
+fn follow(mut changes: Box<dyn Changes>, queue: &Weak<Queue>, statistics: &Statistics) {
+    let mut failures = 0;
     while let Some(queue) = queue.upgrade() {
         match changes.wait(CHANGES_WAIT) {
-            Ok(false) => {}
-            Ok(true) => queue.send(Message::Changed),
+            Ok(is_new) => {
+                failures = 0;
+                statistics.on_engine(None);
+                if is_new {
+                    queue.send(Message::Changed);
+                }
+            }
             Err(error) => {
                 tracing::debug!(%error, "the engine cannot report commits of other servers");
+                failures += 1;
+                // A watch may end although the engine is there: then the next call opens another one.
+                if failures > 1 {
+                    let cause = std::error::Error::source(&error)
+                        .map_or_else(|| error.to_string(), ToString::to_string);
+                    statistics.on_engine(Some(cause));
+                }
                 thread::sleep(CHANGES_WAIT);
             }
         }

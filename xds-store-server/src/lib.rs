@@ -39,12 +39,14 @@
 //! | `source` | feeds the cache that clients read |
 //! | `queue` | the commits that wait for the thread, and their limits |
 //! | `standing` | the condition of the store |
+//! | `alarm` | why it accepts no commits although it runs |
 //! | `statistics` | counts and times of commits |
 #![forbid(unsafe_code)]
 
 pub use access::{AccessControl, ApiClient, ClientCertificate, Rights, StoreAuthorizer, TOKEN_PREFIX};
+pub use alarm::Alarm;
 pub use api::StoreApi;
-pub use config::{ApiConfig, StartError, StoreConfig};
+pub use config::{ApiConfig, StartError, StatusAdditions, StatusSource, StoreConfig};
 pub use handle::StoreHandle;
 pub use source::Refusal;
 pub use standing::{Condition, Standing};
@@ -52,6 +54,7 @@ pub use statistics::{Stage, Statistics, Times};
 pub use tokens::{TokenFileError, Tokens};
 
 mod access;
+mod alarm;
 mod api;
 mod config;
 mod handle;

@@ -95,8 +95,10 @@ impl Maintenance for MaintenanceService {
         let limits =
             [("watches", self.config.watches_limit), ("request_bytes", self.config.request_bytes_limit)];
         let limits = limits.map(|(name, limit)| (name.to_owned(), limit as u64));
-        let (waiting_commits, waiting_bytes) = self.reading.store.waiting_commits();
-        tracing::debug!(waiting_commits, waiting_bytes, "status");
+        let source = self.config.additions.clone();
+        let added = blocking(move || Ok(source.get())).await?;
+        let alarm = self.reading.store.alarm().map(|alarm| alarm.to_string());
+        let alarms = alarm.into_iter().chain(added.alarms);
         Ok(Response::new(proto::StatusResponse {
             condition: standing.condition.into(),
             reason: standing.reason.clone(),
@@ -113,6 +115,9 @@ impl Maintenance for MaintenanceService {
             tombstones: standing.tombstones as u64,
             limits: limits.into(),
             probe_time,
+            size_bytes: added.size_bytes.unwrap_or_default(),
+            last_backup_at: added.last_backup_at.map(Into::into),
+            alarms: alarms.map(|alarm| line(&alarm)).collect(),
             ..proto::StatusResponse::default()
         }))
     }
@@ -193,6 +198,13 @@ impl Maintenance for MaintenanceService {
     }
 }
 
+/// ST72: one line for each alarm, whatever its text quotes.
+fn line(text: &str) -> String {
+    let words = text.split(|letter: char| letter.is_whitespace() || letter.is_control());
+    let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    xds_core::shortened(&line, ALARM_LIMIT_BYTES).into_owned()
+}
+
 fn check_operate(caller: &Caller, what: &str) -> Result<(), Status> {
     if caller.rights.operate {
         return Ok(());
@@ -259,6 +271,9 @@ fn parts(backup: Backup, permit: OwnedSemaphorePermit, revision: String) -> Part
         }
     }))
 }
+
+/// The longest line of an alarm.
+const ALARM_LIMIT_BYTES: usize = 1024;
 
 /// How long a client may not read a part.
 const PART_WAIT: Duration = Duration::from_secs(60);

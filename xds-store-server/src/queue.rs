@@ -49,7 +49,7 @@ pub(crate) struct Waiting {
     pub(crate) caller: Caller,
 }
 
-/// To whom a commit is answered. Holds the place in the queue.
+/// Gets the answer of a commit. While it waits, the commit has its place in the queue.
 #[derive(Debug)]
 pub(crate) struct Caller {
     sender: oneshot::Sender<Result<Committed, Refused>>,

@@ -36,7 +36,8 @@ impl Reading {
         printed(&self.standing(), revision)
     }
 
-    /// Reads what this server has at present.
+    /// Reads what this server has at present. Events of watches are read in the same way, and a view is
+    /// never older than one before. So a read after an event answers nothing older (ST31).
     pub(crate) async fn local<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Reads<'_>) -> Result<T, Status> + Send + 'static,

@@ -12,14 +12,14 @@ use xds_proto::xds::store::v1::store_server::Store;
 use xds_proto::xds::store::v1::violation::Why;
 use xds_store::commit::ChangeResult;
 use xds_store::key::RecordKey;
-use xds_store::read::{Filter, HistoryQuery, PageToken, Payload, Reads, is_configuration};
+use xds_store::read::{Filter, HistoryQuery, PageToken, Payload, Reads};
 use xds_store::store::Committed;
 
 use crate::access::Caller;
 use crate::config::ApiConfig;
 use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::reading::{Reading, failed, now, permits};
-use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal, with_detail};
+use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal};
 use crate::watching::Watching;
 
 /// The service Store of one running store.
@@ -51,7 +51,8 @@ impl StoreService {
         let (force, prune) = (request.force_schema, request.prune);
         let refused = |refused| of_refused(refused, &self.reading.standing(), caller);
         let draft = self.reading.store.draft(request, caller.client.identity()).map_err(refused)?;
-        check_rights(caller, &keys, force, prune)?;
+        check_options(caller, force, prune)?;
+        let draft = draft.limited_to(caller.rights.write_access()).map_err(refused)?;
         let committed = self.reading.store.commit(draft).await.map_err(refused)?;
         Ok(self.committed(caller, committed, keys))
     }
@@ -284,38 +285,21 @@ fn owner_of(caller: &Caller, requested: String) -> Result<String, Status> {
     }
 }
 
-/// Stage 2 of ST8: all changes that the caller may not make.
-fn check_rights(caller: &Caller, keys: &[proto::Key], force: bool, prune: bool) -> Result<(), Status> {
+/// The part of stage 2 of ST8 that concerns no certain record.
+fn check_options(caller: &Caller, force: bool, prune: bool) -> Result<(), Status> {
     let rights = &caller.rights;
     if force && !rights.operate {
         return Err(lacks("operate", None, "force_schema needs the right to operate"));
     }
-    // A prune changes records that the commit does not name.
+    // A prune changes records that the commit does not name. The client needs the right to write
+    // them as well, which the store checks when it finds them.
     let may_prune = rights.operate || rights.owner.is_some();
     if prune && !may_prune {
         let message = "prune needs a rule with `owner`, or the right to operate: it changes records that the commit \
                        does not name";
         return Err(lacks("owner", None, message));
     }
-    let mut violations = Vec::new();
-    for (number, wire_key) in keys.iter().enumerate() {
-        let Ok(key) = RecordKey::parse(wire_key) else { continue };
-        let type_url = key.type_url();
-        if rights.may_write(&type_url, &key.name()) {
-            continue;
-        }
-        // ST55.
-        let right = if is_configuration(type_url.as_str()) { "operate" } else { "write" };
-        violations.push(proto::Violation {
-            change: u32::try_from(number).unwrap_or(u32::MAX),
-            key: Some(key.to_proto()),
-            message: format!("this client may not write {key:?}: it lacks the right `{right}`"),
-            why: Some(Why::Right(proto::RightMissing { right: right.to_owned() })),
-        });
-    }
-    let Some(first) = violations.first() else { return Ok(()) };
-    let message = first.message.clone();
-    Err(with_detail(Code::PermissionDenied, message, &proto::Refusal { violations }))
+    Ok(())
 }
 
 /// Effects in the answer of a commit.

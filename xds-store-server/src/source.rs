@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xds_core::{Cache, CommitError, Resource, Transaction, VariantId, shortened};
+use xds_proto::xds::store::v1::State;
 use xds_store::content::{self, ContentError};
 use xds_store::key::RecordKey;
 use xds_store::log::{Head, StoreRevision};
 use xds_store::record::{RecordState, served};
-use xds_store::store::{Loaded, Published};
+use xds_store::store::{Loaded, Published, Store};
 use xds_store::time;
 
 /// Commits what the store publishes to a cache.
@@ -48,6 +49,8 @@ pub enum Refusal {
 enum CacheChange {
     Put(Box<Resource>),
     Remove(VariantId),
+    /// SR45: it is quarantined, with this reason, and nothing is served in its place.
+    Withhold(VariantId, String),
     /// ST55: configuration is not served.
     Nothing,
 }
@@ -77,6 +80,26 @@ impl Source {
             self.cache.commit(transaction)?;
         }
         Ok(())
+    }
+
+    /// Commits all records of a store that was loaded again, and removes those that are gone, in one
+    /// transaction. What did not change is not sent to clients again.
+    pub(crate) fn load_again(&self, start: Start, before: &Store, after: &Store) -> Result<(), Refusal> {
+        let mut start = start;
+        let snapshot = self.cache.snapshot();
+        for (type_url, _) in snapshot.counts() {
+            let variants = snapshot.of_type(type_url).into_iter().flat_map(|resources| resources.iter());
+            for variant in variants.flat_map(|(_, variants)| variants.iter()) {
+                let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
+                let id = VariantId { type_url: type_url.clone(), name, constraints };
+                let key = RecordKey::of(&id);
+                // The cache may have resources of other sources.
+                if before.exists(&key) && !after.exists(&key) {
+                    start.transaction.remove(id);
+                }
+            }
+        }
+        self.load(after.head(), start)
     }
 
     /// Commits durable commits in one transaction (ST57). A commit that changes nothing that is
@@ -126,6 +149,7 @@ fn add(
     match change.map_err(|error| Refusal::Record { key: key.clone(), error })? {
         CacheChange::Put(resource) => transaction.put(*resource),
         CacheChange::Remove(id) => transaction.remove(id),
+        CacheChange::Withhold(id, reason) => transaction.remove_because(id, &reason),
         CacheChange::Nothing => {}
     }
     Ok(())
@@ -150,9 +174,13 @@ fn change_to(
     }
     // The end of a lease is a commit.
     let end = state.expires_at.as_ref().filter(|_| state.lease.is_none()).map(time::from_proto);
-    match if end.is_some_and(|end| end <= now) { None } else { resource() } {
+    let has_ended = end.is_some_and(|end| end <= now) || state.lifecycle() == State::Deleted;
+    match if has_ended { None } else { resource() } {
         Some(resource) => Ok(CacheChange::Put(Box::new(resource?))),
-        None => Ok(CacheChange::Remove(id)),
+        None => Ok(match state.quarantined.as_ref().filter(|_| !has_ended) {
+            Some(quarantined) => CacheChange::Withhold(id, quarantined.reason.clone()),
+            None => CacheChange::Remove(id),
+        }),
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Statistics {
     stages: [Times; Stage::ALL.len()],
     failed_writes: AtomicU64,
     is_full: AtomicBool,
+    /// Why the engine cannot be reached; `None` while it can.
+    unreachable: Mutex<Option<String>>,
 }
 
 /// What takes time in a commit.
@@ -79,6 +81,17 @@ impl Statistics {
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Why the engine cannot be reached at present; `None` while it can. Only for an engine that
+    /// several servers share.
+    #[must_use]
+    pub fn unreachable(&self) -> Option<String> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn on_engine(&self, unreachable: Option<String>) {
+        *self.unreachable.lock().unwrap_or_else(PoisonError::into_inner) = unreachable;
     }
 
     pub(crate) fn on_answer(&self, answer: &Result<Committed, Refused>) {
@@ -146,6 +159,7 @@ fn is_unchanged(committed: &Committed) -> bool {
 fn code_name(code: RefusalCode) -> &'static str {
     match code {
         RefusalCode::InvalidArgument => "invalid_argument",
+        RefusalCode::PermissionDenied => "permission_denied",
         RefusalCode::AlreadyExists => "already_exists",
         RefusalCode::NotFound => "not_found",
         RefusalCode::Aborted => "aborted",

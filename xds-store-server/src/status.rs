@@ -117,6 +117,7 @@ pub(crate) fn of_refused(refused: Refused, standing: &Standing, caller: &Caller)
 fn code_of(code: RefusalCode) -> Code {
     match code {
         RefusalCode::InvalidArgument => Code::InvalidArgument,
+        RefusalCode::PermissionDenied => Code::PermissionDenied,
         RefusalCode::AlreadyExists => Code::AlreadyExists,
         RefusalCode::NotFound => Code::NotFound,
         RefusalCode::Aborted => Code::Aborted,

@@ -25,7 +25,7 @@ use xds_store::read::{EventQuery, Filter, Payload, Position, ReadError, Reads};
 use crate::access::Caller;
 use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::reading::{Reading, failed, printed};
-use crate::standing::{Condition, Standing};
+use crate::standing::Standing;
 use crate::status::{invalid, lacks, not_ready};
 
 /// A watch of one client.
@@ -181,23 +181,28 @@ impl Watching {
             }
             return Ok(Some(self.message(Part::Changes, read.events)));
         }
-        if matches!(standing.condition, Condition::Stopping | Condition::Resyncing) {
-            let revision = printed(&standing, self.position.revision());
-            let message =
-                format!("the server is not ready: resume after {revision}, here later or at another server");
-            return Err(not_ready(&standing, message));
+        if self.reading.store.ends_watches(standing.condition) {
+            return Err(self.ended());
         }
         let authorize_at = Instant::now() + timers.authorize_every;
         tokio::select! {
             changed = self.standing.changed() => match changed {
                 Ok(()) => Ok(None),
-                Err(_) => Err(not_ready(&standing, "the store has ended")),
+                Err(_) => Err(self.ended()),
             },
             () = sleep_until(timers.bookmark_at.min(authorize_at)) => {
                 let is_due = Instant::now() >= timers.bookmark_at;
                 Ok(is_due.then(|| self.message(Part::Bookmark, Vec::new())))
             }
         }
+    }
+
+    /// UNAVAILABLE, with the reason and the revision from which the watch can be resumed.
+    fn ended(&self) -> Status {
+        let standing = self.standing.borrow();
+        let (reason, revision) = (&standing.reason, printed(&standing, self.position.revision()));
+        let message = format!("{reason}: resume after {revision}, here later or at another server");
+        not_ready(&standing, message)
     }
 
     fn message(&self, part: Part, events: Vec<proto::Event>) -> proto::WatchResponse {

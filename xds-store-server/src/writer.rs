@@ -31,6 +31,9 @@ pub(crate) struct Writer {
     callers: BTreeMap<Ticket, Caller>,
     compactions: BTreeMap<Ticket, oneshot::Sender<Result<u64, Refused>>>,
     last_ticket: Ticket,
+    /// When the next scheduled compaction starts, and the interval.
+    compact_at: i64,
+    compact_every: i64,
     statistics: Arc<Statistics>,
     /// The span of the batch that is written.
     batch: Span,
@@ -70,6 +73,8 @@ impl Writer {
             callers,
             compactions,
             last_ticket,
+            compact_at: now(),
+            compact_every: nanoseconds(settings.compact_every),
             statistics,
             batch: Span::none(),
             standing,
@@ -81,8 +86,8 @@ impl Writer {
         Arc::clone(&self.statistics)
     }
 
-    /// Writes commits until the queue ends. A panic makes the store read-only, so that callers get
-    /// an answer.
+    /// Writes commits until the queue ends. A panic makes the store read-only: callers get an answer,
+    /// and the engine stays open for readers until the store is stopped.
     pub(crate) fn run(mut self, inbox: &mpsc::Receiver<Message>) {
         let ended = panic::catch_unwind(AssertUnwindSafe(|| self.write_until_stopped(inbox)));
         let condition = match ended {
@@ -103,25 +108,41 @@ impl Writer {
             standing.condition = condition;
             standing.reason = reason.to_owned();
         });
-        // These were not judged. The callers in `self` get no answer: theirs may be applied.
-        for message in inbox.try_iter() {
-            if let Message::Commit(Waiting { caller, .. }) = message {
-                caller.answer(Err(refused(RefusalCode::Unavailable, reason.to_owned())));
+        // They get no answer: their commits may be applied.
+        self.callers.clear();
+        self.compactions.clear();
+        let next = || match condition {
+            Condition::Stopping => inbox.try_recv().ok(),
+            _ => inbox.recv().ok(),
+        };
+        while let Some(message) = next() {
+            match message {
+                // It was not judged.
+                Message::Commit(Waiting { caller, .. }) => {
+                    caller.answer(Err(refused(RefusalCode::Unavailable, reason.to_owned())));
+                }
+                Message::Compact(..) | Message::Changed => {}
+                Message::Stop => return,
             }
         }
     }
 
     fn write_until_stopped(&mut self, inbox: &mpsc::Receiver<Message>) {
-        loop {
+        let mut is_stopping = false;
+        // ST6: a commit whose outcome is not known yet is waited for (ST20).
+        while !is_stopping || !self.store.is_idle() {
             let mut actions = VecDeque::new();
-            let mut is_stopping = match self.receive(inbox) {
-                Ok(message) => self.on_message(message, &mut actions),
-                Err(RecvTimeoutError::Timeout) => {
-                    actions.extend(self.step(Event::Due));
-                    false
-                }
-                Err(RecvTimeoutError::Disconnected) => true,
-            };
+            match self.receive(inbox) {
+                Ok(message) => is_stopping |= self.on_message(message, &mut actions),
+                Err(RecvTimeoutError::Timeout) => actions.extend(self.step(Event::Due)),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if now() >= self.compact_at && !is_stopping {
+                self.compact_at = now().saturating_add(self.compact_every);
+                // ST44. Nobody waits for the answer.
+                let ticket = self.next_ticket();
+                actions.extend(self.step(Event::Compact(ticket, None)));
+            }
             while let Some(action) = actions.pop_front() {
                 match action {
                     Action::Write(batch) => {
@@ -130,6 +151,9 @@ impl Writer {
                         // the next batch.
                         for message in inbox.try_iter() {
                             is_stopping |= self.on_message(message, &mut actions);
+                        }
+                        if is_stopping {
+                            actions.extend(self.step(Event::EndCompaction));
                         }
                         actions.extend(self.step(Event::Written(written)));
                         self.send_standing();
@@ -150,27 +174,49 @@ impl Writer {
                     }
                 }
             }
-            if is_stopping {
-                return;
+            if self.store.has_lost_log() {
+                match self.load_again() {
+                    Ok(()) => {
+                        tracing::warn!("the store was loaded again: this server fell behind its log");
+                    }
+                    Err(error) => {
+                        tracing::error!("cannot load the store again: {}", with_sources(&error));
+                    }
+                }
+                self.send_standing();
             }
         }
     }
 
-    /// The next message, or a timeout when the machine is due.
+    /// Loads the store again after other servers forgot revisions that this one has not read (ST19). If
+    /// that fails, it is tried again with the next message or compaction.
+    fn load_again(&mut self) -> Result<(), StartError> {
+        let view = self.reader.view().map_err(LoadError::from)?;
+        let mut start = Source::start(now());
+        // ST20: the numbers of batches begin again, so this is another run.
+        let mut config = self.store.config().clone();
+        config.server = run_number();
+        let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
+        self.source.load_again(start, &self.store, &store)?;
+        self.store = store;
+        Ok(())
+    }
+
+    /// The next message, or a timeout when the machine or a compaction is due.
     fn receive(&self, inbox: &mpsc::Receiver<Message>) -> Result<Message, RecvTimeoutError> {
-        match self.store.due() {
-            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(due) => {
-                let wait = u64::try_from(due.saturating_sub(now())).unwrap_or_default();
-                inbox.recv_timeout(Duration::from_nanos(wait))
-            }
-        }
+        let due = self.store.due().map_or(self.compact_at, |due| due.min(self.compact_at));
+        let wait = u64::try_from(due.saturating_sub(now())).unwrap_or_default();
+        inbox.recv_timeout(Duration::from_nanos(wait))
+    }
+
+    fn next_ticket(&mut self) -> Ticket {
+        self.last_ticket.0 += 1;
+        self.last_ticket
     }
 
     /// Gives a message to the machine. Returns whether it is the last one.
     fn on_message(&mut self, message: Message, actions: &mut VecDeque<Action>) -> bool {
-        self.last_ticket.0 += 1;
-        let ticket = self.last_ticket;
+        let ticket = self.next_ticket();
         let event = match message {
             Message::Commit(Waiting { draft, caller }) => {
                 self.callers.insert(ticket, caller);

@@ -1,4 +1,6 @@
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
+use std::time::SystemTime;
 
 use xds_core::{Cache, CommitOutcome};
 use xds_proto::xds::store::v1 as proto;
@@ -6,7 +8,6 @@ use xds_store::engine::{Batch, Changes, EngineLimits, EngineRevision, MemoryEngi
 use xds_store::store::{Action, Config, Event, Identity, Store, Ticket};
 
 use super::*;
-use crate::standing::Condition;
 use crate::statistics::Stage;
 
 /// An engine whose writes wait for an order of the test.
@@ -14,11 +15,13 @@ use crate::statistics::Stage;
 struct GatedEngine {
     engine: MemoryEngine,
     orders: mpsc::Receiver<Order>,
+    _is_open: Arc<()>,
 }
 
 #[derive(Debug)]
 enum Order {
     Write,
+    Full,
     Break,
     Panic,
 }
@@ -31,6 +34,7 @@ impl Engine for GatedEngine {
     fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
         match self.orders.recv().unwrap() {
             Order::Write => self.engine.commit(batch),
+            Order::Full => Err(EngineError::Full),
             Order::Break => Err(EngineError::Broken("no more disk".into())),
             Order::Panic => panic!("ordered by a test"),
         }
@@ -54,9 +58,19 @@ fn memory() -> MemoryEngine {
 }
 
 fn gated(config: StoreConfig) -> (StoreHandle, mpsc::Sender<Order>) {
+    gated_engine(config, Arc::new(()))
+}
+
+/// The same; `is_open` is shared with the engine until that is closed.
+fn gated_engine(config: StoreConfig, is_open: Arc<()>) -> (StoreHandle, mpsc::Sender<Order>) {
     let (orders, receiver) = mpsc::channel();
-    let engine = GatedEngine { engine: memory(), orders: receiver };
+    let engine = GatedEngine { engine: memory(), orders: receiver, _is_open: is_open };
     (StoreHandle::start(Box::new(engine), config).unwrap(), orders)
+}
+
+/// In nanoseconds since 1970.
+fn now() -> i64 {
+    i64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()).unwrap()
 }
 
 fn put(name: &str) -> Draft {
@@ -158,8 +172,57 @@ async fn st21_after_a_failed_write_the_store_is_read_only_and_readers_go_on() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_writer_answers_all_callers_and_leaves_a_read_only_store() {
+async fn st72_an_alarm_lasts_until_its_cause_ends() {
     let (store, orders) = gated(StoreConfig::default());
+    assert_eq!((store.alarm(), store.refuses_commits()), (None, None));
+    orders.send(Order::Full).unwrap();
+    assert_eq!(store.commit(put("a")).await.unwrap_err().code, RefusalCode::ResourceExhausted);
+    assert_eq!(store.alarm(), Some(Alarm::Full));
+    assert!(store.refuses_commits().unwrap().contains("is full"));
+    orders.send(Order::Write).unwrap();
+    store.commit(put("a")).await.unwrap();
+    assert_eq!((store.alarm(), store.refuses_commits()), (None, None));
+    orders.send(Order::Break).unwrap();
+    store.commit(put("b")).await.unwrap_err();
+    let alarm = store.alarm().unwrap();
+    assert_eq!((alarm.kind(), store.refuses_commits()), ("store_read_only", Some(alarm.to_string())));
+    assert!(alarm.to_string().contains("no more disk"), "{alarm}");
+}
+
+/// Waits for what the test says.
+#[derive(Debug)]
+struct Told(mpsc::Receiver<Result<bool, EngineError>>);
+
+impl Changes for Told {
+    fn wait(&mut self, _: Duration) -> Result<bool, EngineError> {
+        self.0.recv().unwrap_or_else(|_| Err(EngineError::Unavailable("the test has ended".into())))
+    }
+}
+
+#[test]
+fn st72_an_engine_that_cannot_be_reached_is_an_alarm_until_it_can() {
+    let (waits, receiver) = mpsc::sync_channel(0);
+    let (queue, _inbox) = Queue::new(Limits { commits: 1, bytes: 1 });
+    let statistics = Arc::new(Statistics::default());
+    let (weak, of_thread) = (Arc::downgrade(&queue), Arc::clone(&statistics));
+    let thread = thread::spawn(move || follow(Box::new(Told(receiver)), &weak, &of_thread));
+    let lost = || Err(EngineError::Unavailable("no route".into()));
+    // The thread takes the next one when it has done with the last one.
+    waits.send(lost()).unwrap();
+    waits.send(lost()).unwrap();
+    waits.send(lost()).unwrap();
+    assert_eq!(statistics.unreachable().unwrap(), "no route");
+    waits.send(Ok(false)).unwrap();
+    waits.send(lost()).unwrap();
+    assert_eq!(statistics.unreachable(), None, "one failure alone is no alarm");
+    drop((queue, waits));
+    thread.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_panic_of_the_writer_answers_all_callers_and_leaves_a_read_only_store() {
+    let is_open = Arc::new(());
+    let (store, orders) = gated_engine(StoreConfig::default(), Arc::clone(&is_open));
     let judged = waiting(&store, "a").await;
     let queued = waiting(&store, "b").await;
     orders.send(Order::Panic).unwrap();
@@ -167,8 +230,13 @@ async fn a_panic_of_the_writer_answers_all_callers_and_leaves_a_read_only_store(
     assert_eq!(queued.await.unwrap().unwrap_err().code, RefusalCode::Unavailable);
     assert_eq!(store.commit(put("c")).await.unwrap_err().code, RefusalCode::Unavailable);
     assert_eq!(store.standing().borrow().condition, Condition::ReadOnly);
+    assert_eq!(store.compact(None).await.unwrap_err().code, RefusalCode::Unavailable);
+    assert_eq!(store.alarm().unwrap().kind(), "store_read_only");
+    // Readers go on.
+    assert_eq!(Arc::strong_count(&is_open), 2);
     store.latest_view().await.unwrap();
     store.stop().await;
+    assert_eq!(Arc::strong_count(&is_open), 1);
 }
 
 #[tokio::test]
@@ -188,6 +256,110 @@ async fn st6_a_stop_refuses_new_commits_and_finishes_those_that_wait() {
     }
     stopping.await;
     assert_eq!(store.standing().borrow().condition, Condition::Stopping);
+}
+
+/// The outcome of its first commit cannot be found out until the test says so.
+#[derive(Debug)]
+struct LostEngine {
+    engine: MemoryEngine,
+    is_first: bool,
+    is_away: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct AwayReader(Arc<dyn Reader>, Arc<AtomicBool>);
+
+impl Engine for LostEngine {
+    fn reader(&self) -> Arc<dyn Reader> {
+        Arc::new(AwayReader(self.engine.reader(), Arc::clone(&self.is_away)))
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
+        let written = self.engine.commit(batch)?;
+        if !std::mem::take(&mut self.is_first) {
+            return Ok(written);
+        }
+        self.is_away.store(true, Relaxed);
+        Err(EngineError::Unknown("no answer".into()))
+    }
+
+    fn limits(&self) -> EngineLimits {
+        self.engine.limits()
+    }
+
+    fn changes(&self, key: &[u8]) -> Option<Box<dyn Changes>> {
+        self.engine.changes(key)
+    }
+}
+
+impl Reader for AwayReader {
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        let Self(reader, is_away) = self;
+        if is_away.load(Relaxed) { Err(EngineError::Unavailable("away".into())) } else { reader.view() }
+    }
+}
+
+#[tokio::test]
+async fn st6_st20_a_stop_waits_until_the_outcome_of_a_commit_is_known() {
+    let is_away = Arc::new(AtomicBool::new(false));
+    let engine = LostEngine { engine: memory(), is_first: true, is_away: Arc::clone(&is_away) };
+    let store = StoreHandle::start(Box::new(engine), StoreConfig::default()).unwrap();
+    let caller = waiting(&store, "a").await;
+    let stopped = tokio::spawn({
+        let store = store.clone();
+        async move { store.stop().await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    is_away.store(false, Relaxed);
+    assert_eq!(caller.await.unwrap().unwrap().revision, 1);
+    stopped.await.unwrap();
+}
+
+#[tokio::test]
+async fn st44_a_running_store_forgets_old_revisions_by_itself() {
+    let mut engine = memory();
+    let hour = Duration::from_secs(3600);
+    // They become too old for the history when the store has run for a moment.
+    let young = now() - i64::try_from((hour - Duration::from_millis(300)).as_nanos()).unwrap();
+    let (config, reader) = (Config::new(engine.limits(), 1), engine.reader());
+    let mut machine = Store::load(&*engine.view().unwrap(), config, young, |_| {}).unwrap();
+    for (ticket, name) in [(1, "a"), (2, "b")] {
+        let mut actions = machine.step(Event::Commit(Ticket(ticket), put(name)), young, &*reader);
+        let Some(Action::Write(batch)) = actions.pop() else { panic!("it changes something") };
+        machine.step(Event::Written(engine.commit(&batch)), young, &*reader);
+    }
+    let compact_every = Duration::from_millis(20);
+    let config = StoreConfig { history: hour, compact_every, ..StoreConfig::default() };
+    let store = StoreHandle::start(Box::new(engine), config).unwrap();
+    let mut standing = store.standing();
+    let forgotten = standing.wait_for(|standing| standing.head.floor == 2);
+    tokio::time::timeout(Duration::from_secs(10), forgotten).await.unwrap().unwrap();
+    // The records are there.
+    assert_eq!(store.standing().borrow().records, 2);
+}
+
+#[tokio::test]
+async fn st6_a_stop_ends_a_compaction_after_the_step_that_is_written() {
+    let mut engine = memory();
+    let (config, reader) = (Config::new(engine.limits(), 1), engine.reader());
+    let mut machine = Store::load(&*engine.view().unwrap(), config, 1, |_| {}).unwrap();
+    for number in 1..=3_000 {
+        let draft = put(&format!("of 1970: {number}"));
+        let mut actions = machine.step(Event::Commit(Ticket(number), draft), 1, &*reader);
+        let Some(Action::Write(batch)) = actions.pop() else { panic!("it changes something") };
+        machine.step(Event::Written(engine.commit(&batch)), 1, &*reader);
+    }
+    let (orders, receiver) = mpsc::channel();
+    let engine = GatedEngine { engine, orders: receiver, _is_open: Arc::new(()) };
+    let store = StoreHandle::start(Box::new(engine), StoreConfig::default()).unwrap();
+    let mut stopping = std::pin::pin!(store.stop());
+    tokio::select! {
+        biased;
+        () = &mut stopping => panic!("a step is being written"),
+        () = std::future::ready(()) => {}
+    }
+    orders.send(Order::Write).unwrap();
+    tokio::time::timeout(Duration::from_secs(10), stopping).await.expect("after one step");
 }
 
 #[tokio::test]
@@ -290,4 +462,72 @@ async fn commits_are_counted_by_their_outcome_and_timed_by_their_stage() {
     assert_eq!(counts, expected);
     let times = |stage| store.statistics().times(stage).buckets().iter().map(|(_, count)| count).sum::<u64>();
     assert_eq!([times(Stage::Total), times(Stage::Write), times(Stage::Publish)], [3, 1, 1]);
+}
+
+/// An engine that does not report what other servers commit.
+#[derive(Debug)]
+struct QuietEngine(MemoryEngine);
+
+impl Engine for QuietEngine {
+    fn reader(&self) -> Arc<dyn Reader> {
+        self.0.reader()
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
+        self.0.commit(batch)
+    }
+
+    fn limits(&self) -> EngineLimits {
+        self.0.limits()
+    }
+
+    fn changes(&self, _: &[u8]) -> Option<Box<dyn Changes>> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn st19_a_server_that_fell_behind_the_log_loads_the_store_again() {
+    let mut engine = memory();
+    let cache = Cache::new();
+    let config = StoreConfig { cache: Arc::clone(&cache), ..StoreConfig::default() };
+    let store = StoreHandle::start(Box::new(QuietEngine(engine.clone())), config).unwrap();
+    store.commit(put("a")).await.unwrap();
+    store.commit(put("b")).await.unwrap();
+    let served = || {
+        let snapshot = cache.snapshot();
+        let resources = snapshot.of_type(&TYPE.into()).unwrap();
+        let mut names: Vec<_> = resources.iter().map(|(name, _)| name.as_str().to_owned()).collect();
+        names.sort();
+        names
+    };
+    // Another server deletes a record, and forgets the deletion.
+    let mut other =
+        Store::load(&*engine.view().unwrap(), Config::new(engine.limits(), 1), now(), |_| {}).unwrap();
+    let delete = proto::Change {
+        act: Some(proto::change::Act::Delete(proto::Delete::default())),
+        ..request(TYPE, "a").changes.remove(0)
+    };
+    let delete = proto::CommitRequest { changes: vec![delete], ..Default::default() };
+    let delete = Draft::parse(delete, "token:me".into()).unwrap();
+    let later = now() + 8 * 24 * 3600 * 1_000_000_000;
+    let events = [
+        (Event::Commit(Ticket(1), put("c")), now()),
+        (Event::Commit(Ticket(2), delete), now()),
+        (Event::Compact(Ticket(3), None), later),
+    ];
+    for (event, at) in events {
+        let mut actions = other.step(event, at, &*engine.reader());
+        while let Some(action) = actions.pop() {
+            if let Action::Write(batch) = action {
+                let written = engine.commit(&batch);
+                actions.extend(other.step(Event::Written(written), at, &*engine.reader()));
+            }
+        }
+    }
+    assert_eq!((other.counts(), served()), ((2, 0), vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(store.commit(put("d")).await.unwrap_err().code, RefusalCode::Unavailable);
+    store.commit(put("d")).await.unwrap();
+    assert_eq!(served(), ["b", "c", "d"]);
+    assert_eq!(store.standing().borrow().condition, Condition::Serving);
 }

@@ -20,13 +20,16 @@ fn content(name: &str) -> proto::Content {
 }
 
 fn live(content: proto::Content) -> RecordState {
-    RecordState { lifecycle: proto::State::Live.into(), content: Some(content), ..Default::default() }
+    RecordState { lifecycle: State::Live.into(), content: Some(content), ..Default::default() }
 }
 
 fn shown(key: &RecordKey, state: &RecordState) -> String {
     match change_of(key, state, NOW).unwrap() {
         CacheChange::Put(resource) => format!("put {:?}", resource.payload()),
         CacheChange::Remove(id) => format!("remove {} [{}]", id.name.as_str(), id.constraints),
+        CacheChange::Withhold(id, reason) => {
+            format!("withhold {} [{}]: {reason}", id.name.as_str(), id.constraints)
+        }
         CacheChange::Nothing => "nothing".to_owned(),
     }
 }
@@ -57,7 +60,7 @@ fn a_redirect_is_served_as_one() {
 #[test]
 fn deleted_and_expired_records_leave_and_the_end_of_a_lease_is_a_commit() {
     let key = key(CLUSTER, "a", "env=prod");
-    let deleted = RecordState { lifecycle: proto::State::Deleted.into(), ..Default::default() };
+    let deleted = RecordState { lifecycle: State::Deleted.into(), ..Default::default() };
     assert_eq!(shown(&key, &deleted), "remove a [env=prod]");
     let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
     let expired = RecordState { expires_at: at(1000), ..live(content("a")) };
@@ -69,16 +72,18 @@ fn deleted_and_expired_records_leave_and_the_end_of_a_lease_is_a_commit() {
 }
 
 #[test]
-fn a_quarantined_record_is_replaced_by_what_is_served_in_its_place() {
+fn sr45_a_quarantined_record_is_replaced_by_what_is_served_in_its_place() {
     let key = key(CLUSTER, "a", "");
     let quarantined = |serve| RecordState {
-        lifecycle: proto::State::Quarantined.into(),
-        quarantined: Some(proto::Quarantined { serve, ..Default::default() }),
+        lifecycle: State::Quarantined.into(),
+        quarantined: Some(proto::Quarantined { serve, reason: "bad".into(), ..Default::default() }),
         ..live(content("a"))
     };
     let good = proto::Content { payload: "\x0a\x01a\x12\x00".into(), ..Default::default() };
     assert_eq!(shown(&key, &quarantined(Some(good))), "put b\"\\n\\x01a\\x12\\0\"");
-    assert_eq!(shown(&key, &quarantined(None)), "remove a [true]");
+    assert_eq!(shown(&key, &quarantined(None)), "withhold a [true]: bad");
+    let deleted = RecordState { lifecycle: State::Deleted.into(), ..quarantined(None) };
+    assert_eq!(shown(&key, &deleted), "remove a [true]");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prost::{Message, Name};
 use tokio::net::TcpListener;
@@ -23,7 +23,8 @@ use xds_proto::xds::store::v1::store_client::StoreClient;
 use xds_store::engine::{Engine, MemoryEngine};
 use xds_store::store::{Identity, Store};
 use xds_store_server::{
-    AccessControl, ApiClient, ApiConfig, Rights, StoreApi, StoreAuthorizer, StoreConfig, StoreHandle, Tokens,
+    AccessControl, ApiClient, ApiConfig, Rights, StatusAdditions, StatusSource, StoreApi, StoreAuthorizer,
+    StoreConfig, StoreHandle, Tokens,
 };
 
 mod attacks;
@@ -84,6 +85,11 @@ async fn serve() -> Served {
 async fn serve_with(change: impl FnOnce(&mut ApiConfig)) -> Served {
     let mut engine = MemoryEngine::default();
     engine.commit(&Store::init(&Identity::default())).unwrap();
+    serve_store(engine, change).await
+}
+
+/// A server of the store in this engine.
+async fn serve_store(engine: impl Engine + 'static, change: impl FnOnce(&mut ApiConfig)) -> Served {
     let store = StoreHandle::start(Box::new(engine), StoreConfig::default()).unwrap();
     let policy = Arc::new(Policy::default());
     let access = AccessControl::local(LOCAL).with_authorizer(Arc::clone(&policy) as Arc<_>);

@@ -1,6 +1,44 @@
 //! Maintenance.
 
+use xds_store::commit::Draft;
+use xds_store::store::{Action, Config, Event, Ticket};
+
 use super::*;
+
+/// An engine whose store has one commit, made 8 days ago.
+fn old_store(changes: Vec<proto::Change>) -> MemoryEngine {
+    let mut engine = MemoryEngine::default();
+    engine.commit(&Store::init(&Identity::default())).unwrap();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let then = i64::try_from((since - Duration::from_secs(8 * 24 * 3600)).as_nanos()).unwrap();
+    let mut store =
+        Store::load(&*engine.view().unwrap(), Config::new(engine.limits(), 1), then, |_| {}).unwrap();
+    let commit = Event::Commit(Ticket(1), Draft::parse(commit_of(changes), "me".into()).unwrap());
+    let actions = store.step(commit, then, &*engine.reader());
+    let [Action::Write(batch)] = &actions[..] else { panic!("{actions:?}") };
+    engine.commit(batch).unwrap();
+    engine
+}
+
+#[tokio::test]
+async fn st44_a_compaction_changes_no_answer() {
+    let served = serve_store(old_store(vec![put("a", "1"), put("b", "1")]), |_| {}).await;
+    let answers = async || {
+        let mut store = served.store().await;
+        let get = store.get(get("a")).await.unwrap().into_inner();
+        assert!(get.record.as_ref().unwrap().changed_at.is_some());
+        let list = store.list(proto::ListRequest::default()).await.unwrap().into_inner();
+        let mut watch = store.watch(proto::WatchRequest::default()).await.unwrap().into_inner();
+        let snapshot = [watch.message().await.unwrap().unwrap(), watch.message().await.unwrap().unwrap()];
+        let snapshot = snapshot.map(|message| message.encode_to_vec());
+        (get.encode_to_vec(), list.encode_to_vec(), snapshot)
+    };
+    let before = answers().await;
+    let mut maintenance = served.maintenance_as(Some(LOCAL)).await;
+    let compacted = maintenance.compact(proto::CompactRequest::default()).await.unwrap().into_inner();
+    assert!(compacted.floor.ends_with("-1"), "{compacted:?}");
+    assert_eq!(answers().await, before);
+}
 
 #[tokio::test]
 async fn st59_the_status_has_the_condition_and_a_probe_writes_reads_and_deletes() {
@@ -14,6 +52,31 @@ async fn st59_the_status_has_the_condition_and_a_probe_writes_reads_and_deletes(
     assert!(probe.probe_time.is_some());
     assert_eq!(probe.records, 1);
     assert_ne!(probe.revision, status.revision);
+}
+
+#[tokio::test]
+async fn st72_the_status_has_what_an_operator_has_to_act_on_one_line_each() {
+    let alarms = Arc::new(Mutex::new(Vec::new()));
+    let shown = Arc::clone(&alarms);
+    let backup_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let served = serve_with(|config| {
+        config.additions = StatusSource::new(move || {
+            let mut additions = StatusAdditions::default();
+            additions.size_bytes = Some(4096);
+            additions.last_backup_at = Some(backup_at);
+            additions.alarms.clone_from(&shown.lock().unwrap());
+            additions
+        });
+    })
+    .await;
+    let mut maintenance = served.maintenance_as(Some(LOCAL)).await;
+    let status = maintenance.status(proto::StatusRequest::default()).await.unwrap().into_inner();
+    assert_eq!((status.size_bytes, status.last_backup_at), (4096, Some(backup_at.into())));
+    assert_eq!(status.alarms, [""; 0]);
+    *alarms.lock().unwrap() = vec!["two\nlines\u{1b}".to_owned(), "x".repeat(10_000)];
+    let status = maintenance.status(proto::StatusRequest::default()).await.unwrap().into_inner();
+    assert_eq!((&*status.alarms[0], status.alarms.len()), ("two lines", 2));
+    assert!(status.alarms[1].len() <= 1024);
 }
 
 #[tokio::test]

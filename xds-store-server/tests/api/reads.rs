@@ -117,6 +117,23 @@ async fn st25_at_least_waits_for_a_revision_and_then_says_not_ready() {
 }
 
 #[tokio::test]
+async fn st23_the_log_keeps_time_identity_owner_and_message_of_a_commit() {
+    let served = serve().await;
+    served.policy.set("token:ci", Rights { owner: Some("shop".into()), ..Rights::everything() });
+    let mut store = served.store_as(Some(CI)).await;
+    let began = xds_store::time::from_proto(&SystemTime::now().into());
+    let request = proto::CommitRequest { message: "why".into(), ..commit_of(vec![put("a", "1")]) };
+    store.commit(request).await.unwrap();
+    let history = store.history(proto::HistoryRequest::default()).await.unwrap().into_inner();
+    let [commit] = &history.commits[..] else { panic!("{history:?}") };
+    // A request has no field for the identity: it is that of the token.
+    let logged = (&*commit.identity, &*commit.owner, &*commit.message);
+    assert_eq!(logged, ("token:ci", "shop", "why"));
+    let at = xds_store::time::from_proto(commit.at.as_ref().unwrap());
+    assert!((began..began + 60_000_000_000).contains(&at), "{at} is not after {began}");
+}
+
+#[tokio::test]
 async fn st34_history_has_identity_message_and_content_of_each_commit() {
     let served = serve().await;
     served.commit(vec![put("a", "1"), put("b", "1")]).await;

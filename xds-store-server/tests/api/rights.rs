@@ -85,6 +85,29 @@ async fn st52_a_client_with_an_owner_acts_as_this_owner() {
 }
 
 #[tokio::test]
+async fn st52_sg16_a_prune_needs_the_right_to_write_what_it_releases() {
+    let served = serve().await;
+    let as_team = |changes, prune| proto::CommitRequest { owner: "team".into(), prune, ..commit_of(changes) };
+    let all = vec![put("mine", "1"), put("route", "1")];
+    served.store().await.commit(as_team(all, false)).await.unwrap();
+    let rights = Rights { read: only(&["mine"]), write: only(&["mine"]), ..Rights::nothing() };
+    served.policy.set("token:ci", Rights { owner: Some("team".into()), ..rights });
+    let mut store = served.store_as(Some(CI)).await;
+    let status = store.commit(as_team(vec![put("mine", "2")], true)).await.unwrap_err();
+    assert_eq!(right(&status), "write");
+    // ST54.
+    assert!(status.message().contains("1 record ") && !status.message().contains("route"), "{status:?}");
+    assert_eq!(violation(&status, Code::PermissionDenied).key, None);
+    served.store().await.get(get("route")).await.unwrap();
+    // An alias of a put is a name that the client has to be allowed to write.
+    let mut aliased = put("mine", "2");
+    if let Some(proto::change::Act::Put(put)) = &mut aliased.act {
+        put.content.as_mut().unwrap().aliases.push("alias".into());
+    }
+    assert_eq!(right(&store.commit(commit_of(vec![aliased])).await.unwrap_err()), "write");
+}
+
+#[tokio::test]
 async fn st55_configuration_and_force_need_the_right_to_operate() {
     let served = serve().await;
     served.policy.set("token:ci", Rights { operate: false, ..Rights::everything() });

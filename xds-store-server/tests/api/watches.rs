@@ -3,6 +3,7 @@
 use proto::event::Kind;
 use proto::watch_response::Part;
 use tonic::Streaming;
+use xds_store::engine::{Batch, Changes, EngineError, EngineLimits, EngineRevision, Reader};
 
 use super::*;
 
@@ -51,6 +52,28 @@ async fn st28_after_the_revision_of_a_list_a_watch_misses_and_repeats_nothing() 
     let mut watch = watch(&served, proto::WatchRequest { after: list.revision, ..Default::default() }).await;
     let changes = next(&mut watch).await;
     assert_eq!((events(&changes), &changes.revision), (vec![(Kind::Put, "b")], &second.revision));
+}
+
+#[tokio::test]
+async fn st31_a_read_after_an_event_answers_nothing_older() {
+    let served = serve().await;
+    let mut watch = watch(&served, proto::WatchRequest::default()).await;
+    assert_eq!(next(&mut watch).await.part(), Part::SnapshotEnd);
+    let mut store = served.store().await;
+    for number in 0..50 {
+        // The event may come before the answer of the commit.
+        let payload = number.to_string();
+        let changes = vec![put("a", &payload)];
+        let mut writer = store.clone();
+        let commit = tokio::spawn(async move { writer.commit(commit_of(changes)).await.unwrap() });
+        let event = next(&mut watch).await.events.remove(0);
+        assert_eq!(event.record.unwrap().content.unwrap().payload, payload);
+        let record = store.get(get("a")).await.unwrap().into_inner().record.unwrap();
+        let list = store.list(proto::ListRequest::default()).await.unwrap().into_inner().records;
+        let read = [&record, &list[0]].map(|record| record.content.as_ref().unwrap().payload.clone());
+        assert_eq!(read, [payload.as_str(), payload.as_str()]);
+        commit.await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -143,4 +166,68 @@ async fn st53_a_change_of_rights_ends_a_watch() {
     next(&mut watch).await;
     served.access.set_tokens(Tokens::parse("other 0123456789abcdef\n").unwrap());
     assert_eq!(watch.message().await.unwrap_err().code(), Code::PermissionDenied);
+}
+
+/// An engine that panics when its store writes for the second time.
+#[derive(Debug)]
+struct Defect {
+    engine: MemoryEngine,
+    is_shared: bool,
+    commits: usize,
+}
+
+impl Engine for Defect {
+    fn reader(&self) -> Arc<dyn Reader> {
+        self.engine.reader()
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
+        self.commits += 1;
+        assert_eq!(self.commits, 1, "a defect that a test wants");
+        self.engine.commit(batch)
+    }
+
+    fn limits(&self) -> EngineLimits {
+        self.engine.limits()
+    }
+
+    fn changes(&self, key: &[u8]) -> Option<Box<dyn Changes>> {
+        self.engine.changes(key).filter(|_| self.is_shared)
+    }
+}
+
+/// What clients of a watch and of reads get after a defect of the thread that writes.
+async fn after_a_defect(is_shared: bool) -> Result<proto::WatchResponse, Status> {
+    let mut engine = MemoryEngine::default();
+    engine.commit(&Store::init(&Identity::default())).unwrap();
+    let served = serve_store(Defect { engine, is_shared, commits: 0 }, |_| {}).await;
+    let first = served.commit(vec![put("a", "1")]).await;
+    let every = prost_types::Duration { seconds: 1, nanos: 0 };
+    let request =
+        proto::WatchRequest { after: first.revision, bookmark_every: Some(every), ..Default::default() };
+    let mut watch = watch(&served, request).await;
+    let refused = served.store().await.commit(commit_of(vec![put("a", "2")])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unknown);
+    let get = proto::GetRequest { key: Some(key("a")), ..Default::default() };
+    served.store().await.get(get).await.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(20), watch.message());
+    next.await
+        .expect("it does not stay silent")
+        .map(|message| message.expect("it does not end without a reason"))
+}
+
+#[tokio::test]
+async fn st21_after_a_defect_of_the_writer_a_watch_goes_on_if_no_other_server_can_commit() {
+    assert_eq!(after_a_defect(false).await.unwrap().part(), Part::Bookmark);
+}
+
+#[tokio::test]
+async fn st21_after_a_defect_of_the_writer_a_watch_of_a_shared_store_ends_with_the_reason() {
+    let ended = after_a_defect(true).await.unwrap_err();
+    assert_eq!(ended.code(), Code::Unavailable);
+    let message = ended.message();
+    assert!(
+        message.starts_with("a defect ended the store's writer: restart the server: resume after "),
+        "{message}"
+    );
 }
