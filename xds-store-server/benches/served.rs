@@ -7,6 +7,8 @@
 //! a file of the target folder. Memory is the resident set of a process for each figure, as the
 //! system reports it.
 //!
+//! The bench `store` of `xds-store` has the other rows.
+//!
 //!     cargo bench -p xds-store-server --bench served [-- RECORDS]
 #![expect(clippy::unwrap_used, reason = "a bench may panic")]
 
@@ -42,6 +44,7 @@ fn main() {
         _ => {}
     }
     let records = words.first().map_or(1_000_000, |word| word.parse().unwrap());
+    println!("| what; beside | here | beside | ratio | target |\n| --- | --- | --- | --- | --- |");
     tokio::runtime::Runtime::new().unwrap().block_on(to_the_byte());
     _ = fs::remove_file(&file);
     fill(&file, records);
@@ -60,10 +63,15 @@ fn main() {
     });
     let (sum, ratio) = (raw + cache, start / (raw + cache));
     println!(
-        "start with {records} records: {start:.2} s; raw range {raw:.2} s and cache commit {cache:.2} s: {ratio:.2}x of {sum:.2} s"
+        "| start with {records} records; raw range {raw:.2} s and cache commit {cache:.2} s | \
+         {start:.2} s | {sum:.2} s | \
+         {ratio:.2} | <= 1.5 |"
     );
     let ratio = memory[0] as f64 / memory[2] as f64;
-    println!("memory at rest: {} MB, the cache alone {} MB: {ratio:.2}x", memory[0] >> 20, memory[2] >> 20);
+    let [store, _, cache] = memory.map(|bytes| bytes >> 20);
+    println!(
+        "| memory at rest with {records} records; the cache alone | {store} MiB | {cache} MiB | {ratio:.2} | <= 1.3 |"
+    );
     fs::remove_file(&file).unwrap();
 }
 
@@ -159,7 +167,10 @@ async fn to_the_byte() {
         times[times.len() / 2]
     });
     let ratio = of_store.as_secs_f64() / of_cache.as_secs_f64();
-    println!("commit to the byte: {of_store:.1?} from a store, {of_cache:.1?} from a program: {ratio:.2}x");
+    println!(
+        "| commit to the byte on an xDS stream, without the sync; a cache commit of a program | {of_store:.1?} | \
+         {of_cache:.1?} | {ratio:.2} | <= 2 |"
+    );
 }
 
 fn commit(cache: &Cache, round: u32) {
