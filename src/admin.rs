@@ -66,6 +66,7 @@ mod sorted;
 mod store;
 mod sweep;
 mod troubles;
+mod unread;
 
 /// The admin page and its API, for one cache and its server.
 #[derive(Debug)]
@@ -261,6 +262,10 @@ pub async fn serve(
 ///
 /// A connection with a call that `grpc` did not refuse as UNAUTHENTICATED, such as a watch, does
 /// not end for a new one, as long as at most 384 connections have such calls.
+///
+/// A client of HTTP/2 that takes less than 16 KiB of an answer in 60 s loses that answer. If all
+/// answers that wait for their clients take more than 256 MiB, those that have waited longest end
+/// earlier. The other calls of their connections go on.
 pub async fn serve_with_grpc(
     listener: TcpListener,
     routes: Router,

@@ -82,22 +82,26 @@ impl OpenCall {
     }
 }
 
-/// Gives a request of gRPC to its services. While a client that they identified has its answer, the
-/// connection is kept.
+/// Passes a gRPC request to the services. The connection is kept while a call of an identified client
+/// is open. The services refuse other clients at once.
 pub(super) async fn of_grpc(services: Router, request: Request) -> Response {
     let activity = request.extensions().get::<Arc<Activity>>().cloned();
+    let call = activity.map(IdentifiedCall::begin);
     let response = match services.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     };
     let is_refused = response.headers().get("grpc-status").is_some_and(|code| code == UNAUTHENTICATED);
-    match activity.filter(|_| !is_refused) {
-        Some(activity) => {
-            activity.identified.fetch_add(1, Ordering::Relaxed);
-            let call = IdentifiedCall(activity);
-            response.map(|body| Body::new(CallBody { body, _call: call }))
-        }
+    match call.filter(|_| !is_refused) {
+        Some(call) => response.map(|body| Body::new(CallBody { body, _call: call })),
         None => response,
+    }
+}
+
+impl IdentifiedCall {
+    fn begin(activity: Arc<Activity>) -> Self {
+        activity.identified.fetch_add(1, Ordering::Relaxed);
+        Self(activity)
     }
 }
 

@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -22,6 +22,7 @@ use tower::ServiceExt as _;
 use xds_server::{Peer, TimedWrites};
 
 use super::activity::Activity;
+use super::unread::{Calls, Unread, timed};
 use super::{RemoteAccess, guard};
 
 /// Accepts connections until the future is dropped.
@@ -31,7 +32,21 @@ pub(super) async fn serve(
     remote_access: Option<RemoteAccess>,
     protocols: Protocols,
 ) -> Infallible {
-    let builder = Arc::new(builder(protocols));
+    let unread = Arc::new(Unread::default());
+    let builder = builder(protocols, &unread);
+    tokio::select! {
+        never = accept(listener, routes, remote_access, (protocols, builder)) => never,
+        never = unread.end_late_ones() => never,
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    routes: Router,
+    remote_access: Option<RemoteAccess>,
+    (protocols, builder): (Protocols, auto::Builder<Calls>),
+) -> Infallible {
+    let builder = Arc::new(builder);
     let mut connections = AdminConnections::default();
     let refusals = Arc::new(Refusals::default());
     loop {
@@ -198,7 +213,7 @@ async fn ask_again(State(judge): State<Judge>, mut request: Request, next: Next)
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,
-    builder: &auto::Builder<TokioExecutor>,
+    builder: &auto::Builder<Calls>,
     activity: &Arc<Activity>,
 ) {
     let of_requests = Arc::clone(activity);
@@ -206,7 +221,11 @@ async fn converse(
         let (open, routes) = (of_requests.begin(), routes.clone());
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Arc::clone(&of_requests));
-        async move { routes.oneshot(request).await.map(|response| response.map(|body| open.until_end_of(body))) }
+        async move {
+            // A client may send many requests at once. Other connections get a turn before each one.
+            tokio::task::yield_now().await;
+            routes.oneshot(request).await.map(|response| response.map(|body| timed(open.until_end_of(body))))
+        }
     });
     let io = TokioIo::new(TimedWrites::new(stream, HEAD_WAIT));
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
@@ -222,8 +241,8 @@ async fn converse(
     }
 }
 
-fn builder(protocols: Protocols) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn builder(protocols: Protocols, unread: &Arc<Unread>) -> auto::Builder<Calls> {
+    let mut builder = auto::Builder::new(Calls(Arc::clone(unread)));
     if protocols == Protocols::Http1 {
         builder = builder.http1_only();
     }
@@ -261,3 +280,6 @@ const HEAD_WAIT: Duration = Duration::from_secs(10);
 
 /// The pause after the system refused a connection.
 const REST: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,7 @@ pub(super) async fn store(State(state): State<Arc<AdminState>>) -> JsonAnswer {
         json!({
             "condition": condition.strip_prefix("CONDITION_").unwrap_or(condition),
             "reason": (!standing.reason.is_empty()).then_some(&standing.reason),
-            "accepts_commits": standing.accepts_commits() && !shown.handle.statistics().is_full(),
+            "accepts_commits": shown.handle.refuses_commits().is_none(),
             "is_full": shown.handle.statistics().is_full(),
             "node": standing.head.node, "cluster": standing.head.cluster, "format": standing.head.format,
             "revision": standing.revision_text(),
