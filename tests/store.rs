@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use running::{Running, SOON, Scratch, http, xds};
@@ -13,32 +12,11 @@ use running::{Running, SOON, Scratch, http, xds};
 #[path = "binary/running.rs"]
 mod running;
 
-/// A folder for a store, which does not exist yet; removed when dropped.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("xds-store-{}-{name}", std::process::id()));
-        _ = fs::remove_dir_all(&folder);
-        Self(folder)
-    }
-
-    fn with_store(name: &str) -> Self {
-        let place = Self::new(name);
-        assert_eq!(run(&["store", "init", place.text()]).0, Some(0));
-        place
-    }
-
-    fn text(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder with a store; removed when dropped.
+fn with_store(test: &str) -> Scratch {
+    let place = Scratch::new(&format!("store-{test}"));
+    assert_eq!(run(&["store", "init", place.text()]).0, Some(0));
+    place
 }
 
 /// The exit code, and the lines on standard output and standard error.
@@ -59,14 +37,16 @@ fn status_of(server: &Running, path: &str) -> String {
 
 #[test]
 fn st1_init_creates_a_store_for_its_user_alone_in_a_new_or_empty_folder_only() {
-    let place = Place::new("init");
-    let (code, text) = run(&["store", "init", place.text()]);
+    let scratch = Scratch::new("store-init");
+    let place = scratch.path("new");
+    let init = ["store", "init", place.to_str().unwrap()];
+    let (code, text) = run(&init);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("a new store, node "), "{text}");
-    let file = place.0.join("store.redb");
+    let file = place.join("store.redb");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let before = fs::read(&file).unwrap();
-    let (code, text) = run(&["store", "init", place.text()]);
+    let (code, text) = run(&init);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("is not empty"), "{text}");
     assert_eq!(fs::read(&file).unwrap(), before);
@@ -74,8 +54,7 @@ fn st1_init_creates_a_store_for_its_user_alone_in_a_new_or_empty_folder_only() {
 
 #[test]
 fn st1_the_rest_of_an_interrupted_init_is_no_store() {
-    let place = Place::new("interrupted");
-    fs::create_dir(&place.0).unwrap();
+    let place = Scratch::new("store-interrupted");
     fs::write(place.0.join("store.redb.new"), "half").unwrap();
     assert_eq!(run(&["serve", "--store", place.text()]).0, Some(2));
     assert_eq!(run(&["store", "init", place.text()]).0, Some(0));
@@ -83,16 +62,18 @@ fn st1_the_rest_of_an_interrupted_init_is_no_store() {
 
 #[test]
 fn st2_a_folder_without_a_store_is_refused_with_the_command_that_makes_one() {
-    let place = Place::new("missing");
-    let (code, text) = run(&["serve", "--store", place.text()]);
+    let scratch = Scratch::new("store-missing");
+    let place = scratch.path("missing");
+    let folder = place.to_str().unwrap();
+    let (code, text) = run(&["serve", "--store", folder]);
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains(&format!("`xds store init {}`", place.text())), "{text}");
-    assert!(!place.0.exists());
+    assert!(text.contains(&format!("`xds store init {}`", folder)), "{text}");
+    assert!(!place.exists());
 }
 
 #[test]
 fn st3_a_second_process_is_refused() {
-    let place = Place::with_store("second");
+    let place = with_store("second");
     let _first = Running::start(&["serve", "--store", place.text()]);
     let (code, text) = run(&["serve", "--store", place.text(), "--listen", "127.0.0.1:0"]);
     assert_eq!(code, Some(1), "{text}");
@@ -101,7 +82,7 @@ fn st3_a_second_process_is_refused() {
 
 #[test]
 fn st47_a_damaged_store_is_not_served_and_the_remedies_are_named() {
-    let place = Place::with_store("damaged");
+    let place = with_store("damaged");
     let file = place.0.join("store.redb");
     let mut bytes = fs::read(&file).unwrap();
     let end = bytes.len() / 2;
@@ -114,7 +95,7 @@ fn st47_a_damaged_store_is_not_served_and_the_remedies_are_named() {
 
 #[test]
 fn st5_st59_a_store_without_a_commit_accepts_commits_and_is_not_ready_for_clients() {
-    let place = Place::with_store("waiting");
+    let place = with_store("waiting");
     let mut server = Running::start(&["serve", "--store", place.text()]);
     let waiting = "503 the store has no commit yet: clients wait for the first one";
     assert_eq!(status_of(&server, "/readyz"), waiting);
@@ -127,6 +108,93 @@ fn st5_st59_a_store_without_a_commit_accepts_commits_and_is_not_ready_for_client
 fn a_store_in_memory_says_that_it_keeps_nothing() {
     let server = Running::start(&["serve", "--store", "memory:"]);
     server.logs("--store memory: keeps nothing");
+}
+
+/// The alarms of `xds store status`, and its exit code.
+fn alarms(place: &Scratch) -> (Option<i32>, Vec<String>) {
+    let (code, text) = run(&["store", "status", "--store", place.text()]);
+    let alarms = text.lines().filter_map(|line| line.strip_prefix("ALARM: "));
+    (code, alarms.map(str::to_owned).collect())
+}
+
+/// Waits until these are the beginnings of the alarms.
+fn until_alarms(place: &Scratch, expected: &[&str]) {
+    let start = Instant::now();
+    loop {
+        let (code, found) = alarms(place);
+        let are_equal = found.len() == expected.len()
+            && found.iter().zip(expected).all(|(found, expected)| found.starts_with(expected));
+        if are_equal {
+            return assert_eq!(code, Some(i32::from(!expected.is_empty())));
+        }
+        assert!(start.elapsed() < SOON, "waited in vain for {expected:?}; there are {found:?}");
+    }
+}
+
+#[test]
+fn st72_a_refused_folder_and_a_failed_backup_are_alarms_until_they_are_mended() {
+    let (place, scratch) = (with_store("alarms"), Scratch::new("alarms-folder"));
+    let (folder, backups) = (scratch.path("config"), scratch.path("backups"));
+    fs::create_dir(&folder).unwrap();
+    scratch.write("config/a.yaml", cluster("a", 1));
+    // A file in the place of the folder.
+    fs::write(&backups, "").unwrap();
+    let backup = ["--backup-dir", backups.to_str().unwrap(), "--backup-every", "50ms"];
+    let serve = ["serve", "--store", place.text(), folder.to_str().unwrap()];
+    let server = Running::start(&[&serve[..], &backup].concat());
+    let failed = "The last backup of the store failed: ";
+    until_alarms(&place, &[failed]);
+    let metric = "xds_troubles{kind=\"store_backup_failed\",severity=\"error\"}";
+    server.until_metric(metric, 1.0);
+    scratch.write("config/a.yaml", "name: [");
+    until_alarms(&place, &[failed, "The folder is refused; its last good content is served: "]);
+    fs::remove_file(&backups).unwrap();
+    scratch.write("config/a.yaml", cluster("a", 2));
+    until_alarms(&place, &[]);
+    let status = run(&["store", "status", "--store", place.text(), "--format", "json"]).1;
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert!(status["last_backup_at"].is_string() && status["size_bytes"].as_u64() > Some(4096), "{status:#}");
+    let start = Instant::now();
+    while server.metric(metric).is_some() {
+        assert!(start.elapsed() < SOON, "the metric stays");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn st22_st59_st72_while_the_disk_is_full_the_server_says_so_and_finds_out_by_itself_that_there_is_room() {
+    let place = with_store("full");
+    let mut command = std::process::Command::new("sh");
+    // Then a write beyond the largest file is an error, as on a full disk.
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_xds")]);
+    let server = Running::start_command(
+        command,
+        &["serve", "--store", place.text(), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
+    );
+    let put = |name: &str| {
+        let file = place.0.join("put.yaml");
+        fs::write(&file, cluster(name, 1)).unwrap();
+        run(&["put", file.to_str().unwrap(), "--store", place.text()])
+    };
+    assert_eq!(put("a").0, Some(0));
+    let file_size = |bytes: u64| {
+        let pid = i32::try_from(server.child.id()).unwrap();
+        rlimit::prlimit(pid, rlimit::Resource::FSIZE, Some((bytes, u64::MAX)), None).unwrap();
+    };
+    file_size(4096);
+    let (code, text) = put("b");
+    assert!(code == Some(1) && text.contains("no space is left"), "{text}");
+    until_alarms(&place, &["the disk of the store is full"]);
+    let full = "503 the disk of the store is full: commits are refused until there is room";
+    assert_eq!(status_of(&server, "/readyz/store"), full);
+    assert_eq!(status_of(&server, "/readyz"), "200 ready");
+    assert_eq!(server.metric("xds_troubles{kind=\"store_full\",severity=\"error\"}"), Some(1.0));
+    assert_eq!(server.metric("xds_store_accepts_commits"), Some(0.0));
+    assert_eq!(run(&["list", "CDS", "a", "--store", place.text()]).0, Some(0));
+    file_size(u64::MAX);
+    until_alarms(&place, &[]);
+    assert_eq!(status_of(&server, "/readyz/store"), "200 ready");
+    assert_eq!(put("b").0, Some(0));
 }
 
 /// A cluster with this timeout.
@@ -153,7 +221,7 @@ fn until_served(server: &Running, name: &str, text: &str) {
 
 #[test]
 fn st60_st61_an_applied_folder_is_one_commit_per_change_and_survives_without_the_folder() {
-    let (place, folder) = (Place::with_store("applied"), Scratch::new("applied-folder"));
+    let (place, folder) = (with_store("applied"), Scratch::new("applied-folder"));
     folder.write("a.yaml", cluster("a", 1));
     folder.write("b.yaml", cluster("b", 1));
     let arguments = ["serve", "--store", place.text(), folder.text()];
@@ -185,8 +253,39 @@ fn st60_st61_an_applied_folder_is_one_commit_per_change_and_survives_without_the
 }
 
 #[test]
+fn st60_what_others_changed_or_deleted_stays_after_a_restart_until_somebody_acts_as_the_owner() {
+    let (place, folder) = (with_store("others"), Scratch::new("others-folder"));
+    for name in ["a", "b"] {
+        folder.write(&format!("{name}.yaml"), cluster(name, 1));
+    }
+    let arguments = ["serve", "--store", place.text(), folder.text()];
+    let server = Running::start(&arguments);
+    until_served(&server, "a", "connect_timeout: 1s");
+    let changed = Scratch::new("others-changed");
+    changed.write("a.yaml", cluster("a", 9));
+    let (code, text) = run(&["put", changed.path("a.yaml").to_str().unwrap(), "--store", place.text()]);
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = run(&["delete", "CDS", "b", "--store", place.text()]);
+    assert_eq!(code, Some(0), "{text}");
+    drop(server);
+    folder.write("a.yaml", cluster("a", 2));
+    let server = Running::start(&arguments);
+    server.logs("a.yaml:1:1: the store refuses it: somebody else changed Cluster a in the store");
+    server.logs("b.yaml:1:1: the store refuses it: somebody else deleted Cluster b in the store");
+    until_served(&server, "a", "connect_timeout: 9s");
+    assert_ne!(server.get(&["CDS", "b"]).0, Some(0));
+    // What the message says.
+    let (code, text) = run(&["apply", folder.text(), "--store", place.text(), "--owner", "folder"]);
+    assert_eq!(code, Some(0), "{text}");
+    until_served(&server, "a", "connect_timeout: 2s");
+    folder.write("a.yaml", cluster("a", 3));
+    until_served(&server, "a", "connect_timeout: 3s");
+    until_served(&server, "b", "connect_timeout: 1s");
+}
+
+#[test]
 fn st60_a_folder_with_an_error_at_the_start_leaves_the_last_good_state() {
-    let (place, folder) = (Place::with_store("wrong"), Scratch::new("wrong-folder"));
+    let (place, folder) = (with_store("wrong"), Scratch::new("wrong-folder"));
     folder.write("a.yaml", cluster("a", 1));
     let arguments = ["serve", "--store", place.text(), folder.text()];
     let server = Running::start(&arguments);
@@ -202,7 +301,7 @@ fn st60_a_folder_with_an_error_at_the_start_leaves_the_last_good_state() {
 
 #[test]
 fn st61_an_empty_folder_is_refused_without_allow_empty() {
-    let (place, folder) = (Place::with_store("emptied"), Scratch::new("emptied-folder"));
+    let (place, folder) = (with_store("emptied"), Scratch::new("emptied-folder"));
     folder.write("a.yaml", cluster("a", 1));
     let server = Running::start(&["serve", "--store", place.text(), folder.text()]);
     until_served(&server, "a", "connect_timeout: 1s");
@@ -217,7 +316,7 @@ fn st61_an_empty_folder_is_refused_without_allow_empty() {
 
 #[test]
 fn the_server_file_is_for_its_user_alone() {
-    let place = Place::with_store("server-file");
+    let place = with_store("server-file");
     let server = Running::start(&["serve", "--store", place.text()]);
     let file = place.0.join("server.json");
     let start = Instant::now();
@@ -233,7 +332,7 @@ fn the_server_file_is_for_its_user_alone() {
 
 #[test]
 fn st70_seal_keys_that_cannot_be_used_are_refused_without_showing_them() {
-    let place = Place::with_store("seal");
+    let place = with_store("seal");
     let keys = place.0.join("keys");
     let start = |text: &str| {
         fs::write(&keys, text).unwrap();
@@ -256,7 +355,7 @@ fn st70_seal_keys_that_cannot_be_used_are_refused_without_showing_them() {
 
 #[test]
 fn st42_a_commit_above_a_limit_is_refused_with_the_option_and_succeeds_with_a_higher_one() {
-    let (place, folder) = (Place::with_store("limit"), Scratch::new("limit-folder"));
+    let (place, folder) = (with_store("limit"), Scratch::new("limit-folder"));
     folder.write("a.yaml", cluster("a", 1));
     folder.write("b.yaml", cluster("b", 1));
     let arguments = ["serve", "--store", place.text(), folder.text(), "--commit-changes-limit"];
@@ -270,7 +369,7 @@ fn st42_a_commit_above_a_limit_is_refused_with_the_option_and_succeeds_with_a_hi
 
 #[test]
 fn the_page_has_the_condition_the_commits_and_the_history_of_a_record() {
-    let (place, folder) = (Place::with_store("page"), Scratch::new("page-folder"));
+    let (place, folder) = (with_store("page"), Scratch::new("page-folder"));
     folder.write("a.yaml", cluster("a", 1));
     let server = Running::start(&["serve", "--store", place.text(), folder.text()]);
     folder.write("b.yaml", cluster("b", 1));

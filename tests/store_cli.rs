@@ -9,17 +9,25 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-use running::{Running, Scratch, http, xds};
+use running::{Running, SOON, Scratch, http, xds};
 
 #[path = "store_cli/changes.rs"]
 mod changes;
+#[path = "store_cli/connecting.rs"]
+mod connecting;
 #[path = "store_cli/history.rs"]
 mod history;
+#[path = "store_cli/mirror.rs"]
+mod mirror;
+#[path = "store_cli/nacks.rs"]
+mod nacks;
 #[path = "store_cli/reading.rs"]
 mod reading;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
 mod running;
+#[path = "store_cli/unread.rs"]
+mod unread;
 #[path = "store_cli/writers.rs"]
 mod writers;
 
@@ -41,8 +49,14 @@ impl Stored {
     }
 
     fn served(test: &str) -> Served {
+        Self::served_with(test, &[])
+    }
+
+    /// Served with further options.
+    fn served_with(test: &str, options: &[&str]) -> Served {
         let stored = Self::unserved(test);
-        let server = Running::start(&["serve", "--store", &stored.path("data")]);
+        let data = stored.path("data");
+        let server = Running::start(&[&["serve", "--store", &data], options].concat());
         Served { stored, server }
     }
 
@@ -101,6 +115,22 @@ impl Stored {
     }
 }
 
+impl Served {
+    fn restart(&mut self) {
+        self.stop();
+        self.start();
+    }
+
+    fn stop(&mut self) {
+        self.server.terminate();
+        assert!(self.server.ends_within(SOON).unwrap().success());
+    }
+
+    fn start(&mut self) {
+        self.server = Running::start(&["serve", "--store", &self.path("data")]);
+    }
+}
+
 impl Deref for Served {
     type Target = Stored;
 
@@ -128,8 +158,8 @@ const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 #[test]
 fn a_store_that_nobody_serves_is_an_error_with_the_command_that_serves_it() {
     let stored = Stored::unserved("unserved");
-    let expected = "error: no server runs with the store data: start one with `xds serve --store data`, or give \
-                    --server\n";
+    let expected = "error: no server answers for the store data: start `xds serve --store data`, with an admin \
+                    port. If it runs, restart it, or give --server and --token-file\n";
     assert_eq!(stored.fails("list --store data"), (1, expected.to_owned()));
     // A server that was killed leaves its file.
     stored

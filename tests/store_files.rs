@@ -4,11 +4,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use running::{Running, xds};
+use running::{Running, Scratch, xds};
 use serde_json::Value;
 use xds_store::engine::{Batch, Engine, RedbEngine};
 
@@ -16,33 +16,19 @@ use xds_store::engine::{Batch, Engine, RedbEngine};
 #[path = "binary/running.rs"]
 mod running;
 
-/// A folder for stores and backups; removed when dropped.
-struct Scratch(PathBuf);
+/// A folder for stores and backups.
+struct Stores(Scratch);
 
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("xds-store-files-{}-{name}", std::process::id()));
-        _ = fs::remove_dir_all(&folder);
-        fs::create_dir(&folder).unwrap();
-        Self(folder)
-    }
-
+impl Stores {
     /// With a store in `store`.
-    fn with_store(name: &str) -> Self {
-        let scratch = Self::new(name);
-        assert_eq!(run(&["store", "init", &scratch.path("store")]).0, Some(0));
-        scratch
+    fn with_store(test: &str) -> Self {
+        let stores = Self(Scratch::new(&format!("store-files-{test}")));
+        assert_eq!(run(&["store", "init", &stores.path("store")]).0, Some(0));
+        stores
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
+        self.0.path(name).to_str().unwrap().to_owned()
     }
 }
 
@@ -68,8 +54,8 @@ fn names(folder: &Path) -> Vec<String> {
 
 #[test]
 fn st45_st46_a_backup_is_restored_with_a_new_node_id() {
-    let scratch = Scratch::with_store("restore");
-    let (store, file, target) = (scratch.path("store"), scratch.path("file"), scratch.path("target"));
+    let stores = Stores::with_store("restore");
+    let (store, file, target) = (stores.path("store"), stores.path("file"), stores.path("target"));
     fs::write(&file, "an older backup").unwrap();
     let made = json(&["store", "backup", &file, "--store", &store]);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -77,9 +63,9 @@ fn st45_st46_a_backup_is_restored_with_a_new_node_id() {
     assert_eq!(restored["cluster"], made["cluster"]);
     assert_ne!(restored["node"], made["node"]);
     assert_ne!(restored["revision"], made["revision"], "it is the revision of another store");
-    assert_eq!(names(&scratch.0), ["file", "store", "target"]);
+    assert_eq!(names(&stores.0.0), ["file", "store", "target"]);
     assert_eq!(run(&["store", "check", &target]).0, Some(0));
-    let other = json(&["store", "restore", &file, &scratch.path("other"), "--new-cluster"]);
+    let other = json(&["store", "restore", &file, &stores.path("other"), "--new-cluster"]);
     assert_ne!(other["cluster"], made["cluster"]);
     let again = json(&["store", "backup", &file, "--store", &target, "--without-history"]);
     assert_eq!((&again["node"], &again["history"]), (&restored["node"], &Value::Bool(false)));
@@ -87,9 +73,9 @@ fn st45_st46_a_backup_is_restored_with_a_new_node_id() {
 
 #[test]
 fn st46_a_file_that_is_no_whole_backup_makes_no_store() {
-    let scratch = Scratch::with_store("cut");
-    let (file, target) = (scratch.path("file"), scratch.path("target"));
-    json(&["store", "backup", &file, "--store", &scratch.path("store")]);
+    let stores = Stores::with_store("cut");
+    let (file, target) = (stores.path("file"), stores.path("target"));
+    json(&["store", "backup", &file, "--store", &stores.path("store")]);
     let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[..whole.len() - 1]).unwrap();
     let (code, text) = run(&["store", "restore", &file, &target]);
@@ -104,16 +90,16 @@ fn st46_a_file_that_is_no_whole_backup_makes_no_store() {
     assert_eq!(run(&["store", "restore", &file, &target]).0, Some(0));
     let (code, text) = run(&["store", "restore", &file, &target]);
     assert_eq!((code, text.contains("is not empty")), (Some(2), true), "{text}");
-    assert_eq!(run(&["store", "restore", &scratch.path("none"), &scratch.path("x")]).0, Some(1));
+    assert_eq!(run(&["store", "restore", &stores.path("none"), &stores.path("x")]).0, Some(1));
 }
 
 #[test]
 fn st48_damage_is_listed_and_the_store_stays_as_it_is() {
-    let scratch = Scratch::with_store("check");
-    let store = scratch.path("store");
+    let stores = Stores::with_store("check");
+    let store = stores.path("store");
     let (code, text) = run(&["store", "check", &store]);
     assert_eq!((code, text.contains("no damage")), (Some(0), true), "{text}");
-    let file = scratch.0.join("store/store.redb");
+    let file = stores.0.path("store/store.redb");
     let mut engine = RedbEngine::open(&file).unwrap();
     let writes =
         [b"l\0\0\0\0\0\0\0\x05", b"v\0\0\0\0\0\0\0\x05"].map(|key| (key[..].into(), Some("?".into())));
@@ -126,16 +112,16 @@ fn st48_damage_is_listed_and_the_store_stays_as_it_is() {
         assert!(text.contains(finding), "{text}");
     }
     assert!(fs::read(&file).unwrap() == before, "the check changed the file");
-    let (code, text) = run(&["store", "backup", &scratch.path("file"), "--store", &store]);
+    let (code, text) = run(&["store", "backup", &stores.path("file"), "--store", &store]);
     assert_eq!((code, text.contains("is damaged")), (Some(1), true), "{text}");
-    assert_eq!(names(&scratch.0), ["store"], "there is no part of a backup");
-    assert_eq!(run(&["store", "check", &scratch.path("none")]).0, Some(2));
+    assert_eq!(names(&stores.0.0), ["store"], "there is no part of a backup");
+    assert_eq!(run(&["store", "check", &stores.path("none")]).0, Some(2));
 }
 
 #[test]
 fn st45_a_server_writes_backups_and_keeps_the_newest() {
-    let scratch = Scratch::with_store("scheduled");
-    let (store, backups) = (scratch.path("store"), scratch.path("backups"));
+    let stores = Stores::with_store("scheduled");
+    let (store, backups) = (stores.path("store"), stores.path("backups"));
     let every = ["--backup-dir", &backups, "--backup-every", "10ms", "--backup-keep", "2"];
     let server = Running::start(&[&["serve", "--store", &store][..], &every].concat());
     let folder = || fs::read_dir(&backups).ok()?.next()?.ok().map(|node| node.path());
@@ -164,13 +150,13 @@ fn st45_a_server_writes_backups_and_keeps_the_newest() {
         assert!(start.elapsed() < Duration::from_secs(60), "what was not finished is removed");
         thread::sleep(Duration::from_millis(20));
     }
-    json(&["store", "restore", newest.to_str().unwrap(), &scratch.path("target")]);
+    json(&["store", "restore", newest.to_str().unwrap(), &stores.path("target")]);
 }
 
 #[test]
 fn st45_a_backup_that_fails_is_counted_and_logged_and_affects_nothing_else() {
-    let scratch = Scratch::with_store("failing");
-    let (store, backups) = (scratch.path("store"), scratch.path("backups"));
+    let stores = Stores::with_store("failing");
+    let (store, backups) = (stores.path("store"), stores.path("backups"));
     fs::write(&backups, "a file where the folder should be").unwrap();
     let server = Running::start(&["serve", "--store", &store, "--backup-dir", &backups]);
     let line = server.logs("the backup of the store failed");
@@ -182,13 +168,13 @@ fn st45_a_backup_that_fails_is_counted_and_logged_and_affects_nothing_else() {
 
 #[test]
 fn st4_a_store_of_the_newest_format_needs_no_upgrade() {
-    let scratch = Scratch::with_store("upgrade");
-    let store = scratch.path("store");
-    let before = fs::read(scratch.0.join("store/store.redb")).unwrap();
+    let stores = Stores::with_store("upgrade");
+    let store = stores.path("store");
+    let before = fs::read(stores.0.path("store/store.redb")).unwrap();
     let (code, text) = run(&["store", "upgrade", &store]);
     assert_eq!((code, text.contains("format 1, which is the newest")), (Some(0), true), "{text}");
-    assert!(fs::read(scratch.0.join("store/store.redb")).unwrap() == before, "it changed the file");
+    assert!(fs::read(stores.0.path("store/store.redb")).unwrap() == before, "it changed the file");
     let _server = Running::start(&["serve", "--store", &store]);
     assert_eq!(run(&["store", "upgrade", &store]).0, Some(1));
-    assert_eq!(run(&["store", "upgrade", &scratch.path("none")]).0, Some(2));
+    assert_eq!(run(&["store", "upgrade", &stores.path("none")]).0, Some(2));
 }

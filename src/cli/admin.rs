@@ -104,6 +104,28 @@ impl AdminPort {
         self.address
     }
 
+    /// Opens a second port for the services of gRPC alone, for programs of this machine, which cannot
+    /// know the name in the certificate of the first one. `None` if the first one is for this machine
+    /// alone: then it has no TLS.
+    pub(super) fn open_local(&self) -> Result<Option<Self>, Failure> {
+        if self.address.ip().is_loopback() {
+            return Ok(None);
+        }
+        let address = SocketAddr::new(loopback(self.address.ip()), 0);
+        let error = |error| Failure::Admin(AdminError::Listen { address, error });
+        let listener = xds::listen(address).map_err(error)?;
+        let address = listener.local_addr().map_err(error)?;
+        Ok(Some(Self { listener, address, names: HostNames::default(), remote_access: None }))
+    }
+
+    /// Serves the services of gRPC alone from now on.
+    pub(super) fn serve_grpc(self, grpc: Router) -> ServedPage {
+        let Self { listener, names, remote_access, .. } = self;
+        ServedPage(tokio::spawn(async move {
+            match admin::serve_with_grpc(listener, Router::new(), grpc, names, remote_access).await {}
+        }))
+    }
+
     /// Serves these routes from now on, and services of gRPC.
     pub(super) fn serve(self, routes: Router, grpc: Option<Router>, log_format: LogFormat) -> ServedPage {
         let scheme = if self.remote_access.is_some() { "https" } else { "http" };
@@ -155,12 +177,16 @@ fn check_reach(address: SocketAddr, is_open_allowed: bool) -> Result<(), AdminEr
 /// The loopback address with the next port. Port 0 (the system chooses) if `--listen` has port 0 or
 /// the last port.
 fn beside(listen: SocketAddr) -> SocketAddr {
-    let address = match listen.ip() {
-        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
-    };
     let port = if listen.port() == 0 { 0 } else { listen.port().checked_add(1).unwrap_or(0) };
-    SocketAddr::new(address, port)
+    SocketAddr::new(loopback(listen.ip()), port)
+}
+
+/// The loopback address of the same kind.
+fn loopback(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
 }
 
 const ADMIN: &str = "Admin page";

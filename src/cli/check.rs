@@ -51,9 +51,9 @@ pub(super) struct Check {
 /// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReportFormat {
-    /// Lines for people, with file and line in front
+    /// Lines for people
     Text,
-    /// One JSON object on standard output
+    /// JSON on standard output
     Json,
 }
 

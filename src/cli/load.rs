@@ -7,7 +7,7 @@ use xds::folder::{Contents, Folder, Loaded, Progress};
 use xds::{Cache, TypeUrl};
 
 use super::progress::LONG;
-use super::{Failure, FolderOptions};
+use super::{Failure, FolderOptions, counted};
 
 /// Loads the folder into the cache.
 pub(super) fn load(source: &FolderOptions, folder: &mut Folder, cache: &Cache) -> Result<Loaded, Failure> {
@@ -66,7 +66,8 @@ fn lines<'a>(
     resources: usize,
     types: impl Iterator<Item = (&'a TypeUrl, usize, usize)>,
 ) -> Vec<String> {
-    let mut lines = vec![format!("{}: {resources} resources in {files} files", source.folder.display())];
+    let (resources, files) = (counted(resources, "resource"), counted(files, "file"));
+    let mut lines = vec![format!("{}: {resources} in {files}", source.folder.display())];
     for (type_url, variants, names) in types.filter(|(_, _, names)| *names > 0) {
         let names_of = if variants > names { format!(" of {names} names") } else { String::new() };
         lines.push(format!("{variants:>9} {}{names_of}", type_url.message_name()));

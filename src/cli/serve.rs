@@ -24,6 +24,7 @@ use super::warnings::WarningOptions;
 use super::{Failure, FolderOptions, IsolationMode, load, troubles};
 use applied::AppliedFolder;
 pub(super) use limits::{Limits, count, time, wait};
+use nacks::NackQuorum;
 pub(super) use sealing::SealError;
 use store::{ServedStore, StoreOptions};
 pub(super) use store_api::TokenError;
@@ -32,6 +33,7 @@ pub(super) use types::{OptionError, Types};
 mod applied;
 mod backups;
 mod limits;
+mod nacks;
 mod sealing;
 mod server_file;
 mod store;
@@ -60,7 +62,7 @@ pub(super) struct Serve {
     source: Option<FolderOptions>,
     #[command(flatten)]
     store: StoreOptions,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = None)]
     warnings: WarningOptions,
     /// A label of the folder's content, such as a Git revision: in commits, the log, metrics and the
     /// admin page
@@ -160,7 +162,8 @@ impl Serve {
         };
         let name = source.folder.display().to_string();
         let owner = self.store.owner.clone();
-        let mut applied = AppliedFolder::new(store.handle.clone(), runtime.clone(), name, owner);
+        let place = store.commands_option();
+        let mut applied = AppliedFolder::new(store.handle.clone(), runtime.clone(), name, place, owner);
         folder = folder.with_gate(move |contents, label| applied.apply(contents, label));
         // Holds what is in use of the folder. Clients read the cache of the store.
         let in_use = Cache::new();
@@ -265,18 +268,28 @@ impl Serve {
         if let Some(warnings) = warnings {
             troubles::add_warnings(page.troubles(), warnings);
         }
+        let grpc = store.as_ref().zip(access.as_ref());
+        let grpc = grpc.map(|(store, access)| store.api(access, page.troubles().clone()));
+        let quorum = store.as_ref().zip(self.store.quarantine_nacks).map(|(store, needed)| {
+            (NackQuorum::watch(needed.into(), &cache, &mut config), store.handle.clone())
+        });
         let server = Server::new(cache).with_config(config).with_routes(routes);
+        let quorum = quorum.map(|((quorum, decisions), store)| {
+            tokio::spawn(quorum.follow(decisions, store, server.clients()))
+        });
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
-        let _server_file = match (&store, &admin) {
-            (Some(store), Some(admin)) => store.write_server_file(admin.address())?,
-            _ => None,
-        };
-        let grpc = store.as_ref().zip(access.as_ref()).map(|(store, access)| store.api(access));
+        let (mut local, mut _server_file) = (None, None);
+        if let (Some(store), Some(admin)) = (&store, &admin) {
+            local = admin.open_local()?;
+            _server_file = store.write_server_file(local.as_ref().unwrap_or(admin).address())?;
+        }
         let tokens = access.map(|access| tokio::spawn(access.follow(TOKENS_EVERY)));
+        let _local = local.zip(grpc.clone()).map(|(local, grpc)| local.serve_grpc(grpc));
         let _admin = admin.map(|admin| admin.serve(admin_routes, grpc, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.iter().for_each(tokio::task::JoinHandle::abort);
         tokens.iter().for_each(tokio::task::JoinHandle::abort);
+        quorum.iter().for_each(tokio::task::JoinHandle::abort);
         hangups.abort();
         served
     }

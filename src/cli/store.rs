@@ -33,7 +33,7 @@ mod mirror;
 pub(super) mod place;
 pub(super) mod put;
 pub(super) mod quarantine;
-mod records;
+pub(super) mod records;
 mod report;
 mod restore;
 pub(super) mod rollback;

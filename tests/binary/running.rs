@@ -25,8 +25,17 @@ impl Running {
 
     /// The same on the address of a server that has ended.
     pub(crate) fn start_on(address: &str, arguments: &[&str]) -> Self {
-        let mut command = xds();
-        command.args(arguments).args(["--listen", address, "--admin", "127.0.0.1:0"]);
+        Self::start_with(&[arguments, &["--listen", address, "--admin", "127.0.0.1:0"]].concat())
+    }
+
+    /// The same with these addresses of `--listen` and `--admin`.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_command(xds(), arguments)
+    }
+
+    /// The same with a command that runs the binary.
+    pub(crate) fn start_command(mut command: Command, arguments: &[&str]) -> Self {
+        command.args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let log = lines(child.stderr.take().unwrap());
         let output = lines(child.stdout.take().unwrap());
@@ -38,8 +47,8 @@ impl Running {
             let last = line.rsplit_once(' ').map(|(_, last)| last.to_owned());
             if line.starts_with("listening on ") {
                 address = last;
-            } else if line.contains("http://") {
-                admin = last.map(|url| url.trim_start_matches("http://").trim_end_matches('/').to_owned());
+            } else if let Some((_, url)) = line.split_once("://") {
+                admin = Some(url.trim_end_matches('/').to_owned());
             }
         }
         thread::spawn(move || output.iter().for_each(drop));
@@ -102,7 +111,12 @@ impl Running {
 
     /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
-        let killed = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status().unwrap();
+        self.signal("-TERM");
+    }
+
+    /// Sends a signal, such as `-STOP`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let killed = Command::new("kill").arg(signal).arg(self.child.id().to_string()).status().unwrap();
         assert!(killed.success());
     }
 

@@ -34,7 +34,7 @@ fn a_file_has_the_options_and_the_folder_and_the_command_line_wins() {
     let serving = Serving::start(&mut serve(&folder, &["--listen", "127.0.0.1:0"]));
     let lines = serving.until("listening on 127.0.0.1:");
     assert!(lines.iter().all(|line| line.starts_with('{')), "{lines:#?}");
-    assert!(lines[0].contains(".: 1 resources in 1 files"), "{lines:#?}");
+    assert!(lines[0].contains(".: 1 resource in 1 file"), "{lines:#?}");
 }
 
 #[test]

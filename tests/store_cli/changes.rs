@@ -139,6 +139,8 @@ fn st9_a_put_with_a_condition_is_refused_where_it_does_not_hold() {
     assert_eq!((code, error), (2, "error: --if-revision is for one resource; the files have 2\n".to_owned()));
     assert_eq!(stored.fails("put missing.yaml --store data").0, 1);
     assert_eq!(stored.fails("put b.yaml --store data --lease 1s").0, 2);
+    let (code, error) = stored.fails("put b.yaml --store data --take-over");
+    assert_eq!((code, error.contains("--owner <NAME>")), (2, true), "{error}");
     stored.ok("put b.yaml --store data --lease 1h");
     assert_eq!(stored.json("list CDS b --store data")[0]["lease"], "3600s");
 }
@@ -176,10 +178,8 @@ fn what_is_quarantined_stays_so_until_its_content_changes() {
     assert!(output.starts_with("quarantined Cluster a\n"), "{output}");
     let served = || server.until_served(&["CDS", "a"]).1;
     while !served().contains("connect_timeout: 1s") {}
-    for command in
-        ["apply config --store data --owner shop", "apply config --store data --owner shop --prune"]
-    {
-        let output = stored.run(command);
+    for options in ["--owner shop", "--owner shop --prune", "--owner desk", "--owner desk --prune"] {
+        let output = stored.run(&format!("apply config --store data {options}"));
         let expected = "warning: Cluster a stays quarantined until its content changes: bad\n";
         assert_eq!(stderr(&output), expected);
         assert!(String::from_utf8_lossy(&output.stdout).starts_with("config: 1 unchanged; "));
@@ -189,4 +189,20 @@ fn what_is_quarantined_stays_so_until_its_content_changes() {
     stored.ok("apply config --store data --owner shop --prune");
     while !served().contains("connect_timeout: 3s") {}
     assert_eq!(stored.fails("quarantine CDS x --store data --reason bad").0, 3);
+}
+
+#[test]
+fn sr45_a_client_gets_the_reason_of_a_quarantine_without_older_content_after_a_restart_too() {
+    let stored = Stored::unserved("reason");
+    let start = || Running::start(&["serve", "--store", &stored.path("data")]);
+    let server = start();
+    stored.write("a.yaml", cluster("a", 1));
+    stored.ok("put a.yaml --store data");
+    stored.ok("quarantine CDS a --store data --reason too-slow");
+    let error =
+        |server: &Running| stored.fails(&format!("get --timeout 1 --server {} CDS a", server.address)).1;
+    assert!(error(&server).contains("too-slow"), "{}", error(&server));
+    drop(server);
+    let server = start();
+    assert!(error(&server).contains("too-slow"), "{}", error(&server));
 }

@@ -77,3 +77,49 @@ fn st69_a_commit_is_undone_whole_unless_its_resources_changed_later() {
     assert!(stored.ok("list CDS a --store data").contains("connect_timeout: 3s"));
     assert_eq!(stored.fails("rollback --commit s0000-1 --store data").0, 3);
 }
+
+#[test]
+fn st35_a_rollback_keeps_the_lease_and_the_owners_that_are_there() {
+    let stored = Stored::served("rollback-lease");
+    for seconds in [1, 2] {
+        stored.write("a.yaml", cluster("a", seconds));
+        stored.ok("put a.yaml --store data --owner shop --lease 1h");
+    }
+    let first = commits(&stored)[1][2].clone();
+    stored.ok(&format!("rollback CDS a --to {first} --store data"));
+    let record = stored.json("list CDS a --store data").remove(0);
+    assert_eq!(record["resource"]["connect_timeout"], "1s");
+    assert_eq!((&record["lease"], &record["owners"]), (&"3600s".into(), &serde_json::json!(["shop"])));
+    let newest = commits(&stored)[0][0].clone();
+    stored.ok(&format!("rollback --commit {newest} --store data"));
+    let record = stored.json("list CDS a --store data").remove(0);
+    assert_eq!(record["resource"]["connect_timeout"], "2s");
+    assert_eq!((&record["lease"], &record["owners"]), (&"3600s".into(), &serde_json::json!(["shop"])));
+}
+
+#[test]
+fn st69_what_a_commit_deleted_comes_back_with_the_owner_of_that_commit() {
+    let stored = Stored::served("undo-owner");
+    stored.write("config/a.yaml", [cluster("a", 1), cluster("b", 1)].join("---\n"));
+    stored.ok("apply config --store data --owner shop --prune");
+    stored.write("config/a.yaml", cluster("a", 1));
+    stored.ok("apply config --store data --owner shop --prune");
+    let newest = stored.json("history --store data").remove(0);
+    let undo = format!("rollback --commit {} --store data", newest["revision"].as_str().unwrap());
+    assert!(stored.ok(&undo).starts_with("created    Cluster b\n"));
+    assert_eq!(stored.json("list CDS b --store data")[0]["owners"], serde_json::json!(["shop"]));
+    // So the folder of the owner prunes it again.
+    let output = stored.ok("apply config --store data --owner shop --prune");
+    assert!(output.starts_with("deleted    Cluster b\n"), "{output}");
+    // An option overrides it.
+    let newest = stored.json("history --store data").remove(0);
+    let undo = format!("rollback --commit {} --store data", newest["revision"].as_str().unwrap());
+    stored.ok(&format!("{undo} --owner desk"));
+    assert_eq!(stored.json("list CDS b --store data")[0]["owners"], serde_json::json!(["desk"]));
+    // One resource comes back with the owner as which that content was written.
+    stored.ok("delete CDS b --store data --owner desk");
+    let commits = stored.json("history CDS b --store data");
+    let first = commits.last().unwrap()["changes"][0]["revision_after"].as_str().unwrap().to_owned();
+    stored.ok(&format!("rollback CDS b --to {first} --store data"));
+    assert_eq!(stored.json("list CDS b --store data")[0]["owners"], serde_json::json!(["shop"]));
+}

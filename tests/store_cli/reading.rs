@@ -1,4 +1,4 @@
-//! `xds list`, `store status`, `store compact` and `store mirror`.
+//! `xds list`, `store status` and `store compact`.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_name_that_does_not_exist_has_its_own_exit_code() {
 
 #[test]
 fn st28_a_watch_shows_what_is_there_and_then_each_change() {
-    let stored = Stored::served("watch");
+    let mut stored = Stored::served("watch");
     stored.write("a.yaml", cluster("a", 1));
     stored.ok("put a.yaml --store data");
     let mut watch = xds();
@@ -78,6 +78,11 @@ fn st28_a_watch_shows_what_is_there_and_then_each_change() {
     assert_eq!(events.next(), of("put", "b"));
     stored.ok("delete CDS a --store data");
     assert_eq!(events.next(), of("deleted", "a"));
+    // It goes on when the server is started again, with another port and token.
+    stored.restart();
+    stored.write("c.yaml", cluster("c", 1));
+    stored.ok("put c.yaml --store data");
+    assert_eq!(events.next(), of("put", "c"));
     watch.kill().unwrap();
     watch.wait().unwrap();
 }
@@ -99,27 +104,4 @@ fn the_status_has_the_revision_and_a_compaction_ends_the_history() {
     // Revisions of the last minutes are kept for pages of lists (ST26).
     assert!(matches!(output.status.code(), Some(0 | 4)), "{}", stderr(&output));
     assert_eq!(stored.fails("store compact --to s0000-1 --store data").0, 2);
-}
-
-#[test]
-fn st62_a_mirror_has_the_same_resources_and_no_others() {
-    let (from, to) = (Stored::served("mirror-from"), Stored::served("mirror-to"));
-    from.write("a.yaml", [cluster("a", 1), variant("b", "env=x", 1)].join("---\n"));
-    from.ok("put a.yaml --store data --owner shop");
-    from.write("c.yaml", cluster("c", 1));
-    from.ok("put c.yaml --store data");
-    to.write("old.yaml", cluster("old", 1));
-    to.ok("put old.yaml --store data");
-    let mirrored = from.ok(&format!("store mirror data {} --once", to.path("data")));
-    assert!(mirrored.starts_with("in sync at s") && mirrored.ends_with(": 3 records copied\n"), "{mirrored}");
-    let listed = |stored: &Served| {
-        let record = |record: Value| {
-            let of = |field: &str| record[field].to_string();
-            [of("name"), of("when"), of("version"), of("owners")].join(" ")
-        };
-        stored.json("list --store data").into_iter().map(record).collect::<Vec<_>>()
-    };
-    assert_eq!(listed(&from), listed(&to));
-    let (code, error) = from.fails("store mirror data data --once");
-    assert_eq!((code, error), (2, "error: FROM and TO are one store\n".to_owned()));
 }

@@ -1,5 +1,8 @@
 //! Several writers of one store.
 
+use std::io::{self, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 use super::*;
@@ -87,4 +90,86 @@ fn st60_a_served_folder_and_other_writers_leave_each_other_alone() {
     assert_eq!(who, ["folder folder", "local shop", "folder folder"]);
 }
 
+/// An address that leads to a server, but holds one request back.
+struct Held {
+    address: String,
+    /// Gets an item when the request was sent.
+    sent: Receiver<()>,
+    /// Lets it pass.
+    pass: Sender<()>,
+}
+
+impl Held {
+    /// Holds the request with this number on the first connection.
+    fn before(server: &str, number: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (sent_sender, sent) = mpsc::channel();
+        let (pass, pass_receiver) = mpsc::channel();
+        let mut upstream = TcpStream::connect(server).unwrap();
+        let forward = move || -> io::Result<()> {
+            let (mut client, _) = listener.accept()?;
+            let (mut back, mut answers) = (client.try_clone()?, upstream.try_clone()?);
+            thread::spawn(move || io::copy(&mut answers, &mut back));
+            let mut preface = [0; 24];
+            client.read_exact(&mut preface)?;
+            upstream.write_all(&preface)?;
+            let mut requests = 0;
+            loop {
+                // A frame of HTTP/2: length, type, flags and stream, then its content.
+                let mut head = [0; 9];
+                client.read_exact(&mut head)?;
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+                let mut frame = vec![0; length];
+                client.read_exact(&mut frame)?;
+                requests += usize::from(head[3] == HEADERS);
+                if head[3] == HEADERS && requests == number {
+                    sent_sender.send(()).unwrap();
+                    pass_receiver.recv().unwrap();
+                }
+                upstream.write_all(&[&head[..], &frame].concat())?;
+            }
+        };
+        thread::spawn(forward);
+        Self { address, sent, pass }
+    }
+}
+
+#[test]
+fn a_prune_releases_only_what_it_has_shown() {
+    let stored = Stored::served("prune-race");
+    stored.write("config/a.yaml", [cluster("a", 1), cluster("old", 1)].join("---\n"));
+    stored.ok("apply config --store data --owner shop --prune");
+    let local: Value = serde_json::from_slice(&fs::read(stored.path("data/server.json")).unwrap()).unwrap();
+    stored.write("token", local["token"].as_str().unwrap());
+    stored.write("config/a.yaml", cluster("a", 2));
+    // It lists the types of the folder, then what the owner has, and then it commits.
+    let held = Held::before(&stored.server.admin, 3);
+    let apply = format!("apply config --server {} --token-file token --owner shop --prune", held.address);
+    let output = thread::scope(|scope| {
+        let applied = scope.spawn(|| stored.stored.ok(&apply));
+        held.sent.recv().unwrap();
+        stored.write("new.yaml", cluster("new", 1));
+        stored.ok("put new.yaml --store data --owner shop");
+        held.pass.send(()).unwrap();
+        applied.join().unwrap()
+    });
+    assert!(output.starts_with("updated    Cluster a\ndeleted    Cluster old\nconfig: "), "{output}");
+    stored.ok("list CDS new --store data");
+    // What it would release is not released either if somebody changed it meanwhile.
+    let held = Held::before(&stored.server.admin, 3);
+    let apply = format!("apply config --server {} --token-file token --owner shop --prune", held.address);
+    let (code, error) = thread::scope(|scope| {
+        let applied = scope.spawn(|| stored.stored.fails(&apply));
+        held.sent.recv().unwrap();
+        stored.write("new.yaml", cluster("new", 2));
+        stored.ok("put new.yaml --store data --owner desk");
+        held.pass.send(()).unwrap();
+        applied.join().unwrap()
+    });
+    assert_eq!((code, error.starts_with("error: Cluster new was changed: ")), (4, true), "{error}");
+}
+
+/// The type of a frame that begins a request.
+const HEADERS: u8 = 1;
 const ROUNDS: u32 = 5;

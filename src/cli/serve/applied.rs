@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use tokio::runtime::Handle;
 use xds::folder::{Contents, FolderError, Location};
 use xds::store_changes::{self, FolderChange};
@@ -11,8 +10,10 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::key::RecordKey;
 use xds_store::read::{Filter, ListQuery, ReadError, Reads, RecordVersion};
-use xds_store::record::{RecordRevision, RecordState};
+use xds_store::record::{RecordRevision, RecordState, named_owners};
 use xds_store_server::StoreHandle;
+
+use crate::cli::store::records;
 
 /// Applies the contents of a folder: records of the owner become what the folder has.
 #[derive(Debug)]
@@ -21,14 +22,30 @@ pub(super) struct AppliedFolder {
     runtime: Handle,
     /// The folder, for the history of the store.
     name: String,
+    /// Where commands find the store: their option, for messages.
+    place: String,
     owner: String,
-    /// The digests of the contents of the records of the owner after the last time that the folder was
-    /// applied. Empty before the first time: then the folder takes what is there as its own.
-    seen: BTreeMap<RecordKey, Bytes>,
+    /// What the folder had when it was applied last; `None` before the first time. The log of the
+    /// store does not say what the folder took over from others.
+    seen: Option<Seen>,
+}
+
+/// Where store and folder had the same content, it has its number.
+type Seen = BTreeMap<RecordKey, Option<ContentNumber>>;
+
+/// Incarnation and generation: each put of another content, expiry or lease has its own.
+type ContentNumber = (u64, u64);
+
+/// Compares a folder with the records of its owner.
+struct Comparison<'a> {
+    folder: &'a AppliedFolder,
+    reads: &'a Reads<'a>,
+    now: i64,
+    found: Difference,
 }
 
 /// What differs between a folder and the records of its owner.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Difference {
     changes: Vec<proto::Change>,
     /// The place of each change; `None` for a deletion.
@@ -37,8 +54,14 @@ struct Difference {
 }
 
 impl AppliedFolder {
-    pub(super) fn new(store: StoreHandle, runtime: Handle, name: String, owner: String) -> Self {
-        Self { store, runtime, name, owner, seen: BTreeMap::new() }
+    pub(super) fn new(
+        store: StoreHandle,
+        runtime: Handle,
+        name: String,
+        place: String,
+        owner: String,
+    ) -> Self {
+        Self { store, runtime, name, place, owner, seen: None }
     }
 
     /// Applies these contents in one commit. Blocks.
@@ -85,92 +108,125 @@ impl AppliedFolder {
         let view = self.store.view()?;
         let (reads, now) = (Reads::new(&*view)?, now());
         let mut owned = owned(&reads, &self.owner, now)?;
-        let mut difference = Difference::default();
+        let mut comparison = Comparison { folder: self, reads: &reads, now, found: Difference::default() };
         for put in puts {
             let Some(key) = key_of(&put.change) else { continue };
-            let (record, is_owned) = match owned.remove(&key) {
-                Some(record) => (Some(record), true),
-                None => (reads.get(&key, now)?, false),
-            };
-            difference.put(put, record.as_ref().map(|record| &record.state), is_owned, self.seen.get(&key));
+            comparison.put(put, &key, owned.remove(&key))?;
         }
         for (key, record) in owned {
-            difference.delete(&key, &record.state, self.seen.get(&key));
+            comparison.delete(&key, &record)?;
         }
-        Ok(difference)
+        Ok(comparison.found)
     }
 
-    /// Remembers the records of the owner, which are what the folder has.
+    /// Remembers the records that are as the folder has them.
     fn look(&mut self, puts: &[FolderChange]) -> Result<(), ReadError> {
         let view = self.store.view()?;
         let owned = owned(&Reads::new(&*view)?, &self.owner, now())?;
-        let mut seen = BTreeMap::new();
-        for put in puts {
-            let Some(key) = key_of(&put.change) else { continue };
-            let Some(record) = owned.get(&key) else { continue };
-            let digest = match &put.change.act {
-                Some(proto::change::Act::Put(put)) if put.content == record.state.content => {
-                    record.state.digest.clone()
-                }
-                // Somebody changed it since: that is not the content of the folder.
-                _ => self.seen.remove(&key).unwrap_or_default(),
-            };
-            seen.insert(key, digest);
-        }
-        self.seen = seen;
+        let seen = puts.iter().filter_map(|put| {
+            let (key, new) = (key_of(&put.change)?, put_of(put)?);
+            // Somebody may have changed it since.
+            let same = owned.get(&key).filter(|record| is_same(&record.state, new));
+            let number = same.map(|record| content_number(&record.state));
+            Some((key, number))
+        });
+        self.seen = Some(seen.collect());
         Ok(())
     }
 }
 
-impl Difference {
-    /// Adds what a resource of the folder changes in the record.
+impl Comparison<'_> {
+    /// Adds what a resource of the folder changes in the record, which the owner has or has not.
     fn put(
         &mut self,
         put: &FolderChange,
-        record: Option<&RecordState>,
-        is_owned: bool,
-        seen: Option<&Bytes>,
-    ) {
-        let Some(proto::change::Act::Put(new)) = &put.change.act else { return };
-        let error = |message: &str| FolderError::of_store(Some(&put.location), message.to_owned());
-        let condition = match record {
-            None => proto::condition::Is::Absent(true),
+        key: &RecordKey,
+        owned: Option<RecordVersion>,
+    ) -> Result<(), ReadError> {
+        let Some(new) = put_of(put) else { return Ok(()) };
+        let is_owned = owned.is_some();
+        let last = if is_owned { owned } else { self.reads.last(key)? };
+        let record = last.as_ref().filter(|record| record.exists(self.now));
+        let (condition, error) = match record {
+            None => {
+                let is_deleted = self.is_deleted_by_others(key, last.as_ref());
+                let error = is_deleted.then(|| format!("somebody else deleted {} {DELETED}", label(key)));
+                (proto::condition::Is::Absent(true), error)
+            }
             Some(record) => {
-                let revision = RecordRevision::of(record);
-                let is_equal = record.content == new.content;
+                let (state, is_same) = (&record.state, is_same(&record.state, new));
                 // ST61. A quarantine of this content stays: another put would end it.
-                if is_equal && (is_owned || record.quarantined.is_some()) {
-                    return;
+                if is_same && (is_owned || state.quarantined.is_some()) {
+                    return Ok(());
                 }
-                if !is_equal && !is_owned {
-                    self.errors.push(error(FOREIGN));
-                    return;
-                }
-                if !is_equal && seen.is_some_and(|seen| *seen != record.digest) {
-                    self.errors.push(error(CHANGED));
-                    return;
-                }
-                proto::condition::Is::Revision(revision.to_string())
+                let error = match is_owned {
+                    _ if is_same => None,
+                    false => Some(format!("the store has another content for {} {FOREIGN}", label(key))),
+                    true => self
+                        .is_changed_by_others(key, record)?
+                        .then(|| format!("somebody else changed {} {CHANGED}", label(key))),
+                };
+                (proto::condition::Is::Revision(RecordRevision::of(state).to_string()), error)
             }
         };
+        if let Some(error) = error {
+            let AppliedFolder { name, place, owner, .. } = self.folder;
+            // SG15.
+            let has_others =
+                record.is_some_and(|record| named_owners(&record.state).any(|of| of != owner.as_str()));
+            let take_over = if has_others { " --take-over" } else { "" };
+            let message = format!("{error} with `xds apply {name} {place} --owner {owner}{take_over}`");
+            self.found.errors.push(FolderError::of_store(Some(&put.location), message));
+            return Ok(());
+        }
         let condition = Some(proto::Condition { is: Some(condition) });
-        self.changes.push(proto::Change { condition, ..put.change.clone() });
-        self.places.push(Some(put.location.clone()));
+        self.found.changes.push(proto::Change { condition, ..put.change.clone() });
+        self.found.places.push(Some(put.location.clone()));
+        Ok(())
     }
 
-    /// Adds the deletion of a record that the folder does not have.
-    fn delete(&mut self, key: &RecordKey, record: &RecordState, seen: Option<&Bytes>) {
-        let revision = RecordRevision::of(record);
-        if seen.is_some_and(|seen| *seen != record.digest) {
-            let message = format!("{key:?} is not in the folder any more, but {CHANGED}");
-            self.errors.push(FolderError::of_store(None, message));
-            return;
+    /// Adds the end of the ownership of a record that the folder does not have.
+    fn delete(&mut self, key: &RecordKey, record: &RecordVersion) -> Result<(), ReadError> {
+        let is_only_owner = named_owners(&record.state).all(|name| name == self.folder.owner);
+        if is_only_owner && self.is_changed_by_others(key, record)? {
+            let label = label(key);
+            let message = format!("{label} is not in the folder any more, but {CHANGED_WITHOUT_FILE}");
+            self.found.errors.push(FolderError::of_store(None, message));
+            return Ok(());
         }
-        let condition =
-            Some(proto::Condition { is: Some(proto::condition::Is::Revision(revision.to_string())) });
+        let revision = RecordRevision::of(&record.state).to_string();
+        let condition = Some(proto::Condition { is: Some(proto::condition::Is::Revision(revision)) });
         let act = Some(proto::change::Act::Delete(proto::Delete::default()));
-        self.changes.push(proto::Change { key: Some(key.to_proto()), condition, act });
-        self.places.push(None);
+        self.found.changes.push(proto::Change { key: Some(key.to_proto()), condition, act });
+        self.found.places.push(None);
+        Ok(())
+    }
+
+    /// ST60: whether a record of the owner has what somebody put without acting as this owner. What is
+    /// forgotten counts as the owner's.
+    fn is_changed_by_others(&self, key: &RecordKey, record: &RecordVersion) -> Result<bool, ReadError> {
+        let seen = self.folder.seen.as_ref().and_then(|seen| seen.get(key));
+        if seen == Some(&Some(content_number(&record.state))) {
+            return Ok(false);
+        }
+        Ok(match self.reads.is_put_by(record, &self.folder.owner)? {
+            Some(is_own) => !is_own,
+            None => seen.is_some(),
+        })
+    }
+
+    /// ST60: whether a record ended while the owner had it. An owner that deletes a record leaves it
+    /// before.
+    fn is_deleted_by_others(&self, key: &RecordKey, last: Option<&RecordVersion>) -> bool {
+        let had = self.folder.seen.as_ref().map(|seen| seen.contains_key(key));
+        match (had, last) {
+            // It is new in the folder, whatever was there before.
+            (Some(false), _) | (None, None) => false,
+            (Some(true), None) => true,
+            (Some(true) | None, Some(last)) => {
+                named_owners(&last.state).any(|name| name == self.folder.owner)
+            }
+        }
     }
 }
 
@@ -205,6 +261,26 @@ fn is_condition(code: RefusalCode) -> bool {
     matches!(code, RefusalCode::Aborted | RefusalCode::AlreadyExists | RefusalCode::NotFound)
 }
 
+fn put_of(change: &FolderChange) -> Option<&proto::Put> {
+    match &change.change.act {
+        Some(proto::change::Act::Put(put)) => Some(put),
+        _ => None,
+    }
+}
+
+/// Whether a record has what a file puts, which has neither expiry nor lease.
+fn is_same(state: &RecordState, put: &proto::Put) -> bool {
+    state.content == put.content && state.expires_at.is_none() && state.lease.is_none()
+}
+
+fn label(key: &RecordKey) -> String {
+    records::label(&key.to_proto())
+}
+
+fn content_number(state: &RecordState) -> ContentNumber {
+    (state.incarnation, state.generation)
+}
+
 fn key_of(change: &proto::Change) -> Option<RecordKey> {
     RecordKey::parse(change.key.as_ref()?).ok()
 }
@@ -222,14 +298,17 @@ const IDENTITY: &str = "folder";
 /// How often to look again when others change the same records meanwhile.
 const ATTEMPTS: usize = 5;
 
-const FOREIGN: &str = "the store has another content for it, which does not belong to this folder's owner: \
-                       delete it in the store, or take its content into the file";
-const CHANGED: &str = "the store has another content for it than this folder gave it: somebody changed it. Take the \
-                       change into the file, or restart the server to put the file's content back";
+const FOREIGN: &str = "that does not belong to this folder's owner: take that into the file, delete it in the store, \
+                       or put the file's content there";
+const CHANGED: &str = "in the store: take the change into the file, or put the file's content back";
+const DELETED: &str = "in the store: remove it from the file, or put it back";
+const CHANGED_WITHOUT_FILE: &str =
+    "somebody else changed it in the store: take it into the folder again, or delete it with `xds delete`";
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use tokio::runtime::Runtime;
     use xds::folder::Folder;
@@ -257,7 +336,13 @@ mod tests {
             let store = StoreHandle::start(Box::new(engine), StoreConfig::default()).unwrap();
             let runtime = Runtime::new().unwrap();
             let handle = runtime.handle().clone();
-            let applied = AppliedFolder::new(store.clone(), handle, "config".into(), "folder".into());
+            let applied = AppliedFolder::new(
+                store.clone(),
+                handle,
+                "config".into(),
+                "--store data".into(),
+                "folder".into(),
+            );
             Self { path, store, runtime, applied }
         }
 
@@ -282,19 +367,26 @@ mod tests {
             records.values().filter(|record| record.state.quarantined.is_some()).count()
         }
 
-        /// Commits as somebody else.
+        /// Commits as somebody else, or as this owner.
         fn commit(&self, name: &str, act: proto::change::Act, owner: &str) -> u64 {
             let type_url = format!("type.googleapis.com/{CLUSTER}");
             let key = proto::Key { type_url, name: name.into(), when: String::new() };
             let change = proto::Change { key: Some(key), condition: None, act: Some(act) };
-            let request = proto::CommitRequest {
-                changes: vec![change],
-                owner: owner.into(),
-                take_over: !owner.is_empty(),
-                ..Default::default()
-            };
+            let changes = vec![change];
+            let request = proto::CommitRequest { changes, owner: owner.into(), ..Default::default() };
             let draft = Draft::parse(request, "token:other".into()).unwrap();
             self.runtime.block_on(self.store.commit(draft)).unwrap().revision
+        }
+
+        /// The server starts again, if it shall.
+        fn restart(&mut self, is_restarted: bool) {
+            if is_restarted {
+                self.applied.seen = None;
+            }
+        }
+
+        fn refused(&mut self, clusters: &[(&str, u32)]) -> String {
+            self.apply(clusters).unwrap_err().join("\n")
         }
     }
 
@@ -304,10 +396,15 @@ mod tests {
         }
     }
 
-    fn put(name: &str) -> proto::change::Act {
-        let payload = [&[0x0a, u8::try_from(name.len()).unwrap()], name.as_bytes()].concat();
+    fn put(name: &str, seconds: u8) -> proto::change::Act {
+        let length = u8::try_from(name.len()).unwrap();
+        let payload = [&[0x0a, length], name.as_bytes(), &[0x22, 0x02, 0x08, seconds]].concat();
         let content = proto::Content { payload: payload.into(), ..Default::default() };
         proto::change::Act::Put(proto::Put { content: Some(content), ..Default::default() })
+    }
+
+    fn delete() -> proto::change::Act {
+        proto::change::Act::Delete(proto::Delete::default())
     }
 
     const CLUSTER: &str = "envoy.config.cluster.v3.Cluster";
@@ -324,11 +421,12 @@ mod tests {
     #[test]
     fn st60_a_record_of_others_is_neither_overwritten_nor_deleted() {
         let mut case = Case::new("others");
-        case.commit("b", put("b"), "");
+        case.commit("b", put("b", 9), "");
         let errors = case.apply(&[("a", 1), ("b", 1)]).unwrap_err();
         assert_eq!(errors.len(), 1);
         assert!(errors[0].starts_with("a.yaml:6:1: the store refuses it: "), "{errors:?}");
         assert!(errors[0].contains("does not belong to this folder's owner"), "{errors:?}");
+        assert!(errors[0].ends_with("--owner folder`"), "{errors:?}");
         assert_eq!(case.apply(&[("a", 1)]), Ok(2));
         let key = RecordKey::parse(&proto::Key {
             type_url: format!("type.googleapis.com/{CLUSTER}"),
@@ -337,18 +435,107 @@ mod tests {
         });
         let view = case.store.view().unwrap();
         assert!(Reads::new(&*view).unwrap().get(&key.unwrap(), now()).unwrap().is_some());
+        case.commit("c", put("c", 9), "shop");
+        let error = case.refused(&[("a", 1), ("c", 1)]);
+        assert!(error.ends_with("--owner folder --take-over`"), "{error}");
     }
 
     #[test]
-    fn st60_a_change_that_somebody_made_meanwhile_is_an_error_with_file_and_line() {
-        let mut case = Case::new("meanwhile");
-        assert_eq!(case.apply(&[("a", 1), ("b", 1)]), Ok(1));
-        case.commit("b", put("b"), "folder");
-        let errors = case.apply(&[("a", 2), ("b", 1)]).unwrap_err();
-        assert!(errors[0].starts_with("a.yaml:6:1: the store refuses it: "), "{errors:?}");
-        assert!(errors[0].contains("somebody changed it"), "{errors:?}");
-        let errors = case.apply(&[("a", 2)]).unwrap_err();
-        assert!(errors[0].contains("is not in the folder any more"), "{errors:?}");
+    fn st60_a_change_of_others_is_an_error_with_file_and_line_after_a_restart_too() {
+        for is_restarted in [false, true] {
+            let mut case = Case::new(&format!("meanwhile-{is_restarted}"));
+            assert_eq!(case.apply(&[("a", 1), ("b", 1)]), Ok(1));
+            case.commit("b", put("b", 9), "");
+            // Changes of owners and a quarantine leave the content to who put it.
+            case.commit("b", put("b", 9), "shop");
+            case.commit("b", proto::change::Act::Quarantine(proto::Quarantine::default()), "folder");
+            case.commit("b", delete(), "shop");
+            case.restart(is_restarted);
+            let error = case.refused(&[("a", 2), ("b", 1)]);
+            assert!(
+                error.starts_with(
+                    "a.yaml:6:1: the store refuses it: somebody else changed Cluster b in the store"
+                ),
+                "{error}"
+            );
+            assert!(error.ends_with("with `xds apply config --store data --owner folder`"), "{error}");
+            let error = case.refused(&[("a", 2)]);
+            assert!(error.contains("is not in the folder any more"), "{error}");
+            // Who takes the change into the file may change it then.
+            assert_eq!(case.apply(&[("a", 2), ("b", 9)]), Ok(6));
+            assert_eq!(case.apply(&[("a", 2), ("b", 3)]), Ok(7));
+        }
+    }
+
+    #[test]
+    fn st60_who_acts_as_the_owner_of_the_folder_acts_for_it() {
+        for is_restarted in [false, true] {
+            let mut case = Case::new(&format!("as-owner-{is_restarted}"));
+            assert_eq!(case.apply(&[("a", 1), ("b", 1)]), Ok(1));
+            case.commit("a", put("a", 9), "");
+            case.refused(&[("a", 2), ("b", 1)]);
+            // `xds apply config --owner folder`, and a deletion as this owner.
+            case.commit("a", put("a", 2), "folder");
+            case.commit("b", delete(), "folder");
+            case.restart(is_restarted);
+            assert_eq!(case.apply(&[("a", 3), ("b", 1)]), Ok(5));
+        }
+    }
+
+    #[test]
+    fn st60_what_others_deleted_is_not_put_back_after_a_restart_either() {
+        for is_restarted in [false, true] {
+            let mut case = Case::new(&format!("deleted-{is_restarted}"));
+            assert_eq!(case.apply(&[("a", 1), ("b", 1)]), Ok(1));
+            case.commit("b", delete(), "");
+            case.restart(is_restarted);
+            let error = case.refused(&[("a", 2), ("b", 1)]);
+            assert!(
+                error.starts_with(
+                    "a.yaml:6:1: the store refuses it: somebody else deleted Cluster b in the store"
+                ),
+                "{error}"
+            );
+            assert_eq!(case.apply(&[("a", 2)]), Ok(3));
+            // It is new in the folder then.
+            assert_eq!(case.apply(&[("a", 2), ("b", 1)]), Ok(4));
+        }
+    }
+
+    #[test]
+    fn st60_an_expiry_that_others_set_is_a_change() {
+        for is_restarted in [false, true] {
+            let mut case = Case::new(&format!("expiry-{is_restarted}"));
+            assert_eq!(case.apply(&[("a", 1)]), Ok(1));
+            let proto::change::Act::Put(same) = put("a", 1) else { unreachable!() };
+            let expires_at = Some(SystemTime::now().checked_add(Duration::from_secs(600)).unwrap().into());
+            case.commit("a", proto::change::Act::Put(proto::Put { expires_at, ..same }), "");
+            case.restart(is_restarted);
+            let error = case.refused(&[("a", 1), ("b", 1)]);
+            assert!(error.contains("somebody else changed Cluster"), "{error}");
+        }
+    }
+
+    #[test]
+    fn st60_a_commit_whose_outcome_the_folder_does_not_know_is_its_own() {
+        let mut case = Case::new("unknown");
+        assert_eq!(case.apply(&[("a", 1)]), Ok(1));
+        case.apply(&[("a", 1), ("b", 1)]).unwrap();
+        let seen = case.applied.seen.clone();
+        case.apply(&[("a", 2)]).unwrap();
+        case.applied.seen = seen;
+        assert_eq!(case.apply(&[("a", 3), ("b", 1)]), Ok(4));
+    }
+
+    #[test]
+    fn st60_a_folder_joins_what_has_its_content_and_leaves_what_others_own_too() {
+        let mut case = Case::new("joins");
+        case.commit("a", put("a", 1), "shop");
+        assert_eq!(case.apply(&[("a", 1), ("b", 1)]), Ok(2));
+        case.restart(true);
+        assert_eq!(case.apply(&[("a", 2), ("b", 1)]), Ok(3), "what it joined is its own");
+        case.commit("a", put("a", 9), "shop");
+        assert_eq!(case.apply(&[("b", 1)]), Ok(5), "its owner leaves, and nothing is overwritten");
     }
 
     #[test]
@@ -356,14 +543,12 @@ mod tests {
         for is_first in [true, false] {
             let mut case = Case::new(&format!("after-{is_first}"));
             assert_eq!(case.apply(&[("a", 1)]), Ok(1));
-            case.commit("a", put("a"), "folder");
-            if is_first {
-                case.applied.seen.clear();
-            }
+            case.commit("a", put("a", 9), "");
+            case.restart(is_first);
             let contents = Folder::new(&case.path).contents(|_| {});
             case.applied.look(&store_changes::changes(&contents)).unwrap();
-            let errors = case.apply(&[("a", 2)]).unwrap_err();
-            assert!(errors[0].contains("somebody changed it"), "{errors:?}");
+            let error = case.refused(&[("a", 2)]);
+            assert!(error.contains("somebody else changed Cluster"), "{error}");
         }
     }
 

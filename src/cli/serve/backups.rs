@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +15,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use xds::admin::Trouble;
 use xds::metrics::Registry;
 use xds_store::backup::{Backup, History};
 use xds_store::log::StoreRevision;
@@ -29,11 +30,11 @@ pub(super) struct BackupOptions {
     /// Write backups of the store into this folder, as NODE/TIME.backup
     ///
     /// `xds store restore` makes a store of one. Keep the folder on another disk than the store. A
-    /// backup that fails is in the log and in the metric xds_store_backup_failures_total, and is
-    /// tried again after 5 minutes.
+    /// backup that fails is in the log, in the metric xds_store_backup_failures_total and an alarm of
+    /// `xds store status`, and is tried again after 5 minutes.
     #[arg(long, value_name = "DIR", requires = "store")]
     backup_dir: Option<PathBuf>,
-    /// How much time is between two backups
+    /// The time between two backups: a number with ms, s, m or h
     #[arg(long, value_name = "TIME", default_value = "6h", value_parser = time)]
     backup_every: Duration,
     /// How many backups are kept; older ones of the same node are deleted
@@ -42,14 +43,28 @@ pub(super) struct BackupOptions {
 }
 
 /// What became of the backups.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Backups(Arc<Outcomes>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outcomes {
+    every: Duration,
+    /// When the schedule began.
+    started: SystemTime,
     /// When the last one was written, in seconds since 1970; 0 for never.
     last: AtomicU64,
     failures: AtomicU64,
+    /// `None` after a backup that did not fail.
+    failing: Mutex<Option<Failing>>,
+}
+
+/// Backups that failed since the last good one.
+#[derive(Debug, Clone)]
+struct Failing {
+    since: SystemTime,
+    last_at: SystemTime,
+    count: u64,
+    error: String,
 }
 
 /// Writes one backup after the other.
@@ -65,7 +80,7 @@ impl BackupOptions {
     /// Starts a thread that writes backups; `None` without a folder for them.
     pub(super) fn start(&self, store: &StoreHandle) -> io::Result<Option<Backups>> {
         let Some(folder) = &self.backup_dir else { return Ok(None) };
-        let backups = Backups::default();
+        let backups = Backups(Arc::new(Outcomes::new(self.backup_every)));
         let schedule = Schedule {
             folder: folder.join(&store.standing().borrow().head.node),
             every: self.backup_every,
@@ -89,11 +104,12 @@ impl Schedule {
                 return;
             }
             wait = self.every;
-            if let Err(error) = self.write() {
-                self.outcomes.failures.fetch_add(1, Ordering::Relaxed);
+            let written = self.write();
+            if let Err(error) = &written {
                 tracing::error!(folder = %self.folder.display(), "the backup of the store failed: {error}");
                 wait = wait.min(AFTER_FAILURE);
             }
+            self.outcomes.on_written(written.map_err(|error| error.to_string()), SystemTime::now());
         }
     }
 
@@ -150,7 +166,66 @@ impl Schedule {
     }
 }
 
+impl Outcomes {
+    fn new(every: Duration) -> Self {
+        let (last, failures, failing) = Default::default();
+        Self { every, started: SystemTime::now(), last, failures, failing }
+    }
+
+    fn on_written(&self, written: Result<(), String>, now: SystemTime) {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        *failing = written.err().map(|error| {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            let (since, count) = failing.as_ref().map_or((now, 0), |failing| (failing.since, failing.count));
+            Failing { since, last_at: now, count: count + 1, error }
+        });
+    }
+
+    fn last(&self) -> Option<SystemTime> {
+        let last = self.last.load(Ordering::Relaxed);
+        (last > 0).then(|| UNIX_EPOCH + Duration::from_secs(last))
+    }
+
+    /// ST72: a backup failed, or none was made although it is time.
+    fn trouble(&self, now: SystemTime) -> Option<Trouble> {
+        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(Failing { since, last_at, count, error }) = failing {
+            return Some(Trouble {
+                detail: error,
+                since: Some(since),
+                last_at: Some(last_at),
+                count,
+                cure: "Look at the folder of --backup-dir: its disk may be full. The backup is tried again after at \
+                       most 5 minutes; `xds store backup FILE` writes one now."
+                    .into(),
+                ..Trouble::error("store_backup_failed", "The last backup of the store failed")
+            });
+        }
+        let since = self.last().map_or(self.started, |last| last.max(self.started));
+        let due = since + self.every + self.every.max(AFTER_FAILURE);
+        (now > due).then(|| Trouble {
+            since: Some(due),
+            cure: "The folder of --backup-dir may not answer. `xds store backup FILE` writes a backup now."
+                .into(),
+            ..Trouble::error(
+                "store_backup_overdue",
+                "A backup of the store is overdue: the last one has not ended",
+            )
+        })
+    }
+}
+
 impl Backups {
+    /// When the last one was written, also by an earlier process.
+    pub(super) fn last(&self) -> Option<SystemTime> {
+        self.0.last()
+    }
+
+    /// What an operator has to act on.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.0.trouble(SystemTime::now())
+    }
+
     /// Registers the metrics.
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register_collector(Box::new(self.clone()));
@@ -198,6 +273,27 @@ const AFTER_FAILURE: Duration = Duration::from_secs(300);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn st72_a_failed_or_overdue_backup_is_a_trouble_until_the_next_good_one() {
+        let hour = Duration::from_secs(3600);
+        let outcomes = Outcomes::new(6 * hour);
+        let start = outcomes.started;
+        let kind = |now| outcomes.trouble(now).map(|trouble| (trouble.kind, trouble.count));
+        outcomes.last.store(seconds(start), Ordering::Relaxed);
+        assert_eq!(kind(start + 11 * hour), None);
+        assert_eq!(kind(start + 13 * hour), Some(("store_backup_overdue", 1)));
+        for _ in 0..2 {
+            outcomes.on_written(Err("no space".into()), start + hour);
+        }
+        assert_eq!(kind(start + 2 * hour), Some(("store_backup_failed", 2)));
+        assert_eq!(outcomes.trouble(start).unwrap().detail, "no space");
+        outcomes.on_written(Ok(()), start + hour);
+        assert_eq!(kind(start + 2 * hour), None);
+        // Short intervals: one backup may take longer than that.
+        let often = Outcomes::new(Duration::from_secs(1));
+        assert!(often.trouble(often.started + Duration::from_secs(299)).is_none());
+    }
 
     #[test]
     fn names_are_times_that_any_file_system_takes() {

@@ -12,17 +12,17 @@ use tokio::runtime::Handle;
 use xds::Cache;
 use xds::admin::{Trouble, Troubles};
 use xds_store::read::{HistoryQuery, Payload, Reads};
-use xds_store_server::{Condition, Standing, StoreAuthorizer, StoreConfig, StoreHandle};
+use xds_store_server::{Alarm, Condition, StatusAdditions, StoreAuthorizer, StoreConfig, StoreHandle};
 
 use super::backups::{BackupOptions, Backups};
 use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
 use super::store_api::{ApiAccess, ApiOptions};
 use super::store_limits::StoreLimits;
-use crate::cli::Failure;
 use crate::cli::store::etcd::EtcdOptions;
 use crate::cli::store::init::new_identity;
 use crate::cli::store::place::Place;
+use crate::cli::{Failure, counted};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store")]
@@ -39,13 +39,24 @@ pub(super) struct StoreOptions {
     /// with OK survives a restart, a crash and a power cut.
     #[arg(long, value_name = "STORE")]
     store: Option<Place>,
-    /// The owner as which DIR is applied to the store
+    /// Apply DIR to the store as this owner
     ///
-    /// At the start and at each change the records of this owner become what DIR has, in one
-    /// commit. Records that DIR does not have any more are deleted. Records of others, and changes
-    /// that others made, are never overwritten: that is an error of the file.
+    /// The server commits DIR at the start and at each change. It releases records of this owner that
+    /// DIR does not have; a record is deleted with its last owner. It does not overwrite changes and
+    /// deletions by others: they are errors, and nothing is applied.
     #[arg(long, value_name = "NAME", default_value = "folder", value_parser = owner)]
     pub(super) owner: String,
+    /// Quarantine a content when this many clients rejected it and no connected client accepted it (1
+    /// to 1000; off by default)
+    ///
+    /// The last good content is served until somebody puts another one. Without an older content, the
+    /// resource is removed from clients. The reason has the message of a client. Clients with the same
+    /// certificate and address count as one (IPv6: the same /64 network), whatever nodes they claim to
+    /// be. A NACK counts only if no other resource can be meant: in delta the response had one
+    /// resource; in SotW it had one, or one had changed since a response that the client accepted. Each
+    /// server counts the clients that are connected to it.
+    #[arg(long, value_name = "CLIENTS", requires = "store", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(super) quarantine_nacks: Option<u16>,
     #[command(flatten)]
     limits: StoreLimits,
     #[command(flatten)]
@@ -100,13 +111,21 @@ impl ServedStore {
         let revision = self.handle.standing().borrow().revision_text();
         let place = self.place.to_string();
         let place = place.trim_end_matches(':');
-        let mut lines = vec![format!("{place}: {all} resources at revision {revision}")];
+        let mut lines = vec![format!("{place}: {} at revision {revision}", counted(all, "resource"))];
         let types = types.into_iter().filter(|(_, variants)| *variants > 0);
         lines.extend(types.map(|(of_type, variants)| format!("{variants:>9} {}", of_type.message_name())));
         if self.handle.standing().borrow().condition == Condition::Waiting {
             lines.push(format!("{place}: no commit yet; clients wait for the first one"));
         }
         lines
+    }
+
+    /// The option with which commands find the store.
+    pub(super) fn commands_option(&self) -> String {
+        match &self.place {
+            Place::Folder(folder) => format!("--store {}", folder.display()),
+            Place::Memory | Place::Etcd(_) => "--server HOST:PORT".to_owned(),
+        }
     }
 
     /// Who may use the API: commands on the same machine, and the clients of the options.
@@ -119,19 +138,20 @@ impl ServedStore {
     }
 
     /// The API of the store, for the admin port.
-    pub(super) fn api(&self, access: &ApiAccess) -> Router {
+    pub(super) fn api(&self, access: &ApiAccess, troubles: Troubles) -> Router {
         let engine = match self.place {
             Place::Memory => "memory",
             Place::Folder(_) => "redb",
             Place::Etcd(_) => "etcd",
         };
-        access.routes(self.handle.clone(), engine)
+        let store = self.clone();
+        access.routes(self.handle.clone(), engine, move || store.additions(&troubles))
     }
 
-    /// Writes how commands on the same machine reach the admin port. `None` for a store in memory.
-    pub(super) fn write_server_file(&self, admin: SocketAddr) -> Result<Option<ServerFile>, Failure> {
+    /// Writes how commands on the same machine reach the API. `None` for a store that is in no folder.
+    pub(super) fn write_server_file(&self, api: SocketAddr) -> Result<Option<ServerFile>, Failure> {
         let Place::Folder(folder) = &self.place else { return Ok(None) };
-        ServerFile::write(folder, admin, &self.token).map(Some).map_err(Failure::System)
+        ServerFile::write(folder, api, &self.token).map(Some).map_err(Failure::System)
     }
 
     /// The size of the file of the store; `None` if it has none.
@@ -139,8 +159,12 @@ impl ServedStore {
         self.place.file().and_then(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len())
     }
 
-    /// When the oldest commit that is kept was made. Reads the store.
+    /// When the oldest commit that is kept was made. Reads the store, unless its engine cannot be
+    /// reached: then a read takes seconds, and the metrics have to show that.
     pub(super) fn oldest_kept(&self) -> Option<SystemTime> {
+        if self.handle.statistics().unreachable().is_some() {
+            return None;
+        }
         let view = self.handle.view().ok()?;
         let reads = Reads::new(&*view).ok()?;
         let query = HistoryQuery {
@@ -156,30 +180,53 @@ impl ServedStore {
         SystemTime::try_from(commit.at?).ok()
     }
 
+    /// ST72: what the status has besides what the store itself knows.
+    fn additions(&self, troubles: &Troubles) -> StatusAdditions {
+        let mut additions = StatusAdditions::default();
+        additions.size_bytes = self.size_bytes();
+        additions.last_backup_at = self.backups.as_ref().and_then(Backups::last);
+        let troubles = troubles.list();
+        let alarms = troubles.iter().filter(|trouble| ALARMS.contains(&trouble.kind));
+        additions.alarms = alarms.map(alarm_line).collect();
+        additions
+    }
+
     /// Adds what an operator has to act on.
     pub(super) fn add_troubles(&self, troubles: &Troubles) {
         let store = self.clone();
-        troubles.add(move || store.trouble().into_iter().collect());
+        troubles.add(move || {
+            let of_backups = store.backups.as_ref().and_then(Backups::trouble);
+            store.trouble().into_iter().chain(of_backups).collect()
+        });
     }
 
     fn trouble(&self) -> Option<Trouble> {
-        let standing = self.handle.standing().borrow().clone();
-        if standing.condition == Condition::ReadOnly {
-            return Some(Trouble {
-                detail: standing.reason,
-                cure: "Clients keep being served. Restart the server: it reads the store again. If that does not help, \
-                       restore a backup."
-                    .into(),
-                ..Trouble::error("store_read_only", "The store accepts no commits")
+        if let Some(alarm) = self.handle.alarm() {
+            let kind = alarm.kind();
+            return Some(match alarm {
+                Alarm::ReadOnly { reason } => Trouble {
+                    detail: reason,
+                    cure: "Clients keep being served. Restart the server: it reads the store again. If that does not \
+                           help, restore a backup."
+                        .into(),
+                    ..Trouble::error(kind, "The store accepts no commits")
+                },
+                Alarm::Full => Trouble {
+                    cure: "Make room on the disk of the store. Then commits succeed without a restart, after at most \
+                           10 s."
+                        .into(),
+                    ..Trouble::error(kind, "The disk of the store is full: commits are refused")
+                },
+                Alarm::Unavailable { reason } => Trouble {
+                    detail: reason,
+                    cure: "Clients keep what they have. Look whether the members of etcd run, and can be reached from \
+                           here."
+                        .into(),
+                    ..Trouble::error(kind, "etcd cannot be reached: commits are refused")
+                },
             });
         }
-        if self.handle.statistics().is_full() {
-            return Some(Trouble {
-                cure: "Make room on the disk of the store. Then commits succeed without a restart.".into(),
-                ..Trouble::error("store_full", "The disk of the store is full: commits are refused")
-            });
-        }
-        (standing.condition == Condition::Waiting).then(|| Trouble {
+        (self.handle.standing().borrow().condition == Condition::Waiting).then(|| Trouble {
             cure: "Write to it with `xds apply` or `xds put`. If the store had content, it is another one: look \
                    whether its volume is mounted, or restore a backup."
                 .into(),
@@ -189,13 +236,18 @@ impl ServedStore {
 
     /// `/readyz/store`: whether commits are accepted (ST59).
     pub(super) fn routes(&self) -> Router {
-        let standing = self.handle.standing();
+        let handle = self.handle.clone();
         let answer = move || {
-            let answer = ready_to_commit(&standing.borrow());
+            let answer = ready_to_commit(handle.refuses_commits());
             async { answer }
         };
         Router::new().route("/readyz/store", get(answer))
     }
+}
+
+/// ST72.
+fn alarm_line(Trouble { what, detail, .. }: &Trouble) -> String {
+    if detail.is_empty() { what.clone() } else { format!("{what}: {detail}") }
 }
 
 fn owner(text: &str) -> Result<String, String> {
@@ -208,10 +260,25 @@ fn owner(text: &str) -> Result<String, String> {
 /// The longest name of an owner.
 const OWNER_LIMIT_BYTES: usize = 128;
 
-fn ready_to_commit(standing: &Standing) -> (StatusCode, String) {
-    if standing.accepts_commits() {
-        (StatusCode::OK, "ready\n".to_owned())
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", standing.reason))
+fn ready_to_commit(refusal: Option<String>) -> (StatusCode, String) {
+    match refusal {
+        None => (StatusCode::OK, "ready\n".to_owned()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    }
+}
+
+/// Troubles of the program that are alarms of the store, too.
+const ALARMS: [&str; 3] = ["store_backup_failed", "store_backup_overdue", "folder_refused"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn st72_an_alarm_without_detail_ends_with_its_sentence() {
+        let overdue = Trouble::error("store_backup_overdue", "A backup is overdue");
+        assert_eq!(alarm_line(&overdue), "A backup is overdue");
+        let failed = Trouble { detail: "no space".into(), ..overdue };
+        assert_eq!(alarm_line(&failed), "A backup is overdue: no space");
     }
 }

@@ -11,8 +11,8 @@ use clap::Args;
 use tracing::{error, info, warn};
 use xds::{Peer, Reloads};
 use xds_store_server::{
-    AccessControl, ApiConfig, ClientCertificate, StoreApi, StoreAuthorizer, StoreHandle, TokenFileError,
-    Tokens,
+    AccessControl, ApiConfig, ClientCertificate, StatusAdditions, StatusSource, StoreApi, StoreAuthorizer,
+    StoreHandle, TokenFileError, Tokens,
 };
 
 use super::count;
@@ -20,8 +20,8 @@ use super::count;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store")]
 pub(super) struct ApiOptions {
-    /// Tokens of clients of the store's API: lines `NAME TOKEN`; only its user and group may read
-    /// the file
+    /// Tokens of clients of the store's API: lines `NAME TOKEN`; the file must be closed to other users
+    /// than its owner and group
     ///
     /// A client presents its token as `authorization: Bearer TOKEN`. What it may do is in the
     /// --policy, under `client: token:NAME`; without a policy a token may do everything. The file is
@@ -38,7 +38,7 @@ pub(super) struct ApiOptions {
 pub(in crate::cli) enum TokenError {
     #[error("cannot read the tokens in {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },
-    #[error("everybody can read the tokens in {}: remove that permission (chmod o-rwx)", path.display())]
+    #[error("other users have permissions for the tokens in {}: remove them (chmod o-rwx)", path.display())]
     Open { path: PathBuf },
     #[error("{}: {error}", path.display())]
     Invalid { path: PathBuf, error: TokenFileError },
@@ -77,9 +77,15 @@ impl ApiOptions {
 
 impl ApiAccess {
     /// The services of a store.
-    pub(super) fn routes(&self, store: StoreHandle, engine: &str) -> Router {
+    pub(super) fn routes(
+        &self,
+        store: StoreHandle,
+        engine: &str,
+        additions: impl Fn() -> StatusAdditions + Send + Sync + 'static,
+    ) -> Router {
         let mut config = ApiConfig::default();
         config.watches_limit = self.watch_limit;
+        config.additions = StatusSource::new(additions);
         engine.clone_into(&mut config.engine);
         env!("CARGO_PKG_VERSION").clone_into(&mut config.build);
         // Outside of the check of identities, which needs the certificate.
@@ -141,7 +147,7 @@ fn read(path: &Path, reloads: &Reloads) -> Result<Tokens, TokenError> {
         use std::os::unix::fs::PermissionsExt;
 
         let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();
-        if mode & EVERYBODY != 0 {
+        if mode & OTHERS != 0 {
             return Err(TokenError::Open { path: path.to_owned() });
         }
     }
@@ -149,7 +155,7 @@ fn read(path: &Path, reloads: &Reloads) -> Result<Tokens, TokenError> {
     Tokens::parse(&text).map_err(|error| TokenError::Invalid { path: path.to_owned(), error })
 }
 
-/// The permissions of those who are neither the owner of the file nor in its group.
+/// The permissions of other users: they do not own the file and are not in its group.
 #[cfg(unix)]
-const EVERYBODY: u32 = 0o007;
+const OTHERS: u32 = 0o007;
 const FILE_LIMIT_BYTES: usize = 4 << 20;

@@ -19,7 +19,7 @@ pub(super) struct StoreLimits {
     /// The most bytes of one commit
     #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = count)]
     commit_bytes_limit: usize,
-    /// How long old revisions are kept, for history and rollback
+    /// How long old revisions are kept, for history and rollback: a number with ms, s, m or h
     ///
     /// Those of the last 5 minutes are always kept.
     #[arg(long, value_name = "TIME", default_value = "168h", value_parser = wait)]
@@ -27,7 +27,7 @@ pub(super) struct StoreLimits {
     /// How many old revisions are kept
     #[arg(long, value_name = "REVISIONS", default_value = "100000", value_parser = count)]
     history_revisions: usize,
-    /// How long deleted records are remembered
+    /// How long deleted records are remembered: a number with ms, s, m or h
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = wait)]
     tombstone_ttl: Duration,
 }

@@ -62,7 +62,7 @@ impl Collector for StoreMetrics {
             gauge(count).encode(family.encode_family(&StateLabels { state })?)?;
         }
         let (waiting, _) = store.handle.waiting_commits();
-        let is_accepting = i64::from(standing.accepts_commits() && !statistics.is_full());
+        let is_accepting = i64::from(store.handle.refuses_commits().is_none());
         for (name, help, value) in [
             (
                 "xds_store_revision",

@@ -22,8 +22,9 @@ use crate::cli::{Failure, FolderOptions, counted, load};
 ///
 /// Prints a line per change, and a summary. Applying the same folder again changes nothing.
 ///
-/// What others changed while the command runs is not overwritten: the command then ends with exit
-/// code 4, and nothing is changed. Run it again.
+/// If somebody changes one of the resources while the command runs, the command changes nothing and
+/// ends with exit code 4. Run it again. The content of a resource of another owner is not changed
+/// without --take-over.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_arg("isolate", |isolate| isolate.hide(true)))]
 pub(in crate::cli) struct Apply {
@@ -40,14 +41,14 @@ pub(super) struct ApplyOptions {
     pub(super) connection: ConnectionOptions,
     #[command(flatten)]
     pub(super) write: WriteOptions,
-    /// Release the owner from every record that it owns and that the folder does not have; without
-    /// other owners such a record is deleted
+    /// Release --owner from what it owns and the folder does not have; a resource without other owners
+    /// is deleted
     #[arg(long, requires = "owner")]
     pub(super) prune: bool,
-    /// Warn of new references that lead nowhere, instead of refusing them
-    #[arg(long)]
-    pub(super) allow_missing: bool,
-    /// Make several commits of at most so many changes, if one commit would exceed a limit of the
+    /// Change the content of resources of other owners too; --owner becomes their only named owner
+    #[arg(long, requires = "owner")]
+    take_over: bool,
+    /// Make several commits of at most so many changes, for a folder that exceeds a limit of the
     /// server [default with --split: 1000]
     ///
     /// Resources are put before those that refer to them. If a commit is refused, those before it
@@ -74,7 +75,10 @@ pub(super) struct Plan {
 }
 
 /// The records of a store that matter for a folder, by type, name and constraints.
-pub(super) type Present = BTreeMap<(String, String, String), proto::Record>;
+pub(super) type Present = BTreeMap<Tuple, proto::Record>;
+
+/// The type, name and constraints of a key, in the order of a store.
+pub(super) type Tuple = (String, String, String);
 
 impl Apply {
     pub(in crate::cli) fn run(&self) -> Result<ExitCode, Failure> {
@@ -170,9 +174,7 @@ impl ApplyOptions {
             spinner.say(format!("committing: {done} of {} done", counted(total, "change")));
             done += part.changes.len();
             let request = proto::CommitRequest {
-                // The parts of a split commit do not have all that the owner keeps.
-                prune: self.prune && self.split.is_none(),
-                allow_missing: self.allow_missing,
+                take_over: self.take_over,
                 dry_run,
                 ..self.write.request(part.changes)
             };
@@ -213,18 +215,18 @@ impl Plan {
             let others: Vec<_> = owners.iter().copied().filter(|name| Some(*name) != owner).collect();
             // SG15, which the server does not check yet. Nobody can join meanwhile: the put is on the
             // condition that the record is as it was read.
-            if !has_content && !others.is_empty() && !apply.write.take_over {
+            if !has_content && !others.is_empty() && !apply.take_over {
                 foreign.push(format!("{place}: {} belongs to {}", records::label(key), others.join(", ")));
                 continue;
             }
             let is_equal = has_content && owner.is_none_or(|owner| owners.contains(&owner));
-            let quarantined = record.filter(|_| is_equal).and_then(|record| record.quarantined.as_ref());
+            let quarantined = record.filter(|_| has_content).and_then(|record| record.quarantined.as_ref());
             if let Some(proto::Quarantined { reason, .. }) = quarantined {
                 let label = records::label(key);
                 plan.warnings.push(format!("{label} stays quarantined until its content changes: {reason}"));
             }
-            // With `--prune`, a commit has all that the owner keeps.
-            if is_equal && !apply.prune && !apply.write.take_over {
+            // A put by a further owner would serve it again.
+            if (is_equal || quarantined.is_some()) && !apply.take_over {
                 plan.unchanged += 1;
                 continue;
             }
@@ -241,6 +243,8 @@ impl Plan {
             plan.changes.push(proto::Change { condition, act, ..put.clone() });
             plan.places.push(Some(place));
         }
+        // Not by `prune` of the commit, which would also release what others have added as this owner
+        // since it was read.
         if let Some(owner) = owner.filter(|_| apply.prune) {
             for record in missing.into_values().filter(|record| records::owners(record).contains(&owner)) {
                 let act = proto::change::Act::Delete(proto::Delete::default());
@@ -286,12 +290,12 @@ fn is_same(content: Option<&proto::Content>, act: Option<&proto::change::Act>) -
     content.is_some_and(|content| proto::Content { schema: put.schema.clone(), ..content.clone() } == *put)
 }
 
-pub(super) fn tuple(key: &proto::Key) -> (String, String, String) {
+pub(super) fn tuple(key: &proto::Key) -> Tuple {
     (key.type_url.clone(), key.name.clone(), key.when.clone())
 }
 
 /// How far a type is from those that refer to nothing.
-fn depth(of: &str) -> i8 {
+pub(super) fn depth(of: &str) -> i8 {
     match of {
         type_url::SECRET | type_url::CLUSTER_LOAD_ASSIGNMENT | type_url::LB_ENDPOINT => 0,
         type_url::CLUSTER => 1,
@@ -330,4 +334,4 @@ Exit codes:
   0  committed, or nothing to change
   1  the server cannot be reached, or refuses
   2  invalid input: arguments, the folder
-  4  refused by the state: changed meanwhile, owned by others, in use, overlapping variants";
+  4  refused by the state: changed meanwhile, owned by others, overlapping variants";

@@ -19,8 +19,8 @@ use crate::cli::{Failure, counted, say};
 /// Look for damage in a store or a backup
 ///
 /// Verifies checksums, the log, the states of records that it names, digests, and that no two
-/// variants match the same parameters. Changes nothing. No server may have the store open; check a
-/// backup of it then.
+/// variants match the same parameters. Changes nothing. If a server has the store open, check a
+/// backup of it.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER)]
 pub(super) struct CheckCommand {

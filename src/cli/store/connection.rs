@@ -18,6 +18,7 @@ use xds_proto::xds::store::v1::maintenance_client::MaintenanceClient;
 use xds_proto::xds::store::v1::store_client::StoreClient;
 
 use super::error::StoreError;
+use super::place::is_in_etcd;
 use crate::cli::tls::Tls;
 
 #[derive(Debug, Args)]
@@ -25,16 +26,16 @@ pub(in crate::cli) struct ConnectionOptions {
     /// The admin port of a server with a store: HOST:PORT, http://HOST:PORT or https://HOST:PORT
     /// (with TLS)
     ///
-    /// A server takes a token (--token-file) or a client certificate (--cert).
+    /// The server needs your identity: also give --token-file, or --cert and --key.
     #[arg(long, value_name = "URI", required_unless_present = "store", conflicts_with = "store", help_heading = SERVER)]
     server: Option<String>,
     /// The folder of a store which `xds serve --store DIR` serves on this machine
     ///
-    /// The running server writes its address and a token to DIR/server.json, which only its user can
-    /// read.
+    /// The running server writes an address of this machine and a token to DIR/server.json, which only
+    /// its user can read.
     #[arg(long, value_name = "DIR", help_heading = SERVER)]
     store: Option<PathBuf>,
-    /// A file with the token to present: `TOKEN`, or a line `NAME TOKEN`
+    /// A file with the token for --server: one line, `TOKEN` or `NAME TOKEN`
     ///
     /// To another machine a token is sent over TLS only.
     #[arg(long, value_name = "FILE", requires = "server", help_heading = SERVER)]
@@ -118,6 +119,9 @@ impl Connection {
 
     /// Connects to the server that serves the store in this folder.
     pub(super) async fn open_local(folder: &Path, timeout: Duration) -> Result<Self, StoreError> {
+        if is_in_etcd(folder) {
+            return Err(StoreError::InEtcd);
+        }
         let not_running = || StoreError::NotRunning { folder: folder.to_owned() };
         let file = folder.join(LOCAL_SERVER);
         let text = match fs::read_to_string(&file) {

@@ -15,8 +15,8 @@ use crate::cli::check::ReportFormat;
 
 /// Delete a resource from a store
 ///
-/// With --owner, it releases that owner; the last release deletes. A resource that others refer to
-/// is not deleted, except with --drain, once nothing refers to it.
+/// Without --owner, the resource is deleted even if it has owners. The command does not check
+/// references: run `xds list --format yaml > DIR/all.yaml`, then `xds check DIR`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Delete {
@@ -24,12 +24,9 @@ pub(in crate::cli) struct Delete {
     record: RecordName,
     #[command(flatten)]
     connection: ConnectionOptions,
-    /// Delete only the record with this revision, as `xds list` shows it
+    /// Delete the resource only if it has this revision, as `xds list` shows it
     #[arg(long, value_name = "REV")]
     if_revision: Option<String>,
-    /// If others refer to it, serve it until nothing does, and delete it then
-    #[arg(long)]
-    drain: bool,
     #[command(flatten)]
     write: WriteOptions,
     /// Format of the report
@@ -45,7 +42,7 @@ impl Delete {
             let label = records::label(&key);
             let is = self.if_revision.clone().map(proto::condition::Is::Revision);
             let condition = is.map(|is| proto::Condition { is: Some(is) });
-            let act = proto::change::Act::Delete(proto::Delete { drain: self.drain });
+            let act = proto::change::Act::Delete(proto::Delete::default());
             let request = self.write.request(vec![change(key, condition, act)]);
             let mut report = Report::default();
             report.add(commit(&connection, request).await?, &[]);
@@ -62,13 +59,13 @@ const EXAMPLES: &str = "\
 Examples:
   xds delete CDS web --store data
   xds delete RDS web --when env=prod --store data
-  xds delete CDS web --store data --drain      once no route names it
+  xds delete CDS web --store data --owner shop      only if shop is its last owner
 
 JSON is that of `xds apply`.
 
 Exit codes:
-  0  deleted, released, or deleted once nothing refers to it
+  0  deleted, or --owner is released
   1  the server cannot be reached, or refuses
   2  invalid input: arguments; several variants without --when
   3  it does not exist
-  4  refused by the state: another revision, in use, owned by others";
+  4  refused by the state: another revision";

@@ -24,10 +24,15 @@ pub(in crate::cli) enum StoreError {
     #[error("no server: give --server HOST:PORT or --store DIR")]
     NoServer,
     #[error(
-        "no server runs with the store {folder}: start one with `xds serve --store {folder}`, or give --server",
+        "no server answers for the store {folder}: start `xds serve --store {folder}`, with an admin port. If it \
+         runs, restart it, or give --server and --token-file",
         folder = .folder.display()
     )]
     NotRunning { folder: PathBuf },
+    #[error(
+        "--store is a folder: for a store in etcd give --server HOST:PORT, the admin port of one of its servers"
+    )]
+    InEtcd,
     #[error("cannot read {}: {error}", file.display())]
     File { file: PathBuf, error: io::Error },
     #[error("{} is damaged ({reason}): start `xds serve --store` again", file.display())]
@@ -56,6 +61,14 @@ pub(in crate::cli) enum StoreError {
     /// SG15.
     #[error("{}", foreign(.0))]
     Foreign(Vec<String>),
+    /// ST62: so many records of TO would be deleted.
+    #[error(
+        "FROM has no resources that its client may read, and TO has {0}\n  hint: --allow-empty deletes them"
+    )]
+    EmptyFrom(usize),
+    /// What a store is like does not allow it.
+    #[error("{0}")]
+    State(String),
     #[error("{0}")]
     Input(String),
     #[error("cannot write: {0}")]
@@ -96,6 +109,7 @@ impl StoreError {
     pub(in crate::cli) fn exit_code(&self) -> u8 {
         match self {
             Self::NoServer
+            | Self::InEtcd
             | Self::TokenFile { .. }
             | Self::TokenCharacters
             | Self::TokenInPlain { .. }
@@ -109,7 +123,7 @@ impl StoreError {
             | Self::Lost { .. }
             | Self::Output(_) => 1,
             Self::Missing(_) => NOTHING,
-            Self::ChangedLater(_) | Self::Foreign(_) => 4,
+            Self::ChangedLater(_) | Self::Foreign(_) | Self::EmptyFrom(_) | Self::State(_) => 4,
             Self::Refused(refused) => refused.exit_code(),
         }
     }
@@ -127,10 +141,22 @@ impl StoreError {
     /// Whether the server may come back.
     pub(super) fn is_away(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Silent { .. } | Self::Lost { .. } => true,
+            Self::NotRunning { .. } | Self::Unreachable { .. } | Self::Silent { .. } | Self::Lost { .. } => {
+                true
+            }
             Self::Refused(refused) => refused.code == Code::Unavailable,
             _ => false,
         }
+    }
+
+    /// The numbers of the changes of which this field is invalid.
+    pub(super) fn invalid_changes(&self, field: &str) -> Vec<usize> {
+        let Self::Refused(refused) = self else { return Vec::new() };
+        let is_it = |violation: &&proto::Violation| match &violation.why {
+            Some(Why::Invalid(invalid)) => invalid.field == field,
+            _ => false,
+        };
+        refused.violations.iter().filter(is_it).map(|violation| violation.change as usize).collect()
     }
 
     /// Adds the places of the changes and a hint to a refusal.
@@ -301,7 +327,7 @@ fn used_by(referred: &proto::Referred) -> String {
     if more > 0 {
         _ = write!(text, " and {more} more");
     }
-    text + ": remove that first, or use --drain"
+    text + ": remove that first"
 }
 
 fn reason(why: &Why) -> Value {
@@ -418,7 +444,7 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             "Cluster a [env=prod] is used by Cluster web [env=prod] (virtual_hosts.routes.route.cluster) and 2 \
-             more: remove that first, or use --drain"
+             more: remove that first"
         );
     }
 

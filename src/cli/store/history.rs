@@ -19,11 +19,11 @@ use crate::cli::{Failure, descriptors, say, serve};
 
 /// Show the commits of a store, newest first
 ///
-/// Of a resource: the commits that changed it, each with a diff. The first word of a commit is its
-/// store revision, for `xds rollback --commit`. Each change has the revision of the record after it,
-/// for `xds rollback --to`.
+/// With TYPE and NAME: the commits that changed this resource, each with a diff. A commit begins with
+/// its store revision, for `xds rollback --commit`. Each change shows the revision of the resource after
+/// that commit, for `xds rollback --to`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "xds history [OPTIONS] [TYPE NAME]")]
 pub(in crate::cli) struct History {
     /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a
     /// whole type URL; without it, all commits
@@ -196,8 +196,8 @@ Examples:
   xds history RDS web --store data             with a diff for each commit
 
 JSON: one object per line and commit, with revision, at, identity, owner, message, origin, counter,
-changes [{outcome, type, name, when, revision_before, revision_after, resource}]; `resource` only for
-one resource. Fields may be added.
+changes [{outcome, type, name, when, revision_before, revision_after, resource}]; `resource` only
+with TYPE and NAME. Fields may be added.
 
 Exit codes:
   0  done

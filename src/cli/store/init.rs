@@ -14,6 +14,7 @@ use crate::cli::{Failure, say};
 /// The store has no resources yet, and says nothing to clients before its first commit. Serve it
 /// with `xds serve --store STORE`.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER)]
 pub(super) struct Init {
     /// The folder, which must not exist, or be empty; or etcd://HOST:PORT,HOST:PORT/PREFIX, with TLS
     /// etcds://.., where no key may begin with /PREFIX/
@@ -32,6 +33,16 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 }
+
+const AFTER: &str = "\
+Examples:
+  xds store init data
+  xds store init etcd://10.0.0.1:2379,10.0.0.2:2379/xds
+
+Exit codes:
+  0  the store is there
+  1  it cannot be written
+  2  the folder, or the prefix in etcd, is not empty; arguments";
 
 /// The identity of a new store that is the first of its cluster.
 pub(in crate::cli) fn new_identity() -> Result<Identity, Failure> {

@@ -106,7 +106,7 @@ impl List {
         let without_payload = self.format == ListFormat::Text && self.names.is_empty();
         run(&self.connection, format, async |connection| {
             let shown = if self.watch {
-                writer.watch(&connection, filter, without_payload).await
+                writer.watch(&self.connection, connection, filter, without_payload).await
             } else {
                 let each = |record| writer.record('+', &record, None);
                 records::list(&connection, filter, without_payload, each).await.and_then(|_| writer.end())
@@ -127,39 +127,57 @@ impl Writer {
     /// change if the server stops.
     async fn watch(
         &mut self,
-        connection: &Connection,
+        server: &ConnectionOptions,
+        mut connection: Connection,
         filter: proto::Filter,
         without_payload: bool,
     ) -> Result<ExitCode, StoreError> {
         let mut request =
             proto::WatchRequest { filter: Some(filter), without_payload, ..proto::WatchRequest::default() };
-        let mut client = connection.store.clone();
         loop {
-            let mut changes = connection.answer(client.watch(request.clone())).await?;
-            let error = loop {
-                let response = match changes.message().await {
-                    Ok(Some(response)) => response,
-                    Ok(None) => break StoreError::Input("the server ended the watch".to_owned()),
-                    Err(status) => break StoreError::of(&status, &connection.name),
-                };
-                for event in &response.events {
-                    let Some(record) = &event.record else { continue };
-                    let sign = match event.kind() {
-                        proto::event::Kind::Put => '+',
-                        proto::event::Kind::Deleted | proto::event::Kind::Left => '-',
-                        proto::event::Kind::Unspecified => '?',
-                    };
-                    self.record(sign, record, Some(&now()))?;
-                }
-                if !response.revision.is_empty() {
-                    request.after = response.revision;
-                }
+            let error = match self.watch_once(&connection, &mut request).await {
+                Ok(()) => StoreError::Input("the server ended the watch".to_owned()),
+                Err(error) => error,
             };
             if !error.is_away() || request.after.is_empty() {
                 return Err(error);
             }
             eprintln!("{error}; trying again");
-            tokio::time::sleep(AGAIN).await;
+            // A server that was started again may have another address and token.
+            connection = loop {
+                tokio::time::sleep(AGAIN).await;
+                match server.connect().await {
+                    Err(error) if error.is_away() => {}
+                    connected => break connected?,
+                }
+            };
+        }
+    }
+
+    /// Shows the changes after a revision, which moves on, until the watch ends.
+    async fn watch_once(
+        &mut self,
+        connection: &Connection,
+        request: &mut proto::WatchRequest,
+    ) -> Result<(), StoreError> {
+        let mut client = connection.store.clone();
+        let mut changes = connection.answer(client.watch(request.clone())).await?;
+        loop {
+            let message = changes.message().await;
+            let message = message.map_err(|status| StoreError::of(&status, &connection.name))?;
+            let Some(response) = message else { return Ok(()) };
+            for event in &response.events {
+                let Some(record) = &event.record else { continue };
+                let sign = match event.kind() {
+                    proto::event::Kind::Put => '+',
+                    proto::event::Kind::Deleted | proto::event::Kind::Left => '-',
+                    proto::event::Kind::Unspecified => '?',
+                };
+                self.record(sign, record, Some(&now()))?;
+            }
+            if !response.revision.is_empty() {
+                request.after = response.revision;
+            }
         }
     }
 

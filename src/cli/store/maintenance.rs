@@ -29,9 +29,11 @@ pub(super) struct StatusCommand {
 
 /// Forget old revisions of a store
 ///
-/// The server does so by itself as its history options say. What `xds list` shows does not change;
+/// The server does this every minute, within `--history` and `--history-revisions`. What `xds list`
+/// shows does not change;
 /// `xds history` and watches no longer go back to forgotten revisions.
 #[derive(Debug, Args)]
+#[command(after_help = COMPACT)]
 pub(super) struct Compact {
     #[command(flatten)]
     connection: ConnectionOptions,
@@ -39,9 +41,6 @@ pub(super) struct Compact {
     /// options of the server allow]
     #[arg(long, value_name = "REV")]
     to: Option<String>,
-    /// Also return free space to the file system
-    #[arg(long)]
-    shrink: bool,
     /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
@@ -68,15 +67,15 @@ impl Compact {
         run(&self.connection, self.format, async |connection| {
             let mut client = connection.maintenance.clone();
             let revision = self.to.clone().unwrap_or_default();
-            let request = proto::CompactRequest { revision, shrink: self.shrink };
+            let request = proto::CompactRequest { revision, shrink: false };
             let done = connection.answer(client.compact(request)).await?;
-            let proto::CompactResponse { floor, forgotten_revisions, freed_bytes } = done;
+            let proto::CompactResponse { floor, forgotten_revisions, .. } = done;
             match self.format {
                 ReportFormat::Json => say(json!({
-                    "floor": floor, "forgotten_revisions": forgotten_revisions, "freed_bytes": freed_bytes,
+                    "floor": floor, "forgotten_revisions": forgotten_revisions,
                 })),
                 ReportFormat::Text => say(format_args!(
-                    "{} forgotten, {freed_bytes} bytes freed; revisions up to {floor} are forgotten",
+                    "{} forgotten; revisions up to {floor} are forgotten",
                     counted(forgotten_revisions as usize, "revision")
                 )),
             }
@@ -102,7 +101,9 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
     fact("forgotten", floor);
     fact("records", status.records.to_string());
     fact("tombstones", status.tombstones.to_string());
-    fact("size", format!("{} bytes", status.size_bytes));
+    // An engine that is no file has no size.
+    let size = (status.size_bytes > 0).then(|| format!("{} bytes", status.size_bytes));
+    fact("size", size.unwrap_or_default());
     fact("engine", format!("{}, format {}", status.engine, status.format));
     fact("node", status.node.clone());
     fact("cluster", status.cluster.clone());
@@ -140,9 +141,24 @@ fn condition(condition: Condition) -> &'static str {
     }
 }
 
+const COMPACT: &str = "\
+Examples:
+  xds store compact --store data
+  xds store compact --store data --to s7f3a-48
+
+JSON: one object with floor (the last forgotten revision) and forgotten_revisions (their number).
+Fields may be added.
+
+Exit codes:
+  0  done
+  1  the server cannot be reached, or refuses
+  2  invalid input: arguments; no revision of this store
+  4  the store keeps these revisions for now";
+
 const STATUS: &str = "\
 JSON: one object with condition, reason, revision, floor, records, tombstones, size_bytes, engine,
-format, node, cluster, region, build, last_backup_at, probe_time, limits {NAME: number}, alarms.
+format, node, cluster, region, build, last_backup_at, probe_time, limits {NAME: number}, alarms
+(what an operator has to act on, a line each; empty if all is well).
 Fields may be added.
 
 Exit codes:

@@ -1,40 +1,52 @@
 //! `xds store mirror`: copies one store into another until stopped (ST62).
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Args;
-use prost::Message;
 use serde_json::json;
+use tokio::time::{Instant, sleep, sleep_until};
 use tonic::{Code, Status};
 use xds::client::bootstrap::{ChannelCredentials, IdentityFiles, Server, TlsFiles};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::watch_response::Part;
 
-use super::apply::tuple;
 use super::connection::{Connection, read_token};
 use super::error::StoreError;
-use super::records;
-use super::write::{change, commit, print_error};
+use super::write::print_error;
 use crate::cli::check::ReportFormat;
 use crate::cli::{Failure, counted, say};
+use target::Target;
+
+mod target;
 
 /// Copy a store into another one, and then each change, until interrupted
 ///
-/// This moves a store to another engine or machine. Start a new store, mirror the old one into it,
-/// and wait for `in sync`. Move readers: they get the same versions, so nothing is sent again. Then
-/// stop the writers, and let them write to the new store. A mirror in the other direction is the way
-/// back.
+/// This moves a store to another engine or machine. Start a server with a new store, mirror the old
+/// store into it, and wait for `in sync`. Move the readers: they get the same versions, so nothing is
+/// sent again. Then stop the writers, and let them write to the new store. A mirror in the other
+/// direction is the way back.
 ///
-/// The other store ends up with the same resources, named owners and leases, and without any others.
-/// Nothing else may write to it meanwhile. Of a quarantined resource it gets what is served in its
-/// place. The history is not copied.
+/// TO ends up with the same resources, named owners and leases as FROM, and without any others. Of a
+/// quarantined resource it gets what is served in its place. The history is not copied. Nothing else
+/// may write to TO meanwhile. The client of FROM must have the right to read all resources. The mirror
+/// deletes from TO every resource that this client cannot read.
+///
+/// A FROM without any commit says nothing yet: the mirror waits for the first one. If FROM has no
+/// resources and TO has some, the mirror ends, except with --allow-empty.
+///
+/// A lease in TO starts when the mirror copies it. The mirror renews the lease while FROM has the
+/// resource, and while FROM cannot be reached.
+///
+/// What one commit of FROM changed is changed by one commit of TO. If TO does not take so many changes
+/// at once, there are several commits, with puts before deletions. A mirror that was interrupted, or
+/// started again, writes only what differs.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Mirror {
-    /// The store to copy: DIR on this machine, or HOST:PORT of the admin port of its server
+    /// The store to copy: its folder on this machine, or HOST:PORT or https://HOST:PORT of the admin
+    /// port of its server
     #[arg(value_name = "FROM")]
     from: String,
     /// The store to write to, in the same form
@@ -58,6 +70,9 @@ pub(super) struct Mirror {
     /// The key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
+    /// Delete all resources of TO if FROM has none
+    #[arg(long)]
+    allow_empty: bool,
     /// End as soon as both are in sync
     #[arg(long)]
     once: bool,
@@ -66,14 +81,21 @@ pub(super) struct Mirror {
     format: ReportFormat,
 }
 
-/// A copy in progress.
-struct Copy<'a> {
-    to: &'a Connection,
-    format: ReportFormat,
-    /// Keys in TO that no record of FROM has had yet.
-    extra: BTreeSet<(String, String, String)>,
-    copied: usize,
-    warned: BTreeSet<String>,
+/// What is copied.
+#[derive(Debug, Default)]
+struct Copied {
+    /// The revision of FROM that TO has; empty if that is not known.
+    after: String,
+    /// FROM and TO, as their revisions name them; empty at the start.
+    stores: [String; 2],
+}
+
+/// Why copying ended.
+enum End {
+    /// With `--once`.
+    InSync,
+    /// FROM has forgotten the revision, or TO lacks a record: all records are compared again.
+    Differs,
 }
 
 impl Mirror {
@@ -90,27 +112,54 @@ impl Mirror {
     async fn copy(&self) -> Result<(), StoreError> {
         let from = self.open(&self.from, self.from_token_file.as_deref(), self.from_ca.as_ref()).await?;
         let to = self.open(&self.to, self.to_token_file.as_deref(), self.to_ca.as_ref()).await?;
-        let mut after = String::new();
+        let (mut from, mut target, mut copied) = (from, Target::new(to), Copied::default());
         loop {
-            let mut copy = Copy {
-                to: &to,
-                format: self.format,
-                extra: BTreeSet::new(),
-                copied: 0,
-                warned: BTreeSet::new(),
-            };
-            let error = match copy.follow(&from, &mut after, self.once).await {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            match &error {
-                // FROM has forgotten the revision: start again with all records.
-                StoreError::Refused(refused) if refused.code == Code::OutOfRange => after.clear(),
-                error if error.is_away() && !self.once => {}
-                _ => return Err(error),
+            match self.follow(&from, &mut target, &mut copied).await {
+                Ok(End::InSync) => return Ok(()),
+                Ok(End::Differs) => {
+                    copied.after.clear();
+                    sleep(AGAIN).await;
+                }
+                Err(error) if error.is_away() && !self.once => {
+                    eprintln!("{error}; trying again");
+                    from = self.open_again(&mut target, &mut copied.after).await?;
+                }
+                Err(error) => return Err(error),
             }
-            eprintln!("{error}; trying again");
-            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Waits for both servers. One that was started again may have another address and token.
+    async fn open_again(&self, target: &mut Target, after: &mut String) -> Result<Connection, StoreError> {
+        loop {
+            sleep(AGAIN).await;
+            match self.open(&self.to, self.to_token_file.as_deref(), self.to_ca.as_ref()).await {
+                Err(error) if error.is_away() => continue,
+                to => target.to = to?,
+            }
+            let error = tokio::select! {
+                from = self.open_from() => return from,
+                error = target.renew_always(after) => error,
+            };
+            after.clear();
+            if !error.is_away() {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Waits until FROM answers.
+    async fn open_from(&self) -> Result<Connection, StoreError> {
+        loop {
+            let from = self.open(&self.from, self.from_token_file.as_deref(), self.from_ca.as_ref()).await;
+            let answered = match from {
+                Ok(from) => revision(&from).await.map(|_| from),
+                Err(error) => Err(error),
+            };
+            match answered {
+                Err(error) if error.is_away() => sleep(AGAIN).await,
+                done => return done,
+            }
         }
     }
 
@@ -122,6 +171,9 @@ impl Mirror {
     ) -> Result<Connection, StoreError> {
         if Path::new(place).is_dir() {
             return Connection::open_local(Path::new(place), TIMEOUT).await;
+        }
+        if !place.contains(':') {
+            return Err(StoreError::Input(format!("{place} is neither a folder nor HOST:PORT")));
         }
         let identity = self.cert.clone().zip(self.key.clone());
         let is_tls = ca.is_some() || identity.is_some() || place.starts_with("https:");
@@ -136,55 +188,106 @@ impl Mirror {
         let server = Server { credentials, ..Server::insecure(place) };
         Connection::open(server, token.map(read_token).transpose()?, TIMEOUT).await
     }
-}
 
-impl Copy<'_> {
-    /// Copies what FROM has, and then each change. `after` is the revision that TO has.
-    async fn follow(
-        &mut self,
-        from: &Connection,
-        after: &mut String,
-        is_once: bool,
-    ) -> Result<(), StoreError> {
-        if after.is_empty() {
-            let mut extra = BTreeSet::new();
-            let all = proto::Filter::default();
-            let here = records::list(self.to, all, true, |record| {
-                extra.extend(record.key.as_ref().map(tuple));
-                Ok(())
-            });
-            let here = here.await?;
-            self.extra = extra;
-            let first = proto::ListRequest { page_size: 1, without_payload: true, ..Default::default() };
-            let there = from.answer(from.store.clone().list(first)).await?.revision;
-            if store_of(&here) == store_of(&there) {
-                return Err(StoreError::Input("FROM and TO are one store".to_owned()));
-            }
+    /// Refuses stores that cannot be copied, and waits until FROM has a commit.
+    async fn check(&self, from: &Connection, to: &Connection, copied: &mut Copied) -> Result<(), StoreError> {
+        let here = revision(to).await?;
+        let mut there = revision(from).await?;
+        let stores = [&there, &here].map(|revision| parts(revision).0.to_owned());
+        if stores[0] == stores[1] {
+            return Err(StoreError::Input("FROM and TO are one store".to_owned()));
         }
+        if !copied.stores[0].is_empty() && copied.stores != stores {
+            let which = if copied.stores[0] == stores[0] { "TO" } else { "FROM" };
+            return Err(StoreError::State(format!("{which} is another store than before")));
+        }
+        copied.stores = stores;
+        // ST5: it says nothing yet.
+        if parts(&there).1 == NO_COMMIT && !self.once {
+            eprintln!("FROM has no commit yet; waiting for the first one");
+        }
+        while parts(&there).1 == NO_COMMIT {
+            if self.once {
+                return Err(StoreError::State("FROM has no commit yet".to_owned()));
+            }
+            sleep(AGAIN).await;
+            there = revision(from).await?;
+        }
+        Ok(())
+    }
+
+    /// Copies what FROM has, and then each change.
+    async fn follow(
+        &self,
+        from: &Connection,
+        target: &mut Target,
+        copied: &mut Copied,
+    ) -> Result<End, StoreError> {
+        self.check(from, &target.to, copied).await?;
+        let after = &mut copied.after;
+        let mut snapshot = if after.is_empty() { Some(target.snapshot().await?) } else { None };
         let request = proto::WatchRequest { after: after.clone(), ..proto::WatchRequest::default() };
-        let mut client = from.store.clone();
-        let mut changes = from.answer(client.watch(request)).await?;
+        let mut changes = match from.answer(from.store.clone().watch(request)).await {
+            Err(StoreError::Refused(refused)) if refused.code == Code::OutOfRange => {
+                return Ok(End::Differs);
+            }
+            changes => changes?,
+        };
         let mut waiting: Vec<proto::Event> = Vec::new();
+        let mut renewed_at = None;
         loop {
-            let response = match changes.message().await {
+            let renew_at = match (renewed_at, target.renew_every()) {
+                (_, None) => None,
+                (None, Some(_)) => Some(Instant::now()),
+                (Some(at), Some(every)) => Some(at + every),
+            };
+            let is_renewed = renew_at.is_some() && snapshot.is_none();
+            let message = tokio::select! {
+                message = changes.message() => message,
+                () = sleep_until(renew_at.unwrap_or_else(Instant::now)), if is_renewed => {
+                    renewed_at = Some(Instant::now());
+                    match target.renew().await {
+                        Ok(true) => continue,
+                        Ok(false) => return Ok(End::Differs),
+                        Err(error) => {
+                            after.clear();
+                            return Err(error);
+                        }
+                    }
+                }
+            };
+            let response = match message {
                 Ok(Some(response)) => response,
                 Ok(None) => return Err(StoreError::of(&Status::unavailable("the watch ended"), &from.name)),
+                Err(status) if status.code() == Code::OutOfRange => return Ok(End::Differs),
                 Err(status) => return Err(StoreError::of(&status, &from.name)),
             };
-            let (part, is_whole) = (response.part(), !response.more);
-            waiting.extend(response.events);
-            match part {
-                Part::Snapshot => self.write(std::mem::take(&mut waiting)).await?,
-                Part::SnapshotEnd => {
-                    self.delete_extra().await?;
-                    self.in_sync(&response.revision);
-                    if is_once {
-                        return Ok(());
+            let is_whole = !response.more;
+            match (response.part(), &mut snapshot) {
+                (Part::Snapshot, Some(snapshot)) => snapshot.add(response.events, target).await?,
+                (Part::SnapshotEnd, present) => {
+                    if let Some(snapshot) = present.take() {
+                        let emptied = snapshot.emptied();
+                        if emptied > 0 && !self.allow_empty {
+                            return Err(StoreError::EmptyFrom(emptied));
+                        }
+                        snapshot.end(target).await?;
+                    }
+                    self.in_sync(&response.revision, target.copied);
+                    if self.once {
+                        return Ok(End::InSync);
                     }
                 }
                 // A revision that comes in several messages is written with the last one.
-                Part::Changes if is_whole => self.write(std::mem::take(&mut waiting)).await?,
-                Part::Changes | Part::Bookmark | Part::Unspecified => {}
+                (Part::Changes, _) => {
+                    waiting.extend(response.events);
+                    if is_whole {
+                        // If only a part is written, to begin again would write old states.
+                        after.clear();
+                        target.write(std::mem::take(&mut waiting)).await?;
+                    }
+                }
+                (Part::Snapshot | Part::Bookmark | Part::Unspecified, _) => {}
             }
             if !response.revision.is_empty() {
                 *after = response.revision;
@@ -192,133 +295,33 @@ impl Copy<'_> {
         }
     }
 
-    /// Writes the newest state of each record, a commit for each set of owners.
-    async fn write(&mut self, events: Vec<proto::Event>) -> Result<(), StoreError> {
-        let mut newest = BTreeMap::new();
-        for event in events {
-            let Some(record) = event.record else { continue };
-            let Some(key) = record.key.clone() else { continue };
-            let is_put = event.kind == i32::from(proto::event::Kind::Put);
-            newest.insert(tuple(&key), is_put.then_some(record).ok_or(key));
-        }
-        // The owners of the records, and what becomes of them.
-        let mut commits: BTreeMap<Vec<String>, Vec<proto::Change>> = BTreeMap::new();
-        for (key, state) in newest {
-            self.extra.remove(&key);
-            let (key, put, owners) = match state {
-                Err(key) => (key, None, Vec::new()),
-                Ok(record) => {
-                    let owners = records::owners(&record).into_iter().map(str::to_owned).collect();
-                    (record.key.clone().unwrap_or_default(), self.put(record), owners)
-                }
-            };
-            let act = match put {
-                Some(put) => proto::change::Act::Put(put),
-                None => proto::change::Act::Delete(proto::Delete::default()),
-            };
-            self.copied += 1;
-            commits.entry(owners).or_default().push(change(key, None, act));
-        }
-        for (owners, changes) in commits {
-            self.commit(&owners, changes).await?;
-        }
-        Ok(())
-    }
-
-    /// The put of what is served of a record; `None` if that is nothing.
-    fn put(&mut self, record: proto::Record) -> Option<proto::Put> {
-        let label = record.key.as_ref().map(records::label).unwrap_or_default();
-        let content = match record.quarantined {
-            None => record.content,
-            Some(quarantined) => {
-                let what = if quarantined.serve.is_some() {
-                    "gets its last good content"
-                } else {
-                    "does not get it"
-                };
-                if self.warned.insert(label.clone()) {
-                    eprintln!("warning: {label} is quarantined; TO {what}");
-                }
-                quarantined.serve
-            }
-        };
-        let is_over = record
-            .expires_at
-            .is_some_and(|at| SystemTime::try_from(at).is_ok_and(|at| at <= SystemTime::now()));
-        let content = content.filter(|_| !is_over)?;
-        let expires_at = record.expires_at.filter(|_| record.lease.is_none());
-        Some(proto::Put { content: Some(content), expires_at, lease: record.lease, owners: Vec::new() })
-    }
-
-    async fn commit(&self, owners: &[String], changes: Vec<proto::Change>) -> Result<(), StoreError> {
-        let nobody = [String::new()];
-        let owners = if owners.is_empty() { &nobody } else { owners };
-        for part in parts(changes) {
-            for (number, owner) in owners.iter().enumerate() {
-                let request = proto::CommitRequest {
-                    changes: part.clone(),
-                    owner: owner.clone(),
-                    // The first owner replaces those that the record had before; the others join.
-                    take_over: number == 0 && !owner.is_empty(),
-                    message: "mirror".to_owned(),
-                    allow_missing: true,
-                    ..proto::CommitRequest::default()
-                };
-                commit(self.to, request).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Deletes what TO has and FROM does not.
-    async fn delete_extra(&mut self) -> Result<(), StoreError> {
-        let extra = std::mem::take(&mut self.extra);
-        let changes = extra.into_iter().map(|(type_url, name, when)| {
-            let act = proto::change::Act::Delete(proto::Delete::default());
-            change(proto::Key { type_url, name, when }, None, act)
-        });
-        let changes: Vec<_> = changes.collect();
-        if changes.is_empty() && self.copied > 0 { Ok(()) } else { self.commit(&[], changes).await }
-    }
-
-    fn in_sync(&self, revision: &str) {
+    fn in_sync(&self, revision: &str, copied: usize) {
         match self.format {
             ReportFormat::Json => {
-                say(json!({ "event": "in_sync", "revision": revision, "records": self.copied }));
+                say(json!({ "event": "in_sync", "revision": revision, "records": copied }));
             }
             ReportFormat::Text => {
-                say(format_args!("in sync at {revision}: {} copied", counted(self.copied, "record")));
+                say(format_args!("in sync at {revision}: {} copied", counted(copied, "record")));
             }
         }
     }
 }
 
-/// Parts that keep the limits of a commit. An empty commit is one part: it is the first of a store.
-fn parts(changes: Vec<proto::Change>) -> Vec<Vec<proto::Change>> {
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
-    for change in changes {
-        let size = change.encoded_len();
-        let last = parts.last().map_or(0, Vec::len);
-        if last > 0 && (last == PART_CHANGES || bytes + size > PART_BYTES) {
-            parts.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += size;
-        parts.last_mut().expect("there is a first part").push(change);
-    }
-    parts
+/// The revision of a store.
+async fn revision(of: &Connection) -> Result<String, StoreError> {
+    let first = proto::ListRequest { page_size: 1, without_payload: true, ..Default::default() };
+    Ok(of.answer(of.store.clone().list(first)).await?.revision)
 }
 
-/// The store of a revision such as `s7f3a-48`.
-fn store_of(revision: &str) -> &str {
-    revision.split_once('-').map_or(revision, |(store, _)| store)
+/// The store and the number of a revision such as `s7f3a-48`.
+fn parts(revision: &str) -> (&str, &str) {
+    revision.split_once('-').unwrap_or((revision, ""))
 }
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The number of the revision of a store without any commit.
+const NO_COMMIT: &str = "0";
 const AGAIN: Duration = Duration::from_secs(1);
-const PART_CHANGES: usize = 100;
-const PART_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -331,4 +334,5 @@ Exit codes:
   0  in sync, with --once; otherwise it runs until interrupted
   1  a server cannot be reached at the start, or refuses
   2  invalid input: arguments
-  4  refused by the state of TO";
+  4  refused by the state of TO; another store than before; FROM has no resources, or with --once no
+     commit";

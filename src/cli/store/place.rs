@@ -51,10 +51,15 @@ pub(in crate::cli) enum PlaceError {
     Newer { place: Place, found: u32, known: u32 },
     /// ST47.
     #[error(
-        "the store in {place} is damaged, and nothing of it is served: {cause}. `xds store check {place}` lists the \
-         damage, `xds store restore` makes a store from a backup"
+        "the store in {place} is damaged, and nothing of it is served: {cause}. {}`xds store restore` makes a store \
+         from a backup", check_hint(.place)
     )]
     Damaged { place: Place, cause: String },
+    #[error(
+        "{place} is not a folder: this command reads a store in a folder. For one in etcd, `xds store backup FILE \
+         --server HOST:PORT` writes a backup, and `xds store check FILE` checks it"
+    )]
+    NotFolder { place: Place },
     #[error("{}: {cause}", path.display())]
     File { path: PathBuf, cause: String },
     #[error("the options do not suit {place}: {cause}")]
@@ -92,6 +97,11 @@ impl Place {
 
     /// The engine with the store in a folder, for readers alone: nothing is changed.
     pub(in crate::cli) fn read(folder: &Path) -> Result<RedbEngine, PlaceError> {
+        if is_in_etcd(folder)
+            && let Some(Ok(place)) = folder.to_str().map(str::parse)
+        {
+            return Err(PlaceError::NotFolder { place });
+        }
         Self::Folder(folder.to_owned()).open_file(folder, RedbEngine::open_unchanged)
     }
 
@@ -244,6 +254,7 @@ impl PlaceError {
             Self::NoStore { .. }
             | Self::NotEmpty { .. }
             | Self::Newer { .. }
+            | Self::NotFolder { .. }
             | Self::File { .. }
             | Self::Access { .. } => 2,
             Self::Locked { .. }
@@ -281,6 +292,19 @@ impl fmt::Display for Place {
             Self::Folder(folder) => folder.display().fmt(f),
             Self::Etcd(address) => address.fmt(f),
         }
+    }
+}
+
+/// Whether what should be a folder is the address of an etcd.
+pub(in crate::cli) fn is_in_etcd(folder: &Path) -> bool {
+    folder.to_str().is_some_and(|text| text.starts_with("etcd://") || text.starts_with("etcds://"))
+}
+
+/// `xds store check` reads a folder only.
+fn check_hint(place: &Place) -> String {
+    match place {
+        Place::Folder(_) => format!("`xds store check {place}` lists the damage, "),
+        Place::Memory | Place::Etcd(_) => String::new(),
     }
 }
 

@@ -24,7 +24,8 @@ use crate::cli::{Failure, counted, descriptors, serve};
 /// Commit the resources of files to a store, all of them or none
 ///
 /// The files have the form that `xds serve` reads: *.yaml, *.yml, *.json and *.pb. `-` is standard
-/// input, as YAML or JSON. Each resource is created or replaced.
+/// input, as YAML or JSON. Each resource is created or replaced, also if it has other owners: use
+/// --create or --if-revision to keep what others wrote.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Put {
@@ -36,17 +37,19 @@ pub(in crate::cli) struct Put {
     /// Create only: refuse what exists already
     #[arg(long, conflicts_with = "if_revision")]
     create: bool,
-    /// Replace only the record with this revision, as `xds list` shows it
+    /// Replace the resource only if it has this revision, as `xds list` shows it
     #[arg(long, value_name = "REV")]
     if_revision: Option<String>,
-    /// Delete the record this long after its last put or touch, such as 30s; at least 5s
+    /// Delete the resource this long after its last put, such as 30s; at least 5s
+    ///
+    /// To put the same again renews the lease. A put without --lease ends it.
     #[arg(long, value_name = "DURATION", value_parser = serve::wait)]
     lease: Option<Duration>,
     #[command(flatten)]
     write: WriteOptions,
-    /// Warn of new references that lead nowhere, instead of refusing them
-    #[arg(long)]
-    allow_missing: bool,
+    /// Make --owner the only named owner of what is put
+    #[arg(long, requires = "owner")]
+    take_over: bool,
     /// Types of your own: a FileDescriptorSet, as
     /// `protoc --include_imports --descriptor_set_out=FILE` writes it
     #[arg(long, value_name = "FILE")]
@@ -80,8 +83,7 @@ impl Put {
         }
         run(&self.connection, self.format, async |connection| {
             let subject = counted(changes.len(), "resource");
-            let request =
-                proto::CommitRequest { allow_missing: self.allow_missing, ..self.write.request(changes) };
+            let request = proto::CommitRequest { take_over: self.take_over, ..self.write.request(changes) };
             let response = commit(&connection, request).await;
             let response = response.map_err(|error| error.at(places.clone(), None))?;
             let mut report = Report::default();
@@ -124,4 +126,10 @@ Examples:
   xds put web.yaml --store data --if-revision 4b2c..     only if nobody changed it since
   xds list CDS web --store data --format yaml | sed 's/1s/2s/' | xds put - --store data
 
-JSON and exit codes are those of `xds apply`.";
+JSON is that of `xds apply`.
+
+Exit codes:
+  0  committed, or nothing to change
+  1  the server cannot be reached, or refuses; a file cannot be read
+  2  invalid input: arguments, files
+  4  refused by the state: it exists with --create, another revision, overlapping variants";

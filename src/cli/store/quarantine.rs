@@ -15,19 +15,21 @@ use crate::cli::check::ReportFormat;
 
 /// Withhold the present content of a resource, and serve its last good content
 ///
-/// The next put of other content ends it. Without older content the resource is removed from
-/// clients, who get the reason if they subscribe to it.
+/// It ends with the next put. `xds apply` puts other content only, so a folder with the same content
+/// does not end it. Without older content the resource is removed from clients; clients that subscribe
+/// to it get the reason.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES,
+    mut_arg("owner", |owner| owner.help("Act as this named owner, for the history").long_help(None)))]
 pub(in crate::cli) struct Quarantine {
     #[command(flatten)]
     record: RecordName,
     #[command(flatten)]
     connection: ConnectionOptions,
-    /// Why; clients that get nothing see it. At most 4 KiB
+    /// Why, for operators, and for clients that get nothing; at most 4 KiB
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Serve nothing in its place
+    /// Remove the resource from clients, also if there is older content
     #[arg(long)]
     serve_nothing: bool,
     #[command(flatten)]

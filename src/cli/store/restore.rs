@@ -19,9 +19,9 @@ use crate::cli::{Failure, say};
 
 /// Make a store from a backup
 ///
-/// The whole backup is verified before anything is written. The store has the records of the
-/// backup, and a new node id: revisions of the old store are those of another store, so programs
-/// that continued from one read everything again.
+/// The whole backup is verified before anything is written. The new store has the resources of the
+/// backup and another node id. Its revisions are not those of the old store: programs that go on from
+/// one of those read everything again.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER)]
 pub(super) struct Restore {
@@ -32,14 +32,15 @@ pub(super) struct Restore {
     /// where no key may begin with /PREFIX/
     #[arg(value_name = "TARGET")]
     target: Place,
-    #[command(flatten)]
-    etcd: EtcdOptions,
     /// Also take a new cluster id, so that remaining nodes of the old cluster cannot join
     #[arg(long)]
     new_cluster: bool,
     /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
+    // Its heading would be that of options behind it.
+    #[command(flatten)]
+    etcd: EtcdOptions,
 }
 
 impl Restore {
@@ -83,6 +84,9 @@ impl Restore {
 }
 
 const AFTER: &str = "\
+Example:
+  xds store restore data.backup new-data
+
 JSON: one object with target, revision, node, cluster.
 
 Exit codes:

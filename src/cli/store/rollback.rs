@@ -16,10 +16,17 @@ use crate::cli::check::ReportFormat;
 
 /// Write the content that a resource had before, or undo a commit
 ///
-/// The old content is a new generation; the history keeps what was there between. What others change
-/// while the command runs is not overwritten: the command then ends with exit code 4.
+/// The old content becomes the newest one; the history keeps what was there between. What others
+/// change while the command runs is not overwritten: the command then ends with exit code 4, and
+/// nothing is changed.
+///
+/// A resource that exists keeps its owners, and its lease or time of expiry. The history has neither
+/// leases nor times of expiry, so a resource that was deleted comes back without them. A deleted
+/// resource comes back with one owner: with --commit, the owner of that commit; with --to, the owner
+/// of the commit that wrote that content. --owner sets another one.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES,
+    override_usage = "xds rollback [OPTIONS] <TYPE> <NAME> --to <REV>\n       xds rollback [OPTIONS] --commit <REV>")]
 pub(in crate::cli) struct Rollback {
     /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a
     /// whole type URL
@@ -36,7 +43,7 @@ pub(in crate::cli) struct Rollback {
     /// Which of several variants: its `when:`; an empty text is the one without constraints
     #[arg(long, value_name = "WHEN", requires = "name")]
     when: Option<String>,
-    /// The revision of the record to go back to, as `xds history TYPE NAME` shows it
+    /// The revision of the resource to go back to, as `xds history TYPE NAME` shows it
     #[arg(long, value_name = "REV", requires = "name")]
     to: Option<String>,
     /// Undo this commit: its store revision, as `xds history` shows it
@@ -44,13 +51,16 @@ pub(in crate::cli) struct Rollback {
     /// Refused if any of its resources was changed later.
     #[arg(long, value_name = "REV")]
     commit: Option<String>,
-    /// Undo the commit also where its resources were changed later
+    /// Undo the commit although resources were changed later: they get the content from before it, too
     #[arg(long, requires = "commit")]
     force: bool,
     #[command(flatten)]
     connection: ConnectionOptions,
     #[command(flatten)]
     write: WriteOptions,
+    /// Make --owner the only named owner of what is put
+    #[arg(long, requires = "owner")]
+    take_over: bool,
     /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
@@ -61,24 +71,36 @@ impl Rollback {
         let record = RecordName::of(self.type_name.as_ref(), self.name.as_ref(), self.when.as_ref());
         let type_url = record.as_ref().map(RecordName::type_url).transpose()?;
         run(&self.connection, self.format, async |connection| {
-            let changes = match (&self.commit, record.as_ref().zip(type_url.as_ref()), &self.to) {
+            let (changes, owner) = match (&self.commit, record.as_ref().zip(type_url.as_ref()), &self.to) {
                 (Some(revision), _, _) => self.undo(&connection, revision).await?,
                 (None, Some((record, type_url)), Some(to)) => {
                     let key = record.key(&connection, type_url).await?;
-                    vec![back(&connection, key, to).await?]
+                    let present = records::get(&connection, &key).await?;
+                    let (put, writer) = put_again(&connection, key, to, present.as_ref()).await?;
+                    (vec![put], if present.is_none() { writer } else { String::new() })
                 }
                 _ => return Err(StoreError::Input("give TYPE NAME --to REV, or --commit REV".to_owned())),
             };
+            let mut request = self.write.request(changes);
+            request.take_over = self.take_over;
+            if self.write.owner.is_none() {
+                request.owner = owner;
+            }
             let mut report = Report::default();
-            let response = commit(&connection, self.write.request(changes)).await;
+            let response = commit(&connection, request).await;
             report.add(response.map_err(|error| error.at(Vec::new(), Some(AGAIN)))?, &[]);
             self.write.print(&report, "rollback", self.format);
             Ok(ExitCode::SUCCESS)
         })
     }
 
-    /// The changes that undo a commit.
-    async fn undo(&self, connection: &Connection, revision: &str) -> Result<Vec<proto::Change>, StoreError> {
+    /// The changes that undo a commit, and its owner: what the owner deleted belongs to it again, and
+    /// what it created loses this owner only.
+    async fn undo(
+        &self,
+        connection: &Connection,
+        revision: &str,
+    ) -> Result<(Vec<proto::Change>, String), StoreError> {
         let is_it = |entry: &proto::CommitEntry| entry.revision == revision;
         let is_found = |entries: &[proto::CommitEntry]| entries.iter().any(is_it);
         let found = commits(connection, None, true, is_found).await?;
@@ -104,31 +126,36 @@ impl Rollback {
                     changes.push(change(key, Some(records::as_read(present.as_ref())), act));
                 }
             } else {
-                changes.push(put_again(connection, key, &undone.revision_before, present).await?);
+                let (put, _) = put_again(connection, key, &undone.revision_before, present.as_ref()).await?;
+                changes.push(put);
             }
         }
-        if later.is_empty() { Ok(changes) } else { Err(StoreError::ChangedLater(later)) }
+        if later.is_empty() {
+            Ok((changes, entry.owner.clone()))
+        } else {
+            Err(StoreError::ChangedLater(later))
+        }
     }
 }
 
-/// The put of the content that a record had at a revision.
-async fn back(connection: &Connection, key: proto::Key, to: &str) -> Result<proto::Change, StoreError> {
-    let present = records::get(connection, &key).await?;
-    put_again(connection, key, to, present).await
-}
-
+/// The put of the content that a record had at a revision, and the owner as which it was written.
 async fn put_again(
     connection: &Connection,
     key: proto::Key,
     revision: &str,
-    present: Option<proto::Record>,
-) -> Result<proto::Change, StoreError> {
+    present: Option<&proto::Record>,
+) -> Result<(proto::Change, String), StoreError> {
     let is_it = |change: &proto::CommitChange| change.revision_after == revision;
     let is_found =
         |entries: &[proto::CommitEntry]| entries.iter().flat_map(|entry| &entry.changes).any(is_it);
     let found = commits(connection, Some(&key), false, is_found).await?;
-    let mut changes = found.entries.into_iter().flat_map(|entry| entry.changes);
-    let Some(content) = changes.find(is_it).and_then(|change| change.content) else {
+    let mut changes = found.entries.into_iter().flat_map(|entry| {
+        let proto::CommitEntry { changes, owner, .. } = entry;
+        changes.into_iter().map(move |change| (change, owner.clone()))
+    });
+    let found_change = changes.find(|(change, _)| is_it(change));
+    let Some((content, owner)) = found_change.and_then(|(change, owner)| Some((change.content?, owner)))
+    else {
         let label = records::label(&key);
         return Err(StoreError::Missing(format!(
             "no revision {revision} in the history of {label}{}",
@@ -140,9 +167,11 @@ async fn put_again(
         let text = format!("{} at {revision} is known only in a downgraded form", records::label(&key));
         return Err(StoreError::Input(text));
     }
-    let put = proto::Put { content: Some(content), ..proto::Put::default() };
-    let condition = Some(records::as_read(present.as_ref()));
-    Ok(change(key, condition, proto::change::Act::Put(put)))
+    // A put without a lease would end the one that the record has.
+    let lease = present.and_then(|record| record.lease);
+    let expires_at = present.and_then(|record| record.expires_at).filter(|_| lease.is_none());
+    let put = proto::Put { content: Some(content), expires_at, lease, ..proto::Put::default() };
+    Ok((change(key, Some(records::as_read(present)), proto::change::Act::Put(put)), owner))
 }
 
 fn end(floor: &str) -> String {
@@ -165,4 +194,4 @@ Exit codes:
   1  the server cannot be reached, or refuses
   2  invalid input: arguments; several variants without --when
   3  the history does not have the revision
-  4  refused by the state: changed later, owned by others, in use";
+  4  refused by the state: changed later or meanwhile, overlapping variants";

@@ -12,15 +12,10 @@ use crate::cli::say;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct WriteOptions {
-    /// Act as this named owner, such as a team: it is added to each record that is put, and a
-    /// delete releases it; the last release deletes
-    ///
-    /// Records of other owners are not changed, except with --take-over.
+    /// Act as this named owner, such as a team. A put adds it to the owners of the resource. A delete
+    /// releases it, and deletes the resource if no owner is left
     #[arg(long, value_name = "NAME")]
     pub(super) owner: Option<String>,
-    /// Change records of other owners too; --owner becomes their only named owner
-    #[arg(long)]
-    pub(super) take_over: bool,
     /// Report what would change, and change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -35,7 +30,6 @@ impl WriteOptions {
             changes,
             dry_run: self.dry_run,
             owner: self.owner.clone().unwrap_or_default(),
-            take_over: self.take_over,
             message: self.message.clone().unwrap_or_default(),
             ..proto::CommitRequest::default()
         }
