@@ -17,6 +17,7 @@ mod peers;
 )]
 mod running;
 mod scale;
+mod store;
 mod troubles;
 mod web_driver;
 

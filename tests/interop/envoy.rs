@@ -148,6 +148,23 @@ impl Envoy {
         named.filter(|(name, _)| name != "xds").collect()
     }
 
+    /// The open connections to each port of the cluster `name`.
+    pub(crate) async fn connections(&self, name: &str) -> BTreeMap<u16, u64> {
+        let clusters = self.json("/clusters?format=json").await;
+        let statuses = clusters["cluster_statuses"].as_array().cloned().unwrap_or_default();
+        let ours = statuses.iter().find(|status| status["name"] == name);
+        let hosts = ours.and_then(|ours| ours["host_statuses"].as_array().cloned()).unwrap_or_default();
+        let open = |host: &Value| {
+            let port = host["address"]["socket_address"]["port_value"].as_u64()?;
+            let stats = host["stats"].as_array()?;
+            let active = stats.iter().find(|stat| stat["name"] == "cx_active")?;
+            // A number of 64 bits is a text in JSON.
+            let count = active["value"].as_str().map_or(Some(0), |count| count.parse().ok())?;
+            Some((u16::try_from(port).ok()?, count))
+        };
+        hosts.iter().filter_map(open).collect()
+    }
+
     /// The configuration of the active cluster `name`.
     pub(crate) async fn active_cluster(&self, name: &str) -> Option<Value> {
         let dump = self.json("/config_dump?resource=dynamic_active_clusters").await;
@@ -205,6 +222,20 @@ impl Stats {
         self.0.iter().filter(|(name, _)| wanted(name)).map(|(name, value)| (name.clone(), *value)).collect()
     }
 }
+
+/// Envoy's counters of configuration changes.
+pub(crate) const CHANGES: &[&str] = &[
+    "cluster_manager.cluster_added",
+    "cluster_manager.cluster_modified",
+    "cluster_manager.cluster_removed",
+    "listener_manager.listener_added",
+    "listener_manager.listener_modified",
+    "listener_manager.listener_removed",
+    "rds.routes.config_reload",
+];
+
+/// Envoy's counters of accepted responses.
+pub(crate) const RESPONSES: &[&str] = &[".update_success"];
 
 fn names(list: &Value) -> Vec<String> {
     let items = list.as_array().cloned().unwrap_or_default();

@@ -9,6 +9,8 @@
 mod calls;
 mod client;
 mod envoy;
+mod etcd;
+mod etcd_away;
 mod folder;
 mod follower;
 mod foreign;
@@ -26,6 +28,7 @@ mod refused;
 mod resources;
 mod rest;
 mod server;
+mod shared;
 mod store;
 mod ttl;
 mod upstream;
@@ -42,7 +45,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time;
 
-use crate::envoy::{Envoy, Stats};
+use crate::envoy::{CHANGES, Envoy, RESPONSES, Stats};
 use crate::folder::Folder;
 use crate::load::{Connections, Load};
 use crate::mode::{Mode, Protocol};
@@ -204,19 +207,6 @@ async fn a_killed_and_restarted_server_loses_no_request_and_re_sends_nothing_unc
         let states = stats.ending(&["control_plane.connected_state"]);
         states.into_iter().filter(|(_, state)| *state == 1).map(|(name, _)| name).collect()
     }
-
-    /// Envoy's counters of configuration changes.
-    const CHANGES: &[&str] = &[
-        "cluster_manager.cluster_added",
-        "cluster_manager.cluster_modified",
-        "cluster_manager.cluster_removed",
-        "listener_manager.listener_added",
-        "listener_manager.listener_modified",
-        "listener_manager.listener_removed",
-        "rds.routes.config_reload",
-    ];
-    /// Envoy's counters of accepted responses.
-    const RESPONSES: &[&str] = &[".update_success"];
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,6 +33,9 @@ pub(crate) const ENVOY_REPOSITORY: &str = "envoy-repository";
 /// The Python that has `grpcio`.
 pub(crate) const PYTHON: &str = "bin/python3";
 
+/// The engine of a store with several servers.
+pub(crate) const ETCD: &str = "bin/etcd";
+
 /// The gRPC client that is built from tests/interop/peers/go.
 pub(crate) const GRPC_GO: &str = "bin/grpc-go-peer";
 

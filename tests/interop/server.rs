@@ -35,6 +35,12 @@ impl Server {
         Self::start_on(arguments, 0).await
     }
 
+    /// A server of a store alone, with these options.
+    pub(crate) async fn of_store(options: &[&str]) -> Self {
+        let arguments = ["serve"].iter().chain(options).map(|option| (*option).to_owned());
+        Self::start_on(arguments.collect(), 0).await
+    }
+
     /// A proxy in front of this port, with further options.
     pub(crate) async fn proxy(upstream: u16, options: &[&str]) -> Self {
         let address = format!("127.0.0.1:{upstream}");
@@ -72,6 +78,16 @@ impl Server {
             address.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         };
         until(what, SOON, port).await.0
+    }
+
+    /// The port of its admin page, which its options open. Its line comes after the one of `ready`.
+    pub(crate) async fn admin_port(&self) -> u16 {
+        let port = async || {
+            let log = self.log();
+            let (_, address) = log.iter().find_map(|line| line.split_once("http://127.0.0.1:"))?;
+            address.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        until("the server says where its admin page is", SOON, port).await.0
     }
 
     /// All lines of its output so far.

@@ -1,0 +1,169 @@
+//! Two servers of one store in a real etcd. A real Envoy has the addresses of both.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::envoy::{CHANGES, Envoy, RESPONSES, bootstrap};
+use crate::etcd::Etcd;
+use crate::folder::Folder;
+use crate::http;
+use crate::load::{Connections, Load};
+use crate::mode::{Mode, Protocol};
+use crate::peers;
+use crate::resources::{cluster, endpoints, listener, routes};
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::wait::{SOON, until};
+use crate::world::every_turn;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn st19_an_envoy_moves_to_the_other_server_of_its_store_and_loses_no_request_and_gets_nothing_twice() {
+    if [peers::ENVOY, peers::ETCD].into_iter().any(|program| peers::find(program).is_none()) {
+        return;
+    }
+    let _turns = every_turn().await;
+    for mode in Mode::ADS {
+        eprintln!("--- {mode}");
+        let mut shared = Shared::start(mode).await;
+        let loads = [Connections::New, Connections::Kept].map(|of| Load::start(shared.port, "/v1", of));
+        for (server, upstream) in [(0, "blue"), (1, "red"), (0, "blue")] {
+            shared.put(server, upstream).await;
+        }
+        let first = shared.connected().await;
+        shared.kill(first, "red").await;
+        // The server that starts again has what was committed meanwhile, so Envoy can go back.
+        shared.servers[first].restart().await;
+        shared.put(first, "blue").await;
+        shared.put(1 - first, "red").await;
+        shared.kill(1 - first, "blue").await;
+        for load in loads {
+            let report = load.finish().await;
+            eprintln!("{mode}: {report}");
+            report.assert_nothing_lost();
+        }
+        let rejected = shared.envoy.stats().await.ending(&[".update_rejected"]);
+        assert!(rejected.values().all(|count| *count == 0), "{mode}: {rejected:?}");
+    }
+}
+
+/// All programs of the test. Dropping this ends them.
+#[derive(Debug)]
+struct Shared {
+    mode: Mode,
+    upstreams: BTreeMap<&'static str, Upstream>,
+    servers: [Server; 2],
+    envoy: Envoy,
+    /// The port of the listener `web`.
+    port: u16,
+    folder: Folder,
+    _etcd: Etcd,
+}
+
+impl Shared {
+    async fn start(mode: Mode) -> Self {
+        let etcd = Etcd::start().await.expect("it was found before");
+        let folder = Folder::new();
+        let tokens = folder.path().join("tokens");
+        fs::write(&tokens, "interop a-secret-of-the-tests\n").expect("the temporary directory is writable");
+        fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("our own file");
+        xds(&["store", "init", &etcd.store()]).await;
+        let tokens = tokens.to_str().expect("a text");
+        let options = ["--store", &etcd.store(), "--token-file", tokens, "--admin", "127.0.0.1:0"];
+        let servers = [Server::of_store(&options).await, Server::of_store(&options).await];
+        let upstreams =
+            BTreeMap::from([("red", Upstream::start("red").await), ("blue", Upstream::start("blue").await)]);
+        let resources = [
+            listener(mode, "web", "routes"),
+            routes("routes", &[("/", "one")]),
+            cluster(mode, "one"),
+            endpoints("one", upstreams["red"].port),
+        ];
+        folder.write("first.json", &resources);
+        commit(&servers[0], &folder, "first.json").await;
+        let mut both = bootstrap(mode, servers[0].port, &json!({}));
+        let hosts =
+            &mut both["static_resources"]["clusters"][0]["load_assignment"]["endpoints"][0]["lb_endpoints"];
+        let mut second = hosts[0].clone();
+        second["endpoint"]["address"]["socket_address"]["port_value"] = servers[1].port.into();
+        hosts.as_array_mut().expect("a list").push(second);
+        let envoy = Envoy::start_with(folder.path(), &both.to_string(), "bootstrap.json").await;
+        let envoy = envoy.expect("it was found before");
+        let port = envoy.port("web").await;
+        Self { mode, upstreams, servers, envoy, port, folder, _etcd: etcd }
+    }
+
+    /// Commits other endpoints through one of the servers, and waits until Envoy uses them.
+    async fn put(&self, server: usize, upstream: &str) {
+        let name = format!("{upstream}.json");
+        self.folder.write(&name, &[endpoints("one", self.upstreams[upstream].port)]);
+        commit(&self.servers[server], &self.folder, &name).await;
+        let answers = async || (http::get(self.port, "/v1").await.ok()?.body == upstream).then_some(());
+        let what = format!("{}: {upstream} answers after a commit through server {server}", self.mode);
+        until(&what, SOON, answers).await;
+    }
+
+    /// The server that has Envoy's stream.
+    async fn connected(&self) -> usize {
+        let ports = self.servers.each_ref().map(|server| server.port);
+        let connected = async || {
+            let connections = self.envoy.connections("xds").await;
+            ports.iter().position(|port| connections.get(port).is_some_and(|count| *count > 0))
+        };
+        until("Envoy is connected to a server", SOON, connected).await.0
+    }
+
+    /// Kills the server that Envoy is connected to (SIGKILL). Envoy moves to the other one, which
+    /// sends it the next commit and nothing that it has.
+    async fn kill(&mut self, server: usize, upstream: &str) {
+        let mode = self.mode;
+        assert_eq!(self.connected().await, server, "{mode}");
+        let (before, sent) = (self.envoy.stats().await, self.sent(1 - server).await);
+        self.servers[server].kill().await;
+        let moved = async || {
+            let stats = self.envoy.stats().await;
+            (self.connected().await != server && stats.get("control_plane.connected_state") == 1)
+                .then_some(())
+        };
+        until("Envoy moves to the other server", SOON, moved).await;
+        self.put(1 - server, upstream).await;
+
+        let (after, sent) = (self.envoy.stats().await, self.sent(1 - server).await - sent);
+        assert_eq!(after.ending(CHANGES), before.ending(CHANGES), "{mode}: nothing was taken for a change");
+        let mut versions = before.ending(&[".version"]);
+        versions.insert("cluster.one.version".to_owned(), after.get("cluster.one.version"));
+        assert_eq!(after.ending(&[".version"]), versions, "{mode}: the servers have equal versions");
+        if mode.protocol == Protocol::Delta {
+            let mut expected = before.ending(RESPONSES);
+            *expected.get_mut("cluster.one.update_success").expect("its endpoints come over EDS") += 1;
+            assert_eq!(after.ending(RESPONSES), expected, "{mode}: only the commit was sent");
+            assert_eq!(sent, 1, "{mode}: only the commit was sent");
+        }
+    }
+
+    /// How many responses a server has sent.
+    async fn sent(&self, server: usize) -> u64 {
+        let port = self.servers[server].admin_port().await;
+        let answer = http::get_from(port, &format!("127.0.0.1:{port}"), "/metrics").await;
+        let metrics = answer.expect("the admin page answers").body;
+        let counts = metrics.lines().filter(|line| line.starts_with("xds_server_responses_total{"));
+        counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+    }
+}
+
+/// Commits a file of the folder through the API of a server.
+async fn commit(server: &Server, folder: &Folder, name: &str) {
+    let path = |name: &str| folder.path().join(name).to_str().expect("a text").to_owned();
+    let api = format!("127.0.0.1:{}", server.admin_port().await);
+    xds(&["put", &path(name), "--server", &api, "--token-file", &path("tokens")]).await;
+}
+
+/// Runs a command.
+async fn xds(arguments: &[&str]) {
+    let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(arguments).output().await;
+    let output = output.expect("cargo built the binary");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
