@@ -12,6 +12,8 @@ pub(crate) enum Mode {
     Seeds {
         first: u64,
         count: u64,
+        /// Whether to go on after a failure.
+        goes_on: bool,
     },
     /// One seed, with its trace.
     Replay {
@@ -31,6 +33,7 @@ Usage: cargo sim [OPTIONS]
 
   --seeds N      runs N seeds (default 2000)
   --from S       starts with seed S (default 1)
+  --keep-going   goes on after a failure: prints a line for each seed that fails, without its trace
   --seed S       runs one seed and prints what happens in it; so does XDS_SIM_SEED=S
   --forever      runs seeds from a random one on, until Ctrl-C or a failure
   --help         prints this
@@ -50,7 +53,7 @@ impl Mode {
         random: u64,
     ) -> Result<Self, String> {
         let mut arguments = arguments;
-        let (mut first, mut count, mut filters) = (1, SEEDS, Vec::new());
+        let (mut first, mut count, mut goes_on, mut filters) = (1, SEEDS, false, Vec::new());
         let mut mode = seed
             .map(|seed| number("XDS_SIM_SEED", Some(seed)))
             .transpose()?
@@ -60,6 +63,7 @@ impl Mode {
                 "--help" | "-h" => return Ok(Self::Help),
                 "--list" => mode = Some(Self::List),
                 "--seeds" => count = number(&argument, arguments.next())?,
+                "--keep-going" => goes_on = true,
                 "--from" => first = number(&argument, arguments.next())?,
                 "--seed" => mode = Some(Self::Replay { seed: number(&argument, arguments.next())? }),
                 "--forever" => mode = Some(Self::Forever { first: random }),
@@ -74,7 +78,7 @@ impl Mode {
             }
         }
         let is_wanted = filters.is_empty() || filters.iter().any(|filter| "sim".contains(filter.as_str()));
-        Ok(if is_wanted { mode.unwrap_or(Self::Seeds { first, count }) } else { Self::Nothing })
+        Ok(if is_wanted { mode.unwrap_or(Self::Seeds { first, count, goes_on }) } else { Self::Nothing })
     }
 }
 

@@ -71,21 +71,26 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Mode::Nothing) => ExitCode::SUCCESS,
-        Ok(Mode::Seeds { first, count }) => seeds(first, count),
-        Ok(Mode::Forever { first }) => seeds(first, u64::MAX - first),
+        Ok(Mode::Seeds { first, count, goes_on }) => seeds(first, count, goes_on),
+        Ok(Mode::Forever { first }) => seeds(first, u64::MAX - first, false),
         Ok(Mode::Replay { seed }) => replay(seed),
     }
 }
 
-fn seeds(first: u64, count: u64) -> ExitCode {
+fn seeds(first: u64, count: u64, goes_on: bool) -> ExitCode {
     let (start, mut printed, mut stats) = (Instant::now(), Instant::now(), Stats::default());
-    let is_long = count > u64::from(u32::MAX);
+    let (is_long, mut failed) = (count > u64::from(u32::MAX), 0);
     for (done, seed) in (1..=count).zip(first..) {
         let script = Script::of(seed);
         let outcome = run(&script, Trace::default());
         stats += &outcome.trace.stats;
-        if let Some(violation) = outcome.violation {
-            return fail(seed, script, &violation);
+        match outcome.violation {
+            Some(violation) if goes_on => {
+                failed += 1;
+                println!("sim: seed {seed} violates `{}`: {}", violation.invariant, violation.what);
+            }
+            Some(violation) => return fail(seed, script, &violation),
+            None => {}
         }
         if printed.elapsed().as_secs() >= if is_long { 10 } else { 1 }
             && (is_long || std::io::stderr().is_terminal())
@@ -94,6 +99,10 @@ fn seeds(first: u64, count: u64) -> ExitCode {
             eprint!("\rsim: {done} seeds from {first} in {} s", start.elapsed().as_secs());
             _ = std::io::stderr().flush();
         }
+    }
+    if failed > 0 {
+        println!("sim: {failed} of {count} seeds failed");
+        return ExitCode::FAILURE;
     }
     println!("sim: {count} seeds in {:.1} s, all invariants hold: {stats}", start.elapsed().as_secs_f64());
     ExitCode::SUCCESS
