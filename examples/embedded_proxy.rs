@@ -15,6 +15,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message;
 use tokio::net::TcpListener;
@@ -23,7 +24,7 @@ use xds::client::bootstrap::Bootstrap;
 use xds::client::proxy::Proxy;
 use xds::client::proxy::view::{ReadRoute, Typed, View, ViewChange, ViewEvent, ViewRequest, ViewWatch};
 use xds::{Cache, Parameters, Resource, Server, Transaction};
-use xds_core::server::{DeltaRequest, DeltaStream, Service, StreamConfig};
+use xds_core::server::{DeltaRequest, Protocol, Service, Stream, StreamConfig};
 use xds_core::subscription::Locator;
 
 /// `message Switches { string name = 1; repeated string on = 2; }`
@@ -76,14 +77,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// A proxy fetches what the streams of its cache subscribe to. This one is a stream without a
 /// socket. Nobody takes responses from it, because the program reads by the view.
-fn subscribe(cache: &Arc<Cache>, environments: &[&str]) -> Result<DeltaStream, Box<dyn Error>> {
+fn subscribe(cache: &Arc<Cache>, environments: &[&str]) -> Result<Stream, Box<dyn Error>> {
     let locator = |env: &&str| Locator { name: "checkout".into(), parameters: parameters(env) };
-    let mut stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
-    stream.on_request(DeltaRequest {
+    let mut stream =
+        Stream::new(cache.watch(), Service::Aggregated, Protocol::Delta, StreamConfig::default());
+    let request = DeltaRequest {
         type_url: Switches::TYPE_URL.into(),
         subscribe: environments.iter().map(locator).collect(),
         ..DeltaRequest::default()
-    })?;
+    };
+    stream.on_request(Duration::ZERO, request)?;
     Ok(stream)
 }
 

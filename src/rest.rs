@@ -53,7 +53,7 @@ use axum::routing::{Router, post};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt as _;
-use xds_core::server::{Next, Service, SotwStream};
+use xds_core::server::{Next, Protocol, Service, Stream};
 use xds_core::{Access, Cache, Snapshot, TypeUrl, Version, Watch};
 use xds_proto::service::SERVICES;
 use xds_server::skim::{Client as StreamClient, Skimmer};
@@ -247,7 +247,7 @@ impl Endpoint {
 /// streams of its client: there is no order between polls of several types.
 #[derive(Debug)]
 struct Poll {
-    machine: SotwStream,
+    machine: Stream,
     watch: Arc<Watch>,
     type_url: TypeUrl,
     /// The version that the client has.
@@ -269,7 +269,7 @@ impl Poll {
         let version = std::mem::take(&mut request.version_info);
         let watch = state.cache.watch();
         let service = Service::Single(type_url.clone());
-        let mut machine = SotwStream::new(Arc::clone(&watch), service, stream.clone());
+        let mut machine = Stream::new(Arc::clone(&watch), service, Protocol::Sotw, stream.clone());
         let client = skimmer.client().cloned().unwrap_or_default();
         let access = authorize(&state.config.server, peer, &client)?;
         if let Some(access) = &access {

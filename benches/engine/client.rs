@@ -6,16 +6,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use xds_core::server::{
-    DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig,
+    DeltaRequest, Next, Protocol, Request, Response, Service, SotwRequest, Stream, StreamConfig,
 };
 use xds_core::subscription::Requested;
 use xds_core::{Cache, Nonce, Parameters, ResourceName, Watch};
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Protocol {
-    Sotw,
-    Delta,
-}
 
 pub(crate) struct Client {
     watch: Arc<Watch>,
@@ -23,29 +17,17 @@ pub(crate) struct Client {
     type_url: &'static str,
 }
 
-enum Stream {
-    Sotw(SotwStream),
-    Delta(DeltaStream),
-}
-
 impl Client {
     pub(crate) fn new(cache: &Arc<Cache>, protocol: Protocol, type_url: &'static str) -> Self {
         let (watch, config) = (cache.watch(), StreamConfig::default());
-        let stream = match protocol {
-            Protocol::Sotw => Stream::Sotw(SotwStream::new(Arc::clone(&watch), Service::Aggregated, config)),
-            Protocol::Delta => {
-                Stream::Delta(DeltaStream::new(Arc::clone(&watch), Service::Aggregated, config))
-            }
-        };
+        let stream = Stream::new(Arc::clone(&watch), Service::Aggregated, protocol, config);
         Self { watch, stream, type_url }
     }
 
     /// A delta client whose node selects its variant.
     pub(crate) fn of_variant(cache: &Arc<Cache>, type_url: &'static str, variant: &str) -> Self {
         let mut client = Self::new(cache, Protocol::Delta, type_url);
-        if let Stream::Delta(stream) = &mut client.stream {
-            stream.on_node(Parameters::from_iter([("variant", variant)]));
-        }
+        client.stream.on_node(Parameters::from_iter([("variant", variant)]));
         client
     }
 
@@ -69,10 +51,7 @@ impl Client {
     /// Calls the machine with the newest state.
     pub(crate) fn next(&mut self) -> Next {
         let snapshot = self.watch.cache().snapshot();
-        match &mut self.stream {
-            Stream::Sotw(stream) => stream.next(Duration::ZERO, &snapshot),
-            Stream::Delta(stream) => stream.next(Duration::ZERO, &snapshot),
-        }
+        self.stream.next(Duration::ZERO, &snapshot)
     }
 
     /// The next response; there must be one.
@@ -107,24 +86,21 @@ impl Client {
         nonce: Option<Nonce>,
     ) {
         let type_url = self.type_url.to_owned();
-        match &mut self.stream {
-            Stream::Sotw(stream) => {
+        let request: Request = match self.stream.protocol() {
+            Protocol::Sotw => {
                 // An ACK repeats the names; its reader sees this without decoding them.
                 let requested = nonce.is_none().then_some(requested);
-                let request =
-                    SotwRequest { type_url, response_nonce: nonce, requested, ..SotwRequest::default() };
-                stream.on_request(Duration::ZERO, request).unwrap();
+                SotwRequest { type_url, response_nonce: nonce, requested, ..SotwRequest::default() }.into()
             }
-            Stream::Delta(stream) => {
-                let request = DeltaRequest {
-                    type_url,
-                    subscribe: requested,
-                    initial_resource_versions: versions,
-                    response_nonce: nonce,
-                    ..DeltaRequest::default()
-                };
-                stream.on_request(request).unwrap();
+            Protocol::Delta => DeltaRequest {
+                type_url,
+                subscribe: requested,
+                initial_resource_versions: versions,
+                response_nonce: nonce,
+                ..DeltaRequest::default()
             }
-        }
+            .into(),
+        };
+        self.stream.on_request(Duration::ZERO, request).unwrap();
     }
 }

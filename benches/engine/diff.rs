@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, SamplingMode};
+use xds_core::server::Protocol;
 use xds_core::{Cache, Resource, ResourceName};
 use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT};
 
-use crate::client::{Client, Protocol};
+use crate::client::Client;
 use crate::resources::{self, Changes};
 
 /// Shows the cost of finding the resources that a stream lacks. It may grow with their number, not

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use xds_core::Cache;
+use xds_core::server::Protocol;
 use xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
 
-use crate::client::{Client, Protocol};
+use crate::client::Client;
 use crate::resources;
 
 /// Shows the cost of encoding, which the first stream of a class pays for all others.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, SamplingMode};
+use xds_core::server::Protocol;
 use xds_core::{Cache, Resource, ResourceName};
 use xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
 
-use crate::client::{Client, Protocol};
+use crate::client::Client;
 use crate::resources;
 
 /// Shows the cost of finding and waking the streams that a change affects. It may grow with their

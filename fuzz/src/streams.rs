@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use xds_core::Cache;
-use xds_core::server::ClientGroup;
+use xds_core::server::{ClientGroup, Protocol};
 
 use content::Content;
 use script::Script;
@@ -38,13 +38,6 @@ pub fn stream_sotw(raw: &[u8]) -> bool {
 /// When a property does not hold.
 pub fn stream_delta(raw: &[u8]) -> bool {
     play(raw, Protocol::Delta)
-}
-
-/// The protocol of the streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
-    Sotw,
-    Delta,
 }
 
 /// The server and the clients.

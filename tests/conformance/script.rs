@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use xds_core::server::{Serving, StreamConfig, TypeConfig};
+use xds_core::server::{Protocol, Serving, StreamConfig, TypeConfig};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3 as discovery;
 use xds_proto::google::rpc::Status;
 use xds_proto::service::{SERVICES, Service};
 
-use crate::wire::{Event, Protocol, Request, Response, Wire};
+use crate::wire::{Event, Request, Response, Wire};
 use notation::{Ask, List, Said, describe, duration, is_code, node, shown_code, transaction, type_url};
 
 #[derive(Clone)]

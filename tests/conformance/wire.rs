@@ -9,18 +9,12 @@ use bytes::Bytes;
 use prost::Message;
 use tonic::Code;
 use xds::{CommitError, Transaction};
-use xds_core::server::StreamConfig;
+use xds_core::server::{Protocol, StreamConfig};
 use xds_proto::envoy::service::discovery::v3 as discovery;
 use xds_proto::service::Service;
 
 pub(crate) use machines::Machines;
 pub(crate) use sockets::Sockets;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Sotw,
-    Delta,
-}
 
 pub(crate) enum Request {
     Sotw(discovery::DiscoveryRequest),

@@ -24,7 +24,7 @@ mod imports;
 /// The floors of xds-core, from the lowest. Modules on one floor do not use each other.
 const CORE: &[&[&str]] = &[
     // The terms of the protocol, without I/O and without state.
-    &["code", "hash", "known_type"],
+    &["code", "hash", "known_type", "protocol"],
     &["parameters", "shortened"],
     &["constraint", "mapping", "name"],
     &["access", "matching", "xdstp"],

@@ -10,13 +10,14 @@ use xds_core::client::{
     Accepted, AuthorityConfig, Client, ClientConfig, Code, Effects, Report, ResourceView, ServerConfig,
     Touched, WatchId,
 };
+use xds_core::server::Protocol;
 use xds_core::{Parameters, ResourceName};
 
 use crate::content::{Content, Kind};
 use crate::invariant::{self, Violation};
 use crate::liar;
 use crate::link::Link;
-use crate::script::{AgentProfile, Protocol, Target};
+use crate::script::{AgentProfile, Target};
 
 pub(crate) struct Agent {
     pub(crate) profile: AgentProfile,
@@ -92,7 +93,7 @@ impl Agent {
     pub(crate) fn new(profile: AgentProfile) -> Self {
         let server = |(at, protocol): (usize, &Protocol)| ServerConfig {
             name: format!("s{at}").into(),
-            protocol: protocol.of_client(),
+            protocol: *protocol,
             errors: profile.policy,
         };
         let servers: Vec<_> = profile.protocols.iter().enumerate().map(server).collect();

@@ -58,7 +58,7 @@ impl World {
         let Some(link) = &mut agent.links[server] else { return };
         let mut random = Random::new(salt);
         for _ in 0..count {
-            let frame = lie(&mut random, link.protocol().of_client());
+            let frame = lie(&mut random, link.protocol());
             self.trace.note(self.now, || {
                 format!("  lie to a{at}: {:?}", crate::link::show(link.protocol(), &frame))
             });

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use xds_core::server::{DeltaRequest, SotwRequest};
+use xds_core::server::{DeltaRequest, Protocol, SotwRequest};
 use xds_core::subscription::{self, Locator};
 use xds_core::{Nonce, Parameters};
 
 use crate::connection::{Connection, Envelope, Message, Request};
 use crate::content::Kind;
 use crate::known::{Asked, Known};
-use crate::script::{Profile, Protocol};
+use crate::script::Profile;
 
 pub(crate) struct Client {
     pub(crate) profile: Profile,

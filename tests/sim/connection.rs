@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use xds_core::server::{
-    ClientGroup, DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig,
+    self, ClientGroup, DeltaRequest, Next, Protocol, Service, SotwRequest, Stream, StreamConfig,
 };
 use xds_core::subscription::Requested as List;
 use xds_core::{Cache, ClientName, Nonce, Parameters, Snapshot, Watch};
@@ -16,7 +16,7 @@ use xds_core::{Cache, ClientName, Nonce, Parameters, Snapshot, Watch};
 use crate::content::Kind;
 use crate::invariant::{self, Violation};
 use crate::known::{Asked, Held, Key, Known, Rejects};
-use crate::script::{Profile, Protocol};
+use crate::script::Profile;
 use crate::wire::Received;
 
 /// A stream between a client and a replica. In each direction messages arrive in order, or not at
@@ -25,7 +25,7 @@ pub(crate) struct Connection {
     pub(crate) replica: usize,
     /// The replica is a proxy.
     pub(crate) is_relayed: bool,
-    machine: Machine,
+    machine: Stream,
     watch: Arc<Watch>,
     started: Duration,
     /// The machine has to be called for its next response.
@@ -37,11 +37,6 @@ pub(crate) struct Connection {
     /// The state of each type as the server knows it.
     pub(crate) seen: BTreeMap<Kind, Seen>,
     nonces: BTreeSet<String>,
-}
-
-pub(crate) enum Machine {
-    Sotw(SotwStream),
-    Delta(DeltaStream),
 }
 
 /// A request in flight, with the data of the model.
@@ -117,11 +112,9 @@ impl Connection {
         let watch = cache.watch();
         watch.name_client(ClientName { id: name.into(), cluster: "".into() });
         let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
-        let mut machine = match profile.protocol {
-            Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, service, config)),
-            Protocol::Delta => Machine::Delta(DeltaStream::new(of_machine, service, config)),
-        };
-        machine.start(&profile.node, group);
+        let mut machine = Stream::new(of_machine, service, profile.protocol, config);
+        machine.on_node(profile.node.clone());
+        group.into_iter().for_each(|group| machine.join(group));
         Self {
             replica,
             is_relayed: false,
@@ -143,31 +136,33 @@ impl Connection {
         let Some(Request { kind, message, asked, brought }) = self.requests.pop_front() else {
             return Ok(());
         };
-        let protocol = self.machine.protocol();
+        let (protocol, since_start) = (self.machine.protocol(), now.saturating_sub(self.started));
         let seen = self.seen.entry(kind).or_insert_with(|| Seen::new(kind, protocol, node, brought, read_at));
         let is_repeated = seen.last.as_ref() == Some(&asked);
-        let result = match (&mut self.machine, message) {
-            (Machine::Sotw(stream), Message::Sotw(mut request)) => {
+        let request: server::Request = match message {
+            Message::Sotw(mut request) => {
                 seen.has_asked |= !is_repeated;
                 // The skimmer does the same.
                 request.requested = request.requested.filter(|_| !is_repeated);
-                stream.on_request(now.saturating_sub(self.started), request).map(|_| ())
+                request.into()
             }
-            (Machine::Delta(stream), Message::Delta(request)) => {
+            Message::Delta(request) => {
                 let has_lists = !request.subscribe.is_empty() || !request.unsubscribe.is_empty();
                 seen.has_asked |= has_lists || seen.last.is_none();
                 if let Some(nonce) = request.response_nonce {
                     seen.answer(nonce, request.error_detail.is_none());
                 }
-                stream.on_request(request).map(|_| ())
+                request.into()
             }
-            _ => unreachable!("a client speaks one protocol"),
         };
+        let result = self.machine.on_request(since_start, request);
         seen.ideal.ask(asked.clone());
         seen.ever_asked.extend(asked.iter().cloned());
         seen.last = Some(asked);
         self.is_due = true;
-        result.map_err(|error| Violation::new("stream", format!("the server ends the stream: {error}")))
+        result
+            .map(|_| ())
+            .map_err(|error| Violation::new("stream", format!("the server ends the stream: {error}")))
     }
 
     /// The state of the replica that the stream may see, and all states up to it. It is an older
@@ -278,35 +273,6 @@ impl Connection {
     fn is_woken(&self) -> bool {
         let woken = pin!(self.watch.woken());
         woken.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
-    }
-}
-
-impl Machine {
-    pub(crate) fn start(&mut self, node: &Parameters, group: Option<&ClientGroup>) {
-        match self {
-            Self::Sotw(stream) => {
-                stream.on_node(node.clone());
-                group.into_iter().for_each(|group| stream.join(group));
-            }
-            Self::Delta(stream) => {
-                stream.on_node(node.clone());
-                group.into_iter().for_each(|group| stream.join(group));
-            }
-        }
-    }
-
-    pub(crate) fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
-        match self {
-            Self::Sotw(stream) => stream.next(now, snapshot),
-            Self::Delta(stream) => stream.next(now, snapshot),
-        }
-    }
-
-    fn protocol(&self) -> Protocol {
-        match self {
-            Self::Sotw(_) => Protocol::Sotw,
-            Self::Delta(_) => Protocol::Delta,
-        }
     }
 }
 

@@ -3,13 +3,14 @@
 //! function: the compiler then shows the checks that excuse it.
 
 use xds_core::client::ResourceView;
+use xds_core::server::Protocol;
 
 use crate::agent::{Event, Turn, is_same};
 use crate::connection::Envelope;
 use crate::content::{Kind, selected};
 use crate::invariant::Sent;
 use crate::known::Known;
-use crate::script::Protocol;
+
 use crate::world::World;
 
 /// D11: if a resource was already removed when a client subscribed with a locator or unsubscribed,

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use xds_core::server::Protocol;
 use xds_core::{Constraints, Parameters};
 
 use crate::content::{Content, Kind};
 use crate::relay::is_of_liar;
-use crate::script::Protocol;
+
 use crate::wire::{Item, Received};
 
 /// A name, or `None` for the wildcard, and the parameters of a locator.

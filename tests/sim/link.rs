@@ -9,17 +9,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamConfig};
+use xds_core::server::{Next, Protocol, Service, Stream, StreamConfig};
 use xds_core::{Cache, ClientName, Parameters, Watch};
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
 };
 use xds_server::skim::Skimmer;
 
-use crate::connection::Machine;
 use crate::content::Kind;
 use crate::invariant::Violation;
-use crate::script::Protocol;
+
 use crate::wire::Received;
 
 /// A subscription of a client on a stream: type, name, parameters.
@@ -42,7 +41,7 @@ pub(crate) struct Link {
 
 /// The server side, run in the way of the driver.
 struct Served {
-    machine: Machine,
+    machine: Stream,
     skimmer: Skimmer,
     watch: Arc<Watch>,
     window: usize,
@@ -61,11 +60,7 @@ impl Link {
         let watch = cache.watch();
         watch.name_client(ClientName { id: name.into(), cluster: "".into() });
         let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
-        let mut machine = match protocol {
-            Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, Service::Aggregated, config)),
-            Protocol::Delta => Machine::Delta(DeltaStream::new(of_machine, Service::Aggregated, config)),
-        };
-        machine.start(&Parameters::new(), None);
+        let machine = Stream::new(of_machine, Service::Aggregated, protocol, config);
         let skimmer = Skimmer::new(String::new(), Arc::default());
         let served = Served { machine, skimmer, watch, window, is_due: false, until: None };
         Self { served: Some(served), ..Self::to_liar(protocol, now) }
@@ -142,16 +137,9 @@ impl Link {
         let now = now.saturating_sub(self.opened);
         let refused =
             |error: String| Violation::new("stream", format!("the server ends the stream: {error}"));
-        match &mut served.machine {
-            Machine::Sotw(stream) => {
-                let request = served.skimmer.sotw(&request).map_err(|error| refused(error.to_string()))?;
-                stream.on_request(now, request).map_err(|error| refused(error.to_string()))?;
-            }
-            Machine::Delta(stream) => {
-                let request = served.skimmer.delta(&request).map_err(|error| refused(error.to_string()))?;
-                stream.on_request(request).map_err(|error| refused(error.to_string()))?;
-            }
-        }
+        let request = served.skimmer.request(served.machine.protocol(), &request);
+        let request = request.map_err(|error| refused(error.to_string()))?;
+        served.machine.on_request(now, request).map_err(|error| refused(error.to_string()))?;
         served.is_due = true;
         Ok(())
     }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use xds_core::client::{AuthorityConfig, Client, ClientConfig, Effects, Reason, Rejection, ServerConfig};
 use xds_core::proxy::health::Status;
 use xds_core::proxy::{Proxy, ProxyConfig, Route, UpstreamKind};
+use xds_core::server::Protocol;
 use xds_core::{Cache, Code, Snapshot, VariantId};
 
 use crate::agent::Access;
@@ -17,7 +18,7 @@ use crate::invariant::{self, Violation};
 use crate::liar::{AUTHORITY, lie_to_proxy, shared_lie};
 use crate::link::{Link, Locator};
 use crate::random::Random;
-use crate::script::{Liar, Protocol, RelayProfile, Relaying};
+use crate::script::{Liar, RelayProfile, Relaying};
 use crate::trying::{Refused, Trying, contents};
 
 pub(crate) struct Relay {
@@ -106,11 +107,8 @@ impl Relay {
     fn upstream(&mut self, route: &Route) -> &mut Upstream {
         let (profile, cache) = (&self.profile, self.proxy.cache());
         self.upstreams.entry(route.clone()).or_insert_with(|| {
-            let server = ServerConfig {
-                name: "upstream".into(),
-                protocol: profile.protocol.of_client(),
-                errors: profile.policy,
-            };
+            let server =
+                ServerConfig { name: "upstream".into(), protocol: profile.protocol, errors: profile.policy };
             let mut config = ClientConfig::new(Bytes::from_static(b"\x0a\x05relay"), server.clone());
             config.default_authority.speaks_locators = true;
             config.authorities.insert(AUTHORITY.to_owned(), config.default_authority.clone());
@@ -382,7 +380,7 @@ impl Relay {
         let server = if liar == Some(Liar::OfAuthority) { LIAR } else { 0 };
         let links = self.upstreams.values_mut().filter_map(|upstream| upstream.links[server].as_mut());
         let lies = links.map(|link| {
-            let protocol = link.protocol().of_client();
+            let protocol = link.protocol();
             let frame = match liar {
                 Some(Liar::OfAuthority) => lie_to_proxy(&mut random, protocol),
                 Some(Liar::Upstream) | None => shared_lie(&mut random, protocol),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use xds_core::server::Protocol;
 use xds_core::{Cache, Parameters, Snapshot};
 
 use crate::agent::Access;
@@ -14,7 +15,7 @@ use crate::invariant::{self, Violation};
 use crate::known::Asked;
 use crate::link::{Link, Locator};
 use crate::relay::{LIAR, Relay, RelayDeed};
-use crate::script::{Home, Protocol};
+use crate::script::Home;
 use crate::world::{EXCHANGES, World};
 
 impl World {

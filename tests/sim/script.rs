@@ -8,7 +8,8 @@ use std::fmt;
 use std::time::Duration;
 
 use xds_core::Parameters;
-use xds_core::client::{ErrorPolicy, Protocol as ClientProtocol};
+use xds_core::client::ErrorPolicy;
+use xds_core::server::Protocol;
 
 use crate::agent::Access;
 use crate::content::{Change, Kind, NAMES, SCHEMES, name_of, parameters};
@@ -32,21 +33,6 @@ pub(crate) struct Script {
     /// The seed of the commits after the last step.
     pub(crate) salt: u64,
     pub(crate) steps: Vec<Step>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Protocol {
-    Sotw,
-    Delta,
-}
-
-impl Protocol {
-    pub(crate) fn of_client(self) -> ClientProtocol {
-        match self {
-            Self::Sotw => ClientProtocol::Sotw,
-            Self::Delta => ClientProtocol::Delta,
-        }
-    }
 }
 
 /// The properties of a client.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use prost::Message;
 use xds_core::Constraints;
-use xds_core::server::Response;
+use xds_core::server::{Protocol, Response};
 use xds_proto::Any;
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryResponse, DiscoveryResponse, Resource, ResourceError, ResourceName,
@@ -14,7 +14,6 @@ use xds_proto::envoy::service::discovery::v3::{
 use xds_proto::type_url::RESOURCE;
 
 use crate::content::{Content, Kind};
-use crate::script::Protocol;
 
 /// A response of SotW or delta.
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use crate::parameters::Parameters;
 /// The access of a client: the resources that it may read, and the parameters that the server sets
 /// for it, whatever the client says.
 ///
-/// Set it on a stream before the first request ([`SotwStream::on_access`],
-/// [`DeltaStream::on_access`]). Streams with equal access share their responses.
+/// Set it on a stream before the first request ([`Stream::on_access`]). Streams with equal access
+/// share their responses.
 ///
 /// ```
 /// use xds_core::{Access, NamePatterns, Parameters};
@@ -24,8 +24,7 @@ use crate::parameters::Parameters;
 /// assert!(!access.allows(&routes.into(), &"team-b/shop".into()));
 /// ```
 ///
-/// [`SotwStream::on_access`]: crate::server::SotwStream::on_access
-/// [`DeltaStream::on_access`]: crate::server::DeltaStream::on_access
+/// [`Stream::on_access`]: crate::server::Stream::on_access
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     of_types: BTreeMap<TypeUrl, NamePatterns>,

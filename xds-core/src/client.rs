@@ -69,6 +69,7 @@ use crate::constraint::Constraints;
 use crate::matching::KeySetRule;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
+pub use crate::protocol::Protocol;
 use crate::resource::VariantId;
 use crate::subscription::is_set;
 use crate::xdstp::XdstpName;
@@ -81,7 +82,7 @@ use watched_type::{WatchEntry, WatchedType, entry_number};
 
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
-pub use config::{AuthorityConfig, ClientConfig, Protocol, Relay, ServerConfig};
+pub use config::{AuthorityConfig, ClientConfig, Relay, ServerConfig};
 pub use effects::{Applied, Effects, Touched};
 pub use received::Unreadable;
 pub use rejection::{Reason, Rejection};

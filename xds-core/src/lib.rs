@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, StreamConfig};
+//! use xds_core::server::{DeltaRequest, Next, Protocol, Service, Stream, StreamConfig};
 //! use xds_core::{Cache, Resource, Transaction};
 //!
 //! let cache = Cache::new();
@@ -18,12 +18,13 @@
 //! transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), payload)?);
 //! cache.commit(transaction)?;
 //!
-//! let mut stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
-//! stream.on_request(DeltaRequest {
+//! let mut stream = Stream::new(cache.watch(), Service::Aggregated, Protocol::Delta, StreamConfig::default());
+//! let request = DeltaRequest {
 //!     type_url: "example.com/acme.Thing".into(),
 //!     subscribe: vec!["a".into()].into(),
 //!     ..DeltaRequest::default()
-//! })?;
+//! };
+//! stream.on_request(Duration::ZERO, request)?;
 //! let Next::Send(response) = stream.next(Duration::ZERO, &cache.snapshot()) else { panic!("it exists") };
 //! assert_eq!(response.resources(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -32,7 +33,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `cache` | [`Cache`], [`Transaction`], [`Snapshot`]; which streams a change affects |
-//! | [`server`] | the SotW and the delta stream of a server |
+//! | [`server`] | a stream of a server, SotW or delta |
 //! | [`client`] | the client of xDS servers |
 //! | [`proxy`] | a caching proxy between the two |
 //! | [`subscription`] | the subscription of a stream to one type |
@@ -45,6 +46,7 @@
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
 //! | `name` | type URL, name, version, nonce, revision |
 //! | `shortened` | shortens texts of peers for people |
+//! | `protocol` | SotW or delta |
 //! | `wire` | fields of encoded messages, and the encoded parts of a response |
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
@@ -85,6 +87,7 @@ mod mapping;
 pub mod matching;
 mod name;
 mod parameters;
+mod protocol;
 pub mod proxy;
 mod references;
 mod resource;

@@ -1,6 +1,6 @@
-//! The server's side of one stream: the state-of-the-world and the delta machine.
+//! The server's side of one stream of either protocol.
 //!
-//! A machine takes requests and decides what to send now ([`Next`]). It has no socket, task or
+//! [`Stream`] takes requests and decides what to send now ([`Next`]). It has no socket, task or
 //! clock. The caller asks it again when a request came, when [`Watch::woken`](crate::Watch::woken)
 //! returned, and when the time of [`Next::Wait`] has come, and only when the transport has room. So
 //! there is no queue, except for unsent parts of one response that is too large for one message
@@ -8,11 +8,12 @@
 
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
-pub use delta::{DeltaRequest, DeltaStream};
 pub use report::{ReportStatus, ResourceReport, TypeReport};
+pub use request::{DeltaRequest, Request, SotwRequest};
 pub use response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
-pub use sotw::{SotwRequest, SotwStream};
+pub use stream::Stream;
 
+pub use crate::protocol::Protocol;
 pub use crate::wire::Body;
 
 #[cfg(test)]
@@ -37,10 +38,12 @@ mod locators_tests;
 #[cfg(test)]
 mod names_tests;
 mod order;
+mod owed;
 #[cfg(test)]
 mod redirect_tests;
 mod refresh;
 mod report;
+mod request;
 mod request_names;
 mod response;
 mod responses;

@@ -17,7 +17,7 @@ use quickcheck::{Arbitrary, Gen, QuickCheck};
 use xds_core::client::{
     Client, ClientConfig, Effects, ErrorPolicy, Protocol, ResourceView, ServerConfig, WatchId,
 };
-use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig};
+use xds_core::server::{DeltaRequest, Next, Service, SotwRequest, Stream, StreamConfig};
 use xds_core::subscription::{Locator, Requested};
 use xds_core::{
     Cache, Constraints, KnownType, Nonce, Parameters, Resource, ResourceName, Transaction, TypeUrl, VariantId,
@@ -92,23 +92,21 @@ impl Arbitrary for Step {
     }
 }
 
-enum Stream {
-    Sotw(SotwStream),
-    Delta(DeltaStream),
+/// A stream of a server, whose messages are frames.
+struct FrameStream {
+    protocol: Protocol,
+    machine: Stream,
 }
 
-impl Stream {
+impl FrameStream {
     fn new(cache: &Arc<Cache>, protocol: Protocol) -> Self {
-        let (watch, config) = (cache.watch(), StreamConfig::default());
-        match protocol {
-            Protocol::Sotw => Self::Sotw(SotwStream::new(watch, Service::Aggregated, config)),
-            Protocol::Delta => Self::Delta(DeltaStream::new(watch, Service::Aggregated, config)),
-        }
+        let config = StreamConfig::default();
+        Self { protocol, machine: Stream::new(cache.watch(), Service::Aggregated, protocol, config) }
     }
 
     fn on_request(&mut self, now: Duration, frame: Bytes) {
-        match self {
-            Self::Sotw(stream) => {
+        match self.protocol {
+            Protocol::Sotw => {
                 let request = DiscoveryRequest::decode(frame).unwrap();
                 let request = SotwRequest {
                     type_url: request.type_url,
@@ -117,9 +115,9 @@ impl Stream {
                     error_detail: request.error_detail.map(|status| status.message),
                     requested: Some(asked(request.resource_names, request.resource_locators)),
                 };
-                stream.on_request(now, request).unwrap();
+                self.machine.on_request(now, request).unwrap();
             }
-            Self::Delta(stream) => {
+            Protocol::Delta => {
                 let request = DeltaDiscoveryRequest::decode(frame).unwrap();
                 let brought = request.initial_resource_versions.into_iter();
                 let request = DeltaRequest {
@@ -135,17 +133,13 @@ impl Stream {
                     response_nonce: Nonce::parse(&request.response_nonce),
                     error_detail: request.error_detail.map(|status| status.message),
                 };
-                stream.on_request(request).unwrap();
+                self.machine.on_request(now, request).unwrap();
             }
         }
     }
 
     fn next(&mut self, now: Duration, cache: &Cache) -> Option<Bytes> {
-        let next = match self {
-            Self::Sotw(stream) => stream.next(now, &cache.snapshot()),
-            Self::Delta(stream) => stream.next(now, &cache.snapshot()),
-        };
-        match next {
+        match self.machine.next(now, &cache.snapshot()) {
             Next::Send(response) => {
                 let mut frame = response.head().to_vec();
                 for chunk in response.bodies.iter().flat_map(|body| body.chunks()) {
@@ -170,7 +164,7 @@ fn asked(names: Vec<String>, locators: Vec<ResourceLocator>) -> Requested {
 
 /// A stream, with the messages in flight.
 struct Link {
-    stream: Stream,
+    stream: FrameStream,
     requests: VecDeque<Bytes>,
     responses: VecDeque<Bytes>,
 }
@@ -346,7 +340,7 @@ impl World {
         if self.client.connect_at(server).is_some_and(|at| at <= self.now) {
             self.client.on_connecting(server);
             self.client.on_open(self.now, server);
-            let stream = Stream::new(&self.cache, self.protocols[server]);
+            let stream = FrameStream::new(&self.cache, self.protocols[server]);
             self.links[server] = Some(Link { stream, requests: VecDeque::new(), responses: VecDeque::new() });
         }
     }

@@ -70,7 +70,7 @@ impl Drop for Membership {
 #[cfg(test)]
 mod tests {
     use xds_core::Cache;
-    use xds_core::server::{DeltaStream, StreamConfig};
+    use xds_core::server::{Protocol, Stream, StreamConfig};
 
     use super::*;
 
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_group_is_forgotten_with_its_last_stream() {
         let (clients, cache) = (Arc::new(ClientGroups::default()), Cache::new());
-        let stream = || DeltaStream::new(cache.watch(), clusters(), StreamConfig::default());
+        let stream = || Stream::new(cache.watch(), clusters(), Protocol::Delta, StreamConfig::default());
         let (mut one, mut other) = (stream(), stream());
         let first = clients.join(&clusters(), &client(), &peer(), |group| one.join(group));
         let second = clients.join(&clusters(), &client(), &peer(), |group| other.join(group));

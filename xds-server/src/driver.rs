@@ -10,13 +10,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tracing::debug;
-use xds_core::server::{
-    DeltaRequest, DeltaStream, DeniedNames, Next, Response, Service, SotwRequest, SotwStream, StreamError,
-    TypeReport, Verdict,
-};
-use xds_core::{
-    Access, Cache, ClientName, Revision, SkippedMetadata, Snapshot, TypeUrl, Variant, Watch, shortened,
-};
+use xds_core::server::{DeniedNames, Next, Protocol, Response, Service, Stream, StreamError, Verdict};
+use xds_core::{Access, Cache, ClientName, Revision, SkippedMetadata, Snapshot, Watch, shortened};
 
 use crate::client_groups::{ClientGroups, Membership};
 use crate::config::ServerConfig;
@@ -24,7 +19,6 @@ use crate::connections::{jittered, random};
 use crate::nack_log::Nack;
 use crate::observe::Event;
 use crate::peer::Peer;
-use crate::protocol::Protocol;
 use crate::repeat_log::Occurrence;
 use crate::requests::{RequestError, Requests};
 use crate::responses::{ResponseSlot, SlotState};
@@ -39,7 +33,7 @@ use crate::stream_registry::{ClientDetails, Registration, StreamRegistry};
 pub(crate) struct Driver {
     service: Service,
     protocol: Protocol,
-    machine: Machine,
+    machine: Stream,
     inbound: Requests<axum::body::Body>,
     /// The client may still send requests.
     is_open: bool,
@@ -90,28 +84,6 @@ pub(crate) struct ServerParts {
     pub(crate) lists: Arc<Lists>,
 }
 
-#[derive(Debug)]
-enum Machine {
-    Sotw(SotwStream),
-    Delta(DeltaStream),
-}
-
-/// A request in the form that the machine takes.
-enum Request {
-    Sotw(SotwRequest),
-    Delta(DeltaRequest),
-}
-
-impl Request {
-    /// Whether the client says that it has resources from another stream (D1, S32).
-    fn brings_resources(&self) -> bool {
-        match self {
-            Self::Sotw(request) => request.response_nonce.is_none() && !request.version_info.is_empty(),
-            Self::Delta(request) => !request.initial_resource_versions.is_empty(),
-        }
-    }
-}
-
 /// The status that ends the stream. It is sent even if the task panics.
 #[derive(Debug)]
 struct EndStatus {
@@ -123,50 +95,6 @@ impl Drop for EndStatus {
     fn drop(&mut self) {
         let status = self.status.take();
         self.slot.end(status.unwrap_or_else(|| Status::unavailable("the stream ended")));
-    }
-}
-
-impl Machine {
-    fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
-        match self {
-            Self::Sotw(stream) => stream.next(now, snapshot),
-            Self::Delta(stream) => stream.next(now, snapshot),
-        }
-    }
-
-    fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
-        match self {
-            Self::Sotw(stream) => stream.until_due(now, snapshot),
-            Self::Delta(stream) => stream.until_due(now, snapshot),
-        }
-    }
-
-    fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
-        match self {
-            Self::Sotw(stream) => stream.report(snapshot),
-            Self::Delta(stream) => stream.report(snapshot),
-        }
-    }
-
-    fn rejects(&self, type_url: &TypeUrl) -> bool {
-        match self {
-            Self::Sotw(stream) => stream.rejects(type_url),
-            Self::Delta(stream) => stream.rejects(type_url),
-        }
-    }
-
-    fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
-        match self {
-            Self::Sotw(stream) => stream.take_rejected_alone(type_url),
-            Self::Delta(stream) => stream.take_rejected_alone(type_url),
-        }
-    }
-
-    fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        match self {
-            Self::Sotw(stream) => stream.rejected(type_url, snapshot),
-            Self::Delta(stream) => stream.rejected(type_url, snapshot),
-        }
     }
 }
 
@@ -201,11 +129,7 @@ impl Driver {
             Service::Single(type_url) => type_url.as_str().to_owned(),
         };
         let stream = config.stream.clone();
-        let (of_machine, of_service) = (Arc::clone(&watch), service.clone());
-        let machine = match protocol {
-            Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, of_service, stream)),
-            Protocol::Delta => Machine::Delta(DeltaStream::new(of_machine, of_service, stream)),
-        };
+        let machine = Stream::new(Arc::clone(&watch), service.clone(), protocol, stream);
         let opened_at = Instant::now();
         let slot = Arc::<ResponseSlot>::default();
         let driver = Self {
@@ -345,22 +269,12 @@ impl Driver {
         self.watch.name_client(client.name());
         let (parameters, honours_ttl) = (client.parameters.clone(), self.config.honours_ttl(client));
         let (service, peer) = (&self.service, &self.peer);
-        self.membership = match &mut self.machine {
-            Machine::Sotw(stream) => {
-                stream.on_node(parameters);
-                if honours_ttl {
-                    stream.on_ttl_support();
-                }
-                self.clients.join(service, client, peer, |group| stream.join(group))
-            }
-            Machine::Delta(stream) => {
-                stream.on_node(parameters);
-                if honours_ttl {
-                    stream.on_ttl_support();
-                }
-                self.clients.join(service, client, peer, |group| stream.join(group))
-            }
-        };
+        let machine = &mut self.machine;
+        machine.on_node(parameters);
+        if honours_ttl {
+            machine.on_ttl_support();
+        }
+        self.membership = self.clients.join(service, client, peer, |group| machine.join(group));
     }
 
     /// Asks the authorizer, before anything else in the first request is used.
@@ -368,10 +282,7 @@ impl Driver {
         let access =
             self.config.access(&self.peer, self.client()).inspect_err(|status| self.on_denied(status))?;
         if let Some(access) = &access {
-            match &mut self.machine {
-                Machine::Sotw(stream) => stream.on_access(Arc::clone(access)),
-                Machine::Delta(stream) => stream.on_access(Arc::clone(access)),
-            }
+            self.machine.on_access(Arc::clone(access));
         }
         self.access = access;
         Ok(())
@@ -402,10 +313,7 @@ impl Driver {
     fn on_frame(&mut self, frame: &[u8]) -> Result<(), Status> {
         let now = self.now();
         let was_known = self.skimmer.client().is_some();
-        let request = match &self.machine {
-            Machine::Sotw(_) => self.skimmer.sotw(frame).map(Request::Sotw),
-            Machine::Delta(_) => self.skimmer.delta(frame).map(Request::Delta),
-        };
+        let request = self.skimmer.request(self.machine.protocol(), frame);
         let request = request.map_err(|error| self.on_unreadable(&error))?;
         let is_first = !self.has_begun;
         let client_is_new = !was_known && self.skimmer.client().is_some();
@@ -422,19 +330,9 @@ impl Driver {
         if request.brings_resources() {
             self.registration.on_brought();
         }
-        let (nonce, verdict) = match (&mut self.machine, request) {
-            (Machine::Sotw(stream), Request::Sotw(request)) => {
-                (request.response_nonce, stream.on_request(now, request))
-            }
-            (Machine::Delta(stream), Request::Delta(request)) => {
-                (request.response_nonce, stream.on_request(request))
-            }
-            _ => unreachable!("the skimmer and the machine use the same protocol"),
-        };
-        let denied = match &mut self.machine {
-            Machine::Sotw(stream) => stream.take_denied_names(),
-            Machine::Delta(stream) => stream.take_denied_names(),
-        };
+        let nonce = request.response_nonce();
+        let verdict = self.machine.on_request(now, request);
+        let denied = self.machine.take_denied_names();
         if is_first {
             self.notify(Event::Opened);
         }

@@ -55,12 +55,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tonic::Code;
 use xds_core::Cache;
-use xds_core::server::{Service, StreamError, Verdict};
+use xds_core::server::{Protocol, Service, StreamError, Verdict};
 use xds_proto::service::{ADS, SERVICES};
 
 use crate::follow::follow;
 use crate::observe::{ConnectionEnd, Event, HandshakeFailure, Observer};
-use crate::protocol::Protocol;
 use crate::skim::{Client, SkimError};
 
 use cache::CacheCollector;

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
-use xds_core::server::{DeniedNames, Response, Service, StreamError, Verdict};
+use xds_core::server::{DeniedNames, Protocol, Response, Service, StreamError, Verdict};
 use xds_core::{TypeUrl, Variant};
 
 use crate::peer::Peer;
-use crate::protocol::Protocol;
 use crate::skim::{Client, SkimError};
 
 /// Receives the events of the streams of a server: a hook for metrics.

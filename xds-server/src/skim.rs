@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
-use xds_core::server::{DeltaRequest, SotwRequest};
+use xds_core::server::{DeltaRequest, Protocol, Request, SotwRequest};
 use xds_core::subscription::{Locator, Requested};
 use xds_core::{
     ClientName, Derived, Nonce, ParameterMapping, Parameters, ResourceName, SkippedMetadata, shortened,
@@ -160,6 +160,17 @@ impl Skimmer {
     #[must_use]
     pub fn client(&self) -> Option<&Client> {
         self.client.as_ref()
+    }
+
+    /// Reads a request of this protocol.
+    ///
+    /// # Errors
+    /// See [`SkimError`]; the stream has to end with it.
+    pub fn request(&mut self, protocol: Protocol, frame: &[u8]) -> Result<Request, SkimError> {
+        match protocol {
+            Protocol::Sotw => self.sotw(frame).map(Request::Sotw),
+            Protocol::Delta => self.delta(frame).map(Request::Delta),
+        }
     }
 
     /// Reads a `DiscoveryRequest`.

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use prost::Message;
 use xds_core::server::{
-    ClientGroup, DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig,
-    StreamError, Verdict,
+    self, ClientGroup, Next, Protocol, Request, Response, Service, StreamConfig, StreamError, Verdict,
 };
 use xds_core::subscription::{Locator, Requested};
 use xds_core::{Nonce, Parameters, Watch};
@@ -21,7 +20,6 @@ use xds_proto::envoy::service::discovery::v3::{
 use xds_proto::google::rpc::Status;
 use xds_server::skim::Skimmer;
 
-use super::Protocol;
 use super::content::Content;
 use super::response;
 use super::script::{Script, TYPES};
@@ -29,7 +27,9 @@ use super::subscribed::Subscribed;
 
 /// A stream, seen from its driver and from its client.
 pub(super) struct Stream {
-    machine: Option<Machine>,
+    protocol: Protocol,
+    /// `None` when the stream has ended.
+    machine: Option<server::Stream>,
     skimmer: Skimmer,
     watch: Arc<Watch>,
     /// `None` on the aggregated service.
@@ -46,11 +46,6 @@ pub(super) struct Stream {
     /// The stream has a reason to call the machine.
     is_due: bool,
     until: Option<Duration>,
-}
-
-enum Machine {
-    Sotw(SotwStream),
-    Delta(DeltaStream),
 }
 
 struct OfType {
@@ -83,10 +78,7 @@ impl Stream {
             types_limit: TYPES.len(),
             ..StreamConfig::default()
         };
-        let machine = match protocol {
-            Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), of_service, config)),
-            Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), of_service, config)),
-        };
+        let machine = server::Stream::new(Arc::clone(&watch), of_service, protocol, config);
         let has_metadata = how & 0x10 != 0;
         let node = (how & 0x18 != 0).then(|| Node {
             id: if how & 0x08 != 0 { "node".into() } else { String::new() },
@@ -98,6 +90,7 @@ impl Stream {
             ..Node::default()
         });
         Self {
+            protocol,
             machine: Some(machine),
             skimmer: Skimmer::new(service.unwrap_or_default().into(), Arc::default()),
             watch,
@@ -148,8 +141,8 @@ impl Stream {
         self.has_rejected |= error.is_some();
         let former = of_type.is_none().then(|| self.former.get(type_url)).flatten().filter(|_| brings);
         let node = self.node.take();
-        match self.machine {
-            Some(Machine::Delta(_)) => {
+        match self.protocol {
+            Protocol::Delta => {
                 let mut versions = BTreeMap::<_, Vec<_>>::new();
                 for (key, received) in former.iter().flat_map(|former| &former.subscribed.held) {
                     versions.entry(key.name.clone()).or_default().push(received.version.clone());
@@ -171,7 +164,7 @@ impl Stream {
                 }
                 .encode_to_vec()
             }
-            _ => DiscoveryRequest {
+            Protocol::Sotw => DiscoveryRequest {
                 version_info: former.map(|former| former.subscribed.version.clone()).unwrap_or_default(),
                 node,
                 resource_names: lists.0,
@@ -191,8 +184,8 @@ impl Stream {
         self.has_rejected |= rejects;
         let error_detail = rejects.then(|| Status { code: 3, message: "no".into(), ..Status::default() });
         let node = self.node.take();
-        Some(match self.machine {
-            Some(Machine::Delta(_)) => {
+        Some(match self.protocol {
+            Protocol::Delta => {
                 let response_nonce = nonce;
                 let request = DeltaDiscoveryRequest {
                     node,
@@ -203,7 +196,7 @@ impl Stream {
                 };
                 request.encode_to_vec()
             }
-            _ => {
+            Protocol::Sotw => {
                 let (resource_names, resource_locators) =
                     self.types.get(&type_url).map(|of| of.lists.clone()).unwrap_or_default();
                 DiscoveryRequest {
@@ -232,11 +225,7 @@ impl Stream {
         self.is_due = true;
         let is_new = self.skimmer.client().is_none();
         let Some(machine) = &mut self.machine else { panic!("the stream is open") };
-        let skimmed = match machine {
-            Machine::Sotw(_) => self.skimmer.sotw(frame).map(Request::Sotw),
-            Machine::Delta(_) => self.skimmer.delta(frame).map(Request::Delta),
-        };
-        let request = match skimmed {
+        let request = match self.skimmer.request(self.protocol, frame) {
             Ok(request) => request,
             Err(error) => {
                 assert!(!is_good, "{error}");
@@ -246,23 +235,18 @@ impl Stream {
         if is_new && let Some(client) = self.skimmer.client() {
             self.derived = client.parameters.clone();
             let group = groups.entry((client.id.clone(), client.cluster.clone())).or_default();
-            match machine {
-                Machine::Sotw(stream) => stream.on_node(client.parameters.clone()),
-                Machine::Delta(stream) => stream.on_node(client.parameters.clone()),
-            }
-            match machine {
-                // G6, S33b
-                _ if client.id.is_empty() || self.service.is_none() => {}
-                Machine::Sotw(stream) => stream.join(group),
-                Machine::Delta(stream) => stream.join(group),
+            machine.on_node(client.parameters.clone());
+            // G6, S33b
+            if !client.id.is_empty() && self.service.is_some() {
+                machine.join(group);
             }
         }
         self.hand_over(now, &request, is_good)
     }
 
     fn hand_over(&mut self, now: Duration, request: &Request, is_good: bool) -> bool {
-        let asked = request.asked();
-        let type_url = match (request.type_url(), self.service) {
+        let asked = lists_in(request);
+        let type_url = match (type_of(request), self.service) {
             ("", Some(own)) => own.to_owned(),
             (type_url, _) => type_url.to_owned(),
         };
@@ -276,12 +260,8 @@ impl Stream {
             Request::Sotw(request) => request.requested.iter().for_each(|asked| subscribed.replace(asked)),
             Request::Delta(request) => subscribed.edit(&request.subscribe, &request.unsubscribe),
         }
-        let result = match (&mut self.machine, request) {
-            (Some(Machine::Sotw(stream)), Request::Sotw(request)) => stream.on_request(now, request.clone()),
-            (Some(Machine::Delta(stream)), Request::Delta(request)) => stream.on_request(request.clone()),
-            _ => panic!("the stream is open, and its requests are of its protocol"),
-        };
-        match result {
+        let Some(machine) = &mut self.machine else { panic!("the stream is open") };
+        match machine.on_request(now, request.clone()) {
             Ok(verdict) => {
                 self.check_request(&type_url);
                 if let Some(verdict) = verdict {
@@ -296,7 +276,7 @@ impl Stream {
             }
             Err(error) => {
                 let is_new = before.is_new();
-                self.check_error(&error, request.type_url(), &asked, is_new, subscribed.len());
+                self.check_error(&error, type_of(request), &asked, is_new, subscribed.len());
                 self.types.insert(type_url, OfType { subscribed: before, lists, nonces });
                 false
             }
@@ -346,7 +326,7 @@ impl Stream {
             Verdict::Acked { type_url, nonce } => (type_url, nonce, None),
             Verdict::Nacked { type_url, nonce, detail } => (type_url, nonce, Some(detail)),
         };
-        let (response_nonce, error_detail) = request.verdict();
+        let (response_nonce, error_detail) = answer_of(request);
         assert_eq!((of.as_str(), Some(*nonce), detail), (type_url, response_nonce, error_detail));
         assert!(self.nonces.contains(&nonce.to_string()), "a response that was never sent is answered");
     }
@@ -392,11 +372,7 @@ impl Stream {
 
     fn next(&mut self, now: Duration, content: &Content) -> Next {
         let snapshot = content.cache.snapshot();
-        match &mut self.machine {
-            Some(Machine::Sotw(stream)) => stream.next(now, &snapshot),
-            Some(Machine::Delta(stream)) => stream.next(now, &snapshot),
-            None => panic!("the stream is open"),
-        }
+        self.machine.as_mut().expect("the stream is open").next(now, &snapshot)
     }
 
     /// The client applies a response.
@@ -405,8 +381,8 @@ impl Stream {
         let frame: Vec<u8> = bodies.fold(response.head().to_vec(), |frame, chunk| [&*frame, chunk].concat());
         let type_url = response.type_url.as_str();
         let of_type = self.types.get_mut(type_url).expect("only subscribed types are sent (S24)");
-        let (nonce, version) = match &self.machine {
-            Some(Machine::Delta(_)) => {
+        let (nonce, version) = match self.protocol {
+            Protocol::Delta => {
                 let message = DeltaDiscoveryResponse::decode(&*frame).expect("a response decodes");
                 assert_eq!((&*message.type_url, message.resources.len()), (type_url, response.resources()));
                 let (nonce, version) = (message.nonce.clone(), message.system_version_info.clone());
@@ -414,7 +390,7 @@ impl Stream {
                 of_type.subscribed.take_changes(resources, &removed, &errors);
                 (nonce, version)
             }
-            _ => {
+            Protocol::Sotw => {
                 let message = DiscoveryResponse::decode(&*frame).expect("a response decodes");
                 assert_eq!((&*message.type_url, message.resources.len()), (type_url, response.resources()));
                 let (nonce, version) = (message.nonce.clone(), message.version_info.clone());
@@ -441,7 +417,7 @@ impl Stream {
     /// Checks that the client has the resources that it subscribed to; see
     /// [`Subscribed::check_held`].
     pub(super) fn check_held(&self, content: &Content, is_settled: bool) {
-        let is_delta = matches!(self.machine, Some(Machine::Delta(_)));
+        let is_delta = self.protocol == Protocol::Delta;
         for (type_url, OfType { subscribed, .. }) in &self.types {
             // S26: no response reports removals of the other types.
             let are_removals_sent = is_settled && (is_delta || subscribed.is_full_state());
@@ -450,33 +426,25 @@ impl Stream {
     }
 }
 
-/// A request of SotW or delta.
-#[derive(Debug)]
-enum Request {
-    Sotw(SotwRequest),
-    Delta(DeltaRequest),
+/// The lists of a request.
+fn lists_in(request: &Request) -> Vec<&Requested> {
+    match request {
+        Request::Sotw(request) => request.requested.iter().collect(),
+        Request::Delta(request) => vec![&request.subscribe, &request.unsubscribe],
+    }
 }
 
-impl Request {
-    fn type_url(&self) -> &str {
-        match self {
-            Self::Sotw(request) => &request.type_url,
-            Self::Delta(request) => &request.type_url,
-        }
+fn type_of(request: &Request) -> &str {
+    match request {
+        Request::Sotw(request) => &request.type_url,
+        Request::Delta(request) => &request.type_url,
     }
+}
 
-    fn asked(&self) -> Vec<&Requested> {
-        match self {
-            Self::Sotw(request) => request.requested.iter().collect(),
-            Self::Delta(request) => vec![&request.subscribe, &request.unsubscribe],
-        }
-    }
-
-    fn verdict(&self) -> (Option<Nonce>, Option<&String>) {
-        match self {
-            Self::Sotw(request) => (request.response_nonce, request.error_detail.as_ref()),
-            Self::Delta(request) => (request.response_nonce, request.error_detail.as_ref()),
-        }
+fn answer_of(request: &Request) -> (Option<Nonce>, Option<&String>) {
+    match request {
+        Request::Sotw(request) => (request.response_nonce, request.error_detail.as_ref()),
+        Request::Delta(request) => (request.response_nonce, request.error_detail.as_ref()),
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tonic::Code;
 use xds::{Cache, CommitError, ServerConfig, Transaction};
-use xds_core::server::{self, ClientGroup, DeltaStream, Next, SotwStream, StreamConfig, StreamError};
+use xds_core::server::{self, ClientGroup, Next, Protocol, StreamConfig, StreamError};
 use xds_proto::service::Service;
 use xds_server::skim::{Client, Skimmer};
 
-use super::{Event, Protocol, Request, Response, Wire};
+use super::{Event, Request, Response, Wire};
 
 /// The machines of some streams, with a clock that the script controls.
 pub(crate) struct Machines {
@@ -28,13 +28,8 @@ struct Stream {
     is_aggregated: bool,
     skimmer: Skimmer,
     /// `None` when the stream has ended.
-    machine: Option<Machine>,
+    machine: Option<server::Stream>,
     sent: VecDeque<Event>,
-}
-
-enum Machine {
-    Sotw(SotwStream),
-    Delta(DeltaStream),
 }
 
 impl Machines {
@@ -81,10 +76,7 @@ impl Wire for Machines {
         let service = service
             .map_or(server::Service::Aggregated, |service| server::Service::Single(service.type_url.into()));
         let (watch, config) = (self.cache.watch(), self.config.clone());
-        let machine = match protocol {
-            Protocol::Sotw => Machine::Sotw(SotwStream::new(watch, service, config)),
-            Protocol::Delta => Machine::Delta(DeltaStream::new(watch, service, config)),
-        };
+        let machine = server::Stream::new(watch, service, protocol, config);
         let mut stream = Stream {
             protocol,
             is_aggregated: default_type.is_empty(),
@@ -134,34 +126,17 @@ impl Stream {
         };
         let is_new = skimmer.client().is_none();
         let frame = request.encode();
-        match machine {
-            Machine::Sotw(stream) => {
-                let request = skimmer.sotw(&frame).unwrap();
-                if let (Some(client), Some(group), true) = (skimmer.client(), group, is_new) {
-                    stream.on_node(client.parameters.clone());
-                    if honours_ttl(client) {
-                        stream.on_ttl_support();
-                    }
-                    if !*is_aggregated {
-                        stream.join(group);
-                    }
-                }
-                stream.on_request(now, request)?;
+        let request = skimmer.request(machine.protocol(), &frame).unwrap();
+        if let (Some(client), Some(group), true) = (skimmer.client(), group, is_new) {
+            machine.on_node(client.parameters.clone());
+            if honours_ttl(client) {
+                machine.on_ttl_support();
             }
-            Machine::Delta(stream) => {
-                let request = skimmer.delta(&frame).unwrap();
-                if let (Some(client), Some(group), true) = (skimmer.client(), group, is_new) {
-                    stream.on_node(client.parameters.clone());
-                    if honours_ttl(client) {
-                        stream.on_ttl_support();
-                    }
-                    if !*is_aggregated {
-                        stream.join(group);
-                    }
-                }
-                stream.on_request(request)?;
+            if !*is_aggregated {
+                machine.join(group);
             }
         }
+        machine.on_request(now, request)?;
         Ok(())
     }
 
@@ -170,11 +145,7 @@ impl Stream {
         let before = self.sent.len();
         while let Some(machine) = &mut self.machine {
             let snapshot = cache.snapshot();
-            let next = match machine {
-                Machine::Sotw(stream) => stream.next(now, &snapshot),
-                Machine::Delta(stream) => stream.next(now, &snapshot),
-            };
-            match next {
+            match machine.next(now, &snapshot) {
                 Next::Send(response) => {
                     let chunks = response.bodies.iter().flat_map(|body| body.chunks());
                     let message = chunks

@@ -15,11 +15,12 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{IntoStreamingRequest, Status, Streaming};
 use xds::{Cache, CommitError, Server, ServerConfig, Transaction};
+use xds_core::server::Protocol;
 use xds_core::server::StreamConfig;
 use xds_proto::envoy::service::discovery::v3 as discovery;
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, Service};
 
-use super::{Event, Protocol, Request, Response, Wire};
+use super::{Event, Request, Response, Wire};
 
 /// A server with some streams, all run by the thread of the script.
 pub(crate) struct Sockets {

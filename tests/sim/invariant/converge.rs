@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use xds_core::server::Protocol;
 use xds_core::{Constraints, Parameters, Snapshot};
 
 use super::Violation;
@@ -86,7 +87,7 @@ fn expected(
 /// D10: a delta client knows which of its subscribed names do not exist. S17: a SotW client does
 /// not.
 fn knows_absences(known: &Known, snapshot: &Snapshot, hears: bool) -> Result<(), String> {
-    if known.protocol == crate::script::Protocol::Sotw {
+    if known.protocol == Protocol::Sotw {
         return Ok(());
     }
     for (name, params) in &known.asked {

@@ -2,12 +2,12 @@
 //! NACK or rejected content never causes a response (S6, S7, D8, D12).
 
 use xds_core::Snapshot;
+use xds_core::server::Protocol;
 
 use super::{Sent, Violation};
 use crate::content::selected;
 use crate::exceptions;
 use crate::known::Held;
-use crate::script::Protocol;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use xds_core::server::Protocol;
 use xds_core::{Parameters, Snapshot};
 
 use super::Violation;
@@ -18,7 +19,7 @@ use crate::content::{Content, Kind, selected};
 use crate::exceptions::is_split_switch;
 use crate::known::{Asked, Known, stands_for};
 use crate::relay::Relay;
-use crate::script::Protocol;
+
 use crate::wire::Item;
 use crate::world::World;
 

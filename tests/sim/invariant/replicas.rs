@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 
 use super::Violation;
+use xds_core::server::Protocol;
+
 use crate::content::Kind;
 use crate::known::Known;
-use crate::script::Protocol;
+
 use crate::wire::Received;
 
 /// What a client knew before it moved.

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use xds_core::Snapshot;
 use xds_core::client::{Code, ResourceView};
+use xds_core::server::Protocol;
 
 use super::Violation;
 use crate::agent::{Agent, Watcher};
 use crate::content::{Kind, names, selected};
 use crate::exceptions::is_kept_for_routes;
 use crate::liar::AUTHORITY;
-use crate::script::{Home, Protocol};
+use crate::script::Home;
 use crate::world::World;
 
 pub(crate) fn check(world: &World) -> Result<(), Violation> {

@@ -84,16 +84,17 @@ impl Commit {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, StreamConfig};
+    /// # use xds_core::server::{DeltaRequest, Next, Protocol, Service, Stream, StreamConfig};
     /// use xds_core::{Cache, ClientName, Outcome, Resource, Transaction};
     ///
     /// let cache = Cache::new();
     /// # let watch = cache.watch();
     /// # watch.name_client(ClientName { id: "envoy-1".into(), cluster: "edge".into() });
-    /// # let mut stream = DeltaStream::new(watch, Service::Aggregated, StreamConfig::default());
+    /// # let mut stream = Stream::new(watch, Service::Aggregated, Protocol::Delta, StreamConfig::default());
     /// # let type_url = "example.com/acme.Thing".to_owned();
     /// # let subscribe = vec!["a".into()].into();
-    /// # stream.on_request(DeltaRequest { type_url, subscribe, ..DeltaRequest::default() })?;
+    /// # let request = DeltaRequest { type_url, subscribe, ..DeltaRequest::default() };
+    /// # stream.on_request(Duration::ZERO, request)?;
     /// let mut transaction = Transaction::new();
     /// transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), "payload".into())?);
     /// let delivery = cache.commit(transaction)?.applied(|client| &*client.cluster == "edge");

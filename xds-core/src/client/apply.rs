@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::WatchId;
 use super::accepted::{Accepted, Decoded};
 use super::cache_changes::{CacheChanges, RemovalReason, VariantKey};
-use super::config::{Protocol, Relay};
+use super::config::Relay;
 use super::preview::Refusal;
 use super::received::{Payload, ReceivedResource, ReceivedResponse, Removal, Unreadable};
 use super::rejection::{Reason, Rejection};
@@ -23,6 +23,7 @@ use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::name::ResourceName;
+use crate::protocol::Protocol;
 use crate::resource::{Resource, VariantId, other_name};
 use crate::subscription::is_set;
 

@@ -10,18 +10,7 @@ use super::resource_state::ErrorPolicy;
 use crate::cache::Cache;
 use crate::constraint::Constraints;
 use crate::parameters::Parameters;
-
-/// The variant of the protocol that the client uses with a server. Both use one aggregated stream.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// State of the world: each request lists all names of the subscription. Every server supports
-    /// it.
-    #[default]
-    Sotw,
-    /// Delta: requests and responses contain changes only, and the server reports at once that a
-    /// resource does not exist.
-    Delta,
-}
+use crate::protocol::Protocol;
 
 /// One server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::cache_changes::{CacheChanges, RemovalReason};
-use super::config::Protocol;
 use super::received::{Payload, ReceivedResource, ReceivedResponse};
 use super::watched_type::WatchedType;
 use super::{Client, WatchId};
 use crate::cache::Cache;
 use crate::extras::Extras;
 use crate::name::{ResourceName, TypeUrl, Version};
+use crate::protocol::Protocol;
 use crate::resource::{Resource, VariantId};
 use crate::subscription::is_set;
 

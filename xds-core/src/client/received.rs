@@ -8,11 +8,11 @@ use prost::Message;
 use xds_proto::envoy::service::discovery::v3::resource::CacheControl;
 use xds_proto::google::rpc::Status;
 
-use super::config::Protocol;
 use super::rejection::{Reason, Rejection};
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
+use crate::protocol::Protocol;
 use crate::wire::fields::{fields, text};
 use crate::xdstp::XdstpName;
 

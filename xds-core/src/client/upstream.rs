@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::{Protocol, ServerConfig};
+use super::config::ServerConfig;
 use super::resource_failure::ResourceFailure;
+
+use crate::protocol::Protocol;
 
 /// One server, and the stream to it if one is open.
 #[derive(Debug)]

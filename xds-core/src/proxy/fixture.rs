@@ -13,9 +13,7 @@ use super::health::Status;
 use super::{Proxy, ProxyConfig, Route, UpstreamKind, scripted};
 use crate::client::{Client, ClientConfig, Effects, Protocol, Restored, ServerConfig};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
-use crate::server::{
-    DeltaRequest, DeltaStream, Next, Service, Serving, SotwRequest, SotwStream, StreamConfig, TypeConfig,
-};
+use crate::server::{self, DeltaRequest, Next, Service, Serving, SotwRequest, StreamConfig, TypeConfig};
 use crate::subscription::{Locator, Requested};
 use crate::{Cache, Code, Delivery, Nonce};
 
@@ -32,8 +30,10 @@ pub(super) enum Refusal {
 
 /// A stream of the origin.
 enum Stream {
-    Sotw(SotwStream),
-    Delta(DeltaStream),
+    Served {
+        protocol: Protocol,
+        machine: Box<server::Stream>,
+    },
     /// Nobody answers by himself.
     Scripted {
         protocol: Protocol,
@@ -346,24 +346,15 @@ impl Stream {
         let watch = origin.watch();
         // The node of a stream to a server without TP2 has the parameters.
         let derived = route.node().cloned().unwrap_or_default();
-        match protocol {
-            Protocol::Sotw => {
-                let mut stream = SotwStream::new(watch, Service::Aggregated, config);
-                stream.on_node(derived);
-                Self::Sotw(stream)
-            }
-            Protocol::Delta => {
-                let mut stream = DeltaStream::new(watch, Service::Aggregated, config);
-                stream.on_node(derived);
-                Self::Delta(stream)
-            }
-        }
+        let mut machine = server::Stream::new(watch, Service::Aggregated, protocol, config);
+        machine.on_node(derived);
+        Self::Served { protocol, machine: Box::new(machine) }
     }
 
     /// The names that a request subscribes to and unsubscribes from.
     fn on_request(&mut self, now: Duration, frame: &Bytes, rejected: &mut Vec<String>) -> Option<String> {
         match self {
-            Self::Sotw(stream) => {
+            Self::Served { protocol: Protocol::Sotw, machine } => {
                 let request = DiscoveryRequest::decode(frame.as_ref()).unwrap();
                 let asked = asked(request.resource_names, request.resource_locators);
                 let names = format!("[{}]", shown("", &asked));
@@ -377,10 +368,10 @@ impl Stream {
                     error_detail,
                     requested: Some(asked),
                 };
-                stream.on_request(now, request).unwrap();
+                machine.on_request(now, request).unwrap();
                 (!is_answer || names != "[]").then_some(names)
             }
-            Self::Delta(stream) => {
+            Self::Served { protocol: Protocol::Delta, machine } => {
                 let request = DeltaDiscoveryRequest::decode(frame.as_ref()).unwrap();
                 let error_detail = request.error_detail.map(|status| status.message);
                 rejected.extend(error_detail.clone());
@@ -398,7 +389,7 @@ impl Stream {
                     response_nonce: Nonce::parse(&request.response_nonce),
                     error_detail,
                 };
-                stream.on_request(request).unwrap();
+                machine.on_request(now, request).unwrap();
                 (!names.is_empty()).then(|| names.join(" "))
             }
             Self::Scripted { protocol: Protocol::Sotw, listed } => {
@@ -424,8 +415,7 @@ impl Stream {
 
     fn next(&mut self, now: Duration, origin: &Cache) -> Option<Bytes> {
         let next = match self {
-            Self::Sotw(stream) => stream.next(now, &origin.snapshot()),
-            Self::Delta(stream) => stream.next(now, &origin.snapshot()),
+            Self::Served { machine, .. } => machine.next(now, &origin.snapshot()),
             Self::Scripted { .. } => return None,
         };
         match next {

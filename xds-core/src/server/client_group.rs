@@ -17,7 +17,7 @@ use crate::references::Target;
 
 /// The streams of one client. Clones are the same group.
 ///
-/// Each stream that [joins](super::DeltaStream::join) publishes how far the client is with each of
+/// Each stream that [joins](super::Stream::join) publishes how far the client is with each of
 /// its types. When two streams subscribe to listeners, or to clusters, two clients share one name,
 /// and each stream is on its own.
 #[derive(Debug, Clone, Default)]

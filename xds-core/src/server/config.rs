@@ -38,7 +38,7 @@ pub struct StreamConfig {
     /// Only clients with gRFC A88 use them. Default: no errors, and clients wait (S17).
     pub sotw_not_found: bool,
     /// Whether streams remember which responses had one resource alone, for
-    /// [`rejected_alone`](super::SotwStream::take_rejected_alone). Costs a reference for each
+    /// [`rejected_alone`](super::Stream::take_rejected_alone). Costs a reference for each
     /// unanswered response. Default: no.
     pub attributes_nacks: bool,
     /// How types are served, for types that differ from [`TypeConfig::of`].

@@ -1,144 +1,48 @@
-//! One delta stream, seen from the server.
+//! The delta protocol: requests and responses of a stream.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client_group::ClientGroup;
-use super::clusters_sent::ClustersSent;
-use super::config::StreamConfig;
 use super::covering::is_subscribed;
-use super::encode::{self, DELTA_ERRORS};
-use super::report::TypeReport;
-use super::response::{DeniedNames, Next, Response, Service, StreamError, Verdict};
-use super::stream::{Owed, Stream, TypeEntry};
+use super::encode;
+use super::request::DeltaRequest;
+use super::response::{Response, StreamError, Verdict};
+use super::stream::{Stream, TypeEntry};
 use super::type_state::{Possession, ResponseBasis, TypeState};
-use crate::access::Access;
-use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
-use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
-use crate::parameters::Parameters;
-use crate::subscription::{Locator, Locators, Requested, Subscription, WILDCARD, can_be, is_set};
+use crate::cache::{Membership, Snapshot, TypeSnapshot};
+use crate::name::{ResourceName, Revision, Version};
+use crate::protocol::Protocol;
+use crate::subscription::{Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{KeyedBy, Variant};
-use crate::wire::{Failure, ResourceKey};
+use crate::wire::ResourceKey;
 use crate::xdstp;
 
 use content::DeltaContent;
 
 mod content;
 
-/// One delta stream, seen from the server.
-///
-/// Pass requests to [`on_request`](Self::on_request), then call [`next`](Self::next) until it
-/// returns [`Next::Wait`].
-#[derive(Debug)]
-pub struct DeltaStream {
-    stream: Stream<DeltaOwed>,
-    clusters_sent: ClustersSent,
-}
-
-/// A `DeltaDiscoveryRequest`, without the fields that only the transport needs.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct DeltaRequest {
-    /// Empty on the service of one type (S12).
-    pub type_url: String,
-    /// The names and locators to add (D2).
-    pub subscribe: Requested,
-    /// The names and locators to remove (D2).
-    pub unsubscribe: Requested,
-    /// The resources that the client has from another stream, with their versions (D1).
-    pub initial_resource_versions: BTreeMap<ResourceName, String>,
-    /// The nonce of the response that it answers; `None` when the field is empty.
-    pub response_nonce: Option<Nonce>,
-    /// Why the client rejected that response (D4).
-    pub error_detail: Option<String>,
-}
-
-/// What the server owes the client, to be answered at once (D9, D10, D18).
-#[derive(Debug, Default)]
-struct DeltaOwed {
-    locators: Locators,
-    /// Locators from which the client unsubscribed while a wildcard stays (D18).
-    unsubscribed: Locators,
-    /// The same while changes must wait: without those changes the answer would leave the wildcard
-    /// without a variant (T31).
-    unsubscribed_later: Locators,
-    /// Removals of such locators that were withheld, of invalid names, and of names that are not
-    /// served.
-    removals: BTreeSet<ResourceKey>,
-    everything: bool,
-    /// Errors about names and types that cannot be served (G4, G8).
-    errors: BTreeSet<Failure>,
-    /// S21: the client subscribed to nothing, and waits for an empty response.
-    nothing: bool,
-    /// Resources of rejected responses of which a later response corrected others (D8).
-    uncertain: BTreeSet<ResourceKey>,
-    /// Assignments whose cluster was sent (S34). The client did not request them, so no removal is
-    /// sent for one that does not exist.
-    endpoints: BTreeSet<ResourceName>,
-    /// The versions that the client brought from another stream, for the first response.
-    brought: BTreeMap<ResourceName, String>,
-}
-
-impl DeltaStream {
-    /// A stream without requests.
-    #[must_use]
-    pub fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
-        Self {
-            stream: Stream::new(watch, service, config),
-            clusters_sent: ClustersSent::Some(BTreeSet::new()),
-        }
-    }
-
-    /// Sets the parameters that were derived from the node. Call it before the first request: the
-    /// node of a stream does not change (G7), so later calls have no effect on existing
-    /// subscriptions.
-    pub fn on_node(&mut self, parameters: Parameters) {
-        self.stream.parameters = parameters;
-    }
-
-    /// Sets what the client may read. Call it before the first request. For names that the client
-    /// may not read it gets resource errors, `PERMISSION_DENIED`, and keeps what it has of them. Of
-    /// a wildcard or glob it gets the resources that it may read.
-    pub fn on_access(&mut self, access: Arc<Access>) {
-        self.stream.access = Some(access);
-    }
-
-    /// The names of the last request that the client may not read; `None` without any.
-    pub fn take_denied_names(&mut self) -> Option<DeniedNames> {
-        self.stream.take_denied_names()
-    }
-
-    /// Sets that the client removes a resource when its TTL ends, so it may be sent TTLs (S38).
-    /// Call it before the first request.
-    pub fn on_ttl_support(&mut self) {
-        self.stream.honours_ttl = true;
-    }
-
-    /// Joins the other streams of the client. Call it before the first request. All streams of a
-    /// group must take `now` from the same clock, as they compare the times of their responses.
-    pub fn join(&mut self, group: &ClientGroup) {
-        self.stream.join(group);
-    }
-
-    /// Applies one request: its changes of the subscription, and its ACK or NACK.
-    ///
-    /// # Errors
-    /// The stream must end with this error.
-    pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.stream.find_or_add(&request.type_url)?;
+impl Stream {
+    /// Applies a request: its changes of the subscription, and its ACK or NACK.
+    pub(super) fn on_delta_request(
+        &mut self,
+        now: Duration,
+        request: DeltaRequest,
+    ) -> Result<Option<Verdict>, StreamError> {
+        let (at, is_first) = self.find_or_add(&request.type_url)?;
         let mut request = request;
         let mut ignored = Vec::new();
         if !request.unsubscribe.is_empty() {
             // D19: unsubscribing from an invalid name changes nothing.
-            let spelled = self.stream.entry(at).state.spelled.clone();
-            ignored = self.stream.take_invalid(at, &mut request.unsubscribe)?;
-            self.stream.entry(at).state.spelled = spelled;
+            let spelled = self.entry(at).state.spelled.clone();
+            ignored = self.take_invalid(at, &mut request.unsubscribe)?;
+            self.entry(at).state.spelled = spelled;
         }
-        let mut failures = self.stream.take_invalid(at, &mut request.subscribe)?;
+        let mut failures = self.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
-        let (watch, names_limit) = (Arc::clone(&self.stream.watch), self.stream.config.names_limit);
-        let TypeEntry { state, owed } = self.stream.entry(at);
+        let (watch, names_limit) = (Arc::clone(&self.watch), self.config.names_limit);
+        let TypeEntry { state, owed } = self.entry(at);
         // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
         // effect and blocks nothing.
         let recorded =
@@ -170,12 +74,13 @@ impl DeltaStream {
         if is_first {
             // X4: the names of these versions become canonical too.
             let canonical = |name: ResourceName| state.canonical(&name).ok().flatten().unwrap_or(name);
-            owed.brought = brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
+            owed.brought.versions =
+                brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
         }
         // D21: the client drops a resource from which it unsubscribes, so it no longer has the
         // version that it brought.
         for name in request.unsubscribe.all_names() {
-            if let Some(version) = owed.brought.get_mut(name) {
+            if let Some(version) = owed.brought.versions.get_mut(name) {
                 version.clear();
             }
         }
@@ -197,7 +102,7 @@ impl DeltaStream {
             state.check_limit(names_limit)?;
             let dropped = state.reselect(&watch);
             if is_first {
-                state.forget_unsubscribed(&mut owed.brought);
+                state.forget_unsubscribed(&mut owed.brought.versions);
             }
             // D18: without a wildcard the client does not wait for these removals.
             owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
@@ -205,12 +110,14 @@ impl DeltaStream {
             owed.nothing = (is_first || owed.nothing) && state.membership.is_none();
             if !state.is_served {
                 // G4: the client keeps what it has, and does not wait for what it does not have.
-                let missing = added.locators.names().filter(|name| !owed.brought.contains_key(*name));
+                let missing =
+                    added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
                 owed.removals.extend(missing.map(ResourceKey::of_name));
                 let unserved: Vec<_> = state.unserved(&added.locators).collect();
                 state.note_denied(&unserved);
                 owed.errors.extend(unserved);
                 owed.nothing |= added.wildcard;
+                owed.answer_at(now);
                 return Ok(verdict);
             }
             owed.locators.extend(added.locators);
@@ -222,54 +129,15 @@ impl DeltaStream {
             }
             owed.everything = state.subscription.is_wildcard() && (owed.everything || added.wildcard);
         }
+        owed.answer_at(now);
         Ok(verdict)
-    }
-
-    /// What to do now. Load the newest snapshot after the last request was passed in.
-    pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
-        let Self { stream, clusters_sent } = self;
-        stream.next(now, snapshot, |stream, at| respond(stream, clusters_sent, at, now, snapshot))
-    }
-
-    /// Until when [`next`](Self::next) would return [`Next::Wait`], where `Some(None)` means
-    /// without a time; `None` if there may be something to send. This costs less than `next`, so a
-    /// caller without room for another response can find out whether it must call `next` when it
-    /// has room.
-    pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
-        self.stream.until_due(now, snapshot)
-    }
-
-    /// The status of each resource of each type (C20), given the newest snapshot. Changes nothing.
-    /// O(subscribed resources).
-    pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
-        self.stream.report(snapshot)
-    }
-
-    /// Whether the client rejected a response of a type that no later response corrected (D8).
-    #[must_use]
-    pub fn rejects(&self, type_url: &TypeUrl) -> bool {
-        self.stream.rejects(type_url)
-    }
-
-    /// The resources of the newest rejected response of a type, as far as they are still the
-    /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
-    pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        self.stream.rejected(type_url, snapshot)
-    }
-
-    /// Takes the only resource of the response of a type that was rejected last; `None` if the
-    /// client may mean another one too, or without
-    /// [`attributes_nacks`](StreamConfig::attributes_nacks).
-    pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
-        self.stream.take_rejected_alone(type_url)
     }
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs
 /// nothing.
-fn respond(
-    stream: &mut Stream<DeltaOwed>,
-    clusters_sent: &mut ClustersSent,
+pub(super) fn respond(
+    stream: &mut Stream,
     at: usize,
     now: Duration,
     snapshot: &Snapshot,
@@ -279,7 +147,7 @@ fn respond(
     let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
     let must_wait = stream.must_wait(at, now, snapshot);
     let attributes_nacks = stream.config.attributes_nacks;
-    let TypeEntry { state, owed } = stream.entry(at);
+    let (TypeEntry { state, owed }, clusters_sent) = stream.entry_and_clusters(at);
     let mut owed = std::mem::take(owed);
     owed.errors.extend(state.reasons(&owed.locators, snapshot));
     let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
@@ -329,7 +197,8 @@ fn respond(
     content.drop_returned();
     // D15, S21: a client that subscribes to everything or to nothing gets an answer, even an empty
     // one.
-    let is_answer = owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.is_empty());
+    let is_answer =
+        owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.versions.is_empty());
     let mut uncertain = owed.uncertain;
     if content.is_empty() && !is_answer {
         content.resend_uncertain(state, &std::mem::take(&mut uncertain), snapshot);
@@ -357,7 +226,7 @@ fn respond(
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
     if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, state.encoding(), owed.errors.iter())));
+        bodies.push(Arc::new(encode::errors(Protocol::Delta, state.encoding(), owed.errors.iter())));
     }
     let endpoints: Cow<'_, [_]> = match &content.shared {
         Some(update) if content.changed.is_empty() => update.endpoints().into(),
@@ -377,15 +246,16 @@ fn respond(
     state.is_resending = !uncertain.is_empty();
     owed_next.uncertain = uncertain;
     owed_next.unsubscribed_later = unsubscribed_later;
+    owed_next.answer_at(now);
     // S34, D27: a cluster that was sent warms until its endpoints follow, whether they changed or
     // not.
     stream.owe_endpoints(&endpoints);
     match stream.endpoints() {
         Some(TypeEntry { state, owed }) if state.is_answered() => {
             let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
-            owed.endpoints.extend(covered.cloned());
+            owed.owe_endpoints(covered.cloned(), now);
         }
-        _ => clusters_sent.add(&endpoints, content.is_whole()),
+        _ => stream.clusters_sent.add(&endpoints, content.is_whole()),
     }
     Ok(Some(response))
 }
@@ -410,58 +280,6 @@ impl TypeState {
                 version.clear();
             }
         }
-    }
-}
-
-impl DeltaOwed {
-    fn is_empty(&self) -> bool {
-        let has_answers = !self.locators.is_empty()
-            || !self.unsubscribed.is_empty()
-            || !self.removals.is_empty()
-            || !self.uncertain.is_empty()
-            || !self.endpoints.is_empty();
-        !has_answers && !self.everything && !self.nothing && self.errors.is_empty()
-    }
-}
-
-impl Owed for DeltaOwed {
-    const IS_SOTW: bool = false;
-    const ERRORS_FIELD: u32 = DELTA_ERRORS;
-
-    fn has_deferred(&self) -> bool {
-        !self.unsubscribed_later.is_empty()
-    }
-
-    fn resume(&mut self) {
-        self.unsubscribed.append(&mut self.unsubscribed_later);
-    }
-
-    fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
-        self.locators.take(is_unknown)
-    }
-
-    fn owe(&mut self, locator: Locator, _: Duration) {
-        self.locators.extend(std::iter::once(locator).collect());
-    }
-
-    fn owe_error(&mut self, failure: Failure, _: Duration) {
-        self.errors.insert(failure);
-    }
-
-    fn names(&self) -> impl Iterator<Item = &ResourceName> {
-        self.locators.names()
-    }
-
-    fn owes_everything(&self) -> bool {
-        self.everything
-    }
-
-    fn due(&self) -> Option<Duration> {
-        if self.is_empty() { None } else { Some(Duration::ZERO) }
-    }
-
-    fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, _: Duration) {
-        self.endpoints.extend(names);
     }
 }
 

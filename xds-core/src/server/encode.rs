@@ -8,6 +8,7 @@ use crate::access::NamePatterns;
 use crate::constraint::Constraints;
 use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
+use crate::protocol::Protocol;
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::fields::field_len;
 use crate::wire::{Body, BodyWriter, Failure, ResourceKey};
@@ -153,12 +154,16 @@ pub(super) fn unresolved<'a>(encoding: Encoding<'_>, names: impl Iterator<Item =
     body.finish()
 }
 
-/// Entries of `resource_errors`, which has this field number in a response.
+/// Entries of `resource_errors`.
 pub(super) fn errors<'a>(
-    field: u32,
+    protocol: Protocol,
     encoding: Encoding<'_>,
     failures: impl Iterator<Item = &'a Failure>,
 ) -> Body {
+    let field = match protocol {
+        Protocol::Sotw => SOTW_ERRORS,
+        Protocol::Delta => DELTA_ERRORS,
+    };
     let mut body = BodyWriter::default();
     for Failure { name, constraints, code, message } in failures {
         let name = encoding.spell(name);
@@ -298,9 +303,9 @@ const NAME_CONSTRAINTS: u32 = 2;
 const ANY_TYPE_URL: u32 = 1;
 const ANY_VALUE: u32 = 2;
 /// `resource_errors` of a SotW response.
-pub(super) const SOTW_ERRORS: u32 = 7;
+const SOTW_ERRORS: u32 = 7;
 /// `resource_errors` of a delta response.
-pub(super) const DELTA_ERRORS: u32 = 9;
+const DELTA_ERRORS: u32 = 9;
 const ERROR_RESOURCE_NAME: u32 = 1;
 const ERROR_DETAIL: u32 = 2;
 const STATUS_MESSAGE: u32 = 2;

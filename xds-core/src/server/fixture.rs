@@ -15,9 +15,7 @@ use xds_proto::envoy::service::discovery::v3::{
 };
 use xds_proto::type_url as url;
 
-use super::{
-    DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig, Verdict,
-};
+use super::{DeltaRequest, Next, Protocol, Response, Service, SotwRequest, Stream, StreamConfig, Verdict};
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
 use crate::subscription::{Locator, Requested};
@@ -245,7 +243,7 @@ fn errors(errors: &[ResourceError]) -> String {
 /// A client of a SotW stream.
 pub(crate) struct Sotw {
     pub(crate) cache: Arc<Cache>,
-    pub(crate) stream: SotwStream,
+    pub(crate) stream: Stream,
     pub(crate) watch: Arc<Watch>,
     pub(crate) now: Duration,
     /// The last response as decoded.
@@ -264,7 +262,7 @@ impl Sotw {
 
     pub(crate) fn with(cache: &Arc<Cache>, service: Service, config: StreamConfig) -> Self {
         let watch = cache.watch();
-        let stream = SotwStream::new(Arc::clone(&watch), service, config);
+        let stream = Stream::new(Arc::clone(&watch), service, Protocol::Sotw, config);
         let last = DiscoveryResponse::default();
         Self { cache: Arc::clone(cache), stream, watch, now: Duration::ZERO, last, last_bodies: Vec::new() }
     }
@@ -353,7 +351,7 @@ impl Sotw {
 /// A client of a delta stream.
 pub(crate) struct Delta {
     pub(crate) cache: Arc<Cache>,
-    pub(crate) stream: DeltaStream,
+    pub(crate) stream: Stream,
     pub(crate) watch: Arc<Watch>,
     pub(crate) now: Duration,
     pub(crate) last: DeltaDiscoveryResponse,
@@ -367,13 +365,13 @@ impl Delta {
 
     pub(crate) fn with(cache: &Arc<Cache>, config: StreamConfig) -> Self {
         let watch = cache.watch();
-        let stream = DeltaStream::new(Arc::clone(&watch), Service::Aggregated, config);
+        let stream = Stream::new(Arc::clone(&watch), Service::Aggregated, Protocol::Delta, config);
         let last = DeltaDiscoveryResponse::default();
         Self { cache: Arc::clone(cache), stream, watch, now: Duration::ZERO, last, last_bodies: Vec::new() }
     }
 
     pub(crate) fn send(&mut self, request: DeltaRequest) -> Option<Verdict> {
-        self.stream.on_request(request).unwrap()
+        self.stream.on_request(self.now, request).unwrap()
     }
 
     /// Subscribes and unsubscribes (`-name`).

@@ -476,15 +476,18 @@ fn s22_a_name_given_up_that_the_wildcard_covers_sends_nothing() {
 
 #[test]
 fn g9_wildcards_count() {
-    use super::{DeltaRequest, DeltaStream, Service, StreamConfig};
+    use super::{DeltaRequest, Protocol, Service, Stream, StreamConfig};
     use crate::subscription::Locator;
     let config = StreamConfig { names_limit: 3, ..StreamConfig::default() };
-    let mut stream = DeltaStream::new(cache("X a=A").watch(), Service::Aggregated, config);
+    let mut stream = Stream::new(cache("X a=A").watch(), Service::Aggregated, Protocol::Delta, config);
     let locator = |k| Locator { name: "*".into(), parameters: parameters(&format!("k={k}")) };
     let subscribe = (0..4).map(locator).collect();
     assert!(
         stream
-            .on_request(DeltaRequest { type_url: "X".into(), subscribe, ..DeltaRequest::default() })
+            .on_request(
+                Duration::ZERO,
+                DeltaRequest { type_url: "X".into(), subscribe, ..DeltaRequest::default() }
+            )
             .is_err()
     );
 }

@@ -11,7 +11,7 @@ use xds_proto::envoy::service::discovery::v3::{
 };
 use xds_proto::type_url::{RESOURCE, ROUTE_CONFIGURATION};
 
-use super::{DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig};
+use super::{DeltaRequest, Next, Protocol, Service, SotwRequest, Stream, StreamConfig};
 use crate::{Cache, Resource, Transaction};
 
 const NAME: &str = "xdstp://a/envoy.config.route.v3.RouteConfiguration/web/r";
@@ -44,13 +44,14 @@ fn expect_redirect(wrapper: &Wrapper) {
 #[test]
 fn x14_a_redirect_is_passed_on() {
     let cache = cache();
-    let mut stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+    let mut stream =
+        Stream::new(cache.watch(), Service::Aggregated, Protocol::Delta, StreamConfig::default());
     let request = DeltaRequest {
         type_url: ROUTE_CONFIGURATION.into(),
         subscribe: vec![NAME.into()].into(),
         ..DeltaRequest::default()
     };
-    stream.on_request(request).unwrap();
+    stream.on_request(Duration::ZERO, request).unwrap();
     let response: DeltaDiscoveryResponse = message(stream.next(Duration::ZERO, &cache.snapshot()));
     assert_eq!(response.type_url, ROUTE_CONFIGURATION);
     let [resource] = &*response.resources else { panic!("{response:?}") };
@@ -60,7 +61,7 @@ fn x14_a_redirect_is_passed_on() {
 #[test]
 fn x14_in_sotw_a_redirect_is_told_in_a_wrapper_as_it_has_no_name_of_its_own() {
     let cache = cache();
-    let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+    let mut stream = Stream::new(cache.watch(), Service::Aggregated, Protocol::Sotw, StreamConfig::default());
     let request = SotwRequest {
         type_url: ROUTE_CONFIGURATION.into(),
         requested: Some(vec![NAME.into()].into()),

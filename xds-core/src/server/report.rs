@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::retained::Retained;
-use super::stream::{Owed, Stream, TypeEntry};
+use super::stream::{Stream, TypeEntry};
 use super::type_state::{TypeState, is_sent};
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
@@ -54,35 +54,39 @@ pub enum ReportStatus {
     },
 }
 
-impl<O: Owed> Stream<O> {
-    /// The status of each resource, given the newest snapshot. O(subscribed resources).
-    pub(super) fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
+impl Stream {
+    /// The status of each resource of each type (C20), given the newest snapshot. Changes nothing.
+    /// O(subscribed resources).
+    pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         let types = self.entries_mut().iter_mut().map(|entry| {
             let TypeEntry { state, owed } = entry;
             state.refresh(snapshot);
             let resources = snapshot.of_type(&state.type_url);
             // X12, D24: a subscribed glob or alias covers other names.
-            let requested = owed.names().flat_map(|name| resources.map(|of| of.selected_by(name)));
+            let requested = owed.locators.names().flat_map(|name| resources.map(|of| of.selected_by(name)));
             let unanswered: BTreeSet<_> = requested.flatten().collect();
-            state.report(|name| owed.owes_everything() || unanswered.contains(name), snapshot)
+            state.report(|name| owed.everything || unanswered.contains(name), snapshot)
         });
         types.filter(|report| !report.resources.is_empty()).collect()
     }
 
-    /// Whether the client rejected a response of the type that no later response corrected.
-    pub(super) fn rejects(&self, type_url: &TypeUrl) -> bool {
+    /// Whether the client rejected a response of a type that no later response corrected (D8).
+    #[must_use]
+    pub fn rejects(&self, type_url: &TypeUrl) -> bool {
         self.of_type(type_url.as_str()).is_some_and(|entry| entry.state.responses.are_rejected())
     }
 
     /// The resources of the newest rejected response of a type, as far as they are still the
-    /// newest.
-    pub(super) fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+    /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
+    pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         let entry = self.of_type(type_url.as_str());
         entry.map(|entry| entry.state.rejected(snapshot)).unwrap_or_default()
     }
 
-    /// Takes the only resource of the response of a type that was rejected last.
-    pub(super) fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
+    /// Takes the only resource of the response of a type that was rejected last; `None` if the
+    /// client may mean another one too, or without
+    /// [`attributes_nacks`](super::StreamConfig::attributes_nacks).
+    pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
         self.of_type_mut(type_url.as_str())?.state.responses.take_rejected_alone()
     }
 }

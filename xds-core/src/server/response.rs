@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
+use crate::protocol::Protocol;
 use crate::wire::fields::{field_len, put_field};
 use crate::wire::{Body, CONTINUED};
 
@@ -130,6 +131,12 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
+    /// The request is of the other protocol.
+    #[error("a request of another protocol came on a stream of {expected:?}")]
+    WrongProtocol {
+        /// The protocol of the stream.
+        expected: Protocol,
+    },
     /// G2: on an aggregated stream, a request must name its type.
     #[error("a request on an aggregated stream has no type_url")]
     MissingTypeUrl,

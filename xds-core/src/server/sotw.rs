@@ -1,132 +1,42 @@
-//! One state-of-the-world stream, seen from the server.
+//! The state-of-the-world protocol: requests and responses of a stream.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client_group::ClientGroup;
-use super::config::StreamConfig;
 use super::covering::covering_locators;
-use super::encode::{self, SOTW_ERRORS};
+use super::encode;
 use super::order::Release;
-use super::report::TypeReport;
-use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
+use super::owed::Owed;
+use super::request::SotwRequest;
+use super::response::{Continuation, Response, StreamError, Verdict};
 use super::responses::ResponseContents;
-use super::stream::{Owed, Stream, TypeEntry};
+use super::stream::{Stream, TypeEntry};
 use super::type_state::{LocatorAnswer, NamePresence, Possession, ResponseBasis, TypeState};
-use crate::access::Access;
-use crate::cache::{Removed, Snapshot, Update, Watch};
+use crate::cache::{Removed, Snapshot, Update};
 use crate::code::Code;
-use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
-use crate::parameters::Parameters;
-use crate::subscription::{Locator, Locators, Requested, Subscription};
+use crate::name::{ResourceName, Revision, Version};
+use crate::protocol::Protocol;
+use crate::subscription::{Locator, Locators, Subscription};
 use crate::variants::Variant;
 use crate::wire::{Body, Failure, ResourceKey};
 use crate::xdstp::XdstpName;
 
-/// One state-of-the-world stream, seen from the server.
-///
-/// Pass requests to [`on_request`](Self::on_request), then call [`next`](Self::next) until it
-/// returns [`Next::Wait`].
-#[derive(Debug)]
-pub struct SotwStream {
-    stream: Stream<SotwOwed>,
-}
-
-/// A `DiscoveryRequest`, without the fields that only the transport needs.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct SotwRequest {
-    /// Empty on the service of one type (S12).
-    pub type_url: String,
-    /// The version that the client uses.
-    pub version_info: String,
-    /// The nonce of the response that it answers; `None` when the field is empty.
-    pub response_nonce: Option<Nonce>,
-    /// Why the client rejected that response (S5).
-    pub error_detail: Option<String>,
-    /// The whole subscription; `None` when it is the same as in the previous request of the type.
-    pub requested: Option<Requested>,
-}
-
-/// What the server owes the client.
-#[derive(Debug, Default)]
-struct SotwOwed {
-    locators: Locators,
-    /// Locators from which the client unsubscribed while a wildcard stays (S22).
-    unsubscribed: Locators,
-    /// Assignments whose cluster was sent (S34, S36).
-    endpoints: BTreeSet<ResourceName>,
-    everything: bool,
-    /// Whether the client subscribed to names while a full state was on its way that may contain
-    /// them. They may not exist any more, and only another full state says so (S25).
-    is_overtaken: bool,
-    /// Errors about names and types that cannot be served (G4, G8).
-    errors: BTreeSet<Failure>,
-    /// When it is answered, if no other request comes first.
-    due: Option<Duration>,
-    /// The version a reconnecting client brought with its first request (S32).
-    brought: Option<String>,
-}
-
-impl SotwStream {
-    /// A stream without requests.
-    #[must_use]
-    pub fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
-        Self { stream: Stream::new(watch, service, config) }
-    }
-
-    /// Sets the parameters that were derived from the node. Call it before the first request: the
-    /// node of a stream does not change (G7), so later calls have no effect on existing
-    /// subscriptions.
-    pub fn on_node(&mut self, parameters: Parameters) {
-        self.stream.parameters = parameters;
-    }
-
-    /// Sets what the client may read. Call it before the first request. For names that the client
-    /// may not read it gets resource errors, `PERMISSION_DENIED`, and keeps what it has of them. Of
-    /// a wildcard or glob it gets the resources that it may read.
-    pub fn on_access(&mut self, access: Arc<Access>) {
-        self.stream.access = Some(access);
-    }
-
-    /// The names of the last request that the client may not read, those that were reported before
-    /// left out; `None` without any.
-    pub fn take_denied_names(&mut self) -> Option<DeniedNames> {
-        self.stream.take_denied_names()
-    }
-
-    /// Sets that the client removes a resource when its TTL ends, so it may be sent TTLs (S38).
-    /// Call it before the first request.
-    pub fn on_ttl_support(&mut self) {
-        self.stream.honours_ttl = true;
-    }
-
-    /// Joins the other streams of the client. Call it before the first request. All streams of a
-    /// group must take `now` from the same clock, as they compare the times of their responses.
-    pub fn join(&mut self, group: &ClientGroup) {
-        self.stream.join(group);
-    }
-
-    /// Applies one request: its subscription, and its ACK or NACK.
-    ///
-    /// # Errors
-    /// The stream must end with this error.
-    pub fn on_request(
+impl Stream {
+    /// Applies a request: its subscription, and its ACK or NACK.
+    pub(super) fn on_sotw_request(
         &mut self,
         now: Duration,
         request: SotwRequest,
     ) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.stream.find_or_add(&request.type_url)?;
+        let (at, is_first) = self.find_or_add(&request.type_url)?;
         let mut request = request;
-        let failures = request
-            .requested
-            .as_mut()
-            .map(|requested| self.stream.take_invalid(at, requested))
-            .transpose()?;
-        let (watch, owed_wait) = (Arc::clone(&self.stream.watch), self.stream.config.owed_wait);
-        let names_limit = self.stream.config.names_limit;
-        let TypeEntry { state, owed } = self.stream.entry(at);
+        let failures =
+            request.requested.as_mut().map(|requested| self.take_invalid(at, requested)).transpose()?;
+        let (watch, owed_wait) = (Arc::clone(&self.watch), self.config.owed_wait);
+        let names_limit = self.config.names_limit;
+        let TypeEntry { state, owed } = self.entry(at);
         // S10: before the first response no nonce is stale.
         let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
         let recorded =
@@ -146,7 +56,7 @@ impl SotwStream {
         }
         // S1: the first request has the version that the client has from another stream.
         if is_first {
-            owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
+            owed.brought.version = Some(request.version_info).filter(|version| !version.is_empty());
         }
         // S7: an ACK with the same names as before changes nothing.
         if let Some(failures) = failures {
@@ -168,7 +78,7 @@ impl SotwStream {
             state.reported_errors = failures;
         }
         if let Some(requested) = request.requested {
-            if !is_first && let Some(brought) = &mut owed.brought {
+            if !is_first && let Some(brought) = &mut owed.brought.version {
                 // S32: the version that the client brought is about its first subscription.
                 brought.clear();
             }
@@ -214,69 +124,12 @@ impl SotwStream {
         owed.answer_at(if is_current { now } else { now + owed_wait });
         Ok(verdict)
     }
-
-    /// What to do now. Load the newest snapshot after the last request was passed in.
-    pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
-        self.stream.next(now, snapshot, |stream, at| respond(stream, at, now, snapshot))
-    }
-
-    /// Until when [`next`](Self::next) would return [`Next::Wait`], where `Some(None)` means
-    /// without a time; `None` if there may be something to send. This costs less than `next`, so a
-    /// caller without room for another response can find out whether it must call `next` when it
-    /// has room.
-    pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
-        self.stream.until_due(now, snapshot)
-    }
-
-    /// The status of each resource of each type (C20), given the newest snapshot. Changes nothing.
-    /// O(subscribed resources).
-    pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
-        self.stream.report(snapshot)
-    }
-
-    /// Whether the client rejected a response of a type that no later response corrected (D8).
-    #[must_use]
-    pub fn rejects(&self, type_url: &TypeUrl) -> bool {
-        self.stream.rejects(type_url)
-    }
-
-    /// The resources of the newest rejected response of a type, as far as they are still the
-    /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
-    pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        self.stream.rejected(type_url, snapshot)
-    }
-
-    /// Takes the only resource of the response of a type that was rejected last; `None` if the
-    /// client may mean another one too, or without
-    /// [`attributes_nacks`](StreamConfig::attributes_nacks).
-    pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
-        self.stream.take_rejected_alone(type_url)
-    }
-
-    /// Whether the client subscribes to anything of a type. If a request names something and the
-    /// result is false, all of it was refused (G8, G12).
-    #[must_use]
-    pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
-        self.stream.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
-    }
-
-    /// The version that a response with the whole selection of a type would have; the version of an
-    /// empty one when there is no subscription.
-    ///
-    /// S41: a poll with this version needs no response, so none has to be made to find that out.
-    pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
-        let Some(TypeEntry { state, .. }) = self.stream.of_type_mut(type_url.as_str()) else {
-            return Version(0);
-        };
-        state.refresh(snapshot);
-        state.version(snapshot)
-    }
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs
 /// nothing.
-fn respond(
-    stream: &mut Stream<SotwOwed>,
+pub(super) fn respond(
+    stream: &mut Stream,
     at: usize,
     now: Duration,
     snapshot: &Snapshot,
@@ -297,7 +150,7 @@ fn respond(
         let nonce = stream.next_nonce();
         let state = &mut stream.entry(at).state;
         state.sent(now, nonce, ResponseContents::nothing(), snapshot);
-        let errors = Arc::new(encode::errors(SOTW_ERRORS, state.encoding(), owed.errors.iter()));
+        let errors = Arc::new(encode::errors(Protocol::Sotw, state.encoding(), owed.errors.iter()));
         return Ok(Some(Response {
             type_url,
             nonce,
@@ -350,7 +203,7 @@ fn respond(
     };
     // S32: only a wildcard selects for sure what it selected on the stream before.
     let is_comparable = state.known.full_state && state.selects_all();
-    if is_comparable && owed.errors.is_empty() && owed.brings(version) == Some(true) {
+    if is_comparable && owed.errors.is_empty() && owed.brought.has(version) == Some(true) {
         return Ok(None);
     }
     let made = if state.known.full_state {
@@ -363,7 +216,7 @@ fn respond(
     };
     let Some((mut bodies, contents)) = made else { return Ok(None) };
     if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(SOTW_ERRORS, state.encoding(), owed.errors.iter())));
+        bodies.push(Arc::new(encode::errors(Protocol::Sotw, state.encoding(), owed.errors.iter())));
     }
     let is_all_fresh = owed.everything || update.from == Revision::ZERO;
     let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);
@@ -392,73 +245,14 @@ fn respond(
     stream.owe_endpoints(&endpoints);
     if let Some(TypeEntry { state, owed }) = stream.endpoints() {
         let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
-        owed.add_endpoints(covered.cloned(), now);
+        owed.owe_endpoints(covered.cloned(), now);
     }
     Ok(Some(response))
 }
 
-impl SotwOwed {
-    fn is_empty(&self) -> bool {
-        let has_answers =
-            !self.locators.is_empty() || !self.unsubscribed.is_empty() || !self.endpoints.is_empty();
-        !has_answers && !self.everything && self.errors.is_empty()
-    }
-
-    /// Whether the client brought this version from another stream; `None` when it brought none.
-    fn brings(&self, version: Version) -> Option<bool> {
-        self.brought.as_ref().map(|brought| *brought == version.to_string())
-    }
-
-    /// Makes the answer due at this time, unless it is due earlier.
-    fn answer_at(&mut self, time: Duration) {
-        self.due = if self.is_empty() { None } else { Some(self.due.map_or(time, |due| due.min(time))) };
-    }
-}
-
-impl Owed for SotwOwed {
-    const IS_SOTW: bool = true;
-    const ERRORS_FIELD: u32 = SOTW_ERRORS;
-
-    fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
-        let unknown = self.locators.take(is_unknown);
-        self.due = self.due.filter(|_| !self.is_empty());
-        unknown
-    }
-
-    fn owe(&mut self, locator: Locator, now: Duration) {
-        self.locators.extend(std::iter::once(locator).collect());
-        self.answer_at(now);
-    }
-
-    fn owe_error(&mut self, failure: Failure, now: Duration) {
-        self.errors.insert(failure);
-        self.answer_at(now);
-    }
-
-    fn names(&self) -> impl Iterator<Item = &ResourceName> {
-        self.locators.names()
-    }
-
-    fn owes_everything(&self) -> bool {
-        self.everything
-    }
-
-    fn due(&self) -> Option<Duration> {
-        self.due
-    }
-
-    fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, now: Duration) {
-        let before = self.endpoints.len();
-        self.endpoints.extend(names);
-        if self.endpoints.len() > before {
-            self.answer_at(now);
-        }
-    }
-}
-
 impl TypeState {
     /// T38: the version of the client's resources after the next response.
-    fn version(&self, snapshot: &Snapshot) -> Version {
+    pub(super) fn version(&self, snapshot: &Snapshot) -> Version {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
         let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.keyed_by()));
         Version(self.withheld().fold(selected, add))
@@ -503,7 +297,7 @@ impl TypeState {
     /// S25: all resources, rejected ones too (S6b), or `None` when nothing changed for the client.
     fn full_state(
         &self,
-        owed: &SotwOwed,
+        owed: &Owed,
         update: &Update,
         everything: &Update,
         must_send: bool,
@@ -524,7 +318,7 @@ impl TypeState {
                 .locators
                 .iter()
                 .any(|locator| is_glob(&locator.name) || !self.find(&locator, snapshot).is_empty())
-            || owed.brings(version) == Some(false)
+            || owed.brought.has(version) == Some(false)
             || !owed.errors.is_empty();
         // S22: resources that the remaining wildcard, with other parameters, does not cover leave
         // the full state.
@@ -545,7 +339,7 @@ impl TypeState {
     /// S26: the changes for the client, or `None` when there are none.
     fn partial(
         &self,
-        owed: &SotwOwed,
+        owed: &Owed,
         resend: &[Arc<Variant>],
         fresh: &Update,
         snapshot: &Snapshot,

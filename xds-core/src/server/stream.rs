@@ -1,96 +1,74 @@
 //! The types of one stream and the order in which they send, the same for both protocols.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use xds_proto::type_url::ROUTE_CONFIGURATION;
 
 use super::client_group::{Awaited, ClientGroup, OrderStatus, Seat};
+use super::clusters_sent::ClustersSent;
 use super::config::{Serving, StreamConfig};
 use super::encode;
 use super::in_use::Referrer;
 use super::order::{self, Gate, Release, TargetStatus, UnreferencedSince};
-use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError};
+use super::owed::Owed;
+use super::request::Request;
+use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
 use super::type_state::TypeState;
+use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
 use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Locator, NameSet, Requested, can_be};
+use crate::protocol::Protocol;
+use crate::subscription::{NameSet, Requested, can_be};
 use crate::variants::Variant;
 use crate::wire::{Body, Failure, ResourceKey};
 
-/// The part of a stream that both protocols share: its types in the order of S33.
+/// One stream of either protocol, seen from the server.
+///
+/// Pass requests to [`on_request`](Self::on_request), then call [`next`](Self::next) until it
+/// returns [`Next::Wait`].
 #[derive(Debug)]
-pub(super) struct Stream<O> {
+pub struct Stream {
     pub(super) watch: Arc<Watch>,
+    protocol: Protocol,
     pub(super) config: StreamConfig,
     /// The parameters derived from the node of the stream (T46); empty until the node is known.
-    pub(super) parameters: Parameters,
+    parameters: Parameters,
     /// What the client may read; `None` means everything.
-    pub(super) access: Option<Arc<Access>>,
+    access: Option<Arc<Access>>,
     /// Whether the client removes a resource when its TTL ends (S38).
-    pub(super) honours_ttl: bool,
+    honours_ttl: bool,
     /// The place of this stream among the streams of its client.
     seat: Option<Seat>,
     service: Service,
-    entries: Vec<TypeEntry<O>>,
+    /// In the order of S33.
+    entries: Vec<TypeEntry>,
+    /// Delta: clusters that were sent before the client subscribed to endpoints.
+    pub(super) clusters_sent: ClustersSent,
     last_nonce: u64,
 }
 
 /// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
 /// (S13).
 #[derive(Debug)]
-pub(super) struct TypeEntry<O> {
+pub(super) struct TypeEntry {
     pub(super) state: TypeState,
-    pub(super) owed: O,
+    pub(super) owed: Owed,
 }
 
-/// What the server owes the client: answers to requests. Each protocol has its own.
-pub(super) trait Owed: Default {
-    /// Whether the protocol is SotW.
-    const IS_SOTW: bool;
-
-    /// `resource_errors` in a response.
-    const ERRORS_FIELD: u32;
-
-    /// Whether an answer waits until other changes of the type may be sent.
-    fn has_deferred(&self) -> bool {
-        false
-    }
-
-    /// Other changes of the type may be sent now, so the answer may too.
-    fn resume(&mut self) {}
-
-    /// Removes the locators that cannot be answered yet, and returns them.
-    fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator>;
-
-    /// Owes the answer to a locator.
-    fn owe(&mut self, locator: Locator, now: Duration);
-
-    /// Owes an error.
-    fn owe_error(&mut self, failure: Failure, now: Duration);
-
-    /// The requested names.
-    fn names(&self) -> impl Iterator<Item = &ResourceName>;
-
-    /// Whether the answer to a wildcard is owed.
-    fn owes_everything(&self) -> bool;
-
-    /// When the answer is due; `None` when nothing is owed.
-    fn due(&self) -> Option<Duration>;
-
-    /// Adds assignments whose cluster was sent (S34).
-    fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, now: Duration);
-}
-
-impl<O: Owed> Stream<O> {
-    pub(super) fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
+impl Stream {
+    /// A stream without requests.
+    #[must_use]
+    pub fn new(watch: Arc<Watch>, service: Service, protocol: Protocol, config: StreamConfig) -> Self {
         Self {
             watch,
+            protocol,
             config,
             parameters: Parameters::new(),
             access: None,
@@ -98,17 +76,86 @@ impl<O: Owed> Stream<O> {
             seat: None,
             service,
             entries: Vec::new(),
+            clusters_sent: ClustersSent::Some(BTreeSet::new()),
             last_nonce: 0,
         }
     }
 
-    pub(super) fn join(&mut self, group: &ClientGroup) {
+    /// Its protocol.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Sets the parameters that were derived from the node. Call it before the first request: the
+    /// node of a stream does not change (G7), so later calls have no effect on existing
+    /// subscriptions.
+    pub fn on_node(&mut self, parameters: Parameters) {
+        self.parameters = parameters;
+    }
+
+    /// Sets what the client may read. Call it before the first request. For names that the client
+    /// may not read it gets resource errors, `PERMISSION_DENIED`, and keeps what it has of them. Of
+    /// a wildcard or glob it gets the resources that it may read.
+    pub fn on_access(&mut self, access: Arc<Access>) {
+        self.access = Some(access);
+    }
+
+    /// The names of the last request that the client may not read; `None` without any. SotW: those
+    /// that were reported before are left out.
+    pub fn take_denied_names(&mut self) -> Option<DeniedNames> {
+        // A request has one type.
+        self.entries.iter_mut().find_map(|entry| entry.state.denied_names.take())
+    }
+
+    /// Sets that the client removes a resource when its TTL ends, so it may be sent TTLs (S38).
+    /// Call it before the first request.
+    pub fn on_ttl_support(&mut self) {
+        self.honours_ttl = true;
+    }
+
+    /// Joins the other streams of the client. Call it before the first request. All streams of a
+    /// group must take `now` from the same clock, as they compare the times of their responses.
+    pub fn join(&mut self, group: &ClientGroup) {
         self.seat = Some(group.join(&self.watch));
+    }
+
+    /// Applies one request: its changes of the subscription, and its ACK or NACK.
+    ///
+    /// # Errors
+    /// The stream must end with this error.
+    pub fn on_request(
+        &mut self,
+        now: Duration,
+        request: impl Into<Request>,
+    ) -> Result<Option<Verdict>, StreamError> {
+        match (self.protocol, request.into()) {
+            (Protocol::Sotw, Request::Sotw(request)) => self.on_sotw_request(now, request),
+            (Protocol::Delta, Request::Delta(request)) => self.on_delta_request(now, request),
+            (protocol, _) => Err(StreamError::WrongProtocol { expected: protocol }),
+        }
+    }
+
+    /// Whether the client subscribes to anything of a type. If a request names something and the
+    /// result is false, all of it was refused (G8, G12).
+    #[must_use]
+    pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
+        self.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
+    }
+
+    /// SotW: the version that a response with the whole selection of a type would have; the version
+    /// of an empty one when there is no subscription.
+    ///
+    /// S41: a poll with this version needs no response, so none has to be made to find that out.
+    pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
+        let Some(TypeEntry { state, .. }) = self.of_type_mut(type_url.as_str()) else { return Version(0) };
+        state.refresh(snapshot);
+        state.version(snapshot)
     }
 
     /// The index of the requested type (S12, G2, G3), and whether the type is new on this stream.
     pub(super) fn find_or_add(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
-        let known = |entry: &TypeEntry<O>| entry.state.type_url.as_str() == type_url;
+        let known = |entry: &TypeEntry| entry.state.type_url.as_str() == type_url;
         if let Some(at) = self.entries.iter().position(known) {
             return Ok((at, false));
         }
@@ -124,7 +171,7 @@ impl<O: Owed> Stream<O> {
             return Err(StreamError::NotServed { type_url });
         }
         // G5: SotW does not serve types that exist only in delta.
-        let is_served = serving == Serving::Served && !(O::IS_SOTW && known.delta_only);
+        let is_served = serving == Serving::Served && !(self.is_sotw() && known.delta_only);
         let is_on_demand = self.watch.cache().read(Snapshot::is_on_demand);
         let access = self.access.as_deref();
         let scope = access.map(|access| access.of_type(&type_url)).filter(|names| !names.is_everything());
@@ -137,12 +184,12 @@ impl<O: Owed> Stream<O> {
         state.scope = scope;
         let excluded = self.watch.cache().read(|snapshot| snapshot.excluded.clone());
         state.subscription = std::mem::take(&mut state.subscription).without(excluded);
-        state.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
+        state.ttl = self.honours_ttl && (known.ttl_in_sotw || !self.is_sotw());
         // S40: only heartbeats can have the TTL that is left: next to a payload the TTL is part of
         // the content.
-        state.sends_ttl_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
+        state.sends_ttl_left = is_on_demand && known.heartbeats && !self.is_sotw();
         let at = self.entries.partition_point(|entry| entry.state.known.rank <= state.known.rank);
-        self.entries.insert(at, TypeEntry { state, owed: O::default() });
+        self.entries.insert(at, TypeEntry { state, owed: Owed::default() });
         Ok((at, true))
     }
 
@@ -151,29 +198,33 @@ impl<O: Owed> Stream<O> {
         self.seat.as_ref().filter(|seat| seat.group().is_tied())
     }
 
-    pub(super) fn entry(&mut self, at: usize) -> &mut TypeEntry<O> {
+    pub(super) fn entry(&mut self, at: usize) -> &mut TypeEntry {
         &mut self.entries[at]
     }
 
-    pub(super) fn entry_ref(&self, at: usize) -> &TypeEntry<O> {
+    pub(super) fn entry_and_clusters(&mut self, at: usize) -> (&mut TypeEntry, &ClustersSent) {
+        (&mut self.entries[at], &self.clusters_sent)
+    }
+
+    pub(super) fn entry_ref(&self, at: usize) -> &TypeEntry {
         &self.entries[at]
     }
 
-    pub(super) fn entries_mut(&mut self) -> &mut [TypeEntry<O>] {
+    pub(super) fn entries_mut(&mut self) -> &mut [TypeEntry] {
         &mut self.entries
     }
 
     /// A type, if the client ever requested it.
-    pub(super) fn of_type(&self, type_url: &str) -> Option<&TypeEntry<O>> {
+    pub(super) fn of_type(&self, type_url: &str) -> Option<&TypeEntry> {
         self.entries.iter().find(|entry| entry.state.type_url.as_str() == type_url)
     }
 
     /// The same, to change it.
-    pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry<O>> {
+    pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry> {
         self.entries.iter_mut().find(|entry| entry.state.type_url.as_str() == type_url)
     }
 
-    pub(super) fn endpoints(&mut self) -> Option<&mut TypeEntry<O>> {
+    pub(super) fn endpoints(&mut self) -> Option<&mut TypeEntry> {
         self.of_type_mut(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)
     }
 
@@ -187,14 +238,9 @@ impl<O: Owed> Stream<O> {
         }
     }
 
-    /// Looks at each type until one has something to send. Of several requests only the newest is
-    /// answered (S9).
-    pub(super) fn next(
-        &mut self,
-        now: Duration,
-        snapshot: &Snapshot,
-        respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
-    ) -> Next {
+    /// What to do now. Load the newest snapshot after the last request was passed in. Of several
+    /// requests only the newest is answered (S9).
+    pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         self.entries.iter_mut().for_each(|entry| entry.state.note_clean());
         let group = self.seat().map(|seat| seat.group().clone());
         let _deciding = group.as_ref().map(ClientGroup::begin_deciding);
@@ -206,10 +252,10 @@ impl<O: Owed> Stream<O> {
             if let Some(TypeEntry { state, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
                 && state.is_answered()
             {
-                answers.add_endpoints(owed.into_iter().filter(|name| state.subscription.covers(name)), now);
+                answers.owe_endpoints(owed.into_iter().filter(|name| state.subscription.covers(name)), now);
             }
         }
-        let next = self.next_in_order(now, snapshot, respond);
+        let next = self.next_in_order(now, snapshot);
         self.entries.iter_mut().for_each(|entry| entry.state.publish(snapshot));
         if let Some(seat) = &self.seat {
             let mut states = self.entries.iter_mut().map(|entry| &mut entry.state);
@@ -224,18 +270,13 @@ impl<O: Owed> Stream<O> {
         next
     }
 
-    fn next_in_order(
-        &mut self,
-        now: Duration,
-        snapshot: &Snapshot,
-        mut respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
-    ) -> Next {
+    fn next_in_order(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         // When a type turns out to need no response, an earlier type that waits for it may send
         // (S33).
         let mut next = Next::Wait { until: None };
         for _ in 0..=self.entries.len() {
             let is_decided;
-            (next, is_decided) = self.pass(now, snapshot, &mut respond);
+            (next, is_decided) = self.pass(now, snapshot);
             if is_decided {
                 break;
             }
@@ -245,12 +286,7 @@ impl<O: Owed> Stream<O> {
 
     /// Looks at each type once, until one has something to send. The result is false when a type
     /// was due but needed no response, so the types must be looked at again.
-    fn pass(
-        &mut self,
-        now: Duration,
-        snapshot: &Snapshot,
-        respond: &mut impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
-    ) -> (Next, bool) {
+    fn pass(&mut self, now: Duration, snapshot: &Snapshot) -> (Next, bool) {
         let mut is_decided = true;
         let mut until = None;
         for at in 0..self.entries.len() {
@@ -273,18 +309,20 @@ impl<O: Owed> Stream<O> {
                 Nonce::nth(*last_nonce)
             });
             if let Some((nonce, ResponsePart { version, bodies, .. })) = part {
-                let continuation = Self::continuation(state.responses.has_parts());
-                let response = Response { type_url: type_url.clone(), nonce, version, bodies, continuation };
+                let (type_url, has_parts) = (type_url.clone(), state.responses.has_parts());
+                let continuation = self.continuation(has_parts);
+                let response = Response { type_url, nonce, version, bodies, continuation };
                 return (Next::Send(response), true);
             }
             if let Some(gate) = self.defer_unanswerable(at, now, snapshot) {
                 until = gate.earlier(until);
                 continue;
             }
+            let is_sotw = self.is_sotw();
             let state = &mut self.entries[at].state;
             state.refresh(snapshot);
             state.time_refresh(now, snapshot);
-            if O::IS_SOTW
+            if is_sotw
                 && state.known.full_state
                 && snapshot.is_on_demand()
                 && state.full_state_overlaps(snapshot)
@@ -293,11 +331,11 @@ impl<O: Owed> Stream<O> {
                 continue;
             }
             if self.entries[at].owed.has_deferred() && !self.must_wait(at, now, snapshot) {
-                self.entries[at].owed.resume();
+                self.entries[at].owed.resume(now);
             }
             let mut gate = self.due(at, now, snapshot);
             while gate == Gate::Open {
-                match respond(self, at) {
+                match self.respond(at, now, snapshot) {
                     Ok(Some(response)) => return (Next::Send(response), true),
                     Ok(None) => {
                         is_decided = false;
@@ -311,8 +349,27 @@ impl<O: Owed> Stream<O> {
         (Next::Wait { until }, is_decided)
     }
 
-    /// Until when no type is due; `None` when a type may be due now.
-    pub(super) fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
+    fn respond(
+        &mut self,
+        at: usize,
+        now: Duration,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Response>, StreamError> {
+        match self.protocol {
+            Protocol::Sotw => sotw::respond(self, at, now, snapshot),
+            Protocol::Delta => delta::respond(self, at, now, snapshot),
+        }
+    }
+
+    pub(super) fn is_sotw(&self) -> bool {
+        self.protocol == Protocol::Sotw
+    }
+
+    /// Until when [`next`](Self::next) would return [`Next::Wait`], where `Some(None)` means
+    /// without a time; `None` if there may be something to send. This costs less than `next`, so a
+    /// caller without room for another response can find out whether it must call `next` when it
+    /// has room.
+    pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
         if !snapshot.is_synced() {
             return None;
         }
@@ -336,13 +393,14 @@ impl<O: Owed> Stream<O> {
     /// was no commit yet. The client keeps what it has, and the name is answered after the first
     /// commit.
     fn report_unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
+        let is_sotw = self.is_sotw();
         let TypeEntry { state, owed } = &mut self.entries[at];
         // No full state is known, and one without resources would delete what the client has.
-        if O::IS_SOTW && state.known.full_state {
+        if is_sotw && state.known.full_state {
             return Err(Gate::Shut);
         }
         state.unknown.retain(|name, _| state.subscription.lists_name(name));
-        for name in owed.names().filter(|name| state.subscription.lists_name(name)) {
+        for name in owed.locators.names().filter(|name| state.subscription.lists_name(name)) {
             if !state.unknown.contains_key(name) {
                 state.unknown.insert(name.clone(), (now, false));
             }
@@ -369,7 +427,7 @@ impl<O: Owed> Stream<O> {
             return Err(gate);
         }
         let type_url = state.type_url.clone();
-        let bodies = vec![Arc::new(encode::errors(O::ERRORS_FIELD, state.encoding(), failures.iter()))];
+        let bodies = vec![Arc::new(encode::errors(self.protocol, state.encoding(), failures.iter()))];
         let nonce = self.next_nonce();
         self.entries[at].state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
         Ok(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
@@ -403,8 +461,9 @@ impl<O: Owed> Stream<O> {
         snapshot: &Snapshot,
     ) -> Response {
         let nonce = self.next_nonce();
+        let is_sotw = self.is_sotw();
         let state = &mut self.entries[at].state;
-        state.sent_version = O::IS_SOTW.then_some(version);
+        state.sent_version = is_sotw.then_some(version);
         let type_url = state.type_url.clone();
         let is_whole = matches!(contents, ResponseContents::FullState);
         let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
@@ -425,7 +484,7 @@ impl<O: Owed> Stream<O> {
             last.bodies.extend(besides);
         }
         state.sent_first(now, nonce, first_contents, later_parts, snapshot);
-        Response { type_url, nonce, version, bodies: vec![first], continuation: Self::continuation(true) }
+        Response { type_url, nonce, version, bodies: vec![first], continuation: self.continuation(true) }
     }
 
     /// Notes that the response that was just sent brings one resource alone.
@@ -437,20 +496,14 @@ impl<O: Owed> Stream<O> {
 
     /// In SotW clients send the version back, and each part counts as a whole response about the
     /// names in it.
-    fn continuation(has_parts: bool) -> Continuation {
-        if has_parts && !O::IS_SOTW { Continuation::Part } else { Continuation::None }
+    fn continuation(&self, has_parts: bool) -> Continuation {
+        if has_parts && !self.is_sotw() { Continuation::Part } else { Continuation::None }
     }
 
     /// A nonce that this stream has not used yet (S2, D7).
     pub(super) fn next_nonce(&mut self) -> Nonce {
         self.last_nonce += 1;
         Nonce::nth(self.last_nonce)
-    }
-
-    /// The names of the last request that the client may not read.
-    pub(super) fn take_denied_names(&mut self) -> Option<DeniedNames> {
-        // A request has one type.
-        self.entries.iter_mut().find_map(|entry| entry.state.denied_names.take())
     }
 
     /// Removes from a request what no resource can match: invalid names, and parameter keys that no

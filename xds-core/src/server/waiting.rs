@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::order::Gate;
-use super::stream::{Owed, Stream, TypeEntry};
+use super::stream::{Stream, TypeEntry};
 use super::type_state::{TypeState, is_sent};
 use crate::cache::{LocatorStatus, Snapshot};
 use crate::code::Code;
@@ -45,7 +45,7 @@ enum Knowledge {
     Unknown,
 }
 
-impl<O: Owed> Stream<O> {
+impl Stream {
     /// Defers locators that cannot be answered yet, and owes answers to deferred ones that can be
     /// answered now. Returns a gate if the type as a whole must wait; `None` if it can be answered.
     pub(super) fn defer_unanswerable(
@@ -54,7 +54,7 @@ impl<O: Owed> Stream<O> {
         now: Duration,
         snapshot: &Snapshot,
     ) -> Option<Gate> {
-        let wait = self.config.sync_wait;
+        let (wait, is_sotw) = (self.config.sync_wait, self.is_sotw());
         let TypeEntry { state, owed } = self.entry(at);
         if !snapshot.is_on_demand() || state.membership.is_none() {
             return None;
@@ -72,7 +72,7 @@ impl<O: Owed> Stream<O> {
         }
         // S25: a resource that a full state does not contain does not exist. G4: so an error must
         // not go with a full state that lacks the resource of the error.
-        let is_state = O::IS_SOTW && state.known.full_state;
+        let is_state = is_sotw && state.known.full_state;
         // While wildcards wait, errors wait too: an answer that comes in the meantime would make
         // the error wrong.
         let has_to_wait = state.awaits_wildcards && !state.knows_wildcards(snapshot);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use xds_core::server::{
-    DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig,
-};
+use xds_core::server::{DeltaRequest, Next, Protocol, Response, Service, SotwRequest, Stream, StreamConfig};
 use xds_core::subscription::{self, Locator};
 use xds_core::{Cache, KnownType, Nonce, Parameters};
 use xds_proto::envoy::service::discovery::v3::{
@@ -62,7 +60,7 @@ pub(crate) trait Client {
 pub(crate) struct SotwClient {
     cache: Arc<Cache>,
     node: Parameters,
-    stream: SotwStream,
+    stream: Stream,
     now: Duration,
     inbox: VecDeque<DiscoveryResponse>,
     types: BTreeMap<&'static str, Known>,
@@ -75,8 +73,9 @@ impl SotwClient {
         Self { cache: Arc::clone(cache), node, stream, now: Duration::ZERO, inbox, types }
     }
 
-    fn stream(cache: &Arc<Cache>, node: &Parameters) -> SotwStream {
-        let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+    fn stream(cache: &Arc<Cache>, node: &Parameters) -> Stream {
+        let mut stream =
+            Stream::new(cache.watch(), Service::Aggregated, Protocol::Sotw, StreamConfig::default());
         stream.on_node(node.clone());
         stream
     }
@@ -205,7 +204,7 @@ impl Client for SotwClient {
 pub(crate) struct DeltaClient {
     cache: Arc<Cache>,
     node: Parameters,
-    stream: DeltaStream,
+    stream: Stream,
     now: Duration,
     inbox: VecDeque<DeltaDiscoveryResponse>,
     types: BTreeMap<&'static str, Known>,
@@ -218,8 +217,9 @@ impl DeltaClient {
         Self { cache: Arc::clone(cache), node, stream, now: Duration::ZERO, inbox, types }
     }
 
-    fn stream(cache: &Arc<Cache>, node: &Parameters) -> DeltaStream {
-        let mut stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+    fn stream(cache: &Arc<Cache>, node: &Parameters) -> Stream {
+        let mut stream =
+            Stream::new(cache.watch(), Service::Aggregated, Protocol::Delta, StreamConfig::default());
         stream.on_node(node.clone());
         stream
     }
@@ -245,7 +245,7 @@ impl Client for DeltaClient {
             ..DeltaRequest::default()
         };
         known.ask(asked);
-        self.stream.on_request(message).unwrap();
+        self.stream.on_request(self.now, message).unwrap();
     }
 
     fn take(&mut self, accept: bool) -> bool {
@@ -277,7 +277,7 @@ impl Client for DeltaClient {
             error_detail: (!accept).then(|| "bad".to_owned()),
             ..DeltaRequest::default()
         };
-        self.stream.on_request(message).unwrap();
+        self.stream.on_request(self.now, message).unwrap();
         true
     }
 
@@ -313,7 +313,7 @@ impl Client for DeltaClient {
                     .collect(),
                 ..DeltaRequest::default()
             };
-            self.stream.on_request(message).unwrap();
+            self.stream.on_request(self.now, message).unwrap();
         }
     }
 

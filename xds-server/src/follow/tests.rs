@@ -1,7 +1,8 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
-use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, StreamConfig};
+use xds_core::server::{DeltaRequest, Next, Protocol, Service, Stream, StreamConfig};
 use xds_core::{Outcome, Resource, Transaction};
 
 use super::*;
@@ -33,15 +34,19 @@ impl Tracker for Recorder {
 /// A client with one stream that subscribes to one name.
 struct Client {
     cache: Arc<Cache>,
-    stream: DeltaStream,
+    stream: Stream,
 }
 
 impl Client {
     fn new(cache: &Arc<Cache>) -> Self {
-        let mut stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+        let mut stream =
+            Stream::new(cache.watch(), Service::Aggregated, Protocol::Delta, StreamConfig::default());
         let subscribe = vec!["a".into()].into();
         stream
-            .on_request(DeltaRequest { type_url: TYPE.into(), subscribe, ..DeltaRequest::default() })
+            .on_request(
+                Duration::ZERO,
+                DeltaRequest { type_url: TYPE.into(), subscribe, ..DeltaRequest::default() },
+            )
             .unwrap();
         let mut client = Self { cache: Arc::clone(cache), stream };
         client.take();
@@ -53,7 +58,7 @@ impl Client {
         while let Next::Send(response) = self.stream.next(Duration::ZERO, &self.cache.snapshot()) {
             let response_nonce = Some(response.nonce);
             let ack = DeltaRequest { type_url: TYPE.into(), response_nonce, ..DeltaRequest::default() };
-            self.stream.on_request(ack).unwrap();
+            self.stream.on_request(Duration::ZERO, ack).unwrap();
         }
     }
 }

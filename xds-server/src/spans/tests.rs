@@ -1,10 +1,11 @@
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
-use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, StreamConfig};
+use xds_core::server::{DeltaRequest, Next, Protocol, Service, Stream, StreamConfig};
 use xds_core::{Resource, Transaction};
 
 use super::*;
@@ -67,22 +68,27 @@ fn put(cache: &Cache, content: &str) {
     cache.commit(transaction).unwrap();
 }
 
-fn asking(cache: &Arc<Cache>, id: &str) -> DeltaStream {
+fn asking(cache: &Arc<Cache>, id: &str) -> Stream {
     let watch = cache.watch();
     watch.name_client(ClientName { id: id.into(), cluster: "edge".into() });
-    let mut stream = DeltaStream::new(watch, Service::Aggregated, StreamConfig::default());
+    let mut stream = Stream::new(watch, Service::Aggregated, Protocol::Delta, StreamConfig::default());
     let subscribe = vec!["a".into()].into();
-    stream.on_request(DeltaRequest { type_url: TYPE.into(), subscribe, ..DeltaRequest::default() }).unwrap();
+    stream
+        .on_request(
+            Duration::ZERO,
+            DeltaRequest { type_url: TYPE.into(), subscribe, ..DeltaRequest::default() },
+        )
+        .unwrap();
     answer(cache, &mut stream, None);
     stream
 }
 
-fn answer(cache: &Cache, stream: &mut DeltaStream, error: Option<&str>) {
+fn answer(cache: &Cache, stream: &mut Stream, error: Option<&str>) {
     let Next::Send(response) = stream.next(Duration::ZERO, &cache.snapshot()) else { panic!("it is due") };
     let (response_nonce, error_detail) = (Some(response.nonce), error.map(str::to_owned));
     let answer =
         DeltaRequest { type_url: TYPE.into(), response_nonce, error_detail, ..DeltaRequest::default() };
-    stream.on_request(answer).unwrap();
+    stream.on_request(Duration::ZERO, answer).unwrap();
     assert!(matches!(stream.next(Duration::ZERO, &cache.snapshot()), Next::Wait { .. }));
 }
 

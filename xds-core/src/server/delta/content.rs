@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DeltaOwed;
 use crate::cache::{Snapshot, Update};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::server::clusters_sent::ClustersSent;
 use crate::server::encode;
+use crate::server::owed::Owed;
 use crate::server::responses::ResponseContents;
 use crate::server::retained::Retained;
 use crate::server::type_state::{LocatorAnswer, NamePresence, TypeState};
@@ -34,7 +34,7 @@ pub(super) struct DeltaContent {
 impl DeltaContent {
     /// Takes an update unchanged, unless it reports a name as absent whose removal is withheld:
     /// that name is sent only to a client that has just subscribed to it (S33, D10).
-    fn share(&mut self, state: &TypeState, owed: &DeltaOwed, update: &Arc<Update>) {
+    fn share(&mut self, state: &TypeState, owed: &Owed, update: &Arc<Update>) {
         if !update.absent.iter().any(|name| state.withholds(name)) {
             self.shared = Some(Arc::clone(update));
             return;
@@ -51,19 +51,19 @@ impl DeltaContent {
     pub(super) fn first_answer(
         &mut self,
         state: &mut TypeState,
-        owed: &DeltaOwed,
+        owed: &Owed,
         update: &Arc<Update>,
         clusters_sent: &ClustersSent,
         now: Duration,
         snapshot: &Snapshot,
     ) {
-        if owed.brought.is_empty() {
+        if owed.brought.versions.is_empty() {
             self.share(state, owed, update);
         } else {
             let is_endpoints = state.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
             for variant in &update.changed {
                 let version = variant.version_for(state.keyed_by()).to_string();
-                let is_equal = owed.brought.get(variant.name()) == Some(&version);
+                let is_equal = owed.brought.versions.get(variant.name()) == Some(&version);
                 // D9: an assignment whose cluster was sent is sent even if its version is equal.
                 if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
                     self.changed.insert(state.key(variant), Arc::clone(variant));
@@ -71,12 +71,15 @@ impl DeltaContent {
             }
             self.removed.extend(state.immediate_removals(update));
             self.removed.extend(
-                owed.brought.iter().flat_map(|(name, version)| state.deny_brought(name, version, snapshot)),
+                owed.brought
+                    .versions
+                    .iter()
+                    .flat_map(|(name, version)| state.deny_brought(name, version, snapshot)),
             );
             let covers = |name: &ResourceName| state.subscription.covers(name);
             let is_covered =
                 |name: &&ResourceName| covers(name) || xdstp::glob_of(name).is_some_and(|of| covers(&of));
-            let brought = owed.brought.keys().filter(is_covered);
+            let brought = owed.brought.versions.keys().filter(is_covered);
             let without_resource: Vec<_> =
                 brought.filter(|name| state.chosen(name, snapshot).is_empty()).collect();
             for name in without_resource {
@@ -97,7 +100,7 @@ impl DeltaContent {
         // D10: beside a wildcard, a subscribed name without a resource is sent as removed too.
         if state.selects_all() || snapshot.is_on_demand() {
             let is_brought = |name: &ResourceName| {
-                owed.brought.contains_key(name) && state.chosen(name, snapshot).is_empty()
+                owed.brought.versions.contains_key(name) && state.chosen(name, snapshot).is_empty()
             };
             let answered: Vec<_> =
                 owed.locators.iter().filter(|locator| !is_brought(&locator.name)).collect();
@@ -114,7 +117,7 @@ impl DeltaContent {
     pub(super) fn update(
         &mut self,
         state: &mut TypeState,
-        owed: &DeltaOwed,
+        owed: &Owed,
         resend: &[Arc<Variant>],
         update: &Arc<Update>,
         snapshot: &Snapshot,
@@ -155,7 +158,7 @@ impl DeltaContent {
 
     /// D24: subscribed names without a resource are sent as unresolved, for types where they are
     /// not sent as removed.
-    pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &DeltaOwed, snapshot: &Snapshot) {
+    pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &Owed, snapshot: &Snapshot) {
         if !state.sends_unresolved() {
             return;
         }

@@ -4,6 +4,8 @@ use std::time::Duration;
 use super::super::fixture::{Delta, commit, type_url, version};
 use super::*;
 use crate::Cache;
+use crate::name::Nonce;
+use crate::server::{Next, Service, StreamConfig};
 
 pub(super) fn cache(text: &str) -> Arc<Cache> {
     let cache = Cache::new();
@@ -433,7 +435,7 @@ fn g8_d10_on_the_service_of_one_type_a_bad_name_does_not_exist() {
     let cache = cache("EDS a=1");
     let mut client = Delta::new(&cache);
     let service = Service::Single(type_url("EDS"));
-    client.stream = DeltaStream::new(Arc::clone(&client.watch), service, StreamConfig::default());
+    client.stream = Stream::new(Arc::clone(&client.watch), service, Protocol::Delta, StreamConfig::default());
     let names = ["a", "", "b\u{1}"].map(ResourceName::new).to_vec();
     client.send(DeltaRequest { subscribe: names.into(), ..DeltaRequest::default() });
     // C4: an error must have a name.
@@ -448,13 +450,12 @@ fn d31_s12_the_service_of_one_type_needs_no_type_url() {
     let cache = cache("EDS a=1");
     let ask = |type_url: &str| {
         let service = Service::Single(super::super::fixture::type_url("EDS"));
-        let mut stream = DeltaStream::new(cache.watch(), service, StreamConfig::default());
+        let mut stream = Stream::new(cache.watch(), service, Protocol::Delta, StreamConfig::default());
         let subscribe = vec!["a".into()].into();
-        stream.on_request(DeltaRequest {
-            type_url: type_url.into(),
-            subscribe,
-            ..DeltaRequest::default()
-        })?;
+        stream.on_request(
+            Duration::ZERO,
+            DeltaRequest { type_url: type_url.into(), subscribe, ..DeltaRequest::default() },
+        )?;
         Ok::<_, StreamError>(matches!(stream.next(Duration::ZERO, &cache.snapshot()), Next::Send(_)))
     };
     assert_eq!(ask(""), Ok(true));

@@ -4,6 +4,8 @@ use std::time::Duration;
 use super::super::fixture::{Sotw, commit, type_url};
 use super::*;
 use crate::Cache;
+use crate::name::Nonce;
+use crate::server::{Service, StreamConfig};
 
 pub(super) fn cache(text: &str) -> Arc<Cache> {
     let cache = Cache::new();
@@ -237,7 +239,7 @@ fn g9_too_many_names_end_the_stream() {
     let config = StreamConfig { names_limit: 2, ..StreamConfig::default() };
     let ask = |names: &[&str]| {
         let service = Service::Single(type_url("EDS"));
-        let mut stream = SotwStream::new(cache.watch(), service, config.clone());
+        let mut stream = Stream::new(cache.watch(), service, Protocol::Sotw, config.clone());
         let names: Vec<_> = names.iter().map(|name| ResourceName::new(*name)).collect();
         let requested = Some(names.into());
         let type_url = type_url("EDS").as_str().into();
@@ -604,7 +606,8 @@ fn s6_a_nack_that_adds_a_name_is_answered_with_that_name_alone_v7() {
 fn g8_a_client_that_sends_nothing_but_bad_names_is_sent_away() {
     let cache = cache("EDS a=1");
     let ask = |count: usize| {
-        let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+        let mut stream =
+            Stream::new(cache.watch(), Service::Aggregated, Protocol::Sotw, StreamConfig::default());
         let names: Vec<_> = (0..count).map(|number| ResourceName::new(format!("{number}\u{1}"))).collect();
         let (type_url, requested) = (type_url("EDS").as_str().into(), Some(names.into()));
         stream.on_request(Duration::ZERO, SotwRequest { type_url, requested, ..SotwRequest::default() })

@@ -1,0 +1,116 @@
+//! What the server owes a client for one type: answers to requests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::name::{ResourceName, Version};
+use crate::subscription::{Locator, Locators};
+use crate::wire::{Failure, ResourceKey};
+
+/// What the server owes the client for one type. Answers to requests go at once (D9, D10, D18),
+/// those to stale requests of SotW a little later (S8).
+#[derive(Debug, Default)]
+pub(super) struct Owed {
+    pub(super) locators: Locators,
+    /// Locators from which the client unsubscribed while a wildcard stays (D18, S22).
+    pub(super) unsubscribed: Locators,
+    /// Delta: the same while changes must wait: without those changes the answer would leave the
+    /// wildcard without a variant (T31).
+    pub(super) unsubscribed_later: Locators,
+    /// Delta: removals of such locators that were withheld, of invalid names, and of names that are
+    /// not served.
+    pub(super) removals: BTreeSet<ResourceKey>,
+    /// The answer to a wildcard.
+    pub(super) everything: bool,
+    /// SotW: whether the client subscribed to names while a full state was on its way that may
+    /// contain them. They may not exist any more, and only another full state says so (S25).
+    pub(super) is_overtaken: bool,
+    /// Errors about names and types that cannot be served (G4, G8).
+    pub(super) errors: BTreeSet<Failure>,
+    /// Delta: the client subscribed to nothing, and waits for an empty response (S21).
+    pub(super) nothing: bool,
+    /// Delta: resources of rejected responses of which a later response corrected others (D8).
+    pub(super) uncertain: BTreeSet<ResourceKey>,
+    /// Assignments whose cluster was sent (S34, S36). The client did not request them, so no
+    /// removal is sent for one that does not exist.
+    pub(super) endpoints: BTreeSet<ResourceName>,
+    /// What the client has from another stream, for the first response.
+    pub(super) brought: Brought,
+    /// When it is answered, if no other request comes first.
+    due: Option<Duration>,
+}
+
+/// What a client that reconnects says that it has.
+#[derive(Debug, Default)]
+pub(super) struct Brought {
+    /// SotW: the version of its first request (S32).
+    pub(super) version: Option<String>,
+    /// Delta: the resources with their versions (D1).
+    pub(super) versions: BTreeMap<ResourceName, String>,
+}
+
+impl Owed {
+    fn is_empty(&self) -> bool {
+        let has_answers = !self.locators.is_empty()
+            || !self.unsubscribed.is_empty()
+            || !self.removals.is_empty()
+            || !self.uncertain.is_empty()
+            || !self.endpoints.is_empty();
+        !has_answers && !self.everything && !self.nothing && self.errors.is_empty()
+    }
+
+    /// When the answer is due; `None` when nothing is owed.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.due.filter(|_| !self.is_empty())
+    }
+
+    /// Makes the answer due at this time, unless it is due earlier.
+    pub(super) fn answer_at(&mut self, time: Duration) {
+        self.due = if self.is_empty() { None } else { Some(self.due.map_or(time, |due| due.min(time))) };
+    }
+
+    /// Whether an answer waits until other changes of the type may be sent.
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.unsubscribed_later.is_empty()
+    }
+
+    /// Other changes of the type may be sent now, so the answer may too.
+    pub(super) fn resume(&mut self, now: Duration) {
+        self.unsubscribed.append(&mut self.unsubscribed_later);
+        self.answer_at(now);
+    }
+
+    /// Removes the locators that cannot be answered yet, and returns them.
+    pub(super) fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
+        let unknown = self.locators.take(is_unknown);
+        self.due = self.due();
+        unknown
+    }
+
+    /// Owes the answer to a locator.
+    pub(super) fn owe(&mut self, locator: Locator, now: Duration) {
+        self.locators.extend(std::iter::once(locator).collect());
+        self.answer_at(now);
+    }
+
+    pub(super) fn owe_error(&mut self, failure: Failure, now: Duration) {
+        self.errors.insert(failure);
+        self.answer_at(now);
+    }
+
+    /// Owes assignments whose cluster was sent (S34).
+    pub(super) fn owe_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, now: Duration) {
+        let before = self.endpoints.len();
+        self.endpoints.extend(names);
+        if self.endpoints.len() > before {
+            self.answer_at(now);
+        }
+    }
+}
+
+impl Brought {
+    /// SotW: whether the client brought this version; `None` when it brought none.
+    pub(super) fn has(&self, version: Version) -> Option<bool> {
+        self.version.as_ref().map(|brought| *brought == version.to_string())
+    }
+}
