@@ -136,15 +136,10 @@ impl Responses {
     }
 
     /// Takes the next queued part, and records it as sent.
-    pub(super) fn next_part(
-        &mut self,
-        now: Duration,
-        nonce: impl FnOnce() -> Nonce,
-    ) -> Option<(Nonce, ResponsePart)> {
+    pub(super) fn next_part(&mut self, now: Duration, nonce: Nonce) -> Option<ResponsePart> {
         let mut part = self.queued.pop_front()?;
-        let nonce = nonce();
         self.insert(now, nonce, part.contents.clone(), std::mem::take(&mut part.brings));
-        Some((nonce, part))
+        Some(part)
     }
 
     /// Whether parts of a response are queued.

@@ -9,7 +9,6 @@ use xds_proto::type_url::ROUTE_CONFIGURATION;
 use super::client_group::{Awaited, ClientGroup, OrderStatus, Seat};
 use super::clusters_sent::ClustersSent;
 use super::config::{Serving, StreamConfig};
-use super::encode;
 use super::in_use::Referrer;
 use super::order::{self, Gate, Release, TargetStatus, UnreferencedSince};
 use super::owed::Owed;
@@ -22,7 +21,7 @@ use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
 use crate::code::Code;
-use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
+use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
 use crate::subscription::{NameSet, Requested, can_be};
@@ -52,6 +51,25 @@ pub struct Stream {
     /// Delta: clusters that were sent before the client subscribed to endpoints.
     pub(super) clusters_sent: ClustersSent,
     last_nonce: u64,
+}
+
+/// What a look at all types is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Sends,
+    /// To find out whether there may be something to send.
+    Looks,
+}
+
+/// The result of a look at all types.
+enum Found {
+    /// Nothing is due before this time.
+    Nothing(Option<Duration>),
+    /// The same, but a type that was due needed no response. Types before it may send now.
+    Needless(Option<Duration>),
+    Response(Result<Response, StreamError>),
+    /// Something may be due.
+    Due,
 }
 
 /// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
@@ -273,80 +291,89 @@ impl Stream {
     fn next_in_order(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         // When a type turns out to need no response, an earlier type that waits for it may send
         // (S33).
-        let mut next = Next::Wait { until: None };
+        let mut until = None;
         for _ in 0..=self.entries.len() {
-            let is_decided;
-            (next, is_decided) = self.pass(now, snapshot);
-            if is_decided {
-                break;
+            match self.pass(now, snapshot, Pass::Sends) {
+                Found::Nothing(time) => return Next::Wait { until: time },
+                Found::Needless(time) => until = time,
+                Found::Response(Ok(response)) => return Next::Send(response),
+                Found::Response(Err(error)) => return Next::Close(error),
+                Found::Due => unreachable!("a pass that sends makes the response"),
             }
         }
-        next
+        Next::Wait { until }
     }
 
-    /// Looks at each type once, until one has something to send. The result is false when a type
-    /// was due but needed no response, so the types must be looked at again.
-    fn pass(&mut self, now: Duration, snapshot: &Snapshot) -> (Next, bool) {
-        let mut is_decided = true;
-        let mut until = None;
+    /// Until when [`next`](Self::next) would return [`Next::Wait`], where `Some(None)` means
+    /// without a time; `None` if there may be something to send. This costs less than `next`, so a
+    /// caller without room for another response can find out whether it must call `next` when it
+    /// has room.
+    pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
+        match self.pass(now, snapshot, Pass::Looks) {
+            Found::Nothing(until) => Some(until),
+            Found::Needless(_) | Found::Response(_) | Found::Due => None,
+        }
+    }
+
+    /// Looks at each type once, until one has something to send.
+    fn pass(&mut self, now: Duration, snapshot: &Snapshot, pass: Pass) -> Found {
+        let (mut until, mut is_needless) = (None, false);
         for at in 0..self.entries.len() {
-            let state = &mut self.entries[at].state;
-            // G13: before the first commit nothing is known, so only an empty subscription can be
-            // answered.
-            if state.membership.is_some() && !snapshot.is_synced() {
-                match self.report_unknown(at, now) {
-                    Ok(response) => return (Next::Send(response), true),
-                    Err(gate) => until = gate.earlier(until),
-                }
-                continue;
+            if self.entries[at].state.responses.has_parts() && snapshot.is_synced() {
+                return self.make(pass, |stream| Ok(stream.next_part(at, now)));
             }
-            if !state.unknown.is_empty() {
-                state.unknown.clear();
-            }
-            let (type_url, last_nonce) = (&state.type_url, &mut self.last_nonce);
-            let part = state.responses.next_part(now, || {
-                *last_nonce += 1;
-                Nonce::nth(*last_nonce)
-            });
-            if let Some((nonce, ResponsePart { version, bodies, .. })) = part {
-                let (type_url, has_parts) = (type_url.clone(), state.responses.has_parts());
-                let continuation = self.continuation(has_parts);
-                let response = Response { type_url, nonce, version, bodies, continuation };
-                return (Next::Send(response), true);
-            }
-            if let Some(gate) = self.defer_unanswerable(at, now, snapshot) {
-                until = gate.earlier(until);
-                continue;
-            }
-            let is_sotw = self.is_sotw();
-            let state = &mut self.entries[at].state;
-            state.refresh(snapshot);
-            state.time_refresh(now, snapshot);
-            if is_sotw
-                && state.known.full_state
-                && snapshot.is_on_demand()
-                && state.full_state_overlaps(snapshot)
-            {
-                until = self.waits_until(at).into_iter().chain(until).min();
-                continue;
-            }
-            if self.entries[at].owed.has_deferred() && !self.must_wait(at, now, snapshot) {
-                self.entries[at].owed.resume(now);
-            }
-            let mut gate = self.due(at, now, snapshot);
+            let mut gate = self.gate(at, now, snapshot);
             while gate == Gate::Open {
-                match self.respond(at, now, snapshot) {
-                    Ok(Some(response)) => return (Next::Send(response), true),
-                    Ok(None) => {
-                        is_decided = false;
+                match self.make(pass, |stream| stream.respond(at, now, snapshot)) {
+                    Found::Nothing(_) => {
+                        is_needless = true;
                         gate = self.due(at, now, snapshot);
                     }
-                    Err(error) => return (Next::Close(error), true),
+                    found => return found,
                 }
             }
             until = gate.earlier(self.waits_until(at).into_iter().chain(until).min());
         }
-        (Next::Wait { until }, is_decided)
+        if is_needless { Found::Needless(until) } else { Found::Nothing(until) }
+    }
+
+    /// Makes a response, in a pass that sends.
+    fn make(
+        &mut self,
+        pass: Pass,
+        make: impl FnOnce(&mut Self) -> Result<Option<Response>, StreamError>,
+    ) -> Found {
+        match pass {
+            Pass::Looks => Found::Due,
+            Pass::Sends => make(self).transpose().map_or(Found::Nothing(None), Found::Response),
+        }
+    }
+
+    /// When a type may send.
+    fn gate(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
+        if let Some(gate) = self.wait_for_knowledge(at, now, snapshot) {
+            return gate;
+        }
+        let sends_full_state = self.sends_full_state(at);
+        let state = &mut self.entries[at].state;
+        state.refresh(snapshot);
+        state.time_refresh(now, snapshot);
+        if sends_full_state && snapshot.is_on_demand() && state.full_state_overlaps(snapshot) {
+            return Gate::Shut;
+        }
+        if self.entries[at].owed.has_deferred() && !self.must_wait(at, now, snapshot) {
+            self.entries[at].owed.resume(now);
+        }
+        self.due(at, now, snapshot)
+    }
+
+    /// The next part of a response that was too large for one message (D32).
+    fn next_part(&mut self, at: usize, now: Duration) -> Option<Response> {
+        let nonce = self.next_nonce();
+        let state = &mut self.entries[at].state;
+        let ResponsePart { version, bodies, .. } = state.responses.next_part(now, nonce)?;
+        let (type_url, has_parts) = (state.type_url.clone(), state.responses.has_parts());
+        Some(Response { type_url, nonce, version, bodies, continuation: self.continuation(has_parts) })
     }
 
     fn respond(
@@ -356,81 +383,20 @@ impl Stream {
         snapshot: &Snapshot,
     ) -> Result<Option<Response>, StreamError> {
         match self.protocol {
+            _ if self.is_before_first_commit(at, snapshot) => Ok(self.report_unknown(at, now, snapshot)),
             Protocol::Sotw => sotw::respond(self, at, now, snapshot),
             Protocol::Delta => delta::respond(self, at, now, snapshot),
         }
     }
 
+    /// Whether each response of a type has all its resources, so that a resource that is not in it
+    /// does not exist (S25).
+    pub(super) fn sends_full_state(&self, at: usize) -> bool {
+        self.is_sotw() && self.entries[at].state.known.full_state
+    }
+
     pub(super) fn is_sotw(&self) -> bool {
         self.protocol == Protocol::Sotw
-    }
-
-    /// Until when [`next`](Self::next) would return [`Next::Wait`], where `Some(None)` means
-    /// without a time; `None` if there may be something to send. This costs less than `next`, so a
-    /// caller without room for another response can find out whether it must call `next` when it
-    /// has room.
-    pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
-        if !snapshot.is_synced() {
-            return None;
-        }
-        let mut until = None;
-        for at in 0..self.entries.len() {
-            let TypeEntry { state, owed } = &mut self.entries[at];
-            if state.responses.has_parts() || owed.has_deferred() || snapshot.is_on_demand() {
-                return None;
-            }
-            state.refresh(snapshot);
-            state.time_refresh(now, snapshot);
-            match self.due(at, now, snapshot) {
-                Gate::Open => return None,
-                gate => until = gate.earlier(until),
-            }
-        }
-        Some(until)
-    }
-
-    /// G13: after a while the client gets an error for each name that is not known because there
-    /// was no commit yet. The client keeps what it has, and the name is answered after the first
-    /// commit.
-    fn report_unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
-        let is_sotw = self.is_sotw();
-        let TypeEntry { state, owed } = &mut self.entries[at];
-        // No full state is known, and one without resources would delete what the client has.
-        if is_sotw && state.known.full_state {
-            return Err(Gate::Shut);
-        }
-        state.unknown.retain(|name, _| state.subscription.lists_name(name));
-        for name in owed.locators.names().filter(|name| state.subscription.lists_name(name)) {
-            if !state.unknown.contains_key(name) {
-                state.unknown.insert(name.clone(), (now, false));
-            }
-        }
-        let wait = self.config.sync_wait;
-        let message = format!(
-            "{} is not known yet: the server has not loaded its resources; it answers when it has",
-            state.type_url.message_name()
-        );
-        let mut failures = Vec::new();
-        let mut gate = Gate::Shut;
-        for (name, (since, is_reported)) in
-            state.unknown.iter_mut().filter(|(_, (_, is_reported))| !is_reported)
-        {
-            match Gate::at(*since + wait, now) {
-                Gate::Open => {
-                    *is_reported = true;
-                    failures.push(Failure::new(name.clone(), Code::UNAVAILABLE, message.clone()));
-                }
-                until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),
-            }
-        }
-        if failures.is_empty() {
-            return Err(gate);
-        }
-        let type_url = state.type_url.clone();
-        let bodies = vec![Arc::new(encode::errors(self.protocol, state.encoding(), failures.iter()))];
-        let nonce = self.next_nonce();
-        self.entries[at].state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
-        Ok(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
     }
 
     /// Returns the withheld removals of a type that may be sent now.

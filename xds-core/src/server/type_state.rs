@@ -65,10 +65,7 @@ pub(super) struct TypeState {
     /// The client's spelling of new-style names, by their canonical text, where the two differ
     /// (X5).
     pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
-    /// Names that wait for the first commit: since when, and whether that was reported to the
-    /// client (G13).
-    pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
-    /// Locators that the source of an on-demand cache has not answered yet.
+    /// Locators that wait for the first commit, or for the source of an on-demand cache (G13).
     pub(super) waiting: BTreeMap<Locator, Waiting>,
     /// Whether a wildcard waits until the source of an on-demand cache has answered all wildcards.
     pub(super) awaits_wildcards: bool,
@@ -144,7 +141,6 @@ impl TypeState {
             reported_errors: BTreeSet::new(),
             denied_names: None,
             spelled: BTreeMap::new(),
-            unknown: BTreeMap::new(),
             waiting: BTreeMap::new(),
             awaits_wildcards: false,
             is_on_demand,

@@ -9,13 +9,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::encode;
 use super::order::Gate;
+use super::response::{Continuation, Response};
+use super::responses::ResponseContents;
 use super::stream::{Stream, TypeEntry};
 use super::type_state::{TypeState, is_sent};
 use crate::cache::{LocatorStatus, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;
-use crate::name::ResourceName;
+use crate::name::{ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, WILDCARD};
 use crate::variants::Variant;
@@ -45,17 +48,51 @@ enum Knowledge {
     Unknown,
 }
 
+impl Waiting {
+    fn new(now: Duration) -> Self {
+        Self { since: now, is_reported: false, failure: None }
+    }
+
+    /// G13: when the client gets an error because the locator is not known yet.
+    fn report_at(&self, wait: Duration) -> Option<Duration> {
+        (!self.is_reported).then(|| self.since + wait)
+    }
+
+    /// Whether the client gets this error now. It gets the error once.
+    fn report(&mut self, now: Duration, wait: Duration) -> bool {
+        let is_late = self.report_at(wait).is_some_and(|at| at <= now);
+        self.is_reported |= is_late;
+        is_late
+    }
+}
+
 impl Stream {
+    /// Whether a subscription cannot be answered because there was no commit yet (G13).
+    pub(super) fn is_before_first_commit(&self, at: usize, snapshot: &Snapshot) -> bool {
+        self.entry_ref(at).state.membership.is_some() && !snapshot.is_synced()
+    }
+
     /// Defers locators that cannot be answered yet, and owes answers to deferred ones that can be
     /// answered now. Returns a gate if the type as a whole must wait; `None` if it can be answered.
-    pub(super) fn defer_unanswerable(
+    pub(super) fn wait_for_knowledge(
         &mut self,
         at: usize,
         now: Duration,
         snapshot: &Snapshot,
     ) -> Option<Gate> {
-        let (wait, is_sotw) = (self.config.sync_wait, self.is_sotw());
+        // G13: before the first commit nothing is known, so only an empty subscription can be
+        // answered.
+        if self.is_before_first_commit(at, snapshot) {
+            return Some(self.wait_for_first_commit(at, now));
+        }
+        // S25: a resource that a full state does not contain does not exist. G4: so an error must
+        // not go with a full state that lacks the resource of the error.
+        let is_state = self.sends_full_state(at);
+        let wait = self.config.sync_wait;
         let TypeEntry { state, owed } = self.entry(at);
+        if !snapshot.is_on_demand() {
+            state.waiting.clear();
+        }
         if !snapshot.is_on_demand() || state.membership.is_none() {
             return None;
         }
@@ -63,23 +100,18 @@ impl Stream {
             matches!(state.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
         };
         for locator in owed.defer(cannot_be_answered) {
-            let new = Waiting { since: now, is_reported: false, failure: None };
-            let waiting = state.waiting.entry(locator).or_insert_with(|| new.clone());
+            let waiting = state.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
             // D9: a new subscription gets a new error.
             if waiting.failure.is_some() {
-                *waiting = new;
+                *waiting = Waiting::new(now);
             }
         }
-        // S25: a resource that a full state does not contain does not exist. G4: so an error must
-        // not go with a full state that lacks the resource of the error.
-        let is_state = is_sotw && state.known.full_state;
         // While wildcards wait, errors wait too: an answer that comes in the meantime would make
         // the error wrong.
         let has_to_wait = state.awaits_wildcards && !state.knows_wildcards(snapshot);
         state.awaits_wildcards = has_to_wait;
-        let mut gate = Gate::Shut;
         if state.waiting.is_empty() {
-            return has_to_wait.then_some(gate);
+            return has_to_wait.then_some(Gate::Shut);
         }
         let mut waiting = std::mem::take(&mut state.waiting);
         waiting.retain(|locator, waiting| {
@@ -109,26 +141,69 @@ impl Stream {
                 }
                 Knowledge::Unknown => {}
             }
-            match Gate::at(waiting.since + wait, now) {
-                _ if waiting.is_reported || is_state || has_to_wait => {}
-                Gate::Open => {
-                    waiting.is_reported = true;
-                    let text = format!("{:?} is not known yet: its source did not answer", locator.name);
-                    owed.owe_error(state.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
-                }
-                until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),
+            if !is_state && !has_to_wait && waiting.report(now, wait) {
+                let text = format!("{:?} is not known yet: its source did not answer", locator.name);
+                owed.owe_error(state.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
             }
             true
         });
         state.waiting = waiting;
         let is_partial = (is_state && !state.waiting.is_empty()) || has_to_wait;
-        is_partial.then_some(gate)
+        is_partial.then_some(Gate::Shut)
+    }
+
+    fn wait_for_first_commit(&mut self, at: usize, now: Duration) -> Gate {
+        // A full state without resources would delete what the client has.
+        let (is_state, wait) = (self.sends_full_state(at), self.config.sync_wait);
+        let TypeEntry { state, owed } = self.entry(at);
+        state.waiting.retain(|locator, _| state.subscription.lists(locator));
+        for locator in owed.locators.iter() {
+            state.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
+        }
+        let first = state.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min();
+        match first {
+            Some(time) if !is_state => Gate::at(time, now),
+            _ => Gate::Shut,
+        }
+    }
+
+    /// G13: the errors for locators that wait too long for the first commit. The client keeps what
+    /// it has, and the locators are answered after that commit.
+    pub(super) fn report_unknown(
+        &mut self,
+        at: usize,
+        now: Duration,
+        snapshot: &Snapshot,
+    ) -> Option<Response> {
+        let (nonce, protocol, wait) = (self.next_nonce(), self.protocol(), self.config.sync_wait);
+        let state = &mut self.entry(at).state;
+        let late = state
+            .waiting
+            .iter_mut()
+            .filter_map(|(locator, waiting)| waiting.report(now, wait).then_some(locator));
+        let late: Vec<_> = late.cloned().collect();
+        let failures = late.iter().map(|locator| {
+            let message = format!(
+                "{} is not known yet: the server has not loaded its resources; it answers when it has",
+                state.type_url.message_name()
+            );
+            state.failure_of(locator, Code::UNAVAILABLE, &message, snapshot)
+        });
+        let failures: Vec<_> = failures.collect();
+        let bodies = vec![Arc::new(encode::errors(protocol, state.encoding(), failures.iter()))];
+        let type_url = state.type_url.clone();
+        state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
+        Some(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
     }
 
     /// The earliest time at which the client gets an error because a locator still waits.
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let unreported = self.entry_ref(at).state.waiting.values().filter(|waiting| !waiting.is_reported);
-        unreported.map(|waiting| waiting.since + self.config.sync_wait).min()
+        let state = &self.entry_ref(at).state;
+        // No error goes with a full state that lacks the resource.
+        if self.sends_full_state(at) || state.awaits_wildcards {
+            return None;
+        }
+        state.waiting.values().filter_map(|waiting| waiting.report_at(self.config.sync_wait)).min()
     }
 }
 
