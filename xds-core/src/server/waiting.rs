@@ -157,7 +157,7 @@ impl Stream {
         let (is_state, wait) = (self.sends_full_state(at), self.config.sync_wait);
         let TypeEntry { state, owed } = self.entry(at);
         state.waiting.retain(|locator, _| state.subscription.lists(locator));
-        for locator in owed.locators.iter() {
+        for locator in owed.locators.iter().filter(|locator| state.subscription.lists(locator)) {
             state.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
         }
         let first = state.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min();
