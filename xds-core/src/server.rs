@@ -42,6 +42,7 @@ mod owed;
 #[cfg(test)]
 mod redirect_tests;
 mod refresh;
+mod rejections;
 mod report;
 mod request;
 mod request_names;

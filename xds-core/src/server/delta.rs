@@ -45,13 +45,9 @@ impl Stream {
         let TypeEntry { state, owed } = self.entry(at);
         // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
         // effect and blocks nothing.
-        let recorded =
-            request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
-        let verdict = recorded.map(|(verdict, mut uncertain)| {
-            state.is_resending |= !uncertain.is_empty();
-            owed.uncertain.append(&mut uncertain);
-            verdict
-        });
+        let verdict = request
+            .response_nonce
+            .and_then(|nonce| state.record_answer(nonce, request.error_detail, Protocol::Delta));
         // D17: later requests do not end it.
         if is_first && (!failures.is_empty() || !ignored.is_empty()) {
             state.subscription.end_legacy_wildcard();
@@ -106,7 +102,6 @@ impl Stream {
             }
             // D18: without a wildcard the client does not wait for these removals.
             owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
-            state.retain_subscribed(&mut owed.uncertain);
             owed.nothing = (is_first || owed.nothing) && state.membership.is_none();
             if !state.is_served {
                 // G4: the client keeps what it has, and does not wait for what it does not have.
@@ -199,13 +194,13 @@ pub(super) fn respond(
     // one.
     let is_answer =
         owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.versions.is_empty());
-    let mut uncertain = owed.uncertain;
-    if content.is_empty() && !is_answer {
-        content.resend_uncertain(state, &std::mem::take(&mut uncertain), snapshot);
+    // D8: changes are sent first, and the uncertain resources after them.
+    let is_resent = content.is_empty() && !is_answer;
+    if is_resent {
+        content.resend_uncertain(state, snapshot);
     }
-    state.is_resending = false;
     if content.is_empty() && !is_answer {
-        state.responses.bring_uncertain();
+        state.responses.resend(|_| true);
         stream.entry(at).owed.unsubscribed_later = unsubscribed_later;
         return Ok(None);
     }
@@ -233,18 +228,12 @@ pub(super) fn respond(
         _ => content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect(),
     };
     let contents = content.contents(state);
-    // D8: changes are sent first, and the uncertain resources after them.
-    uncertain.retain(|key| !contents.has(key));
-    if uncertain.is_empty() {
-        state.responses.bring_uncertain();
-    }
+    state.responses.resend(|key| is_resent || contents.has(key));
     let alone = if attributes_nacks { state.only_resource(&contents, snapshot) } else { None };
     let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
     stream.sent_alone(at, alone);
     let TypeEntry { state, owed: owed_next } = stream.entry(at);
     state.refresh_late(now, content.changed());
-    state.is_resending = !uncertain.is_empty();
-    owed_next.uncertain = uncertain;
     owed_next.unsubscribed_later = unsubscribed_later;
     owed_next.answer_at(now);
     // S34, D27: a cluster that was sent warms until its endpoints follow, whether they changed or

@@ -50,7 +50,9 @@ impl InUse {
         }
         // Before the client ACKed anything on this stream, it may use resources from another
         // stream.
-        let is_known = state.clean_at > Revision::ZERO && !state.is_switching() && !state.is_resending;
+        let is_known = state.clean_at > Revision::ZERO
+            && !state.is_switching()
+            && !state.responses.rejections().are_uncertain();
         if !is_known || state.retained.len() > IN_USE_LIMIT {
             return Self::Unknown;
         }

@@ -29,8 +29,6 @@ pub(super) struct Owed {
     pub(super) errors: BTreeSet<Failure>,
     /// Delta: the client subscribed to nothing, and waits for an empty response (S21).
     pub(super) nothing: bool,
-    /// Delta: resources of rejected responses of which a later response corrected others (D8).
-    pub(super) uncertain: BTreeSet<ResourceKey>,
     /// Assignments whose cluster was sent (S34, S36). The client did not request them, so no
     /// removal is sent for one that does not exist.
     pub(super) endpoints: BTreeSet<ResourceName>,
@@ -54,7 +52,6 @@ impl Owed {
         let has_answers = !self.locators.is_empty()
             || !self.unsubscribed.is_empty()
             || !self.removals.is_empty()
-            || !self.uncertain.is_empty()
             || !self.endpoints.is_empty();
         !has_answers && !self.everything && !self.nothing && self.errors.is_empty()
     }

@@ -53,7 +53,7 @@ impl TypeState {
         let names = snapshot.of_type(&self.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
         let chosen = names.flat_map(|name| self.chosen(name, snapshot));
         let client_has = |variant: &&Arc<Variant>| {
-            variant.changed_at <= since && !self.responses.are_rejected_with(&self.key(variant))
+            variant.changed_at <= since && self.responses.rejections().detail(&self.key(variant)).is_none()
         };
         let timed = chosen.filter(|variant| variant.ttl().is_some());
         let mut timed: Vec<_> = timed.filter(client_has).cloned().collect();

@@ -73,7 +73,7 @@ impl Stream {
     /// Whether the client rejected a response of a type that no later response corrected (D8).
     #[must_use]
     pub fn rejects(&self, type_url: &TypeUrl) -> bool {
-        self.of_type(type_url.as_str()).is_some_and(|entry| entry.state.responses.are_rejected())
+        self.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.responses.rejections().is_empty())
     }
 
     /// The resources of the newest rejected response of a type, as far as they are still the
@@ -87,7 +87,7 @@ impl Stream {
     /// client may mean another one too, or without
     /// [`attributes_nacks`](super::StreamConfig::attributes_nacks).
     pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
-        self.of_type_mut(type_url.as_str())?.state.responses.take_rejected_alone()
+        self.of_type_mut(type_url.as_str())?.state.responses.rejections_mut().take_alone()
     }
 }
 
@@ -143,7 +143,7 @@ impl TypeState {
         let Some(membership) = &self.membership else { return Vec::new() };
         let everything = membership.everything(snapshot);
         let was_rejected = |variant: &&Arc<Variant>| {
-            self.responses.was_rejected_last(&self.key(variant), variant.changed_at)
+            self.responses.rejections().newest_has(&self.key(variant), variant.changed_at)
         };
         everything.changed.iter().filter(was_rejected).cloned().collect()
     }
@@ -160,7 +160,7 @@ impl TypeState {
         if self.responses.are_in_flight_with(&key) {
             return ReportStatus::Stale;
         }
-        match self.responses.nack_detail(&key) {
+        match self.responses.rejections().detail(&key) {
             Some(detail) => ReportStatus::Rejected { detail: Arc::clone(detail) },
             None => ReportStatus::Synced,
         }

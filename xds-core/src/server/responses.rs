@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::StreamConfig;
+use super::rejections::Rejections;
 use crate::cache::{AckState, Spans};
 use crate::name::{Nonce, ResourceName, Revision, Version};
+use crate::protocol::Protocol;
 use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
 
-/// Responses without an answer, and rejected responses that no later response has corrected.
+/// Responses without an answer, and the revisions that responses bring.
 #[derive(Debug, Default)]
 pub(super) struct Responses {
     /// Responses without an answer, oldest first.
@@ -19,17 +21,7 @@ pub(super) struct Responses {
     last: Option<Nonce>,
     /// The nonce of the newest response that was answered.
     last_answered: Option<Nonce>,
-    /// The contents of rejected responses, each response separately (D8): the client may have
-    /// applied all of it, some or none.
-    rejected: Vec<Rejected>,
-    /// The rejection of a full state, if no full state was ACKed since.
-    state_rejected: Option<Nack>,
-    /// The rejection of resources that are sent again, because the response that contained them was
-    /// rejected (D8).
-    uncertain: Option<Nack>,
-    /// The only resource of the response that was rejected last, if it is known to have had no
-    /// other one.
-    rejected_alone: Option<Arc<Variant>>,
+    rejections: Rejections,
     /// The revision up to which everything was sent, or found to be unnecessary.
     reached: Revision,
     /// Revisions that the next response brings besides those since `reached`.
@@ -76,20 +68,6 @@ pub(super) struct ResponsePart {
     pub(super) contents: ResponseContents,
     /// The revisions whose changes are complete with this part; only the last part has any.
     brings: Spans,
-}
-
-/// The contents of a rejected response.
-#[derive(Debug)]
-struct Rejected {
-    keys: BTreeSet<ResourceKey>,
-    nack: Nack,
-}
-
-/// The client's error message, and the revisions that it is about.
-#[derive(Debug, Clone)]
-struct Nack {
-    about: Spans,
-    detail: Arc<str>,
 }
 
 /// The contents of a response.
@@ -179,21 +157,11 @@ impl Responses {
         self.is_crossed = false;
     }
 
-    /// Whether the client accepted the newest response, and nothing that was sent before is in doubt.
-    pub(super) fn are_settled(&self) -> bool {
-        !self.are_in_flight() && !self.are_rejected()
-    }
-
     /// Records that the newest response brings one resource alone.
     pub(super) fn sent_alone(&mut self, variant: Arc<Variant>) {
         if let Some(newest) = self.in_flight.back_mut() {
             newest.alone = Some(variant);
         }
-    }
-
-    /// Takes the resource that the last NACK is about for sure.
-    pub(super) fn take_rejected_alone(&mut self) -> Option<Arc<Variant>> {
-        self.rejected_alone.take()
     }
 
     /// Records that the client unsubscribed from something that the newest, unanswered response may
@@ -249,14 +217,6 @@ impl Responses {
         self.next_brings = Spans::default();
     }
 
-    /// The next response brings the last of the uncertain resources.
-    pub(super) fn bring_uncertain(&mut self) {
-        if let Some(Nack { about, .. }) = self.uncertain.take() {
-            self.has_news = true;
-            self.next_brings.extend(&about);
-        }
-    }
-
     /// The revisions that wait for an answer, and those that were rejected, with the client's
     /// messages.
     pub(super) fn ack_state(&self) -> AckState {
@@ -265,13 +225,10 @@ impl Responses {
         for brings in self.in_flight.iter().map(|sent| &sent.brings).chain(queued) {
             pending.extend(brings);
         }
-        if let Some(uncertain) = &self.uncertain {
-            pending.extend(&uncertain.about);
+        if let Some(about) = self.rejections.resent_revisions() {
+            pending.extend(about);
         }
-        let nacks = self.rejected.iter().map(|rejected| &rejected.nack).chain(&self.state_rejected);
-        let nacks = nacks.filter(|nack| !nack.about.is_empty());
-        let rejected = nacks.map(|of| (of.about.clone(), Arc::clone(&of.detail))).collect();
-        AckState { sent: self.reached, pending, rejected }
+        AckState { sent: self.reached, pending, rejected: self.rejections.rejected_revisions() }
     }
 
     /// Whether this state may have changed since the last call.
@@ -300,16 +257,6 @@ impl Responses {
         self.in_flight.get(first).or(skipped).map(|sent| sent.at)
     }
 
-    /// Whether a response with some of the resources was rejected, and not corrected since.
-    pub(super) fn have_rejected_groups(&self) -> bool {
-        !self.rejected.is_empty()
-    }
-
-    /// Whether any response was rejected, and not corrected since.
-    pub(super) fn are_rejected(&self) -> bool {
-        self.state_rejected.is_some() || !self.rejected.is_empty()
-    }
-
     /// Whether an unanswered response contains this resource.
     pub(super) fn are_in_flight_with(&self, key: &ResourceKey) -> bool {
         let queued = self.queued.iter().map(|part| &part.contents);
@@ -317,34 +264,18 @@ impl Responses {
         open.any(|contents| contents.has(key))
     }
 
-    /// The client's message when it rejected this resource.
-    pub(super) fn nack_detail(&self, key: &ResourceKey) -> Option<&Arc<str>> {
-        let of_part = self.rejected.iter().rev().find(|group| group.keys.contains(key));
-        of_part.map(|group| &group.nack).or(self.state_rejected.as_ref()).map(|of| &of.detail)
-    }
-
-    /// Whether the newest rejected response contained this resource, as of this commit.
-    pub(super) fn was_rejected_last(&self, key: &ResourceKey, changed_at: Revision) -> bool {
-        match (&self.state_rejected, self.rejected.last()) {
-            (Some(nack), _) => nack.about.cover(changed_at),
-            (None, Some(group)) => group.nack.about.cover(changed_at) && group.keys.contains(key),
-            (None, None) => false,
-        }
-    }
-
     /// The resources of which the client may use another version than the newest (S33); `None` when
     /// they are not known, or more than the limit.
     pub(super) fn unaccepted(&self, limit: usize) -> Option<Unaccepted> {
         let is_state = self.in_flight.iter().any(|sent| matches!(sent.contents, ResponseContents::FullState));
-        if self.state_rejected.is_some() || is_state {
+        if self.rejections.have_full_state() || is_state {
             return Some(Unaccepted::FullState);
         }
         let mut names: BTreeSet<_> = self.in_flight_names(limit)?.into_iter().cloned().collect();
-        if names.len() + self.rejected.iter().map(|group| group.keys.len()).sum::<usize>() > limit {
+        if names.len() + self.rejections.keys().count() > limit {
             return None;
         }
-        let rejected = self.rejected.iter().flat_map(|group| &group.keys);
-        names.extend(rejected.map(|key| key.name.clone()));
+        names.extend(self.rejections.keys().map(|key| key.name.clone()));
         Some(Unaccepted::Names(names))
     }
 
@@ -360,11 +291,6 @@ impl Responses {
         Some(sent().flat_map(ResponseContents::keys).map(|key| &key.name).collect())
     }
 
-    /// Whether this resource was rejected.
-    pub(super) fn are_rejected_with(&self, key: &ResourceKey) -> bool {
-        self.nack_detail(key).is_some()
-    }
-
     /// S8c: a client that answers the newest response does not answer those before it.
     pub(super) fn forget_in_flight(&mut self) {
         self.has_news |= !self.in_flight.is_empty();
@@ -375,10 +301,7 @@ impl Responses {
     /// rejected with it.
     pub(super) fn reject_in_flight(&mut self) {
         self.has_news = true;
-        let newest = self.rejected.last_mut().map(|group| &mut group.nack);
-        if let Some(nack) = self.state_rejected.as_mut().or(newest) {
-            self.in_flight.iter().for_each(|sent| nack.about.extend(&sent.brings));
-        }
+        self.in_flight.iter().for_each(|sent| self.rejections.extend_newest(&sent.brings));
     }
 
     /// Takes the unanswered response with this nonce.
@@ -388,31 +311,12 @@ impl Responses {
         self.in_flight.remove(at)
     }
 
-    /// Records an ACK; `None` when the nonce is not one of an unanswered response.
-    ///
-    /// D8: when the response changes a resource of an earlier, rejected response, the other
-    /// resources of that rejected response are still uncertain. They are returned, to be sent once
-    /// more.
-    pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<ResourceKey>> {
-        let contents = self.answered(nonce)?.contents;
+    /// Records an ACK. Returns whether the nonce was one of an unanswered response.
+    pub(super) fn on_ack(&mut self, nonce: Nonce, protocol: Protocol) -> bool {
+        let Some(Sent { contents, .. }) = self.answered(nonce) else { return false };
         self.has_news = true;
-        match contents {
-            ResponseContents::FullState => {
-                self.state_rejected = None;
-                Some(BTreeSet::new())
-            }
-            contents => {
-                let mut uncertain = BTreeSet::new();
-                for Rejected { mut keys, nack } in self.take_touched(&contents) {
-                    keys.retain(|key| !contents.has(key));
-                    if !keys.is_empty() {
-                        self.add_uncertain(nack);
-                    }
-                    uncertain.append(&mut keys);
-                }
-                Some(uncertain)
-            }
-        }
+        self.rejections.on_ack(&contents, protocol);
+        true
     }
 
     /// Records a NACK, which by itself causes no response (S6, D8). Returns whether the nonce was
@@ -420,64 +324,26 @@ impl Responses {
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
         let Some(Sent { contents, brings, alone, .. }) = self.answered(nonce) else { return false };
         self.has_news = true;
-        self.rejected_alone = alone;
-        let mut nack = Nack { about: brings, detail: detail.into() };
-        if matches!(contents, ResponseContents::FullState) {
-            if let Some(before) = self.state_rejected.take() {
-                nack.about.extend(&before.about);
-            }
-            self.state_rejected = Some(nack);
-            return true;
-        }
-        let mut keys: BTreeSet<_> = contents.keys().cloned().collect();
-        for mut touched in self.take_touched(&contents) {
-            keys.append(&mut touched.keys);
-            nack.about.extend(&touched.nack.about);
-        }
-        self.reject(Rejected { keys, nack });
+        self.rejections.on_nack(&contents, brings, detail, alone);
         true
     }
 
-    /// Keeps these resources as rejected, after the client ACKed a response that corrects a
-    /// resource rejected together with them. For the program that committed them, this is an
-    /// answer.
-    pub(super) fn keep_rejected(&mut self, keys: BTreeSet<ResourceKey>) {
-        if let Some(Nack { detail, .. }) = self.uncertain.take() {
+    /// The rejected responses that no later response has corrected.
+    pub(super) fn rejections(&self) -> &Rejections {
+        &self.rejections
+    }
+
+    /// The same, to change them.
+    pub(super) fn rejections_mut(&mut self) -> &mut Rejections {
+        self.has_news = true;
+        &mut self.rejections
+    }
+
+    /// The next response brings these uncertain resources (D8).
+    pub(super) fn resend(&mut self, is_sent: impl Fn(&ResourceKey) -> bool) {
+        if let Some(about) = self.rejections.resend(is_sent) {
             self.has_news = true;
-            self.reject(Rejected { keys, nack: Nack { about: Spans::default(), detail } });
-        }
-    }
-
-    fn reject(&mut self, group: Rejected) {
-        if !group.keys.is_empty() {
-            self.rejected.push(group);
-        }
-        if self.rejected.len() > REJECTED_REMEMBERED {
-            // The oldest two become one: at worst more is sent again than necessary.
-            let mut oldest = self.rejected.remove(0);
-            self.rejected[0].keys.append(&mut oldest.keys);
-            self.rejected[0].nack.about.extend(&oldest.nack.about);
-        }
-    }
-
-    fn add_uncertain(&mut self, nack: Nack) {
-        match &mut self.uncertain {
-            Some(known) => known.about.extend(&nack.about),
-            None => self.uncertain = Some(nack),
-        }
-    }
-
-    /// A response has the current resources of some names. A rejected resource of these names that
-    /// no longer exists is replaced by the keys of that response.
-    pub(super) fn supersede(&mut self, contents: &ResponseContents, is_live: impl Fn(&ResourceKey) -> bool) {
-        for Rejected { keys: group, .. } in &mut self.rejected {
-            let is_superseded = |key: &ResourceKey| {
-                contents.of_name(&key.name).next().is_some() && !contents.has(key) && !is_live(key)
-            };
-            let (superseded, remaining): (Vec<_>, Vec<_>) =
-                std::mem::take(group).into_iter().partition(is_superseded);
-            *group = remaining.into_iter().collect();
-            group.extend(superseded.iter().flat_map(|key| contents.of_name(&key.name)).cloned());
+            self.next_brings.extend(&about);
         }
     }
 
@@ -485,18 +351,7 @@ impl Responses {
     pub(super) fn forget_rejected(&mut self) {
         self.has_news = true;
         self.drop_queued();
-        self.rejected.clear();
-        self.state_rejected = None;
-        self.uncertain = None;
-    }
-
-    /// Keeps the rejection of resources that are still covered.
-    pub(super) fn retain_rejected(&mut self, mut is_covered: impl FnMut(&ResourceKey) -> bool) {
-        self.has_news |= !self.rejected.is_empty();
-        self.rejected.retain_mut(|group| {
-            group.keys.retain(&mut is_covered);
-            !group.keys.is_empty()
-        });
+        self.rejections.clear();
     }
 
     /// S9b: until when newer content waits for the ACK of the response before it; `None` when it
@@ -505,12 +360,6 @@ impl Responses {
         let last = self.last?;
         let sent = self.in_flight.back().filter(|sent| sent.nonce == last)?;
         Some(sent.at + config.ack_wait).filter(|until| *until > now)
-    }
-
-    /// Takes the rejected responses that have a resource in common with these contents.
-    fn take_touched(&mut self, contents: &ResponseContents) -> Vec<Rejected> {
-        let touches = |group: &mut Rejected| group.keys.iter().any(|key| contents.has(key));
-        self.rejected.extract_if(.., touches).collect()
     }
 }
 
@@ -550,7 +399,7 @@ impl ResponseContents {
     }
 
     /// Its keys of one name.
-    fn of_name<'s>(&'s self, name: &'s ResourceName) -> impl Iterator<Item = &'s ResourceKey> {
+    pub(super) fn of_name<'s>(&'s self, name: &'s ResourceName) -> impl Iterator<Item = &'s ResourceKey> {
         let (shared, own) = self.sets();
         let of_set = move |set: &'s BTreeSet<ResourceKey>| {
             set.range(ResourceKey::of_name(name)..).take_while(move |key| key.name == *name)
@@ -563,7 +412,7 @@ impl ResponseContents {
         shared.into_iter().chain(own).map(BTreeSet::len).sum()
     }
 
-    fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
         let (shared, own) = self.sets();
         shared.into_iter().chain(own).flatten()
     }
@@ -578,6 +427,3 @@ impl ResponseContents {
 
 /// The largest number of unanswered responses of one type; older ones count as superseded.
 const IN_FLIGHT_REMEMBERED: usize = 64;
-
-/// The largest number of rejected responses that are kept separately.
-const REJECTED_REMEMBERED: usize = 8;

@@ -39,14 +39,9 @@ impl Stream {
         let TypeEntry { state, owed } = self.entry(at);
         // S10: before the first response no nonce is stale.
         let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
-        let recorded =
-            request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
-        let verdict = recorded.map(|(verdict, uncertain)| {
-            // S6: nothing is sent again for it. Until the content changes, the client may use the
-            // content before it (S33).
-            state.responses.keep_rejected(uncertain);
-            verdict
-        });
+        let verdict = request
+            .response_nonce
+            .and_then(|nonce| state.record_answer(nonce, request.error_detail, Protocol::Sotw));
         if is_current {
             if matches!(verdict, Some(Verdict::Nacked { .. })) {
                 state.responses.reject_in_flight();

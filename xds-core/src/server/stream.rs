@@ -542,7 +542,11 @@ impl Stream {
     /// of S33.
     fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
         let TypeEntry { state, owed } = &self.entries[at];
-        let answer = owed.due().map_or(Gate::Shut, |due| Gate::at(due, now));
+        let answer = match owed.due() {
+            // D8: uncertain resources are sent again at once.
+            _ if state.responses.rejections().are_uncertain() => Gate::Open,
+            due => due.map_or(Gate::Shut, |due| Gate::at(due, now)),
+        };
         if answer == Gate::Open || state.membership.is_none() {
             return answer;
         }

@@ -81,8 +81,6 @@ pub(super) struct TypeState {
     pub(super) clean_at: Revision,
     /// When each revision was sent.
     pub(super) send_times: SendTimes,
-    /// Whether resources of a rejected response must be sent again (D8).
-    pub(super) is_resending: bool,
     /// Whether anything was retained when the ledger was last updated.
     pub(super) was_retaining: bool,
     /// Whether the other streams of the client know an older selection than this one.
@@ -148,7 +146,6 @@ impl TypeState {
             waiting_since: None,
             clean_at: Revision::ZERO,
             send_times: SendTimes::default(),
-            is_resending: false,
             was_retaining: false,
             is_unpublished: true,
             refreshed_at: Revision::ZERO,
@@ -170,7 +167,7 @@ impl TypeState {
             self.sent_ahead.clear();
             self.waiting.clear();
             self.responses.forget_rejected();
-            (self.clean_at, self.is_resending) = (Revision::ZERO, false);
+            self.clean_at = Revision::ZERO;
             return Vec::new();
         };
         match &mut self.membership {
@@ -227,11 +224,12 @@ impl TypeState {
 
     /// Forgets the rejection of resources that the client no longer subscribes to.
     pub(super) fn forget_uncovered(&mut self) {
-        if self.responses.are_rejected() {
+        let rejections = self.responses.rejections();
+        if !rejections.is_empty() || rejections.are_uncertain() {
             let newest = self.membership.as_ref().map(Membership::newest);
             let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
             let subscription = &self.subscription;
-            self.responses.retain_rejected(|key| is_subscribed(key, subscription, resources));
+            self.responses.rejections_mut().retain(|key| is_subscribed(key, subscription, resources));
         }
     }
 
@@ -248,7 +246,8 @@ impl TypeState {
     /// Whether the client ACKed everything that it was sent, and uses no other resources (S33).
     pub(super) fn is_clean(&self) -> bool {
         let responses = &self.responses;
-        let is_open = responses.are_in_flight() || responses.are_rejected() || self.is_resending;
+        let rejections = responses.rejections();
+        let is_open = responses.are_in_flight() || !rejections.is_empty() || rejections.are_uncertain();
         !is_open && self.retained.is_empty()
     }
 

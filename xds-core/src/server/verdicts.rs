@@ -1,7 +1,6 @@
 //! The responses that were sent for one type, the client's ACKs and NACKs, and the ledger in which
 //! programs that commit read them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +10,8 @@ use super::retained::Retained;
 use super::type_state::TypeState;
 use crate::cache::{AckState, Membership, Snapshot, Update};
 use crate::name::{Nonce, Revision};
+use crate::protocol::Protocol;
 use crate::variants::Variant;
-use crate::wire::ResourceKey;
 
 impl TypeState {
     /// Records a response and its contents.
@@ -23,9 +22,9 @@ impl TypeState {
         contents: ResponseContents,
         snapshot: &Snapshot,
     ) {
-        if self.responses.have_rejected_groups() {
+        if self.responses.rejections().have_groups() {
             let mut responses = std::mem::take(&mut self.responses);
-            responses.supersede(&contents, |key| self.is_live(key, snapshot));
+            responses.rejections_mut().supersede(&contents, |key| self.is_live(key, snapshot));
             self.responses = responses;
         }
         self.responses.sent(now, nonce, contents, self.cursor());
@@ -54,7 +53,9 @@ impl TypeState {
         if !self.retained.is_empty() {
             return None;
         }
-        only(everything).or_else(|| only(update).filter(|_| self.responses.are_settled()))
+        only(everything).or_else(|| {
+            only(update).filter(|_| !self.responses.are_in_flight() && self.responses.rejections().is_empty())
+        })
     }
 
     /// The same for a response in parts, of which the first is sent now.
@@ -68,7 +69,7 @@ impl TypeState {
     ) {
         let mut responses = std::mem::take(&mut self.responses);
         for contents in std::iter::once(&contents).chain(later_parts.iter().map(|part| &part.contents)) {
-            responses.supersede(contents, |key| self.is_live(key, snapshot));
+            responses.rejections_mut().supersede(contents, |key| self.is_live(key, snapshot));
         }
         responses.sent_first(now, nonce, contents, later_parts, self.cursor());
         self.responses = responses;
@@ -118,17 +119,15 @@ impl TypeState {
         &mut self,
         nonce: Nonce,
         error_detail: Option<String>,
-    ) -> Option<(Verdict, BTreeSet<ResourceKey>)> {
+        protocol: Protocol,
+    ) -> Option<Verdict> {
         let type_url = self.type_url.clone();
         match error_detail {
-            None => {
-                let uncertain = self.responses.on_ack(nonce)?;
-                Some((Verdict::Acked { type_url, nonce }, uncertain))
-            }
+            None => self.responses.on_ack(nonce, protocol).then_some(Verdict::Acked { type_url, nonce }),
             Some(detail) => {
                 let is_known = self.responses.on_nack(nonce, &detail);
                 self.forget_uncovered();
-                is_known.then(|| (Verdict::Nacked { type_url, nonce, detail }, BTreeSet::new()))
+                is_known.then_some(Verdict::Nacked { type_url, nonce, detail })
             }
         }
     }

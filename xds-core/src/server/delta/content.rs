@@ -191,13 +191,8 @@ impl DeltaContent {
     }
 
     /// D8: adds the uncertain resources of rejected responses, as they are in the cache now.
-    pub(super) fn resend_uncertain(
-        &mut self,
-        state: &TypeState,
-        uncertain: &BTreeSet<ResourceKey>,
-        snapshot: &Snapshot,
-    ) {
-        for key in uncertain {
+    pub(super) fn resend_uncertain(&mut self, state: &TypeState, snapshot: &Snapshot) {
+        for key in state.responses.rejections().uncertain() {
             let chosen = state.chosen(&key.name, snapshot);
             let mut same = chosen.into_iter().filter(|variant| state.key(variant) == *key).peekable();
             if same.peek().is_none() && !state.withholds(&key.name) {
