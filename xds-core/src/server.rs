@@ -32,6 +32,7 @@ mod encode;
 mod errors_tests;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod holding;
 mod in_use;
 #[cfg(test)]
 mod locators_tests;

@@ -354,8 +354,8 @@ impl TypeSummary {
 
     /// Updates the summary and returns whether it changed.
     fn update(&mut self, state: &TypeState, is_alone: bool) -> bool {
-        let position = state.membership.as_ref().map(Membership::position);
-        let cursor = state.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
+        let position = state.holding.selection().map(Membership::position);
+        let cursor = state.holding.cursor();
         let status = OrderStatus::of_responses(state);
         // No other stream reads the summary of a stream that is alone, and a stream that joins
         // later learns nothing false from it.
@@ -390,7 +390,7 @@ impl TypeSummary {
 
 impl OrderStatus {
     pub(super) fn of(state: &TypeState, snapshot: &Snapshot) -> Self {
-        let position = state.membership.as_ref().map(Membership::position);
+        let position = state.holding.selection().map(Membership::position);
         Self::of_responses(state).at(position, snapshot)
     }
 

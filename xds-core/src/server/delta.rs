@@ -102,7 +102,7 @@ impl Stream {
             }
             // D18: without a wildcard the client does not wait for these removals.
             owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
-            owed.nothing = (is_first || owed.nothing) && state.membership.is_none();
+            owed.nothing = (is_first || owed.nothing) && !state.holding.is_selecting();
             if !state.is_served {
                 // G4: the client keeps what it has, and does not wait for what it does not have.
                 let missing =
@@ -162,7 +162,7 @@ pub(super) fn respond(
         state.retain_subscribed(&mut crossed);
         content.removed.extend(crossed);
     }
-    if state.membership.is_some() {
+    if state.holding.is_selecting() {
         let keyed_by = state.keyed_by();
         let is_requested = covers_key(&owed.locators);
         let has = |_: &Subscription, removed: &Variant| match is_requested(&removed.key(keyed_by)) {
@@ -262,7 +262,7 @@ impl TypeState {
     /// D1: the client drops resources that it brought and does not subscribe to, so it later has
     /// none of these versions.
     fn forget_unsubscribed(&self, brought: &mut BTreeMap<ResourceName, String>) {
-        let newest = self.membership.as_ref().map(Membership::newest);
+        let newest = self.holding.selection().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         for (name, version) in brought {
             if !is_subscribed(&ResourceKey::of_name(name), &self.subscription, resources) {

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::responses::Unaccepted;
-use super::retained::Retained;
 use super::type_state::TypeState;
 use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -50,15 +49,20 @@ impl InUse {
         }
         // Before the client ACKed anything on this stream, it may use resources from another
         // stream.
-        let is_known = state.clean_at > Revision::ZERO
-            && !state.is_switching()
+        let is_known = state.holding.clean_at() > Revision::ZERO
+            && !state.holding.is_switching()
             && !state.responses.rejections().are_uncertain();
-        if !is_known || state.retained.len() > IN_USE_LIMIT {
+        if !is_known || state.holding.removed().count() > IN_USE_LIMIT {
             return Self::Unknown;
         }
         let Some(unaccepted) = state.responses.unaccepted(IN_USE_LIMIT) else { return Self::Unknown };
-        let retained = state.retained.iter().map(|(key, retained)| (key.name.clone(), retained.references()));
-        Self::Older(Arc::new(OlderInUse { unaccepted, retained: retained.collect(), since: state.clean_at }))
+        let retained =
+            state.holding.removed().map(|(key, retained)| (key.name.clone(), retained.references()));
+        Self::Older(Arc::new(OlderInUse {
+            unaccepted,
+            retained: retained.collect(),
+            since: state.holding.clean_at(),
+        }))
     }
 
     /// The names in responses that were rejected or not answered yet; `None` when the names are not
@@ -83,7 +87,7 @@ impl InUse {
 impl Referrer {
     /// `None` when the client does not subscribe to the type.
     pub(super) fn of(state: &TypeState) -> Option<Self> {
-        let position = state.membership.as_ref().map(Membership::position);
+        let position = state.holding.selection().map(Membership::position);
         Self::new(&state.type_url, position, || InUse::of(state))
     }
 
@@ -168,7 +172,7 @@ pub(super) fn used(
     let is_newest_only =
         |referrer: &Referrer| referrer.in_use == InUse::NewestOnly && !referrer.position.is_behind(snapshot);
     let target = Target::of(state.type_url.as_str())?;
-    let mut withheld: BTreeSet<_> = state.retained.keys().map(|key| &key.name).collect();
+    let mut withheld: BTreeSet<_> = state.holding.removed().map(|(key, _)| &key.name).collect();
     if state.selects_all() {
         // A client that subscribes by name gets the removal after the grace time. Envoy, which has
         // a wildcard, must not get it while a live resource names the removed one.
@@ -242,17 +246,6 @@ impl UseSearch<'_> {
         self.withheld = rest;
         self.used.extend(found.into_iter().cloned());
         SearchResult::Complete
-    }
-}
-
-impl Retained {
-    /// The references of the last content that the client had.
-    pub(super) fn references(&self) -> References {
-        match self {
-            Self::Withheld { variant: Some(variant), .. } => variant.references.clone(),
-            Self::Withheld { variant: None, .. } => References::Unknown,
-            Self::RemovalSent { references } => references.clone(),
-        }
     }
 }
 

@@ -119,7 +119,7 @@ pub(super) fn removals(
     unreferenced_since: impl FnOnce() -> UnreferencedSince,
     snapshot: &Snapshot,
 ) -> Release {
-    if state.retained.len() > HELD_LIMIT {
+    if state.holding.removed().count() > HELD_LIMIT {
         return Release::now();
     }
     if state.known.referrers.is_empty() {
@@ -150,7 +150,7 @@ pub(super) fn unreferenced_since(
     snapshot: &Snapshot,
 ) -> UnreferencedSince {
     let Some(target) = Target::of(state.type_url.as_str()) else { return UnreferencedSince::new() };
-    let names = state.retained.keys().map(|key| &key.name);
+    let names = state.holding.removed().map(|(key, _)| &key.name);
     let with_time =
         |name: &ResourceName| Some((name.clone(), unreferenced_at(target, name, referrers, snapshot)?));
     names.filter_map(with_time).collect()

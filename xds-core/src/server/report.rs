@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::retained::Retained;
 use super::stream::{Stream, TypeEntry};
-use super::type_state::{TypeState, is_sent};
+use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
@@ -98,7 +97,7 @@ impl TypeState {
             let (name, status) = (name.clone(), ReportStatus::NotSent);
             ResourceReport { name, constraints, content: None, status }
         };
-        let Some(membership) = &self.membership else {
+        let Some(membership) = self.holding.selection() else {
             // G4: a client that subscribes to a type that is not served gets errors and no
             // resources.
             let selections: Vec<_> = self.subscription.selections().map(|(_, selection)| selection).collect();
@@ -124,13 +123,8 @@ impl TypeState {
             present(variant, if is_sent { self.answer_to(variant) } else { ReportStatus::NotSent })
         });
         // S33: the client still has a removed resource whose removal is withheld.
-        let withheld = self.retained.values().filter_map(|retained| match retained {
-            Retained::Withheld { variant: Some(variant), .. } => {
-                Some(present(variant, self.answer_to(variant)))
-            }
-            Retained::Withheld { variant: None, .. } | Retained::RemovalSent { .. } => None,
-        });
-        let absent = everything.absent.iter().filter(|name| !self.withholds(name));
+        let withheld = self.holding.withheld().map(|variant| present(variant, self.answer_to(variant)));
+        let absent = everything.absent.iter().filter(|name| !self.holding.withholds(name));
         let absent = absent.map(|name| missing(name, Constraints::NONE));
         let unmatched = everything.unmatched.iter();
         let unmatched = unmatched.map(|(name, constraints)| missing(name, constraints.clone()));
@@ -140,7 +134,7 @@ impl TypeState {
     }
 
     fn rejected(&self, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        let Some(membership) = &self.membership else { return Vec::new() };
+        let Some(membership) = self.holding.selection() else { return Vec::new() };
         let everything = membership.everything(snapshot);
         let was_rejected = |variant: &&Arc<Variant>| {
             self.responses.rejections().newest_has(&self.key(variant), variant.changed_at)
@@ -151,7 +145,8 @@ impl TypeState {
     /// Whether the stream was sent the commit that changed the variant.
     fn has_reached(&self, variant: &Arc<Variant>) -> bool {
         let cursor = self.cursor();
-        cursor > Revision::ZERO && (variant.changed_at <= cursor || is_sent(&self.sent_ahead, variant))
+        cursor > Revision::ZERO
+            && (variant.changed_at <= cursor || self.holding.is_ahead_with(&self.key(variant), variant))
     }
 
     /// The status of a variant that was sent.

@@ -4,41 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::holding::Exception;
 use super::order::Release;
 use super::type_state::TypeState;
 use crate::cache::Snapshot;
-use crate::name::{ResourceName, Revision};
-use crate::references::References;
+use crate::name::ResourceName;
 use crate::variants::Variant;
 use crate::wire::ResourceKey;
 
-/// A resource that the cache removed and that the client may still use (S33).
-#[derive(Debug)]
-pub(super) enum Retained {
-    /// The removal was not sent yet. When the client brought the name from another stream, its last
-    /// content and the commit that removed it are not known. `is_sent` says that the client was
-    /// sent exactly this content.
-    Withheld { variant: Option<Arc<Variant>>, is_sent: bool, removed_at: Revision, since: Duration },
-    /// The removal was sent, or cannot be sent in this protocol. The client keeps the resource
-    /// until it unsubscribes from the name.
-    RemovalSent {
-        /// The references of the resource.
-        references: References,
-    },
-}
-
-impl Retained {
-    /// V29: whether the client still has the content of this variant, even if another variant
-    /// brought it.
-    pub(super) fn is_content_of(&self, variant: &Variant) -> bool {
-        match self {
-            Self::Withheld { variant: Some(retained), is_sent: true, .. } => {
-                retained.version() == variant.version()
-            }
-            Self::Withheld { .. } | Self::RemovalSent { .. } => false,
-        }
-    }
-
+impl Exception {
     fn release_at(&self, name: &ResourceName, release: &Release, grace: Duration) -> Option<Duration> {
         let Self::Withheld { since, variant, .. } = self else { return None };
         match release {
@@ -56,9 +30,10 @@ impl Retained {
 impl TypeState {
     /// T31: the removal of a variant is sent together with the variant that replaces it.
     pub(super) fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
-        let replaced = self.retained.keys().filter(|key| self.is_replaced(key, snapshot));
+        let removed = self.holding.removed().map(|(key, _)| key);
+        let replaced = removed.filter(|key| self.is_replaced(key, snapshot));
         for key in replaced.cloned().collect::<Vec<_>>() {
-            if let Some(Retained::Withheld { removed_at, .. }) = self.retained.remove(&key) {
+            if let Some(Exception::Withheld { removed_at, .. }) = self.holding.take_removed(&key) {
                 released.push(key);
                 self.responses.bring(removed_at);
             }
@@ -80,13 +55,13 @@ impl TypeState {
     /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
     /// another locator.
     pub(super) fn full_state_overlaps(&self, snapshot: &Snapshot) -> bool {
-        let Some(membership) = &self.membership else { return false };
-        if self.retained.is_empty() && !membership.position().is_behind(snapshot) {
+        let Some(membership) = self.holding.selection() else { return false };
+        if !self.holding.has_removed() && !membership.position().is_behind(snapshot) {
             return false;
         }
         let update = membership.update(snapshot);
         let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
-        removed.chain(self.withheld()).any(|variant| {
+        removed.chain(self.holding.withheld()).any(|variant| {
             let key = self.key(variant);
             !self.is_known_removed(&key, snapshot) && self.overlaps_others(&key, snapshot)
         })
@@ -112,21 +87,6 @@ impl TypeState {
         self.is_on_demand || !self.known.referrers.is_empty()
     }
 
-    /// Whether a removal with this name is withheld.
-    pub(super) fn withholds(&self, name: &ResourceName) -> bool {
-        let of_name =
-            self.retained.range(ResourceKey::of_name(name)..).take_while(|(key, _)| key.name == *name);
-        of_name.into_iter().any(|(_, retained)| matches!(retained, Retained::Withheld { .. }))
-    }
-
-    /// The variants whose removal is withheld, as far as they are known.
-    pub(super) fn withheld(&self) -> impl Iterator<Item = &Arc<Variant>> {
-        self.retained.values().filter_map(|retained| match retained {
-            Retained::Withheld { variant, .. } => variant.as_ref(),
-            Retained::RemovalSent { .. } => None,
-        })
-    }
-
     /// When the first withheld removal may be sent.
     pub(super) fn release_at(
         &self,
@@ -134,7 +94,7 @@ impl TypeState {
         grace: Duration,
         snapshot: &Snapshot,
     ) -> Option<Duration> {
-        let known = self.retained.iter().filter(|(key, _)| self.is_removable(key, snapshot));
+        let known = self.holding.removed().filter(|(key, _)| self.is_removable(key, snapshot));
         known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
     }
 
@@ -149,11 +109,11 @@ impl TypeState {
         now: Duration,
         snapshot: &Snapshot,
     ) -> Vec<ResourceKey> {
-        let is_due = |(key, retained): &(&ResourceKey, &Retained)| {
+        let is_due = |(key, retained): &(&ResourceKey, &Exception)| {
             retained.release_at(&key.name, release, grace).is_some_and(|time| time <= now)
                 && self.is_removable(key, snapshot)
         };
-        let due = self.retained.iter().filter(is_due);
+        let due = self.holding.removed().filter(is_due);
         let released: Vec<_> = due.map(|(key, _)| key.clone()).collect();
         released.iter().for_each(|key| self.on_removal_sent(key));
         released
@@ -162,24 +122,17 @@ impl TypeState {
     /// Records that the removal of a resource is sent to the client, if the client had the
     /// resource.
     pub(super) fn on_removal_sent(&mut self, key: &ResourceKey) {
-        if let Some(Retained::Withheld { removed_at, .. }) = self.retained.get(key) {
-            self.responses.bring(*removed_at);
-        }
         // X13: a client drops a member of a glob when it gets the removal.
         let is_listed = self.subscription.lists_name(&key.name);
         // D25: virtual hosts come and go on demand. Envoy drops a virtual host when it gets the
         // removal, and stays subscribed to it.
-        if self.known.full_state || self.selects_all() || self.sends_unresolved() || !is_listed {
-            self.retained.remove(key);
-        } else if let Some(retained) = self.retained.get_mut(key) {
-            let references = retained.references();
-            *retained = Retained::RemovalSent { references };
-        }
+        let drops = self.known.full_state || self.selects_all() || self.sends_unresolved() || !is_listed;
+        let withheld = self.holding.on_removal_sent(key, !drops);
+        withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
     }
 
     /// Records that a removal of everything with this name is sent to the client.
     pub(super) fn on_name_removal_sent(&mut self, name: &ResourceName) {
-        let retained: Vec<_> = self.retained.keys().filter(|key| key.name == *name).cloned().collect();
-        retained.iter().for_each(|key| self.on_removal_sent(key));
+        self.holding.removed_of(name).iter().for_each(|key| self.on_removal_sent(key));
     }
 }

@@ -113,7 +113,7 @@ impl Stream {
                 owed.unsubscribed.extend(added.unsubscribed);
             }
             // V25: resources that were sent by name are sent again with constraints, or removed.
-            owed.everything |= state.is_switching() && state.responses.last().is_some();
+            owed.everything |= state.holding.is_switching() && state.responses.last().is_some();
         }
         // S8: a stale request is not answered at once, but its names are not forgotten.
         owed.answer_at(if is_current { now } else { now + owed_wait });
@@ -136,11 +136,11 @@ pub(super) fn respond(
     let attributes_nacks = stream.config.attributes_nacks;
     let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
-    if state.membership.is_none() && !state.is_served && state.known.full_state {
+    if !state.holding.is_selecting() && !state.is_served && state.known.full_state {
         // G4: a full state without resources would delete what the client has.
         return Ok(None);
     }
-    if state.membership.is_none() {
+    if !state.holding.is_selecting() {
         let (type_url, version) = (state.type_url.clone(), state.version(snapshot));
         let nonce = stream.next_nonce();
         let state = &mut stream.entry(at).state;
@@ -248,9 +248,9 @@ pub(super) fn respond(
 impl TypeState {
     /// T38: the version of the client's resources after the next response.
     pub(super) fn version(&self, snapshot: &Snapshot) -> Version {
-        let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
+        let selected = self.holding.selection().map_or(0, |membership| membership.sum(snapshot));
         let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.keyed_by()));
-        Version(self.withheld().fold(selected, add))
+        Version(self.holding.withheld().fold(selected, add))
     }
 
     /// The resources that the client has no longer.
@@ -301,7 +301,7 @@ impl TypeState {
     ) -> Option<Vec<Arc<Body>>> {
         let is_removed = |removed: &Removed| {
             removed.variant.existed_at(update.from)
-                && !self.retained.contains_key(&self.key(&removed.variant))
+                && !self.holding.has_removed_with(&self.key(&removed.variant))
         };
         let removes = must_send || update.removed.iter().any(is_removed) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
@@ -324,7 +324,7 @@ impl TypeState {
             return None;
         }
         let mut bodies = vec![self.sotw_body(everything)];
-        let withheld = encode::sotw(self.encoding(), self.withheld());
+        let withheld = encode::sotw(self.encoding(), self.holding.withheld());
         if !withheld.is_empty() {
             bodies.push(Arc::new(withheld));
         }

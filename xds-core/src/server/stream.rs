@@ -282,7 +282,9 @@ impl Stream {
             }
             if group.is_some() {
                 let mut states = self.entries.iter().map(|entry| &entry.state);
-                seat.set_waiting(states.any(|state| state.is_behind(snapshot) || !state.retained.is_empty()));
+                seat.set_waiting(
+                    states.any(|state| state.holding.is_behind(snapshot) || state.holding.has_removed()),
+                );
             }
         }
         next
@@ -401,7 +403,7 @@ impl Stream {
 
     /// Returns the withheld removals of a type that may be sent now.
     pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceKey> {
-        if self.entries[at].state.retained.is_empty() {
+        if !self.entries[at].state.holding.has_removed() {
             return Vec::new();
         }
         let release = self.removals(at, snapshot);
@@ -411,7 +413,9 @@ impl Stream {
     /// Whether an answer must omit other changes, because these wait for other types (S33).
     pub(super) fn must_wait(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
         let state = &self.entries[at].state;
-        state.is_answered() && state.is_behind(snapshot) && self.additions(at, now, snapshot) != Gate::Open
+        state.is_answered()
+            && state.holding.is_behind(snapshot)
+            && self.additions(at, now, snapshot) != Gate::Open
     }
 
     /// Records a response and returns it: the body of resources, and bodies that go with it. G10,
@@ -547,13 +551,13 @@ impl Stream {
             _ if state.responses.rejections().are_uncertain() => Gate::Open,
             due => due.map_or(Gate::Shut, |due| Gate::at(due, now)),
         };
-        if answer == Gate::Open || state.membership.is_none() {
+        if answer == Gate::Open || !state.holding.is_selecting() {
             return answer;
         }
-        let is_behind = state.is_behind(snapshot);
+        let is_behind = state.holding.is_behind(snapshot);
         let push = if is_behind {
             self.additions(at, now, snapshot)
-        } else if state.retained.is_empty() {
+        } else if !state.holding.has_removed() {
             Gate::Shut
         } else {
             let release = self.removals(at, snapshot);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::covering::{covering_locators, is_subscribed};
 use super::encode::Encoding;
+use super::holding::{Advance, Exception, Holding};
 use super::response::{DeniedNames, StreamError};
 use super::responses::Responses;
-use super::retained::Retained;
 use super::send_times::SendTimes;
 use super::waiting::Waiting;
 use crate::access::NamePatterns;
@@ -24,10 +24,6 @@ use crate::wire::{Failure, ResourceKey};
 
 /// The state of one type on one stream: the subscription, the responses that were sent, and the
 /// client's ACKs and NACKs.
-///
-/// The resources that the client has are not stored. They follow from the selection at the cursor
-/// of the membership, from what is [`retained`](Self::retained), and from what was
-/// [`sent_ahead`](Self::sent_ahead).
 #[derive(Debug)]
 pub(super) struct TypeState {
     pub(super) type_url: TypeUrl,
@@ -44,19 +40,14 @@ pub(super) struct TypeState {
     /// When resources with a TTL are sent again, before the TTL ends (S39, S40).
     pub(super) refresh_at: Option<Duration>,
     pub(super) subscription: Subscription,
-    /// `None` while the client subscribes to nothing of the type.
-    pub(super) membership: Option<Membership>,
+    /// What the client has.
+    pub(super) holding: Holding,
     /// The responses that were sent, with the client's ACKs and NACKs.
     pub(super) responses: Responses,
     /// SotW: the `version_info` of the last response; `None` before.
     pub(super) sent_version: Option<Version>,
     /// Where programs that commit read the ACKs and NACKs; `None` until the first subscription.
     pub(super) ledger: Option<Arc<Ledger>>,
-    /// Resources that the cache removed, and that the client has and still subscribes to (S33).
-    pub(super) retained: BTreeMap<ResourceKey, Retained>,
-    /// The membership by name. When the client sends its first locator (V25), everything that it
-    /// has by name must be sent again with constraints, so the membership by name stays until then.
-    former: Option<Membership>,
     /// SotW: errors about names of the last request. A request repeats its names, so each error is
     /// reported once (G8, S37).
     pub(super) reported_errors: BTreeSet<Failure>,
@@ -72,13 +63,8 @@ pub(super) struct TypeState {
     /// Whether the cache is filled on demand. If so, each removal is withheld until the source has
     /// answered that the resource does not exist.
     pub(super) is_on_demand: bool,
-    /// Names whose answers were newer than the cursor, with the variants that were sent.
-    pub(super) sent_ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
     /// Since when there are changes that were not sent (S33).
     pub(super) waiting_since: Option<Duration>,
-    /// The newest revision at which the client used exactly the resources that it had been sent
-    /// (S33).
-    pub(super) clean_at: Revision,
     /// When each revision was sent.
     pub(super) send_times: SendTimes,
     /// Whether anything was retained when the ledger was last updated.
@@ -130,21 +116,17 @@ impl TypeState {
             sends_ttl_left: false,
             refresh_at: None,
             subscription: Subscription::new(derived),
-            membership: None,
+            holding: Holding::default(),
             responses: Responses::default(),
             sent_version: None,
             ledger: None,
-            retained: BTreeMap::new(),
-            former: None,
             reported_errors: BTreeSet::new(),
             denied_names: None,
             spelled: BTreeMap::new(),
             waiting: BTreeMap::new(),
             awaits_wildcards: false,
             is_on_demand,
-            sent_ahead: BTreeMap::new(),
             waiting_since: None,
-            clean_at: Revision::ZERO,
             send_times: SendTimes::default(),
             was_retaining: false,
             is_unpublished: true,
@@ -161,72 +143,42 @@ impl TypeState {
         let Some(selection) =
             TypeSelection::of(&self.subscription, self.ttl, self.scope.clone()).filter(|_| self.is_served)
         else {
-            self.membership = None;
-            self.former = None;
-            self.retained.clear();
-            self.sent_ahead.clear();
+            self.holding.end();
             self.waiting.clear();
             self.responses.forget_rejected();
-            self.clean_at = Revision::ZERO;
             return Vec::new();
         };
-        match &mut self.membership {
-            Some(membership) if membership.selection().keyed_by == selection.keyed_by => {
-                membership.select(selection);
-            }
-            // T25b: everything that was sent by name is sent again with constraints.
-            _ => {
-                // T25: queued parts have the other form, and everything is sent again.
-                self.responses.drop_queued();
-                self.former = self.membership.replace(watch.join(&self.type_url, selection));
-                self.ledger = Some(watch.ledger(&self.type_url));
-            }
+        // T25b: everything that was sent by name is sent again with constraints.
+        if self.holding.select(selection, |selection| watch.join(&self.type_url, selection)) {
+            // T25: queued parts have the other form, and everything is sent again.
+            self.responses.drop_queued();
+            self.ledger = Some(watch.ledger(&self.type_url));
         }
         if self.is_on_demand
-            && let Some(membership) = &mut self.membership
+            && let Some(selection) = self.holding.selection_mut()
         {
-            membership.index_subscription(&self.subscription);
+            selection.index_subscription(&self.subscription);
         }
-        if let Some(Selection::Names(names)) = self.membership.as_ref().and_then(|of| of.selection().single())
+        if let Some(Selection::Names(names)) = self.holding.selection().and_then(|of| of.selection().single())
         {
             self.subscription.share(names);
         }
         self.forget_uncovered();
         let subscription = &self.subscription;
-        // D12: when the client subscribes again to a name that it gave up, the name must be sent
-        // again.
-        self.sent_ahead.values_mut().for_each(|sent| {
-            sent.retain(|variant| covering_locators(subscription, variant).next().is_some());
-        });
-        let newest = self.membership.as_ref().map(Membership::newest);
+        let newest = self.holding.selection().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
-        let mut dropped = Vec::new();
-        self.retained.retain(|key, retained| {
-            // The key may lack constraints although the variant has some.
-            let is_covered = match retained {
-                Retained::Withheld { variant: Some(variant), .. } => {
-                    covering_locators(subscription, variant).next().is_some()
-                }
-                Retained::Withheld { .. } | Retained::RemovalSent { .. } => {
-                    is_subscribed(key, subscription, resources)
-                }
-            };
-            match retained {
-                Retained::Withheld { .. } if !is_covered => dropped.push(key.clone()),
-                // Under a wildcard the client cannot report that it no longer uses the resource.
-                Retained::RemovalSent { .. } if subscription.is_wildcard() => return false,
-                _ => {}
-            }
-            is_covered
-        });
-        dropped
+        self.holding.retain(
+            |key| is_subscribed(key, subscription, resources),
+            |variant| covering_locators(subscription, variant).next().is_some(),
+            subscription.is_wildcard(),
+        )
     }
 
     /// Forgets the rejection of resources that the client no longer subscribes to.
     pub(super) fn forget_uncovered(&mut self) {
         let rejections = self.responses.rejections();
         if !rejections.is_empty() || rejections.are_uncertain() {
-            let newest = self.membership.as_ref().map(Membership::newest);
+            let newest = self.holding.selection().map(Membership::newest);
             let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
             let subscription = &self.subscription;
             self.responses.rejections_mut().retain(|key| is_subscribed(key, subscription, resources));
@@ -238,7 +190,7 @@ impl TypeState {
         if keys.is_empty() {
             return;
         }
-        let newest = self.membership.as_ref().map(Membership::newest);
+        let newest = self.holding.selection().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         keys.retain(|key| is_subscribed(key, &self.subscription, resources));
     }
@@ -248,19 +200,14 @@ impl TypeState {
         let responses = &self.responses;
         let rejections = responses.rejections();
         let is_open = responses.are_in_flight() || !rejections.is_empty() || rejections.are_uncertain();
-        !is_open && self.retained.is_empty()
+        !is_open && !self.holding.has_removed()
     }
 
     /// Records the cursor if the state is clean (S33).
     pub(super) fn note_clean(&mut self) {
         if self.is_clean() {
-            self.clean_at = self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
+            self.holding.note_clean();
         }
-    }
-
-    /// Whether resources that were sent by name must still be sent with constraints (V25).
-    pub(super) fn is_switching(&self) -> bool {
-        self.former.is_some()
     }
 
     /// Refuses a subscription to too many names (G9).
@@ -278,30 +225,21 @@ impl TypeState {
             return;
         }
         self.refreshed_at = snapshot.revision();
-        for membership in self.membership.iter_mut().chain(&mut self.former) {
-            self.is_unpublished |= membership.refresh(snapshot);
-        }
-    }
-
-    /// Whether the selection may have changed since it was sent.
-    pub(super) fn is_behind(&self, snapshot: &Snapshot) -> bool {
-        self.membership.as_ref().is_some_and(|membership| membership.position().is_behind(snapshot))
+        self.is_unpublished |= self.holding.refresh(snapshot);
     }
 
     /// Answers locators without moving the cursor: other changes must wait for other types (S33).
     pub(super) fn answer_only(&mut self, answered: &Locators, snapshot: &Snapshot) -> ResponseBasis {
-        let update =
-            self.membership.as_ref().expect("a type with a response to make has a subscription").no_update();
+        let selection = self.holding.selection();
+        let update = selection.expect("a type with a response to make has a subscription").no_update();
         let mut removed_keys = Vec::new();
         for locator in &answered.iter().collect::<Vec<_>>() {
             let found = self.find(locator, snapshot);
-            self.sent_ahead.entry(locator.name.clone()).or_default();
+            self.holding.answer_ahead(&locator.name);
             for variant in found {
                 self.responses.bring_ahead(update.from, variant.changed_at);
-                let sent = self.sent_ahead.entry(variant.name().clone()).or_default();
-                if !sent.iter().any(|other| Arc::ptr_eq(other, &variant)) {
-                    sent.push(variant);
-                }
+                let withheld = self.holding.send_ahead(self.key(&variant), variant);
+                withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
             }
             // T31: an answer goes with the removal of the variants that it replaces.
             if self.keyed_by() == KeyedBy::Locator && !self.find(locator, snapshot).is_empty() {
@@ -327,46 +265,42 @@ impl TypeState {
         has: impl Fn(&Subscription, &Variant) -> Possession,
     ) -> Result<ResponseBasis, StreamError> {
         let fell_behind = || StreamError::FellBehind { type_url: self.type_url.clone() };
-        let membership = self.membership.as_ref().expect("a type with a response to make has a subscription");
-        let update = membership.update(snapshot).ok_or_else(fell_behind)?;
-        membership.advance(snapshot.revision());
+        let Advance { update, former, ahead } = self.holding.advance(snapshot).ok_or_else(fell_behind)?;
         self.send_times.note(snapshot.revision(), now);
-        // V25: resources that the client has by name and that were removed are removed by name.
-        let former = self.former.take().filter(|former| former.cursor() > Revision::ZERO);
-        let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
-        let ahead = std::mem::take(&mut self.sent_ahead);
         // V29: a resource may come back before its removal was sent. With the same content, the
         // client has it.
         let mut returned = BTreeSet::new();
-        if !self.retained.is_empty() {
+        if self.holding.has_removed() {
             for variant in &update.changed {
-                let retained = self.retained.remove(&self.key(variant));
-                let is_same = retained.is_some_and(|retained| retained.is_content_of(variant));
-                if is_same && !ahead.contains_key(variant.name()) {
+                let removed = self.holding.take_removed(&self.key(variant));
+                let is_same = removed.is_some_and(|removed| removed.is_content_of(variant));
+                if is_same && !ahead.has_name(variant.name()) {
                     returned.insert(Arc::as_ptr(variant));
                 }
             }
         }
         // A variant that is equal to the one at the cursor is not in the update, but the client was
         // sent another one ahead.
-        let resend = ahead.keys().flat_map(|name| self.chosen(name, snapshot));
-        let resend = resend.filter(|variant| variant.changed_at > update.from && !is_sent(&ahead, variant));
+        let resend = ahead.names().flat_map(|name| self.chosen(name, snapshot));
+        let resend = resend
+            .filter(|variant| variant.changed_at > update.from && !ahead.has(&self.key(variant), variant));
         let resend = resend.cloned().collect();
         // D12: content that was sent ahead is not sent again. V29: neither is content that came
         // back before its removal was sent.
-        let is_known =
-            |variant: &Arc<Variant>| is_sent(&ahead, variant) || returned.contains(&Arc::as_ptr(variant));
+        let is_known = |variant: &Arc<Variant>| {
+            ahead.has(&self.key(variant), variant) || returned.contains(&Arc::as_ptr(variant))
+        };
         let update = match update.changed.iter().any(is_known) {
             true => Arc::new(update.without(is_known)),
             false => update,
         };
-        let passed = update.transient.iter().filter(|variant| ahead.contains_key(variant.name()));
+        let passed = update.transient.iter().filter(|variant| ahead.has_name(variant.name()));
         let replaced = passed.map(|variant| self.key(variant)).collect();
         let mut basis = ResponseBasis { update, removed: replaced, resend };
         let (subscription, update) = (&self.subscription, &basis.update);
         // A variant that was added and removed since the cursor was sent only if it was sent ahead.
         let was_sent = |removed: &&Removed| {
-            removed.variant.existed_at(update.from) || ahead.contains_key(removed.variant.name())
+            removed.variant.existed_at(update.from) || ahead.has_name(removed.variant.name())
         };
         let removed = update.removed.iter().filter(was_sent);
         let removed = removed.filter(|removed| has(subscription, &removed.variant) != Possession::None);
@@ -379,13 +313,11 @@ impl TypeState {
         if self.withholds_removals() {
             for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
                 let is_sent = !variant.differs_since(basis.update.from)
-                    && !ahead.contains_key(variant.name())
+                    && !ahead.has_name(variant.name())
                     && has(&self.subscription, &variant) == Possession::Certain;
                 let withheld =
-                    Retained::Withheld { variant: Some(variant), is_sent, removed_at: at, since: now };
-                // An older entry stays: variants that were added and removed since then were never
-                // sent.
-                self.retained.entry(key).or_insert(withheld);
+                    Exception::Withheld { variant: Some(variant), is_sent, removed_at: at, since: now };
+                self.holding.withhold(key, withheld);
             }
         } else {
             basis.removed.extend(former.map(|(key, _)| key));
@@ -412,7 +344,7 @@ impl TypeState {
 
     /// The variants that the stream gets of a name, each once.
     pub(super) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
-        self.membership.as_ref().map(|of| of.chosen(name, snapshot)).unwrap_or_default()
+        self.holding.chosen(name, snapshot)
     }
 
     /// The answer to a subscribed locator, which is sent at once (D9, D10).
@@ -436,7 +368,7 @@ impl TypeState {
         }
         // T35: variants that this locator had are removed by their constraints; variants of other
         // locators stay.
-        let retained: Vec<_> = self.retained.keys().filter(|key| key.name == *name).cloned().collect();
+        let retained = self.holding.removed_of(name);
         // A variant that other locators have too is removed only when it may be removed for all of
         // them.
         let own = retained.iter().filter(|key| key.matches(parameters) && self.is_removable(key, snapshot));
@@ -551,13 +483,13 @@ impl TypeState {
 
     /// Whether the first response was sent, or was found to be unnecessary.
     pub(super) fn is_answered(&self) -> bool {
-        self.membership.as_ref().is_some_and(|membership| membership.cursor() > Revision::ZERO)
+        self.holding.cursor() > Revision::ZERO
     }
 
     /// The whole selection. If `update`, the last one, starts at revision zero, it is the whole
     /// selection already.
     pub(super) fn everything(&self, update: &Arc<Update>, snapshot: &Snapshot) -> Arc<Update> {
-        match &self.membership {
+        match self.holding.selection() {
             Some(membership) if update.from > Revision::ZERO => membership.everything(snapshot),
             _ => Arc::clone(update),
         }
@@ -609,10 +541,4 @@ pub(super) enum Possession {
     /// The client has just subscribed to it, and may have unsubscribed from it before.
     Possible,
     Certain,
-}
-
-/// Whether a variant was sent ahead of the cursor.
-pub(super) fn is_sent(ahead: &BTreeMap<ResourceName, Vec<Arc<Variant>>>, variant: &Arc<Variant>) -> bool {
-    let sent = ahead.get(variant.name());
-    sent.is_some_and(|sent| sent.iter().any(|sent| Arc::ptr_eq(sent, variant)))
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use super::response::Verdict;
 use super::responses::{ResponseContents, ResponsePart};
-use super::retained::Retained;
 use super::type_state::TypeState;
-use crate::cache::{AckState, Membership, Snapshot, Update};
+use crate::cache::{AckState, Snapshot, Update};
 use crate::name::{Nonce, Revision};
 use crate::protocol::Protocol;
 use crate::variants::Variant;
@@ -50,7 +49,7 @@ impl TypeState {
             _ => None,
         };
         // A full state has removed resources too, as long as the client may use them (S33).
-        if !self.retained.is_empty() {
+        if self.holding.has_removed() {
             return None;
         }
         only(everything).or_else(|| {
@@ -77,7 +76,7 @@ impl TypeState {
 
     /// The revision up to which the client was sent its selection, or needed nothing.
     pub(super) fn cursor(&self) -> Revision {
-        self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor)
+        self.holding.cursor()
     }
 
     /// Updates the ledger, in which programs that commit see what the client has ACKed. Called when
@@ -85,9 +84,9 @@ impl TypeState {
     pub(super) fn publish(&mut self, snapshot: &Snapshot) {
         let Some(ledger) = &self.ledger else { return };
         self.responses.forget_brought();
-        let asks = self.membership.is_some();
+        let asks = self.holding.is_selecting();
         self.responses.reach(if asks { self.cursor() } else { snapshot.revision() });
-        let is_retaining = !self.retained.is_empty();
+        let is_retaining = self.holding.has_removed();
         if !self.responses.take_news() && !is_retaining && !self.was_retaining {
             debug_assert_eq!(ledger.ack_state(), self.ack_state(snapshot));
             return;
@@ -97,13 +96,11 @@ impl TypeState {
     }
 
     fn ack_state(&self, snapshot: &Snapshot) -> AckState {
-        if self.membership.is_some() {
+        if self.holding.is_selecting() {
             let mut ack_state = self.responses.ack_state();
             // S33: a withheld removal was not sent.
-            for retained in self.retained.values() {
-                if let Retained::Withheld { removed_at, .. } = retained {
-                    ack_state.pending.add_one(*removed_at);
-                }
+            for removed_at in self.holding.withheld_revisions() {
+                ack_state.pending.add_one(removed_at);
             }
             ack_state
         } else {

@@ -14,7 +14,7 @@ use super::order::Gate;
 use super::response::{Continuation, Response};
 use super::responses::ResponseContents;
 use super::stream::{Stream, TypeEntry};
-use super::type_state::{TypeState, is_sent};
+use super::type_state::TypeState;
 use crate::cache::{LocatorStatus, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -69,7 +69,7 @@ impl Waiting {
 impl Stream {
     /// Whether a subscription cannot be answered because there was no commit yet (G13).
     pub(super) fn is_before_first_commit(&self, at: usize, snapshot: &Snapshot) -> bool {
-        self.entry_ref(at).state.membership.is_some() && !snapshot.is_synced()
+        self.entry_ref(at).state.holding.is_selecting() && !snapshot.is_synced()
     }
 
     /// Defers locators that cannot be answered yet, and owes answers to deferred ones that can be
@@ -93,7 +93,7 @@ impl Stream {
         if !snapshot.is_on_demand() {
             state.waiting.clear();
         }
-        if !snapshot.is_on_demand() || state.membership.is_none() {
+        if !snapshot.is_on_demand() || !state.holding.is_selecting() {
             return None;
         }
         let cannot_be_answered = |locator: &Locator| {
@@ -274,8 +274,9 @@ impl TypeState {
     pub(super) fn is_removable(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let variants = snapshot.get(&self.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        let is_unsent =
-            |found: &Arc<Variant>| found.changed_at > self.cursor() && !is_sent(&self.sent_ahead, found);
+        let is_unsent = |found: &Arc<Variant>| {
+            found.changed_at > self.cursor() && !self.holding.is_ahead_with(&self.key(found), found)
+        };
         let awaits = |params: &Parameters| {
             variants.and_then(|variants| variants.resolve(params)).is_some_and(is_unsent)
         };

@@ -9,9 +9,9 @@ use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::server::clusters_sent::ClustersSent;
 use crate::server::encode;
+use crate::server::holding::Exception;
 use crate::server::owed::Owed;
 use crate::server::responses::ResponseContents;
-use crate::server::retained::Retained;
 use crate::server::type_state::{LocatorAnswer, NamePresence, TypeState};
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Body, ResourceKey};
@@ -35,13 +35,13 @@ impl DeltaContent {
     /// Takes an update unchanged, unless it reports a name as absent whose removal is withheld:
     /// that name is sent only to a client that has just subscribed to it (S33, D10).
     fn share(&mut self, state: &TypeState, owed: &Owed, update: &Arc<Update>) {
-        if !update.absent.iter().any(|name| state.withholds(name)) {
+        if !update.absent.iter().any(|name| state.holding.withholds(name)) {
             self.shared = Some(Arc::clone(update));
             return;
         }
         let changed = update.changed.iter().map(|variant| (state.key(variant), Arc::clone(variant)));
         self.changed.extend(changed);
-        let is_withheld = |key: &ResourceKey| key.constraints.is_none() && state.withholds(&key.name);
+        let is_withheld = |key: &ResourceKey| key.constraints.is_none() && state.holding.withholds(&key.name);
         let removed = state.immediate_removals(update);
         self.removed.extend(removed.filter(|key| !is_withheld(key) || owed.locators.has_name(&key.name)));
     }
@@ -90,8 +90,8 @@ impl DeltaContent {
                     self.removed.remove(&key);
                     let removed_at = Revision::ZERO;
                     let withheld =
-                        Retained::Withheld { variant: None, is_sent: false, removed_at, since: now };
-                    state.retained.insert(key, withheld);
+                        Exception::Withheld { variant: None, is_sent: false, removed_at, since: now };
+                    state.holding.withhold(key, withheld);
                 } else {
                     self.removed.insert(key);
                 }
@@ -195,7 +195,7 @@ impl DeltaContent {
         for key in state.responses.rejections().uncertain() {
             let chosen = state.chosen(&key.name, snapshot);
             let mut same = chosen.into_iter().filter(|variant| state.key(variant) == *key).peekable();
-            if same.peek().is_none() && !state.withholds(&key.name) {
+            if same.peek().is_none() && !state.holding.withholds(&key.name) {
                 self.removed.insert(key.clone());
             }
             self.changed.extend(same.map(|variant| (key.clone(), Arc::clone(variant))));

@@ -25,7 +25,7 @@ impl<'a> TargetStatus<'a> {
     /// `None` when the client subscribes to nothing of the type.
     pub(in crate::server) fn of(state: &'a TypeState, snapshot: &Snapshot) -> Option<Self> {
         let target = Target::of(state.type_url.as_str())?;
-        let position = state.membership.as_ref().map(Membership::position)?;
+        let position = state.holding.selection().map(Membership::position)?;
         // The names of unanswered routes are not used.
         let unanswered = if target == Target::Routes { None } else { unanswered(state, snapshot) };
         Some(Self { target, position: Cow::Borrowed(position), unanswered })
@@ -48,7 +48,7 @@ pub(in crate::server) fn is_unrelated(
         return false;
     }
     let Some(acked) = AckedResources::new(targets, snapshot) else { return false };
-    let Some(update) = state.membership.as_ref().and_then(|membership| membership.update(snapshot)) else {
+    let Some(update) = state.holding.selection().and_then(|membership| membership.update(snapshot)) else {
         return false;
     };
     let changed = update.changed.iter().map(|variant| (variant.name(), &variant.references));
@@ -154,9 +154,9 @@ impl<'a> AckedResources<'a> {
 fn unanswered(state: &TypeState, snapshot: &Snapshot) -> Option<BTreeSet<ResourceName>> {
     let mut names: BTreeSet<_> =
         state.responses.in_flight_names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();
-    if state.is_behind(snapshot) {
-        let update = state.membership.as_ref()?.update(snapshot)?;
-        if state.is_switching() || update.changed.len() > UNANSWERED_LIMIT {
+    if state.holding.is_behind(snapshot) {
+        let update = state.holding.selection()?.update(snapshot)?;
+        if state.holding.is_switching() || update.changed.len() > UNANSWERED_LIMIT {
             return None;
         }
         names.extend(update.changed.iter().map(|variant| variant.name().clone()));
