@@ -9,8 +9,8 @@ use super::covering::is_subscribed;
 use super::encode;
 use super::request::DeltaRequest;
 use super::response::{Response, StreamError, Verdict};
-use super::stream::{Stream, TypeEntry};
-use super::type_state::{Possession, ResponseBasis, TypeState};
+use super::stream::Stream;
+use super::type_state::{Possession, ResponseBasis, TypeEntry, TypeState};
 use crate::cache::{Membership, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, Version};
 use crate::protocol::Protocol;
@@ -140,7 +140,7 @@ pub(super) fn respond(
     // D11: each subscriber gets a removal once.
     let released = stream.release(at, now, snapshot);
     let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
-    let must_wait = stream.must_wait(at, now, snapshot);
+    let must_wait = stream.order(now, snapshot).must_wait(at);
     let attributes_nacks = stream.config.attributes_nacks;
     let (TypeEntry { state, owed }, clusters_sent) = stream.entry_and_clusters(at);
     let mut owed = std::mem::take(owed);

@@ -8,14 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub(super) use unrelated::{TargetStatus, is_unrelated};
+pub(super) use unrelated::TargetStatus;
 
+use unrelated::is_unrelated;
 use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
-use super::client_group::OrderStatus;
+use super::client_group::{Awaited, OrderStatus, Seat};
 use super::config::StreamConfig;
 use super::in_use::{self, Referrer};
-use super::type_state::TypeState;
+use super::type_state::{TypeEntry, TypeState};
 use crate::cache::Snapshot;
 use crate::name::{ResourceName, Revision};
 use crate::references::Target;
@@ -48,35 +49,6 @@ impl Gate {
     }
 }
 
-/// When additions and changes of a type may be pushed, given the other types of the stream.
-///
-/// S35: while a cluster warms, the client withholds the ACK, so endpoints never wait for it. A NACK
-/// opens the gate too: after it, the client goes on with the resources that it accepted.
-///
-/// S33b: when the client does not answer a type for `order_wait`, pushes of other types no longer
-/// wait for that type until the client answers again; otherwise each update would wait that long.
-/// Pending changes of that type are still sent first: they wait for the client's answer no longer
-/// than `ack_wait` (S9b).
-pub(super) fn additions(
-    state: &TypeState,
-    now: Duration,
-    config: &StreamConfig,
-    before: impl Iterator<Item = OrderStatus>,
-) -> Gate {
-    let since = state.waiting_since.unwrap_or(now);
-    let longest = since + config.order_wait;
-    let waits_until = before.filter_map(|other| match (other.unanswered_since, other.is_behind) {
-        (None, false) => None,
-        (None, true) => Some(longest),
-        (Some(unanswered), false) => Some(longest.min(unanswered + config.order_wait)),
-        // Twice `ack_wait`, because other streams of the client send at their own times.
-        (Some(unanswered), true) => {
-            Some(longest.min((unanswered + config.order_wait).max(since + 2 * config.ack_wait)))
-        }
-    });
-    waits_until.max().map_or(Gate::Open, |until| Gate::at(until, now))
-}
-
 /// When the withheld removals of a type may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Release {
@@ -106,54 +78,190 @@ impl Release {
     }
 }
 
-/// When the withheld removals of a type may be sent, given the types that refer to it and to which
-/// the client subscribes.
-///
-/// A client that did not ACK the newest version of a referrer may use the version before, and the
-/// resources which that version names. The same holds for a removed referrer to which the client
-/// still subscribes: Envoy keeps a route configuration, and the clusters that it names, for the
-/// connections of a draining listener. Removals that no such referrer names do not wait.
-pub(super) fn removals(
-    state: &TypeState,
-    referrers: &[Referrer],
-    unreferenced_since: impl FnOnce() -> UnreferencedSince,
-    snapshot: &Snapshot,
-) -> Release {
-    if state.holding.removed().count() > HELD_LIMIT {
-        return Release::now();
-    }
-    if state.known.referrers.is_empty() {
-        return Release::now();
-    }
-    if referrers.is_empty() {
-        return Release::AfterGrace(BTreeSet::new(), UnreferencedSince::new());
-    }
-    match in_use::used(state, referrers, snapshot) {
-        None => Release::Later,
-        // A client that subscribes by name unsubscribes from names that it no longer needs. A
-        // client with a wildcard cannot; but its routes, which name most clusters, may come over
-        // another stream (S33b).
-        Some(used) if state.selects_all() && !may_have_other_routes(state, referrers, snapshot) => {
-            Release::Now(used)
-        }
-        // The time at which a reference ended does not help when not all referrers are known.
-        Some(used) if state.selects_all() => Release::AfterGrace(used, UnreferencedSince::new()),
-        Some(used) => Release::AfterGrace(used, unreferenced_since()),
-    }
+/// The order of the types of a stream, and of the other streams of its client.
+#[derive(Debug)]
+pub(super) struct Order<'s> {
+    entries: &'s [TypeEntry],
+    /// The place among the streams of the client, if anything depends on the others.
+    seat: Option<&'s Seat>,
+    config: &'s StreamConfig,
+    now: Duration,
+    snapshot: &'s Snapshot,
 }
 
-/// By name of a withheld removal, when the client was sent the change that ended the last reference
-/// to it, where that is known.
-pub(super) fn unreferenced_since(
-    state: &TypeState,
-    referrers: &[&TypeState],
-    snapshot: &Snapshot,
-) -> UnreferencedSince {
-    let Some(target) = Target::of(state.type_url.as_str()) else { return UnreferencedSince::new() };
-    let names = state.holding.removed().map(|(key, _)| &key.name);
-    let with_time =
-        |name: &ResourceName| Some((name.clone(), unreferenced_at(target, name, referrers, snapshot)?));
-    names.filter_map(with_time).collect()
+impl<'s> Order<'s> {
+    pub(super) fn new(
+        entries: &'s [TypeEntry],
+        seat: Option<&'s Seat>,
+        config: &'s StreamConfig,
+        now: Duration,
+        snapshot: &'s Snapshot,
+    ) -> Self {
+        Self { entries, seat, config, now, snapshot }
+    }
+
+    /// When a response of a type is due. Answers to requests come first; pushes keep the order of
+    /// S33.
+    pub(super) fn due(&self, at: usize) -> Gate {
+        let TypeEntry { state, owed } = &self.entries[at];
+        let answer = match owed.due() {
+            // D8: uncertain resources are sent again at once.
+            _ if state.responses.rejections().are_uncertain() => Gate::Open,
+            due => due.map_or(Gate::Shut, |due| Gate::at(due, self.now)),
+        };
+        if answer == Gate::Open || !state.holding.is_selecting() {
+            return answer;
+        }
+        let push = if state.holding.is_behind(self.snapshot) {
+            self.additions(at)
+        } else if state.holding.has_removed() {
+            let release_at = state.release_at(&self.removals(at), self.config.removal_grace, self.snapshot);
+            release_at.map_or(Gate::Shut, |time| Gate::at(time, self.now))
+        } else {
+            Gate::Shut
+        };
+        let push = match state.responses.wait_until(self.now, self.config) {
+            Some(until) if push == Gate::Open => Gate::Until(until),
+            _ => push,
+        };
+        let refresh = state.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
+        match answer.earlier(push.earlier(refresh.earlier(None))) {
+            _ if push == Gate::Open || refresh == Gate::Open => Gate::Open,
+            Some(until) => Gate::Until(until),
+            None => Gate::Shut,
+        }
+    }
+
+    /// Whether an answer must omit other changes, because these wait for other types (S33).
+    pub(super) fn must_wait(&self, at: usize) -> bool {
+        let state = &self.entries[at].state;
+        state.is_answered() && state.holding.is_behind(self.snapshot) && self.additions(at) != Gate::Open
+    }
+
+    /// When additions and changes of a type may be pushed.
+    fn additions(&self, at: usize) -> Gate {
+        let state = &self.entries[at].state;
+        let types = state.known.waits_for;
+        let gate = match self.acks_of(types, state.waiting_since.unwrap_or(self.now)) {
+            Gate::Until(_) if self.is_unrelated(state, types) => Gate::Open,
+            gate => gate,
+        };
+        let Some(seat) = self.seat.filter(|_| gate == Gate::Open && !types.is_empty()) else {
+            return gate;
+        };
+        let patience = match seat.awaits_endpoints() {
+            None => return gate,
+            Some(Awaited::Expected) if self.is_unrelated(state, types) => return gate,
+            Some(Awaited::Expected) => self.config.order_wait,
+            Some(Awaited::Possible) => self.config.ack_wait,
+        };
+        let gate = Gate::at(state.waiting_since.unwrap_or(self.now) + patience, self.now);
+        if gate == Gate::Open {
+            seat.forget_awaited();
+        }
+        gate
+    }
+
+    /// When the client has ACKed these types, or need not ACK them, for changes that wait since a
+    /// time.
+    ///
+    /// S35: while a cluster warms, the client withholds the ACK, so endpoints never wait for it. A
+    /// NACK opens the gate too: after it, the client goes on with the resources that it accepted.
+    ///
+    /// S33b: when the client does not answer a type for `order_wait`, pushes of other types no
+    /// longer wait for that type until the client answers again; otherwise each update would wait
+    /// that long. Pending changes of that type are still sent first: they wait for the client's
+    /// answer no longer than `ack_wait` (S9b).
+    fn acks_of(&self, types: &'static [&'static str], since: Duration) -> Gate {
+        let StreamConfig { order_wait, ack_wait, .. } = *self.config;
+        let longest = since + order_wait;
+        let waits_until =
+            self.others(types).filter_map(|other| match (other.unanswered_since, other.is_behind) {
+                (None, false) => None,
+                (None, true) => Some(longest),
+                (Some(unanswered), false) => Some(longest.min(unanswered + order_wait)),
+                // Twice `ack_wait`, because other streams of the client send at their own times.
+                (Some(unanswered), true) => {
+                    Some(longest.min((unanswered + order_wait).max(since + 2 * ack_wait)))
+                }
+            });
+        waits_until.max().map_or(Gate::Open, |until| Gate::at(until, self.now))
+    }
+
+    /// When the withheld removals of a type may be sent.
+    ///
+    /// A client that did not ACK the newest version of a referrer may use the version before, and
+    /// the resources which that version names. The same holds for a removed referrer to which the
+    /// client still subscribes: Envoy keeps a route configuration, and the clusters that it names,
+    /// for the connections of a draining listener. Removals that no such referrer names do not
+    /// wait.
+    pub(super) fn removals(&self, at: usize) -> Release {
+        let state = &self.entries[at].state;
+        let types = state.known.referrers;
+        if types.is_empty() || state.holding.removed().count() > HELD_LIMIT {
+            return Release::now();
+        }
+        let mut referrers: Vec<_> = self.of_types(types).filter_map(Referrer::of).collect();
+        if let Some(seat) = self.seat {
+            referrers.extend(seat.referrers(types));
+        }
+        if referrers.is_empty() {
+            return Release::AfterGrace(BTreeSet::new(), UnreferencedSince::new());
+        }
+        match in_use::used(state, &referrers, self.snapshot) {
+            None => Release::Later,
+            // A client that subscribes by name unsubscribes from names that it no longer needs. A
+            // client with a wildcard cannot; but its routes, which name most clusters, may come
+            // over another stream (S33b).
+            Some(used) if state.selects_all() && !may_have_other_routes(state, &referrers, self.snapshot) => {
+                Release::Now(used)
+            }
+            // The time at which a reference ended does not help when not all referrers are known.
+            Some(used) if state.selects_all() => Release::AfterGrace(used, UnreferencedSince::new()),
+            Some(used) => Release::AfterGrace(used, self.unreferenced_since(state)),
+        }
+    }
+
+    /// When the client was sent the change that ended the last reference to each withheld removal.
+    /// Known only when no other stream of the client has a referrer.
+    fn unreferenced_since(&self, state: &TypeState) -> UnreferencedSince {
+        let types = state.known.referrers;
+        if self.seat.is_some_and(|seat| !seat.referrers(types).is_empty()) {
+            return UnreferencedSince::new();
+        }
+        let Some(target) = Target::of(state.type_url.as_str()) else { return UnreferencedSince::new() };
+        let referrers: Vec<_> = self.of_types(types).collect();
+        let with_time = |name: &ResourceName| {
+            Some((name.clone(), unreferenced_at(target, name, &referrers, self.snapshot)?))
+        };
+        state.holding.removed().filter_map(|(key, _)| with_time(&key.name)).collect()
+    }
+
+    /// Whether the changes of a type name nothing of these types that the client has not ACKed. A
+    /// listener names some of them through routes.
+    fn is_unrelated(&self, state: &TypeState, types: &[&str]) -> bool {
+        let is_relevant = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
+        let own = self.entries.iter().map(|entry| &entry.state);
+        let own = own.filter(|other| is_relevant(other.type_url.as_str()));
+        let mut targets: Vec<_> = own.filter_map(|other| TargetStatus::of(other, self.snapshot)).collect();
+        if let Some(seat) = self.seat {
+            targets.extend(seat.target_statuses(is_relevant, self.snapshot));
+        }
+        is_unrelated(state, &targets, self.snapshot)
+    }
+
+    /// What the client has ACKed of these types, on this stream and its other streams.
+    fn others(&self, types: &'static [&'static str]) -> impl Iterator<Item = OrderStatus> {
+        let own = self.of_types(types).map(|state| OrderStatus::of(state, self.snapshot));
+        let seat = self.seat.filter(|_| !types.is_empty());
+        own.chain(seat.map(|seat| seat.others(types, self.snapshot)).unwrap_or_default())
+    }
+
+    /// These types on this stream.
+    fn of_types(&self, types: &'s [&'s str]) -> impl Iterator<Item = &'s TypeState> {
+        let own = self.entries.iter().map(|entry| &entry.state);
+        own.filter(|other| types.contains(&other.type_url.as_str()))
+    }
 }
 
 /// When the client was sent the change after which no referrer names a resource that one named

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::stream::{Stream, TypeEntry};
-use super::type_state::TypeState;
+use super::stream::Stream;
+use super::type_state::{TypeEntry, TypeState};
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};

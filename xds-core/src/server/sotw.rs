@@ -12,8 +12,8 @@ use super::owed::Owed;
 use super::request::SotwRequest;
 use super::response::{Continuation, Response, StreamError, Verdict};
 use super::responses::ResponseContents;
-use super::stream::{Stream, TypeEntry};
-use super::type_state::{LocatorAnswer, NamePresence, Possession, ResponseBasis, TypeState};
+use super::stream::Stream;
+use super::type_state::{LocatorAnswer, NamePresence, Possession, ResponseBasis, TypeEntry, TypeState};
 use crate::cache::{Removed, Snapshot, Update};
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
@@ -131,7 +131,7 @@ pub(super) fn respond(
 ) -> Result<Option<Response>, StreamError> {
     let released = stream.release(at, now, snapshot);
     let releases = !released.is_empty();
-    let must_wait = stream.must_wait(at, now, snapshot);
+    let must_wait = stream.order(now, snapshot).must_wait(at);
     let reports_missing = stream.config.sotw_not_found;
     let attributes_nacks = stream.config.attributes_nacks;
     let TypeEntry { state, owed } = stream.entry(at);

@@ -4,19 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xds_proto::type_url::ROUTE_CONFIGURATION;
-
-use super::client_group::{Awaited, ClientGroup, OrderStatus, Seat};
+use super::client_group::{ClientGroup, Seat};
 use super::clusters_sent::ClustersSent;
 use super::config::{Serving, StreamConfig};
-use super::in_use::Referrer;
-use super::order::{self, Gate, Release, TargetStatus, UnreferencedSince};
+use super::order::{Gate, Order};
 use super::owed::Owed;
 use super::request::Request;
 use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
-use super::type_state::TypeState;
+use super::type_state::{TypeEntry, TypeState};
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
@@ -70,14 +67,6 @@ enum Found {
     Response(Result<Response, StreamError>),
     /// Something may be due.
     Due,
-}
-
-/// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
-/// (S13).
-#[derive(Debug)]
-pub(super) struct TypeEntry {
-    pub(super) state: TypeState,
-    pub(super) owed: Owed,
 }
 
 impl Stream {
@@ -363,7 +352,7 @@ impl Stream {
         if sends_full_state && snapshot.is_on_demand() && state.full_state_overlaps(snapshot) {
             return Gate::Shut;
         }
-        if self.entries[at].owed.has_deferred() && !self.must_wait(at, now, snapshot) {
+        if self.entries[at].owed.has_deferred() && !self.order(now, snapshot).must_wait(at) {
             self.entries[at].owed.resume(now);
         }
         self.due(at, now, snapshot)
@@ -406,16 +395,18 @@ impl Stream {
         if !self.entries[at].state.holding.has_removed() {
             return Vec::new();
         }
-        let release = self.removals(at, snapshot);
+        let release = self.order(now, snapshot).removals(at);
         self.entries[at].state.release(&release, self.config.removal_grace, now, snapshot)
     }
 
-    /// Whether an answer must omit other changes, because these wait for other types (S33).
-    pub(super) fn must_wait(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
-        let state = &self.entries[at].state;
-        state.is_answered()
-            && state.holding.is_behind(snapshot)
-            && self.additions(at, now, snapshot) != Gate::Open
+    /// The order in which its types may send.
+    pub(super) fn order<'s>(&'s self, now: Duration, snapshot: &'s Snapshot) -> Order<'s> {
+        Order::new(&self.entries, self.seat(), &self.config, now, snapshot)
+    }
+
+    fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
+        self.entries[at].state.time_changes(now, snapshot);
+        self.order(now, snapshot).due(at)
     }
 
     /// Records a response and returns it: the body of resources, and bodies that go with it. G10,
@@ -540,116 +531,6 @@ impl Stream {
                 Err(StreamError::WrongTypeUrl { expected: expected.clone(), found: type_url.into() })
             }
         }
-    }
-
-    /// Whether a response of a type is due. Answers to requests come first; pushes keep the order
-    /// of S33.
-    fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        let TypeEntry { state, owed } = &self.entries[at];
-        let answer = match owed.due() {
-            // D8: uncertain resources are sent again at once.
-            _ if state.responses.rejections().are_uncertain() => Gate::Open,
-            due => due.map_or(Gate::Shut, |due| Gate::at(due, now)),
-        };
-        if answer == Gate::Open || !state.holding.is_selecting() {
-            return answer;
-        }
-        let is_behind = state.holding.is_behind(snapshot);
-        let push = if is_behind {
-            self.additions(at, now, snapshot)
-        } else if !state.holding.has_removed() {
-            Gate::Shut
-        } else {
-            let release = self.removals(at, snapshot);
-            let release_at = state.release_at(&release, self.config.removal_grace, snapshot);
-            release_at.map_or(Gate::Shut, |time| Gate::at(time, now))
-        };
-        let state = &mut self.entries[at].state;
-        let push = match state.responses.wait_until(now, &self.config) {
-            Some(until) if push == Gate::Open => Gate::Until(until),
-            _ => push,
-        };
-        state.waiting_since = is_behind.then(|| state.waiting_since.unwrap_or(now));
-        let refresh = state.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, now));
-        match answer.earlier(push.earlier(refresh.earlier(None))) {
-            _ if push == Gate::Open || refresh == Gate::Open => Gate::Open,
-            Some(until) => Gate::Until(until),
-            None => Gate::Shut,
-        }
-    }
-
-    fn additions(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        let state = &self.entries[at].state;
-        let types = state.known.waits_for;
-        let gate = match order::additions(state, now, &self.config, self.others(types, snapshot)) {
-            Gate::Until(_) if self.is_unrelated(state, types, snapshot) => Gate::Open,
-            gate => gate,
-        };
-        let Some(seat) = self.seat().filter(|_| gate == Gate::Open && !types.is_empty()) else {
-            return gate;
-        };
-        let patience = match seat.awaits_endpoints() {
-            None => return gate,
-            Some(Awaited::Expected) if self.is_unrelated(state, types, snapshot) => return gate,
-            Some(Awaited::Expected) => self.config.order_wait,
-            Some(Awaited::Possible) => self.config.ack_wait,
-        };
-        let gate = Gate::at(state.waiting_since.unwrap_or(now) + patience, now);
-        if gate == Gate::Open {
-            seat.forget_awaited();
-        }
-        gate
-    }
-
-    /// Whether the changes of a type name nothing of these types that the client has not ACKed. A
-    /// listener names some of them through routes.
-    fn is_unrelated(&self, state: &TypeState, types: &[&str], snapshot: &Snapshot) -> bool {
-        let is_relevant = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
-        let own = self.entries.iter().map(|entry| &entry.state);
-        let own = own.filter(|other| is_relevant(other.type_url.as_str()));
-        let mut targets: Vec<_> = own.filter_map(|other| TargetStatus::of(other, snapshot)).collect();
-        if let Some(seat) = self.seat() {
-            targets.extend(seat.target_statuses(is_relevant, snapshot));
-        }
-        order::is_unrelated(state, &targets, snapshot)
-    }
-
-    fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {
-        let state = &self.entries[at].state;
-        let types = state.known.referrers;
-        let own = self.entries.iter().map(|entry| &entry.state);
-        let own = own.filter(|other| types.contains(&other.type_url.as_str()));
-        let mut referrers: Vec<_> = own.filter_map(Referrer::of).collect();
-        if let Some(seat) = self.seat() {
-            referrers.extend(seat.referrers(types));
-        }
-        order::removals(state, &referrers, || self.unreferenced_since(at, snapshot), snapshot)
-    }
-
-    /// When the client was sent the change that ended the last reference to each withheld removal.
-    /// Known only when no other stream of the client has a referrer.
-    fn unreferenced_since(&self, at: usize, snapshot: &Snapshot) -> UnreferencedSince {
-        let state = &self.entries[at].state;
-        let types = state.known.referrers;
-        if self.seat().is_some_and(|seat| !seat.referrers(types).is_empty()) {
-            return UnreferencedSince::new();
-        }
-        let own = self.entries.iter().map(|entry| &entry.state);
-        let referrers: Vec<_> = own.filter(|other| types.contains(&other.type_url.as_str())).collect();
-        order::unreferenced_since(state, &referrers, snapshot)
-    }
-
-    /// What the client has ACKed of these types, on this stream and its other streams.
-    fn others(
-        &self,
-        types: &'static [&'static str],
-        snapshot: &Snapshot,
-    ) -> impl Iterator<Item = OrderStatus> {
-        let own = self.entries.iter().map(|entry| &entry.state);
-        let own = own.filter(|other| types.contains(&other.type_url.as_str()));
-        let own = own.map(|state| OrderStatus::of(state, snapshot));
-        let seat = self.seat().filter(|_| !types.is_empty());
-        own.chain(seat.map(|seat| seat.others(types, snapshot)).unwrap_or_default())
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::covering::{covering_locators, is_subscribed};
 use super::encode::Encoding;
 use super::holding::{Advance, Exception, Holding};
+use super::owed::Owed;
 use super::response::{DeniedNames, StreamError};
 use super::responses::Responses;
 use super::send_times::SendTimes;
@@ -73,6 +74,14 @@ pub(super) struct TypeState {
     pub(super) is_unpublished: bool,
     /// The revision of the last [`refresh`](Self::refresh).
     refreshed_at: Revision,
+}
+
+/// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
+/// (S13).
+#[derive(Debug)]
+pub(super) struct TypeEntry {
+    pub(super) state: TypeState,
+    pub(super) owed: Owed,
 }
 
 /// What a response is made from.
@@ -208,6 +217,12 @@ impl TypeState {
         if self.is_clean() {
             self.holding.note_clean();
         }
+    }
+
+    /// Notes since when there are changes that were not sent.
+    pub(super) fn time_changes(&mut self, now: Duration, snapshot: &Snapshot) {
+        let since = self.waiting_since.unwrap_or(now);
+        self.waiting_since = self.holding.is_behind(snapshot).then_some(since);
     }
 
     /// Refuses a subscription to too many names (G9).
