@@ -170,13 +170,13 @@ impl Seat {
         let Some(stream) = all.get_mut(&self.id) else { return };
         let mut is_changed = false;
         for state in types {
-            state.is_unpublished = false;
-            is_changed |= match stream.summaries.get_mut(&state.type_url) {
+            state.published.is_unpublished = false;
+            is_changed |= match stream.summaries.get_mut(&state.terms.type_url) {
                 Some(summary) => summary.update(state, is_alone),
                 None => {
                     let summary = TypeSummary::of(state, is_alone);
-                    stream.summaries.insert(state.type_url.clone(), summary);
-                    *subscribed.entry(state.type_url.clone()).or_default() += 1;
+                    stream.summaries.insert(state.terms.type_url.clone(), summary);
+                    *subscribed.entry(state.terms.type_url.clone()).or_default() += 1;
                     true
                 }
             };

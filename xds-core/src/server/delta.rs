@@ -35,9 +35,9 @@ impl Stream {
         let mut ignored = Vec::new();
         if !request.unsubscribe.is_empty() {
             // D19: unsubscribing from an invalid name changes nothing.
-            let spelled = self.entry(at).state.spelled.clone();
+            let spelled = self.entry(at).state.names.spelled.clone();
             ignored = self.take_invalid(at, &mut request.unsubscribe)?;
-            self.entry(at).state.spelled = spelled;
+            self.entry(at).state.names.spelled = spelled;
         }
         let mut failures = self.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
@@ -81,11 +81,11 @@ impl Stream {
             }
         }
         if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
-            let legacy = state.known.legacy_wildcard;
+            let legacy = state.terms.known.legacy_wildcard;
             let is_giving_up = state.responses.are_in_flight() && !request.unsubscribe.is_empty();
             let before = is_giving_up.then(|| state.subscription.locators());
             let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            state.awaits_wildcards |= added.wildcard;
+            state.unknown.awaits_wildcards |= added.wildcard;
             let dropped = before.map(|before| before.without(&state.subscription.locators()));
             // By name, the answer to a new subscription replaces everything that the client has of
             // the name.
@@ -103,7 +103,7 @@ impl Stream {
             // D18: without a wildcard the client does not wait for these removals.
             owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
             owed.nothing = (is_first || owed.nothing) && !state.holding.is_selecting();
-            if !state.is_served {
+            if !state.terms.is_served {
                 // G4: the client keeps what it has, and does not wait for what it does not have.
                 let missing =
                     added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
@@ -211,7 +211,7 @@ pub(super) fn respond(
             Some(_) => state.on_removal_sent(key),
         }
     }
-    let resources = snapshot.of_type(&state.type_url);
+    let resources = snapshot.of_type(&state.terms.type_url);
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
     let (resources, mut bodies) = (content.body(state), Vec::new());
     if !content.unresolved.is_empty() {
@@ -263,7 +263,7 @@ impl TypeState {
     /// none of these versions.
     fn forget_unsubscribed(&self, brought: &mut BTreeMap<ResourceName, String>) {
         let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
+        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
         for (name, version) in brought {
             if !is_subscribed(&ResourceKey::of_name(name), &self.subscription, resources) {
                 version.clear();

@@ -88,7 +88,7 @@ impl Referrer {
     /// `None` when the client does not subscribe to the type.
     pub(super) fn of(state: &TypeState) -> Option<Self> {
         let position = state.holding.selection().map(Membership::position);
-        Self::new(&state.type_url, position, || InUse::of(state))
+        Self::new(&state.terms.type_url, position, || InUse::of(state))
     }
 
     pub(super) fn new(
@@ -171,7 +171,7 @@ pub(super) fn used(
     let mut used = BTreeSet::new();
     let is_newest_only =
         |referrer: &Referrer| referrer.in_use == InUse::NewestOnly && !referrer.position.is_behind(snapshot);
-    let target = Target::of(state.type_url.as_str())?;
+    let target = Target::of(state.terms.type_url.as_str())?;
     let mut withheld: BTreeSet<_> = state.holding.removed().map(|(key, _)| &key.name).collect();
     if state.selects_all() {
         // A client that subscribes by name gets the removal after the grace time. Envoy, which has

@@ -124,7 +124,7 @@ impl<'s> Order<'s> {
             Some(until) if push == Gate::Open => Gate::Until(until),
             _ => push,
         };
-        let refresh = state.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
+        let refresh = state.times.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
         match answer.earlier(push.earlier(refresh.earlier(None))) {
             _ if push == Gate::Open || refresh == Gate::Open => Gate::Open,
             Some(until) => Gate::Until(until),
@@ -141,8 +141,8 @@ impl<'s> Order<'s> {
     /// When additions and changes of a type may be pushed.
     fn additions(&self, at: usize) -> Gate {
         let state = &self.entries[at].state;
-        let types = state.known.waits_for;
-        let gate = match self.acks_of(types, state.waiting_since.unwrap_or(self.now)) {
+        let types = state.terms.known.waits_for;
+        let gate = match self.acks_of(types, state.times.waiting_since.unwrap_or(self.now)) {
             Gate::Until(_) if self.is_unrelated(state, types) => Gate::Open,
             gate => gate,
         };
@@ -155,7 +155,7 @@ impl<'s> Order<'s> {
             Some(Awaited::Expected) => self.config.order_wait,
             Some(Awaited::Possible) => self.config.ack_wait,
         };
-        let gate = Gate::at(state.waiting_since.unwrap_or(self.now) + patience, self.now);
+        let gate = Gate::at(state.times.waiting_since.unwrap_or(self.now) + patience, self.now);
         if gate == Gate::Open {
             seat.forget_awaited();
         }
@@ -197,7 +197,7 @@ impl<'s> Order<'s> {
     /// wait.
     pub(super) fn removals(&self, at: usize) -> Release {
         let state = &self.entries[at].state;
-        let types = state.known.referrers;
+        let types = state.terms.known.referrers;
         if types.is_empty() || state.holding.removed().count() > HELD_LIMIT {
             return Release::now();
         }
@@ -225,11 +225,11 @@ impl<'s> Order<'s> {
     /// When the client was sent the change that ended the last reference to each withheld removal.
     /// Known only when no other stream of the client has a referrer.
     fn unreferenced_since(&self, state: &TypeState) -> UnreferencedSince {
-        let types = state.known.referrers;
+        let types = state.terms.known.referrers;
         if self.seat.is_some_and(|seat| !seat.referrers(types).is_empty()) {
             return UnreferencedSince::new();
         }
-        let Some(target) = Target::of(state.type_url.as_str()) else { return UnreferencedSince::new() };
+        let Some(target) = Target::of(state.terms.type_url.as_str()) else { return UnreferencedSince::new() };
         let referrers: Vec<_> = self.of_types(types).collect();
         let with_time = |name: &ResourceName| {
             Some((name.clone(), unreferenced_at(target, name, &referrers, self.snapshot)?))
@@ -242,7 +242,7 @@ impl<'s> Order<'s> {
     fn is_unrelated(&self, state: &TypeState, types: &[&str]) -> bool {
         let is_relevant = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
         let own = self.entries.iter().map(|entry| &entry.state);
-        let own = own.filter(|other| is_relevant(other.type_url.as_str()));
+        let own = own.filter(|other| is_relevant(other.terms.type_url.as_str()));
         let mut targets: Vec<_> = own.filter_map(|other| TargetStatus::of(other, self.snapshot)).collect();
         if let Some(seat) = self.seat {
             targets.extend(seat.target_statuses(is_relevant, self.snapshot));
@@ -260,7 +260,7 @@ impl<'s> Order<'s> {
     /// These types on this stream.
     fn of_types(&self, types: &'s [&'s str]) -> impl Iterator<Item = &'s TypeState> {
         let own = self.entries.iter().map(|entry| &entry.state);
-        own.filter(|other| types.contains(&other.type_url.as_str()))
+        own.filter(|other| types.contains(&other.terms.type_url.as_str()))
     }
 }
 
@@ -274,14 +274,14 @@ fn unreferenced_at(
 ) -> Option<Duration> {
     let (mut is_dropped, mut unreferenced_at) = (false, Duration::ZERO);
     for referrer in referrers {
-        let Some(resources) = snapshot.of_type(&referrer.type_url) else { continue };
+        let Some(resources) = snapshot.of_type(&referrer.terms.type_url) else { continue };
         if resources.has_referrer(target, name) {
             return None;
         }
         let dropped = resources.last_dropped.of(target, name);
         let since = dropped.unwrap_or_default().max(resources.last_dropped.unknown());
         if since > Revision::ZERO {
-            unreferenced_at = unreferenced_at.max(referrer.send_times.at(since)?);
+            unreferenced_at = unreferenced_at.max(referrer.times.send_times.at(since)?);
         }
         is_dropped |= dropped.is_some();
     }
@@ -292,7 +292,7 @@ fn unreferenced_at(
 /// listeners that name routes, but to no routes.
 fn may_have_other_routes(state: &TypeState, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
     let has_routes = |of: &Referrer| of.is_of(ROUTE_CONFIGURATION) || of.is_of(VIRTUAL_HOST);
-    state.type_url.as_str() == CLUSTER
+    state.terms.type_url.as_str() == CLUSTER
         && !referrers.iter().any(has_routes)
         && referrers.iter().any(|of| of.may_name(Target::Routes, snapshot))
 }

@@ -12,15 +12,15 @@ impl TypeState {
     /// Sets the time of the next refresh of resources with a TTL: half of the shortest TTL, or of
     /// what is left of it where the source of an on-demand cache extends it.
     pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {
-        let resources = Some(snapshot).filter(|_| self.ttl && self.is_answered());
-        let resources = resources.and_then(|snapshot| snapshot.of_type(&self.type_url));
-        let shortest = resources.and_then(|resources| match self.refresh_at {
-            None if self.sends_ttl_left => resources.shortest_remaining_ttl(now),
+        let resources = Some(snapshot).filter(|_| self.terms.ttl && self.is_answered());
+        let resources = resources.and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
+        let shortest = resources.and_then(|resources| match self.times.refresh_at {
+            None if self.terms.sends_ttl_left => resources.shortest_remaining_ttl(now),
             _ => resources.shortest_ttl(),
         });
         let every = shortest.map(|ttl| ttl / 2);
         let next = every.map(|every| now + every.max(SHORTEST_REFRESH));
-        self.refresh_at = next.map(|next| self.refresh_at.map_or(next, |at| at.min(next)));
+        self.times.refresh_at = next.map(|next| self.times.refresh_at.map_or(next, |at| at.min(next)));
     }
 
     /// A resource is sent with its whole TTL, which is part of its version. When it came to the
@@ -30,8 +30,8 @@ impl TypeState {
             variant.ttl().zip(variant.remaining_ttl(now)).is_some_and(|(ttl, left)| left < ttl / 10 * 9)
         };
         let mut sent = sent;
-        if self.ttl && self.sends_ttl_left && sent.any(is_late) {
-            self.refresh_at = Some(now);
+        if self.terms.ttl && self.terms.sends_ttl_left && sent.any(is_late) {
+            self.times.refresh_at = Some(now);
         }
     }
 
@@ -45,12 +45,12 @@ impl TypeState {
         since: Revision,
         snapshot: &Snapshot,
     ) -> Vec<Arc<Variant>> {
-        if self.refresh_at.is_none_or(|at| at > now) {
+        if self.times.refresh_at.is_none_or(|at| at > now) {
             return Vec::new();
         }
-        self.refresh_at = None;
+        self.times.refresh_at = None;
         self.time_refresh(now, snapshot);
-        let names = snapshot.of_type(&self.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
+        let names = snapshot.of_type(&self.terms.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
         let chosen = names.flat_map(|name| self.chosen(name, snapshot));
         let client_has = |variant: &&Arc<Variant>| {
             variant.changed_at <= since && self.responses.rejections().detail(&self.key(variant)).is_none()

@@ -60,7 +60,7 @@ impl Stream {
         let types = self.entries_mut().iter_mut().map(|entry| {
             let TypeEntry { state, owed } = entry;
             state.refresh(snapshot);
-            let resources = snapshot.of_type(&state.type_url);
+            let resources = snapshot.of_type(&state.terms.type_url);
             // X12, D24: a subscribed glob or alias covers other names.
             let requested = owed.locators.names().flat_map(|name| resources.map(|of| of.selected_by(name)));
             let unanswered: BTreeSet<_> = requested.flatten().collect();
@@ -92,7 +92,7 @@ impl Stream {
 
 impl TypeState {
     fn report(&self, owes: impl Fn(&ResourceName) -> bool, snapshot: &Snapshot) -> TypeReport {
-        let type_url = self.type_url.clone();
+        let type_url = self.terms.type_url.clone();
         let missing = |name: &ResourceName, constraints| {
             let (name, status) = (name.clone(), ReportStatus::NotSent);
             ResourceReport { name, constraints, content: None, status }

@@ -1,6 +1,6 @@
 //! Names of a request: how the client spelled them, and the errors for names that cannot be served.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::response::DeniedNames;
 use super::type_state::TypeState;
@@ -11,6 +11,19 @@ use crate::subscription::{Locators, NameSet, Requested, is_set};
 use crate::wire::Failure;
 use crate::xdstp::{XdstpError, XdstpName};
 
+/// What is known of the names in the client's requests.
+#[derive(Debug, Default)]
+pub(super) struct RequestNames {
+    /// The client's spelling of new-style names, by their canonical text, where the two differ
+    /// (X5).
+    pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
+    /// SotW: errors about names of the last request. A request repeats its names, so each error is
+    /// reported once (G8, S37).
+    pub(super) reported_errors: BTreeSet<Failure>,
+    /// The names of the last request that the client may not read, for the log.
+    pub(super) denied_names: Option<DeniedNames>,
+}
+
 impl TypeState {
     /// Replaces new-style names by their canonical text (X4), and removes names that no resource
     /// can have (X6). Returns an error for each removed name.
@@ -20,13 +33,13 @@ impl TypeState {
             Ok(None) => Some(name.clone()),
             Ok(Some(canonical)) => {
                 match *name == canonical {
-                    true => _ = self.spelled.remove(&canonical),
-                    false => _ = self.spelled.insert(canonical.clone(), name.clone()),
+                    true => _ = self.names.spelled.remove(&canonical),
+                    false => _ = self.names.spelled.insert(canonical.clone(), name.clone()),
                 }
                 Some(canonical)
             }
             Err(error) => {
-                let message = format!("{} {name:?}: {error}", self.type_url.message_name());
+                let message = format!("{} {name:?}: {error}", self.terms.type_url.message_name());
                 failures.push(Failure::new(name.clone(), Code::INVALID_ARGUMENT, message));
                 None
             }
@@ -38,13 +51,13 @@ impl TypeState {
     /// The canonical text of a new-style name of this type; `None` for an old-style one (X1, X2).
     pub(super) fn canonical(&self, name: &ResourceName) -> Result<Option<ResourceName>, XdstpError> {
         let Some(parsed) = XdstpName::of(name.as_str())? else { return Ok(None) };
-        parsed.check_type(&self.type_url)?;
+        parsed.check_type(&self.terms.type_url)?;
         Ok(Some(parsed.canonical()))
     }
 
     /// G4: the errors for requested names when the type is not served, or not to this client.
     pub(super) fn unserved(&self, requested: &Locators) -> impl Iterator<Item = Failure> {
-        let r#type = self.type_url.message_name();
+        let r#type = self.terms.type_url.message_name();
         let (code, message) = match self.is_denied() {
             true => (Code::PERMISSION_DENIED, format!("this client may not read any {}", r#type)),
             false => (Code::UNIMPLEMENTED, format!("{} is not served here", r#type)),
@@ -60,8 +73,8 @@ impl TypeState {
         let mut deny = |name: &ResourceName, message: String| {
             failures.push(Failure::new(name.clone(), Code::PERMISSION_DENIED, message));
         };
-        let r#type = self.type_url.message_name();
-        if self.scope.is_some() && self.is_served {
+        let r#type = self.terms.type_url.message_name();
+        if self.terms.scope.is_some() && self.terms.is_served {
             // The members of a set are checked one by one.
             let is_allowed = |name: &ResourceName| is_set(name.as_str()) || self.allows(name);
             let mut allowed = |names: &NameSet| {
@@ -85,12 +98,12 @@ impl TypeState {
     pub(super) fn note_denied(&mut self, failures: &[Failure]) {
         let mut denied = failures.iter().filter(|failure| failure.code == Code::PERMISSION_DENIED);
         let Some(first) = denied.next() else { return };
-        let (type_url, reason) = (self.type_url.clone(), first.message.clone());
-        self.denied_names = Some(DeniedNames { type_url, count: 1 + denied.count(), reason });
+        let (type_url, reason) = (self.terms.type_url.clone(), first.message.clone());
+        self.names.denied_names = Some(DeniedNames { type_url, count: 1 + denied.count(), reason });
     }
 
     /// Whether the client may read nothing of the type.
     fn is_denied(&self) -> bool {
-        self.scope.as_ref().is_some_and(NamePatterns::is_empty)
+        self.terms.scope.as_ref().is_some_and(NamePatterns::is_empty)
     }
 }

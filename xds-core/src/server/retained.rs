@@ -44,7 +44,7 @@ impl TypeState {
     /// of them gets another variant. C4b: nor may it wait when another variant that the client gets
     /// overlaps it.
     fn is_replaced(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let Some(variants) = snapshot.get(&self.type_url, &key.name) else { return false };
+        let Some(variants) = snapshot.get(&self.terms.type_url, &key.name) else { return false };
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
         self.is_known_removed(key, snapshot)
             && (holders.any(|params| variants.resolve(params).is_some())
@@ -70,7 +70,8 @@ impl TypeState {
     /// Whether another variant of the name that the client gets overlaps this one. A variant that
     /// came back overlaps only itself.
     fn overlaps_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let (Some(constraints), Some(variants)) = (&key.constraints, snapshot.get(&self.type_url, &key.name))
+        let (Some(constraints), Some(variants)) =
+            (&key.constraints, snapshot.get(&self.terms.type_url, &key.name))
         else {
             return false;
         };
@@ -84,7 +85,7 @@ impl TypeState {
     /// S33: removals of a type that other types refer to wait. In an on-demand cache all removals
     /// wait.
     pub(super) fn withholds_removals(&self) -> bool {
-        self.is_on_demand || !self.known.referrers.is_empty()
+        self.terms.is_on_demand || !self.terms.known.referrers.is_empty()
     }
 
     /// When the first withheld removal may be sent.
@@ -126,7 +127,8 @@ impl TypeState {
         let is_listed = self.subscription.lists_name(&key.name);
         // D25: virtual hosts come and go on demand. Envoy drops a virtual host when it gets the
         // removal, and stays subscribed to it.
-        let drops = self.known.full_state || self.selects_all() || self.sends_unresolved() || !is_listed;
+        let drops =
+            self.terms.known.full_state || self.selects_all() || self.sends_unresolved() || !is_listed;
         let withheld = self.holding.on_removal_sent(key, !drops);
         withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
     }

@@ -67,20 +67,20 @@ impl Stream {
                 failures.contains(failure) || state.subscription.lists_name(&failure.name)
             };
             owed.errors.retain(is_requested);
-            let new: Vec<_> = failures.difference(&state.reported_errors).cloned().collect();
+            let new: Vec<_> = failures.difference(&state.names.reported_errors).cloned().collect();
             state.note_denied(&new);
             owed.errors.extend(new);
-            state.reported_errors = failures;
+            state.names.reported_errors = failures;
         }
         if let Some(requested) = request.requested {
             if !is_first && let Some(brought) = &mut owed.brought.version {
                 // S32: the version that the client brought is about its first subscription.
                 brought.clear();
             }
-            let is_late = state.known.full_state && !is_current;
+            let is_late = state.terms.known.full_state && !is_current;
             let before = is_late.then(|| state.subscription.locators());
-            let added = state.subscription.replace(requested, state.known.legacy_wildcard);
-            state.awaits_wildcards |= added.wildcard;
+            let added = state.subscription.replace(requested, state.terms.known.legacy_wildcard);
+            state.unknown.awaits_wildcards |= added.wildcard;
             // S8b: a client that subscribes again before that response arrives takes the resource
             // from it.
             let was_crossed = is_current && state.responses.take_crossed();
@@ -89,7 +89,7 @@ impl Stream {
             }
             state.check_limit(names_limit)?;
             _ = state.reselect(&watch);
-            if !state.is_served && !state.known.full_state {
+            if !state.terms.is_served && !state.terms.known.full_state {
                 // G4: but not in a full state, which without resources would delete them.
                 let unserved: Vec<_> = state.unserved(&added.locators).collect();
                 state.note_denied(&unserved);
@@ -100,16 +100,16 @@ impl Stream {
             state.subscription.retain_covered(&mut owed.locators);
             owed.endpoints.retain(|name| state.subscription.covers(name));
             // S15, S16: sent whatever version the client has, even if it was sent before.
-            if state.is_served {
+            if state.terms.is_served {
                 owed.locators.extend(added.locators);
             }
-            let is_wildcard = state.is_served && state.subscription.is_wildcard();
+            let is_wildcard = state.terms.is_served && state.subscription.is_wildcard();
             owed.is_overtaken |= (is_late || was_crossed) && !owed.locators.is_empty();
             owed.everything = is_wildcard && (owed.everything || added.wildcard);
             if !is_wildcard {
                 owed.unsubscribed.clear();
             }
-            if state.known.full_state {
+            if state.terms.known.full_state {
                 owed.unsubscribed.extend(added.unsubscribed);
             }
             // V25: resources that were sent by name are sent again with constraints, or removed.
@@ -136,12 +136,12 @@ pub(super) fn respond(
     let attributes_nacks = stream.config.attributes_nacks;
     let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
-    if !state.holding.is_selecting() && !state.is_served && state.known.full_state {
+    if !state.holding.is_selecting() && !state.terms.is_served && state.terms.known.full_state {
         // G4: a full state without resources would delete what the client has.
         return Ok(None);
     }
     if !state.holding.is_selecting() {
-        let (type_url, version) = (state.type_url.clone(), state.version(snapshot));
+        let (type_url, version) = (state.terms.type_url.clone(), state.version(snapshot));
         let nonce = stream.next_nonce();
         let state = &mut stream.entry(at).state;
         state.sent(now, nonce, ResponseContents::nothing(), snapshot);
@@ -167,7 +167,7 @@ pub(super) fn respond(
             false => Possession::Certain,
         }
     };
-    let is_answer_only = must_wait && !owed.everything && !state.known.full_state;
+    let is_answer_only = must_wait && !owed.everything && !state.terms.known.full_state;
     let ResponseBasis { update, mut resend, .. } = match is_answer_only {
         true => state.answer_only(&owed.locators, snapshot),
         false => state.advance(now, snapshot, has)?,
@@ -175,12 +175,12 @@ pub(super) fn respond(
     if reports_missing {
         // S25: a full state without a resource removes it. But clients do not take the absence of a
         // new name from it, because the response may be older than the request.
-        let removed = match state.known.full_state {
+        let removed = match state.terms.known.full_state {
             true => BTreeSet::new(),
             false => state.removed(released, &update),
         };
         owed.errors.extend(state.missing(removed, &owed.locators, snapshot));
-    } else if !state.known.full_state {
+    } else if !state.terms.known.full_state {
         // S26: without resource errors no response can remove a resource of such a type.
         state.release(&Release::now(), Duration::ZERO, now, snapshot);
     }
@@ -188,7 +188,7 @@ pub(super) fn respond(
     // S40: a heartbeat would delete the resource, or not extend its TTL, so the content is sent
     // again.
     let refreshed = state.take_refresh(now, since, snapshot);
-    let needs_everything = owed.everything || state.known.full_state;
+    let needs_everything = owed.everything || state.terms.known.full_state;
     let everything = if needs_everything { state.everything(&update, snapshot) } else { Arc::clone(&update) };
     let version = match state.version(snapshot) {
         // The response lacks some changes of the snapshot, so it must not have the snapshot's
@@ -197,11 +197,11 @@ pub(super) fn respond(
         version => version,
     };
     // S32: only a wildcard selects for sure what it selected on the stream before.
-    let is_comparable = state.known.full_state && state.selects_all();
+    let is_comparable = state.terms.known.full_state && state.selects_all();
     if is_comparable && owed.errors.is_empty() && owed.brought.has(version) == Some(true) {
         return Ok(None);
     }
-    let made = if state.known.full_state {
+    let made = if state.terms.known.full_state {
         let must_send = releases || !refreshed.is_empty();
         let bodies = state.full_state(&owed, &update, &everything, must_send, version, snapshot);
         bodies.map(|bodies| (bodies, ResponseContents::FullState))
@@ -281,7 +281,7 @@ impl TypeState {
         let mut failures = self.reasons(requested, snapshot);
         missing.retain(|key| !failures.iter().any(|failure| failure.name == key.name));
         let failure = |ResourceKey { name, constraints }| {
-            let message = format!("{} {name:?} does not exist", self.type_url.message_name());
+            let message = format!("{} {name:?} does not exist", self.terms.type_url.message_name());
             let constraints = constraints.unwrap_or_default();
             Failure { constraints, ..Failure::new(name, Code::NOT_FOUND, message) }
         };

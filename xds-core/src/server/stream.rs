@@ -13,7 +13,7 @@ use super::request::Request;
 use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::{Terms, TypeEntry, TypeState};
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
@@ -112,7 +112,7 @@ impl Stream {
     /// that were reported before are left out.
     pub fn take_denied_names(&mut self) -> Option<DeniedNames> {
         // A request has one type.
-        self.entries.iter_mut().find_map(|entry| entry.state.denied_names.take())
+        self.entries.iter_mut().find_map(|entry| entry.state.names.denied_names.take())
     }
 
     /// Sets that the client removes a resource when its TTL ends, so it may be sent TTLs (S38).
@@ -162,12 +162,12 @@ impl Stream {
 
     /// The index of the requested type (S12, G2, G3), and whether the type is new on this stream.
     pub(super) fn find_or_add(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
-        let known = |entry: &TypeEntry| entry.state.type_url.as_str() == type_url;
+        let known = |entry: &TypeEntry| entry.state.terms.type_url.as_str() == type_url;
         if let Some(at) = self.entries.iter().position(known) {
             return Ok((at, false));
         }
         let type_url = self.request_type(type_url)?;
-        if let Some(at) = self.entries.iter().position(|entry| entry.state.type_url == type_url) {
+        if let Some(at) = self.entries.iter().position(|entry| entry.state.terms.type_url == type_url) {
             return Ok((at, false));
         }
         if self.entries.len() >= self.config.types_limit {
@@ -187,15 +187,21 @@ impl Stream {
         let derived =
             access.map_or_else(|| self.parameters.clone(), |access| access.overlay(&self.parameters));
         let derived = if is_on_demand { derived.bound() } else { derived };
-        let mut state = TypeState::new(type_url, known, is_served && !is_denied, derived, is_on_demand);
-        state.scope = scope;
+        let terms = Terms {
+            type_url,
+            known,
+            is_served: is_served && !is_denied,
+            scope,
+            ttl: self.honours_ttl && (known.ttl_in_sotw || !self.is_sotw()),
+            // S40: only heartbeats can have the TTL that is left: next to a payload the TTL is part
+            // of the content.
+            sends_ttl_left: is_on_demand && known.heartbeats && !self.is_sotw(),
+            is_on_demand,
+        };
+        let mut state = TypeState::new(terms, derived);
         let excluded = self.watch.cache().read(|snapshot| snapshot.excluded.clone());
         state.subscription = std::mem::take(&mut state.subscription).without(excluded);
-        state.ttl = self.honours_ttl && (known.ttl_in_sotw || !self.is_sotw());
-        // S40: only heartbeats can have the TTL that is left: next to a payload the TTL is part of
-        // the content.
-        state.sends_ttl_left = is_on_demand && known.heartbeats && !self.is_sotw();
-        let at = self.entries.partition_point(|entry| entry.state.known.rank <= state.known.rank);
+        let at = self.entries.partition_point(|entry| entry.state.terms.known.rank <= state.terms.known.rank);
         self.entries.insert(at, TypeEntry { state, owed: Owed::default() });
         Ok((at, true))
     }
@@ -223,12 +229,12 @@ impl Stream {
 
     /// A type, if the client ever requested it.
     pub(super) fn of_type(&self, type_url: &str) -> Option<&TypeEntry> {
-        self.entries.iter().find(|entry| entry.state.type_url.as_str() == type_url)
+        self.entries.iter().find(|entry| entry.state.terms.type_url.as_str() == type_url)
     }
 
     /// The same, to change it.
     pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry> {
-        self.entries.iter_mut().find(|entry| entry.state.type_url.as_str() == type_url)
+        self.entries.iter_mut().find(|entry| entry.state.terms.type_url.as_str() == type_url)
     }
 
     pub(super) fn endpoints(&mut self) -> Option<&mut TypeEntry> {
@@ -266,7 +272,7 @@ impl Stream {
         self.entries.iter_mut().for_each(|entry| entry.state.publish(snapshot));
         if let Some(seat) = &self.seat {
             let mut states = self.entries.iter_mut().map(|entry| &mut entry.state);
-            if seat.group().is_tied() || states.any(|state| state.is_unpublished) {
+            if seat.group().is_tied() || states.any(|state| state.published.is_unpublished) {
                 seat.publish(self.entries.iter_mut().map(|entry| &mut entry.state));
             }
             if group.is_some() {
@@ -363,7 +369,7 @@ impl Stream {
         let nonce = self.next_nonce();
         let state = &mut self.entries[at].state;
         let ResponsePart { version, bodies, .. } = state.responses.next_part(now, nonce)?;
-        let (type_url, has_parts) = (state.type_url.clone(), state.responses.has_parts());
+        let (type_url, has_parts) = (state.terms.type_url.clone(), state.responses.has_parts());
         Some(Response { type_url, nonce, version, bodies, continuation: self.continuation(has_parts) })
     }
 
@@ -383,7 +389,7 @@ impl Stream {
     /// Whether each response of a type has all its resources, so that a resource that is not in it
     /// does not exist (S25).
     pub(super) fn sends_full_state(&self, at: usize) -> bool {
-        self.is_sotw() && self.entries[at].state.known.full_state
+        self.is_sotw() && self.entries[at].state.terms.known.full_state
     }
 
     pub(super) fn is_sotw(&self) -> bool {
@@ -425,7 +431,7 @@ impl Stream {
         let is_sotw = self.is_sotw();
         let state = &mut self.entries[at].state;
         state.sent_version = is_sotw.then_some(version);
-        let type_url = state.type_url.clone();
+        let type_url = state.terms.type_url.clone();
         let is_whole = matches!(contents, ResponseContents::FullState);
         let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
         if parts.len() == 1 {
@@ -485,7 +491,7 @@ impl Stream {
         if let Some(access) = &self.access {
             failures.extend(self.entries[at].state.take_denied(access, requested));
         }
-        let type_url = &self.entries[at].state.type_url;
+        let type_url = &self.entries[at].state.terms.type_url;
         let limit = self.config.parameters_limit;
         let too_many = requested.locators.sets().find(|(parameters, _)| parameters.len() > limit);
         if let Some((parameters, names)) = too_many {
@@ -508,7 +514,7 @@ impl Stream {
             failures.extend(names.map(|name| Failure::of_key(type_url, name)));
             NameSet::default()
         });
-        if self.entries[at].state.is_on_demand {
+        if self.entries[at].state.terms.is_on_demand {
             requested.locators = requested.locators.bound();
         }
         let found = failures.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();

@@ -8,10 +8,11 @@ use super::covering::{covering_locators, is_subscribed};
 use super::encode::Encoding;
 use super::holding::{Advance, Exception, Holding};
 use super::owed::Owed;
-use super::response::{DeniedNames, StreamError};
+use super::request_names::RequestNames;
+use super::response::StreamError;
 use super::responses::Responses;
 use super::send_times::SendTimes;
-use super::waiting::Waiting;
+use super::waiting::Unknown;
 use crate::access::NamePatterns;
 use crate::cache::{Ledger, Membership, Removed, Snapshot, TypeSelection, Update, Watch};
 use crate::code::Code;
@@ -23,10 +24,28 @@ use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Failure, ResourceKey};
 
-/// The state of one type on one stream: the subscription, the responses that were sent, and the
-/// client's ACKs and NACKs.
+/// The state of one type on one stream.
 #[derive(Debug)]
 pub(super) struct TypeState {
+    pub(super) terms: Terms,
+    pub(super) subscription: Subscription,
+    /// What the client has.
+    pub(super) holding: Holding,
+    /// The responses that were sent, with the client's ACKs and NACKs.
+    pub(super) responses: Responses,
+    /// SotW: the `version_info` of the last response; `None` before.
+    pub(super) sent_version: Option<Version>,
+    pub(super) names: RequestNames,
+    pub(super) unknown: Unknown,
+    pub(super) times: Times,
+    pub(super) published: Published,
+    /// The revision of the last [`refresh`](Self::refresh).
+    refreshed_at: Revision,
+}
+
+/// How a type is served to a client. This does not change during a stream.
+#[derive(Debug)]
+pub(super) struct Terms {
     pub(super) type_url: TypeUrl,
     pub(super) known: KnownType,
     /// Whether the type is served here at all (G4).
@@ -38,42 +57,31 @@ pub(super) struct TypeState {
     /// Whether refreshes follow the TTL that is left, because the source of an on-demand cache
     /// extends it (S40).
     pub(super) sends_ttl_left: bool,
-    /// When resources with a TTL are sent again, before the TTL ends (S39, S40).
-    pub(super) refresh_at: Option<Duration>,
-    pub(super) subscription: Subscription,
-    /// What the client has.
-    pub(super) holding: Holding,
-    /// The responses that were sent, with the client's ACKs and NACKs.
-    pub(super) responses: Responses,
-    /// SotW: the `version_info` of the last response; `None` before.
-    pub(super) sent_version: Option<Version>,
-    /// Where programs that commit read the ACKs and NACKs; `None` until the first subscription.
-    pub(super) ledger: Option<Arc<Ledger>>,
-    /// SotW: errors about names of the last request. A request repeats its names, so each error is
-    /// reported once (G8, S37).
-    pub(super) reported_errors: BTreeSet<Failure>,
-    /// The names of the last request that the client may not read, for the log.
-    pub(super) denied_names: Option<DeniedNames>,
-    /// The client's spelling of new-style names, by their canonical text, where the two differ
-    /// (X5).
-    pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
-    /// Locators that wait for the first commit, or for the source of an on-demand cache (G13).
-    pub(super) waiting: BTreeMap<Locator, Waiting>,
-    /// Whether a wildcard waits until the source of an on-demand cache has answered all wildcards.
-    pub(super) awaits_wildcards: bool,
     /// Whether the cache is filled on demand. If so, each removal is withheld until the source has
     /// answered that the resource does not exist.
     pub(super) is_on_demand: bool,
+}
+
+/// When something was sent, or is due.
+#[derive(Debug, Default)]
+pub(super) struct Times {
     /// Since when there are changes that were not sent (S33).
     pub(super) waiting_since: Option<Duration>,
     /// When each revision was sent.
     pub(super) send_times: SendTimes,
+    /// When resources with a TTL are sent again, before the TTL ends (S39, S40).
+    pub(super) refresh_at: Option<Duration>,
+}
+
+/// What others know about the type.
+#[derive(Debug)]
+pub(super) struct Published {
+    /// Where programs that commit read the ACKs and NACKs; `None` until the first subscription.
+    pub(super) ledger: Option<Arc<Ledger>>,
     /// Whether anything was retained when the ledger was last updated.
     pub(super) was_retaining: bool,
     /// Whether the other streams of the client know an older selection than this one.
     pub(super) is_unpublished: bool,
-    /// The revision of the last [`refresh`](Self::refresh).
-    refreshed_at: Revision,
 }
 
 /// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
@@ -109,36 +117,17 @@ pub(super) enum LocatorAnswer {
 impl TypeState {
     /// The state of a type that the client has just requested. `derived` are the parameters of
     /// plain names.
-    pub(super) fn new(
-        type_url: TypeUrl,
-        known: KnownType,
-        is_served: bool,
-        derived: Parameters,
-        is_on_demand: bool,
-    ) -> Self {
+    pub(super) fn new(terms: Terms, derived: Parameters) -> Self {
         Self {
-            type_url,
-            known,
-            is_served,
-            scope: None,
-            ttl: false,
-            sends_ttl_left: false,
-            refresh_at: None,
+            terms,
             subscription: Subscription::new(derived),
             holding: Holding::default(),
             responses: Responses::default(),
             sent_version: None,
-            ledger: None,
-            reported_errors: BTreeSet::new(),
-            denied_names: None,
-            spelled: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            awaits_wildcards: false,
-            is_on_demand,
-            waiting_since: None,
-            send_times: SendTimes::default(),
-            was_retaining: false,
-            is_unpublished: true,
+            names: RequestNames::default(),
+            unknown: Unknown::default(),
+            times: Times::default(),
+            published: Published { ledger: None, was_retaining: false, is_unpublished: true },
             refreshed_at: Revision::ZERO,
         }
     }
@@ -147,23 +136,23 @@ impl TypeState {
     ///
     /// Returns keys whose removal was withheld and that the client no longer subscribes to.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<ResourceKey> {
-        self.is_unpublished = true;
-        self.spelled.retain(|name, _| self.subscription.lists_name(name));
-        let Some(selection) =
-            TypeSelection::of(&self.subscription, self.ttl, self.scope.clone()).filter(|_| self.is_served)
+        self.published.is_unpublished = true;
+        self.names.spelled.retain(|name, _| self.subscription.lists_name(name));
+        let Some(selection) = TypeSelection::of(&self.subscription, self.terms.ttl, self.terms.scope.clone())
+            .filter(|_| self.terms.is_served)
         else {
             self.holding.end();
-            self.waiting.clear();
+            self.unknown.waiting.clear();
             self.responses.forget_rejected();
             return Vec::new();
         };
         // T25b: everything that was sent by name is sent again with constraints.
-        if self.holding.select(selection, |selection| watch.join(&self.type_url, selection)) {
+        if self.holding.select(selection, |selection| watch.join(&self.terms.type_url, selection)) {
             // T25: queued parts have the other form, and everything is sent again.
             self.responses.drop_queued();
-            self.ledger = Some(watch.ledger(&self.type_url));
+            self.published.ledger = Some(watch.ledger(&self.terms.type_url));
         }
-        if self.is_on_demand
+        if self.terms.is_on_demand
             && let Some(selection) = self.holding.selection_mut()
         {
             selection.index_subscription(&self.subscription);
@@ -175,7 +164,7 @@ impl TypeState {
         self.forget_uncovered();
         let subscription = &self.subscription;
         let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
+        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
         self.holding.retain(
             |key| is_subscribed(key, subscription, resources),
             |variant| covering_locators(subscription, variant).next().is_some(),
@@ -188,7 +177,7 @@ impl TypeState {
         let rejections = self.responses.rejections();
         if !rejections.is_empty() || rejections.are_uncertain() {
             let newest = self.holding.selection().map(Membership::newest);
-            let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
+            let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
             let subscription = &self.subscription;
             self.responses.rejections_mut().retain(|key| is_subscribed(key, subscription, resources));
         }
@@ -200,7 +189,7 @@ impl TypeState {
             return;
         }
         let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
+        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
         keys.retain(|key| is_subscribed(key, &self.subscription, resources));
     }
 
@@ -221,8 +210,8 @@ impl TypeState {
 
     /// Notes since when there are changes that were not sent.
     pub(super) fn time_changes(&mut self, now: Duration, snapshot: &Snapshot) {
-        let since = self.waiting_since.unwrap_or(now);
-        self.waiting_since = self.holding.is_behind(snapshot).then_some(since);
+        let since = self.times.waiting_since.unwrap_or(now);
+        self.times.waiting_since = self.holding.is_behind(snapshot).then_some(since);
     }
 
     /// Refuses a subscription to too many names (G9).
@@ -231,7 +220,7 @@ impl TypeState {
         if found <= limit {
             return Ok(());
         }
-        Err(StreamError::TooManyNames { type_url: self.type_url.clone(), found, limit })
+        Err(StreamError::TooManyNames { type_url: self.terms.type_url.clone(), found, limit })
     }
 
     /// Updates the selection when the constraint keys that matter to it changed.
@@ -240,7 +229,7 @@ impl TypeState {
             return;
         }
         self.refreshed_at = snapshot.revision();
-        self.is_unpublished |= self.holding.refresh(snapshot);
+        self.published.is_unpublished |= self.holding.refresh(snapshot);
     }
 
     /// Answers locators without moving the cursor: other changes must wait for other types (S33).
@@ -258,7 +247,7 @@ impl TypeState {
             }
             // T31: an answer goes with the removal of the variants that it replaces.
             if self.keyed_by() == KeyedBy::Locator && !self.find(locator, snapshot).is_empty() {
-                let resources = snapshot.of_type(&self.type_url).into_iter();
+                let resources = snapshot.of_type(&self.terms.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
                 let had = removed.filter(|removed| removed.variant.existed_at(update.from));
                 let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
@@ -279,9 +268,9 @@ impl TypeState {
         snapshot: &Snapshot,
         has: impl Fn(&Subscription, &Variant) -> Possession,
     ) -> Result<ResponseBasis, StreamError> {
-        let fell_behind = || StreamError::FellBehind { type_url: self.type_url.clone() };
+        let fell_behind = || StreamError::FellBehind { type_url: self.terms.type_url.clone() };
         let Advance { update, former, ahead } = self.holding.advance(snapshot).ok_or_else(fell_behind)?;
-        self.send_times.note(snapshot.revision(), now);
+        self.times.send_times.note(snapshot.revision(), now);
         // V29: a resource may come back before its removal was sent. With the same content, the
         // client has it.
         let mut returned = BTreeSet::new();
@@ -345,7 +334,7 @@ impl TypeState {
 
     /// The variants that a locator gets: one, unless its name is a glob (X12).
     pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        let Some(resources) = snapshot.of_type(&self.type_url) else { return Vec::new() };
+        let Some(resources) = snapshot.of_type(&self.terms.type_url) else { return Vec::new() };
         let members = resources.selected_by(&locator.name).filter(|name| self.allows(name));
         let variants = members.filter_map(|name| resources.get(name));
         let found = variants.filter_map(|variants| variants.resolve(&locator.parameters));
@@ -354,7 +343,7 @@ impl TypeState {
 
     /// Whether the client may read a resource.
     pub(super) fn allows(&self, name: &ResourceName) -> bool {
-        self.scope.as_ref().is_none_or(|scope| scope.matches(name))
+        self.terms.scope.as_ref().is_none_or(|scope| scope.matches(name))
     }
 
     /// The variants that the stream gets of a name, each once.
@@ -402,7 +391,7 @@ impl TypeState {
             )]);
         }
         let constraint_keys = retained.iter().find_map(|key| key.constraints.as_ref()).map(Constraints::keys);
-        let disjoint = match (snapshot.get(&self.type_url, name), constraint_keys) {
+        let disjoint = match (snapshot.get(&self.terms.type_url, name), constraint_keys) {
             (Some(variants), _) if self.is_there(name, presence, snapshot) => variants.unmatched(parameters),
             (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),
             _ => None,
@@ -414,7 +403,7 @@ impl TypeState {
 
     /// Errors for the requested locators whose variants were removed for a reason (SR45).
     pub(super) fn reasons(&self, requested: &Locators, snapshot: &Snapshot) -> Vec<Failure> {
-        let resources = snapshot.of_type(&self.type_url).filter(|resources| resources.has_reasons());
+        let resources = snapshot.of_type(&self.terms.type_url).filter(|resources| resources.has_reasons());
         let Some(resources) = resources else { return Vec::new() };
         let failure = |locator: Locator| {
             let Locator { name, parameters } = &locator;
@@ -454,7 +443,7 @@ impl TypeState {
             return vec![self.answer(locator, &mut NamePresence::new(), snapshot)];
         }
         let had = |variant: &Variant| variant.existed_at(since);
-        let resources = snapshot.of_type(&self.type_url).into_iter();
+        let resources = snapshot.of_type(&self.terms.type_url).into_iter();
         let removed = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
         let removed = removed.map(|removed| &removed.variant);
         // When the subscription still covers the variant, the update has its removal.
@@ -476,13 +465,13 @@ impl TypeState {
 
     /// How resources are encoded for the client.
     pub(super) fn encoding(&self) -> Encoding<'_> {
-        let scope = self.scope.as_ref();
+        let scope = self.terms.scope.as_ref();
         Encoding {
-            type_url: &self.type_url,
+            type_url: &self.terms.type_url,
             keyed_by: self.keyed_by(),
-            ttl: self.ttl,
+            ttl: self.terms.ttl,
             scope,
-            spelled: &self.spelled,
+            spelled: &self.names.spelled,
         }
     }
 
@@ -540,7 +529,7 @@ impl TypeState {
 
     /// D24: whether a name without a resource is sent as an alias without a resource.
     pub(super) fn sends_unresolved(&self) -> bool {
-        !self.known.heartbeats && self.keyed_by() == KeyedBy::Name
+        !self.terms.known.heartbeats && self.keyed_by() == KeyedBy::Name
     }
 
     /// Whether the subscription has a wildcard, under any parameters.

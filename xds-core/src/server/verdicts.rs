@@ -82,16 +82,16 @@ impl TypeState {
     /// Updates the ledger, in which programs that commit see what the client has ACKed. Called when
     /// there is nothing more to send now, or nothing before the client has answered.
     pub(super) fn publish(&mut self, snapshot: &Snapshot) {
-        let Some(ledger) = &self.ledger else { return };
+        let Some(ledger) = &self.published.ledger else { return };
         self.responses.forget_brought();
         let asks = self.holding.is_selecting();
         self.responses.reach(if asks { self.cursor() } else { snapshot.revision() });
         let is_retaining = self.holding.has_removed();
-        if !self.responses.take_news() && !is_retaining && !self.was_retaining {
+        if !self.responses.take_news() && !is_retaining && !self.published.was_retaining {
             debug_assert_eq!(ledger.ack_state(), self.ack_state(snapshot));
             return;
         }
-        self.was_retaining = is_retaining;
+        self.published.was_retaining = is_retaining;
         ledger.update(self.ack_state(snapshot));
     }
 
@@ -118,7 +118,7 @@ impl TypeState {
         error_detail: Option<String>,
         protocol: Protocol,
     ) -> Option<Verdict> {
-        let type_url = self.type_url.clone();
+        let type_url = self.terms.type_url.clone();
         match error_detail {
             None => self.responses.on_ack(nonce, protocol).then_some(Verdict::Acked { type_url, nonce }),
             Some(detail) => {

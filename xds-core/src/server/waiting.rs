@@ -6,6 +6,7 @@
 //! keep what they have. Absence is reported for each locator separately, because the source may not
 //! have answered another stream with the same projected parameters.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,15 @@ use crate::subscription::{Locator, WILDCARD};
 use crate::variants::Variant;
 use crate::wire::{Failure, ResourceKey};
 use crate::xdstp;
+
+/// What cannot be answered yet (G13).
+#[derive(Debug, Default)]
+pub(super) struct Unknown {
+    /// Locators that wait for the first commit, or for the source of an on-demand cache.
+    pub(super) waiting: BTreeMap<Locator, Waiting>,
+    /// Whether a wildcard waits until the source of an on-demand cache has answered all wildcards.
+    pub(super) awaits_wildcards: bool,
+}
 
 /// A locator that waits: since when, and whether that was reported to the client.
 #[derive(Debug, Clone)]
@@ -91,7 +101,7 @@ impl Stream {
         let wait = self.config.sync_wait;
         let TypeEntry { state, owed } = self.entry(at);
         if !snapshot.is_on_demand() {
-            state.waiting.clear();
+            state.unknown.waiting.clear();
         }
         if !snapshot.is_on_demand() || !state.holding.is_selecting() {
             return None;
@@ -100,7 +110,7 @@ impl Stream {
             matches!(state.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
         };
         for locator in owed.defer(cannot_be_answered) {
-            let waiting = state.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
+            let waiting = state.unknown.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
             // D9: a new subscription gets a new error.
             if waiting.failure.is_some() {
                 *waiting = Waiting::new(now);
@@ -108,12 +118,12 @@ impl Stream {
         }
         // While wildcards wait, errors wait too: an answer that comes in the meantime would make
         // the error wrong.
-        let has_to_wait = state.awaits_wildcards && !state.knows_wildcards(snapshot);
-        state.awaits_wildcards = has_to_wait;
-        if state.waiting.is_empty() {
+        let has_to_wait = state.unknown.awaits_wildcards && !state.knows_wildcards(snapshot);
+        state.unknown.awaits_wildcards = has_to_wait;
+        if state.unknown.waiting.is_empty() {
             return has_to_wait.then_some(Gate::Shut);
         }
-        let mut waiting = std::mem::take(&mut state.waiting);
+        let mut waiting = std::mem::take(&mut state.unknown.waiting);
         waiting.retain(|locator, waiting| {
             if !state.subscription.lists(locator) {
                 return false;
@@ -147,8 +157,8 @@ impl Stream {
             }
             true
         });
-        state.waiting = waiting;
-        let is_partial = (is_state && !state.waiting.is_empty()) || has_to_wait;
+        state.unknown.waiting = waiting;
+        let is_partial = (is_state && !state.unknown.waiting.is_empty()) || has_to_wait;
         is_partial.then_some(Gate::Shut)
     }
 
@@ -156,11 +166,11 @@ impl Stream {
         // A full state without resources would delete what the client has.
         let (is_state, wait) = (self.sends_full_state(at), self.config.sync_wait);
         let TypeEntry { state, owed } = self.entry(at);
-        state.waiting.retain(|locator, _| state.subscription.lists(locator));
+        state.unknown.waiting.retain(|locator, _| state.subscription.lists(locator));
         for locator in owed.locators.iter().filter(|locator| state.subscription.lists(locator)) {
-            state.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
+            state.unknown.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
         }
-        let first = state.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min();
+        let first = state.unknown.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min();
         match first {
             Some(time) if !is_state => Gate::at(time, now),
             _ => Gate::Shut,
@@ -178,6 +188,7 @@ impl Stream {
         let (nonce, protocol, wait) = (self.next_nonce(), self.protocol(), self.config.sync_wait);
         let state = &mut self.entry(at).state;
         let late = state
+            .unknown
             .waiting
             .iter_mut()
             .filter_map(|(locator, waiting)| waiting.report(now, wait).then_some(locator));
@@ -185,13 +196,13 @@ impl Stream {
         let failures = late.iter().map(|locator| {
             let message = format!(
                 "{} is not known yet: the server has not loaded its resources; it answers when it has",
-                state.type_url.message_name()
+                state.terms.type_url.message_name()
             );
             state.failure_of(locator, Code::UNAVAILABLE, &message, snapshot)
         });
         let failures: Vec<_> = failures.collect();
         let bodies = vec![Arc::new(encode::errors(protocol, state.encoding(), failures.iter()))];
-        let type_url = state.type_url.clone();
+        let type_url = state.terms.type_url.clone();
         state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
         Some(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
     }
@@ -200,10 +211,10 @@ impl Stream {
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
         let state = &self.entry_ref(at).state;
         // No error goes with a full state that lacks the resource.
-        if self.sends_full_state(at) || state.awaits_wildcards {
+        if self.sends_full_state(at) || state.unknown.awaits_wildcards {
             return None;
         }
-        state.waiting.values().filter_map(|waiting| waiting.report_at(self.config.sync_wait)).min()
+        state.unknown.waiting.values().filter_map(|waiting| waiting.report_at(self.config.sync_wait)).min()
     }
 }
 
@@ -212,7 +223,7 @@ impl TypeState {
         if !self.find(locator, snapshot).is_empty() {
             return Knowledge::Found;
         }
-        match snapshot.locator_status(&self.type_url, &locator.name, &locator.parameters) {
+        match snapshot.locator_status(&self.terms.type_url, &locator.name, &locator.parameters) {
             None => Knowledge::Unknown,
             Some(LocatorStatus::Complete) => Knowledge::Absent,
             Some(LocatorStatus::Failed { code, message }) => {
@@ -226,7 +237,7 @@ impl TypeState {
     fn knows_wildcards(&self, snapshot: &Snapshot) -> bool {
         let wildcard = ResourceName::from(WILDCARD);
         let is_answered =
-            |parameters| snapshot.locator_status(&self.type_url, &wildcard, parameters).is_some();
+            |parameters| snapshot.locator_status(&self.terms.type_url, &wildcard, parameters).is_some();
         self.subscription.wildcards().all(is_answered)
     }
 
@@ -241,7 +252,10 @@ impl TypeState {
             return true;
         }
         let is_answered = |name: &ResourceName| {
-            matches!(snapshot.locator_status(&self.type_url, name, parameters), Some(LocatorStatus::Complete))
+            matches!(
+                snapshot.locator_status(&self.terms.type_url, name, parameters),
+                Some(LocatorStatus::Complete)
+            )
         };
         let listed = |name: &ResourceName| {
             self.subscription.lists(&Locator { name: name.clone(), parameters: parameters.clone() })
@@ -261,7 +275,7 @@ impl TypeState {
     /// or is known to get none. If the cache is not on demand, a resource that it does not contain
     /// does not exist.
     pub(super) fn is_known_removed(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let variants = snapshot.get(&self.type_url, &key.name);
+        let variants = snapshot.get(&self.terms.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
         holders.all(|params| match variants.and_then(|variants| variants.resolve(params)) {
             Some(found) => self.key(found) != *key,
@@ -272,7 +286,7 @@ impl TypeState {
     /// Whether a removal may be sent. T31: not before the client was sent the variants that its
     /// locators get instead, which may have to wait for other types (S33).
     pub(super) fn is_removable(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let variants = snapshot.get(&self.type_url, &key.name);
+        let variants = snapshot.get(&self.terms.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
         let is_unsent = |found: &Arc<Variant>| {
             found.changed_at > self.cursor() && !self.holding.is_ahead_with(&self.key(found), found)
@@ -296,7 +310,7 @@ impl TypeState {
     /// name.
     pub(super) fn only_for(&self, locator: &Locator, snapshot: &Snapshot) -> Constraints {
         let Locator { name, parameters } = locator;
-        let variants = snapshot.get(&self.type_url, name);
+        let variants = snapshot.get(&self.terms.type_url, name);
         // T43c: for variants that are bound to the parameters of one locator, `unmatched` is
         // unconstrained, which would mean all locators.
         let unmatched = variants.and_then(|variants| variants.unmatched(parameters));

@@ -60,7 +60,7 @@ impl DeltaContent {
         if owed.brought.versions.is_empty() {
             self.share(state, owed, update);
         } else {
-            let is_endpoints = state.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+            let is_endpoints = state.terms.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
             for variant in &update.changed {
                 let version = variant.version_for(state.keyed_by()).to_string();
                 let is_equal = owed.brought.versions.get(variant.name()) == Some(&version);
@@ -182,7 +182,7 @@ impl DeltaContent {
             if is_sent || self.changed.contains_key(&key) {
                 continue;
             }
-            if state.known.heartbeats {
+            if state.terms.known.heartbeats {
                 self.heartbeats.push(variant);
             } else {
                 self.changed.insert(key, variant);
@@ -212,7 +212,7 @@ impl DeltaContent {
         }
         let is_there =
             |key: &ResourceKey| key.constraints.is_none() && !state.chosen(&key.name, snapshot).is_empty();
-        let variants = |name: &ResourceName| snapshot.get(&state.type_url, name);
+        let variants = |name: &ResourceName| snapshot.get(&state.terms.type_url, name);
         let narrow = |key: ResourceKey| {
             if !is_there(&key) {
                 return vec![key];
@@ -308,7 +308,7 @@ impl TypeState {
         let keyed_by = self.keyed_by();
         let chosen = self.chosen(name, snapshot);
         let is_known = |variant: &&Arc<Variant>| variant.version_for(keyed_by).to_string() == version;
-        let variants = snapshot.get(&self.type_url, name).filter(|_| keyed_by == KeyedBy::Locator);
+        let variants = snapshot.get(&self.terms.type_url, name).filter(|_| keyed_by == KeyedBy::Locator);
         let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
             return Vec::new();
         };

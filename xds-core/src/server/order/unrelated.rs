@@ -24,7 +24,7 @@ pub(in crate::server) struct TargetStatus<'a> {
 impl<'a> TargetStatus<'a> {
     /// `None` when the client subscribes to nothing of the type.
     pub(in crate::server) fn of(state: &'a TypeState, snapshot: &Snapshot) -> Option<Self> {
-        let target = Target::of(state.type_url.as_str())?;
+        let target = Target::of(state.terms.type_url.as_str())?;
         let position = state.holding.selection().map(Membership::position)?;
         // The names of unanswered routes are not used.
         let unanswered = if target == Target::Routes { None } else { unanswered(state, snapshot) };
