@@ -18,6 +18,7 @@ pub use crate::wire::Body;
 
 #[cfg(test)]
 mod access_tests;
+mod answers;
 #[cfg(test)]
 mod attribution_tests;
 mod client_group;
@@ -25,6 +26,7 @@ mod clusters_sent;
 mod config;
 mod covering;
 mod delta;
+mod diff;
 #[cfg(test)]
 mod edges_tests;
 mod encode;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::covering::is_subscribed;
+use super::diff::{Diff, Possession};
 use super::encode;
 use super::request::DeltaRequest;
 use super::response::{Response, StreamError, Verdict};
 use super::stream::Stream;
-use super::type_state::{Possession, ResponseBasis, TypeEntry, TypeState};
+use super::type_state::{TypeEntry, TypeState};
 use crate::cache::{Membership, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, Version};
 use crate::protocol::Protocol;
@@ -172,12 +173,12 @@ pub(super) fn respond(
             is_requested if is_requested || owed.everything => Possession::Possible,
             _ => Possession::Certain,
         };
-        let ResponseBasis { update, removed, resend } = match must_wait && !owed.everything {
+        let Diff { update, removed, resend } = match must_wait && !owed.everything {
             true => {
                 unsubscribed_later.append(&mut owed.unsubscribed);
-                state.answer_only(&owed.locators, snapshot)
+                state.diff_of_answers(&owed.locators, snapshot)
             }
-            false => state.advance(now, snapshot, has)?,
+            false => state.diff(now, snapshot, has)?,
         };
         content.removed.extend(removed);
         if update.from == Revision::ZERO {

@@ -28,29 +28,6 @@ impl Exception {
 }
 
 impl TypeState {
-    /// T31: the removal of a variant is sent together with the variant that replaces it.
-    pub(super) fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
-        let removed = self.holding.removed().map(|(key, _)| key);
-        let replaced = removed.filter(|key| self.is_replaced(key, snapshot));
-        for key in replaced.cloned().collect::<Vec<_>>() {
-            if let Some(Exception::Withheld { removed_at, .. }) = self.holding.take_removed(&key) {
-                released.push(key);
-                self.responses.bring(removed_at);
-            }
-        }
-    }
-
-    /// Whether the removal goes at once: it is known for each locator that had the variant, and one
-    /// of them gets another variant. C4b: nor may it wait when another variant that the client gets
-    /// overlaps it.
-    fn is_replaced(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let Some(variants) = snapshot.get(&self.terms.type_url, &key.name) else { return false };
-        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        self.is_known_removed(key, snapshot)
-            && (holders.any(|params| variants.resolve(params).is_some())
-                || self.overlaps_others(key, snapshot))
-    }
-
     /// Whether the client would reject a full state (C4b): the state would contain a removed
     /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
     /// another locator.
@@ -69,7 +46,7 @@ impl TypeState {
 
     /// Whether another variant of the name that the client gets overlaps this one. A variant that
     /// came back overlaps only itself.
-    fn overlaps_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+    pub(super) fn overlaps_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let (Some(constraints), Some(variants)) =
             (&key.constraints, snapshot.get(&self.terms.type_url, &key.name))
         else {

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answers::{LocatorAnswer, NamePresence};
 use super::covering::covering_locators;
+use super::diff::{Diff, Possession};
 use super::encode;
 use super::order::Release;
 use super::owed::Owed;
@@ -13,7 +15,7 @@ use super::request::SotwRequest;
 use super::response::{Continuation, Response, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::stream::Stream;
-use super::type_state::{LocatorAnswer, NamePresence, Possession, ResponseBasis, TypeEntry, TypeState};
+use super::type_state::{TypeEntry, TypeState};
 use crate::cache::{Removed, Snapshot, Update};
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
@@ -168,9 +170,9 @@ pub(super) fn respond(
         }
     };
     let is_answer_only = must_wait && !owed.everything && !state.terms.known.full_state;
-    let ResponseBasis { update, mut resend, .. } = match is_answer_only {
-        true => state.answer_only(&owed.locators, snapshot),
-        false => state.advance(now, snapshot, has)?,
+    let Diff { update, mut resend, .. } = match is_answer_only {
+        true => state.diff_of_answers(&owed.locators, snapshot),
+        false => state.diff(now, snapshot, has)?,
     };
     if reports_missing {
         // S25: a full state without a resource removes it. But clients do not take the absence of a

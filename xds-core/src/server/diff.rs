@@ -1,0 +1,160 @@
+//! What a client should have, minus what it has.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::covering::covering_locators;
+use super::holding::{Advance, Exception};
+use super::response::StreamError;
+use super::type_state::TypeState;
+use crate::cache::{Removed, Snapshot, Update};
+use crate::subscription::{Locators, Subscription};
+use crate::variants::{KeyedBy, Variant};
+use crate::wire::ResourceKey;
+
+/// What a response is made from: what the client should have, minus what it has.
+#[derive(Debug)]
+pub(super) struct Diff {
+    /// The changes of the selection since the cursor, without those that the client has already.
+    pub(super) update: Arc<Update>,
+    /// Keys to remove in addition to the removals of the update.
+    pub(super) removed: Vec<ResourceKey>,
+    /// Variants that the update omits, because they are equal to those at the cursor, although the
+    /// client was sent others ahead of the cursor.
+    pub(super) resend: Vec<Arc<Variant>>,
+}
+
+/// Whether a client has a resource that was removed from the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Possession {
+    None,
+    /// The client has just subscribed to it, and may have unsubscribed from it before.
+    Possible,
+    Certain,
+}
+
+impl TypeState {
+    /// Answers locators without moving the cursor: other changes must wait for other types (S33).
+    pub(super) fn diff_of_answers(&mut self, answered: &Locators, snapshot: &Snapshot) -> Diff {
+        let selection = self.holding.selection();
+        let update = selection.expect("a type with a response to make has a subscription").no_update();
+        let mut removed_keys = Vec::new();
+        for locator in &answered.iter().collect::<Vec<_>>() {
+            let found = self.find(locator, snapshot);
+            self.holding.answer_ahead(&locator.name);
+            for variant in found {
+                self.responses.bring_ahead(update.from, variant.changed_at);
+                let withheld = self.holding.send_ahead(self.key(&variant), variant);
+                withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
+            }
+            // T31: an answer goes with the removal of the variants that it replaces.
+            if self.keyed_by() == KeyedBy::Locator && !self.find(locator, snapshot).is_empty() {
+                let resources = snapshot.of_type(&self.terms.type_url).into_iter();
+                let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
+                let had = removed.filter(|removed| removed.variant.existed_at(update.from));
+                let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
+                for Removed { variant, at } in had {
+                    self.responses.bring_ahead(update.from, *at);
+                    removed_keys.push(self.key(variant));
+                }
+            }
+        }
+        Diff { update, removed: removed_keys, resend: Vec::new() }
+    }
+
+    /// Moves the cursor to the snapshot and returns what the client must be sent. A removed
+    /// resource that the client may still use is retained, unless the client does not have it.
+    pub(super) fn diff(
+        &mut self,
+        now: Duration,
+        snapshot: &Snapshot,
+        has: impl Fn(&Subscription, &Variant) -> Possession,
+    ) -> Result<Diff, StreamError> {
+        let fell_behind = || StreamError::FellBehind { type_url: self.terms.type_url.clone() };
+        let Advance { update, former, ahead } = self.holding.advance(snapshot).ok_or_else(fell_behind)?;
+        self.times.send_times.note(snapshot.revision(), now);
+        // V29: a resource may come back before its removal was sent. With the same content, the
+        // client has it.
+        let mut returned = BTreeSet::new();
+        if self.holding.has_removed() {
+            for variant in &update.changed {
+                let removed = self.holding.take_removed(&self.key(variant));
+                let is_same = removed.is_some_and(|removed| removed.is_content_of(variant));
+                if is_same && !ahead.has_name(variant.name()) {
+                    returned.insert(Arc::as_ptr(variant));
+                }
+            }
+        }
+        // A variant that is equal to the one at the cursor is not in the update, but the client was
+        // sent another one ahead.
+        let resend = ahead.names().flat_map(|name| self.chosen(name, snapshot));
+        let resend = resend
+            .filter(|variant| variant.changed_at > update.from && !ahead.has(&self.key(variant), variant));
+        let resend = resend.cloned().collect();
+        // D12: content that was sent ahead is not sent again. V29: neither is content that came
+        // back before its removal was sent.
+        let is_known = |variant: &Arc<Variant>| {
+            ahead.has(&self.key(variant), variant) || returned.contains(&Arc::as_ptr(variant))
+        };
+        let update = match update.changed.iter().any(is_known) {
+            true => Arc::new(update.without(is_known)),
+            false => update,
+        };
+        let passed = update.transient.iter().filter(|variant| ahead.has_name(variant.name()));
+        let replaced = passed.map(|variant| self.key(variant)).collect();
+        let mut basis = Diff { update, removed: replaced, resend };
+        let (subscription, update) = (&self.subscription, &basis.update);
+        // A variant that was added and removed since the cursor was sent only if it was sent ahead.
+        let was_sent = |removed: &&Removed| {
+            removed.variant.existed_at(update.from) || ahead.has_name(removed.variant.name())
+        };
+        let removed = update.removed.iter().filter(was_sent);
+        let removed = removed.filter(|removed| has(subscription, &removed.variant) != Possession::None);
+        let removed = removed.map(|removed| (self.key(&removed.variant), removed.clone()));
+        // S24: only resources that are still subscribed to.
+        let is_wanted =
+            |removed: &&Removed| covering_locators(subscription, &removed.variant).next().is_some();
+        let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
+        let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
+        if self.withholds_removals() {
+            for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
+                let is_sent = !variant.differs_since(basis.update.from)
+                    && !ahead.has_name(variant.name())
+                    && has(&self.subscription, &variant) == Possession::Certain;
+                let withheld =
+                    Exception::Withheld { variant: Some(variant), is_sent, removed_at: at, since: now };
+                self.holding.withhold(key, withheld);
+            }
+        } else {
+            basis.removed.extend(former.map(|(key, _)| key));
+        }
+        if self.keyed_by() == KeyedBy::Locator {
+            self.release_replaced(&mut basis.removed, snapshot);
+        }
+        Ok(basis)
+    }
+
+    /// T31: the removal of a variant is sent together with the variant that replaces it.
+    fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
+        let removed = self.holding.removed().map(|(key, _)| key);
+        let replaced = removed.filter(|key| self.is_replaced(key, snapshot));
+        for key in replaced.cloned().collect::<Vec<_>>() {
+            if let Some(Exception::Withheld { removed_at, .. }) = self.holding.take_removed(&key) {
+                released.push(key);
+                self.responses.bring(removed_at);
+            }
+        }
+    }
+
+    /// Whether the removal goes at once: it is known for each locator that had the variant, and one
+    /// of them gets another variant. C4b: nor may it wait when another variant that the client gets
+    /// overlaps it.
+    fn is_replaced(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+        let Some(variants) = snapshot.get(&self.terms.type_url, &key.name) else { return false };
+        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
+        self.is_known_removed(key, snapshot)
+            && (holders.any(|params| variants.resolve(params).is_some())
+                || self.overlaps_others(key, snapshot))
+    }
+}
