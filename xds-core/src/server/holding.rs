@@ -49,9 +49,9 @@ pub(super) enum Exception {
     Kept(References),
 }
 
-/// The exceptions that end when the cursor moves, with the variants that were sent.
-#[derive(Debug, Default)]
-pub(super) struct SentAhead(BTreeMap<ResourceKey, Option<Arc<Variant>>>);
+/// The exceptions that ended when the cursor moved.
+#[derive(Debug)]
+pub(super) struct SentAhead(BTreeMap<ResourceKey, Exception>);
 
 /// What changed when the cursor moved.
 #[derive(Debug)]
@@ -124,8 +124,11 @@ impl Holding {
     /// Updates the selections when the constraint keys that matter to them changed. Returns whether
     /// they changed.
     pub(super) fn refresh(&mut self, snapshot: &Snapshot) -> bool {
-        let selections = self.selection.iter_mut().chain(&mut self.former);
-        selections.fold(false, |is_changed, selection| selection.refresh(snapshot) || is_changed)
+        let mut is_changed = false;
+        for selection in self.selection.iter_mut().chain(&mut self.former) {
+            is_changed |= selection.refresh(snapshot);
+        }
+        is_changed
     }
 
     /// Moves the cursor to the snapshot; `None` when the cache no longer has all removals.
@@ -139,14 +142,11 @@ impl Holding {
             Some(former) => Some(former.update(snapshot)?),
             None => None,
         };
-        let ahead = self.exceptions.extract_if(.., |_, exception| exception.is_ahead());
-        let ahead = ahead.map(|(key, exception)| match exception {
-            Exception::Ahead(variant) => (key, Some(variant)),
-            _ => (key, None),
-        });
-        let ahead = SentAhead(ahead.collect());
+        let exceptions = std::mem::take(&mut self.exceptions).into_iter();
+        let (ahead, exceptions) = exceptions.partition(|(_, exception)| exception.is_ahead());
+        self.exceptions = exceptions;
         self.check();
-        Some(Advance { update, former, ahead })
+        Some(Advance { update, former, ahead: SentAhead(ahead) })
     }
 
     /// The client is sent a variant ahead of the cursor. Returns the revision of a removal that is
@@ -169,7 +169,7 @@ impl Holding {
 
     /// Whether exactly this variant was sent ahead of the cursor.
     pub(super) fn is_ahead_with(&self, key: &ResourceKey, variant: &Arc<Variant>) -> bool {
-        matches!(self.exceptions.get(key), Some(Exception::Ahead(sent)) if Arc::ptr_eq(sent, variant))
+        self.exceptions.get(key).is_some_and(|exception| exception.is_ahead_with(variant))
     }
 
     /// Forgets what the client no longer subscribes to. Returns the keys of withheld removals.
@@ -302,6 +302,10 @@ impl Exception {
         matches!(self, Self::Ahead(_) | Self::AbsentAhead)
     }
 
+    fn is_ahead_with(&self, variant: &Arc<Variant>) -> bool {
+        matches!(self, Self::Ahead(sent) if Arc::ptr_eq(sent, variant))
+    }
+
     /// V29: whether the client still has the content of this variant, even if another variant
     /// brought it.
     pub(super) fn is_content_of(&self, variant: &Variant) -> bool {
@@ -335,7 +339,7 @@ impl SentAhead {
 
     /// Whether the client has exactly this variant.
     pub(super) fn has(&self, key: &ResourceKey, variant: &Arc<Variant>) -> bool {
-        self.0.get(key).is_some_and(|sent| sent.as_ref().is_some_and(|sent| Arc::ptr_eq(sent, variant)))
+        self.0.get(key).is_some_and(|exception| exception.is_ahead_with(variant))
     }
 
     /// The names, each once.
