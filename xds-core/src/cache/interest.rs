@@ -6,6 +6,7 @@
 //! sent everything. It gets the [`Update`](super::update::Update) from its cursor from its class.
 //! An update is made once, for all streams of the class with the same cursor.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ use super::snapshot::{Keys, NO_RESOURCES, Snapshot, TypeSnapshot};
 use super::type_selection::TypeSelection;
 use super::{Cache, Changed, by_name, lock};
 use crate::constraint::Constraints;
+use crate::hash::HashMap;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::subscription::{self, Locator, NameSet, Selection};
 
@@ -167,10 +169,13 @@ pub(super) struct Interest {
 
 /// The classes of one type.
 ///
-/// Names come from peers, so the maps are ordered: no choice of names makes a look-up slow.
+/// Selections come from peers, so their map is ordered: no choice of them makes a look-up slow.
 #[derive(Debug, Default)]
 pub(super) struct TypeInterest {
-    by_name: BTreeMap<ResourceName, BTreeSet<ClassId>>,
+    /// Names come from peers too, but this table is seeded. A client that subscribes looks up each
+    /// of its names here. In an ordered map, each look-up would read the texts of some 17 other
+    /// names among 100,000.
+    by_name: HashMap<ResourceName, BTreeSet<ClassId>>,
     by_selection: BTreeMap<TypeSelection, ClassId>,
     /// The classes with a wildcard.
     wildcards: BTreeSet<ClassId>,
@@ -418,14 +423,15 @@ impl TypeInterest {
 
     fn add_class(&mut self, type_url: &TypeUrl, selection: TypeSelection, revision: Revision) -> Arc<Class> {
         self.last_class += 1;
+        let id = self.last_class;
         let selection = selection.map(|selection| match selection {
             Selection::All => Selection::All,
-            Selection::Names(names) => Selection::Names(self.interned(names)),
-            Selection::AllBut(excluded, names) => Selection::AllBut(excluded, self.interned(names)),
+            Selection::Names(names) => Selection::Names(self.index_names(id, names)),
+            Selection::AllBut(excluded, names) => Selection::AllBut(excluded, self.index_names(id, names)),
         });
-        let class = Arc::new(Class::new(self.last_class, type_url.clone(), selection, revision));
+        let class = Arc::new(Class::new(id, type_url.clone(), selection, revision));
         self.by_parameters.insert(class.id, &class.selection);
-        self.index(&class, &class.selection.names());
+        self.index(&class);
         class
     }
 
@@ -435,7 +441,8 @@ impl TypeInterest {
         self.wildcards.remove(&old.id);
         let (before, after) = (old.selection.names(), selection.names());
         let removed = subscription::difference(&before, &after);
-        let added = self.interned(subscription::difference(&after, &before).into_iter().collect());
+        let added = subscription::difference(&after, &before).into_iter().collect();
+        let added = self.index_names(old.id, added);
         let selection = match (selection.single(), old.selection.single()) {
             (Some(_), Some(old)) => {
                 selection.map(|selection| selection.rebuilt(old, added.as_slice(), &removed))
@@ -446,7 +453,7 @@ impl TypeInterest {
         std::mem::swap(&mut *lock(&class.members), &mut *lock(&old.members));
         self.unindex(old.id, &removed);
         self.by_parameters.replace(old.id, &old.selection, &class.selection);
-        self.index(&class, added.as_slice());
+        self.index(&class);
         class
     }
 
@@ -458,15 +465,34 @@ impl TypeInterest {
         self.by_parameters.remove(class.id, &class.selection);
     }
 
-    fn index(&mut self, class: &Arc<Class>, names: &[ResourceName]) {
-        for name in names {
-            self.by_name.entry(name.clone()).or_default().insert(class.id);
-        }
+    /// Adds a class whose names are in the index already.
+    fn index(&mut self, class: &Arc<Class>) {
         if class.selection.is_wildcard() {
             self.wildcards.insert(class.id);
         }
         self.by_selection.insert(class.selection.clone(), class.id);
         self.classes.insert(class.id, Arc::clone(class));
+    }
+
+    /// Adds a class to these names. Returns the same names, with the strings of the index where it
+    /// has them.
+    fn index_names(&mut self, id: ClassId, names: NameSet) -> NameSet {
+        let mut is_same = true;
+        for name in &names {
+            match self.by_name.entry(name.clone()) {
+                Entry::Occupied(mut known) => {
+                    is_same &= known.key().is_same(name);
+                    known.get_mut().insert(id);
+                }
+                Entry::Vacant(new) => _ = new.insert(BTreeSet::from([id])),
+            }
+        }
+        // A set that uses these strings already is shared with other classes: keep it.
+        if is_same {
+            return names;
+        }
+        let known = |name: &ResourceName| self.by_name.get_key_value(name).map(|(known, _)| known.clone());
+        names.iter().filter_map(known).collect()
     }
 
     fn unindex(&mut self, id: ClassId, names: &[ResourceName]) {
@@ -478,21 +504,6 @@ impl TypeInterest {
                 }
             }
         }
-    }
-
-    /// The same names, with the strings of the index where it has them.
-    fn interned(&self, names: NameSet) -> NameSet {
-        let known = |name: &ResourceName| self.by_name.get_key_value(name).map(|(known, _)| known.clone());
-        // A set that uses these strings already is shared with other classes: keep it.
-        let known: Vec<_> = names.iter().map(known).collect();
-        let is_same = |(name, known): (&ResourceName, &Option<ResourceName>)| {
-            known.as_ref().is_none_or(|known| known.is_same(name))
-        };
-        if names.iter().zip(&known).all(is_same) {
-            return names;
-        }
-        let known = names.iter().zip(known).map(|(name, known)| known.unwrap_or_else(|| name.clone()));
-        known.collect()
     }
 }
 
