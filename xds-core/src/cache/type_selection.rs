@@ -282,6 +282,13 @@ impl TypeSelection {
         }
     }
 
+    /// The part, if there is a single one, and it is a list of names that each select at most the
+    /// resource of this name. Clients mostly subscribe like this.
+    pub(super) fn plain_list(&self, resources: &TypeSnapshot) -> Option<&SelectionPart> {
+        let is_plain = self.keyed_by == KeyedBy::Name && !resources.has_other_names();
+        self.only_part().filter(|part| is_plain && matches!(part.selection, Selection::Names(_)))
+    }
+
     /// The effect of a change of one name on this selection; `None` without an effect.
     pub(super) fn shift<'r>(
         &self,

@@ -81,6 +81,12 @@ impl Update {
         missing_is_absent: bool,
     ) -> Self {
         let mut update = Self { missing_is_absent, ..Self::new(from, to) };
+        if from == Revision::ZERO
+            && let Some(part) = selection.plain_list(resources)
+        {
+            update.find_listed(part, selection, resources);
+            return update;
+        }
         let compare = |name: &ResourceName| {
             if selection.allows(name) {
                 update.compare(name, selection, resources);
@@ -111,6 +117,20 @@ impl Update {
         update.removed.sort_by(|a, b| a.variant.name().cmp(b.variant.name()));
         update.removed.dedup_by(|a, b| Arc::ptr_eq(&a.variant, &b.variant));
         update
+    }
+
+    /// Finds everything that a list of plain names selects, and the names that select nothing
+    /// (D10). The names are in order, and each one is looked up once.
+    fn find_listed(&mut self, part: &SelectionPart, selection: &TypeSelection, resources: &TypeSnapshot) {
+        self.changed.reserve_exact(part.selection.names().len());
+        for name in part.selection.names() {
+            let variants = resources.get(name).filter(|_| selection.allows(name));
+            match variants.and_then(|variants| variants.resolve(&part.parameters)) {
+                Some(variant) => self.changed.push(Arc::clone(variant)),
+                None if self.missing_is_absent => self.absent.push(name.clone()),
+                None => {}
+            }
+        }
     }
 
     /// The assignments (EDS) of the clusters in this update (S34).

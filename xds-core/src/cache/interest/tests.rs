@@ -1,6 +1,7 @@
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 use super::*;
+use crate::access::NamePatterns;
 use crate::matching::KeySetRule;
 use crate::server::fixture::{is_woken, parameters, try_commit, type_url};
 use crate::subscription::{Locator, Requested, Subscription};
@@ -225,5 +226,30 @@ fn a_commit_between_the_snapshot_of_a_stream_and_its_class_wakes_the_stream() {
         assert!(is_woken(&watcher.watch), "it has to read a newer snapshot");
         assert!(!watcher.membership.refresh(&cache.snapshot()));
         assert!(!is_woken(&watcher.watch));
+    }
+}
+
+/// A list is looked up name by name only in a type without other names. So the alias of a further
+/// resource makes the same list take the general path.
+#[test]
+fn d10_a_plain_list_finds_the_same_with_one_look_up_for_each_name() {
+    let scope: NamePatterns = ["a", "b", "c", "d", "missing"].into_iter().collect();
+    for (node, scope) in NODES.into_iter().flat_map(|node| [(node, None), (node, Some(scope.clone()))]) {
+        let found = ["", " z{alias=y}=1"].map(|other| {
+            let cache = Cache::new();
+            let content = "a=1 b[env=p]=1 b[env=q]=2 c[env=q]=1 d=1 hidden=1";
+            try_commit(&cache, &format!("EDS {content}{other}")).unwrap();
+            try_commit(&cache, "EDS a=2 -d").unwrap();
+            let mut subscription = Subscription::new(parameters(node));
+            let names = ["missing", "hidden", "d", "c", "b", "a"].map(ResourceName::new);
+            subscription.replace(names.to_vec().into(), true);
+            let selection = TypeSelection::of(&subscription, false, scope.clone()).unwrap();
+            let watcher = Watcher::new(&cache, selection, KeyedBy::Name);
+            let update = watcher.membership.everything(&cache.snapshot());
+            let changed = update.changed.iter().map(|variant| (variant.name().clone(), variant.version()));
+            (changed.collect::<Vec<_>>(), update.absent.clone())
+        });
+        assert_eq!(found[0], found[1], "node {node:?}");
+        assert_eq!(found[0].0.len() + found[0].1.len(), 6);
     }
 }
