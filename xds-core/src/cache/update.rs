@@ -37,8 +37,8 @@ pub(crate) struct Update {
     /// [`changed`](Self::changed) and the removals encoded for delta; made for the first stream
     /// that needs it.
     pub(crate) delta_body: OnceLock<Arc<Body>>,
-    /// The keys of all these resources, changes and removals alike.
-    pub(crate) keys: OnceLock<Arc<BTreeSet<ResourceKey>>>,
+    /// The keys of all these resources, changes and removals alike, in order and each once.
+    pub(crate) keys: OnceLock<Arc<[ResourceKey]>>,
     /// The assignments (EDS) of the clusters in [`changed`](Self::changed).
     endpoints: OnceLock<Box<[ResourceName]>>,
     /// The cursor that it starts from; zero when it has everything.

@@ -77,8 +77,8 @@ pub(super) enum ResponseContents {
     FullState,
     /// Some resources and removals.
     Resources {
-        /// The keys of an update, which the streams of a class share.
-        shared: Option<Arc<BTreeSet<ResourceKey>>>,
+        /// The keys of an update in order, which the streams of a class share.
+        shared: Option<Arc<[ResourceKey]>>,
         own: BTreeSet<ResourceKey>,
     },
 }
@@ -387,7 +387,7 @@ impl ResponseContents {
         match self {
             Self::FullState => true,
             Self::Resources { shared, own } => {
-                own.contains(key) || shared.as_ref().is_some_and(|shared| shared.contains(key))
+                own.contains(key) || shared.as_ref().is_some_and(|shared| shared.binary_search(key).is_ok())
             }
         }
     }
@@ -401,26 +401,27 @@ impl ResponseContents {
     /// Its keys of one name.
     pub(super) fn of_name<'s>(&'s self, name: &'s ResourceName) -> impl Iterator<Item = &'s ResourceKey> {
         let (shared, own) = self.sets();
-        let of_set = move |set: &'s BTreeSet<ResourceKey>| {
-            set.range(ResourceKey::of_name(name)..).take_while(move |key| key.name == *name)
-        };
-        shared.into_iter().chain(own).flat_map(of_set)
+        let first = ResourceKey::of_name(name);
+        let shared = &shared[shared.partition_point(|key| *key < first)..];
+        let own = own.into_iter().flat_map(move |own| own.range(first.clone()..));
+        let of_name = move |key: &&ResourceKey| key.name == *name;
+        shared.iter().take_while(of_name).chain(own.take_while(of_name))
     }
 
     fn len(&self) -> usize {
         let (shared, own) = self.sets();
-        shared.into_iter().chain(own).map(BTreeSet::len).sum()
+        shared.len() + own.map_or(0, BTreeSet::len)
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
         let (shared, own) = self.sets();
-        shared.into_iter().chain(own).flatten()
+        shared.iter().chain(own.into_iter().flatten())
     }
 
-    fn sets(&self) -> (Option<&BTreeSet<ResourceKey>>, Option<&BTreeSet<ResourceKey>>) {
+    fn sets(&self) -> (&[ResourceKey], Option<&BTreeSet<ResourceKey>>) {
         match self {
-            Self::FullState => (None, None),
-            Self::Resources { shared, own } => (shared.as_deref(), Some(own)),
+            Self::FullState => (&[], None),
+            Self::Resources { shared, own } => (shared.as_deref().unwrap_or_default(), Some(own)),
         }
     }
 }

@@ -259,12 +259,16 @@ impl TypeState {
         self.chosen(&key.name, snapshot).into_iter().any(|variant| self.key(variant) == *key)
     }
 
-    /// The keys of an update, changes and removals alike.
-    pub(super) fn keys(&self, update: &Update) -> Arc<BTreeSet<ResourceKey>> {
-        let changed = update.changed.iter().map(|variant| self.key(variant));
-        Arc::clone(
-            update.keys.get_or_init(|| Arc::new(changed.chain(self.immediate_removals(update)).collect())),
-        )
+    /// The keys of an update, changes and removals alike, in order and each once.
+    pub(super) fn keys(&self, update: &Update) -> Arc<[ResourceKey]> {
+        let keys = || {
+            let changed = update.changed.iter().map(|variant| self.key(variant));
+            let mut keys: Vec<_> = changed.chain(self.immediate_removals(update)).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys.into()
+        };
+        Arc::clone(update.keys.get_or_init(keys))
     }
 
     /// The removals of an update that are not withheld (S33). D29: they are also sent for types
