@@ -34,6 +34,7 @@ pub(crate) use update::Update;
 
 mod by_parameters;
 mod class;
+mod class_set;
 mod clients_of;
 mod commits;
 mod delivery;

@@ -17,6 +17,7 @@ use atomic_waker::AtomicWaker;
 
 use super::by_parameters::{ByParameters, Matching};
 use super::class::{Class, ClassId, ClassMember};
+use super::class_set::ClassSet;
 use super::delivery::{ClientName, Ledger};
 use super::on_demand::SubscriptionIndex;
 use super::snapshot::{Keys, NO_RESOURCES, Snapshot, TypeSnapshot};
@@ -175,10 +176,10 @@ pub(super) struct TypeInterest {
     /// Names come from peers too, but this table is seeded. A client that subscribes looks up each
     /// of its names here. In an ordered map, each look-up would read the texts of some 17 other
     /// names among 100,000.
-    by_name: HashMap<ResourceName, BTreeSet<ClassId>>,
+    by_name: HashMap<ResourceName, ClassSet>,
     by_selection: BTreeMap<TypeSelection, ClassId>,
     /// The classes with a wildcard.
-    wildcards: BTreeSet<ClassId>,
+    wildcards: ClassSet,
     by_parameters: ByParameters,
     classes: BTreeMap<ClassId, Arc<Class>>,
     pub(super) last_class: ClassId,
@@ -351,8 +352,8 @@ impl TypeInterest {
     pub(super) fn selecting(&self, name: &ResourceName, resources: &TypeSnapshot) -> Vec<&Arc<Class>> {
         let names = std::iter::once(name).chain(resources.other_names_of(name));
         let of_names = names.filter_map(|listed| self.by_name.get(listed));
-        let ids: BTreeSet<_> = of_names.chain(Some(&self.wildcards)).flatten().collect();
-        ids.into_iter().map(|id| &self.classes[id]).collect()
+        let ids: BTreeSet<_> = of_names.chain(Some(&self.wildcards)).flat_map(ClassSet::iter).collect();
+        ids.into_iter().map(|id| &self.classes[&id]).collect()
     }
 
     /// Records changed variants in the logs of the classes that they affect. Returns these classes,
@@ -371,8 +372,11 @@ impl TypeInterest {
             let selecting: Vec<_> = of_names.chain(Some(&self.wildcards)).collect();
             let candidates = self.candidates(&selecting, variants);
             debug_assert!(
-                selecting.iter().copied().flatten().all(|id| candidates.binary_search(id).is_ok()
-                    || self.classes[id].selection.shift(name, before, after).is_none()),
+                selecting
+                    .iter()
+                    .flat_map(|classes| classes.iter())
+                    .all(|id| candidates.binary_search(&id).is_ok()
+                        || self.classes[&id].selection.shift(name, before, after).is_none()),
                 "the candidates include each class that a change of {name:?} affects"
             );
             let classes = candidates.iter().map(|id| &self.classes[id]);
@@ -385,19 +389,15 @@ impl TypeInterest {
 
     /// The classes that select a name and that some of its changed variants can match; each once,
     /// in order.
-    fn candidates(
-        &self,
-        selecting: &[&BTreeSet<ClassId>],
-        variants: &[(ResourceName, Constraints)],
-    ) -> Vec<ClassId> {
+    fn candidates(&self, selecting: &[&ClassSet], variants: &[(ResourceName, Constraints)]) -> Vec<ClassId> {
         let count = selecting.iter().map(|classes| classes.len()).sum();
         // An affected class both selects the name and matches a changed variant. So the search can
         // begin with either list, and one of them may be much shorter.
         let mut candidates: Vec<_> = match self.matching(variants, count) {
             Some(matching) => {
-                matching.iter().filter(|id| selecting.iter().any(|classes| classes.contains(id))).collect()
+                matching.iter().filter(|id| selecting.iter().any(|classes| classes.contains(*id))).collect()
             }
-            None => selecting.iter().copied().flatten().copied().collect(),
+            None => selecting.iter().flat_map(|classes| classes.iter()).collect(),
         };
         // A class may have a wildcard and list the name under other parameters.
         candidates.sort_unstable();
@@ -438,7 +438,7 @@ impl TypeInterest {
     /// Replaces a class by one with another selection. Costs O(names that differ).
     fn replace_class(&mut self, old: &Class, selection: TypeSelection, revision: Revision) -> Arc<Class> {
         self.by_selection.remove(&old.selection);
-        self.wildcards.remove(&old.id);
+        self.wildcards.remove(old.id);
         let (before, after) = (old.selection.names(), selection.names());
         let removed = subscription::difference(&before, &after);
         let added = subscription::difference(&after, &before).into_iter().collect();
@@ -459,7 +459,7 @@ impl TypeInterest {
 
     fn remove_class(&mut self, class: &Class) {
         self.by_selection.remove(&class.selection);
-        self.wildcards.remove(&class.id);
+        self.wildcards.remove(class.id);
         self.classes.remove(&class.id);
         self.unindex(class.id, &class.selection.names());
         self.by_parameters.remove(class.id, &class.selection);
@@ -484,7 +484,7 @@ impl TypeInterest {
                     is_same &= known.key().is_same(name);
                     known.get_mut().insert(id);
                 }
-                Entry::Vacant(new) => _ = new.insert(BTreeSet::from([id])),
+                Entry::Vacant(new) => _ = new.insert(ClassSet::One(id)),
             }
         }
         // A set that uses these strings already is shared with other classes: keep it.
@@ -498,7 +498,7 @@ impl TypeInterest {
     fn unindex(&mut self, id: ClassId, names: &[ResourceName]) {
         for name in names {
             if let Some(ids) = self.by_name.get_mut(name) {
-                ids.remove(&id);
+                ids.remove(id);
                 if ids.is_empty() {
                     self.by_name.remove(name);
                 }
