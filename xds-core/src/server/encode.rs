@@ -66,10 +66,12 @@ enum ResourceContent {
 /// Entries of `DiscoveryResponse.resources`, of variants in order of their names.
 pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Body {
     let mut body = BodyWriter::default();
-    let variants: Vec<_> = variants.collect();
-    for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
-        body.part(of_name.iter().map(|variant| entry_len(encoding, variant)).sum());
-        for variant in of_name {
+    let len = |variant: &Variant| field_len(resource_len(encoding, variant, ResourceContent::Payload));
+    let variants: Vec<_> = variants.map(|variant| (len(variant), variant)).collect();
+    body.reserve(variants.iter().map(|(len, _)| *len));
+    for of_name in variants.chunk_by(|(_, one), (_, other)| one.name() == other.name()) {
+        body.part(of_name.iter().map(|(len, _)| len).sum());
+        for (_, variant) in of_name {
             // S30: wrapped only if necessary, as not all clients unwrap. X14: the name of a
             // redirect is only in its wrapper, as its payload does not have it.
             let needs_wrapper = (encoding.ttl && variant.ttl().is_some()) || variant.is_redirect();
@@ -93,13 +95,15 @@ pub(super) fn delta<'a>(
     removed: impl Iterator<Item = &'a ResourceKey>,
 ) -> Body {
     let mut body = BodyWriter::default();
-    let mut variants: Vec<_> = variants.collect();
-    if !variants.is_sorted_by_key(|variant| variant.name()) {
-        variants.sort_by(|one, other| one.name().cmp(other.name()));
+    let len = |variant: &Variant| resource_len(encoding, variant, ResourceContent::Payload);
+    let mut variants: Vec<_> = variants.map(|variant| (len(variant), variant)).collect();
+    if !variants.is_sorted_by_key(|(_, variant)| variant.name()) {
+        variants.sort_by(|(_, one), (_, other)| one.name().cmp(other.name()));
     }
+    body.reserve(variants.iter().map(|(len, _)| field_len(*len)));
     let mut removed = removed.peekable();
-    for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
-        let name = of_name[0].name();
+    for of_name in variants.chunk_by(|(_, one), (_, other)| one.name() == other.name()) {
+        let name = of_name[0].1.name();
         while removed.peek().is_some_and(|key| key.name < *name) {
             put_removals(&mut body, encoding, &mut removed);
         }
@@ -107,11 +111,11 @@ pub(super) fn delta<'a>(
         while let Some(key) = removed.next_if(|key| key.name == *name) {
             of_removed.push(key);
         }
-        let resources = of_name.iter().map(|variant| entry_len(encoding, variant));
+        let resources = of_name.iter().map(|(len, _)| field_len(*len));
         let removals = of_removed.iter().map(|key| removal_len(encoding, key));
         body.part(resources.chain(removals).sum());
-        for variant in of_name {
-            body.length(RESOURCES, resource_len(encoding, variant, ResourceContent::Payload));
+        for (len, variant) in of_name {
+            body.length(RESOURCES, *len);
             put_resource(&mut body, encoding, variant, ResourceContent::Payload);
             body.end_resource();
         }
@@ -256,11 +260,6 @@ fn put_removal(body: &mut BodyWriter, encoding: Encoding<'_>, key: &ResourceKey)
 
 fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
     field_len(variant.payload_type(type_url).len()) + field_len(variant.payload().len())
-}
-
-/// The length of an entry of `resources`.
-fn entry_len(encoding: Encoding<'_>, variant: &Variant) -> usize {
-    field_len(resource_len(encoding, variant, ResourceContent::Payload))
 }
 
 fn resource_len(encoding: Encoding<'_>, variant: &Variant, content: ResourceContent) -> usize {

@@ -91,6 +91,12 @@ pub(crate) struct BodyWriter {
 }
 
 impl BodyWriter {
+    /// Reserves memory for names of about these lengths. Otherwise, the buffer would double many
+    /// times: it would be copied, and memory of each size would be new to the process.
+    pub(crate) fn reserve(&mut self, lens: impl Iterator<Item = usize>) {
+        self.buffer.reserve(lens.filter(|len| *len < SHARED_FROM_BYTES).sum());
+    }
+
     /// Call it before the next name is written, which needs about this many bytes. Starts a new
     /// part if the name does not fit into this one.
     pub(crate) fn part(&mut self, next_len: usize) {
