@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::fields::{put_field, put_length};
 use crate::name::ResourceName;
@@ -84,7 +84,7 @@ impl fmt::Debug for Body {
 /// Writes small fields into one buffer, and large payloads as slices of their own.
 #[derive(Debug, Default)]
 pub(crate) struct BodyWriter {
-    buffer: BytesMut,
+    buffer: Vec<u8>,
     body: Body,
     /// The name that was written last, in bodies that may be split.
     last_name: Option<ResourceName>,
@@ -111,17 +111,15 @@ impl BodyWriter {
             self.body.cuts.push(cut);
         }
         // Otherwise, the buffer would grow several times while the name is written. Larger payloads
-        // may need no buffer.
-        if next_len < SHARED_FROM_BYTES {
-            self.buffer.reserve(next_len);
-        }
+        // are slices of their own, and need a buffer for the fields around them only.
+        self.buffer.reserve(if next_len < SHARED_FROM_BYTES { next_len } else { SMALL_FIELDS_BYTES });
     }
 
     /// Writes the value of a field after its [length](Self::length). A large value becomes a slice
     /// of its own.
     pub(crate) fn payload(&mut self, payload: &Bytes) {
         if payload.len() < SHARED_FROM_BYTES {
-            self.buffer.put_slice(payload);
+            self.buffer.extend_from_slice(payload);
         } else {
             self.flush();
             self.body.len += payload.len();
@@ -141,7 +139,7 @@ impl BodyWriter {
 
     /// Writes fields that are encoded already.
     pub(crate) fn encoded(&mut self, fields: &[u8]) {
-        self.buffer.put_slice(fields);
+        self.buffer.extend_from_slice(fields);
     }
 
     /// Counts a resource that was written.
@@ -162,7 +160,7 @@ impl BodyWriter {
     fn flush(&mut self) {
         if !self.buffer.is_empty() {
             self.body.len += self.buffer.len();
-            self.body.chunks.push(self.buffer.split().freeze());
+            self.body.chunks.push(std::mem::take(&mut self.buffer).into());
         }
     }
 
@@ -177,6 +175,9 @@ impl BodyWriter {
 /// cost of a slice (a frame each) is higher than that of the one copy that all streams of a class
 /// share.
 const SHARED_FROM_BYTES: usize = 4096;
+
+/// The fields around a payload, with a name of the usual length.
+const SMALL_FIELDS_BYTES: usize = 256;
 
 /// The most bytes of a part, unless a single name has more (G10): the 4 MiB that peers commonly
 /// accept, minus the room for the other fields of the response.

@@ -1,6 +1,6 @@
 //! The fields of encoded messages, read without decoding them and written one by one.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 use prost::encoding::{encode_varint, encoded_len_varint};
 
 /// The value of a field. If the field occurs several times, the last one counts.
@@ -64,13 +64,13 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
 }
 
 /// Writes a string or a message.
-pub(crate) fn put_field(buffer: &mut BytesMut, field: u32, bytes: &[u8]) {
+pub(crate) fn put_field(buffer: &mut impl BufMut, field: u32, bytes: &[u8]) {
     put_length(buffer, field, bytes.len());
     buffer.put_slice(bytes);
 }
 
 /// Writes the tag and the length of a length-delimited field.
-pub(crate) fn put_length(buffer: &mut BytesMut, field: u32, len: usize) {
+pub(crate) fn put_length(buffer: &mut impl BufMut, field: u32, len: usize) {
     encode_varint(u64::from(field << 3 | LENGTH_DELIMITED), buffer);
     encode_varint(len as u64, buffer);
 }
