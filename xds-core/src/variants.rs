@@ -26,6 +26,9 @@ pub struct Variant {
     constraints: Constraints,
     payload: Bytes,
     version: Version,
+    /// The digest of name and version. It is stored because the first response to a stream with a
+    /// list of its own, or with all of 100,000 resources, adds up that many of them.
+    identity: u128,
     /// The revision of the commit that set this content.
     pub(crate) changed_at: Revision,
     /// The newest few states before this one, oldest first: the revision since which a state was in
@@ -56,7 +59,19 @@ impl Variant {
         let history = Box::default();
         let Resource { id, payload, version, references, extras } = resource;
         let VariantId { name, constraints, .. } = id;
-        Self { name, constraints, payload, version, changed_at, history, born_at, references, extras }
+        let identity = identity(&name, version);
+        Self {
+            name,
+            constraints,
+            payload,
+            version,
+            identity,
+            changed_at,
+            history,
+            born_at,
+            references,
+            extras,
+        }
     }
 
     /// The resource that this variant was made from. It shares the payload.
@@ -105,14 +120,11 @@ impl Variant {
 
     /// The digest of name and version, which this variant adds to the version of a SotW response
     /// (T38).
-    ///
-    /// It is computed when the variant is added or removed. It is not stored, because that would
-    /// cost memory for each of 100,000 resources.
     pub(crate) fn identity(&self, keyed_by: KeyedBy) -> u128 {
-        let mut hasher = blake3::Hasher::new();
-        let version = self.version_for(keyed_by);
-        hasher.update(&version.0.to_be_bytes()).update(self.name.as_str().as_bytes());
-        digest(&hasher)
+        match self.version_for(keyed_by) {
+            version if version == self.version => self.identity,
+            version => identity(&self.name, version),
+        }
     }
 
     /// The version that a client is sent (T37). A client that subscribes by locator is sent the
@@ -337,6 +349,11 @@ impl Variants {
         let sample = Normal::of(constraints.formula()).ok()?.sample()?;
         self.resolve(&sample).filter(is_it)
     }
+}
+
+/// The digest of a name and a version.
+fn identity(name: &ResourceName, version: Version) -> u128 {
+    digest(blake3::Hasher::new().update(&version.0.to_be_bytes()).update(name.as_str().as_bytes()))
 }
 
 /// Up to this number of variants, a linear search is faster than normalising the constraints.

@@ -1,7 +1,7 @@
 //! The content of the cache at one revision.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::dropped::{Dropped, LastDropped};
@@ -111,9 +111,8 @@ pub struct TypeSnapshot {
     removals: usize,
     /// Removals at or before this revision are forgotten.
     remembers_since: Revision,
-    /// The sum of the identities of all variants (T38). Computed at its first use: only SotW
-    /// streams with a wildcard use it, and most types and clients have none.
-    sum: OnceLock<u128>,
+    /// The sum of the identities of all variants (T38).
+    sum: u128,
     keys: Arc<Keys>,
     /// Names that have a variant with a TTL.
     timed: NameMap<()>,
@@ -345,7 +344,7 @@ impl TypeSnapshot {
 
     /// The sum of the identities of all variants.
     pub(crate) fn sum(&self) -> u128 {
-        *self.sum.get_or_init(|| sum_of(self.present.values().flat_map(Variants::iter)))
+        self.sum
     }
 
     /// Puts and removes variants of one name. Returns the constraints of the variants that changed,
@@ -401,9 +400,7 @@ impl TypeSnapshot {
             None => _ = self.present.remove_mut(name),
         }
         self.variants = self.variants + inserted.len() - removed.len();
-        if let Some(sum) = self.sum.get_mut() {
-            *sum = sum.wrapping_sub(sum_of(&removed)).wrapping_add(sum_of(&inserted));
-        }
+        self.sum = self.sum.wrapping_sub(sum_of(&removed)).wrapping_add(sum_of(&inserted));
         let has_aliases = removed.iter().chain(&inserted).any(|variant| !variant.aliases().is_empty());
         self.count_ttls(name, &removed, &inserted);
         self.note_referrers(name, &removed, &inserted);
@@ -637,7 +634,7 @@ impl Default for TypeSnapshot {
             removed: empty_map(),
             removals: 0,
             remembers_since: Revision::ZERO,
-            sum: OnceLock::new(),
+            sum: 0,
             keys: Arc::default(),
             timed: empty_map(),
             ttls: Arc::default(),
