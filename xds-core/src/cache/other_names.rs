@@ -106,7 +106,9 @@ impl OtherNames {
 
     /// The resources that have `other` as another name, in order.
     pub(super) fn members(&self, other: &ResourceName) -> impl Iterator<Item = &ResourceName> {
-        self.members.get(other).into_iter().flat_map(|members| members.iter())
+        // As for `of`.
+        let members = if self.members.is_empty() { None } else { self.members.get(other) };
+        members.into_iter().flat_map(|members| members.iter())
     }
 }
 

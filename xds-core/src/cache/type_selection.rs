@@ -57,6 +57,12 @@ impl<'r> Chosen<'r> {
             Self::Many(variants) => variants,
         }
     }
+
+    /// The sum of the identities of the variants (T38).
+    fn sum(&self, keyed_by: KeyedBy) -> u128 {
+        let variants = self.as_slice().iter();
+        variants.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(keyed_by)))
+    }
 }
 
 /// The variants of a name that a selection had before a commit, and those that it has after it.
@@ -70,11 +76,7 @@ pub(super) struct Shift<'r> {
 impl Shift<'_> {
     /// The change of the sum of identities (T38).
     pub(super) fn sum(&self) -> u128 {
-        let sum = |chosen: &Chosen<'_>| {
-            let variants = chosen.as_slice().iter();
-            variants.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.keyed_by)))
-        };
-        sum(&self.after).wrapping_sub(sum(&self.before))
+        self.after.sum(self.keyed_by).wrapping_sub(self.before.sum(self.keyed_by))
     }
 }
 
@@ -311,10 +313,8 @@ impl TypeSelection {
 
     /// The sum of the identities of all selected variants (T38).
     pub(super) fn sum(&self, resources: &TypeSnapshot) -> u128 {
-        let of_name = |name: &ResourceName| {
-            let chosen = self.chosen(name, resources).into_iter();
-            chosen.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.keyed_by)))
-        };
+        let is_plain = !resources.has_other_names();
+        let of_name = |name: &ResourceName| self.choose(name, is_plain, resources).sum(self.keyed_by);
         let add = |sum: u128, name: &ResourceName| sum.wrapping_add(of_name(name));
         if self.is_wildcard() {
             resources.iter().map(|(name, _)| name).fold(0, add)
