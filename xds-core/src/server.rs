@@ -5,6 +5,20 @@
 //! returned, and when the time of [`Next::Wait`] has come, and only when the transport has room. So
 //! there is no queue, except for unsent parts of one response that is too large for one message
 //! (D32), and each response is made from the newest snapshot.
+//!
+//! **A response is what a client should have, minus what it has, as far as the order allows.** Five
+//! files say how:
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `stream` | the machine: requests in, responses out, type by type |
+//! | `type_state` | one type: its subscription, and everything below |
+//! | `holding` | what the client has: the selection at its cursor, with exceptions |
+//! | `diff` | what the client should have, minus what it has |
+//! | `order` | when a type may send: make before break (S33) |
+//!
+//! SotW and delta differ in how a request edits the subscription, in what is sent whole, and in the
+//! encoding: `sotw`, `delta`.
 
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
