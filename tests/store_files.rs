@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use running::{Running, Scratch, xds};
 use serde_json::Value;
@@ -143,7 +143,19 @@ fn st45_a_server_writes_backups_and_keeps_the_newest() {
     assert!((1..=3).contains(&kept.len()), "{kept:?}");
     assert!(kept.last() >= seen.last() && !kept.contains(seen.first().unwrap()), "{kept:?}, {seen:?}");
     let newest = folder().unwrap().join(kept.last().unwrap());
-    fs::write(folder().unwrap().join("2000.backup.unfinished"), "half").unwrap();
+    // The server was killed, maybe while it wrote one.
+    for name in names(&folder().unwrap()).iter().filter(|name| name.ends_with(".unfinished")) {
+        fs::remove_file(folder().unwrap().join(name)).unwrap();
+    }
+    let unfinished = |name: &str, age_hours: u64| {
+        fs::write(folder().unwrap().join(name), "half").unwrap();
+        let file = fs::File::options().append(true).open(folder().unwrap().join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age_hours * 3600)).unwrap();
+    };
+    unfinished("2000.backup.unfinished", 2);
+    // Another server of the store may be writing this one.
+    unfinished("2001.backup.unfinished", 0);
+    let kept = [&["2001.backup.unfinished".to_owned()][..], &kept].concat();
     let _server = Running::start(&["serve", "--store", &store, "--backup-dir", &backups]);
     let start = Instant::now();
     while names(&folder().unwrap()) != kept {

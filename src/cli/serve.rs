@@ -73,7 +73,7 @@ pub(super) struct Serve {
     label_file: Option<PathBuf>,
     #[command(flatten)]
     listen: Listen,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = None)]
     mapping: Mapping,
     /// Hold a REST poll that has the current version until a change, for at most this time; 0
     /// answers it at once

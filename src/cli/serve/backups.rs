@@ -113,10 +113,13 @@ impl Schedule {
         }
     }
 
-    /// What an earlier process had not finished when it was killed.
+    /// What an earlier process had not finished when it was killed. Another server of a shared store
+    /// may be writing its own backup into the folder.
     fn remove_unfinished(&self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().ends_with(UNFINISHED) {
+            let written_at = entry.metadata().and_then(|file| file.modified());
+            let rests = written_at.map_or(Duration::ZERO, |at| at.elapsed().unwrap_or_default());
+            if entry.file_name().to_string_lossy().ends_with(UNFINISHED) && rests >= ABANDONED {
                 _ = fs::remove_file(entry.path());
             }
         }
@@ -266,6 +269,9 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 const EXTENSION: &str = "backup";
+
+/// How long an unfinished backup was not written when nobody writes it any more.
+const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// The longest wait after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(300);
