@@ -87,6 +87,14 @@ impl Stream {
             let before = is_giving_up.then(|| state.subscription.locators());
             let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
             state.unknown.awaits_wildcards |= added.wildcard;
+            // D9: a version that the client brought counts for the subscriptions of the same message.
+            if !is_first {
+                let is_added = covers_key(&added.locators);
+                let brought = owed.brought.versions.iter_mut();
+                let added =
+                    brought.filter(|(name, _)| added.wildcard || is_added(&ResourceKey::of_name(name)));
+                added.for_each(|(_, version)| version.clear());
+            }
             let dropped = before.map(|before| before.without(&state.subscription.locators()));
             // By name, the answer to a new subscription replaces everything that the client has of
             // the name.

@@ -501,6 +501,21 @@ fn d9_d21_what_was_brought_and_given_up_is_sent_when_it_is_asked_for_again() {
     assert_eq!(client.sent(), "n1 EDS a=1");
 }
 
+/// Regression: the client gives up the wildcard, and with it the resource that it brought (D20). A
+/// name or wildcard that it then subscribes to was not answered (seeds 6131 and 16430).
+#[test]
+fn d9_d20_what_was_brought_under_a_wildcard_is_sent_to_a_later_subscription() {
+    let cache = cache("EDS a=1");
+    for (later, expected) in [("a", "a=1"), ("*", "a=1"), ("a?env=prod", "a[]=1"), ("*?env=prod", "a[]=1")] {
+        let mut client = back(&cache, "EDS", "*", &[("a", "1")]);
+        client.ask("EDS", &format!("-* {later}"));
+        assert_eq!(client.sent(), format!("n1 EDS {expected}"), "{later}");
+    }
+    let mut client = back(&cache, "EDS", "* a", &[("a", "1")]);
+    client.ask("EDS", "-*");
+    assert_eq!(client.sent(), "", "it still subscribes to the name");
+}
+
 #[test]
 fn d1_d9_what_was_brought_and_not_asked_for_is_sent_when_it_is_asked_for_later() {
     let cache = cache("EDS a=1 b=1");
