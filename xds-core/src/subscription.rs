@@ -422,6 +422,11 @@ impl Subscription {
         self.knows_locators
     }
 
+    /// Whether plain names have these parameters (T46).
+    pub(crate) fn derives(&self, parameters: &Parameters) -> bool {
+        self.derived == *parameters
+    }
+
     /// Whether the name is subscribed, by itself or by a wildcard, with any parameters.
     #[must_use]
     pub fn covers(&self, name: &ResourceName) -> bool {

@@ -33,3 +33,10 @@ pub(super) fn covering_locators(
         locators.collect::<Vec<_>>()
     })
 }
+
+/// Whether a client that was sent a variant under this key still subscribes to it. V25, T33: by name
+/// it was sent for the derived parameters only, so a locator with others does not have it.
+pub(super) fn has_as(key: &ResourceKey, variant: &Variant, subscription: &Subscription) -> bool {
+    covering_locators(subscription, variant)
+        .any(|locator| key.constraints.is_some() || subscription.derives(&locator.parameters))
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::covering::covering_locators;
+use super::covering::has_as;
 use super::holding::{Advance, Exception};
 use super::response::StreamError;
 use super::type_state::TypeState;
@@ -113,8 +113,9 @@ impl TypeState {
         let removed = removed.filter(|removed| has(subscription, &removed.variant) != Possession::None);
         let removed = removed.map(|removed| (self.key(&removed.variant), removed.clone()));
         // S24: only resources that are still subscribed to.
-        let is_wanted =
-            |removed: &&Removed| covering_locators(subscription, &removed.variant).next().is_some();
+        let is_wanted = |removed: &&Removed| {
+            has_as(&ResourceKey::of_name(removed.variant.name()), &removed.variant, subscription)
+        };
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
         let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
         if self.withholds_removals() {

@@ -176,21 +176,22 @@ impl Holding {
     pub(super) fn retain(
         &mut self,
         is_subscribed: impl Fn(&ResourceKey) -> bool,
-        selects: impl Fn(&Variant) -> bool,
+        has_as: impl Fn(&ResourceKey, &Variant) -> bool,
         is_wildcard: bool,
     ) -> Vec<ResourceKey> {
         let mut dropped = Vec::new();
         self.exceptions.retain(|key, exception| match exception {
             // D12: when the client subscribes again to a name that it gave up, the name must be
             // sent again.
-            Exception::Ahead(variant) if !selects(variant) => {
+            Exception::Ahead(variant) if !has_as(key, variant) => {
                 *exception = Exception::AbsentAhead;
                 true
             }
             Exception::Ahead(_) | Exception::AbsentAhead => true,
             Exception::Withheld { variant, .. } => {
                 // The key may lack constraints although the variant has some.
-                let is_kept = variant.as_ref().map_or_else(|| is_subscribed(key), |variant| selects(variant));
+                let is_kept =
+                    variant.as_ref().map_or_else(|| is_subscribed(key), |variant| has_as(key, variant));
                 if !is_kept {
                     dropped.push(key.clone());
                 }

@@ -126,6 +126,34 @@ fn v25_shared_variant_still_had_by_another_is_fine() {
     assert_eq!(client.sent(), "n2 X a[env=test]=B -a[] -a[env=prod]");
 }
 
+/// Regression: the full state had a removed resource, for a locator that never had it (seed 2548).
+#[test]
+fn t33_v25_what_is_gone_is_not_listed_for_a_locator_that_is_new_with_the_switch() {
+    let cases = [("b", "*?env=test"), ("*", "*?env=test"), ("*", "b?env=test")];
+    for ((before, after), is_withheld) in cases.into_iter().flat_map(|of| [(of, false), (of, true)]) {
+        let cache = cache("CDS a=static b=static");
+        let mut client = Sotw::new(&cache);
+        client.ask("CDS", before, "");
+        client.sent();
+        client.ack("CDS", "1");
+        commit(&cache, "CDS -b");
+        if is_withheld {
+            assert_eq!(client.sent(), "");
+        }
+        client.ask("CDS", after, "1");
+        let expected = if after.starts_with('*') { "n2 CDS a[]=static" } else { "n2 CDS" };
+        assert_eq!(client.sent(), expected, "{before}, then {after}");
+    }
+    // The plain wildcard still covers it, so its removal waits (S33).
+    let cache = cache("CDS a=static b=static");
+    let mut client = Sotw::new(&cache);
+    client.ask("CDS", "*", "");
+    client.sent();
+    commit(&cache, "CDS -b");
+    client.ask("CDS", "* b?env=test", "1");
+    assert_eq!(client.sent(), "n2 CDS a[]=static b[]=static");
+}
+
 #[test]
 fn s24_v25_what_is_gone_and_no_longer_asked_for_is_not_listed_after_the_switch() {
     let cache = cache("CDS a=static b=static");

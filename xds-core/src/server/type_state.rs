@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::covering::{covering_locators, is_subscribed};
+use super::covering::{has_as, is_subscribed};
 use super::encode::Encoding;
 use super::holding::Holding;
 use super::owed::Owed;
@@ -143,7 +143,7 @@ impl TypeState {
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
         self.holding.retain(
             |key| is_subscribed(key, subscription, resources),
-            |variant| covering_locators(subscription, variant).next().is_some(),
+            |key, variant| has_as(key, variant, subscription),
             subscription.is_wildcard(),
         )
     }
