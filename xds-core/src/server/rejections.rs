@@ -70,14 +70,29 @@ impl Rejections {
         self.reject(Group { keys, nack });
     }
 
-    /// The client accepted a response with these contents.
-    pub(super) fn on_ack(&mut self, contents: &ResponseContents, protocol: Protocol) {
+    /// The client accepted a response with these contents. `later` are the unanswered responses that
+    /// were sent after it, with the revisions that they bring.
+    pub(super) fn on_ack<'l>(
+        &mut self,
+        contents: &ResponseContents,
+        protocol: Protocol,
+        later: impl Iterator<Item = (&'l ResponseContents, &'l mut Spans)>,
+    ) {
         if matches!(contents, ResponseContents::FullState) {
             self.full_state = None;
             return;
         }
+        let mut later: Vec<_> = later.collect();
         for Group { mut keys, nack } in self.take_touched(contents) {
             keys.retain(|key| !contents.has(key));
+            // A later response has some of them: its answer is about these.
+            for (contents, brings) in later.iter_mut().filter(|_| protocol == Protocol::Delta) {
+                let before = keys.len();
+                keys.retain(|key| !contents.covers(key));
+                if keys.len() < before {
+                    brings.extend(&nack.about);
+                }
+            }
             match protocol {
                 _ if keys.is_empty() => {}
                 // S6: nothing is sent again for it. Until the content changes, the client may use

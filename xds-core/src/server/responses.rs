@@ -315,7 +315,9 @@ impl Responses {
     pub(super) fn on_ack(&mut self, nonce: Nonce, protocol: Protocol) -> bool {
         let Some(Sent { contents, .. }) = self.answered(nonce) else { return false };
         self.has_news = true;
-        self.rejections.on_ack(&contents, protocol);
+        let later = self.in_flight.iter_mut().filter(|sent| sent.nonce > nonce);
+        let later = later.map(|sent| (&sent.contents, &mut sent.brings));
+        self.rejections.on_ack(&contents, protocol, later);
         true
     }
 
@@ -390,6 +392,11 @@ impl ResponseContents {
                 own.contains(key) || shared.as_ref().is_some_and(|shared| shared.binary_search(key).is_ok())
             }
         }
+    }
+
+    /// Whether it has this key. V25: a key without constraints may have some by now.
+    pub(super) fn covers(&self, key: &ResourceKey) -> bool {
+        self.has(key) || (key.constraints.is_none() && self.of_name(&key.name).next().is_some())
     }
 
     /// Its key, if it is known to have one alone.

@@ -44,6 +44,30 @@ fn v27_d8_a_deletion_is_told_though_it_was_never_acked_and_then_the_rest() {
     assert_eq!(client.sent(), "n4 EDS a=2");
 }
 
+/// Regression: they were sent once more although a newer response with them was rejected too (seed
+/// 16249).
+#[test]
+fn d8_the_rest_that_a_newer_unanswered_response_has_waits_for_the_answer_to_that() {
+    for is_rejected in [false, true] {
+        let cache = cache("EDS a=1 b=1");
+        let mut client = settled(&cache, "EDS", "a b");
+        for (contents, expected) in [("a=2 b=2", "n2"), ("a=3", "n3"), ("a=4 b=4", "n4")] {
+            commit(&cache, &format!("EDS {contents}"));
+            assert_eq!(client.sent(), format!("{expected} EDS {contents}"));
+            client.pass(Duration::from_secs(1));
+        }
+        client.nack("EDS", "2");
+        client.ack("EDS", "3");
+        assert_eq!(client.sent(), "");
+        if is_rejected {
+            client.nack("EDS", "4");
+        } else {
+            client.ack("EDS", "4");
+        }
+        assert_eq!(client.sent(), "");
+    }
+}
+
 #[test]
 fn v27_d8_what_was_not_in_the_rejected_response_goes_alone() {
     let cache = Cache::new();
