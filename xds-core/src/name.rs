@@ -77,6 +77,12 @@ impl Version {
         self.0
     }
 
+    /// Reads the printed form; `None` for another text.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let version = u128::from_str_radix(text, 16).ok().map(Self)?;
+        (version.digits() == *text.as_bytes()).then_some(version)
+    }
+
     /// The printed form. It does not use the formatter, which takes ten times as long, because each
     /// response and each resource has a version.
     pub(crate) fn digits(self) -> [u8; 32] {

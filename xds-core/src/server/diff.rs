@@ -79,9 +79,7 @@ impl TypeState {
         let mut returned = BTreeSet::new();
         if self.holding.has_removed() {
             for variant in &update.changed {
-                let removed = self.holding.take_removed(&self.key(variant));
-                let is_same = removed.is_some_and(|removed| removed.is_content_of(variant));
-                if is_same && !ahead.has_name(variant.name()) {
+                if self.is_returned(variant) && !ahead.has_name(variant.name()) {
                     returned.insert(Arc::as_ptr(variant));
                 }
             }
@@ -123,8 +121,9 @@ impl TypeState {
                 let is_sent = !variant.differs_since(basis.update.from)
                     && !ahead.has_name(variant.name())
                     && has(&self.subscription, &variant) == Possession::Certain;
+                let version = is_sent.then(|| variant.version_for(self.keyed_by()));
                 let withheld =
-                    Exception::Withheld { variant: Some(variant), is_sent, removed_at: at, since: now };
+                    Exception::Withheld { variant: Some(variant), version, removed_at: at, since: now };
                 self.holding.withhold(key, withheld);
             }
         } else {

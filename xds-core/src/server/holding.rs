@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::{Membership, Snapshot, TypeSelection, Update};
-use crate::name::{ResourceName, Revision};
+use crate::name::{ResourceName, Revision, Version};
 use crate::references::References;
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::ResourceKey;
@@ -42,8 +42,13 @@ pub(super) enum Exception {
     AbsentAhead,
     /// The cache removed the resource, and the removal was not sent yet (S33). When the client
     /// brought the name from another stream, its last content and the commit that removed it are
-    /// not known. `is_sent` says that the client was sent exactly this content.
-    Withheld { variant: Option<Arc<Variant>>, is_sent: bool, removed_at: Revision, since: Duration },
+    /// not known. `version` is that of the content that the client has, if exactly that is known.
+    Withheld {
+        variant: Option<Arc<Variant>>,
+        version: Option<Version>,
+        removed_at: Revision,
+        since: Duration,
+    },
     /// The removal was sent, or cannot be sent in this protocol. The client keeps the resource,
     /// with these references, until it unsubscribes from the name (D29).
     Kept(References),
@@ -242,6 +247,10 @@ impl Holding {
         self.removed().next().is_some()
     }
 
+    pub(super) fn removed_with(&self, key: &ResourceKey) -> Option<&Exception> {
+        self.exceptions.get(key).filter(|exception| !exception.is_ahead())
+    }
+
     pub(super) fn has_removed_with(&self, key: &ResourceKey) -> bool {
         self.exceptions.get(key).is_some_and(|exception| !exception.is_ahead())
     }
@@ -309,12 +318,10 @@ impl Exception {
 
     /// V29: whether the client still has the content of this variant, even if another variant
     /// brought it.
-    pub(super) fn is_content_of(&self, variant: &Variant) -> bool {
+    pub(super) fn is_content_of(&self, variant: &Variant, keyed_by: KeyedBy) -> bool {
         match self {
-            Self::Withheld { variant: Some(withheld), is_sent: true, .. } => {
-                withheld.version() == variant.version()
-            }
-            _ => false,
+            Self::Withheld { version, .. } => *version == Some(variant.version_for(keyed_by)),
+            Self::Ahead(_) | Self::AbsentAhead | Self::Kept(_) => false,
         }
     }
 

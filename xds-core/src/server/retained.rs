@@ -28,6 +28,25 @@ impl Exception {
 }
 
 impl TypeState {
+    /// A variant came back before its removal was sent, so it is no longer retained. Returns whether
+    /// the client still has its content (V29).
+    pub(super) fn is_returned(&mut self, variant: &Variant) -> bool {
+        let keyed_by = self.keyed_by();
+        if let Some(removed) = self.holding.take_removed(&self.key(variant)) {
+            return removed.is_content_of(variant, keyed_by);
+        }
+        // D21: of a resource that the client brought, the constraints are not known. So other
+        // locators of the name may have to give it up.
+        let brought = ResourceKey::of_name(variant.name());
+        let is_same = |removed: &Exception| {
+            let is_brought = matches!(removed, Exception::Withheld { variant: None, .. });
+            is_brought && removed.is_content_of(variant, keyed_by)
+        };
+        let is_returned = self.holding.removed_with(&brought).is_some_and(is_same)
+            && self.subscription.covering(variant.name()).all(|of| variant.constraints().matches(of));
+        is_returned && self.holding.take_removed(&brought).is_some()
+    }
+
     /// Whether the client would reject a full state (C4b): the state would contain a removed
     /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
     /// another locator.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cache::{Snapshot, Update};
 use crate::constraint::Constraints;
-use crate::name::{ResourceName, Revision};
+use crate::name::{ResourceName, Revision, Version};
 use crate::server::answers::{LocatorAnswer, NamePresence};
 use crate::server::clusters_sent::ClustersSent;
 use crate::server::encode;
@@ -89,9 +89,12 @@ impl DeltaContent {
                     // S33: the resources that refer to it may come from another server, so the
                     // removal waits for ACKs of the referrers.
                     self.removed.remove(&key);
+                    // Before the source of an on-demand cache answers, it is not known which of several
+                    // locators had the resource.
+                    let version = owed.brought.versions.get(name).filter(|_| !snapshot.is_on_demand());
+                    let version = version.and_then(|version| Version::parse(version));
                     let removed_at = Revision::ZERO;
-                    let withheld =
-                        Exception::Withheld { variant: None, is_sent: false, removed_at, since: now };
+                    let withheld = Exception::Withheld { variant: None, version, removed_at, since: now };
                     state.holding.withhold(key, withheld);
                 } else {
                     self.removed.insert(key);

@@ -516,6 +516,22 @@ fn d9_d20_what_was_brought_under_a_wildcard_is_sent_to_a_later_subscription() {
     assert_eq!(client.sent(), "", "it still subscribes to the name");
 }
 
+/// Regression: a resource that the client brought did not exist for a while, and was sent again when
+/// it came back, although its removal was still withheld (seeds 8648 and 11278).
+#[test]
+fn v29_d21_what_was_brought_and_comes_back_before_its_removal_is_no_change() {
+    for (list, content) in [("a b", "1"), ("a b?env=prod", "1"), ("a b", "2")] {
+        let cache = cache("EDS b=1");
+        let mut client = back(&cache, "EDS", list, &[("a", "1"), ("b", "1")]);
+        client.sent();
+        commit(&cache, &format!("EDS a={content}"));
+        let expected = if content == "1" { "" } else { "n1 EDS a=2" };
+        assert_eq!(client.sent(), expected, "{list}, {content}");
+        client.pass(Duration::from_secs(5));
+        assert_eq!(client.sent(), "", "nothing is removed");
+    }
+}
+
 #[test]
 fn d1_d9_what_was_brought_and_not_asked_for_is_sent_when_it_is_asked_for_later() {
     let cache = cache("EDS a=1 b=1");
