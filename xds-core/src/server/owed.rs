@@ -91,8 +91,17 @@ impl Owed {
     }
 
     pub(super) fn owe_error(&mut self, failure: Failure, now: Duration) {
+        self.forget_brought(&failure.name);
         self.errors.insert(failure);
         self.answer_at(now);
+    }
+
+    /// S37: the client has an error for a name until it is sent the resource, even if it brought the
+    /// same version (D21).
+    pub(super) fn forget_brought(&mut self, name: &ResourceName) {
+        if let Some(version) = self.brought.versions.get_mut(name) {
+            version.clear();
+        }
     }
 
     /// Owes assignments whose cluster was sent (S34).

@@ -129,7 +129,18 @@ impl Stream {
                 return false;
             }
             match state.knows(locator, snapshot) {
-                Knowledge::Found => return false,
+                // S37: the client has an error, which only the resource clears.
+                Knowledge::Found if waiting.is_reported => {
+                    owed.owe(locator.clone(), now);
+                    return false;
+                }
+                // D10: the resource may go again before other types let it be pushed (S33). Then the
+                // locator still waits for its answer.
+                Knowledge::Found => {
+                    waiting.since = now;
+                    let found = state.find(locator, snapshot);
+                    return !is_state && found.iter().any(|variant| state.is_unsent(variant));
+                }
                 Knowledge::Absent => {
                     owed.owe(locator.clone(), now);
                     return false;
@@ -186,13 +197,14 @@ impl Stream {
         snapshot: &Snapshot,
     ) -> Option<Response> {
         let (nonce, protocol, wait) = (self.next_nonce(), self.protocol(), self.config.sync_wait);
-        let state = &mut self.entry(at).state;
+        let TypeEntry { state, owed } = self.entry(at);
         let late = state
             .unknown
             .waiting
             .iter_mut()
             .filter_map(|(locator, waiting)| waiting.report(now, wait).then_some(locator));
         let late: Vec<_> = late.cloned().collect();
+        late.iter().for_each(|locator| owed.forget_brought(&locator.name));
         let failures = late.iter().map(|locator| {
             let message = format!(
                 "{} is not known yet: the server has not loaded its resources; it answers when it has",
@@ -230,6 +242,11 @@ impl TypeState {
                 Knowledge::Failed { code: *code, message: Arc::clone(message) }
             }
         }
+    }
+
+    /// Whether the client was not sent this variant yet.
+    fn is_unsent(&self, variant: &Arc<Variant>) -> bool {
+        variant.changed_at > self.cursor() && !self.holding.is_ahead_with(&self.key(variant), variant)
     }
 
     /// Whether the source has answered all wildcards: the first response shows a client that it has
@@ -288,11 +305,8 @@ impl TypeState {
     pub(super) fn is_removable(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let variants = snapshot.get(&self.terms.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        let is_unsent = |found: &Arc<Variant>| {
-            found.changed_at > self.cursor() && !self.holding.is_ahead_with(&self.key(found), found)
-        };
         let awaits = |params: &Parameters| {
-            variants.and_then(|variants| variants.resolve(params)).is_some_and(is_unsent)
+            variants.and_then(|variants| variants.resolve(params)).is_some_and(|found| self.is_unsent(found))
         };
         self.is_known_removed(key, snapshot) && !holders.any(awaits)
     }

@@ -400,3 +400,38 @@ fn c4b_what_left_and_comes_back_with_other_content_is_sent_in_a_full_state() {
         assert_eq!(client.sent(), "n2 LDS b[env=a]=2");
     }
 }
+
+/// Regression: the resource had the version that the client brought, so it was not sent, and the
+/// client kept the error (seed 2397).
+#[test]
+fn s37_g13_d21_what_was_brought_is_sent_after_an_error_although_it_is_equal() {
+    for cache in [Cache::new(), Cache::on_demand()] {
+        if cache.snapshot().is_on_demand() {
+            commit(&cache, "EDS b=1");
+        }
+        let mut client = Delta::new(&cache);
+        client.ask_with("EDS", "a", "", &[("a", &version("EDS", "a", "1"))]);
+        assert_eq!(client.sent(), "");
+        client.pass(Duration::from_secs(10));
+        assert_eq!(client.sent(), "n1 EDS !\"a\"(14)");
+        commit(&cache, "EDS a=1");
+        assert_eq!(client.sent(), "n2 EDS a=1");
+    }
+}
+
+/// Regression: a name was found while another type had to go first. Then its resource went, and the
+/// client got no answer at all (seed 6324).
+#[test]
+fn d10_s33_what_goes_before_it_could_be_sent_is_answered_all_the_same() {
+    let cache = Cache::on_demand();
+    commit(&cache, "CDS c=static");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "c");
+    assert_eq!(client.sent(), "n1 CDS c=static");
+    client.ask("LDS", "a");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "LDS a=1>r");
+    assert_eq!(client.sent(), "", "it waits for the ACK of the cluster");
+    commit(&cache, "LDS -a !a");
+    assert_eq!(client.sent(), "n2 LDS -a");
+}
