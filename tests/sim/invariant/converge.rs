@@ -32,7 +32,7 @@ fn check_client(world: &World, client: &Client) -> Result<(), String> {
             !hears && world.is_unheard(connection.replica, *kind, name, params)
         };
         compare(client, known, &snapshot, hears, is_unheard)?;
-        knows_absences(known, &snapshot, hears)?;
+        knows_absences(client, known, &snapshot, hears)?;
     }
     Ok(())
 }
@@ -86,14 +86,19 @@ fn expected(
 
 /// D10: a delta client knows which of its subscribed names do not exist. S17: a SotW client does
 /// not.
-fn knows_absences(known: &Known, snapshot: &Snapshot, hears: bool) -> Result<(), String> {
+///
+/// S33: a client that has a removed cluster keeps it as long as its routes name the cluster. If the
+/// client subscribes to it by name and has a wildcard too, the removal waits all the same (seed
+/// 3236).
+fn knows_absences(client: &Client, known: &Known, snapshot: &Snapshot, hears: bool) -> Result<(), String> {
     if known.protocol == Protocol::Sotw {
         return Ok(());
     }
     for (name, params) in &known.asked {
         let (Some(name), params) = (name, params.as_ref().unwrap_or(&known.node)) else { continue };
         let is_there = selected(snapshot, known.kind, name, params).is_some();
-        if !is_there && hears && !known.absent.contains(&(name.clone(), params.clone())) {
+        let is_kept = known.serves(name, params).is_some() && client.is_used(known.kind, name);
+        if !is_there && !is_kept && hears && !known.absent.contains(&(name.clone(), params.clone())) {
             return Err(format!(
                 "D10: it does not know that there is no {} {name} for {{{params}}}",
                 known.kind
