@@ -16,7 +16,7 @@ use xds_core::{Parameters, ResourceName};
 use crate::content::{Content, Kind};
 use crate::invariant::{self, Violation};
 use crate::liar;
-use crate::link::Link;
+use crate::link::{Link, Locator};
 use crate::script::{AgentProfile, Target};
 
 pub(crate) struct Agent {
@@ -27,6 +27,11 @@ pub(crate) struct Agent {
     pub(crate) access: Vec<Access>,
     is_connecting: Vec<bool>,
     pub(crate) watchers: Vec<Watcher>,
+    /// When a preferred server last answered again, so that the client left the servers after it
+    /// (P4.6).
+    pub(crate) returned: Option<Duration>,
+    /// The subscriptions on streams that have ended, and since when they had them.
+    pub(crate) ended: Vec<(Locator, Duration)>,
     /// Counts failures, so that each has another jitter.
     failures: u32,
 }
@@ -128,6 +133,8 @@ impl Agent {
             access: vec![Access::Open; count],
             is_connecting: vec![false; count],
             watchers: Vec::new(),
+            returned: None,
+            ended: Vec::new(),
             failures: 0,
         }
     }
@@ -188,7 +195,12 @@ impl Agent {
         let link = self.links[server].as_mut();
         let Some(frame) = link.and_then(|link| link.responses.pop_front()) else { return Ok(None) };
         let protected = invariant::honest::Protected::of(self, server);
+        let needed = |client: &Client| (0..client.servers()).filter(|at| client.is_needed(*at)).count();
+        let before = needed(&self.client);
         let effects = self.client.on_response(now, server, &frame).unwrap_or_default();
+        if needed(&self.client) < before {
+            self.returned = Some(now);
+        }
         let is_accepted = effects.response.as_ref().is_none_or(|applied| applied.rejections.is_empty());
         self.observe(now, Event::Answered { server }, &effects)?;
         protected.check(self)?;
@@ -205,7 +217,7 @@ impl Agent {
     /// The stream of a server breaks, or cannot be opened. The messages in flight are lost.
     pub(crate) fn cut(&mut self, now: Duration, server: usize) -> Result<(), Violation> {
         let was_connecting = std::mem::take(&mut self.is_connecting[server]);
-        if self.links[server].take().is_none() && !was_connecting {
+        if !self.drop_link(server) && !was_connecting {
             return Ok(());
         }
         self.failures = self.failures.wrapping_add(1);
@@ -238,8 +250,15 @@ impl Agent {
         Ok(None)
     }
 
+    /// A stream ends; `false` if there was none.
+    fn drop_link(&mut self, server: usize) -> bool {
+        let Some(link) = self.links[server].take() else { return false };
+        self.ended.extend(link.subscribed);
+        true
+    }
+
     pub(crate) fn leave(&mut self, now: Duration, server: usize) -> Result<(), Violation> {
-        self.links[server] = None;
+        self.drop_link(server);
         self.is_connecting[server] = false;
         self.client.on_closed(now, server);
         self.observe(now, Event::Ended, &Effects::default())

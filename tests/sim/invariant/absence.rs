@@ -29,12 +29,17 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
 }
 
 /// Whether the subscription was sent long enough ago on a current stream.
-fn was_silent(turn: &Turn<'_>) -> bool {
-    let watcher = turn.watcher;
-    let locator: Locator = (watcher.kind.url().into(), watcher.name.clone(), watcher.parameters.clone());
+pub(super) fn was_silent(turn: &Turn<'_>) -> bool {
+    let locator = locator_of(turn);
     let links = turn.agent.links.iter().flatten();
     let mut since = links.filter_map(|link| link.subscribed.get(&locator));
     since.any(|since| *since + TIMEOUT <= turn.now)
+}
+
+/// The subscription of the watcher.
+pub(super) fn locator_of(turn: &Turn<'_>) -> Locator {
+    let watcher = turn.watcher;
+    (watcher.kind.url().into(), watcher.name.clone(), watcher.parameters.clone())
 }
 
 const TIMEOUT: Duration = Duration::from_secs(15);

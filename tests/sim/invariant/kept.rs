@@ -1,7 +1,10 @@
 //! A watcher never loses its copy because of an outage: only a response removes it (P1.2, P1.4,
-//! C10).
+//! C10), or the silence of a server that had to confirm it (C5).
+
+use xds_core::client::Accepted;
 
 use super::Violation;
+use super::absence::{locator_of, was_silent};
 use crate::agent::{Event, Turn};
 
 pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
@@ -15,19 +18,28 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
     if is_passed && turn.watcher.name == "*" {
         return Ok(());
     }
-    // Known: if data errors drop copies, the silence of one server drops a copy from another server
-    // (seed 333).
-    let profile = &turn.agent.profile;
-    if profile.is_relayed && profile.policy.fail_on_data_errors && is_passed {
-        return Ok(());
-    }
+    let is_dropped = is_passed && turn.agent.profile.policy.fail_on_data_errors && was_silent(turn);
     let is_there = |name: &str| turn.after.copies(&turn.watcher.name).any(|(other, _)| other == name);
     let lost = turn.before.copies(&turn.watcher.name).find(|(name, _)| !is_there(name));
     match lost {
         None => Ok(()),
+        Some((_, copy)) if is_dropped && !is_confirmed(turn, copy) => Ok(()),
         Some((name, _)) => {
             let what = format!("{} lost {name} by {:?}: {}", turn.watcher, turn.event, turn.after);
             Err(Violation::new("kept", what))
         }
     }
+}
+
+/// C5: whether a copy came on a stream that still has the subscription. If not, the server of the
+/// current stream may have to confirm it, and its silence counts as an absence (seeds 2258, 7299,
+/// 10535 and 12655).
+fn is_confirmed(turn: &Turn<'_>, copy: &Accepted) -> bool {
+    let locator = locator_of(turn);
+    let links = turn.agent.links.iter().enumerate();
+    let mut open = links.filter_map(|(server, link)| Some((server, link.as_ref()?)));
+    open.any(|(server, link)| {
+        let is_of_stream = *copy.server == *format!("s{server}") && link.opened <= copy.at;
+        is_of_stream && link.subscribed.contains_key(&locator)
+    })
 }

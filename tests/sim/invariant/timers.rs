@@ -14,10 +14,8 @@ pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
             format!("at {now:?} it does not do what was due at {deadline:?}"),
         ));
     }
-    // A liar may also set TTLs (S38). Known: when a preferred server answers again, a timer on the
-    // stream of the server that is no longer needed continues to run. Proxies answer late enough
-    // for that (seed 258).
-    if agent.profile.liar.is_some() || agent.profile.is_relayed {
+    // A liar may also set TTLs (S38).
+    if agent.profile.liar.is_some() {
         return Ok(());
     }
     let silence = match agent.profile.policy.resource_timer_is_transient_error {
@@ -25,11 +23,21 @@ pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
         false => TIMEOUT,
     };
     let mut links = agent.links.iter().flatten();
-    // P5.2: after a failure, a stream without responses counts as good after a while.
-    let is_explained = links.any(|link| {
-        link.opened + TIMEOUT == deadline
-            || link.subscribed.values().any(|since| *since + silence == deadline)
+    // C5: when a preferred server answers again, it has to confirm what only the servers after it
+    // sent (seed 2435).
+    let is_return = agent.returned.is_some_and(|at| at + silence == deadline);
+    // C5: the timer goes on as long as another server has the subscription (seed 11734).
+    let is_shared = agent.ended.iter().any(|(locator, since)| {
+        let mut links = agent.links.iter().flatten();
+        *since + silence == deadline && links.any(|link| link.subscribed.contains_key(locator))
     });
+    // P5.2: after a failure, a stream without responses counts as good after a while.
+    let is_explained = is_return
+        || is_shared
+        || links.any(|link| {
+            link.opened + TIMEOUT == deadline
+                || link.subscribed.values().any(|since| *since + silence == deadline)
+        });
     if is_explained {
         return Ok(());
     }
