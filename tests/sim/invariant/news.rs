@@ -32,12 +32,15 @@ fn has_news(sent: &Sent<'_>) -> bool {
     let is_unknown =
         |held: &Held| (sent.is_relayed || before.protocol == Protocol::Sotw) && !held.is_of_this_stream();
     // Content that was tried, and withdrawn because its stream ended, is new when it is sent again.
+    // S17, S26: so is a resource that was created again, if no response could report its removal
+    // (seed 18845).
+    let may_leave = sent.is_relayed || !before.learns_of_removals();
     let has_left = |name: &str, held: &Held| {
         let is_there = |snapshot: &Snapshot| {
             let mut locators = after.locators(name).into_iter();
             locators.any(|params| selected(snapshot, sent.kind(), name, &params).is_some())
         };
-        sent.is_relayed && !sent.history[held.sent_at..].iter().all(|snapshot| is_there(snapshot))
+        may_leave && !sent.history[held.sent_at..].iter().all(|snapshot| is_there(snapshot))
     };
     let is_new = |name: &str, held: Option<&Held>, now: &Held| {
         held.is_none_or(|held| held.content != now.content || is_unknown(held) || has_left(name, held))
