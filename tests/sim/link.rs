@@ -35,6 +35,13 @@ pub(crate) struct Link {
     pub(crate) subscribed: BTreeMap<Locator, Duration>,
     /// All subscriptions that it ever sent on this stream.
     pub(crate) ever_subscribed: BTreeSet<Locator>,
+    /// For each request in flight, the subscriptions of the client after it.
+    asked: VecDeque<BTreeSet<Locator>>,
+    /// The subscriptions that the server has read.
+    read: BTreeSet<Locator>,
+    /// The responses that the client has not applied yet, each with the subscriptions that the server
+    /// had read when it made the response.
+    made_for: VecDeque<(Bytes, BTreeSet<Locator>)>,
     /// Types for which a SotW request had a name.
     named: BTreeSet<String>,
 }
@@ -76,6 +83,9 @@ impl Link {
             opened: now,
             subscribed: BTreeMap::new(),
             ever_subscribed: BTreeSet::new(),
+            asked: VecDeque::new(),
+            read: BTreeSet::new(),
+            made_for: VecDeque::new(),
             named: BTreeSet::new(),
         }
     }
@@ -126,6 +136,7 @@ impl Link {
             }
         }
         self.ever_subscribed.extend(self.subscribed.keys().cloned());
+        self.asked.push_back(self.subscribed.keys().cloned().collect());
         self.requests.push_back(request);
         Ok(())
     }
@@ -133,6 +144,7 @@ impl Link {
     /// The server reads one request.
     pub(crate) fn read(&mut self, now: Duration) -> Result<(), Violation> {
         let Some(request) = self.requests.pop_front() else { return Ok(()) };
+        self.read = self.asked.pop_front().unwrap_or_default();
         let Some(served) = &mut self.served else { return Ok(()) };
         let now = now.saturating_sub(self.opened);
         let refused =
@@ -166,9 +178,27 @@ impl Link {
                 chunks.for_each(|chunk| frame.extend_from_slice(chunk));
                 let frame = Bytes::from(frame);
                 self.responses.push_back(frame.clone());
+                self.made_for.push_back((frame.clone(), self.read.clone()));
                 Ok(Some(frame))
             }
         }
+    }
+
+    /// T30b: the subscriptions that a response reports as absent, although the server had not read
+    /// them when it made the response. To be called when the client applies it.
+    pub(crate) fn overtaken(&mut self, frame: &Bytes) -> Vec<Locator> {
+        let is_it = |(made, _): &(Bytes, _)| made.as_ptr() == frame.as_ptr();
+        let Some(at) = self.made_for.iter().position(is_it) else { return Vec::new() };
+        let Some((_, read)) = self.made_for.drain(..=at).next_back() else { return Vec::new() };
+        let Ok(received) = Received::of_frame(frame, self.protocol) else { return Vec::new() };
+        let is_absent = |(of, name, params): &&Locator| {
+            let mut variants = received.removed_variants.iter();
+            let is_removed = received.removed.contains(name)
+                || variants.any(|(removed, sent_with)| removed == name && sent_with.matches(params));
+            of == received.kind.url() && is_removed
+        };
+        let late = self.subscribed.keys().filter(|locator| !read.contains(*locator));
+        late.filter(is_absent).cloned().collect()
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {

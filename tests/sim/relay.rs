@@ -31,6 +31,9 @@ pub(crate) struct Relay {
     pub(crate) asked_since: BTreeMap<Locator, usize>,
     /// The upstream subscriptions that got no response in time, which counts as absent (C5).
     pub(crate) silent: BTreeSet<Locator>,
+    /// The upstream subscriptions that a response reported as absent which was made before the
+    /// upstream had read them (T30b).
+    pub(crate) overtaken: BTreeSet<Locator>,
     /// The time of the last call of `drive`.
     driven: Duration,
     /// Every subscription of its clients since its start.
@@ -79,6 +82,7 @@ impl Relay {
             access: Access::Open,
             asked_since: BTreeMap::new(),
             silent: BTreeSet::new(),
+            overtaken: BTreeSet::new(),
             driven: Duration::ZERO,
             ever_wanted: BTreeSet::new(),
             restored: BTreeSet::new(),
@@ -291,6 +295,7 @@ impl Relay {
         for gone in before.iter().filter(|locator| !link.subscribed.contains_key(*locator)) {
             self.asked_since.remove(gone);
             self.silent.remove(gone);
+            self.overtaken.remove(gone);
         }
         for locator in link.subscribed.keys() {
             self.asked_since.entry(locator.clone()).or_insert(origin_at);
@@ -338,6 +343,7 @@ impl Relay {
         };
         let held = invariant::honest::Proxied::of(self.proxy.cache(), server);
         let upstream = self.upstreams.get_mut(route).expect("it was just there");
+        self.overtaken.extend(upstream.links[server].iter_mut().flat_map(|link| link.overtaken(&frame)));
         let effects = match upstream.client.on_response(now, server, &frame) {
             Ok(effects) => effects,
             Err(_) if self.is_deceived || server == LIAR => {

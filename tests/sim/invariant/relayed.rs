@@ -110,6 +110,7 @@ fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
         let mut states = taken.history[since..].iter().filter(|snapshot| snapshot.is_synced());
         if !is_split_switch(envelope, after, &name)
             && !is_silent(taken, &name, &params)
+            && !is_overtaken(taken, &name, &params)
             && !is_taken_back(taken, &name, &params)
             && states.all(|snapshot| selected(snapshot, after.kind, &name, &params).is_some())
         {
@@ -127,6 +128,15 @@ fn is_silent(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     asked.any(|(relay, locator)| {
         !relay.profile.policy.resource_timer_is_transient_error && relay.silent.contains(locator)
     })
+}
+
+/// T30b: a removed name exists for no locator of the receiver, also for one whose subscription was
+/// on its way when the server made the response (D10). The answer to that subscription follows
+/// (seeds 3951 and 11385).
+fn is_overtaken(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
+    let locator = (taken.after.kind.url().to_owned(), name.to_owned(), params.clone());
+    let asked = locators(&taken.envelope.asked, name, &taken.after.node);
+    !asked.contains(params) || taken.chain.iter().any(|relay| relay.overtaken.contains(&locator))
 }
 
 /// T45: when a client of a trial rejects the content, the others of the trial get back the content
