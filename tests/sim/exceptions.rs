@@ -3,15 +3,11 @@
 //! function: the compiler then shows the checks that excuse it.
 
 use xds_core::client::ResourceView;
-use xds_core::server::Protocol;
 
 use crate::agent::{Event, Turn, is_same};
 use crate::connection::Envelope;
-use crate::content::{Kind, selected};
 use crate::invariant::Sent;
 use crate::known::Known;
-
-use crate::world::World;
 
 /// D11: if a resource was already removed when a client subscribed with a locator or unsubscribed,
 /// the server sends the removal at that time (D10, D18), and a second time with the removals that
@@ -50,18 +46,4 @@ pub(crate) fn is_split_switch(envelope: &Envelope, known: &Known, name: &str) ->
     let removes = received.removed.iter().chain(variants).any(|gone| gone == name);
     let is_unknown = received.errors.iter().any(|(of, _)| of == name);
     (brings || (removes && is_unknown)) && known.locators(name).len() > 1
-}
-
-/// S33, T43: SotW has no removal of a route, so a proxy that subscribes to a removed route keeps
-/// its clusters. Locators that share such a cluster do not get the newer cluster that exists for
-/// their parameters (seed 24).
-pub(crate) fn is_kept_for_routes(world: &World, replica: usize, kind: Kind) -> bool {
-    let snapshot = world.truth_of(replica);
-    let is_gone = |(url, name, params): &(String, String, _)| {
-        url == Kind::Route.url() && name != "*" && selected(&snapshot, Kind::Route, name, params).is_none()
-    };
-    let mut chain = world.chain_of(replica).into_iter();
-    matches!(kind, Kind::Cluster | Kind::Endpoints)
-        && chain
-            .any(|relay| relay.profile.protocol == Protocol::Sotw && relay.asked_since.keys().any(is_gone))
 }

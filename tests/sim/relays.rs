@@ -236,21 +236,17 @@ impl World {
         chain.iter().all(learns) && !self.may_use_old_routes(&chain, kind)
     }
 
-    /// S33: a proxy that subscribes to removed routes may still use the ones that it has, so it
-    /// keeps clusters and endpoints.
+    /// S33: whether a proxy of the chain subscribes to removed routes.
     fn may_use_old_routes(&self, chain: &[&Relay], kind: Kind) -> bool {
         let Some(origin) = chain.last().map(|relay| relay.profile.home) else { return false };
         let truth = self.replicas[origin].cache.snapshot();
-        let mut asked = chain.iter().flat_map(|relay| relay.links()).flat_map(|link| link.subscribed.keys());
-        let is_gone = |(of, name, params): &Locator| {
-            of == Kind::Route.url() && (name == "*" || selected(&truth, Kind::Route, name, params).is_none())
-        };
-        matches!(kind, Kind::Cluster | Kind::Endpoints) && asked.any(is_gone)
+        chain.iter().any(|relay| uses_old_routes(relay, kind, &truth))
     }
 
     /// Known: clients that share a variant learn of its end through the upstream locator that
-    /// covers it. If that locator gets no other variant and the hop cannot report the removal
-    /// (S26), the others keep the shared variant, even if another one exists for them.
+    /// covers it. If that locator gets no other variant, and the hop cannot report the removal (S26)
+    /// or withholds it (S33, seed 18552), the others keep the shared variant, even if another one
+    /// exists for them.
     pub(crate) fn is_unheard(&self, replica: usize, kind: Kind, name: &str, params: &Parameters) -> bool {
         let truth = self.truth_of(replica);
         self.chain_of(replica).into_iter().any(|relay| {
@@ -258,7 +254,7 @@ impl World {
             let Some(shared) = selected(&snapshot, kind, name, params) else { return false };
             let is_deaf = relay.profile.protocol == Protocol::Sotw && !kind.is_full_state();
             let mut asked = relay.links().flat_map(|link| link.subscribed.keys());
-            is_deaf
+            (is_deaf || uses_old_routes(relay, kind, &truth))
                 && asked.any(|(of, asked, with)| {
                     let is_it = of == kind.url() && (asked == name || asked == "*");
                     let is_shared = is_it && shared.constraints().matches(with);
@@ -312,6 +308,16 @@ impl World {
         }
         (0..self.relays.len()).rev().try_for_each(|at| self.exchange_relay(at))
     }
+}
+
+/// S33: a proxy that subscribes to removed routes may still use the ones that it has, so its
+/// upstream withholds removals of clusters and endpoints.
+fn uses_old_routes(relay: &Relay, kind: Kind, truth: &Snapshot) -> bool {
+    let is_gone = |(of, name, params): &Locator| {
+        of == Kind::Route.url() && (name == "*" || selected(truth, Kind::Route, name, params).is_none())
+    };
+    let mut subscribed = relay.links().flat_map(|link| link.subscribed.keys());
+    matches!(kind, Kind::Cluster | Kind::Endpoints) && subscribed.any(is_gone)
 }
 
 fn of_server(server: usize) -> &'static str {

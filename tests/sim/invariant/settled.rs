@@ -12,7 +12,6 @@ use xds_core::server::Protocol;
 use super::Violation;
 use crate::agent::{Agent, Watcher};
 use crate::content::{Kind, names, selected};
-use crate::exceptions::is_kept_for_routes;
 use crate::liar::AUTHORITY;
 use crate::script::Home;
 use crate::world::World;
@@ -37,8 +36,7 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
             let homes = &agent.profile.homes;
             let is_unheard = |name: &str| match homes[server] {
                 Home::Replica(replica) => {
-                    (!hears && world.is_unheard(replica, watcher.kind, name, &watcher.parameters))
-                        || is_kept_for_routes(world, replica, watcher.kind)
+                    !hears && world.is_unheard(replica, watcher.kind, name, &watcher.parameters)
                 }
                 Home::Liar => false,
             };
