@@ -212,7 +212,8 @@ fn move_all(world: &mut World) -> Result<(), Violation> {
     world.exchange_all()?;
     // S26: lies that no response can remove stay in one proxy and not in the other.
     if world.relays.iter().all(|relay| relay.profile.liar.is_none()) {
-        replicas::check(&before, &world.sent, !world.relays.is_empty())?;
+        let is_grouped = |one, other| world.is_grouped(one, other);
+        replicas::check(&before, &world.sent, is_grouped, !world.relays.is_empty())?;
     }
     settle(world)?;
     compare(world)

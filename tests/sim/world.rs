@@ -313,6 +313,12 @@ impl World {
         Err(Violation::new("quiet", "the servers do not stop sending"))
     }
 
+    /// Whether the streams of two clients belong to one, as far as servers see (S33b).
+    pub(crate) fn is_grouped(&self, one: usize, other: usize) -> bool {
+        let group = |at: usize| group_of(&self.clients[at].profile, at, 0);
+        one == other || group(one).is_some_and(|of| group(other) == Some(of))
+    }
+
     /// One stream sends one response, if it has one.
     fn serve(&mut self, at: usize, slot: Option<Kind>) -> Result<bool, Violation> {
         (0..self.relays.len()).for_each(|relay| self.remember(relay));
