@@ -53,7 +53,9 @@ fn names(routes: &Known, key: &Key, held: &Held, cluster: &str, snapshot: &Snaps
     // wildcard cannot say when a route is out of use.
     let is_unreported = newest.is_empty() && !routes.learns_of_removals();
     let is_wildcard = routes.asked.iter().any(|(name, _)| name.is_none());
-    (is_unreported && is_wildcard)
+    // S1: a SotW client does not report which routes it has from an earlier stream (seed 18463).
+    let is_unknown = is_wildcard || !held.is_of_this_stream();
+    (is_unreported && is_unknown)
         || newest.iter().any(|variant| {
             Content::of(Kind::Route, variant.payload())
                 .is_ok_and(|content| content.clusters.iter().any(|of| of == cluster))
