@@ -342,7 +342,8 @@ impl World {
             }
         }
         if let Some(relay) = on.checked_sub(self.origins) {
-            invariant::trials::check(self, relay, &format!("c{at}"), &received)?;
+            let protocol = self.clients[at].profile.protocol;
+            invariant::trials::check(self, relay, (&format!("c{at}"), protocol), &received)?;
         }
         self.sent.push((at, received));
         Ok(true)

@@ -1,13 +1,21 @@
 //! Content that a few clients try is sent to others only after it was accepted. Content that one of
 //! them rejected is not sent again to any client until other content was in its place (T45).
 
+use xds_core::server::Protocol;
+
 use super::Violation;
 use crate::wire::Received;
 use crate::world::World;
 
 /// Checks a response that a proxy has just sent to a client.
-pub(crate) fn check(world: &World, at: usize, client: &str, received: &Received) -> Result<(), Violation> {
+pub(crate) fn check(
+    world: &World,
+    at: usize,
+    (client, protocol): (&str, Protocol),
+    received: &Received,
+) -> Result<(), Violation> {
     let relay = &world.relays[at];
+    let is_full_state = protocol == Protocol::Sotw && received.kind.is_full_state();
     for item in &received.resources {
         // A client that subscribes by name is not sent the constraints, so the variant is unknown
         // here.
@@ -20,7 +28,11 @@ pub(crate) fn check(world: &World, at: usize, client: &str, received: &Received)
                 return violation(format!("{client} is sent what others try: {received}"));
             }
         }
-        if is_it(relay.refused.get(&variation).map(|refusal| &refusal.content)) {
+        // S6b: a full state for another reason still has what the client itself rejected, until its
+        // removal may be sent (seed 4647).
+        let refusal = relay.refused.get(&variation);
+        let refusal = refusal.filter(|refusal| !(is_full_state && refusal.chosen.contains(client)));
+        if is_it(refusal.map(|refusal| &refusal.content)) {
             return violation(format!("{client} is sent what was rejected: {received}"));
         }
     }
