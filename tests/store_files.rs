@@ -159,7 +159,7 @@ fn st45_a_server_writes_backups_and_keeps_the_newest() {
     let _server = Running::start(&["serve", "--store", &store, "--backup-dir", &backups]);
     let start = Instant::now();
     while names(&folder().unwrap()) != kept {
-        assert!(start.elapsed() < Duration::from_secs(60), "what was not finished is removed");
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}, not {kept:?}", names(&folder().unwrap()));
         thread::sleep(Duration::from_millis(20));
     }
     json(&["store", "restore", newest.to_str().unwrap(), &stores.path("target")]);
