@@ -397,8 +397,9 @@ impl Applier<'_> {
         aliases: Vec<ResourceName>,
         added_expiries: &mut Vec<Expiry>,
     ) {
-        let aliases_of = received.aliases.clone();
-        let mut extras = Extras::received(received.ttl, aliases_of, received.do_not_cache, received.metadata);
+        let own_aliases = self.watched.own_aliases(received);
+        let mut extras =
+            Extras::received(received.ttl, own_aliases, received.do_not_cache, received.metadata);
         if matches!(received.payload, Payload::Redirect(_)) {
             extras.get_or_insert_default().is_redirect = true;
         }

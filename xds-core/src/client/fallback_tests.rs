@@ -239,6 +239,22 @@ fn c16_what_a_server_says_wrongly_of_the_names_of_another_takes_nothing_away() {
     assert!(f.client.cache().snapshot().get(&url("EDS"), &"e".into()).is_some());
 }
 
+/// Regression: a resource whose alias was the name of a resource of another authority took that
+/// resource away (seed 9571).
+#[test]
+fn c16_d24_an_alias_takes_nothing_of_another_authority_away() {
+    let mut f = of_authorities_with(Protocol::Delta, ErrorPolicy::default());
+    let all = f.watch("EDS", "*");
+    f.watch("EDS", TWO);
+    f.open(0);
+    f.open(1);
+    _ = (f.sent(0), f.sent(1));
+    assert_eq!(f.get("EDS v1 n1: e=1"), "*{old=1}/e: 1\n*{old=1}: -");
+    assert_eq!(f.get_from(1, &format!("EDS v1 n1: {TWO}=1/e")), format!("{TWO}: 1"));
+    assert_eq!(f.client.members(all).expect("it is a set").count(), 1);
+    assert!(f.client.cache().snapshot().get(&url("EDS"), &"e".into()).is_some());
+}
+
 #[test]
 fn c15_a_failure_of_one_authority_is_not_told_to_another() {
     let mut f = of_authorities();

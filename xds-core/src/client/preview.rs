@@ -128,7 +128,8 @@ impl Client {
         if stored.is_some_and(|stored| *stored.accepted.payload() == payload) {
             return None;
         }
-        let mut extras = Extras::received(received.ttl, received.aliases.clone(), false, received.metadata);
+        let own_aliases = watched.own_aliases(received);
+        let mut extras = Extras::received(received.ttl, own_aliases, false, received.metadata);
         if is_redirect {
             extras.get_or_insert_default().is_redirect = true;
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::accepted::{Accepted, Decode};
+use super::received::ReceivedResource;
 use super::resource_state::ResourceState;
 use crate::cache::TypeSnapshot;
 use crate::constraint::Constraints;
@@ -152,6 +153,14 @@ impl WatchedType {
         }
         let name = XdstpName::of(name).ok().flatten();
         name.and_then(|name| self.authorities.get(name.authority())).copied().unwrap_or(0)
+    }
+
+    /// The aliases of a resource, without those of other authorities: the server of one authority has
+    /// no effect on names of another one (C16).
+    pub(super) fn own_aliases(&self, received: &ReceivedResource<'_>) -> Vec<ResourceName> {
+        let authority = self.authority_of(&received.name);
+        let is_own = |alias: &&ResourceName| self.authority_of(alias.as_str()) == authority;
+        received.aliases.iter().filter(is_own).cloned().collect()
     }
 
     /// Records an alias (D24). Returns the resource that it was an alias of before.
