@@ -244,7 +244,9 @@ fn read_resource(item: &str, type_url: &str, version: &str) -> Resource {
     let is_new_style = item.starts_with("xdstp:");
     // A new-style name has slashes of its own.
     let content = if is_new_style { item.rfind('=').unwrap_or(item.len()) } else { 0 };
-    let slash = item[content..].find('/').map(|at| item.split_at(content + at));
+    // The target of a redirect has slashes, too.
+    let slash = item[content..].find('/').filter(|_| !item[content..].starts_with("=>"));
+    let slash = slash.map(|at| item.split_at(content + at));
     let (item, alias) = slash.map_or((item, None), |(item, alias)| (item, Some(&alias[1..])));
     let (item, ttl) = item.split_once('@').map_or((item, None), |(item, ttl)| (item, Some(ttl)));
     let end = item.find(']').map_or(0, |end| end);
