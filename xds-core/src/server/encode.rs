@@ -66,16 +66,22 @@ enum ResourceContent {
 /// Entries of `DiscoveryResponse.resources`, of variants in order of their names.
 pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Body {
     let mut body = BodyWriter::default();
-    let len = |variant: &Variant| field_len(resource_len(encoding, variant, ResourceContent::Payload));
+    // S30: wrapped only if necessary, as not all clients unwrap. X14: the name of a redirect is only
+    // in its wrapper, as its payload does not have it.
+    let is_wrapped = |variant: &Variant| {
+        let needs_wrapper = (encoding.ttl && variant.ttl().is_some()) || variant.is_redirect();
+        encoding.keyed_by(variant) == KeyedBy::Locator || needs_wrapper
+    };
+    let len = |variant: &Variant| match is_wrapped(variant) {
+        true => field_len(wrapper_len(resource_len(encoding, variant, ResourceContent::Payload))),
+        false => field_len(any_len(encoding.type_url, variant)),
+    };
     let variants: Vec<_> = variants.map(|variant| (len(variant), variant)).collect();
     body.reserve(variants.iter().map(|(len, _)| *len));
     for of_name in variants.chunk_by(|(_, one), (_, other)| one.name() == other.name()) {
         body.part(of_name.iter().map(|(len, _)| len).sum());
         for (_, variant) in of_name {
-            // S30: wrapped only if necessary, as not all clients unwrap. X14: the name of a
-            // redirect is only in its wrapper, as its payload does not have it.
-            let needs_wrapper = (encoding.ttl && variant.ttl().is_some()) || variant.is_redirect();
-            if encoding.keyed_by(variant) == KeyedBy::Locator || needs_wrapper {
+            if is_wrapped(variant) {
                 put_wrapped_resource(&mut body, encoding, variant);
             } else {
                 put_any(&mut body, encoding.type_url, variant);
@@ -194,7 +200,7 @@ fn put_any(body: &mut BodyWriter, type_url: &TypeUrl, variant: &Variant) {
 /// T27: in SotW the wrapper is itself an `Any`.
 fn put_wrapped_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: &Variant) {
     let len = resource_len(encoding, variant, ResourceContent::Payload);
-    body.length(RESOURCES, field_len(xds_proto::type_url::RESOURCE.len()) + field_len(len));
+    body.length(RESOURCES, wrapper_len(len));
     body.text(ANY_TYPE_URL, xds_proto::type_url::RESOURCE);
     body.length(ANY_VALUE, len);
     put_resource(body, encoding, variant, ResourceContent::Payload);
@@ -256,6 +262,11 @@ fn put_removal(body: &mut BodyWriter, encoding: Encoding<'_>, key: &ResourceKey)
         }
     }
     body.end_name(name);
+}
+
+/// The length of an `Any` with a `Resource` of this length.
+fn wrapper_len(resource_len: usize) -> usize {
+    field_len(xds_proto::type_url::RESOURCE.len()) + field_len(resource_len)
 }
 
 fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {

@@ -85,6 +85,8 @@ impl fmt::Debug for Body {
 #[derive(Debug, Default)]
 pub(crate) struct BodyWriter {
     buffer: Vec<u8>,
+    /// How many bytes of small resources are still to come, about.
+    expected: usize,
     body: Body,
     /// The name that was written last, in bodies that may be split.
     last_name: Option<ResourceName>,
@@ -94,7 +96,8 @@ impl BodyWriter {
     /// Reserves memory for names of about these lengths. Otherwise, the buffer would double many
     /// times: it would be copied, and memory of each size would be new to the process.
     pub(crate) fn reserve(&mut self, lens: impl Iterator<Item = usize>) {
-        self.buffer.reserve(lens.filter(|len| *len < SHARED_FROM_BYTES).sum());
+        self.expected = lens.filter(|len| *len < SHARED_FROM_BYTES).sum();
+        self.buffer.reserve(self.expected.min(PART_LIMIT_BYTES));
     }
 
     /// Call it before the next name is written, which needs about this many bytes. Starts a new
@@ -109,6 +112,7 @@ impl BodyWriter {
             let Body { chunks, len, resources, .. } = &self.body;
             let cut = Cut { chunks: chunks.len(), len: *len, resources: *resources, until };
             self.body.cuts.push(cut);
+            self.buffer.reserve(self.expected.min(PART_LIMIT_BYTES));
         }
         // Otherwise, the buffer would grow several times while the name is written. Larger payloads
         // are slices of their own, and need a buffer for the fields around them only.
@@ -160,7 +164,17 @@ impl BodyWriter {
     fn flush(&mut self) {
         if !self.buffer.is_empty() {
             self.body.len += self.buffer.len();
-            self.body.chunks.push(std::mem::take(&mut self.buffer).into());
+            self.expected = self.expected.saturating_sub(self.buffer.len());
+            // The reserved memory stays for what follows. A slice would keep all of it.
+            let is_mostly_empty = self.buffer.len() < self.buffer.capacity() / 2;
+            let chunk = if is_mostly_empty {
+                let chunk = Bytes::copy_from_slice(&self.buffer);
+                self.buffer.clear();
+                chunk
+            } else {
+                std::mem::take(&mut self.buffer).into()
+            };
+            self.body.chunks.push(chunk);
         }
     }
 
@@ -197,5 +211,36 @@ mod tests {
             writer.encoded(&[0; 10]);
         }
         assert_eq!(writer.buffer.as_ptr(), buffer);
+    }
+
+    /// Regression: the fields before the first large payload took the memory for all others away.
+    #[test]
+    fn reserved_memory_is_left_for_what_follows_a_large_payload() {
+        let mut writer = BodyWriter::default();
+        writer.reserve([5000, 100, 100, 100].into_iter());
+        let buffer = writer.buffer.as_ptr();
+        writer.part(5000);
+        writer.encoded(&[0; 20]);
+        writer.payload(&vec![0; 5000].into());
+        for _ in 0..30 {
+            writer.encoded(&[0; 10]);
+        }
+        assert_eq!(writer.buffer.as_ptr(), buffer);
+    }
+
+    /// Regression: the first part of a large body kept memory for all parts.
+    #[test]
+    fn a_part_keeps_memory_for_its_own_bytes_only() {
+        let mut writer = BodyWriter::default();
+        writer.reserve(std::iter::repeat_n(1000, 100_000));
+        assert!(writer.buffer.capacity() <= PART_LIMIT_BYTES);
+        for at in 0..9000 {
+            writer.part(1000);
+            writer.encoded(&[0; 1000]);
+            writer.end_name(&format!("{at}").as_str().into());
+            assert!(writer.buffer.capacity() <= PART_LIMIT_BYTES);
+        }
+        let body = writer.finish();
+        assert_eq!((body.chunks.len(), body.len), (3, 9_000_000));
     }
 }
