@@ -504,8 +504,16 @@ impl TypeInterest {
                 }
             }
         }
+        // A table gives no memory back by itself. Most of its names have left since it grew, so this
+        // costs no more than their leaving.
+        if self.by_name.capacity() > 8 * self.by_name.len().max(SMALL_TABLE) {
+            self.by_name.shrink_to(2 * self.by_name.len());
+        }
     }
 }
+
+/// A table of names for so many is not made smaller.
+const SMALL_TABLE: usize = 128;
 
 #[cfg(test)]
 mod tests;

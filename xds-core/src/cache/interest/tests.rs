@@ -253,3 +253,20 @@ fn d10_a_plain_list_finds_the_same_with_one_look_up_for_each_name() {
         assert_eq!(found[0].0.len() + found[0].1.len(), 6);
     }
 }
+
+/// Regression: names that all clients left kept their memory as long as one client of the type stayed.
+#[test]
+fn the_index_gives_memory_back_when_most_names_have_left() {
+    let names = |count: usize| (0..count).map(|at| ResourceName::new(format!("n{at}"))).collect::<NameSet>();
+    let mut interest = TypeInterest::default();
+    interest.index_names(1, names(10));
+    interest.index_names(2, names(100_000));
+    let full = interest.by_name.capacity();
+    interest.unindex(2, names(100_000).as_slice());
+    assert_eq!(interest.by_name.len(), 10);
+    assert!(
+        full >= 100_000 && interest.by_name.capacity() <= 8 * SMALL_TABLE,
+        "{}",
+        interest.by_name.capacity()
+    );
+}
