@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,12 +136,15 @@ impl Schedule {
     }
 
     fn write(&self) -> Result<(), BackupFileError> {
+        self.remove_unfinished();
         let unwritable = |error| BackupFileError::Unwritable { file: self.folder.clone(), error };
         create_folder(&self.folder).map_err(unwritable)?;
         let view = self.store.view().map_err(|error| BackupFileError::Store(error.into()))?;
         let now = SystemTime::now();
         let file = self.folder.join(name(seconds(now)));
-        let mut backup = NewBackup::create(&file)?;
+        // Another server of a shared store may write its own backup in the same second.
+        let mark = format!(".{:016x}", RandomState::new().hash_one(&file));
+        let mut backup = NewBackup::create_as(&file, &mark)?;
         for part in Backup::new(view, History::Whole).map_err(BackupFileError::Store)? {
             backup.write(&part.map_err(BackupFileError::Store)?.data)?;
         }
@@ -150,7 +154,11 @@ impl Schedule {
         tracing::info!(file = %file.display(), %revision, records = header.records, "wrote a backup");
         let written = self.written().map_err(unwritable)?;
         for old in written.iter().take(written.len().saturating_sub(self.keep)) {
-            fs::remove_file(old).map_err(unwritable)?;
+            match fs::remove_file(old) {
+                // Another server of the store was faster.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(unwritable)?,
+            }
         }
         Ok(())
     }

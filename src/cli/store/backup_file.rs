@@ -44,7 +44,14 @@ pub(in crate::cli) enum BackupFileError {
 impl NewBackup {
     /// Creates the unfinished file, readable for its user alone: the store may have secrets.
     pub(in crate::cli) fn create(path: &Path) -> Result<Self, BackupFileError> {
+        Self::create_as(path, "")
+    }
+
+    /// The same, with a mark in the name of the unfinished file: two programs may write a backup of
+    /// the same name at the same time.
+    pub(in crate::cli) fn create_as(path: &Path, mark: &str) -> Result<Self, BackupFileError> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(mark);
         name.push(UNFINISHED);
         let unfinished = path.with_file_name(name);
         let mut options = fs::OpenOptions::new();
