@@ -153,7 +153,10 @@ pub(super) fn respond(
     let attributes_nacks = stream.config.attributes_nacks;
     let (TypeEntry { state, owed }, clusters_sent) = stream.entry_and_clusters(at);
     let mut owed = std::mem::take(owed);
-    owed.errors.extend(state.reasons(&owed.locators, snapshot));
+    // S37: only the resource clears the error, also if the client brought it.
+    let reasons = state.reasons(&owed.locators, snapshot);
+    reasons.iter().for_each(|failure| owed.forget_brought(&failure.name));
+    owed.errors.extend(reasons);
     let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
     content.removed.extend(owed.removals.iter().cloned());
     // S8b: the client unsubscribed from resources in an unanswered response and subscribes to them
@@ -188,6 +191,8 @@ pub(super) fn respond(
             }
             false => state.diff(now, snapshot, has)?,
         };
+        // S34: a cluster that was sent needs its endpoints, also if they come back unchanged.
+        owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
         content.removed.extend(removed);
         if update.from == Revision::ZERO {
             content.first_answer(state, &owed, &update, clusters_sent, now, snapshot);

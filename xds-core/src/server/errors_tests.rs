@@ -297,3 +297,18 @@ fn sr45_a_removed_variant_is_the_reason_for_its_parameters_only() {
     let detail = client.last.resource_errors[0].error_detail.as_ref().unwrap();
     assert_eq!(detail.message, "too slow");
 }
+
+/// Regression: a client that brought the resource kept the error when the same content came back.
+#[test]
+fn sr45_s37_d21_what_was_brought_is_sent_again_after_the_reason_has_ended() {
+    let cache = cache("EDS a=1 b=1");
+    remove_because(&cache, "a", Constraints::NONE);
+    let brought = [("a", version("EDS", "a", "1")), ("b", version("EDS", "b", "1"))];
+    let brought: Vec<_> = brought.iter().map(|(name, version)| (*name, version.as_str())).collect();
+    let mut client = Delta::new(&cache);
+    client.ask_with("EDS", "a b", "", &brought);
+    assert_eq!(client.sent(), "n1 EDS !\"a\"(14)");
+    client.ack("EDS", "1");
+    commit(&cache, "EDS a=1");
+    assert_eq!(client.sent(), "n2 EDS a=1");
+}

@@ -1,6 +1,6 @@
 //! What a client has of one type: the selection at its cursor, with exceptions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,9 @@ pub(super) struct Holding {
     /// by name must be sent again with constraints, so the selection by name stays until then.
     former: Option<Membership>,
     exceptions: BTreeMap<ResourceKey, Exception>,
+    /// Names that were answered ahead of the cursor, also if nothing was found. What the client has
+    /// of them is not what the selection at the cursor has.
+    answered_ahead: BTreeSet<ResourceName>,
     /// The newest revision at which the client used exactly the resources that it had been sent
     /// (S33).
     clean_at: Revision,
@@ -38,8 +41,6 @@ pub(super) struct Holding {
 pub(super) enum Exception {
     /// An answer that did not wait for other types (S33) brought this newer variant.
     Ahead(Arc<Variant>),
-    /// Such an answer had nothing for the key, or the client gave up what it had.
-    AbsentAhead,
     /// The cache removed the resource, and the removal was not sent yet (S33). When the client
     /// brought the name from another stream, its last content and the commit that removed it are
     /// not known. `version` is that of the content that the client has, if exactly that is known.
@@ -54,9 +55,12 @@ pub(super) enum Exception {
     Kept(References),
 }
 
-/// The exceptions that ended when the cursor moved.
+/// The answers ahead of the cursor, which ended when the cursor moved.
 #[derive(Debug)]
-pub(super) struct SentAhead(BTreeMap<ResourceKey, Exception>);
+pub(super) struct SentAhead {
+    names: BTreeSet<ResourceName>,
+    variants: BTreeMap<ResourceKey, Exception>,
+}
 
 /// What changed when the cursor moved.
 #[derive(Debug)]
@@ -151,12 +155,14 @@ impl Holding {
         let (ahead, exceptions) = exceptions.partition(|(_, exception)| exception.is_ahead());
         self.exceptions = exceptions;
         self.check();
-        Some(Advance { update, former, ahead: SentAhead(ahead) })
+        let names = std::mem::take(&mut self.answered_ahead);
+        Some(Advance { update, former, ahead: SentAhead { names, variants: ahead } })
     }
 
     /// The client is sent a variant ahead of the cursor. Returns the revision of a removal that is
     /// no longer withheld.
     pub(super) fn send_ahead(&mut self, key: ResourceKey, variant: Arc<Variant>) -> Option<Revision> {
+        self.answered_ahead.insert(variant.name().clone());
         match self.exceptions.insert(key, Exception::Ahead(variant)) {
             Some(Exception::Withheld { removed_at, .. }) => Some(removed_at),
             _ => None,
@@ -165,10 +171,11 @@ impl Holding {
 
     /// The client is sent ahead of the cursor what there is of a name.
     pub(super) fn answer_ahead(&mut self, name: &ResourceName) {
+        self.answered_ahead.insert(name.clone());
         // A withheld removal is sent by the answer itself.
-        let exception = self.exceptions.entry(ResourceKey::of_name(name)).or_insert(Exception::AbsentAhead);
-        if exception.is_ahead() {
-            *exception = Exception::AbsentAhead;
+        let by_name = ResourceKey::of_name(name);
+        if self.exceptions.get(&by_name).is_some_and(Exception::is_ahead) {
+            self.exceptions.remove(&by_name);
         }
     }
 
@@ -188,11 +195,7 @@ impl Holding {
         self.exceptions.retain(|key, exception| match exception {
             // D12: when the client subscribes again to a name that it gave up, the name must be
             // sent again.
-            Exception::Ahead(variant) if !has_as(key, variant) => {
-                *exception = Exception::AbsentAhead;
-                true
-            }
-            Exception::Ahead(_) | Exception::AbsentAhead => true,
+            Exception::Ahead(variant) => has_as(key, variant),
             Exception::Withheld { variant, .. } => {
                 // The key may lack constraints although the variant has some.
                 let is_kept =
@@ -255,6 +258,16 @@ impl Holding {
         self.exceptions.get(key).is_some_and(|exception| !exception.is_ahead())
     }
 
+    /// The client may need the content of this name again, although it has it (S34).
+    pub(super) fn forget_content(&mut self, name: &ResourceName) {
+        let of_name = self.exceptions.range_mut(ResourceKey::of_name(name)..);
+        for (_, exception) in of_name.take_while(|(key, _)| key.name == *name) {
+            if let Exception::Withheld { version, .. } = exception {
+                *version = None;
+            }
+        }
+    }
+
     /// Whether a removal with this name is withheld.
     pub(super) fn withholds(&self, name: &ResourceName) -> bool {
         self.of_name(name).any(|(_, exception)| matches!(exception, Exception::Withheld { .. }))
@@ -300,7 +313,8 @@ impl Holding {
     fn check(&self) {
         if cfg!(debug_assertions) {
             let keyed_by = self.selection.as_ref().map(|of| of.selection().keyed_by);
-            let is_empty = self.former.is_none() && self.exceptions.is_empty();
+            let is_empty =
+                self.former.is_none() && self.exceptions.is_empty() && self.answered_ahead.is_empty();
             assert!(keyed_by.is_some() || is_empty, "without a selection there is nothing else");
             assert!(!self.is_switching() || keyed_by == Some(KeyedBy::Locator), "only names are former");
         }
@@ -309,7 +323,7 @@ impl Holding {
 
 impl Exception {
     fn is_ahead(&self) -> bool {
-        matches!(self, Self::Ahead(_) | Self::AbsentAhead)
+        matches!(self, Self::Ahead(_))
     }
 
     fn is_ahead_with(&self, variant: &Arc<Variant>) -> bool {
@@ -321,7 +335,7 @@ impl Exception {
     pub(super) fn is_content_of(&self, variant: &Variant, keyed_by: KeyedBy) -> bool {
         match self {
             Self::Withheld { version, .. } => *version == Some(variant.version_for(keyed_by)),
-            Self::Ahead(_) | Self::AbsentAhead | Self::Kept(_) => false,
+            Self::Ahead(_) | Self::Kept(_) => false,
         }
     }
 
@@ -332,7 +346,6 @@ impl Exception {
                 variant.references.clone()
             }
             Self::Withheld { variant: None, .. } => References::Unknown,
-            Self::AbsentAhead => References::default(),
             Self::Kept(references) => references.clone(),
         }
     }
@@ -341,18 +354,16 @@ impl Exception {
 impl SentAhead {
     /// Whether a name was answered ahead of the cursor.
     pub(super) fn has_name(&self, name: &ResourceName) -> bool {
-        let next = self.0.range(ResourceKey::of_name(name)..).next();
-        next.is_some_and(|(key, _)| key.name == *name)
+        self.names.contains(name)
     }
 
     /// Whether the client has exactly this variant.
     pub(super) fn has(&self, key: &ResourceKey, variant: &Arc<Variant>) -> bool {
-        self.0.get(key).is_some_and(|exception| exception.is_ahead_with(variant))
+        self.variants.get(key).is_some_and(|exception| exception.is_ahead_with(variant))
     }
 
     /// The names, each once.
     pub(super) fn names(&self) -> impl Iterator<Item = &ResourceName> {
-        let mut last = None;
-        self.0.keys().map(|key| &key.name).filter(move |name| last.replace(*name) != Some(*name))
+        self.names.iter()
     }
 }

@@ -174,6 +174,8 @@ pub(super) fn respond(
         true => state.diff_of_answers(&owed.locators, snapshot),
         false => state.diff(now, snapshot, has)?,
     };
+    // S34: a cluster that was sent needs its endpoints, also if they come back unchanged.
+    owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
     if reports_missing {
         // S25: a full state without a resource removes it. But clients do not take the absence of a
         // new name from it, because the response may be older than the request.

@@ -129,8 +129,9 @@ impl Stream {
                 return false;
             }
             match state.knows(locator, snapshot) {
-                // S37: the client has an error, which only the resource clears.
-                Knowledge::Found if waiting.is_reported => {
+                // S37: the client has an error, which only the resource clears. D9: content that the
+                // client had is no change, but a subscription is answered with it all the same.
+                Knowledge::Found if waiting.is_reported || state.has_again(locator, snapshot) => {
                     owed.owe(locator.clone(), now);
                     return false;
                 }
@@ -242,6 +243,16 @@ impl TypeState {
                 Knowledge::Failed { code: *code, message: Arc::clone(message) }
             }
         }
+    }
+
+    /// Whether what a locator finds is what the client had, which was removed meanwhile.
+    fn has_again(&self, locator: &Locator, snapshot: &Snapshot) -> bool {
+        let (cursor, keyed_by) = (self.holding.cursor(), self.keyed_by());
+        self.find(locator, snapshot).iter().any(|variant| {
+            let removed = self.holding.removed_with(&self.key(variant));
+            removed.is_some_and(|removed| removed.is_content_of(variant, keyed_by))
+                || (self.is_unsent(variant) && !variant.differs_since(cursor))
+        })
     }
 
     /// Whether the client was not sent this variant yet.

@@ -92,6 +92,8 @@ impl DeltaContent {
                     // Before the source of an on-demand cache answers, it is not known which of several
                     // locators had the resource.
                     let version = owed.brought.versions.get(name).filter(|_| !snapshot.is_on_demand());
+                    // D9: an assignment whose cluster was sent is sent even if its version is equal.
+                    let version = version.filter(|_| !(is_endpoints && clusters_sent.has(name)));
                     let version = version.and_then(|version| Version::parse(version));
                     let removed_at = Revision::ZERO;
                     let withheld = Exception::Withheld { variant: None, version, removed_at, since: now };

@@ -566,3 +566,31 @@ fn s21_who_asked_for_nothing_and_gives_something_up_is_still_told_so() {
     client.ask("EDS", "-a");
     assert_eq!(client.sent(), "n1 EDS");
 }
+
+/// Regression: the endpoints came back with the content that the client had, and were not sent
+/// although their cluster was sent meanwhile, so the cluster stayed warming.
+#[test]
+fn s34_d9_endpoints_that_come_back_are_sent_if_their_cluster_was_sent() {
+    // The client brought them.
+    let cache = cache("CDS e=2");
+    let mut client = back(&cache, "CDS", "*", &[("e", "1")]);
+    assert_eq!(client.sent(), "n1 CDS e=2");
+    client.ask_with("EDS", "e", "", &[("e", &version("EDS", "e", "1"))]);
+    assert_eq!(client.sent(), "");
+    commit(&cache, "EDS e=1");
+    assert_eq!(client.sent(), "n2 EDS e=1");
+    // They were sent on this stream.
+    let cache = tests::cache("CDS e=1; EDS e=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "*");
+    client.ask("EDS", "e");
+    assert_eq!(client.sent(), "n1 CDS e=1; n2 EDS e=1");
+    client.ack("CDS", "1");
+    client.ack("EDS", "2");
+    commit(&cache, "EDS -e");
+    commit(&cache, "CDS e=2");
+    assert_eq!(client.sent(), "n3 CDS e=2");
+    client.ack("CDS", "3");
+    commit(&cache, "EDS e=1");
+    assert_eq!(client.sent(), "n4 EDS e=1");
+}

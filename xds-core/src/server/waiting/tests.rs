@@ -435,3 +435,25 @@ fn d10_s33_what_goes_before_it_could_be_sent_is_answered_all_the_same() {
     commit(&cache, "LDS -a !a");
     assert_eq!(client.sent(), "n2 LDS -a");
 }
+
+/// Regression: a client gave a resource up and subscribed to it again while its source was unknown.
+/// The same content came back, which counted as no change, so the client got no answer.
+#[test]
+fn d9_d3_what_comes_back_unchanged_is_the_answer_to_a_subscription_that_waits() {
+    for is_seen in [true, false] {
+        let cache = Cache::on_demand();
+        commit(&cache, "X a=1");
+        let mut client = Delta::new(&cache);
+        client.ask("X", "a");
+        assert_eq!(client.sent(), "n1 X a=1");
+        client.ack("X", "1");
+        commit(&cache, "X -a !a/");
+        if is_seen {
+            assert_eq!(client.sent(), "", "its removal is not known");
+        }
+        client.ask("X", "-a a");
+        assert_eq!(client.sent(), "");
+        commit(&cache, "X a=1");
+        assert_eq!(client.sent(), "n2 X a=1", "{is_seen}");
+    }
+}
