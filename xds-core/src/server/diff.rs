@@ -101,8 +101,8 @@ impl TypeState {
         };
         let passed = update.transient.iter().filter(|variant| ahead.has_name(variant.name()));
         let replaced = passed.map(|variant| self.key(variant)).collect();
-        let mut basis = Diff { update, removed: replaced, resend };
-        let (subscription, update) = (&self.subscription, &basis.update);
+        let mut diff = Diff { update, removed: replaced, resend };
+        let (subscription, update) = (&self.subscription, &diff.update);
         // A variant that was added and removed since the cursor was sent only if it was sent ahead.
         let was_sent = |removed: &&Removed| {
             removed.variant.existed_at(update.from) || ahead.has_name(removed.variant.name())
@@ -118,7 +118,7 @@ impl TypeState {
         let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
         if self.withholds_removals() {
             for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
-                let is_sent = !variant.differs_since(basis.update.from)
+                let is_sent = !variant.differs_since(diff.update.from)
                     && !ahead.has_name(variant.name())
                     && has(&self.subscription, &variant) == Possession::Certain;
                 let version = is_sent.then(|| variant.version_for(self.keyed_by()));
@@ -127,12 +127,12 @@ impl TypeState {
                 self.holding.withhold(key, withheld);
             }
         } else {
-            basis.removed.extend(former.map(|(key, _)| key));
+            diff.removed.extend(former.map(|(key, _)| key));
         }
         if self.keyed_by() == KeyedBy::Locator {
-            self.release_replaced(&mut basis.removed, snapshot);
+            self.release_replaced(&mut diff.removed, snapshot);
         }
-        Ok(basis)
+        Ok(diff)
     }
 
     /// T31: the removal of a variant is sent together with the variant that replaces it.

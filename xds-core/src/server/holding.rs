@@ -13,8 +13,8 @@ use crate::wire::ResourceKey;
 /// The resources of one type that a client has, or will have when it applied all responses.
 ///
 /// They are not stored. They follow from the selection at its cursor, the revision up to which it
-/// was sent everything, and from the exceptions, which each concern one key. A stream at rest has
-/// no exceptions. [`Responses`](super::responses::Responses) says which responses are unanswered or
+/// was sent everything, and from the exceptions, which each concern one key. A client that uses what
+/// it was sent, and nothing that the cache removed, has no exceptions. [`Responses`](super::responses::Responses) says which responses are unanswered or
 /// were rejected.
 ///
 /// - Without a selection there is nothing else.
