@@ -83,12 +83,14 @@ pub(crate) struct Seen {
     last: Option<BTreeSet<Asked>>,
     /// The server read a subscription since the last response.
     pub(crate) has_asked: bool,
+    /// The subscriptions that it read since then, without those that it knew.
+    pub(crate) newly_asked: BTreeSet<Asked>,
     /// Names that a response removed, or of which it removed a variant, with the snapshot at that
     /// time.
     pub(crate) removed: BTreeMap<String, usize>,
     pub(crate) is_answered: bool,
-    /// The names in unanswered responses, by nonce.
-    unanswered: BTreeMap<Nonce, BTreeSet<String>>,
+    /// The names in unanswered responses, by nonce, with the time at which they were sent.
+    pub(crate) unanswered: BTreeMap<Nonce, (Duration, BTreeSet<String>)>,
     /// The names in rejected responses. `uncertain` has those that may be sent again once, because
     /// another name of the same response was corrected (D8).
     rejected: Vec<BTreeSet<String>>,
@@ -144,6 +146,9 @@ impl Connection {
                 seen.has_asked |= !is_repeated;
                 // The skimmer does the same.
                 request.requested = request.requested.filter(|_| !is_repeated);
+                if let Some(nonce) = request.response_nonce {
+                    seen.unanswered.remove(&nonce);
+                }
                 request.into()
             }
             Message::Delta(request) => {
@@ -155,6 +160,8 @@ impl Connection {
                 request.into()
             }
         };
+        let known = seen.last.iter().flatten().collect::<BTreeSet<_>>();
+        seen.newly_asked.extend(asked.iter().filter(|asked| !known.contains(asked)).cloned());
         let result = self.machine.on_request(since_start, request);
         seen.ideal.ask(asked.clone());
         seen.ever_asked.extend(asked.iter().cloned());
@@ -202,7 +209,7 @@ impl Connection {
                 let protocol = self.machine.protocol();
                 let received = Received::of(&response, protocol);
                 let received = received.map_err(|error| Violation::new("form", error))?;
-                self.observe(received, snapshot, history).map(Some)
+                self.observe(now, received, snapshot, history).map(Some)
             }
         }
     }
@@ -210,6 +217,7 @@ impl Connection {
     /// Checks a response when it is sent, and puts it in flight.
     fn observe(
         &mut self,
+        now: Duration,
         received: Received,
         snapshot: &Snapshot,
         history: &[Arc<Snapshot>],
@@ -220,21 +228,24 @@ impl Connection {
         let sent_at = history.len() - 1;
         let (before, is_relayed) = (seen.clone(), self.is_relayed);
         seen.ideal.take(&received, Rejects::Nothing, sent_at);
-        let (before_sent, after) = (&before, &seen.ideal);
+        let after = seen.ideal.clone();
         let sent = invariant::Sent {
             received: &received,
-            before: before_sent,
-            after,
+            before: &before,
+            after: &after,
             snapshot,
             is_relayed,
             history,
         };
         invariant::check_sent(&sent)?;
+        invariant::order::check_sent(&sent, &self.seen, now)?;
+        let Some(seen) = self.seen.get_mut(&kind) else { return Ok(received) };
         let names = received.names();
         seen.uncertain.retain(|name| !names.contains(name));
-        seen.unanswered.extend(Nonce::parse(&received.nonce).map(|nonce| (nonce, names)));
+        seen.unanswered.extend(Nonce::parse(&received.nonce).map(|nonce| (nonce, (now, names))));
         if !received.is_error_only() {
             (seen.has_asked, seen.is_endpoints_due) = (false, false);
+            seen.newly_asked.clear();
             seen.is_answered = true;
         }
         let variants = received.removed_variants.iter().map(|(name, _)| name);
@@ -293,6 +304,7 @@ impl Seen {
             ever_asked: BTreeSet::new(),
             last: None,
             has_asked: false,
+            newly_asked: BTreeSet::new(),
             removed: BTreeMap::new(),
             is_answered: false,
             unanswered: BTreeMap::new(),
@@ -307,7 +319,7 @@ impl Seen {
 impl Seen {
     /// The client sent an ACK or a NACK.
     fn answer(&mut self, nonce: Nonce, is_accepted: bool) {
-        let Some(mut names) = self.unanswered.remove(&nonce) else { return };
+        let Some((_, mut names)) = self.unanswered.remove(&nonce) else { return };
         let touched = self.rejected.extract_if(.., |group| !group.is_disjoint(&names)).flatten();
         let touched: Vec<_> = touched.collect();
         if is_accepted {

@@ -1,15 +1,18 @@
 //! Make before break (S33): on a stream for all types, no client is sent the removal of a cluster
-//! that a route in use names, unless a commit left the route without its cluster.
+//! that a route in use names, unless a commit left the route without its cluster; and no client is
+//! sent a route before it has answered the clusters that the route names.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use xds_core::Snapshot;
+use xds_core::{Parameters, Snapshot};
+use xds_core::server::StreamConfig;
 
-use super::Violation;
+use super::{Sent, Violation};
 use crate::client::Client;
-use crate::connection::Envelope;
+use crate::connection::{Envelope, Seen};
 use crate::content::{Content, Kind, selected};
-use crate::known::{Held, Key, Known};
+use crate::known::{Held, Key, Known, stands_for};
 
 /// Checks a response that a client has just applied.
 pub(crate) fn check(
@@ -30,6 +33,42 @@ pub(crate) fn check(
         {
             let what = format!("S33: {route} uses {cluster}, which was removed: {}", envelope.received);
             return Err(Violation::new("order", what));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the routes of a response when it is sent. Answers do not wait.
+pub(crate) fn check_sent(
+    sent: &Sent<'_>,
+    types: &BTreeMap<Kind, Seen>,
+    now: Duration,
+) -> Result<(), Violation> {
+    let Some(clusters) = types.get(&Kind::Cluster).filter(|_| sent.kind() == Kind::Route) else {
+        return Ok(());
+    };
+    for item in &sent.received.resources {
+        let mut newly = sent.before.newly_asked.iter();
+        let is_answer = newly.any(|(asked, _)| stands_for(asked, &item.name));
+        let key = (item.name.clone(), item.constraints());
+        let is_known = sent.before.ideal.held.get(&key).is_some_and(|held| held.content == item.content);
+        if is_answer || is_known {
+            continue;
+        }
+        for cluster in &item.content.clusters {
+            let is_there = |params: &Parameters| selected(sent.snapshot, Kind::Cluster, cluster, params);
+            let locators = clusters.ideal.locators(cluster);
+            let is_unsent = locators.iter().any(|params| {
+                is_there(params).is_some() && clusters.ideal.serves(cluster, params).is_none()
+            });
+            let is_unanswered = clusters.unanswered.values().any(|(sent_at, names)| {
+                names.contains(cluster) && now < *sent_at + StreamConfig::default().order_wait
+            });
+            if is_unsent || is_unanswered {
+                let why = if is_unsent { "was not sent" } else { "was not answered" };
+                let what = format!("S33: {} uses {cluster}, which {why}: {}", item.name, sent.received);
+                return Err(Violation::new("order", what));
+            }
         }
     }
     Ok(())
