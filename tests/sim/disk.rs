@@ -16,12 +16,15 @@ pub(crate) struct Disk {
     file: LastGood,
     /// The version of each variant that exists; `None` if the variant must not be stored.
     exists: BTreeMap<VariantId, Option<String>>,
+    /// The same before the file was damaged, until something changes. When damage restores a removed
+    /// variant and further damage removes it, a set is whole again (seed 13533).
+    existed: BTreeMap<VariantId, Option<String>>,
 }
 
 impl Disk {
     pub(crate) fn empty() -> Self {
         let (file, _) = LastGood::in_memory(Vec::new(), Secrets::Kept).unwrap();
-        Self { file, exists: BTreeMap::new() }
+        Self { file, exists: BTreeMap::new(), existed: BTreeMap::new() }
     }
 
     /// The file as the next start of the proxy finds it, after damage made from `damage`. A set is
@@ -35,13 +38,15 @@ impl Disk {
         let (file, restored) = LastGood::in_memory(image, Secrets::Kept).unwrap();
         let found = restored.records.iter().map(|record| (record.id.clone(), Some(record.version.clone())));
         let found: BTreeMap<_, _> = found.collect();
-        let part = restored.sets.iter().find(|set| !members(&found, set).eq(members(&self.exists, set)));
+        let is_whole = |set: &SetId, all| members(&found, set).eq(members(all, set));
+        let mut sets = restored.sets.iter();
+        let part = sets.find(|set| !is_whole(set, &self.exists) && !is_whole(set, &self.existed));
         if let Some(SetId { name, parameters, .. }) = part {
             let what =
                 format!("S25: {name} for {{{parameters}}} is restored from a file that has not all of it");
             return Err(Violation::new("relayed", what));
         }
-        Ok((Self { file, exists: found }, restored))
+        Ok((Self { file, exists: found, existed: self.existed.clone() }, restored))
     }
 
     /// The driver of a proxy does the same; it takes the changes of sets under the lock of their
@@ -59,6 +64,9 @@ impl Disk {
                 self.exists.insert(accepted.id(), Some(accepted.version.as_ref().to_owned()));
                 self.file.put(Record::from(&**accepted));
             }
+        }
+        if !effects.removed.is_empty() || !effects.accepted.is_empty() {
+            self.existed.clone_from(&self.exists);
         }
     }
 

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use xds_core::{Parameters, Snapshot};
 use xds_core::server::StreamConfig;
+use xds_core::{Parameters, Snapshot};
 
 use super::{Sent, Violation};
 use crate::client::Client;
@@ -58,9 +58,9 @@ pub(crate) fn check_sent(
         for cluster in &item.content.clusters {
             let is_there = |params: &Parameters| selected(sent.snapshot, Kind::Cluster, cluster, params);
             let locators = clusters.ideal.locators(cluster);
-            let is_unsent = locators.iter().any(|params| {
-                is_there(params).is_some() && clusters.ideal.serves(cluster, params).is_none()
-            });
+            let is_unsent = locators
+                .iter()
+                .any(|params| is_there(params).is_some() && clusters.ideal.serves(cluster, params).is_none());
             let is_unanswered = clusters.unanswered.values().any(|(sent_at, names)| {
                 names.contains(cluster) && now < *sent_at + StreamConfig::default().order_wait
             });

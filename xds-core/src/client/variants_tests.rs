@@ -177,6 +177,22 @@ fn t31_v28_an_unconstrained_variant_gives_its_place_to_two() {
 }
 
 #[test]
+fn t31_p1_6_a_variant_stays_until_the_one_that_replaces_it_is_valid() {
+    let mut f = delta();
+    fixture::refuse_bad(&mut f.client, "CDS");
+    let prod = f.watch("CDS", "r{env=prod}");
+    f.sent(0);
+    f.get("CDS v1 n1: r[]=A");
+    let told = f.get("CDS v2 n2: r[env=prod]=bad -r[]");
+    assert_eq!(told, "r{env=prod}: A beside INVALID_ARGUMENT");
+    assert_eq!(f.get("CDS v3 n3: r[env=prod]=C"), "r{env=prod}: C");
+    assert_eq!(f.client.cache().snapshot().get(&url("CDS"), &"r".into()).map(|all| all.len()), Some(1));
+    f.get("CDS v4 n4: r[]=bad -r[env=prod]");
+    assert_eq!(f.view(prod), "C beside INVALID_ARGUMENT");
+    assert_eq!(f.get("CDS v5 n5: -r[]"), "r{env=prod}: C beside NOT_FOUND");
+}
+
+#[test]
 fn t34_a_variant_takes_the_place_of_what_its_locators_had() {
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let mut f = Fixture::new(protocol);

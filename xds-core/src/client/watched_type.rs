@@ -86,7 +86,8 @@ pub(super) struct StoredVariant {
     pub(super) version: Arc<str>,
     /// The server that sent it last; `None` for a restored variant.
     pub(super) server: Option<usize>,
-    /// The number of the last response that had it; 0 for a restored variant.
+    /// The number of the last response that had it; 0 if its server does not know that the client
+    /// has it: it was restored, or its removal came with a rejected variant (T31).
     pub(super) last_response: u64,
     /// When its TTL ends (S38).
     pub(super) expires: Option<Duration>,

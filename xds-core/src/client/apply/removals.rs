@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Applier;
 use crate::client::cache_changes::{RemovalReason, VariantKey};
 use crate::client::received::{Removal, ReportedError};
+use crate::client::rejection::Rejection;
 use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::StoredVariant;
 use crate::code::Code;
@@ -34,11 +35,13 @@ impl Applier<'_> {
         for (name, removals) in by_name {
             let Some(named) = self.watched.names.get(&name) else { continue };
             let is_removed = |stored: &&StoredVariant| self.is_removed(stored, &removals);
+            let (kept, removed): (Vec<_>, Vec<_>) =
+                named.variants.iter().filter(is_removed).partition(|stored| self.is_kept(stored));
+            let kept: Vec<_> = kept.iter().map(|stored| stored.accepted.constraints().clone()).collect();
             let key = |name: &ResourceName, stored: &StoredVariant| {
                 (name.clone(), stored.accepted.constraints().clone())
             };
-            let mut keys: Vec<VariantKey> =
-                named.variants.iter().filter(is_removed).map(|stored| key(&name, stored)).collect();
+            let mut keys: Vec<VariantKey> = removed.into_iter().map(|stored| key(&name, stored)).collect();
             // X13: the removal of a glob means that it has no members.
             let entries = named.entries.iter().map(|at| self.watched.entry(*at));
             let members =
@@ -51,7 +54,25 @@ impl Applier<'_> {
                 self.absent.push(Removal { name: member.clone(), constraints: None });
             }
             self.changes.removed.extend(keys.into_iter().map(|key| (key, RemovalReason::Explicit)));
+            let named = self.watched.names.get_mut(&name);
+            for stored in named.into_iter().flat_map(|named| &mut named.variants) {
+                // The server does not know that the client has it.
+                if kept.contains(stored.accepted.constraints()) {
+                    stored.last_response = 0;
+                }
+            }
         }
+    }
+
+    /// P1.6, T31: whether a removed variant stays, because each watch that uses it would get a
+    /// variant of this response that is rejected.
+    fn is_kept(&self, stored: &StoredVariant) -> bool {
+        let name = stored.accepted.name();
+        let of_name = |rejection: &&Rejection| rejection.name.as_ref() == Some(name);
+        let rejected: Vec<_> = self.applied.rejections.iter().filter(of_name).collect();
+        let is_rejected =
+            |parameters: &Parameters| rejected.iter().any(|of| of.constraints.matches(parameters));
+        !rejected.is_empty() && self.users(stored).all(is_rejected)
     }
 
     /// Whether these removals of its name remove a variant.
