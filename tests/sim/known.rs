@@ -159,10 +159,12 @@ impl Known {
             self.held = kept;
         }
         received.removed.iter().for_each(|name| self.take_removal(name));
-        received
-            .removed_variants
-            .iter()
-            .for_each(|(name, sent_with)| self.take_variant_removal(name, sent_with));
+        let bad: Vec<_> = received.resources.iter().filter(is_bad).collect();
+        for (name, sent_with) in &received.removed_variants {
+            if !self.keeps_instead(&bad, name, sent_with) {
+                self.take_variant_removal(name, sent_with);
+            }
+        }
         received
             .resources
             .iter()
@@ -212,6 +214,25 @@ impl Known {
         self.held.retain(|(other, _), _| other != name);
         for params in self.locators(name) {
             self.absent.insert((name.to_owned(), params));
+        }
+    }
+
+    /// P1.6, T31: whether the client keeps a removed variant, because it rejects those that replace
+    /// it. From then on its server does not know that the client has it (seed 2487).
+    fn keeps_instead(&mut self, bad: &[&Item], name: &str, constraints: &Constraints) -> bool {
+        let locators = self.locators(name);
+        let is_rejected = |params: &Parameters| {
+            let mut bad = bad.iter().filter(|item| item.name == name);
+            bad.any(|item| item.sent_with.as_ref().is_some_and(|sent_with| sent_with.matches(params)))
+        };
+        let mut users = locators.iter().filter(|params| constraints.matches(params)).peekable();
+        let key = (name.to_owned(), constraints.clone());
+        match self.held.get_mut(&key) {
+            Some(held) if users.peek().is_some() && users.all(is_rejected) => {
+                held.is_old = true;
+                true
+            }
+            _ => false,
         }
     }
 

@@ -176,6 +176,19 @@ fn t31_v28_an_unconstrained_variant_gives_its_place_to_two() {
     assert_eq!((f.view(prod).as_str(), f.sent(0).as_str()), ("B", "RDS n1\nRDS n2"));
 }
 
+/// Regression: a watch that was not sent yet got the absence of another one.
+#[test]
+fn t35_an_absence_is_for_the_subscriptions_that_the_server_knew() {
+    let mut f = delta();
+    f.watch("EDS", "r{env=test,version=v2}");
+    f.sent(0);
+    let late = f.watch("EDS", "r{env=test}");
+    assert_eq!(f.get("EDS v1 n1: -r[env=test]"), "r{env=test,version=v2}: NOT_FOUND");
+    assert_eq!(f.view(late), "-");
+    f.sent(0);
+    assert_eq!(f.get("EDS v2 n2: -r[env=test]"), "r{env=test}: NOT_FOUND");
+}
+
 #[test]
 fn t31_p1_6_a_variant_stays_until_the_one_that_replaces_it_is_valid() {
     let mut f = delta();

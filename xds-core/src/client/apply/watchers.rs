@@ -218,6 +218,8 @@ impl Applier<'_> {
                 Affected::All => false,
                 // X13: the removal of a glob means that it has no members, which is no error.
                 Affected::Unmatched(_) if entry.is_collection() && entry.name == *name => true,
+                // T35: the server did not know this subscription.
+                Affected::Unmatched(_) if entry.subscribed_on & (1 << self.server) == 0 => true,
                 Affected::Unmatched(resources) => {
                     self.late.contains(&watch_id(self.of_type, at))
                         || self.watched.resolve(name, &entry.parameters, resources).is_some()
