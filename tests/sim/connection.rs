@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     /// The state of each type as the server knows it.
     pub(crate) seen: BTreeMap<Kind, Seen>,
     nonces: BTreeSet<String>,
+    /// When the machine first saw each state of its replica.
+    saw: BTreeMap<usize, Duration>,
 }
 
 /// A request in flight, with the data of the model.
@@ -130,6 +132,7 @@ impl Connection {
             responses: VecDeque::new(),
             seen: BTreeMap::new(),
             nonces: BTreeSet::new(),
+            saw: BTreeMap::new(),
         }
     }
 
@@ -160,7 +163,10 @@ impl Connection {
                 request.into()
             }
         };
-        let known = seen.last.iter().flatten().collect::<BTreeSet<_>>();
+        // V25: with the first locator everything is sent again with constraints.
+        let has_locators = |asked: &BTreeSet<Asked>| asked.iter().any(|(_, params)| params.is_some());
+        let is_switch = has_locators(&asked) && !has_locators(&seen.ever_asked);
+        let known = seen.last.iter().flatten().filter(|_| !is_switch).collect::<BTreeSet<_>>();
         seen.newly_asked.extend(asked.iter().filter(|asked| !known.contains(asked)).cloned());
         let result = self.machine.on_request(since_start, request);
         seen.ideal.ask(asked.clone());
@@ -194,6 +200,7 @@ impl Connection {
         if !self.is_due || self.responses.len() >= self.window {
             return Ok(None);
         }
+        self.saw.entry(history.len() - 1).or_insert(now);
         match self.machine.next(now, snapshot) {
             Next::Wait { until } => {
                 if until.is_some_and(|until| until <= now) {
@@ -238,7 +245,9 @@ impl Connection {
             history,
         };
         invariant::check_sent(&sent)?;
-        invariant::order::check_sent(&sent, &self.seen, now)?;
+        // The changes that it brings wait at most since the first state after the last response.
+        let since = self.saw.range(before.sent_at + 1..).next().map_or(now, |(_, at)| *at);
+        invariant::order::check_sent(&sent, &self.seen, since, now)?;
         let Some(seen) = self.seen.get_mut(&kind) else { return Ok(received) };
         let names = received.names();
         seen.uncertain.retain(|name| !names.contains(name));

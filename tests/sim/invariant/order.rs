@@ -38,15 +38,25 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Checks the routes of a response when it is sent. Answers do not wait.
+/// Checks the routes of a response when it is sent. Answers do not wait, and changes that the server
+/// has known since `waits_since` wait no longer than `order_wait`.
 pub(crate) fn check_sent(
     sent: &Sent<'_>,
     types: &BTreeMap<Kind, Seen>,
+    waits_since: Duration,
     now: Duration,
 ) -> Result<(), Violation> {
+    let order_wait = StreamConfig::default().order_wait;
     let Some(clusters) = types.get(&Kind::Cluster).filter(|_| sent.kind() == Kind::Route) else {
         return Ok(());
     };
+    // S32: the client may have brought these clusters, which only the server knows.
+    let is_brought = clusters.ideal.takes_full_state() && !clusters.is_answered;
+    // S33b: nothing waits for a client that does not answer.
+    let is_silent = clusters.unanswered.values().any(|(sent_at, _)| now >= *sent_at + order_wait);
+    if is_brought || is_silent || now >= waits_since + order_wait {
+        return Ok(());
+    }
     for item in &sent.received.resources {
         let mut newly = sent.before.newly_asked.iter();
         let is_answer = newly.any(|(asked, _)| stands_for(asked, &item.name));
@@ -61,9 +71,7 @@ pub(crate) fn check_sent(
             let is_unsent = locators
                 .iter()
                 .any(|params| is_there(params).is_some() && clusters.ideal.serves(cluster, params).is_none());
-            let is_unanswered = clusters.unanswered.values().any(|(sent_at, names)| {
-                names.contains(cluster) && now < *sent_at + StreamConfig::default().order_wait
-            });
+            let is_unanswered = clusters.unanswered.values().any(|(_, names)| names.contains(cluster));
             if is_unsent || is_unanswered {
                 let why = if is_unsent { "was not sent" } else { "was not answered" };
                 let what = format!("S33: {} uses {cluster}, which {why}: {}", item.name, sent.received);

@@ -248,6 +248,10 @@ pub(super) fn respond(
     stream.sent_alone(at, alone);
     let TypeEntry { state, owed: owed_next } = stream.entry(at);
     state.refresh_late(now, content.changed());
+    // V25: by locator, what the client brought by name is another resource than the answer.
+    if state.keyed_by() == KeyedBy::Locator {
+        state.responses.sent_instead(owed.brought.versions.into_keys());
+    }
     owed_next.unsubscribed_later = unsubscribed_later;
     owed_next.answer_at(now);
     // S34, D27: a cluster that was sent warms until its endpoints follow, whether they changed or

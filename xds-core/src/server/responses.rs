@@ -58,6 +58,8 @@ struct Sent {
     brings: Spans,
     /// The only resource that it brings, if that is known.
     alone: Option<Arc<Variant>>,
+    /// What the client brought from another stream, and has until it takes this response.
+    replaces: BTreeSet<ResourceKey>,
 }
 
 /// A part of a response, in its own message.
@@ -143,7 +145,14 @@ impl Responses {
     fn insert(&mut self, now: Duration, nonce: Nonce, contents: ResponseContents, brings: Spans) {
         self.has_news = true;
         self.is_overfull &= self.are_in_flight();
-        self.in_flight.push_back(Sent { nonce, at: now, contents, brings, alone: None });
+        self.in_flight.push_back(Sent {
+            nonce,
+            at: now,
+            contents,
+            brings,
+            alone: None,
+            replaces: BTreeSet::new(),
+        });
         if self.in_flight.len() > IN_FLIGHT_REMEMBERED
             && let Some(forgotten) = self.in_flight.pop_front()
             && let Some(next) = self.in_flight.front_mut()
@@ -164,6 +173,14 @@ impl Responses {
         }
     }
 
+    /// Records that the newest response replaces what the client brought of these names from another
+    /// stream.
+    pub(super) fn sent_instead(&mut self, brought: impl Iterator<Item = ResourceName>) {
+        if let Some(newest) = self.in_flight.back_mut() {
+            newest.replaces = brought.map(|name| ResourceKey::of_name(&name)).collect();
+        }
+    }
+
     /// Records that the client unsubscribed from something that the newest, unanswered response may
     /// contain.
     pub(super) fn cross(&mut self) {
@@ -176,12 +193,14 @@ impl Responses {
     }
 
     /// Delta: records contents of unanswered responses from which the client unsubscribed. When it
-    /// subscribes to them again before these responses arrive, the client has them.
+    /// subscribes to them again before these responses arrive, the client has them. If it then
+    /// rejects them, it has what they replace (T34).
     pub(super) fn cross_contents(&mut self, is_given_up: impl Fn(&ResourceKey) -> bool) {
         let queued = self.queued.iter().map(|part| &part.contents);
         let contents =
             self.in_flight.iter().map(|sent| &sent.contents).chain(queued).flat_map(ResponseContents::keys);
-        let crossed = contents.filter(|key| self.crossed.contains(*key) || is_given_up(key));
+        let replaced = self.in_flight.iter().flat_map(|sent| &sent.replaces);
+        let crossed = contents.chain(replaced).filter(|key| self.crossed.contains(*key) || is_given_up(key));
         self.crossed = crossed.cloned().collect();
     }
 
