@@ -29,6 +29,8 @@ use std::path::{Path, PathBuf};
 mod links;
 #[path = "docs/page.rs"]
 mod page;
+#[path = "binary/port.rs"]
+mod port;
 #[path = "docs/run.rs"]
 mod run;
 

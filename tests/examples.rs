@@ -14,9 +14,11 @@ mod page;
 #[cfg(unix)]
 #[path = "examples/pages.rs"]
 mod pages;
+#[cfg(unix)]
+#[path = "binary/port.rs"]
+mod port;
 #[path = "examples/ports.rs"]
 mod ports;
-#[cfg(unix)]
 #[path = "docs/run.rs"]
 mod run;
 

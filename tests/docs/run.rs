@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::page::{Step, What, shows};
+use super::port::free_port;
 
 /// A page that is being tested.
 pub(super) struct Trial {
@@ -162,7 +162,7 @@ impl Trial {
             let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
             let (port, rest) = part.split_at(digits);
             let port = match port.len() {
-                5.. => ports.entry(port.to_owned()).or_insert_with(free_port).clone(),
+                5.. => ports.entry(port.to_owned()).or_insert_with(|| free_port().to_string()).clone(),
                 _ => port.to_owned(),
             };
             text.push_str(&format!("127.0.0.1:{port}{rest}"));
@@ -201,10 +201,6 @@ impl Drop for Trial {
         }
         _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
 fn lines(bytes: &[u8]) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! A real etcd.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::process::Stdio;
 
 use tokio::net::TcpStream;
@@ -8,6 +8,7 @@ use tokio::process::{Child, Command};
 
 use crate::folder::Folder;
 use crate::peers;
+use crate::port::free_port;
 use crate::wait::{SOON, until};
 
 /// One member; it is killed when dropped.
@@ -23,7 +24,7 @@ impl Etcd {
     pub(crate) async fn start() -> Option<Self> {
         let program = peers::find(peers::ETCD)?;
         let data = Folder::new();
-        let (port, peers_port) = free_ports();
+        let (port, peers_port) = (free_port(), free_port());
         let address = |port: u16| format!("http://127.0.0.1:{port}");
         let child = Command::new(program)
             .arg("--data-dir")
@@ -55,10 +56,4 @@ impl Etcd {
     pub(crate) fn store(&self) -> String {
         format!("etcd://127.0.0.1:{}/interop", self.port)
     }
-}
-
-fn free_ports() -> (u16, u16) {
-    let bound = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"));
-    let [one, other] = bound.map(|listener| listener.local_addr().expect("bound").port());
-    (one, other)
 }

@@ -22,6 +22,8 @@ mod mode;
 mod mtls;
 mod on_demand;
 mod peers;
+#[path = "../binary/port.rs"]
+mod port;
 mod proxy;
 mod reconfigure;
 mod refused;
