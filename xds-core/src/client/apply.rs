@@ -55,6 +55,7 @@ impl Client {
         self.responses += 1;
         let (nonce, version): (Arc<str>, Arc<str>) = (response.nonce.into(), response.version.into());
         let type_url = self.types[of_type].type_url.clone();
+        let is_for_collections = self.upstreams[server].of_type(of_type).is_for_collections(&response);
         let mut applier = Applier {
             now,
             server,
@@ -63,6 +64,7 @@ impl Client {
             relay: self.relay.as_ref(),
             refused: &self.refused,
             late,
+            is_for_collections,
             speaks_locators: self.authorities.iter().map(|of| of.config.speaks_locators).collect(),
             policy: self.upstreams[server].config.errors,
             generation: self.upstreams[server].generation,
@@ -212,6 +214,8 @@ struct Applier<'c> {
     /// T35: watches whose subscription was sent after the server made the response. An absence in
     /// the response does not count for them.
     late: BTreeSet<WatchId>,
+    /// C12: whether the response may be the answer to globs and wildcards.
+    is_for_collections: bool,
     /// TTLs to remove from the timers, because their variants were removed or have a new TTL.
     removed_expiries: Vec<Expiry>,
     /// D24: resources that lost an alias. Perhaps they were watched by this alias only.

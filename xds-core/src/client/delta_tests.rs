@@ -29,6 +29,31 @@ fn d1_t37_c14b_only_what_is_in_use_and_alone_is_brought_to_a_new_stream() {
     assert_eq!(f.sent(0), "EDS +b");
 }
 
+/// Regression: the answer to a name, on its way when the wildcard was subscribed to, counted as the
+/// answer to the wildcard. A proxy then reported resources of the wildcard as absent.
+#[test]
+fn c12_the_answer_to_an_earlier_name_is_not_that_of_a_wildcard() {
+    for (answer, of_name) in [("-a", "a: NOT_FOUND"), ("a=1", "*/a: 1\na: 1")] {
+        let mut f = delta();
+        f.watch("EDS", "a");
+        f.sent(0);
+        f.watch("EDS", "*");
+        f.sent(0);
+        assert_eq!(f.get(&format!("EDS v1 n1: {answer}")), of_name);
+        let of_all = f.get("EDS v2 n2: a=1 b=1");
+        assert!(of_all.lines().any(|line| line == "*: -"), "after {answer}: {of_all}");
+        // One answer to both is not told from that to the name, so a timer decides.
+        let mut f = delta();
+        f.watch("EDS", "a");
+        f.sent(0);
+        f.watch("EDS", "*");
+        f.sent(0);
+        f.get(&format!("EDS v1 n1: {answer}"));
+        let expected = if answer == "-a" { "*: NOT_FOUND" } else { "*: -" };
+        assert_eq!(f.pass(60), expected);
+    }
+}
+
 /// Regression: while the client was disconnected, one of several variants under a wildcard was
 /// deleted, and the server never sent the removal.
 #[test]

@@ -84,6 +84,13 @@ pub(super) struct ReportedError {
 pub struct Unreadable;
 
 impl<'f> ReceivedResponse<'f> {
+    /// The names that it says something about, in no order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let resources = self.resources.iter().map(|resource| &*resource.name);
+        let removed = self.removed.iter().map(|removal| removal.name.as_str());
+        resources.chain(removed).chain(self.errors.iter().map(|error| error.name.as_str()))
+    }
+
     /// Reads a response. Invalid parts become `rejections`.
     pub(super) fn read(frame: &'f [u8], protocol: Protocol) -> Result<Self, Unreadable> {
         let mut response = Self::default();

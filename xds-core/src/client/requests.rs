@@ -1,6 +1,6 @@
 //! Requests to a server: changed subscriptions, ACKs and NACKs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,6 +180,8 @@ impl Client {
         upstream.of_type(of_type).is_open = true;
         // D4: a request that is no ACK or NACK has no nonce.
         let (nonce, error) = nonce_and_error(ack_or_nack, "");
+        let awaited = watched.awaited_before(&changes.added, server);
+        upstream.of_type(of_type).awaited_before.extend(awaited);
         let request = DeltaDiscoveryRequest {
             type_url: type_url.as_str().to_owned(),
             initial_resource_versions: initial_versions,
@@ -308,6 +310,20 @@ struct SubscriptionChanges {
 impl SubscriptionChanges {
     fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty()
+    }
+}
+
+impl WatchedType {
+    /// The names that a server has not answered, if these added entries have a glob or wildcard.
+    fn awaited_before(&self, added: &[u32], server: usize) -> Vec<ResourceName> {
+        if !added.iter().any(|at| self.entry(*at).is_collection()) {
+            return Vec::new();
+        }
+        let added: BTreeSet<_> = added.iter().map(|at| *at as usize).collect();
+        let is_awaited =
+            |entry: &WatchEntry| entry.subscribed_on & 1 << server != 0 && entry.deadline.is_some();
+        let before = self.entries.iter().filter(|(at, entry)| !added.contains(at) && !entry.is_collection());
+        before.filter(|(_, entry)| is_awaited(entry)).map(|(_, entry)| entry.name.clone()).collect()
     }
 }
 

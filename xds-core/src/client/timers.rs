@@ -80,6 +80,12 @@ impl Client {
             }
             return;
         }
+        // C12: the answer to a glob or wildcard may have looked like that to a name.
+        if entry.members.as_ref().is_some_and(|members| !members.is_empty()) {
+            entry.state.status = ResourceStatus::Acked;
+            effects.touched.push(Touched { watch, member: None });
+            return;
+        }
         let (code, after) = match policy.resource_timer_is_transient_error {
             true => (Code::UNAVAILABLE, self.transient_resource_timeout),
             false => (Code::NOT_FOUND, self.resource_timeout),

@@ -1,12 +1,13 @@
 //! One server: its connection, and the state of its stream (S1-S16, D1-D7, C7, C14).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ServerConfig;
+use super::received::ReceivedResponse;
 use super::resource_failure::ResourceFailure;
-
+use crate::name::ResourceName;
 use crate::protocol::Protocol;
 
 /// One server, and the stream to it if one is open.
@@ -59,6 +60,9 @@ pub(super) struct TypeStream {
     pub(super) dirty: Vec<u32>,
     /// SotW: the names in the last request.
     pub(super) requested: RequestedNames,
+    /// Delta: names that were not answered when a glob or wildcard was subscribed to after them. A
+    /// response with only some of these answers them, and says nothing about the collection (C12).
+    pub(super) awaited_before: BTreeSet<ResourceName>,
     /// S19: SotW: whether a request had names. From then on a request without names no longer
     /// means the wildcard.
     pub(super) has_sent_names: bool,
@@ -88,6 +92,19 @@ pub(super) struct AckOrNack {
     pub(super) version: Arc<str>,
     /// For a NACK: why the response is rejected.
     pub(super) error: Option<String>,
+}
+
+impl TypeStream {
+    /// Whether a response is the answer to the globs and wildcards, or may come after it.
+    pub(super) fn is_for_collections(&mut self, response: &ReceivedResponse<'_>) -> bool {
+        let is_empty = response.names().next().is_none();
+        if is_empty || !response.names().all(|name| self.awaited_before.contains(name)) {
+            self.awaited_before.clear();
+            return true;
+        }
+        response.names().for_each(|name| _ = self.awaited_before.remove(name));
+        false
+    }
 }
 
 impl Upstream {

@@ -253,7 +253,9 @@ impl Applier<'_> {
     /// Marks globs and wildcards as complete: those that the server knew when it made the response.
     fn mark_collections(&mut self, effects: &mut Effects) {
         // D32: the members are not complete while the server has more responses to send.
-        if self.protocol == Protocol::Delta && self.version.as_bytes().last() == Some(&CONTINUED) {
+        let is_continued =
+            self.protocol == Protocol::Delta && self.version.as_bytes().last() == Some(&CONTINUED);
+        if is_continued || !self.is_for_collections {
             return;
         }
         let bit = 1 << self.server;
