@@ -65,8 +65,14 @@ pub(crate) type HashSet<T> = collections::HashSet<T, TableState>;
 pub(crate) type HashTrieMap<K, V> = rpds::HashTrieMapSync<K, V, TableState>;
 
 pub(crate) fn empty_map<K: Eq + Hash, V>() -> HashTrieMap<K, V> {
-    HashTrieMap::new_with_hasher_and_ptr_kind(TableState::default())
+    HashTrieMap::new_with_hasher_and_degree_and_ptr_kind(TableState::default(), DEGREE)
 }
+
+/// The largest number of children of a node of a persistent table. A commit copies the nodes on the
+/// way to a key, and writes to the reference counter of each child of these nodes, which is rarely in
+/// a CPU cache. In a table of 100,000 names these are about 65 counters with 16, and 150 with 64
+/// children. A look-up visits two nodes more.
+const DEGREE: u8 = 16;
 
 /// A hash that is equal in every process. It is not for tables.
 pub(crate) fn constant_hash(of: &impl Hash) -> u64 {
