@@ -242,7 +242,7 @@ impl Writer {
     fn forget_removals(&mut self, next: &mut Snapshot, changed: &Changed, interest: &Interest) {
         let revision = next.revision();
         for type_url in changed.keys() {
-            let Some(resources) = next.edit(revision).get_mut(type_url) else { continue };
+            let Some(resources) = next.edit(revision).get_mut(type_url).map(Arc::make_mut) else { continue };
             let limit = self.prune_above.entry(type_url.clone()).or_insert(REMOVALS_BEFORE_FIRST_LOOK);
             // Keep the removals of this commit: a stream may join and get its first response before
             // the commit is published.
@@ -292,7 +292,7 @@ fn apply(
             continue;
         }
         share_names(&mut of_type, types);
-        let resources = types.entry(type_url.clone()).or_default();
+        let resources = Arc::make_mut(types.entry(type_url.clone()).or_default());
         has_reasons |= resources.note_reasons(&of_type);
         let variants = edit(of_type, resources, revision, key_sets);
         let variants = variants.map_err(|error| CommitError::of_set(&type_url, error))?;
@@ -319,7 +319,7 @@ fn apply_statuses(
         if status.is_none() && !types.contains_key(&type_url) {
             continue;
         }
-        let of_type = types.entry(type_url.clone()).or_default();
+        let of_type = Arc::make_mut(types.entry(type_url.clone()).or_default());
         if of_type.set_status(&locator, status) {
             // Clients choose the types, and each stored type costs every commit. So do not keep a
             // type without content.
@@ -334,7 +334,7 @@ fn apply_statuses(
 
 /// Lets references share the string of the resource that they name: many routes may name one
 /// cluster.
-fn share_names(changes: &mut [VariantChange], types: &BTreeMap<TypeUrl, TypeSnapshot>) {
+fn share_names(changes: &mut [VariantChange], types: &BTreeMap<TypeUrl, Arc<TypeSnapshot>>) {
     for VariantChange { change, .. } in changes {
         if let Change::Put(resource) = change {
             resource.references.share(|target, name| types.get(target.type_url())?.known_name(name));

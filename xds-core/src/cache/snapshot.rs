@@ -23,7 +23,8 @@ use crate::xdstp::{self, XdstpName};
 #[derive(Debug, Default, Clone)]
 pub struct Snapshot {
     revision: Revision,
-    types: BTreeMap<TypeUrl, TypeSnapshot>,
+    /// A commit copies the types that it changes, and shares the others.
+    types: BTreeMap<TypeUrl, Arc<TypeSnapshot>>,
     /// A resource that is not in the cache is unknown until the source says that it is absent.
     is_on_demand: bool,
     /// The authorities whose names a wildcard does not select (C16).
@@ -72,7 +73,7 @@ impl Snapshot {
     /// The resources of one type; `None` if the cache never had any.
     #[must_use]
     pub fn of_type(&self, type_url: &TypeUrl) -> Option<&TypeSnapshot> {
-        self.types.get(type_url)
+        self.types.get(type_url).map(Arc::as_ref)
     }
 
     /// The variants of one resource.
@@ -93,7 +94,7 @@ impl Snapshot {
         self.types.iter().map(|(type_url, resources)| (type_url, resources.len()))
     }
 
-    pub(super) fn edit(&mut self, revision: Revision) -> &mut BTreeMap<TypeUrl, TypeSnapshot> {
+    pub(super) fn edit(&mut self, revision: Revision) -> &mut BTreeMap<TypeUrl, Arc<TypeSnapshot>> {
         self.revision = revision;
         &mut self.types
     }
