@@ -26,7 +26,7 @@ pub use delivery::{ClientName, ClientOutcome, Delivery, FollowedCommit, Follower
 pub(crate) use interest::{Membership, Position};
 pub use interest::{SubscriptionCounts, Watch};
 pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
-pub(crate) use snapshot::Removed;
+pub(crate) use removals::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, CommitOrigin, Transaction};
 pub(crate) use type_selection::TypeSelection;
@@ -43,9 +43,12 @@ mod interest;
 mod on_demand;
 mod other_names;
 mod readers;
+mod referrers;
+mod removals;
 mod snapshot;
 mod transaction;
 mod trial;
+mod ttls;
 mod type_selection;
 mod update;
 
@@ -250,16 +253,16 @@ impl Writer {
             if !interest.has_streams(type_url) {
                 resources.forget_removals(before_this, revision);
             }
-            if resources.remembered_removals() <= *limit {
+            if resources.removals().weight() <= *limit {
                 continue;
             }
             let seen_by_all =
                 interest.oldest_cursor(type_url).map_or(before_this, |cursor| cursor.min(before_this));
             resources.forget_removals(seen_by_all, revision);
-            if resources.remembered_removals() > REMOVALS_LIMIT {
+            if resources.removals().weight() > REMOVALS_LIMIT {
                 resources.forget_removals(before_this, revision);
             }
-            let remembered = resources.remembered_removals();
+            let remembered = resources.removals().weight();
             *limit = (remembered * 2).clamp(REMOVALS_BEFORE_FIRST_LOOK, REMOVALS_LIMIT.max(remembered));
         }
     }
@@ -372,7 +375,7 @@ fn check_aliases(
         variants.any(|variant| name == alias || variant.aliases().contains(alias))
     };
     // A glob is one of the other names too, but many resources may be members of it.
-    let aliases = resources.other_names_of(name).iter().filter(|alias| has(name, alias));
+    let aliases = resources.other_names().of(name).iter().filter(|alias| has(name, alias));
     for alias in aliases.chain(Some(name).filter(|name| resources.get(name).is_some())) {
         let mut others = resources.selected_by(alias).filter(|other| *other != name && has(other, alias));
         if let Some(other) = others.next() {

@@ -150,7 +150,7 @@ impl Class {
     fn make_update(&self, from: Revision, snapshot: &Snapshot) -> Option<Update> {
         let to = snapshot.revision();
         let resources = snapshot.of_type(&self.type_url).unwrap_or(&NO_RESOURCES);
-        if from > Revision::ZERO && !resources.remembers(from) {
+        if from > Revision::ZERO && !resources.removals().are_known_since(from) {
             return None;
         }
         let logged = if from > Revision::ZERO { self.logged(from, to) } else { None };

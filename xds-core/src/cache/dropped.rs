@@ -4,10 +4,79 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::snapshot::NameMap;
 use crate::hash::{HashTrieMap, empty_map};
 use crate::name::{ResourceName, Revision};
 use crate::references::{Reference, Target, Targets};
 use crate::variants::Variant;
+
+/// The references that the resources of one type dropped.
+///
+/// When a resource stops naming another one (S33), a client that has not ACKed this may still use it.
+/// So each name that is present, or whose removal is remembered, keeps the references that it
+/// dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct DroppedReferences {
+    by_name: NameMap<Arc<Dropped>>,
+    /// Up to this revision, dropped references of other names are forgotten.
+    known_since: Revision,
+    last: LastDropped,
+}
+
+impl DroppedReferences {
+    /// The resources of a type to which the resource with this name dropped its references after a
+    /// revision.
+    pub(crate) fn after<'s>(
+        &'s self,
+        name: &ResourceName,
+        revision: Revision,
+        target: Target,
+    ) -> impl Iterator<Item = Reference<'s>> + use<'s> {
+        // Also for a name that is present: it may have been removed and added again.
+        let forgotten = (self.known_since > revision).then_some(Reference::Any);
+        let dropped = self.by_name.get(name).into_iter();
+        forgotten.into_iter().chain(dropped.flat_map(move |dropped| dropped.since(revision, target)))
+    }
+
+    /// The names that dropped references, in no particular order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.by_name.keys()
+    }
+
+    /// For each resource that was named, when a reference to it was dropped last.
+    pub(crate) fn last(&self) -> &LastDropped {
+        &self.last
+    }
+
+    /// Notes that a commit replaced the variants `removed` of a name by the variants `inserted`.
+    pub(super) fn note(
+        &mut self,
+        name: &ResourceName,
+        removed: &[Arc<Variant>],
+        inserted: &[Arc<Variant>],
+        revision: Revision,
+    ) {
+        let before = self.by_name.get(name).map(Arc::as_ref);
+        if let Some(dropped) = Dropped::after(before, removed, inserted, revision) {
+            self.last.note(&dropped, revision);
+            self.by_name.insert_mut(name.clone(), Arc::new(dropped));
+        }
+    }
+
+    /// Forgets the references of a name that is neither present nor remembered.
+    pub(super) fn forget(&mut self, name: &ResourceName) {
+        if let Some(dropped) = self.by_name.get(name) {
+            self.known_since = self.known_since.max(dropped.last());
+            self.by_name.remove_mut(name);
+        }
+    }
+}
+
+impl Default for DroppedReferences {
+    fn default() -> Self {
+        Self { by_name: empty_map(), known_since: Revision::ZERO, last: LastDropped::new() }
+    }
+}
 
 /// The references that the variants of one name dropped, each with the revision of the commit.
 ///

@@ -350,7 +350,7 @@ impl Interest {
 impl TypeInterest {
     /// The classes that may select a resource, by its name or by another one; each once.
     pub(super) fn selecting(&self, name: &ResourceName, resources: &TypeSnapshot) -> Vec<&Arc<Class>> {
-        let names = std::iter::once(name).chain(resources.other_names_of(name));
+        let names = std::iter::once(name).chain(resources.other_names().of(name));
         let of_names = names.filter_map(|listed| self.by_name.get(listed));
         let ids: BTreeSet<_> = of_names.chain(Some(&self.wildcards)).flat_map(ClassSet::iter).collect();
         ids.into_iter().map(|id| &self.classes[&id]).collect()
@@ -367,7 +367,7 @@ impl TypeInterest {
     ) -> Vec<&Arc<Class>> {
         let mut touched = Vec::new();
         for (name, variants) in by_name(changed) {
-            let others = before.other_names_of(name).iter().chain(after.other_names_of(name));
+            let others = before.other_names().of(name).iter().chain(after.other_names().of(name));
             let of_names = std::iter::once(name).chain(others).filter_map(|listed| self.by_name.get(listed));
             let selecting: Vec<_> = of_names.chain(Some(&self.wildcards)).collect();
             let candidates = self.candidates(&selecting, variants);

@@ -60,7 +60,8 @@ impl OtherNames {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether no resource has other names or gave up some.
+    pub(super) fn are_none(&self) -> bool {
         self.others.is_empty() && self.former.is_empty()
     }
 
@@ -96,7 +97,7 @@ impl OtherNames {
     }
 
     /// The other names of a resource.
-    pub(super) fn of(&self, name: &ResourceName) -> &[ResourceName] {
+    pub(crate) fn of(&self, name: &ResourceName) -> &[ResourceName] {
         // Nearly all types have no other names: then do not hash the name.
         if self.others.is_empty() {
             return &[];

@@ -4,16 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::dropped::{Dropped, LastDropped};
+use super::dropped::DroppedReferences;
 use super::on_demand::LocatorStatus;
 use super::other_names::OtherNames;
+use super::referrers::Referrers;
+use super::removals::Removals;
 use super::transaction::{Change, VariantChange};
+use super::ttls::Ttls;
 use crate::constraint::Constraints;
 use crate::hash::{HashTrieMap, empty_map};
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
-use crate::references::{Reference, Target};
+use crate::references::Target;
 use crate::subscription::{ExcludedAuthorities, Locator};
 use crate::variants::{KeyedBy, Variant, Variants};
 use crate::xdstp::{self, XdstpName};
@@ -106,31 +109,14 @@ pub struct TypeSnapshot {
     present: NameMap<Variants>,
     /// The number of variants of all names.
     variants: usize,
-    /// Variants that were removed, as long as a stream may not have seen the removal.
-    removed: NameMap<Vec<Removed>>,
-    /// The weight of all remembered removals.
-    removals: usize,
-    /// Removals at or before this revision are forgotten.
-    remembers_since: Revision,
+    removals: Removals,
     /// The sum of the identities of all variants (T38).
     sum: u128,
     keys: Arc<Keys>,
-    /// Names that have a variant with a TTL.
-    timed: NameMap<()>,
-    /// The TTLs of all variants, each with its number of variants.
-    ttls: Arc<BTreeMap<Duration, usize>>,
+    ttls: Ttls,
     other_names: OtherNames,
-    /// When a resource stops naming another one (S33), a client that has not ACKed this may still
-    /// use it. So each name that is present, or whose removal is remembered, keeps the references
-    /// that it dropped.
-    dropped: NameMap<Arc<Dropped>>,
-    /// Up to this revision, dropped references of other names are forgotten.
-    drops_since: Revision,
-    /// For each resource that was named, when a reference to it was dropped last.
-    pub(crate) last_dropped: LastDropped,
-    /// The names of the resources that reference a cluster, a secret and so on. A cluster that
-    /// names the assignment with its own name is left out.
-    referrers: HashTrieMap<(Target, ResourceName), Arc<BTreeSet<ResourceName>>>,
+    dropped: DroppedReferences,
+    referrers: Referrers,
     /// The statuses of locators, in a cache on demand.
     statuses: HashTrieMap<Locator, LocatorStatus>,
     /// Why variants were removed, where their source says so.
@@ -144,15 +130,6 @@ pub(crate) struct Keys {
     uses: BTreeMap<Arc<str>, usize>,
     /// The revision of the commit that added or removed a key last.
     changed_at: Revision,
-}
-
-/// A variant that a commit removed; remembered as long as a stream may not have seen the removal.
-#[derive(Debug, Clone)]
-pub(crate) struct Removed {
-    /// The variant with its last content.
-    pub(crate) variant: Arc<Variant>,
-    /// The revision of the commit that removed it.
-    pub(crate) at: Revision,
 }
 
 impl TypeSnapshot {
@@ -185,37 +162,9 @@ impl TypeSnapshot {
         self.present.iter()
     }
 
-    /// The variants of a name that were removed after a revision.
-    pub(crate) fn removed_after(
-        &self,
-        name: &ResourceName,
-        revision: Revision,
-    ) -> impl Iterator<Item = &Removed> {
-        self.removed.get(name).into_iter().flatten().filter(move |removed| removed.at > revision)
-    }
-
-    /// Whether all removals after a revision are remembered.
-    pub(crate) fn remembers(&self, revision: Revision) -> bool {
-        revision >= self.remembers_since
-    }
-
     /// The same name, with the string that this type uses; `None` when no resource has it.
     pub(super) fn known_name(&self, name: &ResourceName) -> Option<ResourceName> {
         self.present.get_key_value(name).map(|(known, _)| known.clone())
-    }
-
-    /// The resources of a type to which the resource with this name dropped its references after a
-    /// revision (S33).
-    pub(crate) fn dropped_after<'s>(
-        &'s self,
-        name: &ResourceName,
-        revision: Revision,
-        target: Target,
-    ) -> impl Iterator<Item = Reference<'s>> + use<'s> {
-        // Also for a name that is present: it may have been removed and added again.
-        let forgotten = (self.drops_since > revision).then_some(Reference::Any);
-        let dropped = self.dropped.get(name).into_iter();
-        forgotten.into_iter().chain(dropped.flat_map(move |dropped| dropped.since(revision, target)))
     }
 
     /// The resources that name this one in any of their variants.
@@ -224,14 +173,14 @@ impl TypeSnapshot {
         target: Target,
         name: &ResourceName,
     ) -> impl Iterator<Item = &ResourceName> + use<'_> {
-        self.referrers.get(&(target, name.clone())).into_iter().flat_map(|names| names.iter())
+        self.referrers.of(target, name)
     }
 
     /// Whether any variant of any resource names this one.
     pub(crate) fn has_referrer(&self, target: Target, name: &ResourceName) -> bool {
         let mut own =
             self.get(name).filter(|_| target == Target::Assignment).into_iter().flat_map(Variants::iter);
-        self.referrers.contains_key(&(target, name.clone())) || own.any(|own| own.endpoints() == Some(name))
+        self.referrers.has(target, name) || own.any(|own| own.endpoints() == Some(name))
     }
 
     /// Stores the status of a locator. Returns whether it changed.
@@ -285,58 +234,30 @@ impl TypeSnapshot {
 
     /// Whether the type has no content, and never had a resource that a stream may have been sent.
     pub(super) fn is_blank(&self) -> bool {
-        let never_removed = self.removed.is_empty() && self.remembers_since == Revision::ZERO;
-        self.present.is_empty() && self.statuses.is_empty() && self.reasons.is_empty() && never_removed
-    }
-
-    /// Updates [`referrers`](Self::referrers) after a commit replaced the variants `removed` of a
-    /// name by the variants `inserted`.
-    fn note_referrers(&mut self, name: &ResourceName, removed: &[Arc<Variant>], inserted: &[Arc<Variant>]) {
-        // A new version usually names the same resources as the one before.
-        let (before, after) = (removed.iter(), inserted.iter());
-        if before.map(|variant| &variant.references).eq(after.map(|variant| &variant.references)) {
-            return;
-        }
-        let named = |variants: &[Arc<Variant>]| -> BTreeSet<_> {
-            let references = variants.iter().flat_map(|variant| variant.references.iter(name));
-            let others = references.filter(|(target, named)| *target != Target::Assignment || *named != name);
-            others.map(|(target, named)| (target, named.clone())).collect()
-        };
-        let (before, after) = (named(removed), named(inserted));
-        let mut dropped: BTreeSet<_> = before.difference(&after).collect();
-        // A name may have very many variants: read them only when a reference was dropped.
-        let still =
-            self.present.get(name).filter(|_| !dropped.is_empty()).into_iter().flat_map(Variants::iter);
-        for variant in still {
-            dropped.retain(|(target, named)| !variant.references.has(name, *target, named));
-        }
-        for key in dropped {
-            let mut names = self.referrers.get(key).map(|names| BTreeSet::clone(names)).unwrap_or_default();
-            names.remove(name);
-            match names.is_empty() {
-                true => _ = self.referrers.remove_mut(key),
-                false => self.referrers.insert_mut(key.clone(), Arc::new(names)),
-            }
-        }
-        for key in after {
-            let names = self.referrers.get(&key);
-            if names.is_none_or(|names| !names.contains(name)) {
-                let mut names = names.map(|names| BTreeSet::clone(names)).unwrap_or_default();
-                names.insert(name.clone());
-                self.referrers.insert_mut(key, Arc::new(names));
-            }
-        }
-    }
-
-    /// The names with [dropped references](Self::dropped_after), in no particular order.
-    pub(crate) fn names_with_dropped(&self) -> impl Iterator<Item = &ResourceName> {
-        self.dropped.keys()
+        let is_empty = self.present.is_empty() && self.statuses.is_empty() && self.reasons.is_empty();
+        is_empty && self.removals.are_none()
     }
 
     /// Names whose last variant was removed and whose removal is remembered, in no particular
     /// order.
     pub(crate) fn removed_names(&self) -> impl Iterator<Item = &ResourceName> {
-        self.removed.keys().filter(|name| !self.present.contains_key(*name))
+        self.removals.names().filter(|name| !self.present.contains_key(*name))
+    }
+
+    pub(crate) fn removals(&self) -> &Removals {
+        &self.removals
+    }
+
+    pub(crate) fn dropped(&self) -> &DroppedReferences {
+        &self.dropped
+    }
+
+    pub(crate) fn ttls(&self) -> &Ttls {
+        &self.ttls
+    }
+
+    pub(crate) fn other_names(&self) -> &OtherNames {
+        &self.other_names
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -372,9 +293,7 @@ impl TypeSnapshot {
                     }
                     // A variant that comes back keeps its history, so that a stream which missed
                     // both the removal and the return can compare (S6, D12).
-                    // A variant that comes back keeps its history, so that a stream which missed
-                    // both the removal and the return can compare (S6, D12).
-                    let removed_before = || self.remembered(name, &constraints);
+                    let removed_before = || self.removals.find(name, &constraints);
                     let former = before.map(|before| (before, None));
                     let former = former
                         .or_else(|| removed_before().map(|removed| (&removed.variant, Some(removed.at))));
@@ -403,16 +322,12 @@ impl TypeSnapshot {
         self.variants = self.variants + inserted.len() - removed.len();
         self.sum = self.sum.wrapping_sub(sum_of(&removed)).wrapping_add(sum_of(&inserted));
         let has_aliases = removed.iter().chain(&inserted).any(|variant| !variant.aliases().is_empty());
-        self.count_ttls(name, &removed, &inserted);
-        self.note_referrers(name, &removed, &inserted);
-        if let Some(dropped) =
-            Dropped::after(self.dropped.get(name).map(Arc::as_ref), &removed, &inserted, revision)
-        {
-            self.last_dropped.note(&dropped, revision);
-            self.dropped.insert_mut(name.clone(), Arc::new(dropped));
-        }
-        let forgotten = self.remember(name, removed, &inserted, revision);
-        self.count_keys(&forgotten, &inserted, revision);
+        let present = self.present.get(name);
+        self.ttls.count(name, &removed, &inserted, present);
+        self.referrers.note(name, &removed, &inserted, present);
+        self.dropped.note(name, &removed, &inserted, revision);
+        let forgotten = self.removals.note(name, removed, &inserted, revision);
+        Keys::count(&mut self.keys, &forgotten, &inserted, revision);
         if has_aliases || XdstpName::is_new_style(name.as_str()) {
             self.note_other_names(name, revision);
         }
@@ -422,7 +337,7 @@ impl TypeSnapshot {
     /// Updates the other names of a resource that is present or whose removal is remembered.
     fn note_other_names(&mut self, name: &ResourceName, at: Revision) {
         let present = self.present.get(name).into_iter().flat_map(Variants::iter);
-        let removed = self.removed.get(name).into_iter().flatten().map(|removed| &removed.variant);
+        let removed = self.removals.of(name).iter().map(|removed| &removed.variant);
         let mut variants = present.chain(removed).peekable();
         let is_known = variants.peek().is_some();
         let mut others: BTreeSet<_> = variants.flat_map(|variant| variant.aliases()).cloned().collect();
@@ -430,30 +345,6 @@ impl TypeSnapshot {
         others.remove(name);
         let is_present = self.present.contains_key(name);
         self.other_names.set(name, &others, is_present, at);
-    }
-
-    /// The other names of a resource, besides its own, that a subscription may use.
-    pub(crate) fn other_names_of(&self, name: &ResourceName) -> &[ResourceName] {
-        self.other_names.of(name)
-    }
-
-    /// Other names that a resource gave up after a revision.
-    pub(crate) fn former_names_of(
-        &self,
-        name: &ResourceName,
-        since: Revision,
-    ) -> impl Iterator<Item = &ResourceName> {
-        self.other_names.former(name, since)
-    }
-
-    /// The resources that gave up other names.
-    pub(crate) fn with_former_names(&self) -> impl Iterator<Item = &ResourceName> {
-        self.other_names.with_former()
-    }
-
-    /// Whether any resource has other names, or gave up some.
-    pub(crate) fn has_other_names(&self) -> bool {
-        !self.other_names.is_empty()
     }
 
     /// The names of the resources that a subscription to `listed` selects: the resource with this
@@ -466,43 +357,39 @@ impl TypeSnapshot {
         std::iter::once(listed).filter(|listed| self.present.contains_key(*listed)).chain(members)
     }
 
-    /// Remembers the variants that a commit took away, and forgets remembered removals of variants
-    /// that came back. Returns the variants that are neither present nor remembered any more.
-    fn remember(
-        &mut self,
-        name: &ResourceName,
-        removed: Vec<Arc<Variant>>,
-        inserted: &[Arc<Variant>],
-        at: Revision,
-    ) -> Vec<Arc<Variant>> {
-        // Variants that only got new content are not removed.
-        let (before, after) = (removed.iter(), inserted.iter());
-        let has_same_variants =
-            before.map(|variant| variant.constraints()).eq(after.map(|variant| variant.constraints()));
-        if has_same_variants && !self.removed.contains_key(name) {
-            return removed;
-        }
-        let inserted: BTreeSet<_> = inserted.iter().map(|variant| variant.constraints()).collect();
-        let is_present = |variant: &Variant| inserted.contains(variant.constraints());
-        let known = self.removed.get(name).cloned().unwrap_or_default();
-        self.removals -= weight(&known);
-        let (returned, mut known): (Vec<_>, Vec<_>) =
-            known.into_iter().partition(|removed| is_present(&removed.variant));
-        let (mut forgotten, removed): (Vec<_>, Vec<_>) =
-            removed.into_iter().partition(|variant| is_present(variant));
-        forgotten.extend(returned.into_iter().map(|removed| removed.variant));
-        known.extend(removed.into_iter().map(|variant| Removed { variant, at }));
-        self.removals += weight(&known);
-        match known.is_empty() {
-            true => _ = self.removed.remove_mut(name),
-            false => self.removed.insert_mut(name.clone(), known),
-        }
-        forgotten
+    /// The shortest remaining time of a TTL; `None` when no variant has one. O(names with a TTL).
+    pub(crate) fn shortest_remaining_ttl(&self, now: Duration) -> Option<Duration> {
+        let variants = self.ttls.names().filter_map(|name| self.get(name));
+        variants.flat_map(Variants::iter).filter_map(|variant| variant.remaining_ttl(now)).min()
     }
 
+    /// Forgets the removals at or before the revision `until`, as part of a commit.
+    pub(super) fn forget_removals(&mut self, until: Revision, commit: Revision) {
+        let forgotten = self.removals.forget(until);
+        for variant in &forgotten {
+            let name = variant.name();
+            if self.removals.of(name).is_empty() && !self.present.contains_key(name) {
+                self.dropped.forget(name);
+            }
+        }
+        Keys::count(&mut self.keys, &forgotten, &[], commit);
+        for variant in forgotten {
+            if !variant.aliases().is_empty() || XdstpName::is_new_style(variant.name().as_str()) {
+                self.note_other_names(variant.name(), commit);
+            }
+        }
+    }
+}
+
+impl Keys {
     /// Counts the keys that constraints use, those of remembered removals included: which streams
     /// have to be sent a removal still depends on its keys.
-    fn count_keys(&mut self, forgotten: &[Arc<Variant>], inserted: &[Arc<Variant>], revision: Revision) {
+    fn count(
+        keys: &mut Arc<Self>,
+        forgotten: &[Arc<Variant>],
+        inserted: &[Arc<Variant>],
+        revision: Revision,
+    ) {
         let used = |variants: &[Arc<Variant>]| {
             variants.iter().flat_map(|variant| variant.constraints().keys().to_vec()).collect::<Vec<_>>()
         };
@@ -510,7 +397,7 @@ impl TypeSnapshot {
         if unused == used {
             return;
         }
-        let keys = Arc::make_mut(&mut self.keys);
+        let keys = Arc::make_mut(keys);
         let before: Vec<_> = keys.uses.keys().cloned().collect();
         for key in used {
             *keys.uses.entry(key).or_default() += 1;
@@ -527,88 +414,6 @@ impl TypeSnapshot {
         }
     }
 
-    fn count_ttls(&mut self, name: &ResourceName, removed: &[Arc<Variant>], inserted: &[Arc<Variant>]) {
-        if removed.iter().chain(inserted).all(|variant| variant.ttl().is_none()) {
-            return;
-        }
-        let ttls = Arc::make_mut(&mut self.ttls);
-        for ttl in inserted.iter().filter_map(|variant| variant.ttl()) {
-            *ttls.entry(ttl).or_default() += 1;
-        }
-        for ttl in removed.iter().filter_map(|variant| variant.ttl()) {
-            let count = ttls.get_mut(&ttl).expect("the TTL of a variant is counted");
-            *count -= 1;
-            if *count == 0 {
-                ttls.remove(&ttl);
-            }
-        }
-        let is_timed = |variants: &Variants| variants.iter().any(|variant| variant.ttl().is_some());
-        match self.present.get(name).is_some_and(is_timed) {
-            true => self.timed.insert_mut(name.clone(), ()),
-            false => _ = self.timed.remove_mut(name),
-        }
-    }
-
-    /// The shortest TTL of all variants; `None` when none has one.
-    pub(crate) fn shortest_ttl(&self) -> Option<Duration> {
-        self.ttls.keys().next().copied()
-    }
-
-    /// The shortest remaining time of a TTL; `None` when no variant has one. O(names with a TTL).
-    pub(crate) fn shortest_remaining_ttl(&self, now: Duration) -> Option<Duration> {
-        let variants = self.timed_names().filter_map(|name| self.get(name));
-        variants.flat_map(Variants::iter).filter_map(|variant| variant.remaining_ttl(now)).min()
-    }
-
-    /// The names that have a variant with a TTL.
-    pub(crate) fn timed_names(&self) -> impl Iterator<Item = &ResourceName> {
-        self.timed.keys()
-    }
-
-    /// The remembered removal of a variant.
-    fn remembered(&self, name: &ResourceName, constraints: &Constraints) -> Option<&Removed> {
-        self.removed.get(name)?.iter().find(|removed| removed.variant.constraints() == constraints)
-    }
-
-    /// The weight of the remembered removals: one each, and one for each 4 KiB of payload.
-    pub(super) fn remembered_removals(&self) -> usize {
-        self.removals
-    }
-
-    /// Forgets the removals at or before the revision `until`, as part of a commit.
-    pub(super) fn forget_removals(&mut self, until: Revision, commit: Revision) {
-        let mut removed = empty_map();
-        let mut forgotten = Vec::new();
-        self.removals = 0;
-        for (name, entries) in self.removed.iter() {
-            let (kept, old): (Vec<_>, Vec<_>) = entries.iter().cloned().partition(|entry| entry.at > until);
-            forgotten.extend(old.into_iter().map(|entry| entry.variant));
-            if !kept.is_empty() {
-                self.removals += weight(&kept);
-                removed.insert_mut(name.clone(), kept);
-            }
-        }
-        for name in self.removed.keys() {
-            if !removed.contains_key(name)
-                && !self.present.contains_key(name)
-                && let Some(dropped) = self.dropped.get(name)
-            {
-                self.drops_since = self.drops_since.max(dropped.last());
-                self.dropped.remove_mut(name);
-            }
-        }
-        self.removed = removed;
-        self.remembers_since = self.remembers_since.max(until);
-        self.count_keys(&forgotten, &[], commit);
-        for variant in forgotten {
-            if !variant.aliases().is_empty() || XdstpName::is_new_style(variant.name().as_str()) {
-                self.note_other_names(variant.name(), commit);
-            }
-        }
-    }
-}
-
-impl Keys {
     /// The parameters without the keys that no constraints use. Real nodes have names and addresses
     /// of their own, so no two complete sets of parameters are equal.
     pub(crate) fn project(&self, parameters: &Parameters) -> Parameters {
@@ -632,18 +437,13 @@ impl Default for TypeSnapshot {
         Self {
             present: empty_map(),
             variants: 0,
-            removed: empty_map(),
-            removals: 0,
-            remembers_since: Revision::ZERO,
+            removals: Removals::default(),
             sum: 0,
             keys: Arc::default(),
-            timed: empty_map(),
-            ttls: Arc::default(),
+            ttls: Ttls::default(),
             other_names: OtherNames::default(),
-            dropped: empty_map(),
-            drops_since: Revision::ZERO,
-            last_dropped: LastDropped::new(),
-            referrers: empty_map(),
+            dropped: DroppedReferences::default(),
+            referrers: Referrers::default(),
             statuses: empty_map(),
             reasons: Arc::default(),
         }
@@ -652,10 +452,6 @@ impl Default for TypeSnapshot {
 
 /// How many removals of a type have a reason.
 const REASONS_LIMIT: usize = 1_000;
-
-fn weight(removed: &[Removed]) -> usize {
-    removed.iter().map(|removed| 1 + removed.variant.payload().len() / 4096).sum()
-}
 
 /// The sum of identities that these variants add to the version of a SotW response (T38).
 fn sum_of<'v>(variants: impl IntoIterator<Item = &'v Arc<Variant>>) -> u128 {

@@ -181,7 +181,7 @@ fn removals_are_forgotten_once_every_stream_has_heard_of_them() {
         commit(&cache, &format!("LDS -x{number}"));
     }
     let snapshot = cache.snapshot();
-    let remembered = snapshot.of_type(&type_url("LDS")).unwrap().remembered_removals();
+    let remembered = snapshot.of_type(&type_url("LDS")).unwrap().removals().weight();
     assert!(remembered <= REMOVALS_BEFORE_FIRST_LOOK + 1, "{remembered}");
     idle.pass(Duration::from_secs(2));
     commit(&cache, "LDS l=2");

@@ -214,14 +214,14 @@ impl TypeSelection {
         name: &'w ResourceName,
         resources: &'w TypeSnapshot,
     ) -> impl Iterator<Item = &'w SelectionPart> {
-        let others = resources.other_names_of(name).iter().flat_map(|other| self.covering(other));
+        let others = resources.other_names().of(name).iter().flat_map(|other| self.covering(other));
         self.covering(name).chain(others)
     }
 
     /// The listed names and the names of the resources that they select, each once, in order.
     pub(super) fn listed(&self, resources: &TypeSnapshot) -> Cow<'_, [ResourceName]> {
         let names = self.names();
-        if !resources.has_other_names() {
+        if resources.other_names().are_none() {
             return names;
         }
         let members = names.iter().flat_map(|listed| resources.selected_by(listed));
@@ -250,7 +250,7 @@ impl TypeSelection {
         let Some(variants) = resources.get(name).filter(|_| self.allows(name)) else { return Vec::new() };
         let resolve = |part: &SelectionPart| variants.resolve(&part.parameters);
         let mut chosen: Vec<_> = self.covering(name).filter_map(resolve).collect();
-        for other in resources.other_names_of(name) {
+        for other in resources.other_names().of(name) {
             // D24: only those variants that have the alias.
             let found = self.covering(other).filter_map(resolve);
             chosen.extend(found.filter(|variant| variant.is_named(other)));
@@ -287,7 +287,7 @@ impl TypeSelection {
     /// The part, if there is a single one, and it is a list of names that each select at most the
     /// resource of this name. Clients mostly subscribe like this.
     pub(super) fn plain_list(&self, resources: &TypeSnapshot) -> Option<&SelectionPart> {
-        let is_plain = self.keyed_by == KeyedBy::Name && !resources.has_other_names();
+        let is_plain = self.keyed_by == KeyedBy::Name && resources.other_names().are_none();
         self.only_part().filter(|part| is_plain && matches!(part.selection, Selection::Names(_)))
     }
 
@@ -298,7 +298,7 @@ impl TypeSelection {
         before: &'r TypeSnapshot,
         after: &'r TypeSnapshot,
     ) -> Option<Shift<'r>> {
-        let is_plain = !before.has_other_names() && !after.has_other_names();
+        let is_plain = before.other_names().are_none() && after.other_names().are_none();
         let (before, after) = (self.choose(name, is_plain, before), self.choose(name, is_plain, after));
         // V29: for a subscription by name, another variant with the same payload is no change.
         let is_same = |one: &Arc<Variant>, other: &Arc<Variant>| {
@@ -313,7 +313,7 @@ impl TypeSelection {
 
     /// The sum of the identities of all selected variants (T38).
     pub(super) fn sum(&self, resources: &TypeSnapshot) -> u128 {
-        let is_plain = !resources.has_other_names();
+        let is_plain = resources.other_names().are_none();
         let of_name = |name: &ResourceName| self.choose(name, is_plain, resources).sum(self.keyed_by);
         let add = |sum: u128, name: &ResourceName| sum.wrapping_add(of_name(name));
         if self.is_wildcard() {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use super::snapshot::{Removed, TypeSnapshot};
+use super::removals::Removed;
+use super::snapshot::TypeSnapshot;
 use super::type_selection::{SelectionPart, TypeSelection};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
@@ -32,42 +33,40 @@ pub(crate) struct Update {
     pub(crate) absent: Vec<ResourceName>,
     /// Names with variants, each with parameters that none of its variants matches (T35).
     pub(crate) unmatched: Vec<(ResourceName, Constraints)>,
-    /// [`changed`](Self::changed) encoded for SotW; made for the first stream that needs it.
-    pub(crate) sotw_body: OnceLock<Arc<Body>>,
-    /// [`changed`](Self::changed) and the removals encoded for delta; made for the first stream
-    /// that needs it.
-    pub(crate) delta_body: OnceLock<Arc<Body>>,
-    /// The keys of all these resources, changes and removals alike, in order and each once.
-    pub(crate) keys: OnceLock<Arc<[ResourceKey]>>,
-    /// The assignments (EDS) of the clusters in [`changed`](Self::changed).
-    endpoints: OnceLock<Box<[ResourceName]>>,
     /// The cursor that it starts from; zero when it has everything.
     pub(crate) from: Revision,
     pub(super) to: Revision,
     /// A resource that is not in the cache is absent; false in a cache on demand.
     missing_is_absent: bool,
+    pub(crate) made: Made,
+}
+
+/// What is made from an update for the first stream that needs it, and shared by the others.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    /// The changed variants, encoded for SotW.
+    pub(crate) sotw_body: OnceLock<Arc<Body>>,
+    /// The changed variants and the removals, encoded for delta.
+    pub(crate) delta_body: OnceLock<Arc<Body>>,
+    /// The keys of all these resources, changes and removals alike, in order and each once.
+    pub(crate) keys: OnceLock<Arc<[ResourceKey]>>,
+    /// The assignments (EDS) of the changed clusters.
+    endpoints: OnceLock<Box<[ResourceName]>>,
 }
 
 impl Update {
     pub(super) fn new(from: Revision, to: Revision) -> Self {
-        let (changed, replaced, removed) = (Vec::new(), Vec::new(), Vec::new());
-        let (transient, absent, unmatched) = (Vec::new(), Vec::new(), Vec::new());
-        let (sotw_body, delta_body, keys) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        let endpoints = OnceLock::new();
         Self {
-            changed,
-            replaced,
-            transient,
-            removed,
-            absent,
-            unmatched,
-            sotw_body,
-            delta_body,
-            keys,
-            endpoints,
+            changed: Vec::new(),
+            replaced: Vec::new(),
+            transient: Vec::new(),
+            removed: Vec::new(),
+            absent: Vec::new(),
+            unmatched: Vec::new(),
             from,
             to,
             missing_is_absent: true,
+            made: Made::default(),
         }
     }
 
@@ -101,7 +100,8 @@ impl Update {
             }
             None => {
                 let listed = selection.listed(resources);
-                let former = resources.with_former_names().filter(|name| listed.binary_search(name).is_err());
+                let former =
+                    resources.other_names().with_former().filter(|name| listed.binary_search(name).is_err());
                 listed.iter().chain(former).for_each(compare);
             }
         }
@@ -136,7 +136,7 @@ impl Update {
     /// The assignments (EDS) of the clusters in this update (S34).
     pub(crate) fn endpoints(&self) -> &[ResourceName] {
         let endpoints = || self.changed.iter().filter_map(|cluster| cluster.endpoints().cloned());
-        self.endpoints.get_or_init(|| endpoints().collect())
+        self.made.endpoints.get_or_init(|| endpoints().collect())
     }
 
     /// Finds the listed names that select nothing (D10), among them globs without members (X13).
@@ -194,7 +194,7 @@ impl Update {
     fn compare(&mut self, name: &ResourceName, selection: &TypeSelection, resources: &TypeSnapshot) {
         match selection.keyed_by {
             // Without other names only this name selects the resource, so it needs no look-up.
-            KeyedBy::Name if !resources.has_other_names() && selection.only_part().is_some() => {
+            KeyedBy::Name if resources.other_names().are_none() && selection.only_part().is_some() => {
                 let part = selection.only_part().expect("there is one");
                 return self.compare_by_name(name, &part.parameters, resources);
             }
@@ -214,7 +214,7 @@ impl Update {
         if self.from == Revision::ZERO {
             return;
         }
-        let mut former = resources.former_names_of(name, self.from).peekable();
+        let mut former = resources.other_names().former(name, self.from).peekable();
         if former.peek().is_none() || !selection.chosen(name, resources).is_empty() {
             return;
         }
@@ -230,7 +230,7 @@ impl Update {
     /// another variant than before is a change of the name.
     fn compare_by_name(&mut self, name: &ResourceName, parameters: &Parameters, resources: &TypeSnapshot) {
         let matching = |removed: &&Removed| removed.variant.constraints().matches(parameters);
-        let mut removed = resources.removed_after(name, self.from).filter(matching);
+        let mut removed = resources.removals().after(name, self.from).filter(matching);
         match resources.get(name).and_then(|variants| variants.resolve(parameters)) {
             // At most one variant matches at any time, so a variant that took the place of another
             // one did so after the cursor. V29: when it has the payload that the other one had at
@@ -271,7 +271,7 @@ impl Update {
             }
             return;
         }
-        for removed in resources.removed_after(name, self.from) {
+        for removed in resources.removals().after(name, self.from) {
             let constraints = removed.variant.constraints();
             let had = |parameters: &Parameters| constraints.matches(parameters);
             // The parts of the selection that had the removed variant.

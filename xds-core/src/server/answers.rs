@@ -127,7 +127,7 @@ impl TypeState {
         }
         let had = |variant: &Variant| variant.existed_at(since);
         let resources = snapshot.of_type(&self.terms.type_url).into_iter();
-        let removed = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
+        let removed = resources.flat_map(|resources| resources.removals().after(&locator.name, since));
         let removed = removed.map(|removed| &removed.variant);
         // When the subscription still covers the variant, the update has its removal.
         let is_shared = |variant: &Variant| covering_locators(&self.subscription, variant).next().is_some();

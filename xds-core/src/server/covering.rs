@@ -13,7 +13,7 @@ pub(super) fn is_subscribed(
     subscription: &Subscription,
     resources: Option<&TypeSnapshot>,
 ) -> bool {
-    let others = resources.into_iter().flat_map(|resources| resources.other_names_of(&key.name));
+    let others = resources.into_iter().flat_map(|resources| resources.other_names().of(&key.name));
     let covers = |name: &ResourceName| subscription.covering(name).any(|params| key.matches(params));
     covers(&key.name)
         || others.into_iter().any(covers)

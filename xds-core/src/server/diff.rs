@@ -51,7 +51,7 @@ impl TypeState {
             // T31: an answer goes with the removal of the variants that it replaces.
             if self.keyed_by() == KeyedBy::Locator && !self.find(locator, snapshot).is_empty() {
                 let resources = snapshot.of_type(&self.terms.type_url).into_iter();
-                let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
+                let removed = resources.flat_map(|of| of.removals().after(&locator.name, update.from));
                 let had = removed.filter(|removed| removed.variant.existed_at(update.from));
                 let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
                 for Removed { variant, at } in had {

@@ -126,7 +126,8 @@ impl Referrer {
         };
         let resources = snapshot.of_type(&self.type_url);
         let dropped = |search: &mut UseSearch<'_>, name: &ResourceName| {
-            let dropped = |of: &TypeSnapshot| search.add(of.dropped_after(name, older.since, search.target));
+            let dropped =
+                |of: &TypeSnapshot| search.add(of.dropped().after(name, older.since, search.target));
             resources.map_or(SearchResult::Complete, dropped)
         };
         for (name, references) in &older.retained {
@@ -142,7 +143,7 @@ impl Referrer {
                 return SearchResult::AnyName;
             }
             (Unaccepted::FullState, Some(of)) => {
-                Box::new(of.iter().map(|(name, _)| name).chain(of.names_with_dropped()))
+                Box::new(of.iter().map(|(name, _)| name).chain(of.dropped().names()))
             }
             (Unaccepted::FullState, None) => Box::new(std::iter::empty()),
         };

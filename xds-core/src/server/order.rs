@@ -278,8 +278,8 @@ fn unreferenced_at(
         if resources.has_referrer(target, name) {
             return None;
         }
-        let dropped = resources.last_dropped.of(target, name);
-        let since = dropped.unwrap_or_default().max(resources.last_dropped.unknown());
+        let dropped = resources.dropped().last().of(target, name);
+        let since = dropped.unwrap_or_default().max(resources.dropped().last().unknown());
         if since > Revision::ZERO {
             unreferenced_at = unreferenced_at.max(referrer.times.send_times.at(since)?);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::type_state::TypeState;
-use crate::cache::{Snapshot, TypeSnapshot};
+use crate::cache::Snapshot;
 use crate::name::Revision;
 use crate::variants::Variant;
 
@@ -16,7 +16,7 @@ impl TypeState {
         let resources = resources.and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
         let shortest = resources.and_then(|resources| match self.times.refresh_at {
             None if self.terms.sends_ttl_left => resources.shortest_remaining_ttl(now),
-            _ => resources.shortest_ttl(),
+            _ => resources.ttls().shortest(),
         });
         let every = shortest.map(|ttl| ttl / 2);
         let next = every.map(|every| now + every.max(SHORTEST_REFRESH));
@@ -50,7 +50,8 @@ impl TypeState {
         }
         self.times.refresh_at = None;
         self.time_refresh(now, snapshot);
-        let names = snapshot.of_type(&self.terms.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
+        let names =
+            snapshot.of_type(&self.terms.type_url).into_iter().flat_map(|resources| resources.ttls().names());
         let chosen = names.flat_map(|name| self.chosen(name, snapshot));
         let client_has = |variant: &&Arc<Variant>| {
             variant.changed_at <= since && self.responses.rejections().detail(&self.key(variant)).is_none()

@@ -369,7 +369,7 @@ impl TypeState {
 
     fn sotw_body(&self, update: &Update) -> Arc<Body> {
         let make = || Arc::new(encode::sotw(self.encoding(), update.changed.iter()));
-        if self.encoding().is_shared() { Arc::clone(update.sotw_body.get_or_init(make)) } else { make() }
+        if self.encoding().is_shared() { Arc::clone(update.made.sotw_body.get_or_init(make)) } else { make() }
     }
 }
 

@@ -268,7 +268,7 @@ impl TypeState {
             keys.dedup();
             keys.into()
         };
-        Arc::clone(update.keys.get_or_init(keys))
+        Arc::clone(update.made.keys.get_or_init(keys))
     }
 
     /// The removals of an update that are not withheld (S33). D29: they are also sent for types

@@ -63,7 +63,7 @@ fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
         resources.edit(&"r".into(), changes, Revision(revision), KeySetRule::default()).unwrap();
     };
     let dropped = |resources: &TypeSnapshot, revision| {
-        let dropped = resources.dropped_after(&"r".into(), Revision(revision), Target::Cluster);
+        let dropped = resources.dropped().after(&"r".into(), Revision(revision), Target::Cluster);
         dropped.map(|naming| if naming == Reference::Any { "any" } else { "name" }).collect::<Vec<_>>()
     };
     edit(&mut resources, Some("c"), 1);
@@ -72,7 +72,7 @@ fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
     resources.forget_removals(Revision(2), Revision(3));
     assert_eq!(dropped(&resources, 1), ["any"]);
     assert_eq!(dropped(&resources, 2), [""; 0]);
-    assert_eq!(resources.names_with_dropped().count(), 0);
+    assert_eq!(resources.dropped().names().count(), 0);
     // The resource is back, but a client that missed this may still use what the old one named.
     edit(&mut resources, Some("d"), 4);
     assert_eq!(dropped(&resources, 1), ["any"]);

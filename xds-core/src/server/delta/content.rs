@@ -299,7 +299,7 @@ impl DeltaContent {
         match &self.shared {
             Some(update) if self.changed.is_empty() && self.removed.is_empty() && encoding.is_shared() => {
                 let make = || Arc::new(encode::delta(encoding, update.changed.iter(), removals().iter()));
-                Arc::clone(update.delta_body.get_or_init(make))
+                Arc::clone(update.made.delta_body.get_or_init(make))
             }
             _ => Arc::new(encode::delta(encoding, self.changed(), removals().union(&self.removed))),
         }
