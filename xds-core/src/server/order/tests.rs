@@ -369,6 +369,48 @@ fn d12_what_was_answered_while_the_rest_waits_is_not_sent_again() {
 }
 
 #[test]
+fn d12_content_that_changes_back_after_an_answer_ahead_of_the_rest_is_sent() {
+    // The cache has again what the client had before the answer, so the changes of the class lack it.
+    for is_delta in [false, true] {
+        let cache = Cache::new();
+        commit(&cache, "CDS c=static; RDS r=1 s=1");
+        let (mut sotw, mut delta) = (Sotw::new(&cache), Delta::new(&cache));
+        if is_delta {
+            delta.ask("CDS", "");
+            delta.ask("RDS", "r s");
+            delta.sent();
+            delta.ack("CDS", "1");
+            delta.ack("RDS", "2");
+        } else {
+            sotw.ask("CDS", "", "");
+            sotw.ask("RDS", "r", "");
+            sotw.sent();
+            sotw.ack("CDS", "1");
+            sotw.ack("RDS", "2");
+        }
+        commit(&cache, "CDS c=2; RDS r=2 s=2");
+        if is_delta {
+            delta.ask("RDS", "r");
+            assert_eq!(delta.sent(), "n3 CDS c=2; n4 RDS r=2");
+            commit(&cache, "RDS r=1");
+            delta.ack("RDS", "4");
+            delta.ack("CDS", "3");
+            assert_eq!(delta.sent(), "n5 RDS r=1 s=2");
+        } else {
+            assert_eq!(sotw.sent(), "n3 CDS c=2");
+            sotw.ask("RDS", "", "2");
+            sotw.sent();
+            sotw.ask("RDS", "r", "2");
+            assert_eq!(sotw.sent(), "n4 RDS r=2");
+            commit(&cache, "RDS r=1");
+            sotw.ack("RDS", "4");
+            sotw.ack("CDS", "3");
+            assert_eq!(sotw.sent(), "n5 RDS r=1");
+        }
+    }
+}
+
+#[test]
 fn s33b_a_client_that_stays_silent_is_waited_for_once_and_counts_again_when_it_answers() {
     let cache = cache();
     let mut client = delta(&cache);
