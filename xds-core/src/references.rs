@@ -7,6 +7,7 @@
 //! routes or a virtual host without any reference counts as not understood: it may name any
 //! resource, too. So a resource may count as used although it is not, but never the reverse.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use prost::Message;
@@ -43,6 +44,9 @@ pub(crate) struct NamedResources {
     /// The types of which it may name any resource.
     unknown: Targets,
 }
+
+/// Names of resources with their types.
+pub(crate) type NamedList = Vec<(Target, ResourceName)>;
 
 /// A type whose resources name others or are named. Its number is its rank in the table of known
 /// types.
@@ -108,6 +112,25 @@ impl References {
         names.sort_unstable();
         names.dedup();
         Self::Some(Arc::new(NamedResources { endpoints, names: names.into(), unknown }))
+    }
+
+    /// The resources that the payload of the resource `own` names, in order, also if another part of
+    /// it may name any resource.
+    pub(crate) fn names(&self, own: &ResourceName, type_url: &TypeUrl, payload: &[u8]) -> NamedList {
+        if !self.unknown().is_all() {
+            return self.iter(own).map(|(target, name)| (target, name.clone())).collect();
+        }
+        // The list was dropped, because the cache does not need it.
+        let Some(target) = Target::of(type_url.as_str()) else { return Vec::new() };
+        let Some(shape) = table::resource(target) else { return Vec::new() };
+        let mut walk = Walk::default();
+        walk.message(shape, payload);
+        let endpoints = self.endpoints(own).map(|name| (Target::Assignment, name.clone()));
+        let names = walk.found.into_iter().map(|(target, name)| (target, xdstp::canonical(name)));
+        let mut names: NamedList = names.chain(endpoints).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     /// The name of the assignment with the endpoints of the cluster `own`, if the cluster uses EDS
@@ -217,6 +240,23 @@ impl Targets {
     fn is_all(self) -> bool {
         self == Self::ALL
     }
+}
+
+/// The fields of a payload that name a resource, such as `virtual_hosts.routes.route.cluster`.
+pub(crate) fn fields_that_name(
+    type_url: &TypeUrl,
+    name: &ResourceName,
+    payload: &[u8],
+    resource: (Target, &ResourceName),
+) -> BTreeSet<String> {
+    let Some(target) = Target::of(type_url.as_str()) else { return BTreeSet::new() };
+    let Some(shape) = table::resource(target) else { return BTreeSet::new() };
+    let mut fields = Walk::fields(shape, payload, resource);
+    let is_assignment = target == Target::Cluster && resource.0 == Target::Assignment;
+    if is_assignment && endpoints_of(name, payload).as_ref() == Some(resource.1) {
+        fields.insert("eds_cluster_config.service_name".to_owned());
+    }
+    fields
 }
 
 /// The names by which a client subscribes on demand to the hosts of a virtual host (D25): `<route

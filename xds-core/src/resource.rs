@@ -9,7 +9,7 @@ use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
-use crate::references::{self, References};
+use crate::references::{self, References, Target};
 use crate::wire::fields::text;
 use crate::xdstp::{XdstpError, XdstpName};
 
@@ -249,6 +249,30 @@ impl Resource {
     #[must_use]
     pub fn payload(&self) -> &Bytes {
         &self.payload
+    }
+
+    /// The resources that the payload names, each once, by type URL and name.
+    ///
+    /// Only fields that the built-in table knows are read, also those in the extensions of Envoy that it
+    /// knows. The payload of a [redirect](Self::redirect) names nothing. Costs a pass over the payload if
+    /// it has an unknown extension; otherwise the names were read when the resource was made.
+    pub fn named_resources(&self) -> impl Iterator<Item = (&'static str, ResourceName)> + use<> {
+        let named = if self.is_redirect() {
+            Vec::new()
+        } else {
+            self.references.names(&self.id.name, &self.id.type_url, &self.payload)
+        };
+        named.into_iter().map(|(target, name)| (target.type_url(), name))
+    }
+
+    /// The fields of the payload that name this resource, in order, for people: names of fields joined
+    /// by dots, such as `virtual_hosts.routes.route.cluster`. Costs a pass over the payload.
+    #[must_use]
+    pub fn fields_that_name(&self, type_url: &str, name: &ResourceName) -> Vec<String> {
+        let target = Target::of(type_url).filter(|_| !self.is_redirect());
+        let Some(target) = target else { return Vec::new() };
+        let VariantId { type_url, name: own, .. } = &self.id;
+        references::fields_that_name(type_url, own, &self.payload, (target, name)).into_iter().collect()
     }
 
     /// The digest of the payload and the other fields of the wrapper.

@@ -1,9 +1,10 @@
-//! The fields that name other resources, by message, with their numbers in Envoy's API.
+//! The fields that name other resources, by message, with their numbers and names in Envoy's API.
 
 use super::Target;
 
-/// The fields of a message that lead to names, each with its content. All other fields are skipped.
-pub(super) type Shape = [(u32, Field)];
+/// The fields of a message that lead to names, each with its number, name and content. All other fields
+/// are skipped. The value of an entry of a map has no name of its own.
+pub(super) type Shape = [(u32, &'static str, Field)];
 
 /// The content of a field.
 #[derive(Debug, Clone, Copy)]
@@ -47,239 +48,365 @@ pub(super) fn extension(message_name: &str) -> Option<&'static Shape> {
 }
 
 static LISTENER: &Shape = &[
-    (3, Message(FILTER_CHAIN)),
-    (9, Message(&[(3, Any), (5, Own(Extension, DISCOVERY))])),
-    (19, Message(&[(1, Any)])),
-    (22, Message(ACCESS_LOG)),
-    (25, Message(FILTER_CHAIN)),
+    (3, "filter_chains", Message(FILTER_CHAIN)),
+    (
+        9,
+        "listener_filters",
+        Message(&[(3, "typed_config", Any), (5, "config_discovery", Own(Extension, DISCOVERY))]),
+    ),
+    (19, "api_listener", Message(&[(1, "api_listener", Any)])),
+    (22, "access_log", Message(ACCESS_LOG)),
+    (25, "default_filter_chain", Message(FILTER_CHAIN)),
     // Filter chains from elsewhere (FCDS).
-    (36, AnyOf(Cluster)),
-    (36, AnyOf(Routes)),
-    (36, AnyOf(Scope)),
-    (36, AnyOf(Secret)),
-    (36, AnyOf(Extension)),
+    (36, "fcds_config", AnyOf(Cluster)),
+    (36, "fcds_config", AnyOf(Routes)),
+    (36, "fcds_config", AnyOf(Scope)),
+    (36, "fcds_config", AnyOf(Secret)),
+    (36, "fcds_config", AnyOf(Extension)),
 ];
 
-static FILTER_CHAIN: &Shape = &[(3, Message(FILTER)), (6, Message(TRANSPORT_SOCKET))];
+static FILTER_CHAIN: &Shape =
+    &[(3, "filters", Message(FILTER)), (6, "transport_socket", Message(TRANSPORT_SOCKET))];
 
 /// A filter of a listener or of a connection manager. Its content is here or comes by ECDS.
-static FILTER: &Shape = &[(4, Any), (5, Own(Extension, DISCOVERY))];
+static FILTER: &Shape = &[(4, "typed_config", Any), (5, "config_discovery", Own(Extension, DISCOVERY))];
 
-static DISCOVERY: &Shape = &[(2, Any)];
+static DISCOVERY: &Shape = &[(2, "default_config", Any)];
 
-static TRANSPORT_SOCKET: &Shape = &[(3, Any)];
+static TRANSPORT_SOCKET: &Shape = &[(3, "typed_config", Any)];
 
-static WRAPPED_SOCKET: &Shape = &[(1, Message(TRANSPORT_SOCKET))];
+static WRAPPED_SOCKET: &Shape = &[(1, "transport_socket", Message(TRANSPORT_SOCKET))];
 
-static TYPED_CONFIG: &Shape = &[(2, Any)];
+static TYPED_CONFIG: &Shape = &[(2, "typed_config", Any)];
 
-static ACCESS_LOG: &Shape = &[(4, Any)];
+static ACCESS_LOG: &Shape = &[(4, "typed_config", Any)];
 
 /// A map of `Any`s, as in `typed_per_filter_config`.
-static ANY_ENTRY: &Shape = &[(2, Any)];
+static ANY_ENTRY: &Shape = &[(2, "", Any)];
 
 static HTTP_CONNECTION_MANAGER: &Shape = &[
-    (3, Message(&[(2, Name(Routes))])),
-    (4, Message(ROUTES)),
-    (5, Message(FILTER)),
-    (7, Message(&[(9, Message(&[(3, Any)]))])),
-    (13, Message(ACCESS_LOG)),
-    (23, Message(&[(2, Message(FILTER))])),
-    (31, Message(&[(4, Message(&[(1, Message(SCOPE))])), (5, AnyOf(Scope))])),
+    (3, "rds", Message(&[(2, "route_config_name", Name(Routes))])),
+    (4, "route_config", Message(ROUTES)),
+    (5, "http_filters", Message(FILTER)),
+    (7, "tracing", Message(&[(9, "provider", Message(&[(3, "typed_config", Any)]))])),
+    (13, "access_log", Message(ACCESS_LOG)),
+    (23, "upgrade_configs", Message(&[(2, "filters", Message(FILTER))])),
+    (
+        31,
+        "scoped_routes",
+        Message(&[
+            (
+                4,
+                "scoped_route_configurations_list",
+                Message(&[(1, "scoped_route_configurations", Message(SCOPE))]),
+            ),
+            (5, "scoped_rds", AnyOf(Scope)),
+        ]),
+    ),
 ];
 
 static ROUTES: &Shape = &[
-    (2, Message(VIRTUAL_HOST)),
-    (9, AnyOf(VirtualHost)),
-    (12, Message(&[(1, Message(TYPED_CONFIG))])),
-    (13, Message(MIRROR)),
-    (16, Message(ANY_ENTRY)),
-    (19, Message(TYPED_CONFIG)),
+    (2, "virtual_hosts", Message(VIRTUAL_HOST)),
+    (9, "vhds", AnyOf(VirtualHost)),
+    (12, "cluster_specifier_plugins", Message(&[(1, "extension", Message(TYPED_CONFIG))])),
+    (13, "request_mirror_policies", Message(MIRROR)),
+    (16, "typed_per_filter_config", Message(ANY_ENTRY)),
+    (19, "route_specifiers", Message(TYPED_CONFIG)),
 ];
 
 static VIRTUAL_HOST: &Shape = &[
-    (3, Message(ROUTE)),
-    (15, Message(ANY_ENTRY)),
-    (21, Message(MATCHER)),
-    (22, Message(MIRROR)),
-    (26, Message(TYPED_CONFIG)),
+    (3, "routes", Message(ROUTE)),
+    (15, "typed_per_filter_config", Message(ANY_ENTRY)),
+    (21, "matcher", Message(MATCHER)),
+    (22, "request_mirror_policies", Message(MIRROR)),
+    (26, "route_specifiers", Message(TYPED_CONFIG)),
 ];
 
 static ROUTE: &Shape = &[
-    (2, Message(ROUTE_ACTION)),
-    (13, Message(ANY_ENTRY)),
-    (17, Message(&[(1, Any)])),
-    (21, Message(TYPED_CONFIG)),
+    (2, "route", Message(ROUTE_ACTION)),
+    (13, "typed_per_filter_config", Message(ANY_ENTRY)),
+    (17, "filter_action", Message(&[(1, "action", Any)])),
+    (21, "route_specifiers", Message(TYPED_CONFIG)),
 ];
 
 static ROUTE_ACTION: &Shape = &[
-    (1, Name(Cluster)),
-    (2, AnyOf(Cluster)),
-    (3, Message(&[(1, Message(WEIGHTED))])),
-    (30, Message(MIRROR)),
-    (39, Message(&[(1, Message(TYPED_CONFIG))])),
+    (1, "cluster", Name(Cluster)),
+    (2, "cluster_header", AnyOf(Cluster)),
+    (3, "weighted_clusters", Message(&[(1, "clusters", Message(WEIGHTED))])),
+    (30, "request_mirror_policies", Message(MIRROR)),
+    (39, "inline_cluster_specifier_plugin", Message(&[(1, "extension", Message(TYPED_CONFIG))])),
 ];
 
-static WEIGHTED: &Shape = &[(1, Name(Cluster)), (10, Message(ANY_ENTRY)), (12, AnyOf(Cluster))];
+static WEIGHTED: &Shape = &[
+    (1, "name", Name(Cluster)),
+    (10, "typed_per_filter_config", Message(ANY_ENTRY)),
+    (12, "cluster_header", AnyOf(Cluster)),
+];
 
-static MIRROR: &Shape = &[(1, Name(Cluster)), (5, AnyOf(Cluster))];
+static MIRROR: &Shape = &[(1, "cluster", Name(Cluster)), (5, "cluster_header", AnyOf(Cluster))];
 
-static SCOPE: &Shape = &[(2, Name(Routes)), (5, Message(ROUTES))];
+static SCOPE: &Shape =
+    &[(2, "route_configuration_name", Name(Routes)), (5, "route_configuration", Message(ROUTES))];
 
 /// The assignment is not in this table: `endpoints_of` reads it, because its name may be that of
 /// the cluster.
 static CLUSTER: &Shape = &[
-    (24, Message(TRANSPORT_SOCKET)),
-    (36, Message(ANY_ENTRY)),
-    (38, Message(TYPED_CONFIG)),
-    (40, Message(&[(2, Any), (3, Own(Extension, DISCOVERY))])),
-    (43, Message(&[(3, Message(TRANSPORT_SOCKET))])),
+    (24, "transport_socket", Message(TRANSPORT_SOCKET)),
+    (36, "typed_extension_protocol_options", Message(ANY_ENTRY)),
+    (38, "cluster_type", Message(TYPED_CONFIG)),
+    (40, "filters", Message(&[(2, "typed_config", Any), (3, "config_discovery", Own(Extension, DISCOVERY))])),
+    (43, "transport_socket_matches", Message(&[(3, "transport_socket", Message(TRANSPORT_SOCKET))])),
 ];
 
-static ASSIGNMENT: &Shape = &[(2, Message(&[(8, AnyOf(Endpoint))]))];
+static ASSIGNMENT: &Shape =
+    &[(2, "endpoints", Message(&[(8, "leds_cluster_locality_config", AnyOf(Endpoint))]))];
 
 static MATCHER: &Shape = &[
-    (1, Message(&[(1, Message(&[(2, Message(&ON_MATCH))]))])),
-    (2, Message(&[(2, Message(MATCH_MAP)), (3, Message(MATCH_MAP)), (4, Message(TYPED_CONFIG))])),
-    (3, Message(&ON_MATCH)),
+    (1, "matcher_list", Message(&[(1, "matchers", Message(&[(2, "on_match", Message(&ON_MATCH))]))])),
+    (
+        2,
+        "matcher_tree",
+        Message(&[
+            (2, "exact_match_map", Message(MATCH_MAP)),
+            (3, "prefix_match_map", Message(MATCH_MAP)),
+            (4, "custom_match", Message(TYPED_CONFIG)),
+        ]),
+    ),
+    (3, "on_no_match", Message(&ON_MATCH)),
 ];
 
-static MATCH_MAP: &Shape = &[(1, Message(&[(2, Message(&ON_MATCH))]))];
+static MATCH_MAP: &Shape = &[(1, "map", Message(&[(2, "", Message(&ON_MATCH))]))];
 
-static ON_MATCH: [(u32, Field); 2] = [(1, Message(MATCHER)), (2, Message(TYPED_CONFIG))];
+static ON_MATCH: [(u32, &str, Field); 2] =
+    [(1, "matcher", Message(MATCHER)), (2, "action", Message(TYPED_CONFIG))];
 
-static SDS: &Shape = &[(1, Name(Secret))];
+static SDS: &Shape = &[(1, "name", Name(Secret))];
 
-static UPSTREAM_TLS: &Shape = &[(1, Message(COMMON_TLS))];
+static UPSTREAM_TLS: &Shape = &[(1, "common_tls_context", Message(COMMON_TLS))];
 
-static DOWNSTREAM_TLS: &Shape = &[(1, Message(COMMON_TLS)), (5, Message(SDS))];
+static DOWNSTREAM_TLS: &Shape = &[
+    (1, "common_tls_context", Message(COMMON_TLS)),
+    (5, "session_ticket_keys_sds_secret_config", Message(SDS)),
+];
 
-static COMMON_TLS: &Shape =
-    &[(6, Message(SDS)), (7, Message(SDS)), (8, Message(&[(2, Message(SDS))])), (16, Message(TYPED_CONFIG))];
+static COMMON_TLS: &Shape = &[
+    (6, "tls_certificate_sds_secret_configs", Message(SDS)),
+    (7, "validation_context_sds_secret_config", Message(SDS)),
+    (8, "combined_validation_context", Message(&[(2, "validation_context_sds_secret_config", Message(SDS))])),
+    (16, "custom_tls_certificate_selector", Message(TYPED_CONFIG)),
+];
 
-static GRPC_SERVICE: &Shape = &[(1, Message(&[(1, Name(Cluster))]))];
+static GRPC_SERVICE: &Shape = &[(1, "envoy_grpc", Message(&[(1, "cluster_name", Name(Cluster))]))];
 
-static HTTP_URI: &Shape = &[(2, Name(Cluster))];
+static HTTP_URI: &Shape = &[(2, "cluster", Name(Cluster))];
 
-static HTTP_SERVICE: &Shape = &[(1, Message(HTTP_URI))];
+static HTTP_SERVICE: &Shape = &[(1, "http_uri", Message(HTTP_URI))];
 
-static RATE_LIMIT_SERVICE: &Shape = &[(2, Message(GRPC_SERVICE))];
+/// Of the filter `ext_authz`, which has a message of its own.
+static AUTHORIZATION_SERVICE: &Shape = &[(1, "server_uri", Message(HTTP_URI))];
 
-static COMMON_GRPC_LOG: &Shape = &[(2, Message(GRPC_SERVICE))];
+static RATE_LIMIT_SERVICE: &Shape = &[(2, "grpc_service", Message(GRPC_SERVICE))];
 
-static COMPOSITE_CHAIN: &Shape = &[(1, Message(TYPED_CONFIG))];
+static COMMON_GRPC_LOG: &Shape = &[(2, "grpc_service", Message(GRPC_SERVICE))];
 
-static CREDENTIALS: &Shape = &[(2, Message(SDS)), (3, Message(SDS))];
+static COMPOSITE_CHAIN: &Shape = &[(1, "typed_config", Message(TYPED_CONFIG))];
 
-static REDIS_ROUTE: &Shape = &[(3, Name(Cluster)), (4, Message(&[(1, Name(Cluster))]))];
+static CREDENTIALS: &Shape = &[(2, "token_secret", Message(SDS)), (3, "hmac_secret", Message(SDS))];
 
-static COLLECTOR: &Shape = &[(1, Name(Cluster))];
+static REDIS_ROUTE: &Shape =
+    &[(3, "cluster", Name(Cluster)), (4, "request_mirror_policy", Message(&[(1, "cluster", Name(Cluster))]))];
+
+static COLLECTOR: &Shape = &[(1, "collector_cluster", Name(Cluster))];
+
+/// A message whose first field is a cluster by the name `cluster`.
+static CLUSTER_FIELD: &Shape = &[(1, "cluster", Name(Cluster))];
+
+/// A message whose first field is a cluster by the name `name`.
+static CLUSTER_NAME: &Shape = &[(1, "name", Name(Cluster))];
 
 /// The messages in an `Any` that may name resources, sorted by name. For those of
 /// `envoy.extensions` the name leaves out this prefix.
 static EXTENSIONS: &[(&str, &Shape)] = &[
-    ("access_loggers.fluentd.v3.FluentdAccessLogConfig", COLLECTOR),
-    ("access_loggers.grpc.v3.HttpGrpcAccessLogConfig", &[(1, Message(COMMON_GRPC_LOG))]),
-    ("access_loggers.grpc.v3.TcpGrpcAccessLogConfig", &[(1, Message(COMMON_GRPC_LOG))]),
+    ("access_loggers.fluentd.v3.FluentdAccessLogConfig", CLUSTER_FIELD),
+    ("access_loggers.grpc.v3.HttpGrpcAccessLogConfig", &[(1, "common_config", Message(COMMON_GRPC_LOG))]),
+    ("access_loggers.grpc.v3.TcpGrpcAccessLogConfig", &[(1, "common_config", Message(COMMON_GRPC_LOG))]),
     (
         "access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig",
-        &[(1, Message(COMMON_GRPC_LOG)), (8, Message(HTTP_SERVICE)), (9, Message(GRPC_SERVICE))],
+        &[
+            (1, "common_config", Message(COMMON_GRPC_LOG)),
+            (8, "http_service", Message(HTTP_SERVICE)),
+            (9, "grpc_service", Message(GRPC_SERVICE)),
+        ],
     ),
-    ("clusters.aggregate.v3.ClusterConfig", &[(1, Name(Cluster))]),
-    ("clusters.composite.v3.ClusterConfig", &[(1, Message(COLLECTOR))]),
+    ("clusters.aggregate.v3.ClusterConfig", &[(1, "clusters", Name(Cluster))]),
+    ("clusters.composite.v3.ClusterConfig", &[(1, "clusters", Message(CLUSTER_NAME))]),
     (
         "common.matching.v3.ExtensionWithMatcher",
-        &[(1, Message(MATCHER)), (2, Message(TYPED_CONFIG)), (3, Message(MATCHER))],
+        &[
+            (1, "matcher", Message(MATCHER)),
+            (2, "extension_config", Message(TYPED_CONFIG)),
+            (3, "xds_matcher", Message(MATCHER)),
+        ],
     ),
-    ("common.matching.v3.ExtensionWithMatcherPerRoute", &[(1, Message(MATCHER))]),
-    ("envoy.config.route.v3.FilterConfig", &[(1, Any)]),
+    ("common.matching.v3.ExtensionWithMatcherPerRoute", &[(1, "xds_matcher", Message(MATCHER))]),
+    ("envoy.config.route.v3.FilterConfig", &[(1, "config", Any)]),
     ("envoy.config.route.v3.Route", ROUTE),
-    ("envoy.config.route.v3.RouteList", &[(1, Message(ROUTE))]),
+    ("envoy.config.route.v3.RouteList", &[(1, "routes", Message(ROUTE))]),
     ("envoy.config.trace.v3.DatadogConfig", COLLECTOR),
-    ("envoy.config.trace.v3.OpenTelemetryConfig", &[(1, Message(GRPC_SERVICE)), (3, Message(HTTP_SERVICE))]),
-    ("envoy.config.trace.v3.SkyWalkingConfig", &[(1, Message(GRPC_SERVICE))]),
-    ("envoy.config.trace.v3.ZipkinConfig", &[(1, Name(Cluster)), (9, Message(HTTP_SERVICE))]),
+    (
+        "envoy.config.trace.v3.OpenTelemetryConfig",
+        &[(1, "grpc_service", Message(GRPC_SERVICE)), (3, "http_service", Message(HTTP_SERVICE))],
+    ),
+    ("envoy.config.trace.v3.SkyWalkingConfig", &[(1, "grpc_service", Message(GRPC_SERVICE))]),
+    (
+        "envoy.config.trace.v3.ZipkinConfig",
+        &[(1, "collector_cluster", Name(Cluster)), (9, "collector_service", Message(HTTP_SERVICE))],
+    ),
     (
         "filters.http.composite.v3.Composite",
-        &[(1, Message(&[(2, Message(COMPOSITE_CHAIN))])), (2, Message(MATCHER))],
+        &[
+            (1, "named_filter_chains", Message(&[(2, "", Message(COMPOSITE_CHAIN))])),
+            (2, "matcher", Message(MATCHER)),
+        ],
     ),
-    ("filters.http.composite.v3.CompositePerRoute", &[(1, Message(MATCHER))]),
+    ("filters.http.composite.v3.CompositePerRoute", &[(1, "matcher", Message(MATCHER))]),
     (
         "filters.http.composite.v3.ExecuteFilterAction",
         &[
-            (1, Message(TYPED_CONFIG)),
-            (2, Message(&[(2, Own(Extension, DISCOVERY))])),
-            (4, Message(COMPOSITE_CHAIN)),
+            (1, "typed_config", Message(TYPED_CONFIG)),
+            (2, "dynamic_config", Message(&[(2, "config_discovery", Own(Extension, DISCOVERY))])),
+            (4, "filter_chain", Message(COMPOSITE_CHAIN)),
         ],
     ),
-    ("filters.http.credential_injector.v3.CredentialInjector", &[(3, Message(TYPED_CONFIG))]),
-    ("filters.http.ext_authz.v3.ExtAuthz", &[(1, Message(GRPC_SERVICE)), (3, Message(HTTP_SERVICE))]),
+    ("filters.http.credential_injector.v3.CredentialInjector", &[(3, "credential", Message(TYPED_CONFIG))]),
+    (
+        "filters.http.ext_authz.v3.ExtAuthz",
+        &[(1, "grpc_service", Message(GRPC_SERVICE)), (3, "http_service", Message(AUTHORIZATION_SERVICE))],
+    ),
     (
         "filters.http.ext_authz.v3.ExtAuthzPerRoute",
-        &[(2, Message(&[(4, Message(GRPC_SERVICE)), (5, Message(HTTP_SERVICE))]))],
+        &[(
+            2,
+            "check_settings",
+            Message(&[
+                (4, "grpc_service", Message(GRPC_SERVICE)),
+                (5, "http_service", Message(AUTHORIZATION_SERVICE)),
+            ]),
+        )],
     ),
-    ("filters.http.ext_proc.v3.ExtProcPerRoute", &[(2, Message(&[(5, Message(GRPC_SERVICE))]))]),
+    (
+        "filters.http.ext_proc.v3.ExtProcPerRoute",
+        &[(2, "overrides", Message(&[(5, "grpc_service", Message(GRPC_SERVICE))]))],
+    ),
     (
         "filters.http.ext_proc.v3.ExternalProcessor",
-        &[(1, Message(GRPC_SERVICE)), (20, Message(&[(1, Message(HTTP_SERVICE))]))],
+        &[
+            (1, "grpc_service", Message(GRPC_SERVICE)),
+            (20, "http_service", Message(&[(1, "http_service", Message(HTTP_SERVICE))])),
+        ],
     ),
-    ("filters.http.gcp_authn.v3.GcpAuthnFilterConfig", &[(1, Message(HTTP_URI)), (5, Name(Cluster))]),
-    ("filters.http.jwt_authn.v3.JwtAuthentication", &[(1, Message(&[(2, Message(JWT_PROVIDER))]))]),
-    ("filters.http.oauth2.v3.OAuth2", &[(1, Message(&[(1, Message(HTTP_URI)), (3, Message(CREDENTIALS))]))]),
-    ("filters.http.ratelimit.v3.RateLimit", &[(7, Message(RATE_LIMIT_SERVICE))]),
-    ("filters.http.router.v3.Router", &[(3, Message(ACCESS_LOG)), (8, Message(FILTER))]),
-    ("filters.network.ext_authz.v3.ExtAuthz", &[(2, Message(GRPC_SERVICE))]),
-    ("filters.network.ext_proc.v3.NetworkExternalProcessor", &[(1, Message(GRPC_SERVICE))]),
+    (
+        "filters.http.gcp_authn.v3.GcpAuthnFilterConfig",
+        &[(1, "http_uri", Message(HTTP_URI)), (5, "cluster", Name(Cluster))],
+    ),
+    (
+        "filters.http.jwt_authn.v3.JwtAuthentication",
+        &[(1, "providers", Message(&[(2, "", Message(JWT_PROVIDER))]))],
+    ),
+    (
+        "filters.http.oauth2.v3.OAuth2",
+        &[(
+            1,
+            "config",
+            Message(&[(1, "token_endpoint", Message(HTTP_URI)), (3, "credentials", Message(CREDENTIALS))]),
+        )],
+    ),
+    ("filters.http.ratelimit.v3.RateLimit", &[(7, "rate_limit_service", Message(RATE_LIMIT_SERVICE))]),
+    (
+        "filters.http.router.v3.Router",
+        &[(3, "upstream_log", Message(ACCESS_LOG)), (8, "upstream_http_filters", Message(FILTER))],
+    ),
+    ("filters.network.ext_authz.v3.ExtAuthz", &[(2, "grpc_service", Message(GRPC_SERVICE))]),
+    ("filters.network.ext_proc.v3.NetworkExternalProcessor", &[(1, "grpc_service", Message(GRPC_SERVICE))]),
     (
         "filters.network.http_connection_manager.v3.EnvoyMobileHttpConnectionManager",
-        &[(1, Message(HTTP_CONNECTION_MANAGER))],
+        &[(1, "config", Message(HTTP_CONNECTION_MANAGER))],
     ),
     ("filters.network.http_connection_manager.v3.HttpConnectionManager", HTTP_CONNECTION_MANAGER),
-    ("filters.network.ratelimit.v3.RateLimit", &[(6, Message(RATE_LIMIT_SERVICE))]),
+    ("filters.network.ratelimit.v3.RateLimit", &[(6, "rate_limit_service", Message(RATE_LIMIT_SERVICE))]),
     (
         "filters.network.redis_proxy.v3.RedisProxy",
         &[
-            (5, Message(&[(1, Message(REDIS_ROUTE)), (4, Message(REDIS_ROUTE))])),
-            (10, Message(&[(1, Message(GRPC_SERVICE))])),
+            (
+                5,
+                "prefix_routes",
+                Message(&[(1, "routes", Message(REDIS_ROUTE)), (4, "catch_all_route", Message(REDIS_ROUTE))]),
+            ),
+            (10, "external_auth_provider", Message(&[(1, "grpc_service", Message(GRPC_SERVICE))])),
         ],
     ),
     (
         "filters.network.tcp_proxy.v3.TcpProxy",
         &[
-            (2, Name(Cluster)),
-            (5, Message(ACCESS_LOG)),
-            (10, Message(&[(1, Message(COLLECTOR))])),
-            (14, AnyOf(Cluster)),
+            (2, "cluster", Name(Cluster)),
+            (5, "access_log", Message(ACCESS_LOG)),
+            (10, "weighted_clusters", Message(&[(1, "clusters", Message(CLUSTER_NAME))])),
+            (14, "on_demand", AnyOf(Cluster)),
         ],
     ),
-    ("filters.udp.udp_proxy.v3.Route", COLLECTOR),
+    ("filters.udp.udp_proxy.v3.Route", CLUSTER_FIELD),
     (
         "filters.udp.udp_proxy.v3.UdpProxyConfig",
         &[
-            (2, Name(Cluster)),
-            (8, Message(ACCESS_LOG)),
-            (9, Message(MATCHER)),
-            (10, Message(ACCESS_LOG)),
-            (11, Message(&[(2, Any), (3, Own(Extension, DISCOVERY))])),
+            (2, "cluster", Name(Cluster)),
+            (8, "access_log", Message(ACCESS_LOG)),
+            (9, "matcher", Message(MATCHER)),
+            (10, "proxy_access_log", Message(ACCESS_LOG)),
+            (
+                11,
+                "session_filters",
+                Message(&[(2, "typed_config", Any), (3, "config_discovery", Own(Extension, DISCOVERY))]),
+            ),
         ],
     ),
-    ("http.injected_credentials.generic.v3.Generic", &[(1, Message(SDS))]),
-    ("router.cluster_specifiers.matcher.v3.ClusterAction", COLLECTOR),
-    ("router.cluster_specifiers.matcher.v3.MatcherClusterSpecifier", &[(1, Message(MATCHER))]),
+    ("http.injected_credentials.generic.v3.Generic", &[(1, "credential", Message(SDS))]),
+    ("router.cluster_specifiers.matcher.v3.ClusterAction", CLUSTER_FIELD),
+    (
+        "router.cluster_specifiers.matcher.v3.MatcherClusterSpecifier",
+        &[(1, "cluster_matcher", Message(MATCHER))],
+    ),
     ("transport_sockets.http_11_proxy.v3.Http11ProxyUpstreamTransport", WRAPPED_SOCKET),
-    ("transport_sockets.internal_upstream.v3.InternalUpstreamTransport", &[(3, Message(TRANSPORT_SOCKET))]),
-    ("transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport", &[(2, Message(TRANSPORT_SOCKET))]),
-    ("transport_sockets.quic.v3.QuicDownstreamTransport", &[(1, Message(DOWNSTREAM_TLS))]),
-    ("transport_sockets.quic.v3.QuicUpstreamTransport", &[(1, Message(UPSTREAM_TLS))]),
-    ("transport_sockets.starttls.v3.StartTlsConfig", &[(2, Message(DOWNSTREAM_TLS))]),
-    ("transport_sockets.starttls.v3.UpstreamStartTlsConfig", &[(2, Message(UPSTREAM_TLS))]),
+    (
+        "transport_sockets.internal_upstream.v3.InternalUpstreamTransport",
+        &[(3, "transport_socket", Message(TRANSPORT_SOCKET))],
+    ),
+    (
+        "transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport",
+        &[(2, "transport_socket", Message(TRANSPORT_SOCKET))],
+    ),
+    (
+        "transport_sockets.quic.v3.QuicDownstreamTransport",
+        &[(1, "downstream_tls_context", Message(DOWNSTREAM_TLS))],
+    ),
+    (
+        "transport_sockets.quic.v3.QuicUpstreamTransport",
+        &[(1, "upstream_tls_context", Message(UPSTREAM_TLS))],
+    ),
+    ("transport_sockets.starttls.v3.StartTlsConfig", &[(2, "tls_socket_config", Message(DOWNSTREAM_TLS))]),
+    (
+        "transport_sockets.starttls.v3.UpstreamStartTlsConfig",
+        &[(2, "tls_socket_config", Message(UPSTREAM_TLS))],
+    ),
     ("transport_sockets.tcp_stats.v3.Config", WRAPPED_SOCKET),
     ("transport_sockets.tls.v3.DownstreamTlsContext", DOWNSTREAM_TLS),
     ("transport_sockets.tls.v3.UpstreamTlsContext", UPSTREAM_TLS),
-    ("upstreams.http.v3.HttpProtocolOptions", &[(6, Message(FILTER)), (9, Message(MIRROR))]),
+    (
+        "upstreams.http.v3.HttpProtocolOptions",
+        &[(6, "http_filters", Message(FILTER)), (9, "request_mirror_policies", Message(MIRROR))],
+    ),
 ];
 
-static JWT_PROVIDER: &Shape = &[(3, Message(&[(1, Message(HTTP_URI))]))];
+static JWT_PROVIDER: &Shape = &[(3, "remote_jwks", Message(&[(1, "http_uri", Message(HTTP_URI))]))];
 
 /// The messages in an `Any` that name nothing, sorted by name. A message is not in this list if it
 /// chooses clusters by a program or by data of a connection.

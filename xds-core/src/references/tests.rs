@@ -4,6 +4,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use quickcheck::quickcheck;
 
 use super::*;
+use crate::resource::Resource;
 use crate::variants::Variant;
 
 /// A length-delimited field.
@@ -196,7 +197,7 @@ fn a_cluster_pays_little_for_what_it_names() {
 
 /// The types that the fields of a message can name, with those of connection managers.
 fn reach(shape: &'static table::Shape, found: &mut BTreeSet<Target>, depth: usize) {
-    for (_, field) in shape {
+    for (_, _, field) in shape {
         match field {
             table::Field::Name(target) | table::Field::AnyOf(target) => _ = found.insert(*target),
             table::Field::Message(shape) if depth < 12 => reach(shape, found, depth + 1),
@@ -241,4 +242,54 @@ quickcheck! {
         _ = read(type_url::LISTENER, &payload);
         true
     }
+}
+
+#[test]
+fn a_resource_says_what_it_names_and_in_which_fields() {
+    let route = |cluster: &str| path(&[2, 3, 2, 1], cluster);
+    let unknown = path(&[2, 3, 13, 2], any("acme.Filter", ""));
+    let routes = [field(1, "r"), route("a"), route("b"), path(&[2, 22, 1], "a"), unknown].concat();
+    let routes = Resource::new(type_url::ROUTE_CONFIGURATION.into(), "r".into(), routes.into()).unwrap();
+    // The cache has to assume that the unknown filter names anything.
+    assert_eq!(routes.references, References::Unknown);
+    let named: Vec<_> = routes.named_resources().collect();
+    assert_eq!(named, [(type_url::CLUSTER, "a".into()), (type_url::CLUSTER, "b".into())]);
+    let fields = |name: &str| routes.fields_that_name(type_url::CLUSTER, &name.into());
+    let of_a = ["virtual_hosts.request_mirror_policies.cluster", "virtual_hosts.routes.route.cluster"];
+    assert_eq!(fields("a"), of_a);
+    assert_eq!(fields("c"), [""; 0]);
+    assert_eq!(routes.fields_that_name(type_url::SECRET, &"a".into()), [""; 0]);
+}
+
+#[test]
+fn fields_in_extensions_and_maps_have_their_names() {
+    let fields = |payload: Vec<u8>, target, name: &str| {
+        let payload = [field(1, "l"), payload].concat();
+        let listener = Resource::new(type_url::LISTENER.into(), "l".into(), payload.into()).unwrap();
+        listener.fields_that_name(target, &name.into())
+    };
+    let filter = |config: Vec<u8>| {
+        let hcm = any(&format!("envoy.extensions.filters.network.{HCM}"), config);
+        path(&[3, 3, 4], hcm)
+    };
+    let rds = "filter_chains.filters.typed_config.rds.route_config_name";
+    assert_eq!(fields(filter(path(&[3, 2], "r")), type_url::ROUTE_CONFIGURATION, "r"), [rds]);
+    let ecds = filter(field(5, [field(5, ""), field(1, "e")].concat()));
+    let name = "filter_chains.filters.typed_config.http_filters.name";
+    assert_eq!(fields(ecds, type_url::TYPED_EXTENSION_CONFIG, "e"), [name]);
+    let jwt =
+        any("envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication", path(&[1, 2, 3, 1, 2], "c"));
+    let provider =
+        "filter_chains.filters.typed_config.http_filters.typed_config.providers.remote_jwks.http_uri.cluster";
+    assert_eq!(fields(filter(path(&[5, 4], jwt)), type_url::CLUSTER, "c"), [provider]);
+}
+
+#[test]
+fn the_endpoints_of_a_cluster_are_named_by_its_service_name() {
+    let eds = Cluster { discovery_type: Some(DISCOVERY_TYPE_EDS), eds_cluster_config: None };
+    let payload = [field(1, "c"), eds.encode_to_vec()].concat();
+    let cluster = Resource::new(type_url::CLUSTER.into(), "c".into(), payload.into()).unwrap();
+    let endpoints = type_url::CLUSTER_LOAD_ASSIGNMENT;
+    assert_eq!(cluster.named_resources().collect::<Vec<_>>(), [(endpoints, "c".into())]);
+    assert_eq!(cluster.fields_that_name(endpoints, &"c".into()), ["eds_cluster_config.service_name"]);
 }

@@ -1,10 +1,13 @@
 //! Reads names from encoded messages without decoding them.
 
+use std::collections::BTreeSet;
 use std::str;
 
 use super::table::{self, Field, Shape};
 use super::{Target, Targets};
+use crate::name::ResourceName;
 use crate::wire::fields::{fields, text};
+use crate::xdstp;
 
 /// The references that were found in a payload.
 #[derive(Debug, Default)]
@@ -12,9 +15,31 @@ pub(super) struct Walk<'a> {
     pub(super) found: Vec<(Target, &'a str)>,
     pub(super) unknown: Targets,
     depth: usize,
+    sought: Option<Sought<'a>>,
+}
+
+/// Finds the fields that name one resource, for people.
+#[derive(Debug)]
+struct Sought<'a> {
+    resource: (Target, &'a ResourceName),
+    /// The names of the fields around the present one.
+    path: Vec<&'static str>,
+    fields: BTreeSet<String>,
 }
 
 impl<'a> Walk<'a> {
+    /// The fields of a message that name this resource: names of fields, joined by dots.
+    pub(super) fn fields(
+        shape: &'static Shape,
+        bytes: &'a [u8],
+        resource: (Target, &'a ResourceName),
+    ) -> BTreeSet<String> {
+        let sought = Sought { resource, path: Vec::new(), fields: BTreeSet::new() };
+        let mut walk = Self { sought: Some(sought), ..Self::default() };
+        walk.message(shape, bytes);
+        walk.sought.map(|sought| sought.fields).unwrap_or_default()
+    }
+
     /// Reads a message. If the bytes are not a valid message, it may name any resource.
     pub(super) fn message(&mut self, shape: &'static Shape, bytes: &'a [u8]) {
         if shape.is_empty() {
@@ -31,17 +56,33 @@ impl<'a> Walk<'a> {
                 self.unknown = Targets::ALL;
                 break;
             };
-            for (_, field) in shape.iter().filter(|(known, _)| *known == number) {
+            for (_, name, field) in shape.iter().filter(|(known, ..)| *known == number) {
                 if let Field::Own(target, _) = field {
                     own = Some(*target);
                 }
+                self.enter(name);
                 self.field(*field, value);
+                self.leave();
             }
         }
         if let Some(target) = own {
+            self.enter("name");
             self.name(target, text(bytes, 1).unwrap_or_default());
+            self.leave();
         }
         self.depth -= 1;
+    }
+
+    fn enter(&mut self, field: &'static str) {
+        if let Some(sought) = &mut self.sought {
+            sought.path.push(field);
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(sought) = &mut self.sought {
+            sought.path.pop();
+        }
     }
 
     fn field(&mut self, field: Field, value: &'a [u8]) {
@@ -56,7 +97,10 @@ impl<'a> Walk<'a> {
     fn name(&mut self, target: Target, name: &'a [u8]) {
         match str::from_utf8(name) {
             Ok("") => {}
-            Ok(name) => self.found.push((target, name)),
+            Ok(name) => match &mut self.sought {
+                Some(sought) => sought.add(target, name),
+                None => self.found.push((target, name)),
+            },
             Err(_) => self.unknown.add(target),
         }
     }
@@ -67,6 +111,15 @@ impl<'a> Walk<'a> {
         match table::extension(message_name) {
             Some(shape) => self.message(shape, text(any, 2).unwrap_or_default()),
             None => self.unknown = Targets::ALL,
+        }
+    }
+}
+
+impl Sought<'_> {
+    fn add(&mut self, target: Target, name: &str) {
+        if self.resource.0 == target && *self.resource.1 == xdstp::canonical(name) {
+            let path: Vec<_> = self.path.iter().copied().filter(|field| !field.is_empty()).collect();
+            self.fields.insert(path.join("."));
         }
     }
 }
