@@ -180,7 +180,8 @@ static MATCH_MAP: &Shape = &[(1, "map", Message(&[(2, "", Message(&ON_MATCH))]))
 static ON_MATCH: [(u32, &str, Field); 2] =
     [(1, "matcher", Message(MATCHER)), (2, "action", Message(TYPED_CONFIG))];
 
-static SDS: &Shape = &[(1, "name", Name(Secret))];
+/// Without a source, the secret is one of the bootstrap of the client.
+static SDS: &Shape = &[(2, "sds_config", Own(Secret, &[]))];
 
 static UPSTREAM_TLS: &Shape = &[(1, "common_tls_context", Message(COMMON_TLS))];
 

@@ -25,6 +25,11 @@ fn any(message_name: &str, value: impl AsRef<[u8]>) -> Vec<u8> {
     [field(1, format!("type.googleapis.com/{message_name}")), field(2, value)].concat()
 }
 
+/// The configuration of a secret that comes from a server.
+fn sds(name: &str) -> Vec<u8> {
+    [field(1, name), path(&[2, 3], "")].concat()
+}
+
 fn read(type_url: &str, payload: &[u8]) -> References {
     References::read(&type_url.into(), &"own".into(), payload)
 }
@@ -111,8 +116,11 @@ fn s33_listeners_name_routes_clusters_secrets_and_extensions() {
     assert_eq!(of_filter("tcp_proxy.v3.TcpProxy", field(2, "c")), "Cluster:c");
     assert_eq!(of_filter("tcp_proxy.v3.TcpProxy", path(&[10, 1, 1], "c")), "Cluster:c");
     let tls = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
-    let context = [path(&[1, 6, 1], "cert"), path(&[1, 7, 1], "ca"), path(&[1, 8, 2, 1], "ca2")].concat();
-    let listener = path(&[3, 6, 3], any(tls, [context, path(&[5, 1], "keys")].concat()));
+    let context =
+        [path(&[1, 6], sds("cert")), path(&[1, 7], sds("ca")), path(&[1, 8, 2], sds("ca2"))].concat();
+    // Without a source it is a secret of the bootstrap.
+    let static_secret = path(&[1, 6, 1], "static");
+    let listener = path(&[3, 6, 3], any(tls, [context, static_secret, path(&[5], sds("keys"))].concat()));
     let named = "Secret:ca Secret:ca2 Secret:cert Secret:keys";
     assert_eq!(shown(&read(type_url::LISTENER, &listener)), named);
     let api = path(&[19, 1], any(&format!("envoy.extensions.filters.network.{HCM}"), path(&[3, 2], "r")));
@@ -146,7 +154,7 @@ fn s33_where_nothing_is_found_a_listener_or_routes_were_not_understood() {
 #[test]
 fn s33_clusters_name_secrets_and_other_clusters() {
     let tls = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
-    let socket = |secret: &str| field(3, any(tls, path(&[1, 6, 1], secret)));
+    let socket = |secret: &str| field(3, any(tls, path(&[1, 6], sds(secret))));
     let aggregate = any("envoy.extensions.clusters.aggregate.v3.ClusterConfig", field(1, "c"));
     let cluster =
         [vec![0x10, 3], field(24, socket("s1")), path(&[43, 3], socket("s2")), path(&[38, 2], aggregate)]
@@ -231,7 +239,7 @@ quickcheck! {
     }
 
     fn no_damage_to_a_message_makes_the_reader_panic(damage: Vec<(usize, u8)>, length: usize) -> bool {
-        let tls = any("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext", path(&[1, 6, 1], "s"));
+        let tls = any("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext", path(&[1, 6], sds("s")));
         let hcm = any(&format!("envoy.extensions.filters.network.{HCM}"), path(&[4, 2, 3, 2, 3, 1, 1], "c"));
         let mut payload = [path(&[3, 3, 4], hcm), path(&[3, 6, 3], tls)].concat();
         for (at, byte) in damage {
