@@ -208,7 +208,8 @@ impl Rights {
 
     /// The records that the client may write. Configuration needs `operate` (ST55).
     pub(crate) fn write_access(&self) -> WriteAccess {
-        WriteAccess { records: self.write.clone(), configuration: self.operate }
+        let (records, read) = (self.write.clone(), self.read.clone());
+        WriteAccess { records, configuration: self.operate, read }
     }
 }
 

@@ -49,9 +49,10 @@ impl StoreService {
         let keys: Vec<_> =
             request.changes.iter().map(|change| change.key.clone().unwrap_or_default()).collect();
         let (force, prune) = (request.force_schema, request.prune);
+        let is_copy = request.is_copy;
         let refused = |refused| of_refused(refused, &self.reading.standing(), caller);
         let draft = self.reading.store.draft(request, caller.client.identity()).map_err(refused)?;
-        check_options(caller, force, prune)?;
+        check_options(caller, force, prune, is_copy)?;
         let draft = draft.limited_to(caller.rights.write_access()).map_err(refused)?;
         let committed = self.reading.store.commit(draft).await.map_err(refused)?;
         Ok(self.committed(caller, committed, keys))
@@ -286,10 +287,13 @@ fn owner_of(caller: &Caller, requested: String) -> Result<String, Status> {
 }
 
 /// The part of stage 2 of ST8 that concerns no certain record.
-fn check_options(caller: &Caller, force: bool, prune: bool) -> Result<(), Status> {
+fn check_options(caller: &Caller, force: bool, prune: bool, is_copy: bool) -> Result<(), Status> {
     let rights = &caller.rights;
     if force && !rights.operate {
         return Err(lacks("operate", None, "force_schema needs the right to operate"));
+    }
+    if is_copy && !rights.operate {
+        return Err(lacks("operate", None, "is_copy needs the right to operate"));
     }
     // A prune changes records that the commit does not name. The client needs the right to write
     // them as well, which the store checks when it finds them.

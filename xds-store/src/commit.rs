@@ -4,9 +4,10 @@
 //! | --- | --- |
 //! | 1 form and size | `form` |
 //! | 2 rights | `rights` |
-//! | 3 region, 5 schema version, 6 owners, 8 references | none yet |
+//! | 3 region, 5 schema version, 6 owners | none yet |
 //! | 4 conditions | `condition` |
 //! | 7 ambiguity | `ambiguity` |
+//! | 8 references | `reference` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
 pub(crate) use ambiguity::check as check_ambiguity;
@@ -18,8 +19,10 @@ pub use refused::{RefusalCode, Refused};
 pub use rights::WriteAccess;
 
 mod ambiguity;
+mod changed;
 mod condition;
 mod effect;
 mod form;
+mod reference;
 mod refused;
 mod rights;

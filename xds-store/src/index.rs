@@ -10,6 +10,7 @@ use xds_core::{Constraints, Formula, VariantId, VariantSet};
 use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
 use crate::record::{Local, Present, RecordState};
+use crate::refs::{ReferrerChanges, Referrers};
 use crate::time;
 
 /// All records, found by digests of their keys: a comparison of two digests costs the same however
@@ -23,6 +24,7 @@ pub(crate) struct Index {
     /// Of each alias: the name that has it (D24), and how many variants of this name.
     aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
+    pub(crate) referrers: Referrers,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
     /// Since when records are deleted.
@@ -41,6 +43,7 @@ pub(crate) struct Loading {
     last: Option<(RecordKey, u64)>,
     /// The constraints of its name so far, without those of deleted records.
     constraints: Vec<Constraints>,
+    references: Vec<(NameDigest, RecordKey)>,
 }
 
 /// Changes that a batch makes, and that are not durable yet. Each replaces what the [`Index`] has.
@@ -49,6 +52,7 @@ pub(crate) struct Pending {
     pub(crate) records: BTreeMap<RecordDigest, Present>,
     pub(crate) variants: BTreeMap<NameDigest, Variants>,
     pub(crate) aliases: BTreeMap<NameDigest, Option<(NameDigest, usize)>>,
+    pub(crate) referrers: ReferrerChanges,
     /// The records that changed, with their states.
     pub(crate) states: BTreeMap<RecordKey, RecordState>,
     /// Records with a renewed lease.
@@ -89,6 +93,7 @@ impl Pending {
         self.records.extend(commit.records);
         self.variants.extend(commit.variants);
         self.aliases.extend(commit.aliases);
+        self.referrers.extend(commit.referrers);
         self.states.extend(commit.states);
         self.renewed.extend(commit.renewed);
     }
@@ -122,6 +127,18 @@ impl<'a> Records<'a> {
         match self.constrained(name) {
             Some(variants) => !variants.is_empty(),
             None => self.at(RecordDigest::unconstrained(name)).is_some_and(|only| !only.is_deleted()),
+        }
+    }
+
+    /// Whether a name has a record that is not deleted, once a commit is done.
+    pub(crate) fn exists_after(self, commit: &Pending, name: NameDigest) -> bool {
+        match commit.variants.get(&name).or_else(|| self.constrained(name)) {
+            Some(variants) => !variants.is_empty(),
+            None => {
+                let only = RecordDigest::unconstrained(name);
+                let only = commit.records.get(&only).or_else(|| self.at(only));
+                only.is_some_and(|only| !only.is_deleted())
+            }
         }
     }
 
@@ -179,6 +196,7 @@ impl Index {
             }
             loading.constraints.push(id.constraints.clone());
         }
+        loading.references.extend(record.references.iter().map(|target| (*target, key.clone())));
         loading.records.push((key.record_digest(), record));
         Ok(())
     }
@@ -204,17 +222,20 @@ impl Index {
     pub(crate) fn finish(&mut self, mut loading: Loading) -> Result<(), Damaged> {
         self.end_name(&mut loading)?;
         self.records = loading.records.into_iter().collect();
+        self.referrers = Referrers::load(loading.references);
         Ok(())
     }
 
     /// Takes what a batch made durable.
     pub(crate) fn apply(&mut self, pending: Pending) {
-        let Pending { mut records, variants, aliases, states, renewed } = pending;
+        let Pending { mut records, variants, aliases, states, renewed, .. } = pending;
         for key in states.keys() {
             let digest = key.record_digest();
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);
             self.note(key, before.as_ref(), Some(&after));
+            let references = before.as_ref().map_or(&[][..], |before| &before.references);
+            self.referrers.replace(key, references, &after.references);
             self.records.insert(digest, after);
         }
         for (name, variants) in variants {

@@ -64,6 +64,11 @@ impl RecordKey {
         Self(bytes.freeze())
     }
 
+    /// Comes before all keys, and is none.
+    pub(crate) fn before_all() -> Self {
+        Self(Bytes::new())
+    }
+
     /// The type, name and constraints.
     ///
     /// # Panics

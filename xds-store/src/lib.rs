@@ -49,6 +49,7 @@
 //! | [`commit`] | a commit: its form, its conditions, what it does |
 //! | [`store`] | the machine |
 //! | `index`, `stored` | what the machine has in memory; how it reads the engine |
+//! | `refs` | which records refer to which resources |
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`restore`] | writes a backup into an empty engine |
@@ -72,6 +73,7 @@ pub mod key;
 pub mod log;
 pub mod read;
 pub mod record;
+mod refs;
 pub mod restore;
 pub mod seal;
 pub mod store;

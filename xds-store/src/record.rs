@@ -4,11 +4,11 @@ use std::fmt;
 
 use bytes::Bytes;
 use prost::Message;
-use xds_core::ResourceName;
+use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{NameDigest, RecordKey};
-use crate::time;
+use crate::{refs, time};
 
 /// The state of a record: the message that is stored, and that nodes exchange.
 pub type RecordState = proto::RecordState;
@@ -56,6 +56,8 @@ pub(crate) struct Present {
     pub(crate) owners: Box<[Box<str>]>,
     /// The other names under which clients can request it (D24).
     pub(crate) aliases: Box<[NameDigest]>,
+    /// The resources that it refers to, in order (SG1).
+    pub(crate) references: Box<[NameDigest]>,
 }
 
 /// The lease of a record.
@@ -152,14 +154,16 @@ fn without_content(state: &RecordState) -> RecordState {
 }
 
 impl Present {
-    /// What is kept of a state that was committed at a store revision, at this time.
+    /// What is kept of a state that was committed at a store revision, at this time. `resource` is what
+    /// clients get.
     pub(crate) fn of(
         key: &RecordKey,
         state: &RecordState,
-        aliases: &[ResourceName],
+        resource: Option<&Resource>,
         (changed_at, now): (u64, i64),
     ) -> Self {
         let type_url = key.type_url();
+        let aliases = resource.map_or(&[][..], Resource::aliases);
         let aliases = aliases.iter().map(|alias| NameDigest::of(type_url.as_str(), alias.as_str()));
         Self {
             revision: RecordRevision::of(state),
@@ -178,6 +182,7 @@ impl Present {
             }),
             owners: named_owners(state).map(Into::into).collect(),
             aliases: aliases.collect(),
+            references: refs::named_by(key, state, resource).into_iter().collect(),
         }
     }
 

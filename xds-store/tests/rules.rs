@@ -15,6 +15,8 @@ mod leases;
 mod owners;
 #[path = "rules/quarantine.rs"]
 mod quarantine;
+#[path = "rules/references.rs"]
+mod references;
 #[path = "rules/rights.rs"]
 mod rights;
 #[path = "rules/servers.rs"]

@@ -3,13 +3,13 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use xds_core::{Resource, ResourceName};
 use xds_proto::xds::store::v1 as proto;
 
+use super::changed::Changed;
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
+use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
 use super::{ambiguity, condition, rights};
-use crate::content;
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
@@ -57,14 +57,6 @@ pub(crate) struct Judging<'a> {
     pub(crate) limits: CommitLimits,
 }
 
-/// The changes of one commit while it is judged.
-#[derive(Default)]
-struct Changed {
-    states: BTreeMap<RecordKey, (RecordState, proto::Outcome)>,
-    after: BTreeMap<RecordKey, Present>,
-    renewed: BTreeMap<RecordKey, Renewed>,
-}
-
 impl Judging<'_> {
     /// What the commit does.
     ///
@@ -86,12 +78,7 @@ impl Judging<'_> {
             let result = self.release(&key, record, &draft.owner, &mut changed)?;
             effects.push(Effect { key, result });
         }
-        let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
-        self.finish(changed, results, effects, |key| {
-            let all =
-                || draft.changes.iter().enumerate().map(|(number, change)| (&change.key, number)).collect();
-            numbers.get_or_init(all).get(key).copied().unwrap_or_default()
-        })
+        self.finish(changed, results, effects, Some(draft))
     }
 
     /// SG16: what the owner has, and the commit does not name.
@@ -104,16 +91,28 @@ impl Judging<'_> {
         self.records.owned(&draft.owner).into_iter().filter(|key| !named.contains(key)).collect()
     }
 
-    /// Stage 7 and 9, and what the log has of the commit.
+    /// Stages 7 to 9, and what the log has of the commit. Without a draft, time does what cannot be
+    /// refused.
     fn finish(
         &self,
         changed: Changed,
         results: Vec<ChangeResult>,
         effects: Vec<Effect>,
-        number: impl Fn(&RecordKey) -> usize,
+        draft: Option<&Draft>,
     ) -> Result<Judged, Refused> {
-        let Changed { states, after, renewed } = changed;
-        let mut pending = ambiguity::check(self.records, after, number)?;
+        let Changed { states, after, referrers, renewed } = changed;
+        let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
+        let number = |key: &RecordKey| {
+            let changes = || draft.into_iter().flat_map(|draft| &draft.changes).enumerate();
+            let all = || changes().map(|(number, change)| (&change.key, number)).collect();
+            numbers.get_or_init(all).get(key).copied()
+        };
+        let mut pending = ambiguity::check(self.records, after, |key| number(key).unwrap_or_default())?;
+        if let Some(draft) = draft.filter(|draft| !draft.is_copy) {
+            let (states, pending, referrers) = (&states, &pending, &referrers);
+            Referring { judging: self, draft, states, pending, referrers }.check(number)?;
+        }
+        pending.referrers = referrers;
         let found = results.len() + effects.len();
         if found > self.limits.changes {
             return Err(Refused::limit(&self.limits.changes(), found));
@@ -247,7 +246,7 @@ impl Judging<'_> {
             state.owners = self.state(key, record)?.owners;
         }
         join(&mut state, draft);
-        Ok(changed.with_aliases(self, key, state, outcome, put.resource.aliases()))
+        Ok(changed.with_resource(self, key, state, outcome, Some(&put.resource)))
     }
 
     /// The end of an ownership: the record is deleted with its last owner (SG14).
@@ -330,7 +329,7 @@ impl Judging<'_> {
         Ok(None)
     }
 
-    fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, Refused> {
+    pub(super) fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, Refused> {
         self.version(key, record).map(|(state, _)| state)
     }
 
@@ -385,7 +384,7 @@ pub(crate) fn expiry(
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };
     let judging = Judging { limits: unlimited, ..*judging };
     // Removals make nothing ambiguous.
-    let judged = judging.finish(changed, Vec::new(), Vec::new(), |_| 0).ok();
+    let judged = judging.finish(changed, Vec::new(), Vec::new(), None).ok();
     Ok(judged.map(|judged| Judged { is_replicated: with_lease, ..judged }))
 }
 
@@ -445,40 +444,6 @@ fn owner_name(owner: &proto::OwnerState) -> &str {
     match owner.owner.as_ref().and_then(|owner| owner.who.as_ref()) {
         Some(proto::owner::Who::Name(name)) => name,
         Some(proto::owner::Who::Resource(_)) | None => "",
-    }
-}
-
-impl Changed {
-    /// Notes the new state of a record.
-    fn set(
-        &mut self,
-        judging: &Judging<'_>,
-        key: &RecordKey,
-        state: RecordState,
-        outcome: proto::Outcome,
-    ) -> ChangeResult {
-        let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
-        let aliases = resource.as_ref().map_or(&[][..], Resource::aliases);
-        self.with_aliases(judging, key, state, outcome, aliases)
-    }
-
-    fn with_aliases(
-        &mut self,
-        judging: &Judging<'_>,
-        key: &RecordKey,
-        state: RecordState,
-        outcome: proto::Outcome,
-        aliases: &[ResourceName],
-    ) -> ChangeResult {
-        // The commit gets the next revision, or none if it is refused.
-        let record = Present::of(key, &state, aliases, (judging.head.revision + 1, judging.now));
-        let result = ChangeResult {
-            outcome,
-            record: (!record.is_deleted()).then(|| (record.revision, Uid::of(key, record.incarnation))),
-        };
-        self.after.insert(key.clone(), record);
-        self.states.insert(key.clone(), (state, outcome));
-        result
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Draft {
     pub(crate) take_over: bool,
     pub(crate) message: String,
     pub(crate) dry_run: bool,
+    /// The changes copy another store, so owners and references are not judged.
+    pub(crate) is_copy: bool,
     /// What its client may write; `None`: everything.
     pub(super) access: Option<WriteAccess>,
     bytes: usize,
@@ -135,8 +137,19 @@ impl Draft {
             }
         }
         violations.into_result()?;
-        let proto::CommitRequest { owner, prune, take_over, message, dry_run, .. } = request;
-        Ok(Self { changes, identity, owner, prune, take_over, message, dry_run, access: None, bytes })
+        let proto::CommitRequest { owner, prune, take_over, message, dry_run, is_copy, .. } = request;
+        Ok(Self {
+            changes,
+            identity,
+            owner,
+            prune,
+            take_over,
+            message,
+            dry_run,
+            is_copy,
+            access: None,
+            bytes,
+        })
     }
 
     /// About how many bytes it takes in memory.

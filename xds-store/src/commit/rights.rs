@@ -8,13 +8,15 @@ use super::refused::{RefusalCode, Refused, Violations};
 use crate::key::RecordKey;
 use crate::read::is_configuration;
 
-/// The records that a client may write.
+/// The records that a client may write, and those that it may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteAccess {
     /// Records of all types but those of configuration.
     pub records: Access,
     /// Whether it may write configuration records (ST55).
     pub configuration: bool,
+    /// Records that it may read: a refusal names no others (ST54).
+    pub read: Access,
 }
 
 impl WriteAccess {
@@ -33,6 +35,11 @@ impl WriteAccess {
 }
 
 impl Draft {
+    /// Whether the client may read a record.
+    pub(super) fn may_read(&self, key: &RecordKey) -> bool {
+        self.access.as_ref().is_none_or(|access| access.read.allows(&key.type_url(), &key.name()))
+    }
+
     /// Limits the commit to what its client may write: the records that the request names, the
     /// aliases of their new contents, and the records that the store finds when it judges the
     /// commit (`prune`). Without this call a commit may write everything.

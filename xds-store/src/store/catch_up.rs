@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use xds_core::Resource;
-
 use super::{Action, PATIENCE, Published, READ_AGAIN, Store, Unknown, Waiting, with_causes};
 use crate::checked::Damaged;
 use crate::commit::{self, RefusalCode, Refused};
@@ -77,8 +75,7 @@ impl Store {
             let key = RecordKey::parse(&change.key).map_err(|_| damaged())?;
             let state = stored.state(&key, revision)?;
             let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
-            let aliases = resource.as_ref().map_or(&[][..], Resource::aliases);
-            after.insert(key.clone(), Present::of(&key, &state, aliases, (revision, now)));
+            after.insert(key.clone(), Present::of(&key, &state, resource.as_ref(), (revision, now)));
             changed.push((key, state));
         }
         let nothing = Pending::default();

@@ -90,11 +90,10 @@ impl Store {
             let (state, local): (RecordState, Local) = checked::decode_both(&stored_key, value)?;
             let id = key.id();
             let resource = served(&state).map(|content| content::resource(&id, content));
-            let aliases = resource.as_ref().and_then(|resource| resource.as_ref().ok());
-            let aliases = aliases.map_or(&[][..], Resource::aliases);
+            let of_clients = resource.as_ref().and_then(|resource| resource.as_ref().ok());
             // An earlier version of this program did not store the time.
             let time = if local.committed_at == 0 { now.max(head.time) } else { local.committed_at };
-            let mut record = Present::of(&key, &state, aliases, (at, time));
+            let mut record = Present::of(&key, &state, of_clients, (at, time));
             if let Some(lease) = record.lease {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }

@@ -8,7 +8,7 @@ use crate::driven::*;
 /// A client that may write records with these names.
 fn only(names: &[&str]) -> WriteAccess {
     let records = Access::nothing().with_every_type(&names.iter().copied().collect::<NamePatterns>());
-    WriteAccess { records, configuration: false }
+    WriteAccess { records, configuration: false, read: Access::everything() }
 }
 
 fn prune(changes: impl Into<Vec<proto::Change>>) -> proto::CommitRequest {

@@ -299,7 +299,7 @@ impl Target {
         let mut request = proto::CommitRequest {
             changes,
             message: "mirror".to_owned(),
-            allow_missing: true,
+            is_copy: true,
             ..request.clone()
         };
         loop {

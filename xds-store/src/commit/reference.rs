@@ -1,0 +1,122 @@
+//! Stage 8: references are judged on the state after the commit (ST10).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xds_proto::xds::store::v1 as proto;
+
+use super::effect::Judging;
+use super::form::Draft;
+use super::refused::{RefusalCode, Refused, Violations};
+use crate::index::Pending;
+use crate::key::RecordKey;
+use crate::record::RecordState;
+use crate::refs::{self, OnDelete, ReferrerChanges};
+
+/// A commit whose changes are all known.
+pub(super) struct Referring<'a> {
+    pub(super) judging: &'a Judging<'a>,
+    pub(super) draft: &'a Draft,
+    /// The changed records.
+    pub(super) states: &'a BTreeMap<RecordKey, (RecordState, proto::Outcome)>,
+    pub(super) pending: &'a Pending,
+    pub(super) referrers: &'a ReferrerChanges,
+}
+
+impl Referring<'_> {
+    /// SG4: a target that others still refer to stays.
+    pub(super) fn check(&self, number: impl Fn(&RecordKey) -> Option<usize>) -> Result<(), Refused> {
+        let mut violations = Violations::default();
+        let mut fields_left = FIELDS_READ;
+        let deleted = self.states.iter().filter(|(_, (state, _))| is_deleted(state));
+        let mut seen = BTreeSet::new();
+        for (target, _) in deleted {
+            let name = target.name_digest();
+            // SG2: a target exists while any variant of its name does.
+            if !seen.insert(name) || self.judging.records.exists_after(self.pending, name) {
+                continue;
+            }
+            let of_type = target.type_url();
+            let blocks = |source: &&RecordKey| {
+                OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block
+            };
+            let (mut by, mut count) = (Vec::new(), 0_u64);
+            for source in self.judging.records.referrers(self.referrers, name).filter(blocks) {
+                count += 1;
+                // ST54.
+                if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {
+                    by.push(self.reference(source, target, &mut fields_left)?);
+                }
+            }
+            if count == 0 {
+                continue;
+            }
+            let number = number(target);
+            let key = (number.is_some() || self.draft.may_read(target)).then(|| target.to_proto());
+            let what =
+                key.as_ref().map_or_else(|| "a record of this owner".to_owned(), |_| format!("{target:?}"));
+            let message = format!("{what} is used by {}: remove that first", users(&by, count));
+            let why = proto::Referred { by, count, silent_regions: Vec::new() };
+            let why = proto::violation::Why::Referred(why);
+            let at = (number.unwrap_or(usize::MAX), key);
+            violations.add(RefusalCode::FailedPrecondition, at, message, why);
+        }
+        violations.into_result()
+    }
+
+    fn reference(
+        &self,
+        source: &RecordKey,
+        target: &RecordKey,
+        fields_left: &mut usize,
+    ) -> Result<proto::Reference, Refused> {
+        let mut field = String::new();
+        if *fields_left > 0 {
+            *fields_left -= 1;
+            let stored;
+            let state = match (self.states.get(source), self.judging.records.get(source)) {
+                (Some((state, _)), _) => state,
+                (None, Some(record)) => {
+                    stored = self.judging.state(source, record)?;
+                    &stored
+                }
+                (None, None) => return Ok(proto::Reference::default()),
+            };
+            let fields = refs::fields(source, state, target.type_url().as_str(), &target.name());
+            field = fields.into_iter().next().unwrap_or_default();
+        }
+        let on_delete = OnDelete::of(source.type_url().as_str(), target.type_url().as_str()).to_proto();
+        Ok(proto::Reference {
+            source: Some(source.to_proto()),
+            field,
+            target: Some(proto::Key { when: String::new(), ..target.to_proto() }),
+            on_delete: on_delete.into(),
+            ..proto::Reference::default()
+        })
+    }
+}
+
+fn is_deleted(state: &RecordState) -> bool {
+    state.lifecycle() == proto::State::Deleted
+}
+
+/// The referrers that the client may read, and the number of the others.
+fn users(by: &[proto::Reference], count: u64) -> String {
+    let named = by.iter().filter_map(|reference| {
+        let key = RecordKey::parse(reference.source.as_ref()?).ok()?;
+        let field = Some(&reference.field).filter(|field| !field.is_empty());
+        Some(field.map_or_else(|| format!("{key:?}"), |field| format!("{key:?} ({field})")))
+    });
+    let named: Vec<_> = named.collect();
+    let others = count.saturating_sub(named.len() as u64);
+    match (named.is_empty(), others) {
+        (false, 0) => named.join(", "),
+        (false, others) => format!("{} and {others} more", named.join(", ")),
+        (true, 1) => "1 record".to_owned(),
+        (true, others) => format!("{others} records"),
+    }
+}
+
+/// The referrers that a refusal lists for each target.
+const REFERRERS_LISTED: usize = 20;
+/// The fields that one refusal reads from payloads, each of which costs a pass over the payload.
+const FIELDS_READ: usize = 100;

@@ -1,0 +1,57 @@
+//! Resources of Envoy that name each other.
+
+use prost::encoding::{WireType, encode_key, encode_varint};
+use xds_proto::type_url;
+use xds_proto::xds::store::v1 as proto;
+
+/// A length-delimited field.
+fn field(number: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_key(number, WireType::LengthDelimited, &mut bytes);
+    encode_varint(value.as_ref().len() as u64, &mut bytes);
+    bytes.extend_from_slice(value.as_ref());
+    bytes
+}
+
+fn path(numbers: &[u32], value: impl AsRef<[u8]>) -> Vec<u8> {
+    numbers.iter().rev().fold(value.as_ref().to_vec(), |value, number| field(*number, value))
+}
+
+pub(crate) fn key_of(type_url: &str, name: &str) -> proto::Key {
+    proto::Key { type_url: type_url.into(), name: name.into(), when: String::new() }
+}
+
+pub(crate) fn cluster_key(name: &str) -> proto::Key {
+    key_of(type_url::CLUSTER, name)
+}
+
+pub(crate) fn routes_key(name: &str) -> proto::Key {
+    key_of(type_url::ROUTE_CONFIGURATION, name)
+}
+
+pub(crate) fn put_at(key: proto::Key, payload: Vec<u8>) -> proto::Change {
+    let content = proto::Content { payload: payload.into(), ..Default::default() };
+    let put = proto::Put { content: Some(content), ..Default::default() };
+    proto::Change { key: Some(key), act: Some(proto::change::Act::Put(put)), condition: None }
+}
+
+pub(crate) fn delete_at(key: proto::Key) -> proto::Change {
+    let act = proto::change::Act::Delete(proto::Delete::default());
+    proto::Change { key: Some(key), act: Some(act), condition: None }
+}
+
+/// A cluster that names nothing.
+pub(crate) fn cluster(name: &str) -> proto::Change {
+    put_at(cluster_key(name), field(1, name))
+}
+
+/// Routes to these clusters.
+pub(crate) fn routes(name: &str, clusters: &[&str]) -> proto::Change {
+    routes_when(name, "", clusters)
+}
+
+pub(crate) fn routes_when(name: &str, when: &str, clusters: &[&str]) -> proto::Change {
+    let to = clusters.iter().flat_map(|cluster| path(&[2, 3, 2, 1], cluster));
+    let payload = field(1, name).into_iter().chain(to).collect();
+    put_at(proto::Key { when: when.into(), ..routes_key(name) }, payload)
+}
