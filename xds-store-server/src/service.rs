@@ -78,6 +78,7 @@ impl StoreService {
             results: results.collect(),
             effects: effects.collect(),
             effect_count,
+            warnings: committed.warnings,
             ..proto::CommitResponse::default()
         }
     }

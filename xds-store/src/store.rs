@@ -153,6 +153,8 @@ pub struct Committed {
     pub results: Vec<commit::ChangeResult>,
     /// What it did to further records.
     pub effects: Vec<commit::Effect>,
+    /// For people: allowed, but probably a mistake.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -525,6 +527,7 @@ impl Store {
                     revision: writing.head.revision,
                     results: judged.results,
                     effects: judged.effects,
+                    warnings: judged.warnings,
                 })
             }
             Ok(judged) => {

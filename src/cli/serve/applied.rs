@@ -99,7 +99,15 @@ impl AppliedFolder {
             message = format!("{message} at {label}");
         }
         let owner = self.owner.clone();
-        let request = proto::CommitRequest { changes, owner, message, ..proto::CommitRequest::default() };
+        // SG3: clients may have the rest in their bootstrap. `xds check` warns about it.
+        let allow_missing = true;
+        let request = proto::CommitRequest {
+            changes,
+            owner,
+            message,
+            allow_missing,
+            ..proto::CommitRequest::default()
+        };
         let draft = self.store.draft(request, IDENTITY.to_owned())?;
         self.runtime.block_on(self.store.commit(draft)).map(|_| ())
     }

@@ -48,6 +48,10 @@ pub(super) struct ApplyOptions {
     /// Change the content of resources of other owners too; --owner becomes their only named owner
     #[arg(long, requires = "owner")]
     take_over: bool,
+    /// Put resources although they name others that do not exist, such as clusters in the bootstrap of
+    /// clients. Each is a warning
+    #[arg(long)]
+    allow_missing: bool,
     /// Make several commits of at most so many changes, for a folder that exceeds a limit of the
     /// server [default with --split: 1000]
     ///
@@ -175,6 +179,7 @@ impl ApplyOptions {
             done += part.changes.len();
             let request = proto::CommitRequest {
                 take_over: self.take_over,
+                allow_missing: self.allow_missing,
                 dry_run,
                 ..self.write.request(part.changes)
             };

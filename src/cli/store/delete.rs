@@ -15,8 +15,8 @@ use crate::cli::check::ReportFormat;
 
 /// Delete a resource from a store
 ///
-/// Without --owner, the resource is deleted even if it has owners. The command does not check
-/// references: run `xds list --format yaml > DIR/all.yaml`, then `xds check DIR`.
+/// Without --owner, the resource is deleted even if it has owners. A resource that others use is not
+/// deleted: change or delete those first.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Delete {
@@ -68,4 +68,4 @@ Exit codes:
   1  the server cannot be reached, or refuses
   2  invalid input: arguments; several variants without --when
   3  it does not exist
-  4  refused by the state: another revision";
+  4  refused by the state: another revision, or in use";

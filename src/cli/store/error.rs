@@ -252,6 +252,7 @@ impl Refused {
             Some(Why::Owned(owned)) if !message.contains("--take-over") && !owned.owners.is_empty() => {
                 line.push_str("; act as its owner with --owner, or use --take-over");
             }
+            Some(Why::MissingTarget(_)) => line.push_str(" (--allow-missing)"),
             _ => {}
         }
         line
@@ -320,7 +321,7 @@ fn overlap(ambiguous: &proto::AmbiguousVariants) -> String {
 fn used_by(referred: &proto::Referred) -> String {
     let by = referred.by.iter().map(|reference| {
         let source = reference.source.as_ref().map(label).unwrap_or_default();
-        format!("{source} ({})", reference.field)
+        if reference.field.is_empty() { source } else { format!("{source} ({})", reference.field) }
     });
     let mut text = format!(" is used by {}", by.collect::<Vec<_>>().join(", "));
     let more = referred.count.saturating_sub(referred.by.len() as u64);

@@ -50,6 +50,10 @@ pub(in crate::cli) struct Put {
     /// Make --owner the only named owner of what is put
     #[arg(long, requires = "owner")]
     take_over: bool,
+    /// Put resources although they name others that do not exist, such as clusters in the bootstrap of
+    /// clients. Each is a warning
+    #[arg(long)]
+    allow_missing: bool,
     /// Types of your own: a FileDescriptorSet, as
     /// `protoc --include_imports --descriptor_set_out=FILE` writes it
     #[arg(long, value_name = "FILE")]
@@ -83,7 +87,11 @@ impl Put {
         }
         run(&self.connection, self.format, async |connection| {
             let subject = counted(changes.len(), "resource");
-            let request = proto::CommitRequest { take_over: self.take_over, ..self.write.request(changes) };
+            let request = proto::CommitRequest {
+                take_over: self.take_over,
+                allow_missing: self.allow_missing,
+                ..self.write.request(changes)
+            };
             let response = commit(&connection, request).await;
             let response = response.map_err(|error| error.at(places.clone(), None))?;
             let mut report = Report::default();

@@ -61,6 +61,10 @@ pub(in crate::cli) struct Rollback {
     /// Make --owner the only named owner of what is put
     #[arg(long, requires = "owner")]
     take_over: bool,
+    /// Write content although it names resources that do not exist, such as clusters in the bootstrap of
+    /// clients. Each is a warning
+    #[arg(long)]
+    allow_missing: bool,
     /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
@@ -83,6 +87,7 @@ impl Rollback {
             };
             let mut request = self.write.request(changes);
             request.take_over = self.take_over;
+            request.allow_missing = self.allow_missing;
             if self.write.owner.is_none() {
                 request.owner = owner;
             }

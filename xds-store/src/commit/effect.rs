@@ -44,6 +44,8 @@ pub(crate) struct Judged {
     pub(crate) changes: Vec<LogChange>,
     pub(crate) results: Vec<ChangeResult>,
     pub(crate) effects: Vec<Effect>,
+    /// For people.
+    pub(crate) warnings: Vec<String>,
     /// Whether other nodes get it.
     pub(crate) is_replicated: bool,
 }
@@ -108,10 +110,13 @@ impl Judging<'_> {
             numbers.get_or_init(all).get(key).copied()
         };
         let mut pending = ambiguity::check(self.records, after, |key| number(key).unwrap_or_default())?;
-        if let Some(draft) = draft.filter(|draft| !draft.is_copy) {
-            let (states, pending, referrers) = (&states, &pending, &referrers);
-            Referring { judging: self, draft, states, pending, referrers }.check(number)?;
-        }
+        let warnings = match draft.filter(|draft| !draft.is_copy) {
+            Some(draft) => {
+                let (states, pending, referrers) = (&states, &pending, &referrers);
+                Referring { judging: self, draft, states, pending, referrers }.check(number)?
+            }
+            None => Vec::new(),
+        };
         pending.referrers = referrers;
         let found = results.len() + effects.len();
         if found > self.limits.changes {
@@ -124,7 +129,7 @@ impl Judging<'_> {
             pending.states.insert(key, state);
         }
         pending.renewed = renewed;
-        Ok(Judged { pending, changes, results, effects, is_replicated: true })
+        Ok(Judged { pending, changes, results, effects, warnings, is_replicated: true })
     }
 
     /// The store revision of the state before; 0 if there is none. Another server of the store may have

@@ -27,6 +27,8 @@ pub struct Draft {
     pub(crate) take_over: bool,
     pub(crate) message: String,
     pub(crate) dry_run: bool,
+    /// SG3: new references that lead nowhere are warnings.
+    pub(crate) allow_missing: bool,
     /// The changes copy another store, so owners and references are not judged.
     pub(crate) is_copy: bool,
     /// What its client may write; `None`: everything.
@@ -137,7 +139,8 @@ impl Draft {
             }
         }
         violations.into_result()?;
-        let proto::CommitRequest { owner, prune, take_over, message, dry_run, is_copy, .. } = request;
+        let proto::CommitRequest { owner, prune, take_over, message, dry_run, .. } = request;
+        let proto::CommitRequest { allow_missing, is_copy, .. } = request;
         Ok(Self {
             changes,
             identity,
@@ -146,6 +149,7 @@ impl Draft {
             take_over,
             message,
             dry_run,
+            allow_missing,
             is_copy,
             access: None,
             bytes,
@@ -289,6 +293,11 @@ fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
     let resource = content::resource(id, &content)
         .map_err(|error| Wrong::new(error.field(), format!("put.content.{}: {error}", error.field())))?;
     check_constraints(&id.constraints)?;
+    let references = resource.named_resources().count();
+    if references > REFERENCES_LIMIT {
+        let name = "references of a record";
+        return Err(Wrong::limit("put.content.payload", name, REFERENCES_LIMIT, references));
+    }
     Ok(Put { content, resource, expires_at, lease })
 }
 
@@ -306,6 +315,7 @@ fn check_constraints(constraints: &Constraints) -> Result<(), Wrong> {
 const OWNER_LIMIT_BYTES: usize = 128;
 const MESSAGE_LIMIT_BYTES: usize = 1 << 10;
 const REASON_LIMIT_BYTES: usize = 4 << 10;
+const REFERENCES_LIMIT: usize = 10_000;
 const LABELS_LIMIT: usize = 64;
 const LABEL_LIMIT_BYTES: usize = 256;
 const LEASE_MINIMUM: i64 = 5 * time::SECOND;

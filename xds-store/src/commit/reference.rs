@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use xds_proto::xds::store::v1 as proto;
 
 use super::effect::Judging;
-use super::form::Draft;
+use super::form::{Act, Draft};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::index::Pending;
-use crate::key::RecordKey;
+use crate::key::{NameDigest, RecordKey};
 use crate::record::RecordState;
 use crate::refs::{self, OnDelete, ReferrerChanges};
 
@@ -23,10 +23,79 @@ pub(super) struct Referring<'a> {
 }
 
 impl Referring<'_> {
-    /// SG4: a target that others still refer to stays.
-    pub(super) fn check(&self, number: impl Fn(&RecordKey) -> Option<usize>) -> Result<(), Refused> {
+    /// Warnings for people.
+    pub(super) fn check(&self, number: impl Fn(&RecordKey) -> Option<usize>) -> Result<Vec<String>, Refused> {
         let mut violations = Violations::default();
         let mut fields_left = FIELDS_READ;
+        let warnings = self.check_added(&mut violations, &mut fields_left);
+        self.check_removed(&mut violations, &mut fields_left, number)?;
+        violations.into_result()?;
+        Ok(warnings)
+    }
+
+    /// SG3: what a put adds leads to a record. References that the record had before are not judged
+    /// again.
+    fn check_added(&self, violations: &mut Violations, fields_left: &mut usize) -> Vec<String> {
+        let Self { judging, draft, states, pending, .. } = self;
+        let (mut warnings, mut more) = (Vec::new(), 0_usize);
+        for (number, change) in draft.changes.iter().enumerate() {
+            let key = &change.key;
+            let Act::Put(put) = &change.act else { continue };
+            if !states.contains_key(key) {
+                continue;
+            }
+            let before = judging.records.get(key).filter(|record| record.exists(judging.now));
+            let before = before.map_or(&[][..], |record| &record.references);
+            let source_type = key.type_url();
+            for (of_type, name) in put.resource.named_resources() {
+                let target = NameDigest::of(of_type, name.as_str());
+                if OnDelete::of(source_type.as_str(), of_type) != OnDelete::Block
+                    || before.binary_search(&target).is_ok()
+                    || judging.records.exists_after(pending, target)
+                {
+                    continue;
+                }
+                let mut field = String::new();
+                if *fields_left > 0 {
+                    *fields_left -= 1;
+                    field =
+                        put.resource.fields_that_name(of_type, &name).into_iter().next().unwrap_or_default();
+                }
+                let at = if field.is_empty() { String::new() } else { format!(" ({field})") };
+                let named = format!("{key:?} names {of_type} {name}{at}, which does not exist");
+                if draft.allow_missing {
+                    if warnings.len() < WARNINGS {
+                        warnings.push(named);
+                    } else {
+                        more += 1;
+                    }
+                    continue;
+                }
+                let message =
+                    format!("{named}: put it first, or in the same commit, or allow missing targets");
+                let target = proto::Key {
+                    type_url: of_type.to_owned(),
+                    name: name.as_str().to_owned(),
+                    when: String::new(),
+                };
+                let why = proto::MissingTarget { target: Some(target), field, ..Default::default() };
+                let why = proto::violation::Why::MissingTarget(why);
+                violations.add(RefusalCode::FailedPrecondition, (number, Some(key.to_proto())), message, why);
+            }
+        }
+        if more > 0 {
+            warnings.push(format!("{more} more references lead to what does not exist"));
+        }
+        warnings
+    }
+
+    /// SG4: a target that others still refer to stays.
+    fn check_removed(
+        &self,
+        violations: &mut Violations,
+        fields_left: &mut usize,
+        number: impl Fn(&RecordKey) -> Option<usize>,
+    ) -> Result<(), Refused> {
         let deleted = self.states.iter().filter(|(_, (state, _))| is_deleted(state));
         let mut seen = BTreeSet::new();
         for (target, _) in deleted {
@@ -44,7 +113,7 @@ impl Referring<'_> {
                 count += 1;
                 // ST54.
                 if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {
-                    by.push(self.reference(source, target, &mut fields_left)?);
+                    by.push(self.reference(source, target, fields_left)?);
                 }
             }
             if count == 0 {
@@ -60,7 +129,7 @@ impl Referring<'_> {
             let at = (number.unwrap_or(usize::MAX), key);
             violations.add(RefusalCode::FailedPrecondition, at, message, why);
         }
-        violations.into_result()
+        Ok(())
     }
 
     fn reference(
@@ -118,5 +187,7 @@ fn users(by: &[proto::Reference], count: u64) -> String {
 
 /// The referrers that a refusal lists for each target.
 const REFERRERS_LISTED: usize = 20;
+/// Warnings of one commit that name their reference.
+const WARNINGS: usize = 20;
 /// The fields that one refusal reads from payloads, each of which costs a pass over the payload.
 const FIELDS_READ: usize = 100;

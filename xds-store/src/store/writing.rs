@@ -44,7 +44,7 @@ impl Writing {
 
     /// Adds a judged commit, unless it changes nothing (ST12, ST64).
     pub(super) fn add(&mut self, judged: Judged, entry: LogEntry, server: u64) -> Committed {
-        let Judged { pending, changes, results, effects, is_replicated } = judged;
+        let Judged { pending, changes, results, effects, warnings, is_replicated } = judged;
         for (key, Renewed { at, state, local }) in &pending.renewed {
             let version = stored::record(key, *at);
             let value = checked::encode_both(&version, state, local);
@@ -52,7 +52,7 @@ impl Writing {
         }
         if changes.is_empty() && self.head.revision > 0 {
             self.pending.extend(pending);
-            return Committed { revision: self.head.revision, results, effects };
+            return Committed { revision: self.head.revision, results, effects, warnings };
         }
         self.head.revision += 1;
         self.head.counter += u64::from(is_replicated);
@@ -79,7 +79,7 @@ impl Writing {
         let value = checked::encode(&at, &entry);
         self.write(at, value);
         self.published.push(Published { revision, entry, changed });
-        Committed { revision, results, effects }
+        Committed { revision, results, effects, warnings }
     }
 
     pub(super) fn write(&mut self, key: bytes::Bytes, value: bytes::Bytes) {

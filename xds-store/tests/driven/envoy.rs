@@ -45,6 +45,20 @@ pub(crate) fn cluster(name: &str) -> proto::Change {
     put_at(cluster_key(name), field(1, name))
 }
 
+/// A cluster whose endpoints have this name.
+pub(crate) fn eds_cluster(name: &str, endpoints: &str) -> proto::Change {
+    let payload = [field(1, name), vec![2 << 3, 3], path(&[3, 2], endpoints)].concat();
+    put_at(cluster_key(name), payload)
+}
+
+/// A listener with these routes.
+pub(crate) fn listener(name: &str, routes: &str) -> proto::Change {
+    let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
+                   HttpConnectionManager";
+    let manager = [field(1, manager), field(2, path(&[3, 2], routes))].concat();
+    put_at(key_of(type_url::LISTENER, name), [field(1, name), path(&[3, 3, 4], manager)].concat())
+}
+
 /// Routes to these clusters.
 pub(crate) fn routes(name: &str, clusters: &[&str]) -> proto::Change {
     routes_when(name, "", clusters)

@@ -120,6 +120,24 @@ impl Server {
         self.answers.remove(&ticket).expect("the commit is answered")
     }
 
+    /// Commits requests of which all but the first one wait for its batch, and are written together.
+    pub(crate) fn together(
+        &mut self,
+        requests: impl IntoIterator<Item = proto::CommitRequest>,
+    ) -> Vec<Result<Committed, Refused>> {
+        let (reader, mut actions) = (self.engine.reader(), Vec::new());
+        let first = self.last + 1;
+        for request in requests {
+            self.last += 1;
+            let draft = Draft::parse(request, "test".into()).unwrap();
+            actions.extend(self.store.step(Event::Commit(Ticket(self.last), draft), self.now, &*reader));
+        }
+        let [Action::Write(batch)] = &actions[..] else { panic!("{actions:?}") };
+        let written = self.engine.commit(batch);
+        self.step(Event::Written(written));
+        (first..=self.last).map(|ticket| self.answers.remove(&ticket).expect("it is answered")).collect()
+    }
+
     pub(crate) fn code(&mut self, request: proto::CommitRequest) -> RefusalCode {
         self.commit(request).unwrap_err().code
     }

@@ -47,24 +47,16 @@ fn sg4_st10_a_route_and_its_cluster_go_together() {
 
 #[test]
 fn sg4_a_target_stays_for_references_that_were_written_in_the_same_batch() {
-    use xds_store::commit::Draft;
-    use xds_store::engine::Engine;
-    use xds_store::store::{Action, Event, Ticket};
-
     let mut server = Server::new();
     server.commit(of([cluster("a"), cluster("b"), routes("web", &["a"])])).unwrap();
-    let (reader, mut actions) = (server.engine.reader(), Vec::new());
-    let requests = [of([cluster("c")]), of([routes("web", &["b"])])];
-    let deletes = [of([delete_at(cluster_key("b"))]), of([delete_at(cluster_key("a"))])];
-    for (ticket, request) in (90..).zip(requests.into_iter().chain(deletes)) {
-        let draft = Draft::parse(request, "test".into()).unwrap();
-        actions.extend(server.store.step(Event::Commit(Ticket(ticket), draft), server.now, &*reader));
-    }
-    let [Action::Write(batch)] = &actions[..] else { panic!("{actions:?}") };
-    let written = server.engine.commit(batch);
-    server.step(Event::Written(written));
-    assert_eq!(referred(server.answers[&92].as_ref().unwrap_err()).1, 1);
-    assert!(server.answers[&93].is_ok(), "{:?}", server.answers[&93]);
+    let answers = server.together([
+        of([cluster("c")]),
+        of([routes("web", &["b"])]),
+        of([delete_at(cluster_key("b"))]),
+        of([delete_at(cluster_key("a"))]),
+    ]);
+    assert_eq!(referred(answers[2].as_ref().unwrap_err()).1, 1);
+    assert!(answers[3].is_ok(), "{answers:?}");
 }
 
 #[test]
@@ -156,4 +148,91 @@ fn sg1_a_copy_of_another_store_is_not_judged() {
     server.commit(of([cluster("a"), routes("web", &["a"])])).unwrap();
     let copy = proto::CommitRequest { is_copy: true, ..of([delete_at(cluster_key("a"))]) };
     server.commit(copy).unwrap();
+}
+
+fn missing(refused: &Refused) -> Vec<(u32, String, String)> {
+    assert_eq!(refused.code, RefusalCode::FailedPrecondition, "{refused:?}");
+    let of = |violation: &proto::Violation| match &violation.why {
+        Some(proto::violation::Why::MissingTarget(missing)) => {
+            (violation.change, missing.target.clone().unwrap().name, missing.field.clone())
+        }
+        why => panic!("{why:?}"),
+    };
+    refused.violations.iter().map(of).collect()
+}
+
+#[test]
+fn sg3_a_new_reference_leads_to_a_record_that_exists_after_the_commit() {
+    let mut server = Server::new();
+    let request = of([cluster("a"), routes("web", &["a", "b", "c"]), listener("l", "other")]);
+    let refused = server.commit(request).unwrap_err();
+    let rds = "filter_chains.filters.typed_config.rds.route_config_name";
+    let expected = [(1, "b", FIELD), (1, "c", FIELD), (2, "other", rds)];
+    let expected = expected.map(|(number, name, field)| (number, name.to_owned(), field.to_owned()));
+    assert_eq!(missing(&refused), expected);
+    assert!(refused.message.contains("allow missing targets"), "{refused:?}");
+    assert_eq!(server.store.revision(), 0);
+    // The order of changes has no meaning.
+    server.commit(of([listener("l", "web"), routes("web", &["a"]), cluster("a")])).unwrap();
+    // A target that goes with the commit does not exist after it.
+    let refused = server.commit(of([delete_at(cluster_key("a")), routes("new", &["a"])])).unwrap_err();
+    assert_eq!(refused.violations.len(), 2, "{refused:?}");
+    assert!(matches!(refused.violations[0].why, Some(proto::violation::Why::MissingTarget(_))));
+    assert!(matches!(refused.violations[1].why, Some(proto::violation::Why::Referred(_))));
+}
+
+#[test]
+fn sg3_references_that_a_record_had_before_are_not_judged_again() {
+    let mut server = Server::new();
+    let request = of([cluster("a"), routes("web", &["a", "static"])]);
+    let committed = server.commit(proto::CommitRequest { allow_missing: true, ..request }).unwrap();
+    assert_eq!(committed.warnings.len(), 1, "{committed:?}");
+    assert!(committed.warnings[0].contains(&format!("static ({FIELD}), which does not exist")));
+    assert_eq!(server.commit(of([routes("web", &["static", "a", "a"])])).unwrap().warnings, [""; 0]);
+    assert_eq!(missing(&server.commit(of([routes("web", &["static", "b"])])).unwrap_err()).len(), 1);
+    // Another variant and another record have not had it.
+    server.commit(of([delete_at(routes_key("web")), routes_when("web", "env=prod", &["a"])])).unwrap();
+    let again = [routes_when("web", "env=prod", &["static"]), routes("other", &["static"])];
+    assert_eq!(missing(&server.commit(of(again)).unwrap_err()).len(), 2);
+}
+
+#[test]
+fn sg3_allowed_references_and_other_types_are_not_judged() {
+    let mut server = Server::new();
+    let eds = eds_cluster("a", "elsewhere");
+    assert_eq!(server.commit(of([eds, put("x", "1")])).unwrap().warnings, [""; 0]);
+}
+
+#[test]
+fn sg3_warnings_are_limited() {
+    let mut server = Server::new();
+    let names: Vec<_> = (0..500).map(|number| format!("c{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let request = proto::CommitRequest { allow_missing: true, ..of([routes("web", &names)]) };
+    let warnings = server.commit(request).unwrap().warnings;
+    assert_eq!(warnings.len(), 21);
+    assert_eq!(warnings[20], "480 more references lead to what does not exist");
+    let refused = server.commit(of([routes("other", &names)])).unwrap_err();
+    assert_eq!(refused.violations.len(), 500);
+}
+
+#[test]
+fn sg3_a_target_that_exists_until_an_earlier_commit_of_the_batch_is_missing() {
+    let mut server = Server::new();
+    server.commit(of([cluster("a")])).unwrap();
+    let answers =
+        server.together([of([cluster("c")]), of([delete_at(cluster_key("a"))]), of([routes("web", &["a"])])]);
+    assert_eq!(missing(answers[2].as_ref().unwrap_err()).len(), 1);
+    let answers = server.together([of([put("x", "1")]), of([cluster("a")]), of([routes("web", &["a"])])]);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+#[test]
+fn st42_a_record_has_a_limit_of_references() {
+    let names: Vec<_> = (0..10_001).map(|number| format!("{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut server = Server::new();
+    let refused = server.commit(of([routes("web", &names)])).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::ResourceExhausted);
+    assert!(refused.message.contains("references of a record: 10001 exceeds the limit of 10000"));
 }

@@ -296,12 +296,8 @@ impl Target {
         request: &proto::CommitRequest,
         changes: Vec<proto::Change>,
     ) -> Result<(), StoreError> {
-        let mut request = proto::CommitRequest {
-            changes,
-            message: "mirror".to_owned(),
-            is_copy: true,
-            ..request.clone()
-        };
+        let mut request =
+            proto::CommitRequest { changes, message: "mirror".to_owned(), is_copy: true, ..request.clone() };
         loop {
             let Err(error) = commit(&self.to, request.clone()).await else { return Ok(()) };
             // The clock of TO is ahead, so the record has ended there.
