@@ -7,7 +7,7 @@
 //! | 3 region, 5 schema version, 6 owners | none yet |
 //! | 4 conditions | `condition` |
 //! | 7 ambiguity | `ambiguity` |
-//! | 8 references | `reference` |
+//! | 8 references | `reference`, and `collect` for what they do to further records |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
 pub(crate) use ambiguity::check as check_ambiguity;
@@ -20,6 +20,7 @@ pub use rights::WriteAccess;
 
 mod ambiguity;
 mod changed;
+mod collect;
 mod condition;
 mod effect;
 mod form;

@@ -158,8 +158,12 @@ pub(crate) fn fields(
     target_type: &str,
     target: &ResourceName,
 ) -> BTreeSet<String> {
+    resources(key, state).flat_map(|resource| resource.fields_that_name(target_type, target)).collect()
+}
+
+/// What the payloads of a record are (SG2), also of a deleted one.
+pub(crate) fn resources(key: &RecordKey, state: &RecordState) -> impl Iterator<Item = Resource> {
     let served = state.quarantined.as_ref().and_then(|quarantined| quarantined.serve.as_ref());
-    let resources =
-        state.content.iter().chain(served).filter_map(|content| content::resource(&key.id(), content).ok());
-    resources.flat_map(|resource| resource.fields_that_name(target_type, target)).collect()
+    let contents = state.content.iter().chain(served);
+    contents.filter_map(|content| content::resource(&key.id(), content).ok())
 }

@@ -9,7 +9,7 @@ use super::changed::Changed;
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
-use super::{ambiguity, condition, rights};
+use super::{ambiguity, collect, condition, rights};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
@@ -79,6 +79,9 @@ impl Judging<'_> {
             let Some(record) = self.records.get(&key) else { continue };
             let result = self.release(&key, record, &draft.owner, &mut changed)?;
             effects.push(Effect { key, result });
+        }
+        if !draft.is_copy {
+            effects.extend(collect::collect(self, Some(draft), &mut changed)?);
         }
         self.finish(changed, results, effects, Some(draft))
     }
@@ -334,11 +337,11 @@ impl Judging<'_> {
         Ok(None)
     }
 
-    pub(super) fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, Refused> {
+    pub(super) fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, ReadError> {
         self.version(key, record).map(|(state, _)| state)
     }
 
-    fn version(&self, key: &RecordKey, record: &Present) -> Result<(RecordState, Local), Refused> {
+    fn version(&self, key: &RecordKey, record: &Present) -> Result<(RecordState, Local), ReadError> {
         let Pending { states, renewed, .. } = self.records.batch;
         // Of one revision, the renewed state is the newer one.
         let renewed = renewed.get(key).filter(|renewed| renewed.at == record.changed_at);
@@ -386,6 +389,7 @@ pub(crate) fn expiry(
     if changed.states.is_empty() {
         return Ok(None);
     }
+    collect::collect(judging, None, &mut changed)?;
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };
     let judging = Judging { limits: unlimited, ..*judging };
     // Removals make nothing ambiguous.
@@ -398,7 +402,7 @@ fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>)
     ChangeResult { outcome, record }
 }
 
-fn tombstone(state: RecordState) -> RecordState {
+pub(super) fn tombstone(state: RecordState) -> RecordState {
     RecordState { lifecycle: proto::State::Deleted.into(), ..state }
 }
 

@@ -35,6 +35,11 @@ impl WriteAccess {
 }
 
 impl Draft {
+    /// Whether the client may write a record.
+    pub(super) fn may_write(&self, key: &RecordKey) -> bool {
+        self.access.as_ref().is_none_or(|access| access.allows_key(key))
+    }
+
     /// Whether the client may read a record.
     pub(super) fn may_read(&self, key: &RecordKey) -> bool {
         self.access.as_ref().is_none_or(|access| access.read.allows(&key.type_url(), &key.name()))

@@ -29,6 +29,15 @@ pub(crate) fn routes_key(name: &str) -> proto::Key {
     key_of(type_url::ROUTE_CONFIGURATION, name)
 }
 
+pub(crate) fn endpoints_key(name: &str) -> proto::Key {
+    key_of(type_url::CLUSTER_LOAD_ASSIGNMENT, name)
+}
+
+/// Endpoints of clusters.
+pub(crate) fn endpoints(name: &str) -> proto::Change {
+    put_at(endpoints_key(name), field(1, name))
+}
+
 pub(crate) fn put_at(key: proto::Key, payload: Vec<u8>) -> proto::Change {
     let content = proto::Content { payload: payload.into(), ..Default::default() };
     let put = proto::Put { content: Some(content), ..Default::default() };

@@ -236,3 +236,110 @@ fn st42_a_record_has_a_limit_of_references() {
     assert_eq!(refused.code, RefusalCode::ResourceExhausted);
     assert!(refused.message.contains("references of a record: 10001 exceeds the limit of 10000"));
 }
+
+/// What a commit did to records that it did not name.
+fn effects(server: &mut Server, request: proto::CommitRequest) -> Vec<(proto::Key, proto::Outcome)> {
+    let effects = server.commit(request).unwrap().effects;
+    effects.iter().map(|effect| (effect.key.to_proto(), effect.result.outcome)).collect()
+}
+
+fn exists(server: &Server, key: &proto::Key) -> bool {
+    server.store.exists(&xds_store::key::RecordKey::parse(key).unwrap())
+}
+
+#[test]
+fn sg5_endpoints_go_with_the_last_cluster_that_names_them() {
+    let mut server = Server::new();
+    server
+        .commit(of([eds_cluster("a", "e"), eds_cluster("b", "e"), endpoints("e"), endpoints("x")]))
+        .unwrap();
+    assert_eq!(effects(&mut server, of([delete_at(cluster_key("a"))])), []);
+    // A cluster that names others now does not take them along.
+    assert_eq!(effects(&mut server, of([eds_cluster("b", "x")])), []);
+    server.commit(of([eds_cluster("b", "e")])).unwrap();
+    let dry_run = proto::CommitRequest { dry_run: true, ..of([delete_at(cluster_key("b"))]) };
+    let collected = [(endpoints_key("e"), proto::Outcome::Deleted)];
+    assert_eq!(effects(&mut server, dry_run), collected);
+    assert_eq!(effects(&mut server, of([delete_at(cluster_key("b"))])), collected);
+    assert!(!exists(&server, &endpoints_key("e")) && exists(&server, &endpoints_key("x")));
+    // No cluster is deleted for lack of endpoints.
+    server.commit(of([eds_cluster("c", "x")])).unwrap();
+    assert_eq!(effects(&mut server, of([delete_at(endpoints_key("x"))])), []);
+    assert!(exists(&server, &cluster_key("c")));
+}
+
+#[test]
+fn sg5_endpoints_stay_if_an_owner_keeps_them_or_the_commit_changes_them_or_the_client_may_not() {
+    let mut server = Server::new();
+    let restore = |server: &mut Server| {
+        server.commit(of([eds_cluster("a", "e"), eds_cluster("b", "e"), endpoints("e")])).unwrap();
+    };
+    let both = || vec![delete_at(cluster_key("a")), delete_at(cluster_key("b"))];
+    restore(&mut server);
+    // Together with a put of the same content, which changes nothing.
+    assert_eq!(effects(&mut server, of([both(), vec![endpoints("e")]].concat())), []);
+    restore(&mut server);
+    assert_eq!(effects(&mut server, of([both(), vec![eds_cluster("c", "e")]].concat())), []);
+    server.commit(of([eds_cluster("c", "x")])).unwrap();
+    restore(&mut server);
+    let records = Access::nothing().with_every_type(&["a", "b"].into_iter().collect());
+    let access = WriteAccess { records, configuration: false, read: Access::everything() };
+    assert_eq!(server.commit_with(&access, of(both())).unwrap().effects, []);
+    restore(&mut server);
+    server.commit(proto::CommitRequest { owner: "eds".into(), ..of([endpoints("e")]) }).unwrap();
+    assert_eq!(effects(&mut server, of(both())), []);
+    restore(&mut server);
+    let released = proto::CommitRequest { owner: "eds".into(), ..of([delete_at(endpoints_key("e"))]) };
+    server.commit(released).unwrap();
+    restore(&mut server);
+    let copy = proto::CommitRequest { is_copy: true, ..of(both()) };
+    assert_eq!(effects(&mut server, copy), []);
+    assert!(exists(&server, &endpoints_key("e")));
+}
+
+#[test]
+fn sg5_all_variants_of_a_target_are_collected_or_none() {
+    let mut server = Server::new();
+    let variant = |when: &str| {
+        let mut change = endpoints("e");
+        change.key.as_mut().unwrap().when = when.into();
+        change
+    };
+    let all = || of([eds_cluster("a", "e"), variant("env=prod"), variant("env!=prod")]);
+    server.commit(all()).unwrap();
+    assert_eq!(effects(&mut server, of([delete_at(cluster_key("a"))])).len(), 2);
+    server.commit(all()).unwrap();
+    server.commit(proto::CommitRequest { owner: "eds".into(), ..of([variant("env=prod")]) }).unwrap();
+    assert_eq!(effects(&mut server, of([delete_at(cluster_key("a"))])), []);
+}
+
+#[test]
+fn sg5_st39_endpoints_go_with_a_cluster_whose_lease_ends() {
+    let mut server = Server::new();
+    let mut leased = eds_cluster("a", "e");
+    if let Some(proto::change::Act::Put(put)) = &mut leased.act {
+        put.lease = Some(prost_types::Duration { seconds: 10, nanos: 0 });
+    }
+    let request = of([leased, endpoints("e"), routes("web", &["a"])]);
+    server.commit(request).unwrap();
+    server.wait(11 * SECOND);
+    // The end of a lease is not held by references.
+    assert!(!exists(&server, &cluster_key("a")) && !exists(&server, &endpoints_key("e")));
+    assert!(exists(&server, &routes_key("web")));
+    let last = server.published.last().unwrap();
+    assert_eq!((&*last.entry.identity, last.changed.len()), ("expiry", 2));
+}
+
+#[test]
+fn sg5_st17_a_cluster_of_an_earlier_commit_of_the_batch_keeps_its_endpoints() {
+    let mut server = Server::new();
+    server.commit(of([eds_cluster("a", "e"), endpoints("e")])).unwrap();
+    let answers = server.together([
+        of([cluster("x")]),
+        of([eds_cluster("b", "e")]),
+        of([delete_at(cluster_key("a"))]),
+        of([delete_at(cluster_key("b"))]),
+    ]);
+    let counts: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().effects.len()).collect();
+    assert_eq!(counts, [0, 0, 0, 1]);
+}

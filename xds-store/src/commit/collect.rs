@@ -1,0 +1,80 @@
+//! Targets that go with their last referrer (SG5).
+
+use std::collections::BTreeSet;
+
+use xds_core::VariantId;
+use xds_proto::xds::store::v1 as proto;
+
+use super::changed::Changed;
+use super::effect::{Effect, Judging, tombstone};
+use super::form::{Act, Draft};
+use crate::key::{NameDigest, RecordKey};
+use crate::refs::{self, OnDelete};
+use crate::stored::ReadError;
+
+/// Deletes the targets whose last referrer goes with the commit, and what they refer to in turn.
+/// Without a draft, time ends the referrers.
+///
+/// A target stays if an owner keeps it, if the commit itself changes it, or if the client may not write
+/// it: nobody asked for its deletion.
+pub(super) fn collect(
+    judging: &Judging<'_>,
+    draft: Option<&Draft>,
+    changed: &mut Changed,
+) -> Result<Vec<Effect>, ReadError> {
+    let mut effects = Vec::new();
+    let deleted = changed.states.iter().filter(|(_, (state, _))| state.lifecycle() == proto::State::Deleted);
+    let mut gone: Vec<RecordKey> = deleted.map(|(key, _)| key.clone()).collect();
+    let kept = draft.map(kept).unwrap_or_default();
+    while let Some(source) = gone.pop() {
+        let of_source = source.type_url();
+        let is_collected = |of_type: &str| OnDelete::of(of_source.as_str(), of_type) == OnDelete::Collect;
+        let Some((state, _)) = changed.states.get(&source) else { continue };
+        let resources = refs::resources(&source, state);
+        let named: BTreeSet<_> = resources.flat_map(|resource| resource.named_resources()).collect();
+        for (of_type, name) in named.into_iter().filter(|(of_type, _)| is_collected(of_type)) {
+            let target = NameDigest::of(of_type, name.as_str());
+            let is_collecting =
+                |other: &RecordKey| OnDelete::of(other.type_url().as_str(), of_type) == OnDelete::Collect;
+            let is_in_use = judging.records.referrers(&changed.referrers, target).any(is_collecting);
+            if is_in_use || kept.contains(&target) {
+                continue;
+            }
+            let variants = judging.records.variants(target);
+            let id = |constraints| VariantId { type_url: of_type.into(), name: name.clone(), constraints };
+            let keys = variants.iter().map(|(_, constraints)| RecordKey::of(&id(constraints.clone())));
+            let keys: BTreeSet<_> = keys.collect();
+            let may_go = |key: &RecordKey| match (changed.after.get(key), judging.records.get(key)) {
+                (Some(after), _) => after.is_deleted(),
+                (None, Some(record)) => {
+                    record.owners.is_empty() && draft.is_none_or(|draft| draft.may_write(key))
+                }
+                (None, None) => true,
+            };
+            // SG2: a target is all of its variants.
+            if !keys.iter().all(may_go) {
+                continue;
+            }
+            for key in keys {
+                let Some(record) = judging.records.get(&key) else { continue };
+                if changed.after.contains_key(&key) {
+                    continue;
+                }
+                let state = tombstone(judging.state(&key, record)?);
+                let result = changed.set(judging, &key, state, proto::Outcome::Deleted);
+                effects.push(Effect { key: key.clone(), result });
+                gone.push(key);
+            }
+        }
+    }
+    Ok(effects)
+}
+
+/// The names that the commit changes and does not delete.
+fn kept(draft: &Draft) -> BTreeSet<NameDigest> {
+    let changes = draft.changes.iter().filter(|change| match change.act {
+        Act::Put(_) | Act::Touch | Act::Quarantine(_) => true,
+        Act::Delete | Act::Check => false,
+    });
+    changes.map(|change| change.key.name_digest()).collect()
+}
