@@ -64,10 +64,10 @@ fn st35_old_content_is_a_new_generation() {
 fn st69_a_commit_is_undone_whole_unless_its_resources_changed_later() {
     let stored = with_history("undo");
     stored.write("b.yaml", [cluster("a", 9), cluster("b", 9)].join("---\n"));
-    stored.ok("put b.yaml --store data");
+    stored.ok("put b.yaml --store data --owner shop");
     let undone = commits(&stored)[0][0].clone();
     stored.write("b.yaml", cluster("b", 10));
-    stored.ok("put b.yaml --store data");
+    stored.ok("put b.yaml --store data --owner shop");
     let (code, error) = stored.fails(&format!("rollback --commit {undone} --store data"));
     let expected =
         "error: Cluster b was changed after that commit\n  hint: --force undoes the commit all the same\n";

@@ -162,7 +162,7 @@ fn st62_what_one_commit_changed_is_one_commit_of_the_mirror() {
     let whole = vec!["created new[]", "deleted old[]", "created v[env in (x,y)]", "deleted v[env=x]"];
     assert!(commits.iter().any(|commit| *commit == whole), "{commits:?}");
     // A record that is created again has no owner of its predecessor.
-    from.ok("delete CDS new --store data");
+    from.ok("delete CDS new --store data --take-over");
     from.write("new.yaml", cluster("new", 1));
     from.ok("put new.yaml --store data");
     until_equal(&from, &to);

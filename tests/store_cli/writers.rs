@@ -163,11 +163,25 @@ fn a_prune_releases_only_what_it_has_shown() {
         let applied = scope.spawn(|| stored.stored.fails(&apply));
         held.sent.recv().unwrap();
         stored.write("new.yaml", cluster("new", 2));
-        stored.ok("put new.yaml --store data --owner desk");
+        stored.ok("put new.yaml --store data --owner desk --take-over");
         held.pass.send(()).unwrap();
         applied.join().unwrap()
     });
     assert_eq!((code, error.starts_with("error: Cluster new was changed: ")), (4, true), "{error}");
+}
+
+#[test]
+fn sg15_a_resource_of_another_owner_is_deleted_only_with_take_over() {
+    let stored = Stored::served("owned-delete");
+    stored.write("a.yaml", cluster("a", 1));
+    stored.ok("put a.yaml --store data --owner shop");
+    for options in ["", " --owner desk"] {
+        let (code, error) = stored.fails(&format!("delete CDS a --store data{options}"));
+        let expected =
+            "error: Cluster a belongs to shop; act as its owner with --owner, or use --take-over\n";
+        assert_eq!((code, &*error), (4, expected));
+    }
+    assert!(stored.ok("delete CDS a --store data --take-over").starts_with("deleted    Cluster a\n"));
 }
 
 /// The type of a frame that begins a request.

@@ -4,8 +4,9 @@
 //! | --- | --- |
 //! | 1 form and size | `form` |
 //! | 2 rights | `rights` |
-//! | 3 region, 5 schema version, 6 owners | none yet |
+//! | 3 region, 5 schema version | none yet |
 //! | 4 conditions | `condition` |
+//! | 6 owners | `owner` |
 //! | 7 ambiguity | `ambiguity` |
 //! | 8 references | `reference`, and `collect` for what they do to further records |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
@@ -24,6 +25,7 @@ mod collect;
 mod condition;
 mod effect;
 mod form;
+mod owner;
 mod reference;
 mod refused;
 mod rights;

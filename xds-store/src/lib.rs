@@ -6,8 +6,8 @@
 //! The crate has no runtime, clock, entropy or threads; only the engines on a file and on etcd do I/O.
 //! The rules (ST) are in `docs/store-rules.md` of the repository.
 //!
-//! Owners that protect their records, schema versions, replication and regions have their stages and
-//! fields, and no code yet.
+//! Resource owners, schema versions, replication and regions have their stages and fields, and no code
+//! yet.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;

@@ -218,8 +218,7 @@ impl Plan {
             });
             let place = format!("{}/{location}", apply.source.folder.display());
             let others: Vec<_> = owners.iter().copied().filter(|name| Some(*name) != owner).collect();
-            // SG15, which the server does not check yet. Nobody can join meanwhile: the put is on the
-            // condition that the record is as it was read.
+            // SG15. The server judges it, too; here the file and line are known, and all mistakes.
             if !has_content && !others.is_empty() && !apply.take_over {
                 foreign.push(format!("{place}: {} belongs to {}", records::label(key), others.join(", ")));
                 continue;

@@ -15,8 +15,8 @@ use crate::cli::check::ReportFormat;
 
 /// Delete a resource from a store
 ///
-/// Without --owner, the resource is deleted even if it has owners. A resource that others use is not
-/// deleted: change or delete those first.
+/// A resource with owners is deleted by its last owner (--owner), or with --take-over. A resource that
+/// others use is not deleted: change or delete those first.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Delete {
@@ -29,6 +29,9 @@ pub(in crate::cli) struct Delete {
     if_revision: Option<String>,
     #[command(flatten)]
     write: WriteOptions,
+    /// Delete the resource although it has other owners
+    #[arg(long)]
+    take_over: bool,
     /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
@@ -43,7 +46,8 @@ impl Delete {
             let is = self.if_revision.clone().map(proto::condition::Is::Revision);
             let condition = is.map(|is| proto::Condition { is: Some(is) });
             let act = proto::change::Act::Delete(proto::Delete::default());
-            let request = self.write.request(vec![change(key, condition, act)]);
+            let changes = vec![change(key, condition, act)];
+            let request = proto::CommitRequest { take_over: self.take_over, ..self.write.request(changes) };
             let mut report = Report::default();
             report.add(commit(&connection, request).await?, &[]);
             if report.is_absent() {
@@ -68,4 +72,4 @@ Exit codes:
   1  the server cannot be reached, or refuses
   2  invalid input: arguments; several variants without --when
   3  it does not exist
-  4  refused by the state: another revision, or in use";
+  4  refused by the state: another revision, other owners, or in use";

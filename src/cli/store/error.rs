@@ -239,6 +239,9 @@ impl Refused {
         match &violation.why {
             Some(Why::Condition(condition)) => line.push_str(&self.condition(condition)),
             Some(Why::Referred(referred)) => line.push_str(&used_by(referred)),
+            Some(Why::Owned(owned)) if !owned.owners.is_empty() => {
+                _ = write!(line, " belongs to {}", owned.owners.join(", "));
+            }
             Some(Why::Ambiguous(ambiguous)) if ambiguous.kind == "overlap" && ambiguous.other.is_some() => {
                 line.push_str(&overlap(ambiguous));
             }

@@ -24,8 +24,8 @@ use crate::cli::{Failure, counted, descriptors, serve};
 /// Commit the resources of files to a store, all of them or none
 ///
 /// The files have the form that `xds serve` reads: *.yaml, *.yml, *.json and *.pb. `-` is standard
-/// input, as YAML or JSON. Each resource is created or replaced, also if it has other owners: use
-/// --create or --if-revision to keep what others wrote.
+/// input, as YAML or JSON. Each resource is created or replaced: use --create or --if-revision to keep
+/// what others wrote. The content of a resource of another owner is not changed without --take-over.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Put {

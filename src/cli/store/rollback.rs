@@ -86,7 +86,8 @@ impl Rollback {
                 _ => return Err(StoreError::Input("give TYPE NAME --to REV, or --commit REV".to_owned())),
             };
             let mut request = self.write.request(changes);
-            request.take_over = self.take_over;
+            // Without an owner, the owners of what exists stay.
+            request.take_over = self.take_over || (self.write.owner.is_none() && owner.is_empty());
             request.allow_missing = self.allow_missing;
             if self.write.owner.is_none() {
                 request.owner = owner;

@@ -9,7 +9,7 @@ use super::changed::Changed;
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
-use super::{ambiguity, collect, condition, rights};
+use super::{ambiguity, collect, condition, owner, rights};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
@@ -69,6 +69,7 @@ impl Judging<'_> {
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
         condition::check(draft, self.records, self.now)?;
+        owner::check(self, draft)?;
         let mut changed = Changed::default();
         let mut results = Vec::with_capacity(draft.changes.len());
         for change in &draft.changes {
@@ -174,12 +175,11 @@ impl Judging<'_> {
             (Act::Put(put), _) => self.put(draft, key, put, before, changed),
             // ST13, ST67. A touch of nothing was refused before.
             (Act::Delete | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
-            (Act::Delete, Some(record)) => match &*draft.owner {
-                "" => {
-                    Ok(changed.set(self, key, tombstone(self.state(key, record)?), proto::Outcome::Deleted))
-                }
-                owner => self.release(key, record, owner, changed),
-            },
+            // An owner that takes over is the only one, and leaves.
+            (Act::Delete, Some(record)) if draft.owner.is_empty() || draft.take_over => {
+                Ok(changed.set(self, key, tombstone(self.state(key, record)?), proto::Outcome::Deleted))
+            }
+            (Act::Delete, Some(record)) => self.release(key, record, &draft.owner, changed),
             (Act::Touch, Some(record)) => {
                 self.renew(key, record, changed)?;
                 unchanged(proto::Outcome::Touched)
@@ -197,6 +197,26 @@ impl Judging<'_> {
         }
     }
 
+    /// What a put writes, without what depends on the record before.
+    pub(super) fn content_of(&self, key: &RecordKey, put: &Put) -> RecordState {
+        let state = RecordState {
+            key: Some(key.to_proto()),
+            lifecycle: proto::State::Live.into(),
+            content: Some(put.content.clone()),
+            lease: put.lease.as_ref().map(|length| time::length_to_proto(*length)),
+            origin: self.head.node.clone(),
+            ..RecordState::default()
+        };
+        RecordState { digest: content_digest(&state), ..state }
+    }
+
+    /// Whether a put of this content makes no new generation of a record that exists. A put on a
+    /// quarantined record makes one (ST14).
+    pub(super) fn is_same(&self, state: &RecordState, put: &Put, record: &Present) -> bool {
+        let is_same = state.digest[..] == record.content && !record.is_quarantined;
+        is_same && (put.lease.is_some() || put.expires_at == record.expires_at)
+    }
+
     /// ST12, ST14, and the owner that a put adds.
     fn put(
         &self,
@@ -207,21 +227,8 @@ impl Judging<'_> {
         changed: &mut Changed,
     ) -> Result<ChangeResult, Refused> {
         let live = before.filter(|record| record.exists(self.now));
-        let mut state = RecordState {
-            key: Some(key.to_proto()),
-            lifecycle: proto::State::Live.into(),
-            content: Some(put.content.clone()),
-            lease: put.lease.as_ref().map(|length| time::length_to_proto(*length)),
-            origin: self.head.node.clone(),
-            ..RecordState::default()
-        };
-        state.digest = content_digest(&state);
-        let same = live.filter(|record| {
-            // A put on a quarantined record makes a new generation (ST14).
-            let is_same = state.digest[..] == record.content && !record.is_quarantined;
-            is_same && (put.lease.is_some() || put.expires_at == record.expires_at)
-        });
-        if let Some(record) = same {
+        let mut state = self.content_of(key, put);
+        if let Some(record) = live.filter(|record| self.is_same(&state, put, record)) {
             let joins = !draft.owner.is_empty() && !record.owners.iter().any(|name| **name == *draft.owner);
             if joins || draft.take_over {
                 let mut joined = self.state(key, record)?;

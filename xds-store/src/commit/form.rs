@@ -29,6 +29,8 @@ pub struct Draft {
     pub(crate) dry_run: bool,
     /// SG3: new references that lead nowhere are warnings.
     pub(crate) allow_missing: bool,
+    /// The owner changes records that it shares with others, too.
+    pub(super) is_sharing: bool,
     /// The changes copy another store, so owners and references are not judged.
     pub(crate) is_copy: bool,
     /// What its client may write; `None`: everything.
@@ -150,10 +152,19 @@ impl Draft {
             message,
             dry_run,
             allow_missing,
+            is_sharing: false,
             is_copy,
             access: None,
             bytes,
         })
+    }
+
+    /// Lets the owner of the commit change the content of records that it shares with other owners
+    /// (SG15): the caller has found out that this owner put the content last.
+    #[must_use]
+    pub fn as_one_of_the_owners(mut self) -> Self {
+        self.is_sharing = true;
+        self
     }
 
     /// About how many bytes it takes in memory.
@@ -204,10 +215,8 @@ fn check_request(request: &proto::CommitRequest, violations: &mut Violations) {
         let text = format!("an owner has at most {OWNER_LIMIT_BYTES} letters, digits, and . _ / -");
         invalid("owner", text);
     }
-    for (is_set, field) in [(request.prune, "prune"), (request.take_over, "take_over")] {
-        if is_set && owner.is_empty() {
-            invalid(field, format!("{field} needs an owner"));
-        }
+    if request.prune && owner.is_empty() {
+        invalid("prune", "prune needs an owner".to_owned());
     }
     if request.ack_peers > 0 {
         invalid("ack_peers", "this store has no peers, so none can acknowledge a commit".to_owned());

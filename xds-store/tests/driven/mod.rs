@@ -97,7 +97,7 @@ impl Server {
         Ok(self.draft(Draft::parse(request, "test".into())?))
     }
 
-    fn draft(&mut self, draft: Draft) -> u64 {
+    pub(crate) fn draft(&mut self, draft: Draft) -> u64 {
         self.last += 1;
         self.step(Event::Commit(Ticket(self.last), draft));
         self.last
@@ -125,16 +125,24 @@ impl Server {
         &mut self,
         requests: impl IntoIterator<Item = proto::CommitRequest>,
     ) -> Vec<Result<Committed, Refused>> {
-        let (reader, mut actions) = (self.engine.reader(), Vec::new());
+        let (reader, mut held) = (self.engine.reader(), None);
         let first = self.last + 1;
         for request in requests {
             self.last += 1;
             let draft = Draft::parse(request, "test".into()).unwrap();
-            actions.extend(self.store.step(Event::Commit(Ticket(self.last), draft), self.now, &*reader));
+            for action in self.store.step(Event::Commit(Ticket(self.last), draft), self.now, &*reader) {
+                match action {
+                    Action::Write(batch) => assert!(held.replace(batch).is_none(), "one batch at a time"),
+                    Action::Publish(commits) => self.published.extend(commits),
+                    Action::Answer(ticket, answer) => _ = self.answers.insert(ticket.0, answer),
+                    Action::Compacted(..) => {}
+                }
+            }
         }
-        let [Action::Write(batch)] = &actions[..] else { panic!("{actions:?}") };
-        let written = self.engine.commit(batch);
-        self.step(Event::Written(written));
+        if let Some(batch) = held {
+            let written = self.engine.commit(&batch);
+            self.step(Event::Written(written));
+        }
         (first..=self.last).map(|ticket| self.answers.remove(&ticket).expect("it is answered")).collect()
     }
 

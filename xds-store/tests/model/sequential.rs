@@ -196,6 +196,24 @@ impl Model {
                 return Err(code);
             }
         }
+        // SG15.
+        let is_foreign = request.changes.iter().any(|(name, _, act)| {
+            let Some(record) = self.live(*name) else { return false };
+            let is_put = |payload, has_lease, end| {
+                let has_others = record.owners.iter().any(|owner| *owner != request.owner);
+                has_others && (record.is_quarantined || !record.is_same(payload, has_lease, end))
+            };
+            match *act {
+                Act::Put(payload) => is_put(payload, false, None),
+                Act::PutLease(payload) => is_put(payload, true, None),
+                Act::PutUntil(payload, end) => is_put(payload, false, Some(end)),
+                Act::Delete => !record.owners.is_empty() && !record.owners.contains(request.owner),
+                Act::Touch | Act::Quarantine | Act::Check => false,
+            }
+        });
+        if is_foreign {
+            return Err(RefusalCode::FailedPrecondition);
+        }
         let mut after = self.clone();
         let mut changed = false;
         let outcomes = request.changes.iter().map(|(name, _, act)| {
@@ -248,9 +266,7 @@ impl Model {
                 let has_lease = matches!(act, Act::PutLease(_));
                 let lease_ends = has_lease.then_some(now + LEASE_SECONDS * SECOND);
                 let end = if let Act::PutUntil(_, end) = act { Some(end) } else { None };
-                let is_same = record.payload == payload
-                    && record.lease_ends.is_some() == has_lease
-                    && record.expires_at == end;
+                let is_same = record.is_same(payload, has_lease, end);
                 let joins = !owner.is_empty() && !record.owners.contains(owner);
                 if is_live && is_same && !record.is_quarantined {
                     if !joins {
@@ -356,6 +372,10 @@ pub(crate) fn answer_of(committed: &Committed) -> Answer {
 }
 
 impl Record {
+    fn is_same(&self, payload: &str, has_lease: bool, end: Option<i64>) -> bool {
+        self.payload == payload && self.lease_ends.is_some() == has_lease && self.expires_at == end
+    }
+
     /// ST37.
     pub(crate) fn renew(&mut self, now: i64) {
         let Some(end) = self.stored_end else { return };

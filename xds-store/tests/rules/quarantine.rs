@@ -20,7 +20,7 @@ fn a_quarantined_generation_is_replaced_by_the_last_good_content() {
     assert_eq!(serves(&server, "a").as_deref(), Some("good"));
     assert_eq!(server.outcome(of([quarantine("a")])), proto::Outcome::Unchanged, "the first reason stays");
     // Of a generation that was quarantined itself, what was served in its place is good.
-    server.commit(of([put("a", "worse")])).unwrap();
+    server.commit(proto::CommitRequest { owner: "shop".into(), ..of([put("a", "worse")]) }).unwrap();
     assert_eq!(serves(&server, "a").as_deref(), Some("worse"));
     server.commit(of([quarantine("a")])).unwrap();
     assert_eq!(serves(&server, "a").as_deref(), Some("good"));
