@@ -11,7 +11,7 @@ use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
 use crate::record::{Local, Present, RecordState};
 use crate::refs::{ReferrerChanges, Referrers};
-use crate::time;
+use crate::{looks, time};
 
 /// All records, found by digests of their keys: a comparison of two digests costs the same however
 /// long the names are, and a change costs the same however many variants a name has.
@@ -105,11 +105,13 @@ impl<'a> Records<'a> {
     }
 
     fn at(self, record: RecordDigest) -> Option<&'a Present> {
+        looks::look();
         self.batch.records.get(&record).or_else(|| self.index.records.get(&record))
     }
 
     /// The variants of a name that has, or had, constraints.
     pub(crate) fn constrained(self, name: NameDigest) -> Option<&'a Variants> {
+        looks::look();
         self.batch.variants.get(&name).or_else(|| self.index.variants.get(&name))
     }
 

@@ -55,6 +55,7 @@
 //! | [`restore`] | writes a backup into an empty engine |
 //! | [`seal`] | encrypts the contents of some types |
 //! | [`time`] | times as numbers and in messages |
+//! | `looks` | counts the cost of commits in tests |
 //! | `checked` | stored values with a checksum |
 #![forbid(unsafe_code)]
 
@@ -71,6 +72,7 @@ pub mod engine;
 mod index;
 pub mod key;
 pub mod log;
+mod looks;
 pub mod read;
 pub mod record;
 mod refs;

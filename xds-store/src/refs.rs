@@ -6,10 +6,10 @@ use xds_core::{Resource, ResourceName};
 use xds_proto::type_url;
 use xds_proto::xds::store::v1 as proto;
 
-use crate::content;
 use crate::index::Records;
 use crate::key::{NameDigest, RecordKey};
 use crate::record::RecordState;
+use crate::{content, looks};
 
 /// What the deletion of a target does to the records that refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,8 @@ impl Referrers {
 
     fn of(&self, target: NameDigest) -> impl Iterator<Item = &RecordKey> {
         let from = (target, RecordKey::before_all());
-        self.0.range(from..).take_while(move |(of, _)| *of == target).map(|(_, source)| source)
+        let of_target = self.0.range(from..).take_while(move |(of, _)| *of == target);
+        of_target.map(|(_, source)| source).inspect(|_| looks::look())
     }
 
     fn has(&self, target: NameDigest, source: &RecordKey) -> bool {
@@ -125,6 +126,7 @@ impl ReferrerChanges {
     fn added(&self, target: NameDigest) -> impl Iterator<Item = &RecordKey> {
         let all = self.0.range((target, RecordKey::before_all())..);
         let of_target = all.take_while(move |((of, _), _)| *of == target);
+        let of_target = of_target.inspect(|_| looks::look());
         of_target.filter(|(_, is_added)| **is_added).map(|((_, source), _)| source)
     }
 }

@@ -600,6 +600,9 @@ impl Store {
     }
 }
 
+#[cfg(test)]
+mod cost_tests;
+
 /// An error with its causes, for people.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());

@@ -8,6 +8,7 @@ use crate::checked::{self, Damaged};
 use crate::engine::{EngineError, Reader, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
+use crate::looks;
 use crate::record::{Local, RecordState};
 use crate::seal::UnsealError;
 
@@ -32,6 +33,7 @@ impl<'a> Stored<'a> {
     }
 
     pub(crate) fn view(&self) -> Result<&dyn View, EngineError> {
+        looks::look();
         if let Some(view) = self.view.get() {
             return Ok(&**view);
         }
