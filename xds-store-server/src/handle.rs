@@ -9,11 +9,11 @@ use tokio::sync::{oneshot, watch};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
-use xds_store::store::{Committed, Store};
+use xds_store::store::{Committed, FoundReferrers, Store};
 
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
-use crate::queue::{Limits, Message, Queue, refused};
+use crate::queue::{Limits, Message, Queue, Referrers, refused};
 use crate::standing::{Condition, Standing};
 use crate::statistics::Statistics;
 use crate::writer::Writer;
@@ -102,6 +102,13 @@ impl StoreHandle {
         receiver
             .await
             .unwrap_or_else(|_| Err(refused(RefusalCode::Unavailable, "the store has ended".to_owned())))
+    }
+
+    /// What refers to a resource; `None` if the store has ended.
+    pub(crate) async fn referrers(&self, query: Referrers) -> Option<FoundReferrers> {
+        let (sender, receiver) = oneshot::channel();
+        self.running.queue.send(Message::Referrers(query, sender));
+        receiver.await.ok()
     }
 
     /// The content at present (LOCAL). Blocks.

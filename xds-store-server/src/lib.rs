@@ -31,7 +31,7 @@
 //! | `api` | the gRPC services, and the check of identities before them |
 //! | `access`, `tokens` | who calls, and what that client may do |
 //! | `service`, `maintenance` | the services Store and Maintenance |
-//! | `reading`, `listing`, `watching` | reads, lists and watches of a running store |
+//! | `reading`, `listing`, `watching`, `referring` | reads, lists, watches and references of a running store |
 //! | `status` | refusals with typed details |
 //! | `config` | the settings of a running store |
 //! | `handle` | the handle of a running store |
@@ -62,6 +62,7 @@ mod listing;
 mod maintenance;
 mod queue;
 mod reading;
+mod referring;
 mod service;
 mod source;
 mod standing;

@@ -1,11 +1,13 @@
 //! The commits that wait for the writer, and their limits.
 
+use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use tokio::sync::oneshot;
 use xds_store::commit::{Draft, RefusalCode, Refused};
-use xds_store::store::Committed;
+use xds_store::key::RecordKey;
+use xds_store::store::{Committed, FoundReferrers};
 
 /// A queue of commits with limits. A commit has its place from the request to the answer.
 #[derive(Debug)]
@@ -36,10 +38,27 @@ pub(crate) enum Message {
     Commit(Waiting),
     /// Old revisions shall be forgotten: up to this one, or what the settings allow.
     Compact(Option<u64>, oneshot::Sender<Result<u64, Refused>>),
+    /// What refers to a resource.
+    Referrers(Referrers, oneshot::Sender<FoundReferrers>),
     /// Another server of the store may have committed.
     Changed,
     /// The last message.
     Stop,
+}
+
+/// Which referrers a client requests.
+pub(crate) struct Referrers {
+    pub(crate) key: RecordKey,
+    pub(crate) targets: Vec<RecordKey>,
+    pub(crate) may_read: Box<dyn Fn(&RecordKey) -> bool + Send>,
+    pub(crate) limit: usize,
+    pub(crate) depth: usize,
+}
+
+impl Debug for Referrers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Referrers").field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 /// A commit whose caller waits.

@@ -19,6 +19,7 @@ use crate::access::Caller;
 use crate::config::ApiConfig;
 use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::reading::{Reading, failed, now, permits};
+use crate::referring::references;
 use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal};
 use crate::watching::Watching;
 
@@ -249,8 +250,8 @@ impl Store for StoreService {
         &self,
         request: Request<proto::ReferencesRequest>,
     ) -> Result<Response<proto::ReferencesResponse>, Status> {
-        taken(request)?;
-        Err(Status::unimplemented("this server does not keep references between records yet"))
+        let (caller, request) = taken(request)?;
+        references(&self.reading, caller, request).await.map(Response::new)
     }
 }
 

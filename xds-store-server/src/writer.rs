@@ -12,10 +12,10 @@ use tracing::field::Empty;
 use tracing::{Span, debug_span};
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, Reader};
-use xds_store::store::{Action, Config, Event, LoadError, Published, Store, Ticket};
+use xds_store::store::{Action, Config, Event, LoadError, Published, ReferrersQuery, Store, Ticket};
 
 use crate::config::{StartError, StoreConfig};
-use crate::queue::{Caller, Message, Queue, Waiting, refused};
+use crate::queue::{Caller, Message, Queue, Referrers, Waiting, refused};
 use crate::source::{Refusal, Source};
 use crate::standing::{Condition, Standing};
 use crate::statistics::{Stage, Statistics};
@@ -121,7 +121,7 @@ impl Writer {
                 Message::Commit(Waiting { caller, .. }) => {
                     caller.answer(Err(refused(RefusalCode::Unavailable, reason.to_owned())));
                 }
-                Message::Compact(..) | Message::Changed => {}
+                Message::Compact(..) | Message::Referrers(..) | Message::Changed => {}
                 Message::Stop => return,
             }
         }
@@ -218,6 +218,12 @@ impl Writer {
     fn on_message(&mut self, message: Message, actions: &mut VecDeque<Action>) -> bool {
         let ticket = self.next_ticket();
         let event = match message {
+            Message::Referrers(Referrers { key, targets, may_read, limit, depth }, caller) => {
+                let query = ReferrersQuery { key: &key, targets: &targets, may_read, limit, depth };
+                // The caller may have gone away.
+                _ = caller.send(self.store.referrers(&query));
+                return false;
+            }
             Message::Commit(Waiting { draft, caller }) => {
                 self.callers.insert(ticket, caller);
                 Event::Commit(ticket, draft)

@@ -25,6 +25,7 @@ pub use events::{EventQuery, Events, Position};
 pub use filter::{Filter, FilterError, is_configuration};
 pub use history::{HistoryPage, HistoryQuery};
 pub use list::{ListPage, ListQuery, NextPage};
+pub use references::{reference, targets};
 pub use token::{PageToken, TokenError};
 
 mod answer;
@@ -32,6 +33,7 @@ mod events;
 mod filter;
 mod history;
 mod list;
+mod references;
 #[cfg(test)]
 mod tests;
 mod token;

@@ -14,10 +14,12 @@ use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
 pub use load::{LoadError, Loaded};
+pub use references::{FoundReferrers, ReferrersQuery};
 
 mod catch_up;
 mod compaction;
 mod load;
+mod references;
 mod writing;
 
 /// One store.

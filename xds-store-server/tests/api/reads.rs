@@ -163,8 +163,6 @@ async fn st34_history_has_identity_message_and_content_of_each_commit() {
 async fn what_this_server_does_not_have_yet_is_unimplemented_with_a_text() {
     let served = serve().await;
     let mut store = served.store().await;
-    let references = store.references(proto::ReferencesRequest::default()).await.unwrap_err();
-    assert!(references.code() == Code::Unimplemented && references.message().contains("references"));
     let knows = store.get(proto::GetRequest { knows: "1.0".into(), ..get("a") }).await.unwrap_err();
     assert!(knows.code() == Code::Unimplemented && knows.message().contains("knows"));
 }

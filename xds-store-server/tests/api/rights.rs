@@ -117,6 +117,8 @@ async fn st55_configuration_and_force_need_the_right_to_operate() {
     assert_eq!(right(&store.commit(commit_of(vec![probe.clone()])).await.unwrap_err()), "operate");
     let force = proto::CommitRequest { force_schema: true, ..commit_of(vec![put("a", "1")]) };
     assert_eq!(right(&store.commit(force).await.unwrap_err()), "operate");
+    let copy = proto::CommitRequest { is_copy: true, ..commit_of(vec![put("a", "1")]) };
+    assert_eq!(right(&store.commit(copy).await.unwrap_err()), "operate");
     served.policy.set("token:ci", Rights::everything());
     store.commit(commit_of(vec![probe])).await.unwrap();
 }

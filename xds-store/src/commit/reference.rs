@@ -9,6 +9,7 @@ use super::form::{Act, Draft};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::index::Pending;
 use crate::key::{NameDigest, RecordKey};
+use crate::read;
 use crate::record::RecordState;
 use crate::refs::{self, OnDelete, ReferrerChanges};
 
@@ -153,14 +154,7 @@ impl Referring<'_> {
             let fields = refs::fields(source, state, target.type_url().as_str(), &target.name());
             field = fields.into_iter().next().unwrap_or_default();
         }
-        let on_delete = OnDelete::of(source.type_url().as_str(), target.type_url().as_str()).to_proto();
-        Ok(proto::Reference {
-            source: Some(source.to_proto()),
-            field,
-            target: Some(proto::Key { when: String::new(), ..target.to_proto() }),
-            on_delete: on_delete.into(),
-            ..proto::Reference::default()
-        })
+        Ok(read::reference(source, target, field))
     }
 }
 

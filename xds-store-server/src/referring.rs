@@ -1,0 +1,84 @@
+//! The call References: what a record names, what names it, and what blocks its deletion.
+
+use tonic::{Code, Status};
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::violation::Why;
+use xds_store::key::RecordKey;
+use xds_store::read::{self, Reads};
+
+use crate::access::Caller;
+use crate::queue::Referrers;
+use crate::reading::{Reading, failed, now};
+use crate::status::{invalid_key, lacks, not_ready, refusal};
+
+/// Answers a request of a client.
+pub(crate) async fn references(
+    reading: &Reading,
+    caller: Caller,
+    request: proto::ReferencesRequest,
+) -> Result<proto::ReferencesResponse, Status> {
+    let wire_key = request.key.unwrap_or_default();
+    let key = RecordKey::parse(&wire_key).map_err(|error| invalid_key(wire_key, &error))?;
+    if !caller.may_read(&key) {
+        return Err(lacks("read", Some(key.to_proto()), format!("this client may not read {key:?}")));
+    }
+    let depth = match request.depth {
+        0 => DEPTH,
+        depth => usize::try_from(depth).unwrap_or(usize::MAX).min(LARGEST_DEPTH),
+    };
+    let (standing, of_record) = (reading.standing(), key.clone());
+    let targets = reading.local(move |reads: &Reads<'_>| {
+        let record = reads.get(&of_record, now()).map_err(|error| failed(&error, &standing))?;
+        Ok(record.map(|record| read::targets(&record, LISTED)))
+    });
+    let record = targets.await?;
+    let exists = record.is_some();
+    let targets = record.unwrap_or_default();
+    let query = Referrers {
+        key: key.clone(),
+        targets: targets.iter().map(|(target, _)| target.clone()).collect(),
+        may_read: Box::new(move |key| caller.may_read(key)),
+        limit: LISTED,
+        depth,
+    };
+    let found = reading.store.referrers(query).await;
+    let found = found.ok_or_else(|| not_ready(&reading.standing(), "the server is stopping"))?;
+    // Something may refer to what does not exist.
+    if !exists && found.count == 0 {
+        let why = Why::Condition(proto::ConditionFailed::default());
+        return Err(refusal(Code::NotFound, format!("{key:?} does not exist"), Some(key.to_proto()), why));
+    }
+    let targets = targets.into_iter().map(|(target, reference)| proto::Reference {
+        is_missing: found.missing.contains(&target),
+        ..reference
+    });
+    let targets = targets.collect();
+    let standing = reading.standing();
+    let answer = move |reads: &Reads<'_>| {
+        let mut fields_left = FIELDS_READ;
+        let mut reference = |source: &RecordKey, target: &RecordKey, is_missing| {
+            let reference = if fields_left > 0 {
+                fields_left -= 1;
+                reads.reference(source, target).map_err(|error| failed(&error, &standing))?
+            } else {
+                read::reference(source, target, String::new())
+            };
+            Ok::<_, Status>(proto::Reference { is_missing, ..reference })
+        };
+        let blocked_by = found.blockers.iter().map(|(source, target)| reference(source, target, false));
+        let blocked_by = blocked_by.collect::<Result<_, _>>()?;
+        let referrers = found.referrers.iter().map(|source| reference(source, &key, !found.exists));
+        let referrers = referrers.collect::<Result<_, _>>()?;
+        let (referrer_count, is_cycle) = (found.count, found.is_cycle);
+        Ok(proto::ReferencesResponse { targets, referrers, referrer_count, blocked_by, is_cycle })
+    };
+    reading.local(answer).await
+}
+
+/// Targets and referrers of an answer.
+const LISTED: usize = 1_000;
+/// Fields that one call reads from payloads of referrers, each of which costs a pass over the payload.
+const FIELDS_READ: usize = 200;
+/// Steps of blockers.
+const DEPTH: usize = 10;
+const LARGEST_DEPTH: usize = 100;

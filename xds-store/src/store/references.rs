@@ -1,0 +1,78 @@
+//! What refers to a resource, and what blocks its deletion (SG10).
+
+use std::collections::BTreeSet;
+
+use super::Store;
+use crate::index::{Pending, Records};
+use crate::key::{NameDigest, RecordKey};
+use crate::refs::{OnDelete, ReferrerChanges};
+
+/// What to find out about a resource.
+#[derive(Debug, Clone, Copy)]
+pub struct ReferrersQuery<'a, F> {
+    /// A record of the resource: only its type and name count.
+    pub key: &'a RecordKey,
+    /// Further records, also by type and name: whether they exist.
+    pub targets: &'a [RecordKey],
+    /// Only records that the client may read are listed (ST54).
+    pub may_read: F,
+    /// How many referrers are listed.
+    pub limit: usize,
+    /// How many steps of blockers are followed.
+    pub depth: usize,
+}
+
+/// What refers to a resource.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct FoundReferrers {
+    /// Whether a record of this type and name exists.
+    pub exists: bool,
+    /// Those of the targets of the query that do not exist.
+    pub missing: BTreeSet<RecordKey>,
+    /// The first referrers that the client may read.
+    pub referrers: Vec<RecordKey>,
+    /// The number of all referrers.
+    pub count: u64,
+    /// What blocks the deletion, step by step, the nearest first: a referrer, and what it names.
+    pub blockers: Vec<(RecordKey, RecordKey)>,
+    /// Whether the last blocker is blocked by an earlier one.
+    pub is_cycle: bool,
+}
+
+impl Store {
+    /// What refers to a resource in the last durable state. Costs a look at each referrer.
+    pub fn referrers<F: Fn(&RecordKey) -> bool>(&self, query: &ReferrersQuery<'_, F>) -> FoundReferrers {
+        let (nothing, unchanged) = (Pending::default(), ReferrerChanges::default());
+        let records = Records { index: &self.index, batch: &nothing };
+        let of = |key: &RecordKey| records.referrers(&unchanged, key.name_digest());
+        let mut found =
+            FoundReferrers { exists: records.exists(query.key.name_digest()), ..Default::default() };
+        for target in query.targets.iter().filter(|target| !records.exists(target.name_digest())) {
+            found.missing.insert(target.clone());
+        }
+        for source in of(query.key) {
+            found.count += 1;
+            if found.referrers.len() < query.limit && (query.may_read)(source) {
+                found.referrers.push(source.clone());
+            }
+        }
+        let mut seen: BTreeSet<NameDigest> = [query.key.name_digest()].into();
+        let mut target = query.key.clone();
+        while found.blockers.len() < query.depth {
+            let of_type = target.type_url();
+            let blocks = |source: &&RecordKey| {
+                let of_source = source.type_url();
+                OnDelete::of(of_source.as_str(), of_type.as_str()) == OnDelete::Block
+                    && (query.may_read)(source)
+            };
+            let Some(source) = of(&target).find(blocks).cloned() else { break };
+            found.blockers.push((source.clone(), target));
+            if !seen.insert(source.name_digest()) {
+                found.is_cycle = true;
+                break;
+            }
+            target = source;
+        }
+        found
+    }
+}
