@@ -72,6 +72,7 @@ pub(crate) fn run() -> ExitCode {
         Command::List(list) => list.run(),
         Command::Delete(delete) => delete.run(),
         Command::Quarantine(quarantine) => quarantine.run(),
+        Command::Refs(refs) => refs.run(),
         Command::Completions(completions) => {
             completions.run();
             Ok(ExitCode::SUCCESS)
@@ -118,6 +119,7 @@ enum Command {
     Put(Box<store::put::Put>),
     Delete(Box<store::delete::Delete>),
     Quarantine(Box<store::quarantine::Quarantine>),
+    Refs(store::refs::Refs),
     Store(Box<store::StoreCommand>),
     Completions(completions::Completions),
 }

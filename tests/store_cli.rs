@@ -23,6 +23,8 @@ mod mirror;
 mod nacks;
 #[path = "store_cli/reading.rs"]
 mod reading;
+#[path = "store_cli/references.rs"]
+mod references;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
 mod running;

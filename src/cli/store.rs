@@ -34,6 +34,7 @@ pub(super) mod place;
 pub(super) mod put;
 pub(super) mod quarantine;
 pub(super) mod records;
+pub(super) mod refs;
 mod report;
 mod restore;
 pub(super) mod rollback;

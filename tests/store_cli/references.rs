@@ -1,0 +1,54 @@
+//! References between resources (SG3, SG4, SG10).
+
+use super::*;
+
+fn routes(name: &str, cluster: &str) -> String {
+    format!(
+        "\"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration\nname: {name}\nvirtual_hosts:\n- name: v\n  \
+         domains: [\"*\"]\n  routes:\n  - match: {{ prefix: / }}\n    route: {{ cluster: {cluster} }}\n"
+    )
+}
+
+const FIELD: &str = "virtual_hosts.routes.route.cluster";
+
+#[test]
+fn sg4_sg10_a_cluster_in_use_is_not_deleted_and_refs_why_says_why() {
+    let stored = Stored::served("refs-why");
+    stored.write("all.yaml", [cluster("a", 1), routes("web", "a")].join("---\n"));
+    stored.ok("put all.yaml --store data");
+    let (code, error) = stored.fails("delete CDS a --store data");
+    let expected =
+        format!("error: Cluster a is used by RouteConfiguration web ({FIELD}): remove that first\n");
+    assert_eq!((code, error), (4, expected));
+    let expected = format!(
+        "Cluster a\n  is used by RouteConfiguration web ({FIELD})\nits deletion is blocked by\n  RouteConfiguration web, \
+         which names Cluster a ({FIELD})\n"
+    );
+    assert_eq!(stored.ok("refs why CDS a --store data"), expected);
+    let shown = &stored.json("refs why CDS a --store data")[0];
+    assert_eq!((&shown["blocked_by"][0]["field"], &shown["cycle"]), (&FIELD.into(), &false.into()));
+    let web = stored.ok("refs why RDS web --store data");
+    assert!(web.ends_with("nothing blocks its deletion\n"), "{web}");
+    assert_eq!(stored.fails("refs why CDS none --store data").0, 3);
+    stored.ok("delete RDS web --store data");
+    stored.ok("delete CDS a --store data");
+}
+
+#[test]
+fn sg3_a_missing_target_is_refused_or_allowed() {
+    let stored = Stored::served("refs-missing");
+    stored.write("config/web.yaml", routes("web", "static"));
+    for command in ["put config/web.yaml --store data", "apply config --store data --owner shop"] {
+        let (code, error) = stored.fails(command);
+        let expected = format!(
+            "({FIELD}), which does not exist: put it first, or in the same commit, or allow missing \
+                                targets (--allow-missing)"
+        );
+        assert!(code == 4 && error.contains(&expected), "{error}");
+    }
+    let output = stored.run("apply config --store data --owner shop --allow-missing");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("warning: "), "{}", stderr(&output));
+    // What was allowed is not judged again.
+    stored.ok("put config/web.yaml --store data --owner shop");
+}
