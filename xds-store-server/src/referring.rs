@@ -75,6 +75,19 @@ pub(crate) async fn references(
     reading.local(answer).await
 }
 
+/// What a record that is being deleted waits for (SG10): the first blockers that the client may read.
+pub(crate) async fn blockers(
+    reading: &Reading,
+    caller: Caller,
+    key: proto::Key,
+) -> Result<Vec<proto::Reference>, Status> {
+    let found = references(reading, caller, proto::ReferencesRequest { key: Some(key), depth: 1 }).await?;
+    let blocks = |reference: &proto::Reference| reference.on_delete() == proto::OnDelete::Block;
+    Ok(found.referrers.into_iter().filter(blocks).take(BLOCKERS).collect())
+}
+
+/// Blockers of a record.
+const BLOCKERS: usize = 20;
 /// Targets and referrers of an answer.
 const LISTED: usize = 1_000;
 /// Fields that one call reads from payloads of referrers, each of which costs a pass over the payload.

@@ -8,6 +8,7 @@ use futures_util::Stream;
 use tokio::sync::Semaphore;
 use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::State;
 use xds_proto::xds::store::v1::store_server::Store;
 use xds_proto::xds::store::v1::violation::Why;
 use xds_store::commit::ChangeResult;
@@ -19,7 +20,7 @@ use crate::access::Caller;
 use crate::config::ApiConfig;
 use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::reading::{Reading, failed, now, permits};
-use crate::referring::references;
+use crate::referring::{blockers, references};
 use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal};
 use crate::watching::Watching;
 
@@ -90,7 +91,8 @@ fn result_of(key: proto::Key, result: &ChangeResult) -> proto::Result {
         Some((revision, uid)) => (revision.to_string(), uid.to_string()),
         None => Default::default(),
     };
-    proto::Result { key: Some(key), outcome: result.outcome.into(), revision, uid, blocked_by: Vec::new() }
+    let blocked_by = result.blocked_by.clone();
+    proto::Result { key: Some(key), outcome: result.outcome.into(), revision, uid, blocked_by }
 }
 
 type Watched = Pin<Box<dyn Stream<Item = Result<proto::WatchResponse, Status>> + Send>>;
@@ -128,7 +130,12 @@ impl Store for StoreService {
             // `peek` asks peers, and this store has none.
             Ok(proto::GetResponse { record, revision, peeked_from: String::new() })
         };
-        self.reading.at_level(level, at_least, read).await.map(Response::new)
+        let mut response = self.reading.at_level(level, at_least, read).await?;
+        if let Some(record) = response.record.as_mut().filter(|record| record.state() == State::Deleting) {
+            record.blocked_by =
+                blockers(&self.reading, caller, record.key.clone().unwrap_or_default()).await?;
+        }
+        Ok(Response::new(response))
     }
 
     async fn list(

@@ -8,7 +8,7 @@
 //! | 4 conditions | `condition` |
 //! | 6 owners | `owner` |
 //! | 7 ambiguity | `ambiguity` |
-//! | 8 references | `reference`, and `collect` for what they do to further records |
+//! | 8 references | `reference`; `collect` and `drain` for what they do to further records |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
 pub(crate) use ambiguity::check as check_ambiguity;
@@ -23,6 +23,7 @@ mod ambiguity;
 mod changed;
 mod collect;
 mod condition;
+mod drain;
 mod effect;
 mod form;
 mod owner;

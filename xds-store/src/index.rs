@@ -25,6 +25,8 @@ pub(crate) struct Index {
     aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
     pub(crate) referrers: Referrers,
+    /// The records that are being deleted, by their names.
+    pub(crate) deleting: Referrers,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
     /// Since when records are deleted.
@@ -53,6 +55,7 @@ pub(crate) struct Pending {
     pub(crate) variants: BTreeMap<NameDigest, Variants>,
     pub(crate) aliases: BTreeMap<NameDigest, Option<(NameDigest, usize)>>,
     pub(crate) referrers: ReferrerChanges,
+    pub(crate) deleting: ReferrerChanges,
     /// The records that changed, with their states.
     pub(crate) states: BTreeMap<RecordKey, RecordState>,
     /// Records with a renewed lease.
@@ -94,6 +97,7 @@ impl Pending {
         self.variants.extend(commit.variants);
         self.aliases.extend(commit.aliases);
         self.referrers.extend(commit.referrers);
+        self.deleting.extend(commit.deleting);
         self.states.extend(commit.states);
         self.renewed.extend(commit.renewed);
     }
@@ -199,6 +203,8 @@ impl Index {
             loading.constraints.push(id.constraints.clone());
         }
         loading.references.extend(record.references.iter().map(|target| (*target, key.clone())));
+        // SG8: a deletion in progress goes on.
+        self.deleting.replace(key, &[], record.deleting(key).as_slice());
         loading.records.push((key.record_digest(), record));
         Ok(())
     }
@@ -238,6 +244,8 @@ impl Index {
             self.note(key, before.as_ref(), Some(&after));
             let references = before.as_ref().map_or(&[][..], |before| &before.references);
             self.referrers.replace(key, references, &after.references);
+            let deleting = before.as_ref().and_then(|before| before.deleting(key));
+            self.deleting.replace(key, deleting.as_slice(), after.deleting(key).as_slice());
             self.records.insert(digest, after);
         }
         for (name, variants) in variants {

@@ -48,6 +48,8 @@ pub(crate) struct Present {
     /// Since when it is deleted, as far as this process can say: its start, if it was before.
     pub(crate) deleted_at: Option<i64>,
     pub(crate) is_quarantined: bool,
+    /// It is deleted once nothing blocks it (SG7).
+    pub(crate) is_deleting: bool,
     pub(crate) created_at: i64,
     /// In nanoseconds since 1970.
     pub(crate) expires_at: Option<i64>,
@@ -173,6 +175,7 @@ impl Present {
             content: state.digest.first_chunk().copied().unwrap_or_default(),
             deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(now),
             is_quarantined: state.quarantined.is_some(),
+            is_deleting: state.lifecycle() == proto::State::Deleting,
             created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),
             expires_at: state.expires_at.as_ref().map(time::from_proto),
             lease: state.lease.as_ref().map(|length| Lease {
@@ -192,6 +195,11 @@ impl Present {
     pub(crate) fn exists(&self, now: i64) -> bool {
         let has_ended = self.lease.is_none() && self.expires_at.is_some_and(|end| end <= now);
         !self.is_deleted() && !has_ended
+    }
+
+    /// Its name, if it is being deleted.
+    pub(crate) fn deleting(&self, key: &RecordKey) -> Option<NameDigest> {
+        self.is_deleting.then(|| key.name_digest())
     }
 
     pub(crate) fn is_deleted(&self) -> bool {

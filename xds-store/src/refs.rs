@@ -114,6 +114,11 @@ impl ReferrerChanges {
         }
     }
 
+    /// The targets that lost a referrer.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = NameDigest> {
+        self.0.iter().filter(|(_, is_added)| !**is_added).map(|((target, _), _)| *target)
+    }
+
     /// Adds the changes of one more commit.
     pub(crate) fn extend(&mut self, commit: Self) {
         self.0.extend(commit.0);
@@ -139,18 +144,34 @@ impl<'a> Records<'a> {
         commit: &'a ReferrerChanges,
         target: NameDigest,
     ) -> impl Iterator<Item = &'a RecordKey> {
-        let (durable, batch) = (&self.index.referrers, &self.batch.referrers);
-        let kept = durable.of(target).filter(move |source| {
-            commit.get(target, source).or_else(|| batch.get(target, source)).unwrap_or(true)
-        });
-        let of_batch = batch
-            .added(target)
-            .filter(move |source| !durable.has(target, source) && commit.get(target, source).unwrap_or(true));
-        let of_commit = commit
-            .added(target)
-            .filter(move |source| !durable.has(target, source) && batch.get(target, source) != Some(true));
-        kept.chain(of_batch).chain(of_commit)
+        merged((&self.index.referrers, &self.batch.referrers), commit, target)
     }
+
+    /// The records of a name that are being deleted once a commit is done.
+    pub(crate) fn deleting(
+        self,
+        commit: &'a ReferrerChanges,
+        name: NameDigest,
+    ) -> impl Iterator<Item = &'a RecordKey> {
+        merged((&self.index.deleting, &self.batch.deleting), commit, name)
+    }
+}
+
+fn merged<'a>(
+    (durable, batch): (&'a Referrers, &'a ReferrerChanges),
+    commit: &'a ReferrerChanges,
+    target: NameDigest,
+) -> impl Iterator<Item = &'a RecordKey> {
+    let kept = durable.of(target).filter(move |source| {
+        commit.get(target, source).or_else(|| batch.get(target, source)).unwrap_or(true)
+    });
+    let of_batch = batch
+        .added(target)
+        .filter(move |source| !durable.has(target, source) && commit.get(target, source).unwrap_or(true));
+    let of_commit = commit
+        .added(target)
+        .filter(move |source| !durable.has(target, source) && batch.get(target, source) != Some(true));
+    kept.chain(of_batch).chain(of_commit)
 }
 
 /// The fields of a record that name a resource, in order.

@@ -4,6 +4,8 @@
 
 #[path = "rules/ambiguity.rs"]
 mod ambiguity;
+#[path = "rules/drains.rs"]
+mod drains;
 mod driven;
 #[path = "rules/forgetting.rs"]
 mod forgetting;

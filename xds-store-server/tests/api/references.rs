@@ -91,6 +91,24 @@ async fn sg10_references_say_what_a_record_names_what_names_it_and_what_blocks_i
 }
 
 #[tokio::test]
+async fn sg10_a_record_that_is_being_deleted_says_what_it_waits_for() {
+    let served = store_with_references().await;
+    let drain = proto::change::Act::Delete(proto::Delete { drain: true });
+    let drain = proto::Change { key: Some(at(type_url::CLUSTER, "a")), condition: None, act: Some(drain) };
+    let result = served.commit(vec![drain]).await.results.remove(0);
+    assert_eq!(result.outcome(), proto::Outcome::Deleting);
+    assert_eq!(shown(&result.blocked_by), ["web cluster a"]);
+    let get = proto::GetRequest { key: Some(at(type_url::CLUSTER, "a")), ..Default::default() };
+    let record = served.store().await.get(get).await.unwrap().into_inner().record.unwrap();
+    assert_eq!(
+        (record.state(), shown(&record.blocked_by)),
+        (proto::State::Deleting, vec!["web cluster a".to_owned()])
+    );
+    let list = served.store().await.list(proto::ListRequest::default()).await.unwrap().into_inner();
+    assert!(list.records.iter().any(|record| record.state() == proto::State::Deleting));
+}
+
+#[tokio::test]
 async fn sg10_st54_references_name_only_what_the_client_may_read() {
     let served = store_with_references().await;
     served.policy.set("token:ci", Rights { read: only(&["a", "w*"]), ..Rights::nothing() });

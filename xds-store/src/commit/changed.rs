@@ -18,6 +18,8 @@ pub(super) struct Changed {
     pub(super) states: BTreeMap<RecordKey, (RecordState, proto::Outcome)>,
     pub(super) after: BTreeMap<RecordKey, Present>,
     pub(super) referrers: ReferrerChanges,
+    /// The records that are being deleted, by their names.
+    pub(super) deleting: ReferrerChanges,
     pub(super) renewed: BTreeMap<RecordKey, Renewed>,
 }
 
@@ -45,14 +47,21 @@ impl Changed {
     ) -> ChangeResult {
         // The commit gets the next revision, or none if it is refused.
         let record = Present::of(key, &state, resource, (judging.head.revision + 1, judging.now));
-        let result = ChangeResult {
-            outcome,
-            record: (!record.is_deleted()).then(|| (record.revision, Uid::of(key, record.incarnation))),
-        };
-        let before = judging.records.get(key).map_or(&[][..], |before| &before.references);
-        self.referrers.replace(key, before, &record.references);
+        // A deletion that becomes one in progress, or ends, is noted twice.
+        let before = self.after.get(key).or_else(|| judging.records.get(key));
+        let references = before.map_or(&[][..], |before| &before.references);
+        self.referrers.replace(key, references, &record.references);
+        let deleting = before.and_then(|before| before.deleting(key));
+        self.deleting.replace(key, deleting.as_slice(), record.deleting(key).as_slice());
         self.after.insert(key.clone(), record);
         self.states.insert(key.clone(), (state, outcome));
-        result
+        self.result(key, outcome)
+    }
+
+    /// What happened to a record that the commit changes.
+    pub(super) fn result(&self, key: &RecordKey, outcome: proto::Outcome) -> ChangeResult {
+        let record = self.after.get(key).filter(|record| !record.is_deleted());
+        let record = record.map(|record| (record.revision, Uid::of(key, record.incarnation)));
+        ChangeResult { outcome, record, blocked_by: Vec::new() }
     }
 }

@@ -21,6 +21,10 @@ pub(super) fn check(draft: &Draft, records: Records<'_>, now: i64) -> Result<(),
             (_, Some(record)) if matches!(change.act, Act::Touch) && record.lease.is_none() => {
                 RefusalCode::FailedPrecondition
             }
+            // ST14: the deletion is never undone (SG9).
+            (_, Some(record)) if matches!(change.act, Act::Put(_)) && record.is_deleting => {
+                RefusalCode::FailedPrecondition
+            }
             (None, _) | (Some(Expected::Absent), None) | (Some(Expected::Exists), Some(_)) => continue,
             (Some(Expected::Revision(text)), Some(record)) if record.revision.to_string() == *text => {
                 continue;
@@ -33,7 +37,10 @@ pub(super) fn check(draft: &Draft, records: Records<'_>, now: i64) -> Result<(),
         let message = match failed {
             RefusalCode::NotFound => format!("{key:?} does not exist"),
             RefusalCode::AlreadyExists => format!("{key:?} exists"),
-            RefusalCode::FailedPrecondition => format!("{key:?} has no lease"),
+            RefusalCode::FailedPrecondition if matches!(change.act, Act::Touch) => {
+                format!("{key:?} has no lease")
+            }
+            RefusalCode::FailedPrecondition => format!("{key:?} is being deleted: put it again after that"),
             _ => format!("{key:?} was changed: read it again"),
         };
         let revision = record.map_or_else(String::new, |record| record.revision.to_string());

@@ -9,7 +9,7 @@ use super::changed::Changed;
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
-use super::{ambiguity, collect, condition, owner, rights};
+use super::{ambiguity, collect, condition, drain, owner, rights};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
@@ -24,6 +24,8 @@ pub struct ChangeResult {
     pub outcome: proto::Outcome,
     /// The revision and uid of the record after the commit; `None` if there is none.
     pub record: Option<(RecordRevision, Uid)>,
+    /// If it is being deleted: what it waits for, at most 20 (SG7).
+    pub blocked_by: Vec<proto::Reference>,
 }
 
 /// What happened to a record that the request did not name.
@@ -81,10 +83,39 @@ impl Judging<'_> {
             let result = self.release(&key, record, &draft.owner, &mut changed)?;
             effects.push(Effect { key, result });
         }
-        if !draft.is_copy {
-            effects.extend(collect::collect(self, Some(draft), &mut changed)?);
+        drain::begin(self, draft, &mut changed);
+        effects.extend(self.follow_references(Some(draft), &mut changed)?);
+        // A deletion of the request may have become one in progress, or have ended.
+        let mut drained = BTreeSet::new();
+        for (change, result) in draft.changes.iter().zip(&mut results) {
+            if let (Act::Delete { drain: true }, Some((_, outcome))) =
+                (&change.act, changed.states.get(&change.key))
+            {
+                *result = changed.result(&change.key, *outcome);
+                drained.insert(&change.key);
+            }
         }
+        effects.retain(|effect| !drained.contains(&effect.key));
         self.finish(changed, results, effects, Some(draft))
+    }
+
+    /// What the changes do to further records, until nothing is added (SG5).
+    fn follow_references(
+        &self,
+        draft: Option<&Draft>,
+        changed: &mut Changed,
+    ) -> Result<Vec<Effect>, ReadError> {
+        let mut effects = Vec::new();
+        loop {
+            if draft.is_none_or(|draft| !draft.is_copy) {
+                effects.extend(collect::collect(self, draft, changed)?);
+            }
+            let ended = drain::finish(self, changed)?;
+            if ended.is_empty() {
+                return Ok(effects);
+            }
+            effects.extend(ended);
+        }
     }
 
     /// SG16: what the owner has, and the commit does not name.
@@ -102,11 +133,11 @@ impl Judging<'_> {
     fn finish(
         &self,
         changed: Changed,
-        results: Vec<ChangeResult>,
+        mut results: Vec<ChangeResult>,
         effects: Vec<Effect>,
         draft: Option<&Draft>,
     ) -> Result<Judged, Refused> {
-        let Changed { states, after, referrers, renewed } = changed;
+        let Changed { states, after, referrers, deleting, renewed } = changed;
         let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
         let number = |key: &RecordKey| {
             let changes = || draft.into_iter().flat_map(|draft| &draft.changes).enumerate();
@@ -116,12 +147,16 @@ impl Judging<'_> {
         let mut pending = ambiguity::check(self.records, after, |key| number(key).unwrap_or_default())?;
         let warnings = match draft.filter(|draft| !draft.is_copy) {
             Some(draft) => {
-                let (states, pending, referrers) = (&states, &pending, &referrers);
-                Referring { judging: self, draft, states, pending, referrers }.check(number)?
+                let (states, pending) = (&states, &pending);
+                let (referrers, deleting) = (&referrers, &deleting);
+                let referring = Referring { judging: self, draft, states, pending, referrers, deleting };
+                referring.show_blockers(&mut results)?;
+                referring.check(number)?
             }
             None => Vec::new(),
         };
         pending.referrers = referrers;
+        pending.deleting = deleting;
         let found = results.len() + effects.len();
         if found > self.limits.changes {
             return Err(Refused::limit(&self.limits.changes(), found));
@@ -174,12 +209,16 @@ impl Judging<'_> {
             (Act::Check, _) => unchanged(proto::Outcome::Checked),
             (Act::Put(put), _) => self.put(draft, key, put, before, changed),
             // ST13, ST67. A touch of nothing was refused before.
-            (Act::Delete | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
+            (Act::Delete { .. } | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
+            // It waits already, unless this commit ends that.
+            (Act::Delete { drain: true }, Some(record)) if record.is_deleting => {
+                unchanged(proto::Outcome::Deleting)
+            }
             // An owner that takes over is the only one, and leaves.
-            (Act::Delete, Some(record)) if draft.owner.is_empty() || draft.take_over => {
+            (Act::Delete { .. }, Some(record)) if draft.owner.is_empty() || draft.take_over => {
                 Ok(changed.set(self, key, tombstone(self.state(key, record)?), proto::Outcome::Deleted))
             }
-            (Act::Delete, Some(record)) => self.release(key, record, &draft.owner, changed),
+            (Act::Delete { .. }, Some(record)) => self.release(key, record, &draft.owner, changed),
             (Act::Touch, Some(record)) => {
                 self.renew(key, record, changed)?;
                 unchanged(proto::Outcome::Touched)
@@ -312,7 +351,7 @@ impl Judging<'_> {
         let reads_stored = |change: &&DraftChange| match &change.act {
             Act::Quarantine(_) | Act::Touch => true,
             Act::Put(put) => put.lease.is_some(),
-            Act::Delete | Act::Check => false,
+            Act::Delete { .. } | Act::Check => false,
         };
         let mut waiting = draft.changes.iter().filter(reads_stored);
         waiting.any(|change| self.records.batch.states.contains_key(&change.key))
@@ -396,7 +435,7 @@ pub(crate) fn expiry(
     if changed.states.is_empty() {
         return Ok(None);
     }
-    collect::collect(judging, None, &mut changed)?;
+    judging.follow_references(None, &mut changed)?;
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };
     let judging = Judging { limits: unlimited, ..*judging };
     // Removals make nothing ambiguous.
@@ -406,7 +445,7 @@ pub(crate) fn expiry(
 
 fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {
     let record = record.map(|record| (record.revision, Uid::of(key, record.incarnation)));
-    ChangeResult { outcome, record }
+    ChangeResult { outcome, record, blocked_by: Vec::new() }
 }
 
 pub(super) fn tombstone(state: RecordState) -> RecordState {
@@ -430,7 +469,7 @@ fn join(state: &mut RecordState, draft: &Draft) -> bool {
     has_changed | set_owner(state, &draft.owner, true)
 }
 
-fn leave(state: &mut RecordState, owner: &str) -> bool {
+pub(super) fn leave(state: &mut RecordState, owner: &str) -> bool {
     set_owner(state, owner, false)
 }
 

@@ -57,7 +57,10 @@ pub(crate) enum Expected {
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     Put(Box<Put>),
-    Delete,
+    /// With `drain` it waits until nothing blocks it.
+    Delete {
+        drain: bool,
+    },
     Touch,
     Quarantine(proto::Quarantine),
     Check,
@@ -256,7 +259,7 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
     let key = RecordKey::of(&id);
     let act = match change.act.ok_or_else(|| Wrong::new("act", "the change has no act"))? {
         proto::change::Act::Put(put) => Act::Put(Box::new(parse_put(&id, put)?)),
-        proto::change::Act::Delete(_) => Act::Delete,
+        proto::change::Act::Delete(delete) => Act::Delete { drain: delete.drain },
         proto::change::Act::Touch(_) => Act::Touch,
         proto::change::Act::Quarantine(quarantine) => {
             if quarantine.reason.len() > REASON_LIMIT_BYTES {

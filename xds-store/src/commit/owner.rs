@@ -24,7 +24,7 @@ pub(super) fn check(judging: &Judging<'_>, draft: &Draft) -> Result<(), Refused>
                 let shares = draft.is_sharing && record.owners.iter().any(|name| is_owner(name));
                 has_others && !shares && !judging.is_same(&judging.content_of(key, put), put, record)
             }
-            Act::Delete => !record.owners.iter().any(|name| is_owner(name)),
+            Act::Delete { .. } => !record.owners.iter().any(|name| is_owner(name)),
             Act::Touch | Act::Quarantine(_) | Act::Check => false,
         };
         if is_foreign {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use xds_proto::xds::store::v1 as proto;
 
-use super::effect::Judging;
+use super::effect::{ChangeResult, Judging};
 use super::form::{Act, Draft};
 use super::refused::{RefusalCode, Refused, Violations};
-use crate::index::Pending;
+use crate::index::{Pending, Variants};
 use crate::key::{NameDigest, RecordKey};
 use crate::read;
 use crate::record::RecordState;
@@ -21,6 +21,7 @@ pub(super) struct Referring<'a> {
     pub(super) states: &'a BTreeMap<RecordKey, (RecordState, proto::Outcome)>,
     pub(super) pending: &'a Pending,
     pub(super) referrers: &'a ReferrerChanges,
+    pub(super) deleting: &'a ReferrerChanges,
 }
 
 impl Referring<'_> {
@@ -52,8 +53,12 @@ impl Referring<'_> {
                 let target = NameDigest::of(of_type, name.as_str());
                 if OnDelete::of(source_type.as_str(), of_type) != OnDelete::Block
                     || before.binary_search(&target).is_ok()
-                    || judging.records.exists_after(pending, target)
                 {
+                    continue;
+                }
+                let exists = judging.records.exists_after(pending, target);
+                let is_deleting = exists && self.is_deleting(target);
+                if exists && !is_deleting {
                     continue;
                 }
                 let mut field = String::new();
@@ -63,8 +68,9 @@ impl Referring<'_> {
                         put.resource.fields_that_name(of_type, &name).into_iter().next().unwrap_or_default();
                 }
                 let at = if field.is_empty() { String::new() } else { format!(" ({field})") };
-                let named = format!("{key:?} names {of_type} {name}{at}, which does not exist");
-                if draft.allow_missing {
+                let what = if is_deleting { "is being deleted" } else { "does not exist" };
+                let named = format!("{key:?} names {of_type} {name}{at}, which {what}");
+                if draft.allow_missing && !is_deleting {
                     if warnings.len() < WARNINGS {
                         warnings.push(named);
                     } else {
@@ -72,14 +78,18 @@ impl Referring<'_> {
                     }
                     continue;
                 }
-                let message =
-                    format!("{named}: put it first, or in the same commit, or allow missing targets");
+                let message = if is_deleting {
+                    named
+                } else {
+                    format!("{named}: put it first, or in the same commit, or allow missing targets")
+                };
                 let target = proto::Key {
                     type_url: of_type.to_owned(),
                     name: name.as_str().to_owned(),
                     when: String::new(),
                 };
-                let why = proto::MissingTarget { target: Some(target), field, ..Default::default() };
+                let why =
+                    proto::MissingTarget { target: Some(target), field, is_deleting, ..Default::default() };
                 let why = proto::violation::Why::MissingTarget(why);
                 violations.add(RefusalCode::FailedPrecondition, (number, Some(key.to_proto())), message, why);
             }
@@ -105,18 +115,7 @@ impl Referring<'_> {
             if !seen.insert(name) || self.judging.records.exists_after(self.pending, name) {
                 continue;
             }
-            let of_type = target.type_url();
-            let blocks = |source: &&RecordKey| {
-                OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block
-            };
-            let (mut by, mut count) = (Vec::new(), 0_u64);
-            for source in self.judging.records.referrers(self.referrers, name).filter(blocks) {
-                count += 1;
-                // ST54.
-                if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {
-                    by.push(self.reference(source, target, fields_left)?);
-                }
-            }
+            let (by, count) = self.blockers(target, fields_left)?;
             if count == 0 {
                 continue;
             }
@@ -131,6 +130,48 @@ impl Referring<'_> {
             violations.add(RefusalCode::FailedPrecondition, at, message, why);
         }
         Ok(())
+    }
+
+    /// SG7: what the deletions in progress wait for.
+    pub(super) fn show_blockers(&self, results: &mut [ChangeResult]) -> Result<(), Refused> {
+        let mut fields_left = FIELDS_READ;
+        for (change, result) in self.draft.changes.iter().zip(results) {
+            if result.outcome == proto::Outcome::Deleting {
+                result.blocked_by = self.blockers(&change.key, &mut fields_left)?.0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all variants of a name are being deleted after the commit.
+    fn is_deleting(&self, name: NameDigest) -> bool {
+        let records = self.judging.records;
+        let variants = self.pending.variants.get(&name).or_else(|| records.constrained(name));
+        let variants = variants.map_or(1, Variants::len);
+        records.deleting(self.deleting, name).count() == variants
+    }
+
+    /// What blocks the deletion of a target after the commit: what the client may read of it, and the
+    /// number of all.
+    fn blockers(
+        &self,
+        target: &RecordKey,
+        fields_left: &mut usize,
+    ) -> Result<(Vec<proto::Reference>, u64), Refused> {
+        let of_type = target.type_url();
+        let blocks = |source: &&RecordKey| {
+            OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block
+        };
+        let (mut by, mut count) = (Vec::new(), 0_u64);
+        let referrers = self.judging.records.referrers(self.referrers, target.name_digest());
+        for source in referrers.filter(blocks) {
+            count += 1;
+            // ST54.
+            if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {
+                by.push(self.reference(source, target, fields_left)?);
+            }
+        }
+        Ok((by, count))
     }
 
     fn reference(

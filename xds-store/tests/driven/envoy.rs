@@ -49,6 +49,12 @@ pub(crate) fn delete_at(key: proto::Key) -> proto::Change {
     proto::Change { key: Some(key), act: Some(act), condition: None }
 }
 
+/// A deletion that waits until nothing blocks it.
+pub(crate) fn drain_at(key: proto::Key) -> proto::Change {
+    let act = proto::change::Act::Delete(proto::Delete { drain: true });
+    proto::Change { key: Some(key), act: Some(act), condition: None }
+}
+
 /// A cluster that names nothing.
 pub(crate) fn cluster(name: &str) -> proto::Change {
     put_at(cluster_key(name), field(1, name))
