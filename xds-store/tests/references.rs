@@ -31,12 +31,21 @@ struct Record {
     /// Clusters of routes, endpoints of clusters.
     targets: BTreeSet<&'static str>,
     owners: BTreeSet<&'static str>,
+    /// It is deleted once no routes name it.
+    is_deleting: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Act {
+    /// With these targets.
+    Put(BTreeSet<&'static str>),
+    Delete,
+    Drain,
 }
 
 #[derive(Debug, Clone)]
 struct Request {
-    /// The targets of what is put; `None`: it is deleted.
-    changes: BTreeMap<Name, Option<BTreeSet<&'static str>>>,
+    changes: BTreeMap<Name, Act>,
     owner: &'static str,
     take_over: bool,
     allow_missing: bool,
@@ -53,13 +62,21 @@ impl Model {
     /// Whether the store accepts the commit.
     fn commit(&mut self, request: &Request) -> bool {
         let before = self.clone();
-        if request.changes.iter().any(|(name, put)| self.is_foreign(*name, put.as_ref(), request)) {
+        let is_refused = |(name, act): (&Name, &Act)| {
+            let is_deleting = self.records.get(name).is_some_and(|record| record.is_deleting);
+            is_deleting && matches!(act, Act::Put(_)) || self.is_foreign(*name, act, request)
+        };
+        if request.changes.iter().any(is_refused) {
             return false;
         }
-        for (name, put) in &request.changes {
-            self.apply(*name, put.clone(), request);
+        for (name, act) in &request.changes {
+            self.apply(*name, act, request);
         }
+        self.drain(&before, request);
         self.collect(&before, request);
+        if self.finish() {
+            self.collect(&before, request);
+        }
         let is_there = self.check_added(&before, request);
         let is_kept = before.records.keys().filter(|name| !self.records.contains_key(name)).all(|gone| {
             !self.records.iter().any(|((kind, _), record)| {
@@ -72,36 +89,65 @@ impl Model {
         is_there && is_kept
     }
 
-    fn is_foreign(&self, name: Name, put: Option<&BTreeSet<&'static str>>, request: &Request) -> bool {
-        let Some(Record { targets, owners }) = self.records.get(&name) else { return false };
-        let is_foreign = match put {
-            Some(put) => targets != put && owners.iter().any(|owner| *owner != request.owner),
-            None => !owners.is_empty() && !owners.contains(request.owner),
+    fn is_foreign(&self, name: Name, act: &Act, request: &Request) -> bool {
+        let Some(Record { targets, owners, .. }) = self.records.get(&name) else { return false };
+        let is_foreign = match act {
+            Act::Put(put) => targets != put && owners.iter().any(|owner| *owner != request.owner),
+            Act::Delete | Act::Drain => !owners.is_empty() && !owners.contains(request.owner),
         };
         is_foreign && !request.take_over
     }
 
-    fn apply(&mut self, name: Name, put: Option<BTreeSet<&'static str>>, request: &Request) {
+    fn apply(&mut self, name: Name, act: &Act, request: &Request) {
         let owner = Some(request.owner).filter(|owner| !owner.is_empty());
-        match (put, self.records.get_mut(&name)) {
-            (Some(targets), None) => {
-                self.records.insert(name, Record { targets, owners: owner.into_iter().collect() });
+        match (act, self.records.get_mut(&name)) {
+            (Act::Put(targets), None) => {
+                let (targets, owners) = (targets.clone(), owner.into_iter().collect());
+                self.records.insert(name, Record { targets, owners, is_deleting: false });
             }
-            (Some(targets), Some(record)) => {
-                record.targets = targets;
+            (Act::Put(targets), Some(record)) => {
+                record.targets.clone_from(targets);
                 if owner.is_some() && request.take_over {
                     record.owners.clear();
                 }
                 record.owners.extend(owner);
             }
-            (None, Some(record)) => {
+            (Act::Drain, Some(record)) if record.is_deleting => {}
+            (Act::Delete | Act::Drain, Some(record)) => {
                 record.owners.remove(request.owner);
                 if record.owners.is_empty() || owner.is_none() || request.take_over {
                     self.records.remove(&name);
                 }
             }
-            (None, None) => {}
+            (Act::Delete | Act::Drain, None) => {}
         }
+    }
+
+    fn is_blocked(&self, name: Name) -> bool {
+        name.0 == Kind::Cluster
+            && self
+                .records
+                .iter()
+                .any(|((kind, _), record)| *kind == Kind::Routes && record.targets.contains(name.1))
+    }
+
+    /// What is drained and still named is being deleted.
+    fn drain(&mut self, before: &Self, request: &Request) {
+        for name in request.changes.iter().filter(|(_, act)| **act == Act::Drain).map(|(name, _)| name) {
+            let gone = before.records.get(name).filter(|_| !self.records.contains_key(name));
+            if let Some(record) = gone.filter(|_| self.is_blocked(*name)) {
+                let waiting = Record { owners: BTreeSet::new(), is_deleting: true, ..record.clone() };
+                self.records.insert(*name, waiting);
+            }
+        }
+    }
+
+    /// What was being deleted goes when nothing names it.
+    fn finish(&mut self) -> bool {
+        let deleting = self.records.iter().filter(|(_, record)| record.is_deleting);
+        let ended: Vec<_> = deleting.map(|(name, _)| *name).filter(|name| !self.is_blocked(*name)).collect();
+        ended.iter().for_each(|name| _ = self.records.remove(name));
+        !ended.is_empty()
     }
 
     fn collect(&mut self, before: &Self, request: &Request) {
@@ -112,7 +158,7 @@ impl Model {
             let is_named = |(other, record): (&Name, &Record)| {
                 other.0 == Kind::Cluster && record.targets.contains(target)
             };
-            let is_put = request.changes.get(&name).is_some_and(Option::is_some);
+            let is_put = matches!(request.changes.get(&name), Some(Act::Put(_)));
             let is_owned = self.records.get(&name).is_some_and(|record| !record.owners.is_empty());
             if !is_put && !is_owned && !self.records.iter().any(is_named) {
                 self.records.remove(&name);
@@ -122,14 +168,19 @@ impl Model {
 
     fn check_added(&mut self, before: &Self, request: &Request) -> bool {
         let mut is_there = true;
-        for (name, put) in request.changes.iter().filter(|(name, _)| name.0 == Kind::Routes) {
-            for target in put.iter().flatten() {
+        for (name, act) in request.changes.iter().filter(|(name, _)| name.0 == Kind::Routes) {
+            let Act::Put(targets) = act else { continue };
+            for target in targets {
                 let had = before.records.get(name).is_some_and(|record| record.targets.contains(target));
-                if had || self.records.contains_key(&(Kind::Cluster, target)) {
-                    continue;
+                let found = self.records.get(&(Kind::Cluster, target));
+                match found {
+                    _ if had => {}
+                    Some(found) => is_there &= !found.is_deleting,
+                    None => {
+                        is_there &= request.allow_missing;
+                        self.allowed.insert((name.1, target));
+                    }
                 }
-                is_there &= request.allow_missing;
-                self.allowed.insert((name.1, target));
             }
         }
         is_there
@@ -157,8 +208,12 @@ impl Request {
                 Kind::Cluster => targets.take(1).collect(),
                 Kind::Endpoints => BTreeSet::new(),
             };
-            let put = Some(targets).filter(|_| random.below(5) > 1);
-            changes.insert((kind, random.of(&NAMES)), put);
+            let act = match random.below(6) {
+                0 => Act::Delete,
+                1 => Act::Drain,
+                _ => Act::Put(targets),
+            };
+            changes.insert((kind, random.of(&NAMES)), act);
         }
         let owner = random.of(&["", "", "x", "y"]);
         let (take_over, allow_missing) = (random.below(6) == 0, random.below(4) == 0);
@@ -166,16 +221,17 @@ impl Request {
     }
 
     fn to_proto(&self) -> proto::CommitRequest {
-        let changes = self.changes.iter().map(|(name, put)| match (name, put) {
-            (_, None) => delete_at(key_at(*name)),
-            ((Kind::Routes, name), Some(targets)) => {
+        let changes = self.changes.iter().map(|(name, act)| match (name, act) {
+            (_, Act::Delete) => delete_at(key_at(*name)),
+            (_, Act::Drain) => drain_at(key_at(*name)),
+            ((Kind::Routes, name), Act::Put(targets)) => {
                 routes(name, &targets.iter().copied().collect::<Vec<_>>())
             }
-            ((Kind::Cluster, name), Some(targets)) => match targets.first() {
+            ((Kind::Cluster, name), Act::Put(targets)) => match targets.first() {
                 Some(endpoints) => eds_cluster(name, endpoints),
                 None => cluster(name),
             },
-            ((Kind::Endpoints, name), Some(_)) => endpoints(name),
+            ((Kind::Endpoints, name), Act::Put(_)) => endpoints(name),
         });
         proto::CommitRequest {
             take_over: self.take_over,
@@ -195,7 +251,7 @@ fn key_at((kind, name): Name) -> proto::Key {
 }
 
 #[test]
-fn sg3_sg4_sg5_sg15_random_commits_are_those_of_a_model_without_indexes() {
+fn sg3_sg4_sg5_sg7_sg15_random_commits_are_those_of_a_model_without_indexes() {
     let histories = std::env::var("HISTORIES").map_or(300, |text| text.parse().unwrap());
     for seed in 0..histories {
         let result = std::panic::catch_unwind(|| history(seed));
