@@ -17,8 +17,9 @@ fn sg4_sg10_a_cluster_in_use_is_not_deleted_and_refs_why_says_why() {
     stored.write("all.yaml", [cluster("a", 1), routes("web", "a")].join("---\n"));
     stored.ok("put all.yaml --store data");
     let (code, error) = stored.fails("delete CDS a --store data");
-    let expected =
-        format!("error: Cluster a is used by RouteConfiguration web ({FIELD}): remove that first\n");
+    let expected = format!(
+        "error: Cluster a is used by RouteConfiguration web ({FIELD}): remove that first, or use --drain\n"
+    );
     assert_eq!((code, error), (4, expected));
     let expected = format!(
         "Cluster a\n  is used by RouteConfiguration web ({FIELD})\nits deletion is blocked by\n  RouteConfiguration web, \
@@ -30,8 +31,15 @@ fn sg4_sg10_a_cluster_in_use_is_not_deleted_and_refs_why_says_why() {
     let web = stored.ok("refs why RDS web --store data");
     assert!(web.ends_with("nothing blocks its deletion\n"), "{web}");
     assert_eq!(stored.fails("refs why CDS none --store data").0, 3);
-    stored.ok("delete RDS web --store data");
-    stored.ok("delete CDS a --store data");
+    // SG7.
+    let waiting = stored.ok("delete CDS a --store data --drain");
+    assert!(waiting.starts_with("deleting   Cluster a\n"), "{waiting}");
+    assert!(waiting.ends_with(&format!("  waits for RouteConfiguration web ({FIELD})\n")), "{waiting}");
+    assert!(stored.ok("list CDS a --store data").contains("Cluster a"));
+    let (code, error) = stored.fails("put all.yaml --store data");
+    assert!(code == 4 && error.contains("is being deleted: put it again after that"), "{error}");
+    let output = stored.ok("delete RDS web --store data");
+    assert!(output.starts_with("deleted    RouteConfiguration web\ndeleted    Cluster a\n"), "{output}");
 }
 
 #[test]

@@ -10,13 +10,13 @@ use super::error::StoreError;
 use super::report::Report;
 use super::write::{WriteOptions, change, commit};
 use super::{RecordName, records, run};
-use crate::cli::Failure;
 use crate::cli::check::ReportFormat;
+use crate::cli::{Failure, say};
 
 /// Delete a resource from a store
 ///
 /// A resource with owners is deleted by its last owner (--owner), or with --take-over. A resource that
-/// others use is not deleted: change or delete those first.
+/// others use is not deleted: change or delete those first, or use --drain.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Delete {
@@ -29,6 +29,10 @@ pub(in crate::cli) struct Delete {
     if_revision: Option<String>,
     #[command(flatten)]
     write: WriteOptions,
+    /// If other resources use it, delete it when the last of them no longer does. Until then it is served,
+    /// and accepts neither changes nor new uses. There is no way back
+    #[arg(long)]
+    drain: bool,
     /// Delete the resource although it has other owners
     #[arg(long)]
     take_over: bool,
@@ -45,7 +49,7 @@ impl Delete {
             let label = records::label(&key);
             let is = self.if_revision.clone().map(proto::condition::Is::Revision);
             let condition = is.map(|is| proto::Condition { is: Some(is) });
-            let act = proto::change::Act::Delete(proto::Delete::default());
+            let act = proto::change::Act::Delete(proto::Delete { drain: self.drain });
             let changes = vec![change(key, condition, act)];
             let request = proto::CommitRequest { take_over: self.take_over, ..self.write.request(changes) };
             let mut report = Report::default();
@@ -54,6 +58,9 @@ impl Delete {
                 return Err(StoreError::Missing(format!("{label} does not exist")));
             }
             self.write.print(&report, &label, self.format);
+            if self.format == ReportFormat::Text {
+                report.waits_for().for_each(|line| say(format_args!("  {line}")));
+            }
             Ok(ExitCode::SUCCESS)
         })
     }
@@ -68,7 +75,7 @@ Examples:
 JSON is that of `xds apply`.
 
 Exit codes:
-  0  deleted, or --owner is released
+  0  deleted, or --owner is released, or the deletion waits (--drain)
   1  the server cannot be reached, or refuses
   2  invalid input: arguments; several variants without --when
   3  it does not exist

@@ -237,6 +237,10 @@ impl Refused {
         }
         let message = plain(&violation.message);
         match &violation.why {
+            // It is being deleted, or has no lease.
+            Some(Why::Condition(_)) if self.code == Code::FailedPrecondition => {
+                _ = write!(line, ": {message}")
+            }
             Some(Why::Condition(condition)) => line.push_str(&self.condition(condition)),
             Some(Why::Referred(referred)) => line.push_str(&used_by(referred)),
             Some(Why::Owned(owned)) if !owned.owners.is_empty() => {
@@ -331,7 +335,7 @@ fn used_by(referred: &proto::Referred) -> String {
     if more > 0 {
         _ = write!(text, " and {more} more");
     }
-    text + ": remove that first"
+    text + ": remove that first, or use --drain"
 }
 
 fn reason(why: &Why) -> Value {

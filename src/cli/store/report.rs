@@ -61,6 +61,20 @@ impl Report {
         self.results.is_empty()
     }
 
+    /// What deletions in progress wait for.
+    pub(super) fn waits_for(&self) -> impl Iterator<Item = String> {
+        let references = self.results.iter().flat_map(|(result, _)| &result.blocked_by);
+        references.map(|reference| {
+            let source = reference.source.as_ref().map(label).unwrap_or_default();
+            let field = &reference.field;
+            if field.is_empty() {
+                format!("waits for {source}")
+            } else {
+                format!("waits for {source} ({field})")
+            }
+        })
+    }
+
     pub(super) fn is_absent(&self) -> bool {
         self.results.iter().any(|(result, _)| result.outcome() == Outcome::Absent)
     }
