@@ -1,11 +1,11 @@
-//! References between resources (SG3, SG4, SG10).
+//! References between resources (SG3, SG4, SG7, SG10).
 
 use super::*;
 
 fn routes(name: &str, cluster: &str) -> String {
     format!(
-        "\"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration\nname: {name}\nvirtual_hosts:\n- name: v\n  \
-         domains: [\"*\"]\n  routes:\n  - match: {{ prefix: / }}\n    route: {{ cluster: {cluster} }}\n"
+        "\"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration\nname: {name}\nvirtual_hosts:\n- \
+         name: v\n  domains: [\"*\"]\n  routes:\n  - match: {{ prefix: / }}\n    route: {{ cluster: {cluster} }}\n"
     )
 }
 
@@ -22,8 +22,8 @@ fn sg4_sg10_a_cluster_in_use_is_not_deleted_and_refs_why_says_why() {
     );
     assert_eq!((code, error), (4, expected));
     let expected = format!(
-        "Cluster a\n  is used by RouteConfiguration web ({FIELD})\nits deletion is blocked by\n  RouteConfiguration web, \
-         which names Cluster a ({FIELD})\n"
+        "Cluster a\n  is used by RouteConfiguration web ({FIELD})\nits deletion is blocked by\n  \
+         RouteConfiguration web, which names Cluster a ({FIELD})\n"
     );
     assert_eq!(stored.ok("refs why CDS a --store data"), expected);
     let shown = &stored.json("refs why CDS a --store data")[0];
