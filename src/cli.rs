@@ -119,7 +119,7 @@ enum Command {
     Put(Box<store::put::Put>),
     Delete(Box<store::delete::Delete>),
     Quarantine(Box<store::quarantine::Quarantine>),
-    Refs(store::refs::Refs),
+    Refs(Box<store::refs::Refs>),
     Store(Box<store::StoreCommand>),
     Completions(completions::Completions),
 }

@@ -239,7 +239,7 @@ impl Refused {
         match &violation.why {
             // It is being deleted, or has no lease.
             Some(Why::Condition(_)) if self.code == Code::FailedPrecondition => {
-                _ = write!(line, ": {message}")
+                _ = write!(line, ": {message}");
             }
             Some(Why::Condition(condition)) => line.push_str(&self.condition(condition)),
             Some(Why::Referred(referred)) => line.push_str(&used_by(referred)),

@@ -69,7 +69,7 @@ impl Why {
             match self.format {
                 ReportFormat::Json => say(format_args!("{:#}", object(&found))),
                 ReportFormat::Text => {
-                    text(&key, &found).into_iter().for_each(|line| say(format_args!("{line}")))
+                    text(&key, &found).into_iter().for_each(|line| say(format_args!("{line}")));
                 }
             }
             Ok(ExitCode::SUCCESS)
