@@ -149,7 +149,10 @@ pub enum CommitError {
         id: VariantId,
     },
     /// T15: both variants match the witness, so a client could get either.
-    #[error("{} {:?}: {} and {} both match {witness}", first.type_url.message_name(), first.name.as_str(), shown(first), shown(second))]
+    #[error(
+        "{} {:?}: {} and {} both match {witness}",
+        first.type_url.message_name(), first.name.as_str(), shown(first), shown(second)
+    )]
     Ambiguous {
         /// One variant; the one that was in the cache before, if one of them was.
         first: VariantId,
@@ -159,7 +162,11 @@ pub enum CommitError {
         witness: Parameters,
     },
     /// T12: the constraints of the variants of a name must use the same keys.
-    #[error("{} {:?}: {} and {} must name the same keys; only the first has {only_first:?}, only the second {only_second:?}", first.type_url.message_name(), first.name.as_str(), shown(first), shown(second))]
+    #[error(
+        "{} {:?}: {} and {} must name the same keys; only the first has {only_first:?}, only the second \
+         {only_second:?}",
+        first.type_url.message_name(), first.name.as_str(), shown(first), shown(second)
+    )]
     KeySets {
         /// One variant.
         first: VariantId,
@@ -178,7 +185,10 @@ pub enum CommitError {
     },
     /// The check whether the variant overlaps others needs more work than the limit allows. Simpler
     /// constraints need less.
-    #[error("{} {:?}: {} is too complex to check for overlap; simplify the constraints", id.type_url.message_name(), id.name.as_str(), shown(id))]
+    #[error(
+        "{} {:?}: {} is too complex to check for overlap; simplify the constraints",
+        id.type_url.message_name(), id.name.as_str(), shown(id)
+    )]
     TooComplex {
         /// The variant.
         id: VariantId,

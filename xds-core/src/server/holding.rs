@@ -14,8 +14,8 @@ use crate::wire::ResourceKey;
 ///
 /// They are not stored. They follow from the selection at its cursor, the revision up to which it
 /// was sent everything, and from the exceptions, which each concern one key. A client that uses what
-/// it was sent, and nothing that the cache removed, has no exceptions. [`Responses`](super::responses::Responses) says which responses are unanswered or
-/// were rejected.
+/// it was sent, and nothing that the cache removed, has no exceptions.
+/// [`Responses`](super::responses::Responses) says which responses are unanswered or were rejected.
 ///
 /// - Without a selection there is nothing else.
 /// - Exceptions ahead of the cursor end when the cursor moves.
@@ -252,10 +252,6 @@ impl Holding {
 
     pub(super) fn removed_with(&self, key: &ResourceKey) -> Option<&Exception> {
         self.exceptions.get(key).filter(|exception| !exception.is_ahead())
-    }
-
-    pub(super) fn has_removed_with(&self, key: &ResourceKey) -> bool {
-        self.exceptions.get(key).is_some_and(|exception| !exception.is_ahead())
     }
 
     /// The client may need the content of this name again, although it has it (S34).

@@ -156,7 +156,10 @@ pub enum StreamError {
     },
     /// G8: one request has too many names that no resource can have. A client that sends so many is
     /// no xDS client.
-    #[error("{found} names of {} in one request are invalid, which exceeds the limit of {limit}", type_url.message_name())]
+    #[error(
+        "{found} names of {} in one request are invalid, which exceeds the limit of {limit}",
+        type_url.message_name()
+    )]
     TooManyInvalidNames {
         /// The type of the request.
         type_url: TypeUrl,
@@ -176,7 +179,10 @@ pub enum StreamError {
         limit: usize,
     },
     /// G9: too many parameters of one locator.
-    #[error("a subscription to {} {name:?} has {found} parameters, which exceeds the limit of {limit}", type_url.message_name())]
+    #[error(
+        "a subscription to {} {name:?} has {found} parameters, which exceeds the limit of {limit}",
+        type_url.message_name()
+    )]
     TooManyParameters {
         /// The type of the request.
         type_url: TypeUrl,
@@ -194,7 +200,11 @@ pub enum StreamError {
         limit: usize,
     },
     /// The client read so slowly that the server no longer has all removals that it must send.
-    #[error("the client reads too slowly: the server no longer has all removals of {} that the client missed; reconnect to get the current resources", type_url.message_name())]
+    #[error(
+        "the client reads too slowly: the server no longer has all removals of {} that the client missed; \
+         reconnect to get the current resources",
+        type_url.message_name()
+    )]
     FellBehind {
         /// The type whose removals are missing.
         type_url: TypeUrl,

@@ -305,7 +305,7 @@ impl TypeState {
     ) -> Option<Vec<Arc<Body>>> {
         let is_removed = |removed: &Removed| {
             removed.variant.existed_at(update.from)
-                && !self.holding.has_removed_with(&self.key(&removed.variant))
+                && self.holding.removed_with(&self.key(&removed.variant)).is_none()
         };
         let removes = must_send || update.removed.iter().any(is_removed) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
