@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             "Cluster a [env=prod] is used by Cluster web [env=prod] (virtual_hosts.routes.route.cluster) and 2 \
-             more: remove that first"
+             more: remove that first, or use --drain"
         );
     }
 
