@@ -13,6 +13,8 @@ use crate::record::{Local, Present, RecordState};
 use crate::refs::{ReferrerChanges, Referrers};
 use crate::{looks, time};
 
+mod referring;
+
 /// All records, found by digests of their keys: a comparison of two digests costs the same however
 /// long the names are, and a change costs the same however many variants a name has.
 #[derive(Debug, Default)]

@@ -6,9 +6,7 @@ use xds_core::{Resource, ResourceName};
 use xds_proto::type_url;
 use xds_proto::xds::store::v1 as proto;
 
-use crate::index::Records;
 use crate::key::{NameDigest, RecordKey};
-use crate::record::RecordState;
 use crate::{content, looks};
 
 /// What the deletion of a target does to the records that refer to it.
@@ -50,7 +48,7 @@ impl OnDelete {
 /// `served` is the resource that clients get.
 pub(crate) fn named_by(
     key: &RecordKey,
-    state: &RecordState,
+    state: &proto::RecordState,
     served: Option<&Resource>,
 ) -> BTreeSet<NameDigest> {
     let mut named = BTreeSet::new();
@@ -88,13 +86,14 @@ impl Referrers {
         }
     }
 
-    fn of(&self, target: NameDigest) -> impl Iterator<Item = &RecordKey> {
+    /// Those of a target.
+    pub(crate) fn of(&self, target: NameDigest) -> impl Iterator<Item = &RecordKey> {
         let from = (target, RecordKey::before_all());
         let of_target = self.0.range(from..).take_while(move |(of, _)| *of == target);
         of_target.map(|(_, source)| source).inspect(|_| looks::look())
     }
 
-    fn has(&self, target: NameDigest, source: &RecordKey) -> bool {
+    pub(crate) fn has(&self, target: NameDigest, source: &RecordKey) -> bool {
         self.0.contains(&(target, source.clone()))
     }
 }
@@ -124,11 +123,11 @@ impl ReferrerChanges {
         self.0.extend(commit.0);
     }
 
-    fn get(&self, target: NameDigest, source: &RecordKey) -> Option<bool> {
+    pub(crate) fn get(&self, target: NameDigest, source: &RecordKey) -> Option<bool> {
         self.0.get(&(target, source.clone())).copied()
     }
 
-    fn added(&self, target: NameDigest) -> impl Iterator<Item = &RecordKey> {
+    pub(crate) fn added(&self, target: NameDigest) -> impl Iterator<Item = &RecordKey> {
         let all = self.0.range((target, RecordKey::before_all())..);
         let of_target = all.take_while(move |((of, _), _)| *of == target);
         let of_target = of_target.inspect(|_| looks::look());
@@ -136,48 +135,10 @@ impl ReferrerChanges {
     }
 }
 
-impl<'a> Records<'a> {
-    /// The records that refer to a target once a commit is done, each once. The first one costs the
-    /// same however many there are.
-    pub(crate) fn referrers(
-        self,
-        commit: &'a ReferrerChanges,
-        target: NameDigest,
-    ) -> impl Iterator<Item = &'a RecordKey> {
-        merged((&self.index.referrers, &self.batch.referrers), commit, target)
-    }
-
-    /// The records of a name that are being deleted once a commit is done.
-    pub(crate) fn deleting(
-        self,
-        commit: &'a ReferrerChanges,
-        name: NameDigest,
-    ) -> impl Iterator<Item = &'a RecordKey> {
-        merged((&self.index.deleting, &self.batch.deleting), commit, name)
-    }
-}
-
-fn merged<'a>(
-    (durable, batch): (&'a Referrers, &'a ReferrerChanges),
-    commit: &'a ReferrerChanges,
-    target: NameDigest,
-) -> impl Iterator<Item = &'a RecordKey> {
-    let kept = durable.of(target).filter(move |source| {
-        commit.get(target, source).or_else(|| batch.get(target, source)).unwrap_or(true)
-    });
-    let of_batch = batch
-        .added(target)
-        .filter(move |source| !durable.has(target, source) && commit.get(target, source).unwrap_or(true));
-    let of_commit = commit
-        .added(target)
-        .filter(move |source| !durable.has(target, source) && batch.get(target, source) != Some(true));
-    kept.chain(of_batch).chain(of_commit)
-}
-
 /// The fields of a record that name a resource, in order.
 pub(crate) fn fields(
     key: &RecordKey,
-    state: &RecordState,
+    state: &proto::RecordState,
     target_type: &str,
     target: &ResourceName,
 ) -> BTreeSet<String> {
@@ -185,7 +146,7 @@ pub(crate) fn fields(
 }
 
 /// What the payloads of a record are (SG2), also of a deleted one.
-pub(crate) fn resources(key: &RecordKey, state: &RecordState) -> impl Iterator<Item = Resource> {
+pub(crate) fn resources(key: &RecordKey, state: &proto::RecordState) -> impl Iterator<Item = Resource> {
     let served = state.quarantined.as_ref().and_then(|quarantined| quarantined.serve.as_ref());
     let contents = state.content.iter().chain(served);
     contents.filter_map(|content| content::resource(&key.id(), content).ok())
