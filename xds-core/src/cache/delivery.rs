@@ -314,7 +314,6 @@ impl LedgerState {
     fn decision(&self, revision: Revision) -> Decision<'_> {
         let AckState { sent, pending, rejected } = &self.ack_state;
         // A revision may be rejected more than once: the newest error message counts.
-        // A revision may be rejected more than once: the newest error message counts.
         let rejected = rejected.iter().rev().find(|(spans, _)| spans.cover(revision));
         if let Some((_, detail)) = rejected {
             return Decision::Rejected(detail);

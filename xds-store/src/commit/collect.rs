@@ -16,7 +16,7 @@ use crate::stored::ReadError;
 /// Without a draft, time ends the referrers.
 ///
 /// A target stays if an owner keeps it, if the commit itself changes it, or if the client may not write
-/// it: nobody asked for its deletion.
+/// it.
 pub(super) fn collect(
     judging: &Judging<'_>,
     draft: Option<&Draft>,
