@@ -263,19 +263,26 @@ fn st60_what_others_changed_or_deleted_stays_after_a_restart_until_somebody_acts
     until_served(&server, "a", "connect_timeout: 1s");
     let changed = Scratch::new("others-changed");
     changed.write("a.yaml", cluster("a", 9));
-    let (code, text) = run(&["put", changed.path("a.yaml").to_str().unwrap(), "--store", place.text()]);
+    let file = changed.path("a.yaml");
+    // SG15: whoever does not own them says so.
+    let taken = ["--owner", "night-watch", "--take-over"];
+    let arguments_of_put = [&["put", file.to_str().unwrap(), "--store", place.text()], &taken[..]].concat();
+    let (code, text) = run(&arguments_of_put);
     assert_eq!(code, Some(0), "{text}");
-    let (code, text) = run(&["delete", "CDS", "b", "--store", place.text()]);
+    let (code, text) = run(&["delete", "CDS", "b", "--store", place.text(), "--take-over"]);
     assert_eq!(code, Some(0), "{text}");
     drop(server);
     folder.write("a.yaml", cluster("a", 2));
     let server = Running::start(&arguments);
-    server.logs("a.yaml:1:1: the store refuses it: somebody else changed Cluster a in the store");
+    server.logs(
+        "a.yaml:1:1: the store refuses it: the store has another content for Cluster a that does not belong",
+    );
     server.logs("b.yaml:1:1: the store refuses it: somebody else deleted Cluster b in the store");
     until_served(&server, "a", "connect_timeout: 9s");
     assert_ne!(server.get(&["CDS", "b"]).0, Some(0));
     // What the message says.
-    let (code, text) = run(&["apply", folder.text(), "--store", place.text(), "--owner", "folder"]);
+    let (code, text) =
+        run(&["apply", folder.text(), "--store", place.text(), "--owner", "folder", "--take-over"]);
     assert_eq!(code, Some(0), "{text}");
     until_served(&server, "a", "connect_timeout: 2s");
     folder.write("a.yaml", cluster("a", 3));
