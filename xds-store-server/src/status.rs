@@ -123,6 +123,7 @@ fn code_of(code: RefusalCode) -> Code {
         RefusalCode::Aborted => Code::Aborted,
         RefusalCode::FailedPrecondition => Code::FailedPrecondition,
         RefusalCode::DataLoss => Code::DataLoss,
+        RefusalCode::Unimplemented => Code::Unimplemented,
         RefusalCode::ResourceExhausted => Code::ResourceExhausted,
         RefusalCode::Unavailable => Code::Unavailable,
         _ => Code::Unknown,

@@ -4,8 +4,9 @@
 //! | --- | --- |
 //! | 1 form and size | `form` |
 //! | 2 rights | `rights` |
-//! | 3 region, 5 schema version, 6 owners, 8 references | none yet |
+//! | 3 region, 6 owners, 8 references | none yet |
 //! | 4 conditions | `condition` |
+//! | 5 schema version | `schema` |
 //! | 7 ambiguity | `ambiguity` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
@@ -23,3 +24,4 @@ mod effect;
 mod form;
 mod refused;
 mod rights;
+mod schema;

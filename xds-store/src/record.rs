@@ -8,6 +8,7 @@ use xds_core::ResourceName;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{NameDigest, RecordKey};
+use crate::schema::SchemaVersion;
 use crate::time;
 
 /// The state of a record: the message that is stored, and that nodes exchange.
@@ -45,6 +46,8 @@ pub(crate) struct Present {
     pub(crate) generation: u64,
     /// Of content, lease and stamp.
     pub(crate) content: [u8; 32],
+    /// Of the content.
+    pub(crate) schema: SchemaVersion,
     /// Since when it is deleted, as far as this process can say: its start, if it was before.
     pub(crate) deleted_at: Option<i64>,
     pub(crate) is_quarantined: bool,
@@ -167,6 +170,7 @@ impl Present {
             incarnation: state.incarnation,
             generation: state.generation,
             content: state.digest.first_chunk().copied().unwrap_or_default(),
+            schema: SchemaVersion::of_stored(state.content.as_ref().map_or("", |content| &content.schema)),
             deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(now),
             is_quarantined: state.quarantined.is_some(),
             created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),

@@ -10,6 +10,7 @@ use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
 use crate::record::RecordState;
+use crate::schema::Schemas;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
@@ -69,6 +70,8 @@ pub struct Config {
     pub history_revisions: u64,
     /// How long deleted records are kept, in nanoseconds. Default 24 h.
     pub tombstones: i64,
+    /// The schema versions that this server knows (SV2). Default: all types are 1.0.
+    pub schemas: Schemas,
 }
 
 impl Config {
@@ -82,6 +85,7 @@ impl Config {
             history: 7 * 24 * 3600 * SECOND,
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
+            schemas: Schemas::default(),
         }
     }
 }
@@ -570,6 +574,7 @@ impl Store {
             head: &writing.head,
             now,
             limits: self.config.commit,
+            schemas: &self.config.schemas,
         }
     }
 

@@ -17,5 +17,7 @@ mod owners;
 mod quarantine;
 #[path = "rules/rights.rs"]
 mod rights;
+#[path = "rules/schema.rs"]
+mod schema;
 #[path = "rules/servers.rs"]
 mod servers;

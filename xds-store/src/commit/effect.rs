@@ -8,12 +8,13 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
 use super::refused::{RefusalCode, Refused, Violations};
-use super::{ambiguity, condition, rights};
+use super::{ambiguity, condition, rights, schema};
 use crate::content;
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
+use crate::schema::Schemas;
 use crate::stored::{ReadError, Stored};
 use crate::time;
 
@@ -55,6 +56,7 @@ pub(crate) struct Judging<'a> {
     pub(crate) head: &'a Head,
     pub(crate) now: i64,
     pub(crate) limits: CommitLimits,
+    pub(crate) schemas: &'a Schemas,
 }
 
 /// The changes of one commit while it is judged.
@@ -75,6 +77,7 @@ impl Judging<'_> {
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
         condition::check(draft, self.records, self.now)?;
+        let draft = &*schema::check(draft, self.records, self.schemas, self.now)?;
         let mut changed = Changed::default();
         let mut results = Vec::with_capacity(draft.changes.len());
         for change in &draft.changes {

@@ -1,6 +1,7 @@
 //! Stage 1: what can never be right, whatever the store holds (ST7, ST42, ST66).
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 
 use prost::Message;
@@ -14,6 +15,7 @@ use crate::content;
 use crate::key::{KeyError, RecordKey, parse_id};
 use crate::read::is_configuration;
 use crate::record::PROBE_TYPE;
+use crate::schema::{Force, MarkedVersion, VersionError};
 use crate::time;
 
 /// A commit of the right form.
@@ -25,6 +27,7 @@ pub struct Draft {
     pub(crate) owner: String,
     pub(crate) prune: bool,
     pub(crate) take_over: bool,
+    pub(crate) force: Force,
     pub(crate) message: String,
     pub(crate) dry_run: bool,
     /// What its client may write; `None`: everything.
@@ -60,6 +63,8 @@ pub(crate) enum Act {
 #[derive(Debug, Clone)]
 pub(crate) struct Put {
     pub(crate) content: proto::Content,
+    /// The version that the writer gave; the content has that of stage 5.
+    pub(crate) version: Option<MarkedVersion>,
     /// What clients get.
     pub(crate) resource: Resource,
     pub(crate) expires_at: Option<i64>,
@@ -135,8 +140,9 @@ impl Draft {
             }
         }
         violations.into_result()?;
-        let proto::CommitRequest { owner, prune, take_over, message, dry_run, .. } = request;
-        Ok(Self { changes, identity, owner, prune, take_over, message, dry_run, access: None, bytes })
+        let proto::CommitRequest { owner, prune, take_over, force_schema, message, dry_run, .. } = request;
+        let force = if force_schema { Force::On } else { Force::Off };
+        Ok(Self { changes, identity, owner, prune, take_over, force, message, dry_run, access: None, bytes })
     }
 
     /// About how many bytes it takes in memory.
@@ -247,12 +253,13 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
 
 fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
     let mut content = put.content.ok_or_else(|| Wrong::new("put.content", "the put has no content"))?;
-    // Types are 1.0 unless a schema declares another version, which needs a plan.
-    match &*content.schema {
-        "" => {}
-        "1" | "1.0" => content.schema.clear(),
-        _ => return Err(Wrong::new("put.content.schema", "this version has schema version 1.0 only")),
-    }
+    let version =
+        match &*mem::take(&mut content.schema) {
+            "" => None,
+            text => Some(text.parse().map_err(|error: VersionError| {
+                Wrong::new("put.content.schema", format!("{text:?}: {error}"))
+            })?),
+        };
     if !put.owners.is_empty() {
         return Err(Wrong::new("put.owners", "this version has no resource owners"));
     }
@@ -276,7 +283,7 @@ fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
     let resource = content::resource(id, &content)
         .map_err(|error| Wrong::new(error.field(), format!("put.content.{}: {error}", error.field())))?;
     check_constraints(&id.constraints)?;
-    Ok(Put { content, resource, expires_at, lease })
+    Ok(Put { content, version, resource, expires_at, lease })
 }
 
 /// ST66: a constraint that can never match.

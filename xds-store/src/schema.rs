@@ -1,0 +1,12 @@
+//! Schema versions: what contents are labelled with, what a server knows, and what may be written and
+//! read (SV).
+
+pub use known::{SchemaError, Schemas};
+pub use refusal::{SchemaRefusal, SchemaRule};
+pub use version::{MarkedVersion, SchemaVersion, VersionError};
+pub use write::{Force, StoredForms, WriteEffect, judge_write};
+
+mod known;
+mod refusal;
+mod version;
+mod write;
