@@ -9,6 +9,7 @@ use tokio::sync::{oneshot, watch};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
+use xds_store::schema::Schemas;
 use xds_store::store::{Committed, Store};
 
 use crate::alarm::Alarm;
@@ -31,6 +32,7 @@ struct Running {
     reader: Arc<dyn Reader>,
     statistics: Arc<Statistics>,
     commit: CommitLimits,
+    schemas: Arc<Schemas>,
     standing: watch::Receiver<Standing>,
     /// Whether other servers may commit to the store.
     is_shared: bool,
@@ -63,8 +65,9 @@ impl StoreHandle {
                 .spawn(move || follow(changes, &queue, &statistics))
                 .expect("the system starts a thread");
         }
-        let commit = config.commit;
-        Ok(Self { running: Arc::new(Running { queue, reader, statistics, commit, standing, is_shared }) })
+        let (commit, schemas) = (config.commit, config.schemas);
+        let running = Running { queue, reader, statistics, commit, schemas, standing, is_shared };
+        Ok(Self { running: Arc::new(running) })
     }
 
     /// Takes a request of this identity, within the limits of the store.
@@ -102,6 +105,12 @@ impl StoreHandle {
         receiver
             .await
             .unwrap_or_else(|_| Err(refused(RefusalCode::Unavailable, "the store has ended".to_owned())))
+    }
+
+    /// The schema versions that this server knows.
+    #[must_use]
+    pub fn schemas(&self) -> Arc<Schemas> {
+        Arc::clone(&self.running.schemas)
     }
 
     /// The content at present (LOCAL). Blocks.

@@ -92,6 +92,12 @@ pub(crate) fn of_read(error: &ReadError, printed: impl Fn(u64) -> String) -> Sta
         ReadError::Ahead { .. } | ReadError::Revision(_) => invalid("revision", error.to_string()),
         ReadError::Damaged(damaged) => Status::data_loss(damaged.to_string()),
         ReadError::Engine(error) => of_engine(error),
+        ReadError::Schema(refused) => refusal(
+            code_of(refused.code()),
+            refused.to_string(),
+            None,
+            proto::violation::Why::Schema(refused.to_proto()),
+        ),
         error => Status::internal(error.to_string()),
     }
 }

@@ -56,6 +56,7 @@ impl Writer {
         config.history = nanoseconds(settings.history);
         config.history_revisions = settings.history_revisions;
         config.tombstones = nanoseconds(settings.tombstones);
+        config.schemas = Arc::clone(&settings.schemas);
         let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
         drop(view);
         let source = Source::new(Arc::clone(&settings.cache));

@@ -2,11 +2,13 @@
 //! read (SV).
 
 pub use known::{SchemaError, Schemas};
+pub use read::{ReadEffect, judge_read};
 pub use refusal::{SchemaRefusal, SchemaRule};
 pub use version::{MarkedVersion, SchemaVersion, VersionError};
 pub use write::{Force, StoredForms, WriteEffect, judge_write};
 
 mod known;
+mod read;
 mod refusal;
 mod version;
 mod write;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 
 use crate::checked;
 use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
@@ -71,7 +72,7 @@ pub struct Config {
     /// How long deleted records are kept, in nanoseconds. Default 24 h.
     pub tombstones: i64,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
-    pub schemas: Schemas,
+    pub schemas: Arc<Schemas>,
 }
 
 impl Config {
@@ -85,7 +86,7 @@ impl Config {
             history: 7 * 24 * 3600 * SECOND,
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
-            schemas: Schemas::default(),
+            schemas: Arc::default(),
         }
     }
 }

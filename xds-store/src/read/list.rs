@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use prost::Message;
 
-use super::{Filter, ReadError, Reads, RecordVersion};
+use super::{Filter, Knows, ReadError, Reads, RecordVersion};
 use crate::key::RecordKey;
 
 /// What a page of a list has.
@@ -18,6 +18,8 @@ pub struct ListQuery<'q> {
     pub now: i64,
     /// Keys that the caller may read; others are left out (ST53).
     pub may_read: &'q dyn Fn(&RecordKey) -> bool,
+    /// The versions that the caller understands.
+    pub knows: &'q Knows,
     /// Only keys behind this one.
     pub after: Option<&'q RecordKey>,
     /// How many records of the page earlier calls have read.
@@ -68,6 +70,8 @@ impl Reads<'_> {
                 let key = version.key.clone();
                 if query.filter.matches_key(&key)
                     && version.exists(query.now)
+                    // SV36.
+                    && self.is_readable(&key, &version.state, query.knows)
                     && query.filter.matches(&version.state)
                     && (query.may_read)(&key)
                 {

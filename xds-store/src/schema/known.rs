@@ -30,6 +30,9 @@ pub enum SchemaError {
 }
 
 impl Schemas {
+    /// Declares nothing.
+    pub const NONE: &'static Self = &Self { declared: BTreeMap::new(), ceilings: BTreeMap::new() };
+
     /// Declares the highest version of a type that the server knows.
     ///
     /// # Errors

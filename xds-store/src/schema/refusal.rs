@@ -22,7 +22,7 @@ pub struct SchemaRefusal {
     pub server: SchemaVersion,
 }
 
-/// The row of table W that refuses.
+/// The row of a table that refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SchemaRule {
@@ -38,8 +38,14 @@ pub enum SchemaRule {
     W9,
     /// The server does not know the major version that is stored.
     W14,
+    /// The server does not know the major version that is stored, and neither does the client.
+    Rd3,
+    /// The same, and the client knows it.
+    Rd4,
     /// A content of another major version has another key (SV4). It is no row.
     OtherMajor,
+    /// The client knows an older major version, and nothing converts to it. It is no row.
+    NoConverter,
 }
 
 impl SchemaRefusal {
@@ -47,13 +53,14 @@ impl SchemaRefusal {
     #[must_use]
     pub fn code(&self) -> RefusalCode {
         match self.rule {
-            SchemaRule::W14 => RefusalCode::Unimplemented,
+            SchemaRule::W14 | SchemaRule::Rd3 | SchemaRule::Rd4 => RefusalCode::Unimplemented,
             SchemaRule::W2
             | SchemaRule::W5
             | SchemaRule::W6
             | SchemaRule::W8
             | SchemaRule::W9
-            | SchemaRule::OtherMajor => RefusalCode::FailedPrecondition,
+            | SchemaRule::OtherMajor
+            | SchemaRule::NoConverter => RefusalCode::FailedPrecondition,
         }
     }
 
@@ -62,7 +69,13 @@ impl SchemaRefusal {
     pub fn may_force(&self) -> bool {
         match self.rule {
             SchemaRule::W2 | SchemaRule::W6 | SchemaRule::W9 => true,
-            SchemaRule::W5 | SchemaRule::W8 | SchemaRule::W14 | SchemaRule::OtherMajor => false,
+            SchemaRule::W5
+            | SchemaRule::W8
+            | SchemaRule::W14
+            | SchemaRule::Rd3
+            | SchemaRule::Rd4
+            | SchemaRule::OtherMajor
+            | SchemaRule::NoConverter => false,
         }
     }
 
@@ -79,6 +92,8 @@ impl SchemaRefusal {
     }
 }
 
+impl std::error::Error for SchemaRefusal {}
+
 impl fmt::Display for SchemaRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rule, stored, written, server } = self;
@@ -94,8 +109,11 @@ impl fmt::Display for SchemaRefusal {
                 f,
                 "the content has schema version {written}: it was read in an older form than the stored one"
             ),
-            SchemaRule::W14 => {
+            SchemaRule::W14 | SchemaRule::Rd3 | SchemaRule::Rd4 => {
                 write!(f, "schema version {stored} is stored; this server knows {server}: use a newer server")
+            }
+            SchemaRule::NoConverter => {
+                write!(f, "schema version {stored} is stored, and nothing converts it to an older one")
             }
             SchemaRule::OtherMajor => write!(
                 f,
@@ -115,7 +133,9 @@ impl fmt::Display for SchemaRule {
             Self::W8 => "W8",
             Self::W9 => "W9",
             Self::W14 => "W14",
-            Self::OtherMajor => "",
+            Self::Rd3 => "Rd3",
+            Self::Rd4 => "Rd4",
+            Self::OtherMajor | Self::NoConverter => "",
         })
     }
 }

@@ -1,6 +1,10 @@
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{RefusalCode, Refused};
-use xds_store::engine::MemoryEngine;
+use xds_store::engine::{Engine, MemoryEngine};
+use xds_store::key::RecordKey;
+use xds_store::read::{
+    EventQuery, Filter, Knows, ListQuery, Payload, Position, ReadError, Reads, RecordVersion,
+};
 use xds_store::schema::Schemas;
 
 use crate::driven::*;
@@ -8,7 +12,7 @@ use crate::driven::*;
 /// A server that knows this version of the type.
 fn on(engine: &MemoryEngine, version: &str) -> Server {
     let schemas = Schemas::default().declare(TYPE, version.parse().unwrap()).unwrap();
-    Server::with(engine.clone(), SECOND, |config| config.schemas = schemas)
+    Server::with(engine.clone(), SECOND, |config| config.schemas = schemas.into())
 }
 
 /// A server that knows this version, on a store where a newer server wrote a record with these versions.
@@ -65,7 +69,7 @@ fn sv1_a_put_without_a_version_has_the_servers_one_and_records_from_before_are_1
 fn sv2_a_ceiling_hides_a_version() {
     let schemas = Schemas::default().declare(TYPE, "1.1".parse().unwrap()).unwrap();
     let schemas = schemas.with_ceiling(TYPE, "1.0".parse().unwrap()).unwrap();
-    let mut server = Server::with(Server::new().engine, SECOND, |config| config.schemas = schemas);
+    let mut server = Server::with(Server::new().engine, SECOND, |config| config.schemas = schemas.into());
     server.commit(of([put("a", "1")])).unwrap();
     assert_eq!(stored(&server), "");
     assert_eq!(rule(&server.commit(of([versioned("a", "1", "1.1")])).unwrap_err()), (FAILED, "W5", false));
@@ -171,4 +175,100 @@ fn sv5_all_refused_versions_of_a_commit_are_reported() {
         other => panic!("{other:?}"),
     });
     assert_eq!(rows.collect::<Vec<_>>(), [(0, "W5"), (2, "W2")]);
+}
+
+/// What a read of the record `a` answers as its version, at this server for this client.
+fn read(server: &Server, knows: &str) -> Result<String, ReadError> {
+    let view = server.engine.view().unwrap();
+    let reads = Reads::with_schemas(&*view, &server.store.config().schemas).unwrap();
+    let key = RecordKey::parse(&key("a", "")).unwrap();
+    let version = reads.get(&key, server.now).unwrap().unwrap();
+    let knows = if knows.is_empty() { Knows::default() } else { Knows::of(&key, knows.parse().unwrap()) };
+    let record = reads.answer_to(&version, Payload::With, &knows)?;
+    Ok(record.content.unwrap().schema)
+}
+
+fn refused_row(read: Result<String, ReadError>) -> (RefusalCode, String) {
+    let Err(ReadError::Schema(refused)) = read else { panic!("{read:?}") };
+    (refused.code(), refused.rule.to_string())
+}
+
+#[test]
+fn sv6_row_rd1_rd2_a_server_downgrades_to_what_it_knows() {
+    let server = server("1.1", "1.2");
+    for knows in ["", "1.1", "1.2"] {
+        assert_eq!(read(&server, knows).unwrap(), "1.1+downgraded", "{knows}");
+    }
+}
+
+#[test]
+fn sv6_sv35_row_rd3_rd4_an_unknown_major_is_not_read() {
+    let server = server("1.1", "2.0");
+    assert_eq!(refused_row(read(&server, "1.1")), (RefusalCode::Unimplemented, "Rd3".to_owned()));
+    assert_eq!(refused_row(read(&server, "2.0")), (RefusalCode::Unimplemented, "Rd4".to_owned()));
+}
+
+#[test]
+fn sv6_row_rd5_rd6_rd7_a_client_gets_no_newer_version_than_it_knows() {
+    let server = server("1.1", "1.1");
+    for (knows, shown) in [("1", "1.0+downgraded"), ("1.2", "1.1"), ("2", "1.1"), ("", "1.1")] {
+        assert_eq!(read(&server, knows).unwrap(), shown, "{knows}");
+    }
+}
+
+#[test]
+fn sv6_a_client_that_knows_an_older_major_is_refused_if_nothing_converts() {
+    assert_eq!(refused_row(read(&server("2.0", "2.0"), "1.1")), (FAILED, String::new()));
+}
+
+#[test]
+fn sv6_an_undeclared_type_is_read_without_a_version() {
+    let mut server = Server::new();
+    server.commit(of([versioned("a", "1", "1.0")])).unwrap();
+    assert_eq!(read(&server, "").unwrap(), "");
+    assert_eq!(read(&on(&server.engine, "1.1"), "").unwrap(), "1.0");
+}
+
+#[test]
+fn sv36_lists_and_watches_leave_out_what_the_server_does_not_know() {
+    let mut newer = on(&Server::new().engine, "2.0");
+    newer.commit(of([put("a", "1"), put("b", "1")])).unwrap();
+    let mut older = on(&newer.engine, "1.1");
+    older.commit(of([put("c", "1")])).unwrap();
+    let view = older.engine.view().unwrap();
+    let reads = Reads::with_schemas(&*view, &older.store.config().schemas).unwrap();
+    let filter = Filter::parse(None).unwrap();
+    let query = ListQuery {
+        filter: &filter,
+        at: 2,
+        now: older.now,
+        may_read: &|_| true,
+        knows: Knows::ALL,
+        after: None,
+        taken: 0,
+        limit: 10,
+        limit_bytes: 1 << 20,
+        scan_limit: 100,
+    };
+    let names = |records: Vec<RecordVersion>| records.iter().map(|of| of.key.name().to_string()).collect();
+    let listed: Vec<String> = names(reads.list(query).unwrap().records);
+    assert_eq!(listed, ["c"]);
+    let events = EventQuery {
+        filter: &filter,
+        may_read: &|_| true,
+        payload: Payload::With,
+        knows: Knows::ALL,
+        limit: 10,
+        limit_bytes: 1 << 20,
+        scan_limit: 100,
+    };
+    let watched = reads.events(&mut Position::after(0), events).unwrap().events;
+    let watched = watched.into_iter().map(|event| event.record.unwrap().key.unwrap().name);
+    assert_eq!(watched.collect::<Vec<_>>(), ["c"]);
+    // A caller that knows only the first major sees no record of the second one.
+    let view = newer.engine.view().unwrap();
+    let reads = Reads::with_schemas(&*view, &newer.store.config().schemas).unwrap();
+    let knows = Knows::of(&RecordKey::parse(&key("a", "")).unwrap(), "1.5".parse().unwrap());
+    let listed: Vec<String> = names(reads.list(ListQuery { knows: &knows, ..query }).unwrap().records);
+    assert_eq!(listed, ["c"]);
 }
