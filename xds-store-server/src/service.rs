@@ -114,8 +114,8 @@ impl Store for StoreService {
         let standing = self.reading.standing();
         let read = move |reads: &Reads<'_>| {
             let failed = |error| failed(&error, &standing);
-            let version = reads.get(&key, now()).map_err(failed)?;
-            let Some(version) = version else {
+            let record = reads.read(&key, now(), Payload::With, &knows).map_err(failed)?;
+            if record.is_none() {
                 let why = Why::Condition(proto::ConditionFailed::default());
                 return Err(refusal(
                     Code::NotFound,
@@ -123,8 +123,7 @@ impl Store for StoreService {
                     Some(key.to_proto()),
                     why,
                 ));
-            };
-            let record = Some(reads.answer_to(&version, Payload::With, &knows).map_err(failed)?);
+            }
             let revision = reads.printed(reads.head().revision);
             // `peek` asks peers, and this store has none.
             Ok(proto::GetResponse { record, revision, peeked_from: String::new() })

@@ -98,6 +98,7 @@ pub(crate) fn of_read(error: &ReadError, printed: impl Fn(u64) -> String) -> Sta
             None,
             proto::violation::Why::Schema(refused.to_proto()),
         ),
+        ReadError::Convert(error) => Status::failed_precondition(error.to_string()),
         error => Status::internal(error.to_string()),
     }
 }

@@ -6,7 +6,7 @@
 //! | 2 rights | `rights` |
 //! | 3 region, 6 owners, 8 references | none yet |
 //! | 4 conditions | `condition` |
-//! | 5 schema version | `schema` |
+//! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 7 ambiguity | `ambiguity` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
@@ -22,6 +22,9 @@ mod ambiguity;
 mod condition;
 mod effect;
 mod form;
+mod forms;
+mod mirror;
+mod phase;
 mod refused;
 mod rights;
 mod schema;

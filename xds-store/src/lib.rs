@@ -6,8 +6,8 @@
 //! The crate has no runtime, clock, entropy or threads; only the engines on a file and on etcd do I/O.
 //! The rules (ST) are in `docs/store-rules.md` of the repository.
 //!
-//! References, owners that protect their records, migrations, replication and regions have their
-//! stages and fields, and no code yet.
+//! References, owners that protect their records, replication and regions have their stages and
+//! fields, and no code yet.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;
@@ -52,6 +52,7 @@
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`restore`] | writes a backup into an empty engine |
+//! | [`phase`] | migrations: plans and their phases |
 //! | [`schema`] | schema versions: what a server knows, and what may be written |
 //! | [`seal`] | encrypts the contents of some types |
 //! | [`time`] | times as numbers and in messages |
@@ -71,6 +72,7 @@ pub mod engine;
 mod index;
 pub mod key;
 pub mod log;
+pub mod phase;
 pub mod read;
 pub mod record;
 pub mod restore;

@@ -16,6 +16,7 @@ use crate::checked::{self, Damaged};
 use crate::engine::{EngineError, Value, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
+use crate::phase::{ConvertError, Phase};
 use crate::record::{Local, RecordState};
 use crate::schema::{SchemaRefusal, Schemas};
 use crate::seal::UnsealError;
@@ -32,6 +33,7 @@ pub use versions::Knows;
 mod answer;
 mod events;
 mod filter;
+mod forms;
 mod history;
 mod list;
 #[cfg(test)]
@@ -47,6 +49,8 @@ pub struct Reads<'v> {
     schemas: &'v Schemas,
     /// Of commits: records that one commit wrote are often read together.
     summaries: RefCell<BTreeMap<u64, Option<EntrySummary>>>,
+    /// Of plans, by number and store revision.
+    phases: RefCell<BTreeMap<(u32, u64), Phase>>,
 }
 
 /// The part of a log entry that is read for single records: its changes may be many.
@@ -99,6 +103,9 @@ pub enum ReadError {
     /// The record cannot be read in a version that the server and the caller know.
     #[error(transparent)]
     Schema(#[from] SchemaRefusal),
+    /// SV11: the record cannot be converted to the form that the caller reads.
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -120,7 +127,7 @@ impl<'v> Reads<'v> {
     pub fn with_schemas(view: &'v dyn View, schemas: &'v Schemas) -> Result<Self, ReadError> {
         let head = view.get(stored::HEAD)?.ok_or_else(|| Damaged { key: stored::HEAD.into() })?;
         let head = checked::decode(stored::HEAD, head.bytes)?;
-        Ok(Self { view, head, schemas, summaries: RefCell::default() })
+        Ok(Self { view, head, schemas, summaries: RefCell::default(), phases: RefCell::default() })
     }
 
     /// The head of the store.

@@ -48,6 +48,8 @@ pub(crate) struct Present {
     pub(crate) content: [u8; 32],
     /// Of the content.
     pub(crate) schema: SchemaVersion,
+    /// On the new form of a mirrored write: the revision of the old form.
+    pub(crate) stamp: Option<Box<RecordRevision>>,
     /// Since when it is deleted, as far as this process can say: its start, if it was before.
     pub(crate) deleted_at: Option<i64>,
     pub(crate) is_quarantined: bool,
@@ -172,6 +174,7 @@ impl Present {
             content: state.digest.first_chunk().copied().unwrap_or_default(),
             schema: SchemaVersion::of_stored(state.content.as_ref().map_or("", |content| &content.schema)),
             deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(now),
+            stamp: RecordRevision::parse(&state.mirror_of).map(Box::new),
             is_quarantined: state.quarantined.is_some(),
             created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),
             expires_at: state.expires_at.as_ref().map(time::from_proto),
@@ -191,6 +194,11 @@ impl Present {
     pub(crate) fn exists(&self, now: i64) -> bool {
         let has_ended = self.lease.is_none() && self.expires_at.is_some_and(|end| end <= now);
         !self.is_deleted() && !has_ended
+    }
+
+    /// Whether this is the new form of an old one in its present state (SV17).
+    pub(crate) fn mirrors(&self, old: &Self) -> bool {
+        self.stamp.as_deref() == Some(&old.revision)
     }
 
     pub(crate) fn is_deleted(&self) -> bool {

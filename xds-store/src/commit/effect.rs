@@ -7,12 +7,15 @@ use xds_core::{Resource, ResourceName};
 use xds_proto::xds::store::v1 as proto;
 
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
+use super::forms::Forms;
+use super::mirror::Mirror;
 use super::refused::{RefusalCode, Refused, Violations};
 use super::{ambiguity, condition, rights, schema};
 use crate::content;
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
+use crate::phase::{Form, PhaseRecord};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
 use crate::schema::Schemas;
 use crate::stored::{ReadError, Stored};
@@ -61,7 +64,7 @@ pub(crate) struct Judging<'a> {
 
 /// The changes of one commit while it is judged.
 #[derive(Default)]
-struct Changed {
+pub(super) struct Changed {
     states: BTreeMap<RecordKey, (RecordState, proto::Outcome)>,
     after: BTreeMap<RecordKey, Present>,
     renewed: BTreeMap<RecordKey, Renewed>,
@@ -76,25 +79,37 @@ impl Judging<'_> {
         self.check_times(draft)?;
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
-        condition::check(draft, self.records, self.now)?;
-        let draft = &*schema::check(draft, self.records, self.schemas, self.now)?;
+        condition::check(draft, self.forms())?;
+        let checked = schema::check(draft, self.forms())?;
+        let draft = &*checked.draft;
         let mut changed = Changed::default();
-        let mut results = Vec::with_capacity(draft.changes.len());
-        for change in &draft.changes {
-            results.push(self.change(draft, change, &mut changed)?);
+        let (mut results, mut effects) = (Vec::with_capacity(draft.changes.len()), Vec::new());
+        for (number, change) in draft.changes.iter().enumerate() {
+            let result = self.change(draft, change, &mut changed)?;
+            results.push(match checked.mirrors.get(&number) {
+                Some(mirror) => self.mirror(&change.key, mirror, result, &mut changed, &mut effects)?,
+                None => result,
+            });
         }
-        let mut effects = Vec::new();
         for key in pruned {
             let Some(record) = self.records.get(&key) else { continue };
-            let result = self.release(&key, record, &draft.owner, &mut changed)?;
+            let mut result = self.release(&key, record, &draft.owner, &mut changed)?;
+            if let Some(mirror) = self.mirror_of(&key) {
+                result = self.mirror(&key, &mirror, result, &mut changed, &mut effects)?;
+            }
             effects.push(Effect { key, result });
         }
         let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
-        self.finish(changed, results, effects, |key| {
-            let all =
-                || draft.changes.iter().enumerate().map(|(number, change)| (&change.key, number)).collect();
+        // SV12: phases are not replicated.
+        let is_replicated = !draft.changes.iter().any(|change| matches!(change.act, Act::Phase(_)));
+        let judged = self.finish(changed, results, effects, |key| {
+            let all = || {
+                let changes = draft.changes.iter().enumerate().map(|(number, change)| (&change.key, number));
+                changes.chain(checked.mirrors.iter().map(|(number, mirror)| (&mirror.new, *number))).collect()
+            };
             numbers.get_or_init(all).get(key).copied().unwrap_or_default()
-        })
+        })?;
+        Ok(Judged { is_replicated, ..judged })
     }
 
     /// SG16: what the owner has, and the commit does not name.
@@ -103,8 +118,24 @@ impl Judging<'_> {
             return Vec::new();
         }
         let changes = draft.changes.iter().filter(|change| !matches!(change.act, Act::Check));
-        let named: BTreeSet<_> = changes.map(|change| &change.key).collect();
-        self.records.owned(&draft.owner).into_iter().filter(|key| !named.contains(key)).collect()
+        let mut named: BTreeSet<_> = changes.map(|change| change.key.clone()).collect();
+        let others: Vec<_> = named.iter().filter_map(|key| self.forms().side(key)?.other.ok()).collect();
+        named.extend(others);
+        // SV18: new forms follow the old ones.
+        let is_new = |key: &RecordKey| self.forms().side(key).is_some_and(|side| side.form == Form::New);
+        let owned = self.records.owned(&draft.owner).into_iter();
+        owned.filter(|key| !named.contains(key) && !is_new(key)).collect()
+    }
+
+    pub(super) fn forms(&self) -> Forms<'_> {
+        Forms { records: self.records, schemas: self.schemas, now: self.now }
+    }
+
+    /// What becomes of the new form if the store itself changes an old one.
+    fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
+        let side = self.forms().side(key).filter(|side| side.phase.writes_both())?;
+        let is_below = self.schemas.pair_version(side.plan).major() < side.plan.new_version().major();
+        Some(Mirror { new: side.other.ok()?, content: None, asked: Form::Old, is_below })
     }
 
     /// Stage 7 and 9, and what the log has of the commit.
@@ -167,6 +198,7 @@ impl Judging<'_> {
         let unchanged = |outcome| Ok(unchanged(key, outcome, live));
         match (&change.act, live) {
             (Act::Check, _) => unchanged(proto::Outcome::Checked),
+            (Act::Phase(step), _) => self.step(draft, *step, key, changed),
             (Act::Put(put), _) => self.put(draft, key, put, before, changed),
             // ST13, ST67. A touch of nothing was refused before.
             (Act::Delete | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
@@ -234,11 +266,7 @@ impl Judging<'_> {
             return Ok(unchanged(key, proto::Outcome::Unchanged, live));
         }
         let outcome = if live.is_some() { proto::Outcome::Updated } else { proto::Outcome::Created };
-        (state.incarnation, state.generation) = match (live, before) {
-            (Some(record), _) => (record.incarnation, record.generation + 1),
-            (None, Some(record)) => (record.incarnation + 1, 1),
-            (None, None) => (self.head.incarnation_floor + 1, 1),
-        };
+        (state.incarnation, state.generation) = self.next_generation(live, before);
         let end = put.lease.map(|length| self.now.saturating_add(length)).or(put.expires_at);
         state.expires_at = end.map(time::to_proto);
         if end.is_some() {
@@ -251,6 +279,15 @@ impl Judging<'_> {
         }
         join(&mut state, draft);
         Ok(changed.with_aliases(self, key, state, outcome, put.resource.aliases()))
+    }
+
+    /// The incarnation and generation of a new content of a record (ST14).
+    pub(super) fn next_generation(&self, live: Option<&Present>, before: Option<&Present>) -> (u64, u64) {
+        match (live, before) {
+            (Some(record), _) => (record.incarnation, record.generation + 1),
+            (None, Some(record)) => (record.incarnation + 1, 1),
+            (None, None) => (self.head.incarnation_floor + 1, 1),
+        }
     }
 
     /// The end of an ownership: the record is deleted with its last owner (SG14).
@@ -273,7 +310,12 @@ impl Judging<'_> {
     }
 
     /// ST37: a renewal is written once a third of the lease has passed.
-    fn renew(&self, key: &RecordKey, record: &Present, changed: &mut Changed) -> Result<(), Refused> {
+    pub(super) fn renew(
+        &self,
+        key: &RecordKey,
+        record: &Present,
+        changed: &mut Changed,
+    ) -> Result<(), Refused> {
         let Some(lease) = record.lease else { return Ok(()) };
         if self.records.batch.renewed.contains_key(key) {
             return Ok(());
@@ -298,13 +340,25 @@ impl Judging<'_> {
     /// Whether the commit has to wait until the batch is durable. A quarantine reads the log for the
     /// content before, and a renewal of a lease writes the version that is there once more.
     pub(crate) fn has_to_wait(&self, draft: &Draft) -> bool {
+        let states = &self.records.batch.states;
+        let is_phase = |change: &DraftChange| matches!(change.act, Act::Phase(_));
+        // SV28: a commit is judged in the phase that is durable.
+        let mut plans = self.schemas.plans().iter();
+        if plans.any(|plan| states.contains_key(&PhaseRecord::key(plan.number())))
+            || (!states.is_empty() && draft.changes.iter().any(is_phase))
+        {
+            return true;
+        }
         let reads_stored = |change: &&DraftChange| match &change.act {
             Act::Quarantine(_) | Act::Touch => true,
             Act::Put(put) => put.lease.is_some(),
-            Act::Delete | Act::Check => false,
+            Act::Delete | Act::Check | Act::Phase(_) => false,
         };
-        let mut waiting = draft.changes.iter().filter(reads_stored);
-        waiting.any(|change| self.records.batch.states.contains_key(&change.key))
+        let is_waiting = |key: &RecordKey| {
+            let other = self.forms().side(key).and_then(|side| side.other.ok());
+            states.contains_key(key) || other.is_some_and(|other| states.contains_key(&other))
+        };
+        draft.changes.iter().filter(reads_stored).any(|change| is_waiting(&change.key))
     }
 
     /// The content of the generation before the present one. A generation that was quarantined
@@ -333,7 +387,7 @@ impl Judging<'_> {
         Ok(None)
     }
 
-    fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, Refused> {
+    pub(super) fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, Refused> {
         self.version(key, record).map(|(state, _)| state)
     }
 
@@ -397,7 +451,7 @@ fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>)
     ChangeResult { outcome, record }
 }
 
-fn tombstone(state: RecordState) -> RecordState {
+pub(super) fn tombstone(state: RecordState) -> RecordState {
     RecordState { lifecycle: proto::State::Deleted.into(), ..state }
 }
 
@@ -452,8 +506,18 @@ fn owner_name(owner: &proto::OwnerState) -> &str {
 }
 
 impl Changed {
+    /// The new state of a record; `None` if it did not change.
+    pub(super) fn state(&self, key: &RecordKey) -> Option<&RecordState> {
+        self.states.get(key).map(|(state, _)| state)
+    }
+
+    /// Whether the lease of a record is renewed.
+    pub(super) fn is_renewed(&self, key: &RecordKey) -> bool {
+        self.renewed.contains_key(key)
+    }
+
     /// Notes the new state of a record.
-    fn set(
+    pub(super) fn set(
         &mut self,
         judging: &Judging<'_>,
         key: &RecordKey,

@@ -13,6 +13,7 @@ use super::refused::{Limit, RefusalCode, Refused, Violations};
 use super::rights::WriteAccess;
 use crate::content;
 use crate::key::{KeyError, RecordKey, parse_id};
+use crate::phase::PhaseStep;
 use crate::read::is_configuration;
 use crate::record::PROBE_TYPE;
 use crate::schema::{Force, MarkedVersion, VersionError};
@@ -58,6 +59,7 @@ pub(crate) enum Act {
     Touch,
     Quarantine(proto::Quarantine),
     Check,
+    Phase(PhaseStep),
 }
 
 #[derive(Debug, Clone)]
@@ -143,6 +145,22 @@ impl Draft {
         let proto::CommitRequest { owner, prune, take_over, force_schema, message, dry_run, .. } = request;
         let force = if force_schema { Force::On } else { Force::Off };
         Ok(Self { changes, identity, owner, prune, take_over, force, message, dry_run, access: None, bytes })
+    }
+
+    /// A change that only the store itself makes.
+    pub(super) fn of_store(change: DraftChange, identity: String, dry_run: bool) -> Self {
+        Self {
+            changes: vec![change],
+            identity,
+            owner: String::new(),
+            prune: false,
+            take_over: false,
+            force: Force::Off,
+            message: String::new(),
+            dry_run,
+            access: None,
+            bytes: 0,
+        }
     }
 
     /// About how many bytes it takes in memory.

@@ -1,93 +1,215 @@
-//! Stage 5: the schema versions of contents (SV5).
+//! Stage 5: the schema versions of contents (SV5), and the other form of each resource that is migrated.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use xds_proto::xds::store::v1 as proto;
 
-use super::form::{Act, Draft, Put};
-use super::refused::{Refused, Violations};
-use crate::index::Records;
+use super::form::{Act, Draft, DraftChange, Put};
+use super::forms::{Forms, Side};
+use super::mirror::Mirror;
+use super::refused::{RefusalCode, Refused, Violations};
+use crate::content;
 use crate::key::RecordKey;
+use crate::phase::{ConvertError, Form};
 use crate::schema::{
-    MarkedVersion, SchemaRefusal, SchemaRule, SchemaVersion, Schemas, StoredForms, WriteEffect, judge_write,
+    MarkedVersion, SchemaRefusal, SchemaRule, SchemaVersion, StoredForms, WriteEffect, judge_write,
 };
 
-/// Judges the puts by table W. Conditions were judged before (store/W16). The result has the versions under
-/// which the contents are stored.
+/// A commit that passed the stage.
+pub(super) struct Checked<'d> {
+    /// It changes old forms only, with the versions under which their contents are stored.
+    pub(super) draft: Cow<'d, Draft>,
+    /// By the number of the change: what becomes of the new form.
+    pub(super) mirrors: BTreeMap<usize, Mirror>,
+}
+
+/// Why one change is refused.
+enum Wrong {
+    Version(SchemaRefusal),
+    /// SV37: the new form does not exist yet.
+    Hidden {
+        plan: String,
+        phase: u32,
+    },
+    Convert(ConvertError),
+    /// ST7: another change has the other form of the resource.
+    Twice(usize),
+}
+
+/// Judges the changes by table W. Conditions were judged before (store/W16).
 ///
 /// # Errors
-/// All puts that the table refuses.
-pub(super) fn check<'d>(
-    draft: &'d Draft,
-    records: Records<'_>,
-    schemas: &Schemas,
-    now: i64,
-) -> Result<Cow<'d, Draft>, Refused> {
-    let mut checked = Cow::Borrowed(draft);
+/// All changes that the table or a plan refuses.
+pub(super) fn check<'d>(draft: &'d Draft, forms: Forms<'_>) -> Result<Checked<'d>, Refused> {
+    let mut checked = Checked { draft: Cow::Borrowed(draft), mirrors: BTreeMap::new() };
     let mut violations = Violations::default();
+    let mut leading: BTreeMap<RecordKey, usize> = BTreeMap::new();
     for (number, change) in draft.changes.iter().enumerate() {
-        let record = records.get(&change.key).filter(|record| record.exists(now));
-        let stored = record.map_or(StoredForms::Absent, |record| StoredForms::Alone(record.schema));
-        let judged = match &change.act {
-            Act::Put(put) => judge(&change.key, put, stored, schemas, draft),
-            Act::Delete | Act::Touch | Act::Quarantine(_) => opaque(&change.key, stored, schemas),
-            Act::Check => continue,
-        };
-        match judged {
-            // Contents of the first version are stored without a text, as they were parsed.
-            Ok(SchemaVersion::FIRST) => {}
-            Ok(version) => {
-                // SV3: the version is a label, and the payload stays as it is.
-                if let Act::Put(put) = &mut checked.to_mut().changes[number].act {
-                    put.content.schema = version.to_stored();
+        match judge(draft, change, forms) {
+            Ok(Judged { version, replaced, mirror }) => {
+                let key = replaced.as_ref().map_or(&change.key, |replaced| &replaced.key);
+                if let Some(first) = mirror.as_ref().and_then(|_| leading.insert(key.clone(), number)) {
+                    Wrong::Twice(first).add(number, &change.key, &mut violations);
                 }
+                // Contents of the first version are stored without a text, as they were parsed.
+                if replaced.is_some() || version != SchemaVersion::FIRST {
+                    let change = &mut checked.draft.to_mut().changes[number];
+                    if let Some(replaced) = replaced {
+                        *change = replaced;
+                    }
+                    // SV3: the version is a label, and the payload stays as it is.
+                    if let Act::Put(put) = &mut change.act {
+                        put.content.schema = version.to_stored();
+                    }
+                }
+                mirror.into_iter().for_each(|mirror| _ = checked.mirrors.insert(number, mirror));
             }
-            Err(refused) => {
-                let key = change.key.to_proto();
-                let message = format!("{:?}: {refused}", change.key);
-                let why = proto::violation::Why::Schema(refused.to_proto());
-                violations.add(refused.code(), (number, Some(key)), message, why);
-            }
+            Err(wrong) => wrong.add(number, &change.key, &mut violations),
         }
     }
     violations.into_result()?;
     Ok(checked)
 }
 
-/// SV34: a record of a major version that the server does not know can only be replaced, deleted and
-/// renewed by a server that knows it.
-fn opaque(key: &RecordKey, stored: StoredForms, schemas: &Schemas) -> Result<SchemaVersion, SchemaRefusal> {
-    let server = schemas.version(key.type_url().as_str());
-    match stored {
-        StoredForms::Alone(version) if version.major() > server.major() => {
-            Err(SchemaRefusal { rule: SchemaRule::W14, stored, written: None, server })
+/// One change that the stage accepts.
+struct Judged {
+    /// Of the content that is put.
+    version: SchemaVersion,
+    /// The change of the old form, if the request names the new one.
+    replaced: Option<DraftChange>,
+    mirror: Option<Mirror>,
+}
+
+fn judge(draft: &Draft, change: &DraftChange, forms: Forms<'_>) -> Result<Judged, Wrong> {
+    let key = &change.key;
+    let side = forms.side(key);
+    let stored = forms.stored(key, side.as_ref());
+    let accepted = |version| Judged { version, replaced: None, mirror: None };
+    let (version, server) = match &change.act {
+        Act::Put(put) => {
+            let server = forms.schemas.server_version(key);
+            hidden(side.as_ref())?;
+            (judge_put(draft, key, put, stored, forms)?, server)
         }
-        StoredForms::Absent | StoredForms::Alone(_) | StoredForms::Both { .. } => Ok(SchemaVersion::FIRST),
+        Act::Delete | Act::Touch | Act::Quarantine(_) => {
+            hidden(side.as_ref())?;
+            (SchemaVersion::FIRST, opaque(key, stored, forms)?)
+        }
+        Act::Check | Act::Phase(_) => return Ok(accepted(SchemaVersion::FIRST)),
+    };
+    let Some(Side { plan, phase, form, other }) = side else { return Ok(accepted(version)) };
+    if !phase.writes_both() {
+        return Ok(accepted(version));
+    }
+    // SV19: a server below the new major writes the old form only. It deletes both.
+    let is_below = server.major() < plan.new_version().major();
+    let mirror = |new: RecordKey, content| Some(Mirror { new, content, asked: form, is_below });
+    match (&change.act, form) {
+        (Act::Put(_), Form::Old) if is_below => {
+            Ok(Judged { mirror: other.ok().and_then(|new| mirror(new, None)), ..accepted(version) })
+        }
+        (Act::Put(put), Form::Old) => {
+            let new = other.map_err(Wrong::Convert)?;
+            let server = server.min(plan.new_version());
+            let content = plan.convert(&put.content, (&new, Form::New), server).map_err(Wrong::Convert)?;
+            Ok(Judged { mirror: mirror(new, Some(content)), ..accepted(version) })
+        }
+        // SV39.
+        (Act::Put(put), Form::New) => {
+            let old = other.map_err(Wrong::Convert)?;
+            let below = forms.schemas.version(plan.type_url(Form::Old));
+            let converted = plan.convert(&put.content, (&old, Form::Old), below).map_err(Wrong::Convert)?;
+            let mut content = put.content.clone();
+            content.schema = version.to_stored();
+            let resource = content::resource(&old.id(), &converted).map_err(|error| {
+                Wrong::Convert(ConvertError::Payload { key: old.clone(), reason: error.to_string() })
+            })?;
+            let put = Put { content: converted, resource, ..(**put).clone() };
+            let replaced = DraftChange { key: old, expected: None, act: Act::Put(Box::new(put)) };
+            let mirror = mirror(key.clone(), Some(content));
+            Ok(Judged { version: below, replaced: Some(replaced), mirror })
+        }
+        (Act::Delete | Act::Touch | Act::Quarantine(_) | Act::Check | Act::Phase(_), Form::Old) => {
+            Ok(Judged { mirror: other.ok().and_then(|new| mirror(new, None)), ..accepted(version) })
+        }
+        (Act::Delete | Act::Touch | Act::Quarantine(_) | Act::Check | Act::Phase(_), Form::New) => {
+            let old = other.map_err(Wrong::Convert)?;
+            let replaced = Some(DraftChange { key: old, expected: None, act: change.act.clone() });
+            Ok(Judged { replaced, mirror: mirror(key.clone(), None), ..accepted(version) })
+        }
     }
 }
 
-fn judge(
+/// SV37: in F0 and F1 the new form is neither read nor written.
+fn hidden(side: Option<&Side<'_>>) -> Result<(), Wrong> {
+    match side {
+        Some(Side { form: Form::New, plan, phase, .. }) if !phase.shows_new() => {
+            Err(Wrong::Hidden { plan: plan.name().to_owned(), phase: phase.number() })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// SV34: a record of a major version that the server does not know can only be replaced, deleted and
+/// renewed by a server that knows it. Returns the server's version.
+fn opaque(key: &RecordKey, stored: StoredForms, forms: Forms<'_>) -> Result<SchemaVersion, Wrong> {
+    let server = forms.schemas.server_version(key);
+    match stored {
+        StoredForms::Alone(version) if version.major() > server.major() => {
+            Err(Wrong::Version(SchemaRefusal { rule: SchemaRule::W14, stored, written: None, server }))
+        }
+        StoredForms::Absent | StoredForms::Alone(_) | StoredForms::Both { .. } => Ok(server),
+    }
+}
+
+fn judge_put(
+    draft: &Draft,
     key: &RecordKey,
     put: &Put,
     stored: StoredForms,
-    schemas: &Schemas,
-    draft: &Draft,
-) -> Result<SchemaVersion, SchemaRefusal> {
-    let server = schemas.version(key.type_url().as_str());
+    forms: Forms<'_>,
+) -> Result<SchemaVersion, Wrong> {
+    let (server, form) = (forms.schemas.server_version(key), forms.schemas.form_version(key));
     // SV1, SV38: what counts is the version of the content; without one it has the highest that the
-    // server knows.
-    let written = put.version.unwrap_or_else(|| MarkedVersion::plain(server));
-    let version = match judge_write(stored, written, server, draft.force)? {
+    // server knows of the form.
+    let written = put.version.unwrap_or_else(|| MarkedVersion::plain(form));
+    let version = match judge_write(stored, written, server, draft.force).map_err(Wrong::Version)? {
         WriteEffect::AllForms(version) | WriteEffect::OldAlone(version) => version,
     };
     // SV4.
-    let is_other = match stored {
-        StoredForms::Alone(stored) => stored.major() != version.major(),
-        StoredForms::Absent | StoredForms::Both { .. } => version.major() != server.major(),
+    let is_other = match (stored, forms.schemas.form(key)) {
+        (StoredForms::Alone(stored), None) => stored.major() != version.major(),
+        (StoredForms::Absent | StoredForms::Both { .. }, None) | (_, Some(_)) => {
+            version.major() != form.major()
+        }
     };
     if is_other {
         let rule = SchemaRule::OtherMajor;
-        return Err(SchemaRefusal { rule, stored, written: Some(written), server });
+        return Err(Wrong::Version(SchemaRefusal { rule, stored, written: Some(written), server }));
     }
     Ok(version)
+}
+
+impl Wrong {
+    fn add(self, number: usize, key: &RecordKey, violations: &mut Violations) {
+        let no_row = || proto::violation::Why::Schema(proto::SchemaRefused::default());
+        let (code, message, why) = match self {
+            Self::Version(refused) => {
+                let why = proto::violation::Why::Schema(refused.to_proto());
+                (refused.code(), format!("{key:?}: {refused}"), why)
+            }
+            Self::Hidden { plan, phase } => {
+                let message = format!("{key:?} is a new form of the plan {plan}, which is in phase F{phase}");
+                (RefusalCode::FailedPrecondition, message, no_row())
+            }
+            Self::Convert(error) => (RefusalCode::FailedPrecondition, format!("{key:?}: {error}"), no_row()),
+            Self::Twice(first) => {
+                let message = format!("{key:?} is another form of the resource of change {first}");
+                let why = proto::violation::Why::Invalid(proto::Invalid { field: "key".to_owned() });
+                (RefusalCode::InvalidArgument, message, why)
+            }
+        };
+        violations.add(code, (number, Some(key.to_proto())), message, why);
+    }
 }

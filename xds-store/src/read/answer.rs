@@ -61,12 +61,25 @@ impl Reads<'_> {
         payload: Payload,
         knows: &Knows,
     ) -> Result<proto::Record, ReadError> {
+        let RecordVersion { key, state, .. } = version;
+        let schema = match (&state.content, shown_state(state)) {
+            (None, _) | (_, proto::State::Deleted) => String::new(),
+            (Some(_), _) => self.shown_version(key, state, knows)?,
+        };
+        self.answer_as(version, payload, schema)
+    }
+
+    /// A record whose content has this text of its version.
+    pub(super) fn answer_as(
+        &self,
+        version: &RecordVersion,
+        payload: Payload,
+        schema: String,
+    ) -> Result<proto::Record, ReadError> {
         let RecordVersion { key, changed_at, committed_at, state } = version;
         let shown = shown_state(state);
-        let content = match state.content.as_ref().filter(|_| shown != proto::State::Deleted) {
-            None => None,
-            Some(content) => Some(payload.of(content, self.shown_version(key, state, knows)?)),
-        };
+        let content = state.content.as_ref().filter(|_| shown != proto::State::Deleted);
+        let content = content.map(|content| payload.of(content, schema));
         let quarantined = state.quarantined.as_ref().map(|quarantined| proto::Quarantined {
             at: quarantined.at,
             reason: quarantined.reason.clone(),

@@ -106,10 +106,15 @@ impl Reads<'_> {
     ) -> Result<Option<proto::Event>, ReadError> {
         let damaged = || Damaged { key: stored::log(revision) };
         let key = RecordKey::parse(&change.key).map_err(|_| damaged())?;
+        // SV36: records appear or disappear that the revision did not change, so the watch starts again.
+        if self.changes_forms(&key, revision)? {
+            return Err(ReadError::Compacted { floor: revision });
+        }
         // A touch makes no event.
         if change.outcome() == proto::Outcome::Touched
             || !query.filter.matches_key(&key)
             || !(query.may_read)(&key)
+            || self.is_hidden(&key, revision)?
         {
             return Ok(None);
         }
@@ -117,7 +122,7 @@ impl Reads<'_> {
         // SV36: a record that gets a version which the server does not know leaves the watch.
         let matches =
             |state: &RecordState| self.is_readable(&key, state, query.knows) && query.filter.matches(state);
-        if matches(&after.state) {
+        if matches(&after.state) && self.is_shown(&key, &after.state, revision)? {
             let record = self.answer_to(&after, query.payload, query.knows)?;
             return Ok(Some(event(proto::event::Kind::Put, record)));
         }

@@ -58,7 +58,7 @@ impl Reads<'_> {
     pub fn list(&self, query: ListQuery<'_>) -> Result<ListPage, ReadError> {
         self.check(query.at)?;
         let mut page = ListPage::default();
-        let mut last = None;
+        let (mut last, mut failed) = (None, None);
         let (mut bytes, mut scanned) = (0, 0);
         for (from, to) in query.filter.ranges(query.after) {
             self.newest_of_each((&from, &to), query.at, &mut |version| {
@@ -68,7 +68,15 @@ impl Reads<'_> {
                 }
                 scanned += 1;
                 let key = version.key.clone();
-                if query.filter.matches_key(&key)
+                let is_shown = match self.is_shown(&key, &version.state, query.at) {
+                    Ok(is_shown) => is_shown,
+                    Err(error) => {
+                        failed = Some(error);
+                        return ControlFlow::Break(());
+                    }
+                };
+                if is_shown
+                    && query.filter.matches_key(&key)
                     && version.exists(query.now)
                     // SV36.
                     && self.is_readable(&key, &version.state, query.knows)
@@ -86,6 +94,7 @@ impl Reads<'_> {
                 last = Some(key);
                 ControlFlow::Continue(())
             })?;
+            failed.take().map_or(Ok(()), Err)?;
             if page.next.is_some() {
                 break;
             }

@@ -8,8 +8,7 @@ use super::{ReadError, Reads};
 use crate::key::RecordKey;
 use crate::record::RecordState;
 use crate::schema::{
-    MarkedVersion, ReadEffect, SchemaRefusal, SchemaRule, SchemaVersion, StoredForms, VersionError,
-    judge_read,
+    MarkedVersion, ReadEffect, SchemaRefusal, SchemaRule, SchemaVersion, Schemas, VersionError, judge_read,
 };
 
 /// The highest versions that a caller understands, by type. A type that is not in it is read in the
@@ -35,6 +34,13 @@ impl Knows {
         Ok(Self(versions))
     }
 
+    /// The version that the caller understands of the resource of a key. By default it understands the
+    /// form under the key.
+    pub(super) fn version(&self, key: &RecordKey, schemas: &Schemas) -> SchemaVersion {
+        let known = self.0.get(key.type_url().as_str()).copied();
+        known.unwrap_or_else(|| schemas.form_version(key))
+    }
+
     /// This version of one type.
     #[must_use]
     pub fn of(key: &RecordKey, version: SchemaVersion) -> Self {
@@ -56,27 +62,26 @@ impl Reads<'_> {
         state: &RecordState,
         knows: &Knows,
     ) -> Result<String, ReadError> {
-        let type_url = key.type_url();
-        let server = self.schemas.version(type_url.as_str());
-        let known = knows.0.get(type_url.as_str()).copied().unwrap_or(server);
-        let stored = StoredForms::Alone(version_of(state));
+        let (server, form) = (self.schemas.server_version(key), self.schemas.form_version(key));
+        // The caller gets the form under the key, whatever else it knows.
+        let known = match self.schemas.form(key) {
+            Some(_) => knows.version(key, self.schemas).min(form),
+            None => knows.version(key, self.schemas),
+        };
+        let stored = self.stored_of(key, state)?;
         let marked = match judge_read(stored, server, known)? {
             // A type without other versions is answered without a version, as it was written.
             Some(ReadEffect::Alone(marked)) if marked == ONLY && server == SchemaVersion::FIRST => {
                 return Ok(String::new());
             }
-            Some(ReadEffect::Alone(marked)) => marked,
-            Some(ReadEffect::ConvertedDown(_) | ReadEffect::Old(_) | ReadEffect::New(_)) | None => {
+            Some(ReadEffect::Alone(marked) | ReadEffect::Old(marked)) => marked,
+            Some(ReadEffect::ConvertedDown(_) | ReadEffect::New(_)) | None => {
                 let rule = SchemaRule::NoConverter;
                 return Err(SchemaRefusal { rule, stored, written: None, server }.into());
             }
         };
         Ok(marked.to_string())
     }
-}
-
-fn version_of(state: &RecordState) -> SchemaVersion {
-    SchemaVersion::of_stored(state.content.as_ref().map_or("", |content| &content.schema))
 }
 
 const ONLY: MarkedVersion = MarkedVersion { version: SchemaVersion::FIRST, is_downgraded: false };

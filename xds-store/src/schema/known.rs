@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::version::SchemaVersion;
+use crate::key::RecordKey;
+use crate::phase::{Form, Plan, PlanError};
 
 /// The schema versions that a server knows (SV2). The default declares nothing: all types are 1.0.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone)]
 pub struct Schemas {
     declared: BTreeMap<String, SchemaVersion>,
     ceilings: BTreeMap<String, SchemaVersion>,
+    /// In the order of their numbers.
+    plans: Vec<Plan>,
 }
 
 /// Why versions cannot be declared.
@@ -21,6 +25,9 @@ pub enum SchemaError {
         /// The type.
         type_url: String,
     },
+    /// The plans are wrong.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// A type has two ceilings.
     #[error("the type {type_url} has two ceilings")]
     TwoCeilings {
@@ -31,7 +38,8 @@ pub enum SchemaError {
 
 impl Schemas {
     /// Declares nothing.
-    pub const NONE: &'static Self = &Self { declared: BTreeMap::new(), ceilings: BTreeMap::new() };
+    pub const NONE: &'static Self =
+        &Self { declared: BTreeMap::new(), ceilings: BTreeMap::new(), plans: Vec::new() };
 
     /// Declares the highest version of a type that the server knows.
     ///
@@ -52,6 +60,63 @@ impl Schemas {
         match self.ceilings.insert(type_url.to_owned(), version) {
             None => Ok(self),
             Some(_) => Err(SchemaError::TwoCeilings { type_url: type_url.to_owned() }),
+        }
+    }
+
+    /// Takes all plans of the program, in the order of their numbers. Old forms have the versions that
+    /// were declared before. The plan gives the version of the new form.
+    ///
+    /// # Errors
+    /// [`SchemaError::Plan`], and [`SchemaError::Twice`] if the type of a new form is declared, too.
+    pub fn with_plans(mut self, plans: Vec<Plan>) -> Result<Self, SchemaError> {
+        let declared = |type_url: &str| self.declared.get(type_url).copied().unwrap_or(SchemaVersion::FIRST);
+        Plan::check_all(&plans, declared)?;
+        for plan in &plans {
+            let type_url = plan.type_url(Form::New);
+            if type_url != plan.type_url(Form::Old) && self.declared.contains_key(type_url) {
+                return Err(SchemaError::Twice { type_url: type_url.to_owned() });
+            }
+        }
+        self.plans = plans;
+        Ok(self)
+    }
+
+    /// The plans.
+    #[must_use]
+    pub fn plans(&self) -> &[Plan] {
+        &self.plans
+    }
+
+    /// The plan that has a key, and the form of the key.
+    pub(crate) fn form(&self, key: &RecordKey) -> Option<(&Plan, Form)> {
+        self.plans.iter().find_map(|plan| Some((plan, plan.form_of(key)?)))
+    }
+
+    /// The server's version of both forms of a plan (SV2). Below the major version of the new form it
+    /// does not know the new form.
+    pub(crate) fn pair_version(&self, plan: &Plan) -> SchemaVersion {
+        let types = [Form::Old, Form::New].map(|form| plan.type_url(form));
+        let ceilings = types.iter().filter_map(|type_url| self.ceilings.get(*type_url));
+        let version = ceilings.copied().fold(plan.new_version(), SchemaVersion::min);
+        match version.major() < plan.new_version().major() {
+            true => self.version(plan.type_url(Form::Old)),
+            false => version,
+        }
+    }
+
+    /// The server's version of the resource of a key.
+    pub(crate) fn server_version(&self, key: &RecordKey) -> SchemaVersion {
+        match self.form(key) {
+            Some((plan, _)) => self.pair_version(plan),
+            None => self.version(key.type_url().as_str()),
+        }
+    }
+
+    /// The highest version that the server knows of the form under a key (SV1).
+    pub(crate) fn form_version(&self, key: &RecordKey) -> SchemaVersion {
+        match self.form(key) {
+            Some((plan, Form::New)) => self.pair_version(plan).max(plan.new_version()),
+            Some((_, Form::Old)) | None => self.version(key.type_url().as_str()),
         }
     }
 

@@ -35,6 +35,16 @@ pub enum LoadError {
     /// A restore into the engine did not finish (ST46).
     #[error("a restore into this store did not finish: remove it, and restore again")]
     Incomplete,
+    /// SV13: the store has begun a plan that this server does not have, or not in this phase.
+    #[error("the store is in phase F{phase} of plan {number}, {name}, which this server does not have")]
+    LacksPlan {
+        /// The number of the plan.
+        number: u32,
+        /// Its name.
+        name: String,
+        /// The number of its phase.
+        phase: u32,
+    },
     /// ST47.
     #[error(transparent)]
     Damaged(#[from] Damaged),
@@ -99,6 +109,7 @@ impl Store {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
             index.add(&mut loading, &id, &key, record)?;
+            index.note_phase(&key, &state);
             each(Loaded { key, state, resource });
             Ok::<(), Damaged>(())
         };
@@ -133,6 +144,10 @@ impl Store {
         failed.map_or(Ok(()), Err)?;
         newest.map_or(Ok(()), &mut keep)?;
         index.finish(loading)?;
+        // SV13.
+        if let Some((number, name, phase)) = index.phases().lacking(config.schemas.plans()) {
+            return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
+        }
         Ok(Self {
             config,
             head,

@@ -7,6 +7,8 @@ use xds_store::commit::{Draft, RefusalCode, Refused, WriteAccess};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine};
 use xds_store::store::{Action, Committed, Config, Event, Identity, Published, Store, Ticket};
 
+pub(crate) mod migrating;
+
 /// What the engine does with the next batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {

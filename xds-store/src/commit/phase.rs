@@ -1,0 +1,120 @@
+//! A step of a plan from one phase to the next, as a commit (SV14, SV28).
+
+use std::ops::ControlFlow;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use xds_proto::xds::store::v1 as proto;
+
+use super::effect::{ChangeResult, Changed, Judging};
+use super::form::{Act, Draft, DraftChange};
+use super::refused::{RefusalCode, Refused};
+use crate::engine::EngineError;
+use crate::key::{RecordKey, stored};
+use crate::phase::{Form, Phase, PhaseRecord, PhaseStep, Plan};
+use crate::record::{RecordState, content_digest};
+use crate::time;
+
+impl Draft {
+    /// A step of a plan, by this identity. Both phases are compared, so of two equal steps one is
+    /// refused. A step needs the right to operate, which the caller checks.
+    #[must_use]
+    pub fn set_phase(step: PhaseStep, identity: String, dry_run: bool) -> Self {
+        let act = Act::Phase(step);
+        let change = DraftChange { key: PhaseRecord::key(step.plan), expected: None, act };
+        Self::of_store(change, identity, dry_run)
+    }
+}
+
+impl Judging<'_> {
+    pub(super) fn step(
+        &self,
+        draft: &Draft,
+        step: PhaseStep,
+        key: &RecordKey,
+        changed: &mut Changed,
+    ) -> Result<ChangeResult, Refused> {
+        let plans = self.schemas.plans();
+        let Some(plan) = plans.iter().find(|plan| plan.number() == step.plan) else {
+            let message = format!("this server has no plan {}", step.plan);
+            return Err(Refused::whole(RefusalCode::NotFound, message));
+        };
+        if !step.is_one() {
+            let message =
+                format!("a plan goes one phase at a time, and not from {:?} to {:?}", step.from, step.to);
+            return Err(Refused::whole(RefusalCode::InvalidArgument, message));
+        }
+        let phases = self.records.index.phases();
+        let present = phases.phase(plan);
+        if present != step.from {
+            let message = format!("the plan {} is in phase {present:?}", plan.name());
+            return Err(Refused::whole(RefusalCode::Aborted, message));
+        }
+        if step.from == Phase::F0 {
+            self.check_begin(plan)?;
+        }
+        let started_at = match (step.from, phases.get(plan.number())) {
+            (Phase::F1 | Phase::F2 | Phase::F3, Some(record)) => record.started_at,
+            (Phase::F0 | Phase::F1 | Phase::F2 | Phase::F3, _) => self.now,
+        };
+        let record = PhaseRecord {
+            name: plan.name().to_owned(),
+            phase: step.to.number(),
+            started_at,
+            author: draft.identity.clone(),
+        };
+        let before = self.records.get(key);
+        let (incarnation, generation) = self.next_generation(before.filter(|it| !it.is_deleted()), before);
+        let content = proto::Content { payload: record.encode_to_vec().into(), ..proto::Content::default() };
+        let mut state = RecordState {
+            key: Some(key.to_proto()),
+            lifecycle: proto::State::Live.into(),
+            incarnation,
+            generation,
+            created_at: Some(time::to_proto(started_at)),
+            content: Some(content),
+            origin: self.head.node.clone(),
+            ..RecordState::default()
+        };
+        state.digest = content_digest(&state);
+        let outcome = if generation == 1 { proto::Outcome::Created } else { proto::Outcome::Updated };
+        Ok(changed.set(self, key, state, outcome))
+    }
+
+    /// A plan begins only if the server knows its new form, the plans below it are done, and no record of
+    /// the new form is there that the plan did not write (SV9). This reads the keys of one type, and not
+    /// their values.
+    fn check_begin(&self, plan: &Plan) -> Result<(), Refused> {
+        let refused = |message: String| Err(Refused::whole(RefusalCode::FailedPrecondition, message));
+        if self.schemas.pair_version(plan).major() < plan.new_version().major() {
+            return refused(format!("a ceiling hides the new form of the plan {}", plan.name()));
+        }
+        // SV13.
+        if plan.number() > 1 {
+            return refused(format!("the plan below {} is not done", plan.name()));
+        }
+        let mut from = BytesMut::from(stored::RECORDS.0);
+        from.put_slice(plan.type_url(Form::New).as_bytes());
+        from.put_u8(0);
+        let (from, mut foreign) = (from.freeze(), None);
+        let mut each = |stored_key: &[u8]| {
+            let key = stored::parse_record(stored_key).map(|(key, _)| key);
+            let key = key.filter(|key| plan.form_of(key) == Some(Form::New));
+            let is_foreign = |key: &RecordKey| {
+                self.records.get(key).is_some_and(|record| record.exists(self.now) && record.stamp.is_none())
+            };
+            foreign = key.filter(is_foreign);
+            if foreign.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        self.range(&from, &mut each)?;
+        match foreign {
+            Some(key) => refused(format!("{key:?} exists, and the plan {} would write it", plan.name())),
+            None => Ok(()),
+        }
+    }
+
+    fn range(&self, from: &Bytes, each: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), EngineError> {
+        let view = self.stored.view()?;
+        view.range(from, &stored::end_of(from), &mut |stored_key, _| each(stored_key))
+    }
+}
