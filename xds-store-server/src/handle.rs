@@ -237,4 +237,6 @@ impl Drop for Running {
 }
 
 #[cfg(test)]
+mod phase_tests;
+#[cfg(test)]
 mod tests;

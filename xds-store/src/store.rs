@@ -20,6 +20,7 @@ pub use load::{LoadError, Loaded};
 mod catch_up;
 mod compaction;
 mod load;
+mod serving;
 mod writing;
 
 /// One store.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use xds_core::Resource;
 
 use super::compaction::Compaction;
-use super::{Config, Store};
+use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
 use crate::content::{self, ContentError};
 use crate::engine::{EngineError, EngineRevision, View};
@@ -79,7 +79,8 @@ impl Store {
         if head.is_incomplete { Err(LoadError::Incomplete) } else { Ok((head, stored.revision)) }
     }
 
-    /// The store of an engine, and all its records for `each`, in the order of keys.
+    /// The store of an engine, and all its records for `each`, in the order of keys. Records that are
+    /// migrated come last, in the forms that the phase serves.
     ///
     /// Leases start again, because nobody could renew them while no server ran (ST40).
     ///
@@ -96,6 +97,7 @@ impl Store {
         let (mut index, mut loading) = (Index::default(), Loading::default());
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;
+        let mut of_plans = Vec::new();
         let mut keep = |(key, at, stored_key, value): (RecordKey, u64, Bytes, Bytes)| {
             let (state, local): (RecordState, Local) = checked::decode_both(&stored_key, value)?;
             let id = key.id();
@@ -110,7 +112,12 @@ impl Store {
             }
             index.add(&mut loading, &id, &key, record)?;
             index.note_phase(&key, &state);
-            each(Loaded { key, state, resource });
+            let loaded = Loaded { key, state, resource };
+            // The phase of its plan may come later.
+            match config.schemas.form(&loaded.key) {
+                Some(_) => of_plans.push(loaded),
+                None => each(loaded),
+            }
             Ok::<(), Damaged>(())
         };
         view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
@@ -148,6 +155,7 @@ impl Store {
         if let Some((number, name, phase)) = index.phases().lacking(config.schemas.plans()) {
             return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
         }
+        serving::loaded(&index, &config.schemas, of_plans, &mut each);
         Ok(Self {
             config,
             head,
