@@ -11,6 +11,7 @@
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
 pub(crate) use ambiguity::check as check_ambiguity;
+pub(crate) use copy::Copied;
 pub use effect::{ChangeResult, Effect};
 pub(crate) use effect::{Judged, Judging, expiry};
 pub use form::{CommitLimits, Draft};
@@ -20,6 +21,7 @@ pub use rights::WriteAccess;
 
 mod ambiguity;
 mod condition;
+mod copy;
 mod effect;
 mod form;
 mod forms;

@@ -14,12 +14,14 @@
 
 pub use converter::{Convert, ConvertError, Converter};
 pub use plan::{Plan, PlanError, PlanSpec};
+pub(crate) use position::PassPosition;
 pub(crate) use record::{PhaseRecord, Phases};
 pub use step::PhaseStep;
 
 mod converter;
 mod names;
 mod plan;
+mod position;
 mod record;
 mod step;
 

@@ -1,6 +1,6 @@
 //! The machine of one store. Commits go in; batches for the engine and answers come out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
@@ -16,10 +16,13 @@ use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
 pub use load::{LoadError, Loaded};
+use pass::Pass;
+pub use pass::PassProgress;
 
 mod catch_up;
 mod compaction;
 mod load;
+mod pass;
 mod serving;
 mod writing;
 
@@ -53,6 +56,8 @@ pub struct Store {
     /// The number of the last batch of this run.
     batch: u64,
     compaction: Compaction,
+    /// By the number of the plan.
+    passes: BTreeMap<u32, Pass>,
 }
 
 /// Settings of the machine.
@@ -283,7 +288,7 @@ impl Store {
             (None, _) if self.read_only.is_some() || self.has_lost_log => None,
             (None, _) => {
                 let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
-                end.into_iter().chain(self.room_at).min()
+                end.into_iter().chain(self.room_at).chain(self.pass_due()).min()
             }
         }
     }
@@ -414,6 +419,9 @@ impl Store {
         if let Err(error) = self.add_ended(&mut writing, &stored, now) {
             self.on_unreadable(error, now, actions);
             return;
+        }
+        if writing.batch.writes.is_empty() {
+            self.add_copies(&mut writing, &stored, now);
         }
         // Commits go first, and wait for one step of a compaction at most (ST44).
         if writing.batch.writes.is_empty()
@@ -583,6 +591,7 @@ impl Store {
     /// The engine refused, so nothing is written without a request for some time.
     fn try_later(&mut self, now: i64) {
         self.ends_again_at = now.saturating_add(ENDS_AGAIN);
+        self.delay_passes(now);
         self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
     }
 

@@ -13,6 +13,8 @@ mod form;
 mod leases;
 #[path = "rules/owners.rs"]
 mod owners;
+#[path = "rules/pass.rs"]
+mod pass;
 #[path = "rules/phases.rs"]
 mod phases;
 #[path = "rules/quarantine.rs"]

@@ -139,7 +139,7 @@ impl Judging<'_> {
     }
 
     /// Stage 7 and 9, and what the log has of the commit.
-    fn finish(
+    pub(super) fn finish(
         &self,
         changed: Changed,
         results: Vec<ChangeResult>,
@@ -509,6 +509,11 @@ impl Changed {
     /// The new state of a record; `None` if it did not change.
     pub(super) fn state(&self, key: &RecordKey) -> Option<&RecordState> {
         self.states.get(key).map(|(state, _)| state)
+    }
+
+    /// Whether no record changed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.states.is_empty()
     }
 
     /// Whether the lease of a record is renewed.

@@ -84,7 +84,7 @@ impl Judging<'_> {
     }
 
     /// Writes the new form of a state of the old one, with its stamp. Whether that changes anything.
-    fn write_new(
+    pub(super) fn write_new(
         &self,
         mirror: &Mirror,
         old: &RecordState,

@@ -2,14 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
-use super::effect::{ChangeResult, Changed, Judging};
+use super::effect::{ChangeResult, Changed, Judged, Judging};
 use super::form::{Act, Draft, DraftChange};
 use super::refused::{RefusalCode, Refused};
-use crate::engine::EngineError;
 use crate::key::{RecordKey, stored};
 use crate::phase::{Form, Phase, PhaseRecord, PhaseStep, Plan};
 use crate::record::{RecordState, content_digest};
@@ -62,7 +61,14 @@ impl Judging<'_> {
             phase: step.to.number(),
             started_at,
             author: draft.identity.clone(),
+            from: step.from.number(),
+            ..PhaseRecord::default()
         };
+        Ok(self.write_record(key, &record, changed))
+    }
+
+    /// Writes the record of a plan.
+    fn write_record(&self, key: &RecordKey, record: &PhaseRecord, changed: &mut Changed) -> ChangeResult {
         let before = self.records.get(key);
         let (incarnation, generation) = self.next_generation(before.filter(|it| !it.is_deleted()), before);
         let content = proto::Content { payload: record.encode_to_vec().into(), ..proto::Content::default() };
@@ -71,14 +77,42 @@ impl Judging<'_> {
             lifecycle: proto::State::Live.into(),
             incarnation,
             generation,
-            created_at: Some(time::to_proto(started_at)),
+            created_at: Some(time::to_proto(record.started_at)),
             content: Some(content),
             origin: self.head.node.clone(),
             ..RecordState::default()
         };
         state.digest = content_digest(&state);
         let outcome = if generation == 1 { proto::Outcome::Created } else { proto::Outcome::Updated };
-        Ok(changed.set(self, key, state, outcome))
+        changed.set(self, key, state, outcome)
+    }
+
+    /// Adds the record of a plan to the changes of a step of its pass.
+    ///
+    /// # Errors
+    /// The engine cannot be read.
+    pub(crate) fn with_record(
+        &self,
+        judged: Option<Judged>,
+        plan: u32,
+        record: &PhaseRecord,
+    ) -> Result<Judged, Refused> {
+        let mut changed = Changed::default();
+        self.write_record(&PhaseRecord::key(plan), record, &mut changed);
+        let of_plan = self.finish(changed, Vec::new(), Vec::new(), |_| 0)?;
+        // SV12: the record of a plan is not replicated, but copies are.
+        let is_replicated = judged.is_some();
+        let judged = match judged {
+            None => of_plan,
+            Some(mut judged) => {
+                judged.pending.extend(of_plan.pending);
+                judged.changes.extend(of_plan.changes);
+                // The log has the changes in the order of keys.
+                judged.changes.sort_by_cached_key(|change| RecordKey::parse(&change.key).ok());
+                judged
+            }
+        };
+        Ok(Judged { is_replicated, ..judged })
     }
 
     /// A plan begins only if the server knows its new form, the plans below it are done, and no record of
@@ -96,7 +130,7 @@ impl Judging<'_> {
         let mut from = BytesMut::from(stored::RECORDS.0);
         from.put_slice(plan.type_url(Form::New).as_bytes());
         from.put_u8(0);
-        let (from, mut foreign) = (from.freeze(), None);
+        let (from, to, mut foreign) = (from.clone().freeze(), stored::end_of(&from), None);
         let mut each = |stored_key: &[u8]| {
             let key = stored::parse_record(stored_key).map(|(key, _)| key);
             let key = key.filter(|key| plan.form_of(key) == Some(Form::New));
@@ -106,15 +140,10 @@ impl Judging<'_> {
             foreign = key.filter(is_foreign);
             if foreign.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        self.range(&from, &mut each)?;
+        self.range((&from, &to), &mut each)?;
         match foreign {
             Some(key) => refused(format!("{key:?} exists, and the plan {} would write it", plan.name())),
             None => Ok(()),
         }
-    }
-
-    fn range(&self, from: &Bytes, each: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), EngineError> {
-        let view = self.stored.view()?;
-        view.range(from, &stored::end_of(from), &mut |stored_key, _| each(stored_key))
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
+use super::position::StoredPosition;
 use super::{Phase, Plan};
 use crate::key::RecordKey;
 use crate::record::RecordState;
@@ -24,6 +25,15 @@ pub(crate) struct PhaseRecord {
     /// Who changed the phase last.
     #[prost(string, tag = "4")]
     pub(crate) author: String,
+    /// The phase before the commit that wrote this.
+    #[prost(uint32, tag = "5")]
+    pub(crate) from: u32,
+    /// Where the pass goes on after a restart; `None`: at the beginning.
+    #[prost(message, optional, tag = "6")]
+    pub(crate) pass: Option<StoredPosition>,
+    /// Whether the last whole pass in this phase had nothing to do.
+    #[prost(bool, tag = "7")]
+    pub(crate) is_clean: bool,
 }
 
 /// The recorded phases, by the number of the plan.
@@ -41,6 +51,12 @@ impl PhaseRecord {
     /// The plan of a key; `None` if the key is of another type.
     pub(crate) fn plan(key: &RecordKey) -> Option<u32> {
         if key.type_url().as_str() == TYPE { key.name().as_str().parse().ok() } else { None }
+    }
+
+    /// Whether it was written by a step that shows or hides the new form.
+    pub(crate) fn changes_forms(&self) -> bool {
+        let shows_new = |number| Phase::of_number(number).is_some_and(Phase::shows_new);
+        shows_new(self.from) != shows_new(self.phase)
     }
 
     /// The phase of a stored record. A phase that this version does not know has no number here.

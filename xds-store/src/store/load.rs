@@ -1,6 +1,6 @@
 //! Reads a store when its server starts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -171,6 +171,7 @@ impl Store {
             room_at: None,
             batch: 0,
             compaction: Compaction::default(),
+            passes: BTreeMap::new(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What clients of xDS get of the records (SV25, SV29): the forms that the phase serves.
+//! What clients of xDS get of the records (SV29): the forms that the phase serves.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::{Loaded, Published, Store};
 use crate::content;
 use crate::index::Index;
 use crate::key::RecordKey;
-use crate::phase::{Form, Plan};
+use crate::phase::{Form, PhaseRecord, Plan};
 use crate::record::{RecordState, served};
 use crate::schema::Schemas;
 
@@ -48,7 +48,9 @@ impl Store {
     /// Whether a commit shows or hides forms of records that it did not change.
     #[must_use]
     pub fn changes_forms(&self, commit: &Published) -> bool {
-        commit.changed.iter().any(|(key, _)| crate::phase::PhaseRecord::plan(key).is_some())
+        let records = commit.changed.iter().filter(|(key, _)| PhaseRecord::plan(key).is_some());
+        let mut records = records.filter_map(|(_, state)| PhaseRecord::of_state(state));
+        records.any(|record| record.changes_forms())
     }
 
     /// Whether a key belongs to the store: the record exists, or it is the new form of another one.
