@@ -1,7 +1,7 @@
 //! Migrations: a plan maps records of an old form to a new one, in phases.
 //!
 //! ```text
-//! F0 <-> F1 <-> F2 <-> F3
+//! F0 <-> F1 <-> F2 <-> F3 <-> F4 <-> F5
 //! ```
 //!
 //! | phase | write | read |
@@ -9,6 +9,7 @@
 //! | F0 | old | old |
 //! | F1 | old and new | old |
 //! | F2, F3 | old and new | new, else old |
+//! | F4, F5 | new | new |
 //!
 //! Only an operator changes a phase, one step at a time, and each step can be taken back (SV14, SV27).
 
@@ -36,6 +37,50 @@ pub enum Phase {
     F2,
     /// As F2. Records that nobody writes are copied.
     F3,
+    /// Only the new form is written. Readers of the old form get it converted.
+    F4,
+    /// The old form cannot be written. Old records are removed.
+    F5,
+}
+
+/// Which record of a resource counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// The resource does not exist.
+    Nothing,
+    /// The old one. A new one is missing, outdated, or not read in this phase.
+    Old,
+    /// They belong together.
+    Both,
+    /// The new one, which is newer than an old one.
+    New,
+}
+
+/// The stamp of a new record that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stamp {
+    /// The revision of the old record that exists.
+    Current,
+    /// Another revision.
+    Outdated,
+    /// It has none: it was written in F4 or F5.
+    Missing,
+}
+
+impl Counts {
+    /// SV17, SV25: of these records, which exist.
+    pub(crate) fn of(phase: Phase, has_old: bool, new: Option<Stamp>) -> Self {
+        match (phase, has_old, new) {
+            (Phase::F0 | Phase::F1, true, _) => Self::Old,
+            (Phase::F0 | Phase::F1, false, _) => Self::Nothing,
+            (Phase::F4 | Phase::F5, _, Some(_)) => Self::New,
+            (Phase::F4 | Phase::F5, _, None) => Self::Nothing,
+            (Phase::F2 | Phase::F3, true, Some(Stamp::Current)) => Self::Both,
+            (Phase::F2 | Phase::F3, _, Some(Stamp::Missing)) => Self::New,
+            (Phase::F2 | Phase::F3, true, Some(Stamp::Outdated) | None) => Self::Old,
+            (Phase::F2 | Phase::F3, false, Some(Stamp::Current | Stamp::Outdated) | None) => Self::Nothing,
+        }
+    }
 }
 
 /// The two forms of a resource.
@@ -56,24 +101,40 @@ impl Phase {
             Self::F1 => 1,
             Self::F2 => 2,
             Self::F3 => 3,
+            Self::F4 => 4,
+            Self::F5 => 5,
         }
     }
 
     /// The phase with this number.
     #[must_use]
     pub fn of_number(number: u32) -> Option<Self> {
-        [Self::F0, Self::F1, Self::F2, Self::F3].into_iter().find(|phase| phase.number() == number)
+        [Self::F0, Self::F1, Self::F2, Self::F3, Self::F4, Self::F5]
+            .into_iter()
+            .find(|phase| phase.number() == number)
     }
 
     /// Whether writes change both forms.
     #[must_use]
     pub fn writes_both(self) -> bool {
-        self != Self::F0
+        matches!(self, Self::F1 | Self::F2 | Self::F3)
     }
 
     /// Whether the new form can be read and written.
     #[must_use]
     pub fn shows_new(self) -> bool {
-        matches!(self, Self::F2 | Self::F3)
+        !matches!(self, Self::F0 | Self::F1)
+    }
+
+    /// Whether old records are not read any more.
+    #[must_use]
+    pub fn ignores_old(self) -> bool {
+        matches!(self, Self::F4 | Self::F5)
+    }
+
+    /// Whether clients of xDS get something else in these phases although no record changed.
+    pub(crate) fn serves_as(self, other: Self) -> bool {
+        let served = |phase: Self| (phase.shows_new(), phase.ignores_old(), phase == Self::F5);
+        served(self) == served(other)
     }
 }

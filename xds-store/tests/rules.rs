@@ -9,6 +9,8 @@ mod driven;
 mod forgetting;
 #[path = "rules/form.rs"]
 mod form;
+#[path = "rules/late_phases.rs"]
+mod late_phases;
 #[path = "rules/leases.rs"]
 mod leases;
 #[path = "rules/owners.rs"]

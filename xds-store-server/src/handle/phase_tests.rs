@@ -1,5 +1,7 @@
 //! What the cache has while records are migrated.
 
+use std::time::Duration;
+
 use xds_core::Cache;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::engine::MemoryEngine;
@@ -99,4 +101,36 @@ async fn sv29_clients_get_the_forms_that_the_phase_serves() {
 
     step(&store, Phase::F2, Phase::F1).await;
     assert_eq!(served(&cache), [vec!["a=2".to_owned()], nothing()]);
+}
+
+#[tokio::test]
+async fn sv25_sv29_in_f4_clients_get_the_old_form_from_the_new_one_and_in_f5_no_more() {
+    let mut engine = MemoryEngine::default();
+    engine.commit(&Store::init(&Identity::default())).unwrap();
+    let (store, cache) = start(&engine, schemas());
+    change(&store, "a", Some("1")).await;
+    for (from, to) in [(Phase::F0, Phase::F1), (Phase::F1, Phase::F2), (Phase::F2, Phase::F3)] {
+        step(&store, from, to).await;
+    }
+    // The step waits for a clean pass.
+    let f4 = || Draft::set_phase(PhaseStep { plan: 1, from: Phase::F3, to: Phase::F4 }, "op".into(), false);
+    while let Err(refused) = store.commit(f4()).await {
+        assert_eq!(refused.code, RefusalCode::FailedPrecondition);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let both =
+        |texts: &[&str]| [(); 2].map(|()| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    assert_eq!(served(&cache), both(&["a=1"]));
+    change(&store, "a", Some("2")).await;
+    change(&store, "b", Some("1")).await;
+    assert_eq!(served(&cache), both(&["a=2", "b=1"]));
+    assert_eq!(served(&start(&engine, schemas()).1), both(&["a=2", "b=1"]));
+    change(&store, "b", None).await;
+    assert_eq!(served(&cache), both(&["a=2"]));
+    step(&store, Phase::F4, Phase::F5).await;
+    assert_eq!(served(&cache), [Vec::new(), vec!["a=2".to_owned()]]);
+    assert_eq!(served(&start(&engine, schemas()).1), [Vec::new(), vec!["a=2".to_owned()]]);
+    step(&store, Phase::F5, Phase::F4).await;
+    step(&store, Phase::F4, Phase::F3).await;
+    assert_eq!(served(&cache), both(&["a=2"]));
 }

@@ -1,4 +1,4 @@
-//! One step of the background copy of a plan (SV21).
+//! One step of a pass over the records of a plan (SV21).
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -7,11 +7,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
-use super::effect::{Changed, Judged, Judging, tombstone};
-use super::mirror::Mirror;
+use super::effect::{ChangeResult, Changed, Judged, Judging, tombstone};
+use super::mirror::{Mirror, MirrorMode};
 use super::refused::Refused;
 use crate::key::{RecordKey, stored};
-use crate::phase::{Form, PassPosition, Plan};
+use crate::phase::{Form, PassPosition, Phase, Plan};
 
 /// What a step did.
 #[derive(Debug)]
@@ -27,9 +27,10 @@ pub(crate) struct Copied {
 }
 
 impl Judging<'_> {
-    /// Looks at the next records of a plan, at most `limit`. It writes new records that are missing or
-    /// outdated, deletes those without an old one, and touches no others. The step is judged like a commit
-    /// on the present state, so it never overwrites a newer write and never revives a deletion.
+    /// Looks at the next records of a plan, at most `limit`. In F3 it writes new records that are missing or
+    /// outdated, and deletes those without an old one (SV21). Below F4 it writes the old form of what was
+    /// written in F4 (SV27). In F5 it removes old records (SV26). The step is judged like a commit on the
+    /// present state, so it never overwrites a newer write and never revives a deletion.
     ///
     /// # Errors
     /// The engine cannot be read, or the changes do not go together with other records.
@@ -38,6 +39,7 @@ impl Judging<'_> {
         let mut changed = Changed::default();
         let (mut failed, mut bytes, mut next) = (0, 0, next);
         let mut looked_at = 0;
+        let phase = self.records.index.phases().phase(plan);
         let mut last = None;
         for key in keys {
             if bytes > STEP_BYTES {
@@ -48,24 +50,45 @@ impl Judging<'_> {
             last = Some(key.clone());
             let live = |key: &RecordKey| self.records.get(key).filter(|record| record.exists(self.now));
             let (Some(record), other) = (live(&key), plan.other_key(&key, from.form)) else { continue };
-            match (from.form, other) {
-                (Form::Old, Err(_)) => failed += 1,
-                (Form::Old, Ok(new)) if live(&new).is_some_and(|new| new.mirrors(record)) => {}
-                (Form::Old, Ok(new)) => {
-                    let mirror = Mirror { new, content: None, asked: Form::Old, is_below: false };
+            let mirror =
+                |key, form| Mirror { key, form, content: None, asked: form, mode: MirrorMode::Write };
+            match (phase, from.form, other) {
+                // SV26.
+                (Phase::F5, Form::Old, _) => {
+                    if record.expires_at.is_none() {
+                        self.unstamp(&key, &mut changed)?;
+                        let state = tombstone(self.state(&key, record)?);
+                        changed.set(self, &key, state, proto::Outcome::Deleted);
+                    }
+                }
+                (_, Form::Old, Err(_)) => failed += 1,
+                (Phase::F3, Form::Old, Ok(new)) => {
+                    // A new record without a stamp is newer than the old one (SV17).
+                    if live(&new).is_some_and(|new| new.mirrors(record) || new.stamp.is_none()) {
+                        continue;
+                    }
                     let state = self.state(&key, record)?;
-                    match self.write_new(&mirror, &state, false, &mut changed)? {
+                    match self.write_new(&mirror(new, Form::New), &state, false, &mut changed)? {
                         Some(_) => bytes += state.encoded_len(),
                         // SV11.
                         None => failed += 1,
                     }
                 }
-                (Form::New, Ok(old)) if live(&old).is_some() => {}
-                (Form::New, Ok(_)) if record.stamp.is_some() => {
+                // SV27.
+                (Phase::F2 | Phase::F3, Form::New, Ok(old)) if record.stamp.is_none() => {
+                    let state = self.state(&key, record)?;
+                    let mut of_new = ChangeResult { outcome: proto::Outcome::Updated, record: None };
+                    match self.write_old(&mirror(old, Form::Old), &key, &state, &mut of_new, &mut changed)? {
+                        Some(_) => bytes += state.encoded_len(),
+                        None => failed += 1,
+                    }
+                }
+                (Phase::F3, Form::New, Ok(old)) if live(&old).is_none() => {
                     let state = tombstone(self.state(&key, record)?);
                     changed.set(self, &key, state, proto::Outcome::Deleted);
                 }
-                (Form::New, Ok(_) | Err(_)) => {}
+                (Phase::F0 | Phase::F1 | Phase::F2 | Phase::F4, Form::Old, Ok(_)) => {}
+                (Phase::F0 | Phase::F1 | Phase::F2 | Phase::F3 | Phase::F4 | Phase::F5, Form::New, _) => {}
             }
         }
         let judged = match changed.is_empty() {

@@ -8,14 +8,14 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
 use super::forms::Forms;
-use super::mirror::Mirror;
+use super::mirror::{Mirror, MirrorMode};
 use super::refused::{RefusalCode, Refused, Violations};
 use super::{ambiguity, condition, rights, schema};
 use crate::content;
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
-use crate::phase::{Form, PhaseRecord};
+use crate::phase::{Form, Phase, PhaseRecord};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
 use crate::schema::Schemas;
 use crate::stored::{ReadError, Stored};
@@ -105,7 +105,7 @@ impl Judging<'_> {
         let judged = self.finish(changed, results, effects, |key| {
             let all = || {
                 let changes = draft.changes.iter().enumerate().map(|(number, change)| (&change.key, number));
-                changes.chain(checked.mirrors.iter().map(|(number, mirror)| (&mirror.new, *number))).collect()
+                changes.chain(checked.mirrors.iter().map(|(number, mirror)| (&mirror.key, *number))).collect()
             };
             numbers.get_or_init(all).get(key).copied().unwrap_or_default()
         })?;
@@ -121,21 +121,27 @@ impl Judging<'_> {
         let mut named: BTreeSet<_> = changes.map(|change| change.key.clone()).collect();
         let others: Vec<_> = named.iter().filter_map(|key| self.forms().side(key)?.other.ok()).collect();
         named.extend(others);
-        // SV18: new forms follow the old ones.
-        let is_new = |key: &RecordKey| self.forms().side(key).is_some_and(|side| side.form == Form::New);
+        // SV18: the other form follows the leading one.
+        let follows = |key: &RecordKey| {
+            let side = self.forms().side(key);
+            side.is_some_and(|side| side.form != self.forms().leading(key, &side))
+        };
         let owned = self.records.owned(&draft.owner).into_iter();
-        owned.filter(|key| !named.contains(key) && !is_new(key)).collect()
+        owned.filter(|key| !named.contains(key) && !follows(key)).collect()
     }
 
     pub(super) fn forms(&self) -> Forms<'_> {
         Forms { records: self.records, schemas: self.schemas, now: self.now }
     }
 
-    /// What becomes of the new form if the store itself changes an old one.
+    /// What becomes of the other form if the store itself changes a leading one.
     fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
-        let side = self.forms().side(key).filter(|side| side.phase.writes_both())?;
+        let side = self.forms().side(key).filter(|side| side.phase != Phase::F0)?;
         let is_below = self.schemas.pair_version(side.plan).major() < side.plan.new_version().major();
-        Some(Mirror { new: side.other.ok()?, content: None, asked: Form::Old, is_below })
+        let is_deleted = is_below || side.phase.ignores_old();
+        let mode = if is_deleted { MirrorMode::Delete } else { MirrorMode::Write };
+        let form = if side.form == Form::Old { Form::New } else { Form::Old };
+        Some(Mirror { key: side.other.ok()?, form, content: None, asked: side.form, mode })
     }
 
     /// Stage 7 and 9, and what the log has of the commit.
@@ -243,6 +249,9 @@ impl Judging<'_> {
             origin: self.head.node.clone(),
             ..RecordState::default()
         };
+        // SV26: in F4 a new record may have the stamp of a mirrored write. It is no content of the writer.
+        let stamp = live.and_then(|record| record.stamp.as_ref());
+        state.mirror_of = stamp.map(ToString::to_string).unwrap_or_default();
         state.digest = content_digest(&state);
         let same = live.filter(|record| {
             // A put on a quarantined record makes a new generation (ST14).
@@ -264,6 +273,10 @@ impl Judging<'_> {
                 self.renew(key, record, changed)?;
             }
             return Ok(unchanged(key, proto::Outcome::Unchanged, live));
+        }
+        if stamp.is_some() {
+            state.mirror_of.clear();
+            state.digest = content_digest(&state);
         }
         let outcome = if live.is_some() { proto::Outcome::Updated } else { proto::Outcome::Created };
         (state.incarnation, state.generation) = self.next_generation(live, before);
@@ -434,7 +447,10 @@ pub(crate) fn expiry(
             renewed.push((key.clone(), state));
             continue;
         }
-        changed.set(judging, key, tombstone(state), proto::Outcome::Expired);
+        // SV26. If the new form cannot be read, the old one ends later.
+        if judging.unstamp(key, &mut changed).is_ok() {
+            changed.set(judging, key, tombstone(state), proto::Outcome::Expired);
+        }
     }
     if changed.states.is_empty() {
         return Ok(None);

@@ -1,10 +1,8 @@
 //! The two forms of a resource that is migrated, as a commit finds them.
 
-use std::borrow::Cow;
-
 use crate::index::Records;
 use crate::key::RecordKey;
-use crate::phase::{ConvertError, Form, Phase, Plan};
+use crate::phase::{ConvertError, Counts, Form, Phase, Plan, Stamp};
 use crate::record::Present;
 use crate::schema::{Schemas, StoredForms};
 
@@ -38,22 +36,50 @@ impl<'a> Forms<'a> {
         self.records.get(key).filter(|record| record.exists(self.now))
     }
 
-    /// The record that a reader of a key sees, with its key. Conditions are judged on it.
-    pub(super) fn seen<'k>(self, key: &'k RecordKey) -> Option<(Cow<'k, RecordKey>, &'a Present)> {
-        let own = || self.live(key).map(|record| (Cow::Borrowed(key), record));
-        let Some(side) = self.side(key) else { return own() };
-        match side.form {
-            Form::Old => own(),
-            // SV37.
-            Form::New if !side.phase.shows_new() => None,
-            // SV17: a new record whose stamp is outdated does not count.
-            Form::New => {
-                let old = side.other.ok()?;
-                let record = self.live(&old)?;
-                let new = own().filter(|(_, new)| new.mirrors(record));
-                new.or(Some((Cow::Owned(old), record)))
-            }
+    /// The old and the new record of a resource, with their keys, if they exist.
+    fn pair<'k>(self, key: &'k RecordKey, side: &'k Side<'_>) -> [Option<(&'k RecordKey, &'a Present)>; 2] {
+        let other = side.other.as_ref().ok();
+        let keys = match side.form {
+            Form::Old => [Some(key), other],
+            Form::New => [other, Some(key)],
+        };
+        keys.map(|key| key.and_then(|key| Some((key, self.live(key)?))))
+    }
+
+    /// Which record of a resource counts.
+    fn counts(self, key: &RecordKey, side: &Side<'_>) -> Counts {
+        let [old, new] = self.pair(key, side);
+        let stamp = |new: &Present| match (&new.stamp, old) {
+            (None, _) => Stamp::Missing,
+            (Some(_), Some((_, old))) if new.mirrors(old) => Stamp::Current,
+            (Some(_), Some(_) | None) => Stamp::Outdated,
+        };
+        Counts::of(side.phase, old.is_some(), new.map(|(_, new)| stamp(new)))
+    }
+
+    /// The form that a commit changes first; the other one follows it.
+    pub(super) fn leading(self, key: &RecordKey, side: &Side<'_>) -> Form {
+        match self.counts(key, side) {
+            Counts::New => Form::New,
+            Counts::Nothing if side.phase.ignores_old() => Form::New,
+            Counts::Nothing | Counts::Old | Counts::Both => Form::Old,
         }
+    }
+
+    /// The record that a reader of a key sees, with its key. Conditions are judged on it.
+    pub(super) fn seen(self, key: &RecordKey) -> Option<(RecordKey, &'a Present)> {
+        let Some(side) = self.side(key) else { return self.live(key).map(|record| (key.clone(), record)) };
+        // SV37.
+        if side.form == Form::New && !side.phase.shows_new() {
+            return None;
+        }
+        let [old, new] = self.pair(key, &side);
+        let seen = match (self.counts(key, &side), side.form) {
+            (Counts::Nothing, _) => None,
+            (Counts::Old, _) | (Counts::Both, Form::Old) => old,
+            (Counts::New, _) | (Counts::Both, Form::New) => new,
+        };
+        seen.map(|(key, record)| (key.clone(), record))
     }
 
     /// What is stored of a resource, as table W sees it.
@@ -62,20 +88,13 @@ impl<'a> Forms<'a> {
             record.map_or(StoredForms::Absent, |record| StoredForms::Alone(record.schema))
         };
         let Some(side) = side else { return alone(self.live(key)) };
-        let other = side.other.as_ref().ok();
-        let (old, new) = match side.form {
-            Form::Old => (Some(key), other),
-            Form::New => (other, Some(key)),
-        };
-        let old = old.and_then(|old| self.live(old));
-        // SV8: in F1 nobody sees the new form.
-        let new = new.filter(|_| side.phase.shows_new()).and_then(|new| self.live(new));
-        match (old, new) {
-            (Some(old), Some(new)) if new.mirrors(old) => {
-                StoredForms::Both { old: old.schema, new: new.schema }
-            }
-            // SV17: a stamped new record without an old one counts as absent.
-            (old, _) => alone(old),
+        let [old, new] = self.pair(key, side).map(|record| record.map(|(_, record)| record));
+        match (self.counts(key, side), old, new) {
+            // SV8.
+            (Counts::Both, Some(old), Some(new)) => StoredForms::Both { old: old.schema, new: new.schema },
+            (Counts::Nothing, _, _) => StoredForms::Absent,
+            (Counts::Old | Counts::Both, old, _) => alone(old),
+            (Counts::New, _, new) => alone(new),
         }
     }
 }

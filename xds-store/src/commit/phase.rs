@@ -8,7 +8,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::effect::{ChangeResult, Changed, Judged, Judging};
 use super::form::{Act, Draft, DraftChange};
-use super::refused::{RefusalCode, Refused};
+use super::refused::{RefusalCode, Refused, Violations};
 use crate::key::{RecordKey, stored};
 use crate::phase::{Form, Phase, PhaseRecord, PhaseStep, Plan};
 use crate::record::{RecordState, content_digest};
@@ -49,26 +49,39 @@ impl Judging<'_> {
             let message = format!("the plan {} is in phase {present:?}", plan.name());
             return Err(Refused::whole(RefusalCode::Aborted, message));
         }
-        if step.from == Phase::F0 {
-            self.check_begin(plan)?;
+        let recorded = phases.get(plan.number()).cloned().unwrap_or_default();
+        let was_in_f4 = recorded.was_in_f4;
+        match (step.from, step.to) {
+            (Phase::F0, _) => self.check_begin(plan)?,
+            // SV23: what has no new form would be lost.
+            (Phase::F3, Phase::F4) if !recorded.is_clean => return Err(closed(plan, "pass_not_clean")),
+            // SV27: what has no old form would be lost.
+            (Phase::F2, Phase::F1) if was_in_f4 && !recorded.is_clean => {
+                return Err(closed(plan, "way_back_not_clean"));
+            }
+            (Phase::F1 | Phase::F2 | Phase::F3 | Phase::F4 | Phase::F5, _) => {}
         }
-        let started_at = match (step.from, phases.get(plan.number())) {
-            (Phase::F1 | Phase::F2 | Phase::F3, Some(record)) => record.started_at,
-            (Phase::F0 | Phase::F1 | Phase::F2 | Phase::F3, _) => self.now,
-        };
         let record = PhaseRecord {
             name: plan.name().to_owned(),
             phase: step.to.number(),
-            started_at,
+            started_at: if step.from == Phase::F0 { self.now } else { recorded.started_at },
             author: draft.identity.clone(),
             from: step.from.number(),
-            ..PhaseRecord::default()
+            was_in_f4: step.to == Phase::F4 || (was_in_f4 && step.to.shows_new()),
+            // A pass counts if it began in this phase.
+            pass: None,
+            is_clean: false,
         };
         Ok(self.write_record(key, &record, changed))
     }
 
     /// Writes the record of a plan.
-    fn write_record(&self, key: &RecordKey, record: &PhaseRecord, changed: &mut Changed) -> ChangeResult {
+    pub(super) fn write_record(
+        &self,
+        key: &RecordKey,
+        record: &PhaseRecord,
+        changed: &mut Changed,
+    ) -> ChangeResult {
         let before = self.records.get(key);
         let (incarnation, generation) = self.next_generation(before.filter(|it| !it.is_deleted()), before);
         let content = proto::Content { payload: record.encode_to_vec().into(), ..proto::Content::default() };
@@ -146,4 +159,15 @@ impl Judging<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// A gate of a step is closed.
+fn closed(plan: &Plan, gate: &str) -> Refused {
+    let message =
+        format!("the last pass of the plan {} had something to do: wait for a clean one", plan.name());
+    let gate = proto::ClosedGate { gate: gate.to_owned(), ..proto::ClosedGate::default() };
+    let why = proto::violation::Why::Gate(gate);
+    let mut violations = Violations::default();
+    violations.add(RefusalCode::FailedPrecondition, (0, None), message, why);
+    violations.into_result().err().unwrap_or_else(|| Refused::whole(RefusalCode::FailedPrecondition, ""))
 }

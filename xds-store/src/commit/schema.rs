@@ -7,20 +7,20 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::form::{Act, Draft, DraftChange, Put};
 use super::forms::{Forms, Side};
-use super::mirror::Mirror;
+use super::mirror::{Mirror, MirrorMode};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::content;
 use crate::key::RecordKey;
-use crate::phase::{ConvertError, Form};
+use crate::phase::{ConvertError, Form, Phase};
 use crate::schema::{
     MarkedVersion, SchemaRefusal, SchemaRule, SchemaVersion, StoredForms, WriteEffect, judge_write,
 };
 
 /// A commit that passed the stage.
 pub(super) struct Checked<'d> {
-    /// It changes old forms only, with the versions under which their contents are stored.
+    /// It changes leading forms only, with the versions under which their contents are stored.
     pub(super) draft: Cow<'d, Draft>,
-    /// By the number of the change: what becomes of the new form.
+    /// By the number of the change: what becomes of the other form.
     pub(super) mirrors: BTreeMap<usize, Mirror>,
 }
 
@@ -33,6 +33,8 @@ enum Wrong {
         phase: u32,
     },
     Convert(ConvertError),
+    /// SV25: in F5 the old form is not written any more. The key of the new one.
+    Ended(Result<RecordKey, ConvertError>),
     /// ST7: another change has the other form of the resource.
     Twice(usize),
 }
@@ -76,7 +78,7 @@ pub(super) fn check<'d>(draft: &'d Draft, forms: Forms<'_>) -> Result<Checked<'d
 struct Judged {
     /// Of the content that is put.
     version: SchemaVersion,
-    /// The change of the old form, if the request names the new one.
+    /// The change of the leading form, if the request names the other one.
     replaced: Option<DraftChange>,
     mirror: Option<Mirror>,
 }
@@ -98,45 +100,66 @@ fn judge(draft: &Draft, change: &DraftChange, forms: Forms<'_>) -> Result<Judged
         }
         Act::Check | Act::Phase(_) => return Ok(accepted(SchemaVersion::FIRST)),
     };
-    let Some(Side { plan, phase, form, other }) = side else { return Ok(accepted(version)) };
-    if !phase.writes_both() {
+    let Some(side) = side else { return Ok(accepted(version)) };
+    let leading = forms.leading(key, &side);
+    let Side { plan, phase, form, other } = side;
+    if phase == Phase::F0 {
         return Ok(accepted(version));
     }
-    // SV19: a server below the new major writes the old form only. It deletes both.
     let is_below = server.major() < plan.new_version().major();
-    let mirror = |new: RecordKey, content| Some(Mirror { new, content, asked: form, is_below });
-    match (&change.act, form) {
-        (Act::Put(_), Form::Old) if is_below => {
-            Ok(Judged { mirror: other.ok().and_then(|new| mirror(new, None)), ..accepted(version) })
+    if phase.ignores_old() {
+        // SV19: a server below the new major version would write what nobody reads.
+        if is_below {
+            let written = None;
+            return Err(Wrong::Version(SchemaRefusal { rule: SchemaRule::W14, stored, written, server }));
         }
-        (Act::Put(put), Form::Old) => {
-            let new = other.map_err(Wrong::Convert)?;
-            let server = server.min(plan.new_version());
-            let content = plan.convert(&put.content, (&new, Form::New), server).map_err(Wrong::Convert)?;
-            Ok(Judged { mirror: mirror(new, Some(content)), ..accepted(version) })
+        // SV25.
+        if phase == Phase::F5 && form == Form::Old {
+            return Err(Wrong::Ended(other));
+        }
+    }
+    // SV19: a server below the new major version writes the old form only. It deletes both. In F4 and F5
+    // only deletions change old records (SV18).
+    let mode = if is_below || phase.ignores_old() { MirrorMode::Delete } else { MirrorMode::Write };
+    let other_form = if form == Form::Old { Form::New } else { Form::Old };
+    let version_of = |form| match form {
+        Form::Old => forms.schemas.version(plan.type_url(Form::Old)),
+        Form::New => server.min(plan.new_version()),
+    };
+    match (&change.act, form == leading) {
+        (Act::Put(put), true) if mode == MirrorMode::Write => {
+            let other = other.map_err(Wrong::Convert)?;
+            let content = plan.convert(&put.content, (&other, other_form), version_of(other_form));
+            let content = Some(content.map_err(Wrong::Convert)?);
+            Ok(Judged {
+                mirror: Some(Mirror { key: other, form: other_form, content, asked: form, mode }),
+                ..accepted(version)
+            })
+        }
+        (_, true) => {
+            let mirror = |key| Mirror { key, form: other_form, content: None, asked: form, mode };
+            Ok(Judged { mirror: other.ok().map(mirror), ..accepted(version) })
         }
         // SV39.
-        (Act::Put(put), Form::New) => {
-            let old = other.map_err(Wrong::Convert)?;
-            let below = forms.schemas.version(plan.type_url(Form::Old));
-            let converted = plan.convert(&put.content, (&old, Form::Old), below).map_err(Wrong::Convert)?;
-            let mut content = put.content.clone();
-            content.schema = version.to_stored();
-            let resource = content::resource(&old.id(), &converted).map_err(|error| {
-                Wrong::Convert(ConvertError::Payload { key: old.clone(), reason: error.to_string() })
+        (Act::Put(put), false) => {
+            let leading = other.map_err(Wrong::Convert)?;
+            let below = version_of(other_form);
+            let converted =
+                plan.convert(&put.content, (&leading, other_form), below).map_err(Wrong::Convert)?;
+            let content = proto::Content { schema: version.to_stored(), ..put.content.clone() };
+            let resource = content::resource(&leading.id(), &converted).map_err(|error| {
+                Wrong::Convert(ConvertError::Payload { key: leading.clone(), reason: error.to_string() })
             })?;
             let put = Put { content: converted, resource, ..(**put).clone() };
-            let replaced = DraftChange { key: old, expected: None, act: Act::Put(Box::new(put)) };
-            let mirror = mirror(key.clone(), Some(content));
-            Ok(Judged { version: below, replaced: Some(replaced), mirror })
+            let replaced = DraftChange { key: leading, expected: None, act: Act::Put(Box::new(put)) };
+            let mirror = Mirror { key: key.clone(), form, content: Some(content), asked: form, mode };
+            Ok(Judged { version: below, replaced: Some(replaced), mirror: Some(mirror) })
         }
-        (Act::Delete | Act::Touch | Act::Quarantine(_) | Act::Check | Act::Phase(_), Form::Old) => {
-            Ok(Judged { mirror: other.ok().and_then(|new| mirror(new, None)), ..accepted(version) })
-        }
-        (Act::Delete | Act::Touch | Act::Quarantine(_) | Act::Check | Act::Phase(_), Form::New) => {
-            let old = other.map_err(Wrong::Convert)?;
-            let replaced = Some(DraftChange { key: old, expected: None, act: change.act.clone() });
-            Ok(Judged { replaced, mirror: mirror(key.clone(), None), ..accepted(version) })
+        (_, false) => {
+            let leading = other.map_err(Wrong::Convert)?;
+            let replaced = Some(DraftChange { key: leading, expected: None, act: change.act.clone() });
+            let mirror = Mirror { key: key.clone(), form, content: None, asked: form, mode };
+            Ok(Judged { replaced, mirror: Some(mirror), ..accepted(version) })
         }
     }
 }
@@ -204,6 +227,14 @@ impl Wrong {
                 (RefusalCode::FailedPrecondition, message, no_row())
             }
             Self::Convert(error) => (RefusalCode::FailedPrecondition, format!("{key:?}: {error}"), no_row()),
+            Self::Ended(new) => {
+                let way_out = match new {
+                    Ok(new) => format!("write {new:?}"),
+                    Err(error) => error.to_string(),
+                };
+                let message = format!("{key:?} is an old form, whose plan is in phase F5: {way_out}");
+                (RefusalCode::FailedPrecondition, message, no_row())
+            }
             Self::Twice(first) => {
                 let message = format!("{key:?} is another form of the resource of change {first}");
                 let why = proto::violation::Why::Invalid(proto::Invalid { field: "key".to_owned() });

@@ -34,6 +34,9 @@ pub(crate) struct PhaseRecord {
     /// Whether the last whole pass in this phase had nothing to do.
     #[prost(bool, tag = "7")]
     pub(crate) is_clean: bool,
+    /// Whether the plan was in F4 since it was below F2: new records may have no old one.
+    #[prost(bool, tag = "8")]
+    pub(crate) was_in_f4: bool,
 }
 
 /// The recorded phases, by the number of the plan.
@@ -53,10 +56,10 @@ impl PhaseRecord {
         if key.type_url().as_str() == TYPE { key.name().as_str().parse().ok() } else { None }
     }
 
-    /// Whether it was written by a step that shows or hides the new form.
+    /// Whether it was written by a step that shows or hides a form.
     pub(crate) fn changes_forms(&self) -> bool {
-        let shows_new = |number| Phase::of_number(number).is_some_and(Phase::shows_new);
-        shows_new(self.from) != shows_new(self.phase)
+        let phases = Phase::of_number(self.from).zip(Phase::of_number(self.phase));
+        phases.is_some_and(|(from, to)| !from.serves_as(to))
     }
 
     /// The phase of a stored record. A phase that this version does not know has no number here.

@@ -4,7 +4,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::{Knows, Payload, ReadError, Reads, RecordVersion};
 use crate::key::RecordKey;
-use crate::phase::{ConvertError, Form, Phase, PhaseRecord, Plan};
+use crate::phase::{ConvertError, Counts, Form, Phase, PhaseRecord, Plan, Stamp};
 use crate::record::{RecordRevision, RecordState, Uid};
 use crate::schema::{MarkedVersion, ReadEffect, SchemaVersion, StoredForms, judge_read};
 
@@ -27,7 +27,8 @@ impl Reads<'_> {
             None => Ok(None),
         };
         let Some((plan, form)) = self.schemas.form(key) else { return alone() };
-        let (old_key, new_key) = match (form, self.phase(plan, at)?.shows_new()) {
+        let phase = self.phase(plan, at)?;
+        let (old_key, new_key) = match (form, phase.shows_new()) {
             (Form::Old, false) => return alone(),
             // SV37.
             (Form::New, false) => return Ok(None),
@@ -38,52 +39,53 @@ impl Reads<'_> {
             Some(key) => self.get(key, now),
             None => Ok(None),
         };
-        // SV17: a stamped new record without an old one counts as absent.
-        let Some(old) = live(old_key.as_ref())? else { return Ok(None) };
-        let new = live(new_key.as_ref())?;
-        let mirror = new.as_ref().filter(|new| is_mirror(&old.state, &new.state));
-        let stored = stored_forms(&old.state, mirror.map(|new| &new.state));
+        let (old, new) = (live(old_key.as_ref())?, live(new_key.as_ref())?);
+        let stamp = new.as_ref().map(|new| stamp_of(old.as_ref().map(|old| &old.state), &new.state));
+        let counts = Counts::of(phase, old.is_some(), stamp);
+        let version = |of: &Option<RecordVersion>| of.as_ref().map(|of| version_of(&of.state));
+        let stored = match (counts, version(&old), version(&new)) {
+            (Counts::Both, Some(old), Some(new)) => StoredForms::Both { old, new },
+            (Counts::Old | Counts::Both, Some(old), _) => StoredForms::Alone(old),
+            (Counts::New, _, Some(new)) => StoredForms::Alone(new),
+            (Counts::Nothing | Counts::Old | Counts::Both | Counts::New, _, _) => StoredForms::Absent,
+        };
         let (server, known) = (self.schemas.server_version(key), knows.version(key, self.schemas));
         let Some(effect) = judge_read(stored, server, known)? else { return Ok(None) };
-        match (effect, mirror, new_key) {
-            (ReadEffect::New(marked), Some(new), _) => self.answer_as(new, payload, marked.to_string()),
+        let record = match (effect, counts, old, new) {
+            // SV25: the old form is never read from an old record that does not count.
+            (ReadEffect::ConvertedDown(marked), Counts::New, _, Some(new)) => {
+                let Some(old_key) = old_key else { return Ok(None) };
+                let version = self.schemas.version(plan.type_url(Form::Old)).min(marked.version);
+                let converted = converted(plan, &new, (old_key, Form::Old), version)?;
+                let marked = MarkedVersion { version, ..marked };
+                let record = self.answer_as(&converted, payload, marked.to_string())?;
+                with_identity(record, &new)
+            }
+            (ReadEffect::New(marked), _, _, Some(new))
+            | (ReadEffect::Alone(marked), Counts::New, _, Some(new)) => {
+                self.answer_as(&new, payload, marked.to_string())?
+            }
             // SV17: the old form is read and converted.
-            (ReadEffect::Alone(_), _, Some(new_key))
+            (ReadEffect::Alone(_), Counts::Old, Some(old), new)
                 if known.major().min(server.major()) >= plan.new_version().major() =>
             {
-                let converted = self.converted(plan, &old, new_key)?;
+                let Some(new_key) = new_key else { return Ok(None) };
+                let converted = converted(plan, &old, (new_key, Form::New), plan.new_version())?;
                 let version = MarkedVersion::plain(plan.new_version()).to_string();
-                let mut record = self.answer_as(&converted, payload, version)?;
-                // Conditions of a write are judged on the old record.
-                record.revision = RecordRevision::of(&old.state).to_string();
-                record.uid = Uid::of(&old.key, old.state.incarnation).to_string();
-                record.is_split = new.is_some();
-                Ok(record)
+                let record = with_identity(self.answer_as(&converted, payload, version)?, &old);
+                proto::Record { is_split: new.is_some(), ..record }
+            }
+            (ReadEffect::Alone(marked) | ReadEffect::Old(marked), _, Some(old), _) => {
+                self.answer_as(&old, payload, marked.to_string())?
             }
             (
-                ReadEffect::Alone(marked)
-                | ReadEffect::Old(marked)
-                | ReadEffect::New(marked)
-                | ReadEffect::ConvertedDown(marked),
+                ReadEffect::Alone(_) | ReadEffect::Old(_) | ReadEffect::New(_) | ReadEffect::ConvertedDown(_),
                 _,
                 _,
-            ) => self.answer_as(&old, payload, marked.to_string()),
-        }
-        .map(Some)
-    }
-
-    /// The new form of an old record.
-    fn converted(
-        &self,
-        plan: &Plan,
-        old: &RecordVersion,
-        new: RecordKey,
-    ) -> Result<RecordVersion, ConvertError> {
-        let content = old.state.content.as_ref();
-        let convert = |content| plan.convert(content, (&new, Form::New), plan.new_version());
-        let content = content.map(convert).transpose()?;
-        let state = RecordState { key: Some(new.to_proto()), content, ..old.state.clone() };
-        Ok(RecordVersion { key: new, state, ..old.clone() })
+                _,
+            ) => return Ok(None),
+        };
+        Ok(Some(record))
     }
 
     /// The phase of a plan at a store revision.
@@ -101,58 +103,94 @@ impl Reads<'_> {
 
     /// Whether lists and watches have a record at a store revision (SV29).
     pub(super) fn is_shown(&self, key: &RecordKey, state: &RecordState, at: u64) -> Result<bool, ReadError> {
-        let Some((plan, Form::New)) = self.schemas.form(key) else { return Ok(true) };
-        let old = plan.other_key(key, Form::New).ok();
-        Ok(match old {
-            Some(old) if self.phase(plan, at)?.shows_new() => {
-                self.newest(&old, at)?.is_some_and(|old| is_mirror(&old.state, state))
-            }
-            Some(_) | None => false,
+        Ok(match (self.schemas.form(key), self.counts(key, state, at)?) {
+            (None, _) | (Some((_, Form::Old)), Counts::Old) | (Some(_), Counts::Both) => true,
+            (Some((plan, Form::New)), Counts::New) => self.phase(plan, at)?.shows_new(),
+            (Some(_), Counts::Nothing | Counts::Old | Counts::New) => false,
         })
+    }
+
+    /// Which record counts of the resource that a record is of, at a store revision.
+    fn counts(&self, key: &RecordKey, state: &RecordState, at: u64) -> Result<Counts, ReadError> {
+        let Some((plan, form)) = self.schemas.form(key) else { return Ok(Counts::Old) };
+        let phase = self.phase(plan, at)?;
+        let other = match plan.other_key(key, form).ok() {
+            Some(other) if phase.shows_new() => self.newest(&other, at)?,
+            Some(_) | None => None,
+        };
+        let live = |state: &RecordState| state.lifecycle() != proto::State::Deleted;
+        let other = other.map(|other| other.state).filter(live);
+        let own = Some(state.clone()).filter(live);
+        let (old, new) = if form == Form::Old { (own, other) } else { (other, own) };
+        let stamp = new.as_ref().map(|new| stamp_of(old.as_ref(), new));
+        Ok(Counts::of(phase, old.is_some(), stamp))
     }
 
     /// What is stored of the resource of a record.
     pub(super) fn stored_of(&self, key: &RecordKey, state: &RecordState) -> Result<StoredForms, ReadError> {
-        let alone = || StoredForms::Alone(version_of(state));
-        let Some((plan, Form::Old)) = self.schemas.form(key) else { return Ok(alone()) };
-        let at = self.head.revision;
-        let Some(new) = plan.other_key(key, Form::Old).ok() else { return Ok(alone()) };
-        if !self.phase(plan, at)?.shows_new() {
-            return Ok(alone());
+        let version = version_of(state);
+        match (self.schemas.form(key), self.counts(key, state, self.head.revision)?) {
+            // SV8.
+            (Some((plan, Form::Old)), Counts::Both) => {
+                Ok(StoredForms::Both { old: version, new: plan.new_version() })
+            }
+            (Some(_) | None, Counts::Nothing | Counts::Old | Counts::Both | Counts::New) => {
+                Ok(StoredForms::Alone(version))
+            }
         }
-        let new = self.newest(&new, at)?.filter(|new| is_mirror(state, &new.state));
-        Ok(stored_forms(state, new.as_ref().map(|new| &new.state)))
     }
 
-    /// Whether the new form of a plan is hidden at a store revision, and so has no events.
+    /// Whether a form of a plan is hidden at a store revision, and so has no events.
     pub(super) fn is_hidden(&self, key: &RecordKey, at: u64) -> Result<bool, ReadError> {
         match self.schemas.form(key) {
             Some((plan, Form::New)) => Ok(!self.phase(plan, at)?.shows_new()),
-            Some((_, Form::Old)) | None => Ok(false),
+            Some((plan, Form::Old)) => Ok(self.phase(plan, at)?.ignores_old()),
+            None => Ok(false),
         }
     }
 
-    /// Whether a store revision shows or hides the new form of a plan.
+    /// Whether a store revision shows or hides a form of a plan.
     pub(super) fn changes_forms(&self, key: &RecordKey, at: u64) -> Result<bool, ReadError> {
         let number = PhaseRecord::plan(key);
         let Some(plan) = self.schemas.plans().iter().find(|plan| Some(plan.number()) == number) else {
             return Ok(false);
         };
         let before = self.phase(plan, at.saturating_sub(1))?;
-        Ok(before.shows_new() != self.phase(plan, at)?.shows_new())
+        let after = self.phase(plan, at)?;
+        let shown = |phase: Phase| (phase.shows_new(), phase.ignores_old());
+        Ok(shown(before) != shown(after))
     }
 }
 
-/// Whether a new record exists and has the stamp of the old one (SV17).
-fn is_mirror(old: &RecordState, new: &RecordState) -> bool {
-    let is_deleted = [old, new].iter().any(|state| state.lifecycle() == proto::State::Deleted);
-    !is_deleted && new.mirror_of == RecordRevision::of(old).to_string()
+/// The other form of a record.
+fn converted(
+    plan: &Plan,
+    of: &RecordVersion,
+    (key, form): (RecordKey, Form),
+    version: SchemaVersion,
+) -> Result<RecordVersion, ConvertError> {
+    let content = of.state.content.as_ref();
+    let content = content.map(|content| plan.convert(content, (&key, form), version)).transpose()?;
+    let state = RecordState { key: Some(key.to_proto()), content, ..of.state.clone() };
+    Ok(RecordVersion { key, state, ..of.clone() })
 }
 
-fn stored_forms(old: &RecordState, new: Option<&RecordState>) -> StoredForms {
-    match new {
-        Some(new) => StoredForms::Both { old: version_of(old), new: version_of(new) },
-        None => StoredForms::Alone(version_of(old)),
+/// A converted answer: conditions of a write are judged on the record that counts.
+fn with_identity(record: proto::Record, of: &RecordVersion) -> proto::Record {
+    proto::Record {
+        revision: RecordRevision::of(&of.state).to_string(),
+        uid: Uid::of(&of.key, of.state.incarnation).to_string(),
+        ..record
+    }
+}
+
+/// The stamp of a new record.
+fn stamp_of(old: Option<&RecordState>, new: &RecordState) -> Stamp {
+    let is_current = |old: &RecordState| new.mirror_of == RecordRevision::of(old).to_string();
+    match old {
+        _ if new.mirror_of.is_empty() => Stamp::Missing,
+        Some(old) if is_current(old) => Stamp::Current,
+        Some(_) | None => Stamp::Outdated,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The background copy of a plan in F3: one pass after another, in paced steps (SV21, SV22, SV40).
+//! The background work of a plan: one pass after another, in paced steps (SV21, SV22, SV40).
 
 use super::{Store, Writing};
 use crate::commit::{Copied, Judging};
@@ -24,6 +24,8 @@ pub struct PassProgress {
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     progress: PassProgress,
+    /// The number of its phase.
+    phase: u32,
     position: PassPosition,
     has_written: bool,
     /// The next step is the first one of a pass.
@@ -57,7 +59,14 @@ impl Store {
     /// A server that does not know the new form copies nothing (SV19).
     fn is_copied(&self, plan: &Plan) -> bool {
         let is_known = self.config.schemas.pair_version(plan).major() >= plan.new_version().major();
-        is_known && self.index.phases().phase(plan) == Phase::F3
+        let phases = self.index.phases();
+        is_known
+            && match phases.phase(plan) {
+                Phase::F3 | Phase::F5 => true,
+                // SV27: the way back from F4.
+                Phase::F2 => phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
+                Phase::F0 | Phase::F1 | Phase::F4 => false,
+            }
     }
 
     /// Adds the steps that are due to an empty batch.
@@ -69,8 +78,9 @@ impl Store {
                 continue;
             }
             let recorded = self.index.phases().get(plan.number()).cloned().unwrap_or_default();
-            let mut pass =
-                self.passes.remove(&plan.number()).unwrap_or_else(|| Pass::resumed(plan, &recorded));
+            // A pass counts only if it began in the phase.
+            let pass = self.passes.remove(&plan.number()).filter(|pass| pass.phase == recorded.phase);
+            let mut pass = pass.unwrap_or_else(|| Pass::resumed(plan, &recorded));
             if pass.next_at <= now && writing.batch.writes.is_empty() {
                 self.add_copy(&mut pass, plan, &recorded, writing, stored, now);
             }
@@ -167,7 +177,8 @@ impl Pass {
         let is_resumed = position.is_some();
         let progress =
             PassProgress { plan: plan.number(), is_clean: recorded.is_clean, ..PassProgress::default() };
-        Self { progress, position: position.unwrap_or_default(), is_resumed, ..Self::default() }
+        let (phase, position) = (recorded.phase, position.unwrap_or_default());
+        Self { progress, phase, position, is_resumed, ..Self::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Loaded, Published, Store};
 use crate::content;
 use crate::index::Index;
 use crate::key::RecordKey;
-use crate::phase::{Form, PhaseRecord, Plan};
+use crate::phase::{Counts, Form, Phase, PhaseRecord, Plan, Stamp};
 use crate::record::{RecordState, served};
 use crate::schema::Schemas;
 
@@ -27,17 +27,23 @@ impl Store {
                 changes.push((key.clone(), state.clone()));
                 continue;
             };
-            let serves_new = serves_new(&self.index, schemas, plan);
+            let phase = self.index.phases().phase(plan);
+            let shows_new = phase.shows_new() && knows(schemas, plan);
+            let other = plan.other_key(key, form).ok();
             match form {
-                Form::New if serves_new => changes.push((key.clone(), state.clone())),
-                Form::New => {}
+                Form::New => {
+                    // SV25: in F4 nobody reads the old record.
+                    let old = other.filter(|_| phase == Phase::F4);
+                    changes.extend(old.map(|old| converted(plan, (old, Form::Old), state, schemas)));
+                    changes.extend(shows_new.then(|| (key.clone(), state.clone())));
+                }
+                Form::Old if phase.ignores_old() => {}
                 Form::Old => {
-                    let new = plan.other_key(key, form).ok().filter(|_| serves_new);
                     let is_there =
                         |new: &RecordKey| commit.changed.binary_search_by(|(key, _)| key.cmp(new)).is_ok();
                     // A server that does not know the new form wrote the old one alone.
-                    let new = new.filter(|new| !is_there(new));
-                    changes.extend(new.map(|new| converted(plan, new, state)));
+                    let new = other.filter(|new| shows_new && !is_there(new));
+                    changes.extend(new.map(|new| converted(plan, (new, Form::New), state, schemas)));
                     changes.push((key.clone(), state.clone()));
                 }
             }
@@ -53,23 +59,22 @@ impl Store {
         records.any(|record| record.changes_forms())
     }
 
-    /// Whether a key belongs to the store: the record exists, or it is the new form of another one.
+    /// Whether a key belongs to the store: the record exists, or it is a form of another one.
     #[must_use]
     pub fn has(&self, key: &RecordKey) -> bool {
-        self.exists(key) || matches!(self.config.schemas.form(key), Some((_, Form::New)))
+        self.exists(key) || self.config.schemas.form(key).is_some()
     }
 
     /// Whether clients of xDS get something for a key.
     #[must_use]
     pub fn serves(&self, key: &RecordKey) -> bool {
-        match self.config.schemas.form(key) {
-            Some((plan, Form::New)) => {
-                let is_served = serves_new(&self.index, &self.config.schemas, plan);
-                // SV17: without an old one, the new record does not count.
-                is_served && plan.other_key(key, Form::New).is_ok_and(|old| self.exists(&old))
-            }
-            Some((_, Form::Old)) | None => self.exists(key),
-        }
+        let Some((plan, form)) = self.config.schemas.form(key) else { return self.exists(key) };
+        let phase = self.index.phases().phase(plan);
+        let is_served = match form {
+            Form::Old => phase != Phase::F5,
+            Form::New => phase.shows_new() && knows(&self.config.schemas, plan),
+        };
+        is_served && counts(&self.index, plan, key, form) != Counts::Nothing
     }
 }
 
@@ -77,46 +82,72 @@ impl Store {
 pub(super) fn loaded(index: &Index, schemas: &Schemas, records: Vec<Loaded>, each: &mut impl FnMut(Loaded)) {
     for record in records {
         let Some((plan, form)) = schemas.form(&record.key) else { continue };
-        let other = plan.other_key(&record.key, form).ok();
-        let serves_new = serves_new(index, schemas, plan);
-        let mirror = other.as_ref().is_some_and(|other| {
-            let (own, other) = (index.get(&record.key), index.get(other));
-            let (old, new) = match form {
-                Form::Old => (own, other),
-                Form::New => (other, own),
-            };
-            old.zip(new).is_some_and(|(old, new)| !new.is_deleted() && new.mirrors(old))
-        });
-        match (form, other) {
-            (Form::New, _) if serves_new && mirror => each(record),
-            (Form::New, _) => {}
-            (Form::Old, Some(new)) if serves_new && !mirror => {
-                let (key, state) = converted(plan, new, &record.state);
-                let resource = served(&state).map(|content| content::resource(&key.id(), content));
-                each(Loaded { key, state, resource });
-                each(record);
-            }
-            (Form::Old, _) => each(record),
+        let phase = index.phases().phase(plan);
+        let is_counted = match counts(index, plan, &record.key, form) {
+            // Of a resource that does not exist, the old form says so, unless nobody reads it.
+            Counts::Nothing => (form == Form::Old) != phase.ignores_old(),
+            Counts::Old => form == Form::Old,
+            Counts::Both => true,
+            Counts::New => form == Form::New,
+        };
+        if !is_counted {
+            continue;
+        }
+        let shows = |form| match form {
+            Form::Old => phase != Phase::F5,
+            Form::New => phase.shows_new() && knows(schemas, plan),
+        };
+        let is_alone = counts(index, plan, &record.key, form) != Counts::Both;
+        let other_form = if form == Form::Old { Form::New } else { Form::Old };
+        let other = plan.other_key(&record.key, form).ok().filter(|_| is_alone && shows(other_form));
+        if let Some(other) = other {
+            let (key, state) = converted(plan, (other, other_form), &record.state, schemas);
+            let resource = served(&state).map(|content| content::resource(&key.id(), content));
+            each(Loaded { key, state, resource });
+        }
+        if shows(form) {
+            each(record);
         }
     }
 }
 
-fn serves_new(index: &Index, schemas: &Schemas, plan: &Plan) -> bool {
-    // SV34: a server that does not know the new form does not serve it.
-    let is_known = schemas.pair_version(plan).major() >= plan.new_version().major();
-    is_known && index.phases().phase(plan).shows_new()
+/// Which record counts of the resource of a key.
+fn counts(index: &Index, plan: &Plan, key: &RecordKey, form: Form) -> Counts {
+    let live = |key: &RecordKey| index.get(key).filter(|record| !record.is_deleted());
+    let other = plan.other_key(key, form).ok();
+    let (own, other) = (live(key), other.as_ref().and_then(live));
+    let (old, new) = if form == Form::Old { (own, other) } else { (other, own) };
+    let stamp = new.map(|new| match (&new.stamp, old) {
+        (None, _) => Stamp::Missing,
+        (Some(_), Some(old)) if new.mirrors(old) => Stamp::Current,
+        (Some(_), Some(_) | None) => Stamp::Outdated,
+    });
+    Counts::of(index.phases().phase(plan), old.is_some(), stamp)
 }
 
-/// SV29: an old record without a new one that counts is served in both forms. One that cannot be
-/// converted is not served in the new one (SV11).
-fn converted(plan: &Plan, new: RecordKey, old: &RecordState) -> (RecordKey, RecordState) {
-    let convert =
-        |content: Option<&proto::Content>| plan.convert(content?, (&new, Form::New), plan.new_version()).ok();
-    let content = convert(old.content.as_ref());
-    let quarantined = old.quarantined.as_ref().map(|quarantined| proto::Quarantined {
+/// SV34: a server that does not know the new form does not serve it.
+fn knows(schemas: &Schemas, plan: &Plan) -> bool {
+    schemas.pair_version(plan).major() >= plan.new_version().major()
+}
+
+/// SV29: a record is served in both forms, also if only one of them counts. One that cannot be converted is
+/// not served in the other form (SV11).
+fn converted(
+    plan: &Plan,
+    (key, form): (RecordKey, Form),
+    of: &RecordState,
+    schemas: &Schemas,
+) -> (RecordKey, RecordState) {
+    let version = match form {
+        Form::Old => schemas.version(plan.type_url(Form::Old)),
+        Form::New => plan.new_version(),
+    };
+    let convert = |content: Option<&proto::Content>| plan.convert(content?, (&key, form), version).ok();
+    let content = convert(of.content.as_ref());
+    let quarantined = of.quarantined.as_ref().map(|quarantined| proto::Quarantined {
         serve: convert(quarantined.serve.as_ref()),
         ..quarantined.clone()
     });
-    let state = RecordState { key: Some(new.to_proto()), content, quarantined, ..old.clone() };
-    (new, state)
+    let state = RecordState { key: Some(key.to_proto()), content, quarantined, ..of.clone() };
+    (key, state)
 }
