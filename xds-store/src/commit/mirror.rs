@@ -5,7 +5,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::effect::{ChangeResult, Changed, Effect, Judging, tombstone};
 use super::refused::Refused;
 use crate::key::RecordKey;
-use crate::phase::{Form, PhaseRecord, Plan};
+use crate::phase::{Form, Phase, PhaseRecord, Plan};
 use crate::record::{Present, RecordRevision, RecordState, Uid, content_digest};
 
 /// The other form of a record that a commit changes.
@@ -104,18 +104,23 @@ impl Judging<'_> {
         Ok(ChangeResult { outcome, record })
     }
 
-    /// A record that was split after a clean pass would be lost in F4, so the pass is clean no more (SV23).
+    /// SV23: a record that is split would be lost in F4, so neither the last pass nor the one that runs is
+    /// clean.
     fn note_split(&self, leading: &RecordKey, mirror: &Mirror, is_left: bool, changed: &mut Changed) {
         let Some((plan, Form::Old)) = self.schemas.form(leading) else { return };
-        let is_split = changed.state(leading).is_some_and(|state| state.lifecycle() != proto::State::Deleted);
-        let recorded = self.records.index.phases().get(plan.number());
-        if let Some(recorded) = recorded.filter(|recorded| recorded.is_clean)
-            && is_split
+        let phases = self.records.index.phases();
+        let is_alive = changed.state(leading).is_some_and(|state| state.lifecycle() != proto::State::Deleted);
+        if is_alive
             && is_left
             && mirror.form == Form::New
+            && phases.phase(plan) == Phase::F3
+            && let Some(recorded) = phases.get(plan.number())
         {
-            let record = PhaseRecord { is_clean: false, from: recorded.phase, ..recorded.clone() };
-            self.write_record(&PhaseRecord::key(plan.number()), &record, changed);
+            let key = PhaseRecord::key(plan.number());
+            // The commit may split several records.
+            let splits = recorded.splits + 1;
+            let record = PhaseRecord { is_clean: false, splits, from: recorded.phase, ..recorded.clone() };
+            self.write_record(&key, &record, changed);
         }
     }
 

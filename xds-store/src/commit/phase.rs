@@ -71,6 +71,7 @@ impl Judging<'_> {
             // A pass counts if it began in this phase.
             pass: None,
             is_clean: false,
+            splits: 0,
         };
         Ok(self.write_record(key, &record, changed))
     }

@@ -5,6 +5,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::Form;
 use super::converter::{ConvertError, Converter, key_of, key_up};
 use super::names::{NameSet, NameTemplate};
+use crate::content;
 use crate::key::RecordKey;
 use crate::read::is_configuration;
 use crate::schema::SchemaVersion;
@@ -180,9 +181,23 @@ impl Plan {
         (key, form): (&RecordKey, Form),
         version: SchemaVersion,
     ) -> Result<proto::Content, ConvertError> {
-        match form {
-            Form::Old => self.spec.down.content(content, key, version),
-            Form::New => self.spec.up.content(content, key, version),
+        let converter = match form {
+            Form::Old => &self.spec.down,
+            Form::New => &self.spec.up,
+        };
+        // D24: an alias belongs to one resource of its type, so only the form that has it keeps it.
+        let is_renamed = self.spec.from_type == self.spec.to_type;
+        if !is_renamed {
+            return converter.content(content, key, version);
+        }
+        let content = proto::Content { aliases: Vec::new(), ..content.clone() };
+        let converted = converter.content(&content, key, version)?;
+        match content::resource(&key.id(), &converted) {
+            Ok(resource) if resource.aliases().is_empty() => Ok(converted),
+            Ok(_) | Err(_) => {
+                let reason = "the payload has aliases, which would belong to two resources".to_owned();
+                Err(ConvertError::Payload { key: key.clone(), reason })
+            }
         }
     }
 

@@ -37,6 +37,10 @@ pub(crate) struct PhaseRecord {
     /// Whether the plan was in F4 since it was below F2: new records may have no old one.
     #[prost(bool, tag = "8")]
     pub(crate) was_in_f4: bool,
+    /// How many writes have split a record in this phase. A pass that began before one of them is not
+    /// clean, because it may have been past the record.
+    #[prost(uint64, tag = "9")]
+    pub(crate) splits: u64,
 }
 
 /// The recorded phases, by the number of the plan.

@@ -30,6 +30,8 @@ pub(super) struct Pass {
     has_written: bool,
     /// The next step is the first one of a pass.
     is_over: bool,
+    /// [`PhaseRecord::splits`] when it began.
+    splits: u64,
     /// Whether the position is one that was recorded.
     is_resumed: bool,
     next_at: i64,
@@ -100,6 +102,7 @@ impl Store {
         if pass.is_over {
             (pass.progress.looked_at, pass.progress.failed) = (0, 0);
             (pass.has_written, pass.is_resumed, pass.is_over) = (false, false, false);
+            pass.splits = recorded.splits;
         }
         pass.next_at = now.saturating_add(STEP_EVERY);
         let judging = self.judging(writing, stored, now);
@@ -115,9 +118,10 @@ impl Store {
         let next = copied.next.take();
         let is_end = next.is_none();
         if is_end {
-            pass.progress.is_clean = !pass.has_written && pass.progress.failed == 0 && !pass.is_resumed;
+            let is_whole = !pass.is_resumed && pass.splits == recorded.splits;
+            pass.progress.is_clean = !pass.has_written && pass.progress.failed == 0 && is_whole;
             // SV40.
-            let is_done = !pass.has_written && !pass.is_resumed;
+            let is_done = !pass.has_written && is_whole;
             pass.next_at = now.saturating_add(if is_done { PASS_EVERY } else { STEP_EVERY });
         }
         // SV22: a step that writes records its position, and a pass that ends records that.
@@ -178,7 +182,7 @@ impl Pass {
         let progress =
             PassProgress { plan: plan.number(), is_clean: recorded.is_clean, ..PassProgress::default() };
         let (phase, position) = (recorded.phase, position.unwrap_or_default());
-        Self { progress, phase, position, is_resumed, ..Self::default() }
+        Self { progress, phase, position, is_resumed, splits: recorded.splits, ..Self::default() }
     }
 }
 

@@ -217,3 +217,30 @@ fn sv26_an_old_record_that_ends_in_f4_takes_the_stamp_with_it() {
     server.wait(61 * SECOND);
     assert_eq!(both(&server), texts("", ""));
 }
+
+#[test]
+fn sv23_a_record_that_is_split_behind_a_running_pass_closes_the_gate() {
+    let mut server = in_phase(Phase::F0);
+    let puts: Vec<_> = (0..250).map(|number| put(&format!("a{number:03}"), "1")).collect();
+    server.commit(of(puts)).unwrap();
+    go_to(&mut server, Phase::F3);
+    // The first pass writes. The second one has nothing to do, and is past the first record.
+    let copied = |server: &Server| server.store.passes()[0].looked_at;
+    while copied(&server) < 500 {
+        server.wait(SECOND / 10);
+    }
+    while copied(&server) != 200 {
+        server.wait(SECOND / 10);
+    }
+    let mut low = below(&server.engine);
+    low.now = server.now;
+    low.commit(proto::CommitRequest { force_schema: true, ..of([put("a000", "2")]) }).unwrap();
+    server.step(Event::Changed);
+    while copied(&server) < 500 {
+        server.wait(SECOND / 10);
+    }
+    assert_eq!(gate(step(&mut server, 3, 4).unwrap_err()), "pass_not_clean");
+    server.wait(10 * SECOND);
+    step(&mut server, 3, 4).unwrap();
+    assert_eq!(shown(&server, &new_key("a000"), "").0, "new:2");
+}
