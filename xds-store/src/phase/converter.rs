@@ -3,11 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::encoding::{self, DecodeContext};
+use prost::{DecodeError, Message};
+use xds_core::ResourceError;
 use xds_proto::xds::store::v1 as proto;
 
 use super::names::NameTemplate;
-use crate::content;
+use crate::content::{self, ContentError};
 use crate::key::RecordKey;
 use crate::schema::SchemaVersion;
 
@@ -25,7 +28,7 @@ pub trait Convert: fmt::Debug + Send + Sync {
 /// How payloads are converted.
 #[derive(Debug, Clone, Default)]
 pub enum Converter {
-    /// They stay as they are.
+    /// They stay as they are, but for the name of the resource in them (D23).
     #[default]
     Identity,
     /// By code.
@@ -67,12 +70,71 @@ impl Converter {
             Self::Identity => content.payload.clone(),
             Self::Code(code) => code.convert(&content.payload, key.name().as_str()).map_err(failed)?,
         };
-        let converted = proto::Content { payload, schema: version.to_stored(), ..content.clone() };
+        let mut converted = proto::Content { payload, schema: version.to_stored(), ..content.clone() };
+        let (id, before) = (key.id(), converted.payload.clone());
+        let mut checked = content::resource(&id, &converted);
+        if let Err(ContentError::Resource(ResourceError::NameMismatch { .. })) = &checked {
+            converted.payload =
+                renamed(&before, key.name().as_str()).map_err(|error| failed(error.to_string()))?;
+            checked = content::resource(&id, &converted);
+        }
+        if let Err(ContentError::Resource(ResourceError::MissingServiceName { .. })) = &checked {
+            converted.payload = with_service_name(&converted.payload, &before);
+            checked = content::resource(&id, &converted);
+        }
         // ST18: what the store has, the cache accepts.
-        content::resource(&key.id(), &converted).map_err(|error| failed(error.to_string()))?;
+        checked.map_err(|error| failed(error.to_string()))?;
         Ok(converted)
     }
 }
+
+/// D23: the payload with another name in it. All types that have a name there have it in field 1.
+fn renamed(payload: &Bytes, name: &str) -> Result<Bytes, DecodeError> {
+    let mut renamed = BytesMut::with_capacity(payload.len() + name.len());
+    encoding::string::encode(NAME_FIELD, &name.to_owned(), &mut renamed);
+    let mut rest = &payload[..];
+    while !rest.is_empty() {
+        let field = rest;
+        let (number, wire_type) = encoding::decode_key(&mut rest)?;
+        encoding::skip_field(wire_type, number, &mut rest, DecodeContext::default())?;
+        if number != NAME_FIELD {
+            renamed.put_slice(&field[..field.len() - rest.len()]);
+        }
+    }
+    Ok(renamed.freeze())
+}
+
+/// X16: a cluster whose endpoints have its name keeps their name when it is renamed. The field is merged
+/// with what the cluster has already.
+fn with_service_name(payload: &Bytes, before: &Bytes) -> Bytes {
+    let service_name = Named::decode(&**before).map(|named| named.name).unwrap_or_default();
+    let config = ClusterConfig { eds_cluster_config: Some(EdsClusterConfig { service_name }) };
+    let mut payload = BytesMut::from(&payload[..]);
+    payload.put_slice(&config.encode_to_vec());
+    payload.freeze()
+}
+
+/// The name in a payload.
+#[derive(Clone, PartialEq, Message)]
+struct Named {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+/// The fields of `envoy.config.cluster.v3.Cluster` that name its endpoints.
+#[derive(Clone, PartialEq, Message)]
+struct ClusterConfig {
+    #[prost(message, optional, tag = "3")]
+    eds_cluster_config: Option<EdsClusterConfig>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EdsClusterConfig {
+    #[prost(string, tag = "2")]
+    service_name: String,
+}
+
+const NAME_FIELD: u32 = 1;
 
 /// The key of the new form.
 pub(super) fn key_up(
@@ -91,5 +153,46 @@ pub(super) fn key_of(key: &RecordKey, type_url: &str, name: String) -> Result<Re
         // SV9: two spellings of one name would be two old keys of one new key.
         Ok(other) if other.name().as_str() == wire.name => Ok(other),
         Ok(_) | Err(_) => Err(ConvertError::Name { name: wire.name }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xds_proto::type_url::CLUSTER;
+
+    use super::*;
+
+    fn key(name: &str) -> RecordKey {
+        let key = proto::Key { type_url: CLUSTER.into(), name: name.into(), when: String::new() };
+        RecordKey::parse(&key).unwrap()
+    }
+
+    fn convert(payload: &[u8], name: &str) -> Result<Vec<u8>, ConvertError> {
+        let content = proto::Content { payload: payload.to_vec().into(), ..Default::default() };
+        let converted = Converter::Identity.content(&content, &key(name), SchemaVersion::FIRST)?;
+        Ok(converted.payload.to_vec())
+    }
+
+    const NEW: &str = "xdstp://acme/envoy.config.cluster.v3.Cluster/shop";
+
+    #[test]
+    fn sv10_a_rename_changes_the_name_in_the_payload_and_nothing_else() {
+        // An unknown field 1000 is kept.
+        let (old, unknown) = (b"\x0a\x04shop", b"\xc2\x3e\x01x");
+        let up = convert(&[&old[..], unknown].concat(), NEW).unwrap();
+        assert!(up.ends_with(unknown) && up[2..].starts_with(NEW.as_bytes()));
+        assert_eq!(convert(&up, "shop").unwrap(), [&old[..], unknown].concat());
+        assert!(matches!(convert(b"\x0a\x7f", NEW), Err(ConvertError::Payload { .. })));
+    }
+
+    #[test]
+    fn sv10_a_cluster_keeps_the_name_of_its_endpoints() {
+        // The type EDS, and an EDS config without a name.
+        let old = b"\x0a\x04shop\x10\x03\x1a\x00";
+        let up = convert(old, NEW).unwrap();
+        assert!(up.ends_with(b"\x1a\x06\x12\x04shop"), "{up:?}");
+        // Another name of the endpoints stays.
+        let named = b"\x0a\x04shop\x10\x03\x1a\x07\x12\x05other";
+        assert!(convert(named, NEW).unwrap().ends_with(b"\x1a\x07\x12\x05other"));
     }
 }
