@@ -455,6 +455,7 @@ pub(crate) fn expiry(
     if changed.states.is_empty() {
         return Ok(None);
     }
+    ended.iter().for_each(|key| judging.note_lost(key, &mut changed));
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };
     let judging = Judging { limits: unlimited, ..*judging };
     // Removals make nothing ambiguous.

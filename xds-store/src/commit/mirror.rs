@@ -108,20 +108,32 @@ impl Judging<'_> {
     /// clean.
     fn note_split(&self, leading: &RecordKey, mirror: &Mirror, is_left: bool, changed: &mut Changed) {
         let Some((plan, Form::Old)) = self.schemas.form(leading) else { return };
-        let phases = self.records.index.phases();
         let is_alive = changed.state(leading).is_some_and(|state| state.lifecycle() != proto::State::Deleted);
-        if is_alive
-            && is_left
-            && mirror.form == Form::New
-            && phases.phase(plan) == Phase::F3
-            && let Some(recorded) = phases.get(plan.number())
-        {
-            let key = PhaseRecord::key(plan.number());
-            // The commit may split several records.
-            let splits = recorded.splits + 1;
-            let record = PhaseRecord { is_clean: false, splits, from: recorded.phase, ..recorded.clone() };
-            self.write_record(&key, &record, changed);
+        if is_alive && is_left && mirror.form == Form::New {
+            self.spoil_pass(plan, changed);
         }
+    }
+
+    /// The same for a new record that ends before its old one: a server that does not know the new form
+    /// renewed the lease of the old one alone.
+    pub(super) fn note_lost(&self, key: &RecordKey, changed: &mut Changed) {
+        let Some((plan, Form::New)) = self.schemas.form(key) else { return };
+        let Some(old) = plan.other_key(key, Form::New).ok() else { return };
+        let is_alive = self.records.get(&old).is_some_and(|old| old.exists(self.now));
+        if is_alive && changed.state(key).is_some() && changed.state(&old).is_none() {
+            self.spoil_pass(plan, changed);
+        }
+    }
+
+    fn spoil_pass(&self, plan: &Plan, changed: &mut Changed) {
+        let phases = self.records.index.phases();
+        let Some(recorded) = phases.get(plan.number()).filter(|_| phases.phase(plan) == Phase::F3) else {
+            return;
+        };
+        // The commit may split several records.
+        let splits = recorded.splits + 1;
+        let record = PhaseRecord { is_clean: false, splits, from: recorded.phase, ..recorded.clone() };
+        self.write_record(&PhaseRecord::key(plan.number()), &record, changed);
     }
 
     /// Writes the old form of a new record that was written in F4, and stamps the new one (SV27).

@@ -156,7 +156,9 @@ impl Store {
             let fits = |copied: &Copied| {
                 let alone = Writing::new(self.head.clone(), None, 0);
                 let size = copied.judged.as_ref().map(|judged| alone.size_with(judged, RECORD_BYTES));
-                size.is_none_or(|(_, bytes)| bytes <= self.config.engine.bytes)
+                let limits = &self.config.engine;
+                // The record of the plan is one more operation.
+                size.is_none_or(|(operations, bytes)| operations < limits.operations && bytes <= limits.bytes)
             };
             match copied {
                 Ok(copied) if fits(&copied) => return Some(copied),

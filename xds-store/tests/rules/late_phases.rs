@@ -244,3 +244,22 @@ fn sv23_a_record_that_is_split_behind_a_running_pass_closes_the_gate() {
     step(&mut server, 3, 4).unwrap();
     assert_eq!(shown(&server, &new_key("a000"), "").0, "new:2");
 }
+
+#[test]
+fn sv23_a_new_record_that_ends_before_its_old_one_closes_the_gate() {
+    let mut server = in_phase(Phase::F2);
+    server.commit(of([put_lease("a", "1", 600)])).unwrap();
+    go_on(&mut server, 2, 3);
+    let mut low = below(&server.engine);
+    server.wait(300 * SECOND);
+    low.now = server.now;
+    // The server below renews the old record alone.
+    low.commit(of([touch("a")])).unwrap();
+    while server.store.counts().0 == 3 {
+        server.wait(SECOND / 100);
+    }
+    assert_eq!(gate(step(&mut server, 3, 4).unwrap_err()), "pass_not_clean");
+    server.wait(70 * SECOND);
+    step(&mut server, 3, 4).unwrap();
+    assert_eq!(both(&server), texts("1", "new:1"));
+}

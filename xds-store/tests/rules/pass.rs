@@ -137,3 +137,33 @@ fn sv19_sv21_a_server_below_copies_nothing() {
     server.wait(10 * SECOND);
     assert!(server.store.passes().is_empty(), "the copy ends with its phase");
 }
+
+#[test]
+fn st43_sv22_a_step_fits_into_a_batch_of_the_engine() {
+    let small = |engine: &xds_store::engine::MemoryEngine| {
+        Server::with(engine.clone(), SECOND, |config| {
+            config.schemas = schemas().into();
+            config.engine.operations = 8;
+        })
+    };
+    let mut server = in_phase(Phase::F0);
+    let puts: Vec<_> = (0..40).map(|number| put(&format!("a{number:02}"), "1")).collect();
+    server.commit(of(puts)).unwrap();
+    let mut server = small(&server.engine);
+    for number in 0..5 {
+        step(&mut server, number, number + 1).unwrap();
+        server.wait(10 * SECOND);
+    }
+    // The new forms, and the record of the plan.
+    assert_eq!(server.store.counts().0, 41);
+    for commit in &server.published {
+        assert!(commit.changed.len() + 2 <= 8, "{} records in a commit", commit.changed.len());
+    }
+    // On the way back both records of a resource change.
+    for number in (3..=5).rev() {
+        step(&mut server, number, number - 1).unwrap();
+        server.wait(10 * SECOND);
+    }
+    assert_eq!(server.store.counts().0, 81);
+    step(&mut server, 2, 1).unwrap();
+}
