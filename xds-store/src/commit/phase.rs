@@ -72,6 +72,7 @@ impl Judging<'_> {
             pass: None,
             is_clean: false,
             splits: 0,
+            digest: plan.digest(),
         };
         Ok(self.write_record(key, &record, changed))
     }

@@ -1,5 +1,6 @@
 //! Plans: what is migrated to what.
 
+use bytes::Bytes;
 use xds_proto::xds::store::v1 as proto;
 
 use super::Form;
@@ -133,6 +134,19 @@ impl Plan {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
+    }
+
+    /// Differs between plans that name other records: with two of them, the servers of one store would
+    /// write two new forms. A later minor version of the new form is no other plan.
+    pub(crate) fn digest(&self) -> Bytes {
+        let spec = &self.spec;
+        let mut hasher = blake3::Hasher::new();
+        let texts = [&spec.name, &spec.from_type, &spec.to_type, &spec.to_name];
+        for text in texts.into_iter().chain(&spec.from_names) {
+            hasher.update(text.as_bytes()).update(&[0]);
+        }
+        hasher.update(&spec.to_version.major().to_be_bytes());
+        Bytes::copy_from_slice(hasher.finalize().as_bytes())
     }
 
     pub(crate) fn type_url(&self, form: Form) -> &str {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
@@ -41,6 +42,9 @@ pub(crate) struct PhaseRecord {
     /// clean, because it may have been past the record.
     #[prost(uint64, tag = "9")]
     pub(crate) splits: u64,
+    /// [`Plan::digest`] of the plan that began.
+    #[prost(bytes = "bytes", tag = "10")]
+    pub(crate) digest: Bytes,
 }
 
 /// The recorded phases, by the number of the plan.
@@ -98,7 +102,8 @@ impl Phases {
         let is_known = |number: u32, record: &PhaseRecord| {
             let mut plans = plans.iter();
             let is_phase = Phase::of_number(record.phase).is_some();
-            is_phase && plans.any(|plan| plan.number() == number && plan.name() == record.name)
+            let is_it = |plan: &Plan| plan.number() == number && plan.digest() == record.digest;
+            is_phase && plans.any(is_it)
         };
         let begun = self.0.iter().filter(|(_, record)| record.phase != 0);
         let mut lacking = begun.filter(|(number, record)| !is_known(**number, record));

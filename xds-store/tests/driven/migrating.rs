@@ -40,7 +40,11 @@ impl Convert for Prefix {
 }
 
 pub(crate) fn plan() -> Plan {
-    Plan::new(PlanSpec {
+    Plan::new(spec()).unwrap()
+}
+
+pub(crate) fn spec() -> PlanSpec {
+    PlanSpec {
         number: 1,
         name: "thing-v2".into(),
         from_type: TYPE.into(),
@@ -50,8 +54,7 @@ pub(crate) fn plan() -> Plan {
         to_version: "2.0".parse().unwrap(),
         up: Converter::Code(Arc::new(Prefix::Up)),
         down: Converter::Code(Arc::new(Prefix::Down)),
-    })
-    .unwrap()
+    }
 }
 
 /// What a server knows: 1.1 of the old form, and the plan.

@@ -1,9 +1,10 @@
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode};
 use xds_store::engine::Engine;
-use xds_store::phase::{Phase, PhaseStep};
+use xds_store::phase::{Phase, PhaseStep, Plan, PlanSpec};
 use xds_store::read::{EventQuery, Filter, Knows, ListQuery, Payload, Position, ReadError, Reads};
 use xds_store::record::named_owners;
+use xds_store::schema::Schemas;
 use xds_store::store::{Action, Config, Event, LoadError, Store, Ticket};
 
 use crate::driven::migrating::*;
@@ -98,14 +99,23 @@ fn sv13_a_server_without_a_begun_plan_does_not_start_and_stops_writing() {
     without.step(Event::Changed);
     assert_eq!(without.code(of([put("a", "1")])), RefusalCode::Unavailable);
     assert!(without.store.read_only().unwrap().contains("thing-v2"));
-    let load = |server: &Server| {
-        let config = Config::new(server.engine.limits(), 3);
+    let load = |server: &Server, plans: Vec<PlanSpec>| {
+        let mut config = Config::new(server.engine.limits(), 3);
+        let plans = plans.into_iter().map(|spec| Plan::new(spec).unwrap()).collect();
+        config.schemas = Schemas::default().with_plans(plans).unwrap().into();
         Store::load(&*server.engine.view().unwrap(), config, server.now, |_| {})
     };
-    let found = load(&server);
-    assert!(matches!(found, Err(LoadError::LacksPlan { number: 1, phase: 1, .. })), "{found:?}");
+    // The same number and name, and another new form.
+    let other = PlanSpec { to_name: "v3/{name}".into(), ..spec() };
+    for plans in [vec![], vec![other.clone()]] {
+        let found = load(&server, plans);
+        assert!(matches!(found, Err(LoadError::LacksPlan { number: 1, phase: 1, .. })), "{found:?}");
+    }
+    // A later minor version of the same new form.
+    load(&server, vec![PlanSpec { to_version: "2.1".parse().unwrap(), ..spec() }]).unwrap();
     step(&mut server, 1, 0).unwrap();
-    load(&server).unwrap();
+    load(&server, vec![other]).unwrap();
+    load(&server, vec![]).unwrap();
 }
 
 #[test]
