@@ -29,7 +29,8 @@ pub(crate) struct Copied {
 impl Judging<'_> {
     /// Looks at the next records of a plan, at most `limit`. In F3 it writes new records that are missing or
     /// outdated, and deletes those without an old one (SV21). Below F4 it writes the old form of what was
-    /// written in F4 (SV27). In F5 it removes old records (SV26). The step is judged like a commit on the
+    /// written in F4 (SV27). In F5 it removes old records (SV26), and in
+    /// F0 new ones. The step is judged like a commit on the
     /// present state, so it never overwrites a newer write and never revives a deletion.
     ///
     /// # Errors
@@ -61,7 +62,14 @@ impl Judging<'_> {
                         changed.set(self, &key, state, proto::Outcome::Deleted);
                     }
                 }
-                (_, Form::Old, Err(_)) => failed += 1,
+                // SV27: in F0 the new form is gone, also for servers without the plan.
+                (Phase::F0, Form::New, _) => {
+                    if record.stamp.is_some() {
+                        let state = tombstone(self.state(&key, record)?);
+                        changed.set(self, &key, state, proto::Outcome::Deleted);
+                    }
+                }
+                (Phase::F2 | Phase::F3, Form::Old, Err(_)) => failed += 1,
                 (Phase::F3, Form::Old, Ok(new)) => {
                     // A new record without a stamp is newer than the old one (SV17).
                     if live(&new).is_some_and(|new| new.mirrors(record) || new.stamp.is_none()) {
@@ -87,8 +95,8 @@ impl Judging<'_> {
                     let state = tombstone(self.state(&key, record)?);
                     changed.set(self, &key, state, proto::Outcome::Deleted);
                 }
-                (Phase::F0 | Phase::F1 | Phase::F2 | Phase::F4, Form::Old, Ok(_)) => {}
-                (Phase::F0 | Phase::F1 | Phase::F2 | Phase::F3 | Phase::F4 | Phase::F5, Form::New, _) => {}
+                (Phase::F0 | Phase::F1 | Phase::F2 | Phase::F4, Form::Old, _) => {}
+                (Phase::F1 | Phase::F2 | Phase::F3 | Phase::F4 | Phase::F5, Form::New, _) => {}
             }
         }
         let judged = match changed.is_empty() {

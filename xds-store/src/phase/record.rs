@@ -96,7 +96,7 @@ impl Phases {
         record.and_then(|record| Phase::of_number(record.phase)).unwrap_or(Phase::F0)
     }
 
-    /// SV13: the plan that the store has begun, and that these plans lack: its number, its name, and the
+    /// SV13: the plan that the store has begun and not taken back, and that these plans lack: its number, its name, and the
     /// number of its phase.
     pub(crate) fn lacking(&self, plans: &[Plan]) -> Option<(u32, &str, u32)> {
         let is_known = |number: u32, record: &PhaseRecord| {
@@ -105,7 +105,8 @@ impl Phases {
             let is_it = |plan: &Plan| plan.number() == number && plan.digest() == record.digest;
             is_phase && plans.any(is_it)
         };
-        let begun = self.0.iter().filter(|(_, record)| record.phase != 0);
+        // In F0 the store may still have new records of the plan.
+        let begun = self.0.iter().filter(|(_, record)| record.phase != 0 || !record.is_clean);
         let mut lacking = begun.filter(|(number, record)| !is_known(**number, record));
         lacking.next().map(|(number, record)| (*number, &*record.name, record.phase))
     }

@@ -67,7 +67,9 @@ impl Store {
                 Phase::F3 | Phase::F5 => true,
                 // SV27: the way back from F4.
                 Phase::F2 => phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
-                Phase::F0 | Phase::F1 | Phase::F4 => false,
+                // Nobody writes new records in F0, so one clean pass is enough.
+                Phase::F0 => phases.get(plan.number()).is_some_and(|record| !record.is_clean),
+                Phase::F1 | Phase::F4 => false,
             }
     }
 

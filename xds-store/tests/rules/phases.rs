@@ -113,7 +113,14 @@ fn sv13_a_server_without_a_begun_plan_does_not_start_and_stops_writing() {
     }
     // A later minor version of the same new form.
     load(&server, vec![PlanSpec { to_version: "2.1".parse().unwrap(), ..spec() }]).unwrap();
+    // In F0 the store may have new records until a pass has deleted them.
+    server.commit(of([put("a", "1")])).unwrap();
+    server.fates.push_back(Fate::Written);
+    server.fates.extend([Fate::Full; 2]);
     step(&mut server, 1, 0).unwrap();
+    assert!(load(&server, vec![]).is_err());
+    server.wait(20 * SECOND);
+    assert_eq!(server.store.counts().0, 2, "the old record and that of the plan");
     load(&server, vec![other]).unwrap();
     load(&server, vec![]).unwrap();
 }
