@@ -12,6 +12,31 @@
 //! | F4, F5 | new | new |
 //!
 //! Only an operator changes a phase, one step at a time, and each step can be taken back (SV14, SV27).
+//! In F3 and F5, and on the way back in F2 and F0, the store works through all records of the plan in the
+//! background ([`Store::passes`](crate::store::Store::passes)).
+//!
+//! ```
+//! use xds_store::commit::Draft;
+//! use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec};
+//! use xds_store::schema::Schemas;
+//!
+//! let plan = Plan::new(PlanSpec {
+//!     number: 1,
+//!     name: "new-names".into(),
+//!     from_type: "type.googleapis.com/envoy.config.cluster.v3.Cluster".into(),
+//!     from_names: vec!["shop-*".into()],
+//!     to_type: "type.googleapis.com/envoy.config.cluster.v3.Cluster".into(),
+//!     to_name: "xdstp://acme/envoy.config.cluster.v3.Cluster/{name}".into(),
+//!     to_version: "2.0".parse()?,
+//!     up: Converter::Identity,
+//!     down: Converter::Identity,
+//! })?;
+//! // The schemas of `store::Config`: all servers of the store have the same plans.
+//! let schemas = Schemas::default().with_plans(vec![plan])?;
+//! // A commit that begins the migration, for `store::Event::Commit`.
+//! let begin = Draft::set_phase(PhaseStep { plan: 1, from: Phase::F0, to: Phase::F1 }, "operator".into(), false);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub use converter::{Convert, ConvertError, Converter};
 pub use plan::{Plan, PlanError, PlanSpec};

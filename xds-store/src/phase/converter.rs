@@ -82,7 +82,6 @@ impl Converter {
             converted.payload = with_service_name(&converted.payload, &before);
             checked = content::resource(&id, &converted);
         }
-        // ST18: what the store has, the cache accepts.
         checked.map_err(|error| failed(error.to_string()))?;
         Ok(converted)
     }

@@ -199,19 +199,16 @@ impl Plan {
             Form::Old => &self.spec.down,
             Form::New => &self.spec.up,
         };
-        // D24: an alias belongs to one resource of its type, so only the form that has it keeps it.
+        let converted = converter.content(content, key, version)?;
+        // D24: an alias belongs to one resource of its type.
         let is_renamed = self.spec.from_type == self.spec.to_type;
-        if !is_renamed {
-            return converter.content(content, key, version);
-        }
-        let content = proto::Content { aliases: Vec::new(), ..content.clone() };
-        let converted = converter.content(&content, key, version)?;
         match content::resource(&key.id(), &converted) {
-            Ok(resource) if resource.aliases().is_empty() => Ok(converted),
-            Ok(_) | Err(_) => {
-                let reason = "the payload has aliases, which would belong to two resources".to_owned();
+            Ok(resource) if is_renamed && !resource.aliases().is_empty() => {
+                let reason = "it has aliases, which would belong to two resources of its type".to_owned();
                 Err(ConvertError::Payload { key: key.clone(), reason })
             }
+            Ok(_) => Ok(converted),
+            Err(error) => Err(ConvertError::Payload { key: key.clone(), reason: error.to_string() }),
         }
     }
 

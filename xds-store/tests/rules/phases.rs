@@ -1,7 +1,7 @@
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode};
 use xds_store::engine::Engine;
-use xds_store::phase::{Phase, PhaseStep, Plan, PlanSpec};
+use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec};
 use xds_store::read::{EventQuery, Filter, Knows, ListQuery, Payload, Position, ReadError, Reads};
 use xds_store::record::named_owners;
 use xds_store::schema::Schemas;
@@ -413,4 +413,47 @@ fn sv29_sv36_lists_and_watches_have_the_forms_that_the_phase_shows() {
     // A new form that does not count is not listed.
     below(&server.engine).commit(forced([put("a", "3")])).unwrap();
     assert_eq!(listed(&server, 6).0, ["a"]);
+}
+
+#[test]
+fn sv10_clusters_get_new_names_unless_they_have_aliases() {
+    let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+    let renaming = PlanSpec {
+        from_type: cluster.into(),
+        from_names: vec!["shop-*".into()],
+        to_type: cluster.into(),
+        to_name: "xdstp://acme/envoy.config.cluster.v3.Cluster/{name}".into(),
+        up: Converter::Identity,
+        down: Converter::Identity,
+        ..spec()
+    };
+    let schemas = Schemas::default().with_plans(vec![Plan::new(renaming).unwrap()]).unwrap();
+    let engine = Server::new().engine;
+    let mut server = Server::with(engine, SECOND, |config| config.schemas = schemas.into());
+    let key =
+        |name: &str| proto::Key { type_url: cluster.into(), name: name.into(), when: "env=prod".into() };
+    let (old, new) = (key("shop-a"), key("xdstp://acme/envoy.config.cluster.v3.Cluster/shop-a"));
+    let put = |aliases: &[&str]| {
+        let aliases = aliases.iter().map(|alias| (*alias).to_owned()).collect();
+        let payload = "\n\u{6}shop-a\u{10}\u{3}".into();
+        let content = proto::Content { payload, aliases, ..Default::default() };
+        let put = proto::Put { content: Some(content), ..Default::default() };
+        let act = Some(proto::change::Act::Put(put));
+        of([proto::Change { key: Some(old.clone()), act, condition: None }])
+    };
+    server.commit(put(&["alias"])).unwrap();
+    go_to(&mut server, Phase::F3);
+    server.wait(2 * SECOND);
+    // D24: nothing is lost, and the plan does not go on.
+    assert!(!server.store.passes()[0].is_clean);
+    assert!(server.commit(put(&["other"])).unwrap_err().message.contains("aliases"));
+    server.commit(put(&[])).unwrap();
+    server.wait(70 * SECOND);
+    let content = |key: &proto::Key| get(&server, key, "").unwrap().unwrap().content.unwrap();
+    let renamed = content(&new);
+    assert!(renamed.payload[2..].starts_with(new.name.as_bytes()));
+    // X16: the endpoints keep their name.
+    assert!(renamed.payload.ends_with(b"shop-a"));
+    step(&mut server, 3, 4).unwrap();
+    assert_eq!(get(&server, &old, "").unwrap().unwrap().key, Some(old.clone()));
 }
