@@ -136,6 +136,14 @@ fn judge(draft: &Draft, change: &DraftChange, forms: Forms<'_>) -> Result<Judged
                 ..accepted(version)
             })
         }
+        (Act::Put(put), true) if phase == Phase::F4 => {
+            // SV11, SV25: readers of the old form get it converted.
+            let old = other.map_err(Wrong::Convert)?;
+            let old_version = version_of(other_form);
+            plan.convert(&put.content, (&old, other_form), old_version).map_err(Wrong::Convert)?;
+            let mirror = Mirror { key: old, form: other_form, content: None, asked: form, mode };
+            Ok(Judged { mirror: Some(mirror), ..accepted(version) })
+        }
         (_, true) => {
             let mirror = |key| Mirror { key, form: other_form, content: None, asked: form, mode };
             Ok(Judged { mirror: other.ok().map(mirror), ..accepted(version) })

@@ -263,3 +263,13 @@ fn sv23_a_new_record_that_ends_before_its_old_one_closes_the_gate() {
     step(&mut server, 3, 4).unwrap();
     assert_eq!(both(&server), texts("1", "new:1"));
 }
+
+#[test]
+fn sv11_sv25_in_f4_a_put_that_readers_of_the_old_form_cannot_get_is_refused() {
+    let mut server = with_record(4);
+    let odd = || of([put_new("a", "new:odd")]);
+    assert_eq!(server.code(odd()), RefusalCode::FailedPrecondition);
+    assert_eq!(both(&server), texts("1", "new:1"));
+    step(&mut server, 4, 5).unwrap();
+    server.commit(odd()).unwrap();
+}
