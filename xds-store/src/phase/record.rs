@@ -96,8 +96,8 @@ impl Phases {
         record.and_then(|record| Phase::of_number(record.phase)).unwrap_or(Phase::F0)
     }
 
-    /// SV13: the plan that the store has begun and not taken back, and that these plans lack: its number, its name, and the
-    /// number of its phase.
+    /// SV13: the plan that the store has begun and not taken back, and that these plans lack: its number,
+    /// its name, and the number of its phase.
     pub(crate) fn lacking(&self, plans: &[Plan]) -> Option<(u32, &str, u32)> {
         let is_known = |number: u32, record: &PhaseRecord| {
             let mut plans = plans.iter();
