@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use xds_core::Cache;
 use xds_store::commit::CommitLimits;
-use xds_store::schema::Schemas;
+use xds_store::phase::Schemas;
 use xds_store::store::LoadError;
 
 use crate::source::Refusal;

@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
-use xds_store::schema::Schemas;
+use xds_store::phase::Schemas;
 use xds_store::store::{Committed, Store};
 
 use crate::alarm::Alarm;

@@ -93,7 +93,7 @@ pub(crate) fn of_read(error: &ReadError, printed: impl Fn(u64) -> String) -> Sta
         ReadError::Damaged(damaged) => Status::data_loss(damaged.to_string()),
         ReadError::Engine(error) => of_engine(error),
         ReadError::Schema(refused) => refusal(
-            code_of(refused.code()),
+            if refused.is_unknown_major() { Code::Unimplemented } else { Code::FailedPrecondition },
             refused.to_string(),
             None,
             proto::violation::Why::Schema(refused.to_proto()),

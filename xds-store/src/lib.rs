@@ -52,8 +52,8 @@
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`restore`] | writes a backup into an empty engine |
-//! | [`phase`] | migrations: plans and their phases |
-//! | [`schema`] | schema versions: what a server knows, and what may be written |
+//! | [`phase`] | the versions that a server knows; migrations: plans and their phases |
+//! | [`schema`] | schema versions, and what may be written and read |
 //! | [`seal`] | encrypts the contents of some types |
 //! | [`time`] | times as numbers and in messages |
 //! | `checked` | stored values with a checksum |

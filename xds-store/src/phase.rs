@@ -1,4 +1,4 @@
-//! Migrations: a plan maps records of an old form to a new one, in phases.
+//! What a server knows of schema versions, and migrations: a plan maps records of an old form to a new one, in phases.
 //!
 //! ```text
 //! F0 <-> F1 <-> F2 <-> F3 <-> F4 <-> F5
@@ -17,8 +17,7 @@
 //!
 //! ```
 //! use xds_store::commit::Draft;
-//! use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec};
-//! use xds_store::schema::Schemas;
+//! use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec, Schemas};
 //!
 //! let plan = Plan::new(PlanSpec {
 //!     number: 1,
@@ -42,6 +41,7 @@ pub use converter::{Convert, ConvertError, Converter};
 pub use plan::{Plan, PlanError, PlanSpec};
 pub(crate) use position::PassPosition;
 pub(crate) use record::{PhaseRecord, Phases};
+pub use schemas::{SchemaError, Schemas};
 pub use step::PhaseStep;
 
 mod converter;
@@ -49,6 +49,7 @@ mod names;
 mod plan;
 mod position;
 mod record;
+mod schemas;
 mod step;
 
 /// How far a plan is. A store without a record of the plan is in F0.

@@ -1,13 +1,10 @@
-//! Schema versions: what contents are labelled with, what a server knows, and what may be written and
-//! read (SV).
+//! Schema versions: what contents are labelled with, and what may be written and read (SV).
 
-pub use known::{SchemaError, Schemas};
 pub use read::{ReadEffect, judge_read};
 pub use refusal::{SchemaRefusal, SchemaRule};
 pub use version::{MarkedVersion, SchemaVersion, VersionError};
 pub use write::{Force, StoredForms, WriteEffect, judge_write};
 
-mod known;
 mod read;
 mod refusal;
 mod version;

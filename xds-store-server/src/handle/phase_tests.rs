@@ -5,8 +5,7 @@ use std::time::Duration;
 use xds_core::Cache;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::engine::MemoryEngine;
-use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec};
-use xds_store::schema::Schemas;
+use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec, Schemas};
 use xds_store::store::Identity;
 
 use super::*;

@@ -21,7 +21,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::maintenance_client::MaintenanceClient;
 use xds_proto::xds::store::v1::store_client::StoreClient;
 use xds_store::engine::{Engine, MemoryEngine};
-use xds_store::schema::Schemas;
+use xds_store::phase::Schemas;
 use xds_store::store::{Identity, Store};
 use xds_store_server::{
     AccessControl, ApiClient, ApiConfig, Rights, StatusAdditions, StatusSource, StoreApi, StoreAuthorizer,

@@ -15,9 +15,8 @@ use crate::content;
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
-use crate::phase::{Form, Phase, PhaseRecord};
+use crate::phase::{Form, Phase, PhaseRecord, Schemas};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
-use crate::schema::Schemas;
 use crate::stored::{ReadError, Stored};
 use crate::time;
 

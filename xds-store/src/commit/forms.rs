@@ -2,9 +2,9 @@
 
 use crate::index::Records;
 use crate::key::RecordKey;
-use crate::phase::{ConvertError, Counts, Form, Phase, Plan, Stamp};
+use crate::phase::{ConvertError, Counts, Form, Phase, Plan, Schemas, Stamp};
 use crate::record::Present;
-use crate::schema::{Schemas, StoredForms};
+use crate::schema::StoredForms;
 
 /// Records, with the plans and phases that say which of them are one resource.
 #[derive(Clone, Copy)]

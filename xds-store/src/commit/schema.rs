@@ -228,7 +228,11 @@ impl Wrong {
         let (code, message, why) = match self {
             Self::Version(refused) => {
                 let why = proto::violation::Why::Schema(refused.to_proto());
-                (refused.code(), format!("{key:?}: {refused}"), why)
+                let code = match refused.is_unknown_major() {
+                    true => RefusalCode::Unimplemented,
+                    false => RefusalCode::FailedPrecondition,
+                };
+                (code, format!("{key:?}: {refused}"), why)
             }
             Self::Hidden { plan, phase } => {
                 let message = format!("{key:?} is a new form of the plan {plan}, which is in phase F{phase}");

@@ -7,8 +7,7 @@ use super::Form;
 use super::converter::{ConvertError, Converter, key_of, key_up};
 use super::names::{NameSet, NameTemplate};
 use crate::content;
-use crate::key::RecordKey;
-use crate::read::is_configuration;
+use crate::key::{RecordKey, is_configuration};
 use crate::schema::SchemaVersion;
 
 /// What a program says about a plan (SV9).

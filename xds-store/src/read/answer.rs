@@ -2,9 +2,9 @@
 
 use xds_proto::xds::store::v1 as proto;
 
-use super::filter::is_configuration;
 use super::{Knows, ReadError, Reads, RecordVersion};
 use crate::content;
+use crate::key::is_configuration;
 use crate::record::{RecordRevision, RecordState, Uid, served};
 use crate::time;
 

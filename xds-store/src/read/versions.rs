@@ -6,9 +6,10 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::{ReadError, Reads};
 use crate::key::RecordKey;
+use crate::phase::Schemas;
 use crate::record::RecordState;
 use crate::schema::{
-    MarkedVersion, ReadEffect, SchemaRefusal, SchemaRule, SchemaVersion, Schemas, VersionError, judge_read,
+    MarkedVersion, ReadEffect, SchemaRefusal, SchemaRule, SchemaVersion, VersionError, judge_read,
 };
 
 /// The highest versions that a caller understands, by type. A type that is not in it is read in the

@@ -6,7 +6,6 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::version::{MarkedVersion, SchemaVersion};
 use super::write::StoredForms;
-use crate::commit::RefusalCode;
 
 /// Why a content may not be written or read: what is stored, what was written, and what the server
 /// knows.
@@ -49,18 +48,18 @@ pub enum SchemaRule {
 }
 
 impl SchemaRefusal {
-    /// SV35: only a server that does not know the stored major says so; another one may.
+    /// SV35: whether the server does not know the stored major version. Another server may know it.
     #[must_use]
-    pub fn code(&self) -> RefusalCode {
+    pub fn is_unknown_major(&self) -> bool {
         match self.rule {
-            SchemaRule::W14 | SchemaRule::Rd3 | SchemaRule::Rd4 => RefusalCode::Unimplemented,
+            SchemaRule::W14 | SchemaRule::Rd3 | SchemaRule::Rd4 => true,
             SchemaRule::W2
             | SchemaRule::W5
             | SchemaRule::W6
             | SchemaRule::W8
             | SchemaRule::W9
             | SchemaRule::OtherMajor
-            | SchemaRule::NoConverter => RefusalCode::FailedPrecondition,
+            | SchemaRule::NoConverter => false,
         }
     }
 

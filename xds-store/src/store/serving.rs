@@ -8,9 +8,8 @@ use super::{Loaded, Published, Store};
 use crate::content;
 use crate::index::Index;
 use crate::key::RecordKey;
-use crate::phase::{Counts, Form, Phase, PhaseRecord, Plan, Stamp};
+use crate::phase::{Counts, Form, Phase, PhaseRecord, Plan, Schemas, Stamp};
 use crate::record::{RecordState, served};
-use crate::schema::Schemas;
 
 impl Store {
     /// The records that a commit changes for clients of xDS, with their states. A record that is migrated

@@ -7,9 +7,8 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, Refused};
 use xds_store::engine::{Engine, MemoryEngine};
 use xds_store::key::RecordKey;
-use xds_store::phase::{Convert, Converter, Phase, PhaseStep, Plan, PlanSpec};
+use xds_store::phase::{Convert, Converter, Phase, PhaseStep, Plan, PlanSpec, Schemas};
 use xds_store::read::{Knows, Payload, ReadError, Reads};
-use xds_store::schema::Schemas;
 use xds_store::store::{Committed, Event, Ticket};
 
 use super::{SECOND, Server, TYPE, change, content};

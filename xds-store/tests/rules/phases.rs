@@ -1,10 +1,9 @@
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode};
 use xds_store::engine::Engine;
-use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec};
+use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec, Schemas};
 use xds_store::read::{EventQuery, Filter, Knows, ListQuery, Payload, Position, ReadError, Reads};
 use xds_store::record::named_owners;
-use xds_store::schema::Schemas;
 use xds_store::store::{Action, Config, Event, LoadError, Store, Ticket};
 
 use crate::driven::migrating::*;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::version::SchemaVersion;
+use super::{Form, Plan, PlanError};
 use crate::key::RecordKey;
-use crate::phase::{Form, Plan, PlanError};
+use crate::schema::SchemaVersion;
 
 /// The schema versions that a server knows (SV2). The default declares nothing: all types are 1.0.
 #[derive(Debug, Default, Clone)]
