@@ -176,7 +176,7 @@ fn ids(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '/').filter_map(id)
 }
 
-/// `(ST|SG|SR|[SDTXGCVW])[0-9]+[a-c]?`; letters behind the number may be in upper case.
+/// `(ST|SG|SR|SV|[SDTXGCVW])[0-9]+[a-c]?`; letters behind the number may be in upper case.
 fn id(word: &str) -> Option<String> {
     let (prefix, number) = PREFIXES.iter().find_map(|prefix| Some((prefix, word.strip_prefix(prefix)?)))?;
     let digits = number.trim_end_matches(['a', 'b', 'c', 'A', 'B', 'C']);
@@ -217,5 +217,5 @@ fn read(path: &Path) -> String {
 const SIDES: [&str; 4] = ["server", "client", "proxy", "store"];
 
 /// Longer ones first.
-const PREFIXES: [&str; 11] = ["ST", "SG", "SR", "S", "D", "T", "X", "G", "C", "V", "W"];
+const PREFIXES: [&str; 12] = ["ST", "SG", "SR", "SV", "S", "D", "T", "X", "G", "C", "V", "W"];
 const STATES: [&str; 3] = ["done", "exception", "todo"];

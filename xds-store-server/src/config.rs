@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use xds_core::Cache;
 use xds_store::commit::CommitLimits;
+use xds_store::phase::Schemas;
 use xds_store::store::LoadError;
 
 use crate::source::Refusal;
@@ -29,6 +30,8 @@ pub struct StoreConfig {
     pub history_revisions: u64,
     /// How long deleted records are kept. Default 24 h.
     pub tombstones: Duration,
+    /// The schema versions that this server knows (SV2). Default: all types are 1.0.
+    pub schemas: Arc<Schemas>,
     /// The time between two compactions. Default 60 s. The first one runs at the start.
     pub compact_every: Duration,
 }
@@ -43,6 +46,7 @@ impl Default for StoreConfig {
             history: Duration::from_secs(7 * 24 * 3600),
             history_revisions: 100_000,
             tombstones: Duration::from_secs(24 * 3600),
+            schemas: Arc::default(),
             compact_every: Duration::from_secs(60),
         }
     }

@@ -9,6 +9,7 @@ use tokio::sync::{oneshot, watch};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
+use xds_store::phase::Schemas;
 use xds_store::store::{Committed, FoundReferrers, Store};
 
 use crate::alarm::Alarm;
@@ -31,6 +32,7 @@ struct Running {
     reader: Arc<dyn Reader>,
     statistics: Arc<Statistics>,
     commit: CommitLimits,
+    schemas: Arc<Schemas>,
     standing: watch::Receiver<Standing>,
     /// Whether other servers may commit to the store.
     is_shared: bool,
@@ -63,8 +65,9 @@ impl StoreHandle {
                 .spawn(move || follow(changes, &queue, &statistics))
                 .expect("the system starts a thread");
         }
-        let commit = config.commit;
-        Ok(Self { running: Arc::new(Running { queue, reader, statistics, commit, standing, is_shared }) })
+        let (commit, schemas) = (config.commit, config.schemas);
+        let running = Running { queue, reader, statistics, commit, schemas, standing, is_shared };
+        Ok(Self { running: Arc::new(running) })
     }
 
     /// Takes a request of this identity, within the limits of the store.
@@ -109,6 +112,12 @@ impl StoreHandle {
         let (sender, receiver) = oneshot::channel();
         self.running.queue.send(Message::Referrers(query, sender));
         receiver.await.ok()
+    }
+
+    /// The schema versions that this server knows.
+    #[must_use]
+    pub fn schemas(&self) -> Arc<Schemas> {
+        Arc::clone(&self.running.schemas)
     }
 
     /// The content at present (LOCAL). Blocks.
@@ -234,5 +243,7 @@ impl Drop for Running {
     }
 }
 
+#[cfg(test)]
+mod phase_tests;
 #[cfg(test)]
 mod tests;

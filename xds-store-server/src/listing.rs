@@ -6,7 +6,7 @@ use prost::Message;
 use tonic::Status;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::key::RecordKey;
-use xds_store::read::{Filter, ListQuery, NextPage, PageToken, Payload, Reads};
+use xds_store::read::{Filter, Knows, ListQuery, NextPage, PageToken, Payload, Reads};
 
 use crate::access::Caller;
 use crate::reading::{Reading, failed, now};
@@ -18,6 +18,7 @@ pub(crate) struct Listing {
     pub(crate) caller: Caller,
     pub(crate) filter: Arc<Filter>,
     pub(crate) payload: Payload,
+    pub(crate) knows: Arc<Knows>,
     /// The store revision.
     pub(crate) at: u64,
     /// The last key that was read.
@@ -44,7 +45,7 @@ impl Listing {
             let (filter, caller, payload, at) =
                 (Arc::clone(&self.filter), self.caller.clone(), self.payload, self.at);
             let (after, taken) = (self.after.clone(), page.records.len());
-            let standing = self.reading.standing();
+            let (standing, knows) = (self.reading.standing(), Arc::clone(&self.knows));
             let limit_bytes = PAGE_BYTES.saturating_sub(bytes);
             let step = move |reads: &Reads<'_>| {
                 let query = ListQuery {
@@ -52,6 +53,7 @@ impl Listing {
                     at,
                     now: now(),
                     may_read: &|key| caller.may_read(key),
+                    knows: &knows,
                     after: after.as_ref(),
                     taken,
                     limit,
@@ -67,7 +69,7 @@ impl Listing {
                     Some(NextPage::Full) => (last.or(after), true),
                 };
                 let records: Result<Vec<_>, _> =
-                    found.records.iter().map(|version| reads.answer(version, payload)).collect();
+                    found.records.iter().map(|version| reads.answer_to(version, payload, &knows)).collect();
                 let token = after.clone().filter(|_| is_full);
                 let token = token.map(|after| PageToken::new(at, after, &filter).to_text(reads));
                 Ok((records.map_err(failed)?, after, token))

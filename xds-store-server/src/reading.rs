@@ -90,10 +90,11 @@ impl Reading {
         }
         let permit = Arc::clone(&self.threads).acquire_owned().await;
         let permit = permit.expect("the semaphore is never closed");
+        let schemas = self.store.schemas();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let view = view().map_err(|error| of_engine(&error))?;
-            let reads = Reads::new(&*view).map_err(|error| failed(&error, &standing))?;
+            let reads = Reads::with_schemas(&*view, &schemas).map_err(|error| failed(&error, &standing))?;
             read(&reads)
         });
         match done.await {

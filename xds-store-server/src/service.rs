@@ -13,7 +13,8 @@ use xds_proto::xds::store::v1::store_server::Store;
 use xds_proto::xds::store::v1::violation::Why;
 use xds_store::commit::ChangeResult;
 use xds_store::key::RecordKey;
-use xds_store::read::{Filter, HistoryQuery, PageToken, Payload, Reads};
+use xds_store::read::{Filter, HistoryQuery, Knows, PageToken, Payload, Reads};
+use xds_store::schema::VersionError;
 use xds_store::store::Committed;
 
 use crate::access::Caller;
@@ -105,18 +106,21 @@ impl Store for StoreService {
         let (caller, request) = taken(request)?;
         let level = request.level();
         let proto::GetRequest { key, at_least, knows, .. } = request;
-        check_knows(!knows.is_empty())?;
         let wire_key = key.unwrap_or_default();
         let key = RecordKey::parse(&wire_key).map_err(|error| invalid_key(wire_key, &error))?;
         if !caller.may_read(&key) {
             let message = format!("this client may not read {key:?}");
             return Err(lacks("read", Some(key.to_proto()), message));
         }
+        let knows = match &*knows {
+            "" => Knows::default(),
+            text => Knows::of(&key, text.parse().map_err(|error| invalid_knows(&error))?),
+        };
         let standing = self.reading.standing();
         let read = move |reads: &Reads<'_>| {
             let failed = |error| failed(&error, &standing);
-            let version = reads.get(&key, now()).map_err(failed)?;
-            let Some(version) = version else {
+            let record = reads.read(&key, now(), Payload::With, &knows).map_err(failed)?;
+            if record.is_none() {
                 let why = Why::Condition(proto::ConditionFailed::default());
                 return Err(refusal(
                     Code::NotFound,
@@ -124,8 +128,7 @@ impl Store for StoreService {
                     Some(key.to_proto()),
                     why,
                 ));
-            };
-            let record = Some(reads.answer(&version, Payload::With).map_err(failed)?);
+            }
             let revision = reads.printed(reads.head().revision);
             // `peek` asks peers, and this store has none.
             Ok(proto::GetResponse { record, revision, peeked_from: String::new() })
@@ -146,7 +149,7 @@ impl Store for StoreService {
         let level = request.level();
         let proto::ListRequest { filter, page_size, page_token, at_least, without_payload, knows, .. } =
             request;
-        check_knows(!knows.is_empty())?;
+        let knows = Arc::new(Knows::parse(&knows).map_err(|error| invalid_knows(&error))?);
         let filter = parse_filter(filter)?;
         let limit = match page_size {
             0 => PAGE,
@@ -165,7 +168,8 @@ impl Store for StoreService {
             }
         };
         let (at, after) = self.reading.at_level(level, at_least, begin).await?;
-        let mut listing = Listing { reading: self.reading.clone(), caller, filter, payload, at, after };
+        let mut listing =
+            Listing { reading: self.reading.clone(), caller, filter, payload, knows, at, after };
         let page = listing.page(limit).await?;
         let revision = self.reading.printed(at);
         let next_page_token = page.token.unwrap_or_default();
@@ -175,7 +179,7 @@ impl Store for StoreService {
     async fn watch(&self, request: Request<proto::WatchRequest>) -> Result<Response<Watched>, Status> {
         let (caller, request) = taken(request)?;
         let proto::WatchRequest { filter, after, without_payload, knows, bookmark_every } = request;
-        check_knows(!knows.is_empty())?;
+        let knows = Arc::new(Knows::parse(&knows).map_err(|error| invalid_knows(&error))?);
         let filter = parse_filter(filter)?;
         let every = bookmark_every.filter(|every| *every != prost_types::Duration::default());
         let bookmark_every = match every.map(Duration::try_from) {
@@ -190,8 +194,8 @@ impl Store for StoreService {
         let payload = Payload::unless(without_payload);
         let times = (bookmark_every, self.config.authorize_every);
         let watching = match after.is_empty() {
-            true => Watching::with_snapshot(self.reading.clone(), caller, filter, payload).await?,
-            false => Watching::after(self.reading.clone(), caller, filter, payload, after).await?,
+            true => Watching::with_snapshot(self.reading.clone(), caller, filter, (payload, knows)).await?,
+            false => Watching::after(self.reading.clone(), caller, filter, (payload, knows), after).await?,
         };
         Ok(Response::new(watching.into_stream(times, permit)))
     }
@@ -273,13 +277,8 @@ fn parse_filter(filter: Option<proto::Filter>) -> Result<Arc<Filter>, Status> {
     Filter::parse(filter).map(Arc::new).map_err(|error| invalid("filter", error.to_string()))
 }
 
-fn check_knows(is_set: bool) -> Result<(), Status> {
-    if is_set {
-        return Err(Status::unimplemented(
-            "`knows`: this server keeps no schema versions yet; leave it unset",
-        ));
-    }
-    Ok(())
+fn invalid_knows(error: &VersionError) -> Status {
+    invalid("knows", format!("knows: {error}"))
 }
 
 /// The owner that a commit acts as: the one that the policy fixes, or else the requested one.

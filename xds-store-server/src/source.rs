@@ -94,7 +94,7 @@ impl Source {
                 let id = VariantId { type_url: type_url.clone(), name, constraints };
                 let key = RecordKey::of(&id);
                 // The cache may have resources of other sources.
-                if before.exists(&key) && !after.exists(&key) {
+                if before.has(&key) && !after.serves(&key) {
                     start.transaction.remove(id);
                 }
             }
@@ -104,13 +104,15 @@ impl Source {
 
     /// Commits durable commits in one transaction (ST57). A commit that changes nothing that is
     /// served leaves the revision of the cache (ST58).
-    pub(crate) fn publish(&self, head: &Head, published: &[Published], now: i64) -> Result<(), Refusal> {
+    pub(crate) fn publish(&self, store: &Store, published: &[Published], now: i64) -> Result<(), Refusal> {
+        let head = store.head();
         let Some(last) = published.last() else { return Ok(()) };
         let mut transaction = Transaction::new();
         // The order of changes has no meaning in a transaction, so only the last state of each
         // record is in it.
-        let changed = published.iter().flat_map(|commit| &commit.changed);
-        let states: BTreeMap<_, _> = changed.map(|(key, state)| (key, state)).collect();
+        let changed: Vec<_> = published.iter().map(|commit| store.served(commit)).collect();
+        let states: BTreeMap<_, _> =
+            changed.iter().flat_map(|of| of.iter()).map(|(key, state)| (key, state)).collect();
         for (key, state) in states {
             add(&mut transaction, key, change_of(key, state, now))?;
         }

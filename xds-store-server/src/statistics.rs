@@ -168,6 +168,7 @@ fn code_name(code: RefusalCode) -> &'static str {
         RefusalCode::Unavailable => "unavailable",
         RefusalCode::Unknown => "unknown",
         RefusalCode::DataLoss => "data_loss",
+        RefusalCode::Unimplemented => "unimplemented",
         _ => "other",
     }
 }

@@ -92,6 +92,13 @@ pub(crate) fn of_read(error: &ReadError, printed: impl Fn(u64) -> String) -> Sta
         ReadError::Ahead { .. } | ReadError::Revision(_) => invalid("revision", error.to_string()),
         ReadError::Damaged(damaged) => Status::data_loss(damaged.to_string()),
         ReadError::Engine(error) => of_engine(error),
+        ReadError::Schema(refused) => refusal(
+            if refused.is_unknown_major() { Code::Unimplemented } else { Code::FailedPrecondition },
+            refused.to_string(),
+            None,
+            proto::violation::Why::Schema(refused.to_proto()),
+        ),
+        ReadError::Convert(error) => Status::failed_precondition(error.to_string()),
         error => Status::internal(error.to_string()),
     }
 }
@@ -123,6 +130,7 @@ fn code_of(code: RefusalCode) -> Code {
         RefusalCode::Aborted => Code::Aborted,
         RefusalCode::FailedPrecondition => Code::FailedPrecondition,
         RefusalCode::DataLoss => Code::DataLoss,
+        RefusalCode::Unimplemented => Code::Unimplemented,
         RefusalCode::ResourceExhausted => Code::ResourceExhausted,
         RefusalCode::Unavailable => Code::Unavailable,
         _ => Code::Unknown,

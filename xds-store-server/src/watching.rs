@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::watch_response::Part;
-use xds_store::read::{EventQuery, Filter, Payload, Position, ReadError, Reads};
+use xds_store::read::{EventQuery, Filter, Knows, Payload, Position, ReadError, Reads};
 
 use crate::access::Caller;
 use crate::listing::{Listing, PAGE_BYTES, STEP};
@@ -35,6 +35,7 @@ pub(crate) struct Watching {
     caller: Caller,
     filter: Arc<Filter>,
     payload: Payload,
+    knows: Arc<Knows>,
     standing: watch::Receiver<Standing>,
     phase: Phase,
     position: Position,
@@ -63,13 +64,19 @@ impl Watching {
         reading: Reading,
         caller: Caller,
         filter: Arc<Filter>,
-        payload: Payload,
+        (payload, knows): (Payload, Arc<Knows>),
     ) -> Result<Self, Status> {
         let at = reading.local(|reads| Ok(reads.head().revision)).await?;
-        let (listed, lister) = (Arc::clone(&filter), caller.clone());
-        let listing =
-            Listing { reading: reading.clone(), caller: lister, filter: listed, payload, at, after: None };
-        Ok(Self::new(reading, caller, (filter, payload), Phase::Snapshot(listing), at))
+        let listing = Listing {
+            reading: reading.clone(),
+            caller: caller.clone(),
+            filter: Arc::clone(&filter),
+            payload,
+            knows: Arc::clone(&knows),
+            at,
+            after: None,
+        };
+        Ok(Self::new(reading, caller, (filter, payload, knows), Phase::Snapshot(listing), at))
     }
 
     /// Goes on behind a printed revision (ST28).
@@ -77,7 +84,7 @@ impl Watching {
         reading: Reading,
         caller: Caller,
         filter: Arc<Filter>,
-        payload: Payload,
+        (payload, knows): (Payload, Arc<Knows>),
         after: String,
     ) -> Result<Self, Status> {
         let standing = reading.standing();
@@ -90,19 +97,19 @@ impl Watching {
             })
         };
         let position = reading.local(position).await?;
-        Ok(Self::new(reading, caller, (filter, payload), Phase::Changes, position))
+        Ok(Self::new(reading, caller, (filter, payload, knows), Phase::Changes, position))
     }
 
     fn new(
         reading: Reading,
         caller: Caller,
-        (filter, payload): (Arc<Filter>, Payload),
+        (filter, payload, knows): (Arc<Filter>, Payload, Arc<Knows>),
         phase: Phase,
         at: u64,
     ) -> Self {
         let standing = reading.store.standing();
         let position = Position::after(at);
-        Self { reading, caller, filter, payload, standing, phase, position, was_partial: false }
+        Self { reading, caller, filter, payload, knows, standing, phase, position, was_partial: false }
     }
 
     /// The messages of the watch. They hold its place among the watches until they are dropped.
@@ -157,12 +164,13 @@ impl Watching {
         let standing = self.standing.borrow_and_update().clone();
         if self.position.revision() < standing.revision() {
             let (filter, caller, payload) = (Arc::clone(&self.filter), self.caller.clone(), self.payload);
-            let mut position = self.position.clone();
+            let (mut position, knows) = (self.position.clone(), Arc::clone(&self.knows));
             let read = move |reads: &Reads<'_>| {
                 let query = EventQuery {
                     filter: &filter,
                     may_read: &|key| caller.may_read(key),
                     payload,
+                    knows: &knows,
                     limit: EVENTS,
                     limit_bytes: PAGE_BYTES,
                     scan_limit: STEP,

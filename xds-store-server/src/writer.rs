@@ -56,6 +56,7 @@ impl Writer {
         config.history = nanoseconds(settings.history);
         config.history_revisions = settings.history_revisions;
         config.tombstones = nanoseconds(settings.tombstones);
+        config.schemas = Arc::clone(&settings.schemas);
         let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
         drop(view);
         let source = Source::new(Arc::clone(&settings.cache));
@@ -274,14 +275,30 @@ impl Writer {
             tracing::error!("the store is read-only: {reason}");
             actions.extend(self.step(Event::Halt(reason)));
         }
+        // SV29: a step shows or hides forms of records that no commit changed.
+        if published.iter().any(|commit| self.store.changes_forms(commit))
+            && let Err(error) = self.show_again()
+        {
+            let reason = format!("the forms of a plan cannot be shown: {}", with_sources(&error));
+            tracing::error!("the store is read-only: {reason}");
+            actions.extend(self.step(Event::Halt(reason)));
+        }
         self.send_standing();
+    }
+
+    /// Commits all records to the cache, in the forms that the phases serve.
+    fn show_again(&self) -> Result<(), StartError> {
+        let view = self.reader.view().map_err(LoadError::from)?;
+        let mut start = Source::start(now());
+        let store = Store::load(&*view, self.store.config().clone(), now(), |loaded| start.add(loaded))?;
+        Ok(self.source.load_again(start, &self.store, &store)?)
     }
 
     fn publish_to_cache(&mut self, published: &[Published]) -> Result<(), Refusal> {
         let began = Instant::now();
         self.batch.record("commits", published.len()).record("revision", self.store.head().revision);
         let span = debug_span!(target: TRACE_TARGET, parent: &self.batch, "publish");
-        let done = span.in_scope(|| self.source.publish(self.store.head(), published, now()));
+        let done = span.in_scope(|| self.source.publish(&self.store, published, now()));
         drop(span);
         self.batch = Span::none();
         self.statistics.on_stage(Stage::Publish, began.elapsed());

@@ -4,14 +4,16 @@
 //! | --- | --- |
 //! | 1 form and size | `form` |
 //! | 2 rights | `rights` |
-//! | 3 region, 5 schema version | none yet |
+//! | 3 region | none yet |
 //! | 4 conditions | `condition` |
+//! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 6 owners | `owner` |
 //! | 7 ambiguity | `ambiguity` |
 //! | 8 references | `reference`; `collect` and `drain` for what they do to further records |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
 pub(crate) use ambiguity::check as check_ambiguity;
+pub(crate) use copy::Copied;
 pub use effect::{ChangeResult, Effect};
 pub(crate) use effect::{Judged, Judging, expiry};
 pub use form::{CommitLimits, Draft};
@@ -23,10 +25,15 @@ mod ambiguity;
 mod changed;
 mod collect;
 mod condition;
+mod copy;
 mod drain;
 mod effect;
 mod form;
+mod forms;
+mod mirror;
 mod owner;
+mod phase;
 mod reference;
 mod refused;
 mod rights;
+mod schema;

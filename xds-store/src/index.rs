@@ -9,6 +9,7 @@ use xds_core::{Constraints, Formula, VariantId, VariantSet};
 
 use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
+use crate::phase::Phases;
 use crate::record::{Local, Present, RecordState};
 use crate::refs::{ReferrerChanges, Referrers};
 use crate::{looks, time};
@@ -34,6 +35,7 @@ pub(crate) struct Index {
     /// Since when records are deleted.
     tombstones: BTreeSet<(i64, RecordKey)>,
     live: usize,
+    phases: Phases,
 }
 
 /// The variants of a name. No two match the same parameters.
@@ -176,6 +178,16 @@ impl Index {
         self.records.get(&key.record_digest())
     }
 
+    /// The phases of plans.
+    pub(crate) fn phases(&self) -> &Phases {
+        &self.phases
+    }
+
+    /// Takes the state of a record that an engine has.
+    pub(crate) fn note_phase(&mut self, key: &RecordKey, state: &RecordState) {
+        self.phases.note(key, state);
+    }
+
     /// How many records exist, and how many are deleted and not collected yet.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.live, self.tombstones.len())
@@ -239,7 +251,8 @@ impl Index {
     /// Takes what a batch made durable.
     pub(crate) fn apply(&mut self, pending: Pending) {
         let Pending { mut records, variants, aliases, states, renewed, .. } = pending;
-        for key in states.keys() {
+        for (key, state) in &states {
+            self.phases.note(key, state);
             let digest = key.record_digest();
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);

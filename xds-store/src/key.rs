@@ -133,6 +133,13 @@ impl RecordKey {
     }
 }
 
+/// Whether records of this type are configuration of the store (ST55).
+#[must_use]
+pub fn is_configuration(type_url: &str) -> bool {
+    let message = type_url.rsplit_once('/').map_or(type_url, |(_, message)| message);
+    message.starts_with("xds.store.v1.")
+}
+
 /// Type, name and constraints of a message from outside.
 pub(crate) fn parse_id(key: &proto::Key) -> Result<VariantId, KeyError> {
     let parts = [

@@ -6,8 +6,7 @@
 //! The crate has no runtime, clock, entropy or threads; only the engines on a file and on etcd do I/O.
 //! The rules (ST) are in `docs/store-rules.md` of the repository.
 //!
-//! Resource owners, schema versions, replication and regions have their stages and fields, and no code
-//! yet.
+//! Resource owners, replication and regions have their stages and fields, and no code yet.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;
@@ -53,6 +52,8 @@
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`restore`] | writes a backup into an empty engine |
+//! | [`phase`] | the versions that a server knows; migrations: plans and their phases |
+//! | [`schema`] | schema versions, and what may be written and read |
 //! | [`seal`] | encrypts the contents of some types |
 //! | [`time`] | times as numbers and in messages |
 //! | `looks` | counts the cost of commits in tests |
@@ -73,10 +74,12 @@ mod index;
 pub mod key;
 pub mod log;
 mod looks;
+pub mod phase;
 pub mod read;
 pub mod record;
 mod refs;
 pub mod restore;
+pub mod schema;
 pub mod seal;
 pub mod store;
 mod stored;

@@ -16,35 +16,44 @@ use crate::checked::{self, Damaged};
 use crate::engine::{EngineError, Value, View};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
+use crate::phase::{ConvertError, Phase, Schemas};
 use crate::record::{Local, RecordState};
+use crate::schema::SchemaRefusal;
 use crate::seal::UnsealError;
 use crate::time;
 
+pub use crate::key::is_configuration;
 pub use answer::Payload;
 pub use events::{EventQuery, Events, Position};
-pub use filter::{Filter, FilterError, is_configuration};
+pub use filter::{Filter, FilterError};
 pub use history::{HistoryPage, HistoryQuery};
 pub use list::{ListPage, ListQuery, NextPage};
 pub use references::{reference, targets};
 pub use token::{PageToken, TokenError};
+pub use versions::Knows;
 
 mod answer;
 mod events;
 mod filter;
+mod forms;
 mod history;
 mod list;
 mod references;
 #[cfg(test)]
 mod tests;
 mod token;
+mod versions;
 
 /// Reads one view of a store.
 #[derive(Debug)]
 pub struct Reads<'v> {
     view: &'v dyn View,
     head: Head,
+    schemas: &'v Schemas,
     /// Of commits: records that one commit wrote are often read together.
     summaries: RefCell<BTreeMap<u64, Option<EntrySummary>>>,
+    /// Of plans, by number and store revision.
+    phases: RefCell<BTreeMap<(u32, u64), Phase>>,
 }
 
 /// The part of a log entry that is read for single records: its changes may be many.
@@ -94,19 +103,34 @@ pub enum ReadError {
     /// ST47.
     #[error(transparent)]
     Damaged(#[from] Damaged),
+    /// The record cannot be read in a version that the server and the caller know.
+    #[error(transparent)]
+    Schema(#[from] SchemaRefusal),
+    /// SV11: the record cannot be converted to the form that the caller reads.
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 impl<'v> Reads<'v> {
-    /// Reads this view.
+    /// Reads this view, as a server that knows the first version of all types.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub fn new(view: &'v dyn View) -> Result<Self, ReadError> {
+        Self::with_schemas(view, Schemas::NONE)
+    }
+
+    /// Reads this view, as a server that knows these versions.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn with_schemas(view: &'v dyn View, schemas: &'v Schemas) -> Result<Self, ReadError> {
         let head = view.get(stored::HEAD)?.ok_or_else(|| Damaged { key: stored::HEAD.into() })?;
-        Ok(Self { head: checked::decode(stored::HEAD, head.bytes)?, view, summaries: RefCell::default() })
+        let head = checked::decode(stored::HEAD, head.bytes)?;
+        Ok(Self { view, head, schemas, summaries: RefCell::default(), phases: RefCell::default() })
     }
 
     /// The head of the store.

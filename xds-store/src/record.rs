@@ -8,6 +8,7 @@ use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{NameDigest, RecordKey};
+use crate::schema::SchemaVersion;
 use crate::{refs, time};
 
 /// The state of a record: the message that is stored, and that nodes exchange.
@@ -45,6 +46,10 @@ pub(crate) struct Present {
     pub(crate) generation: u64,
     /// Of content, lease and stamp.
     pub(crate) content: [u8; 32],
+    /// Of the content.
+    pub(crate) schema: SchemaVersion,
+    /// On the new form of a mirrored write: the revision of the old form.
+    pub(crate) stamp: Option<Box<RecordRevision>>,
     /// Since when it is deleted, as far as this process can say: its start, if it was before.
     pub(crate) deleted_at: Option<i64>,
     pub(crate) is_quarantined: bool,
@@ -173,7 +178,9 @@ impl Present {
             incarnation: state.incarnation,
             generation: state.generation,
             content: state.digest.first_chunk().copied().unwrap_or_default(),
+            schema: SchemaVersion::of_stored(state.content.as_ref().map_or("", |content| &content.schema)),
             deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(now),
+            stamp: RecordRevision::parse(&state.mirror_of).map(Box::new),
             is_quarantined: state.quarantined.is_some(),
             is_deleting: state.lifecycle() == proto::State::Deleting,
             created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),
@@ -200,6 +207,11 @@ impl Present {
     /// Its name, if it is being deleted.
     pub(crate) fn deleting(&self, key: &RecordKey) -> Option<NameDigest> {
         self.is_deleting.then(|| key.name_digest())
+    }
+
+    /// Whether this is the new form of an old one in its present state (SV17).
+    pub(crate) fn mirrors(&self, old: &Self) -> bool {
+        self.stamp.as_deref() == Some(&old.revision)
     }
 
     pub(crate) fn is_deleted(&self) -> bool {

@@ -1,7 +1,8 @@
 //! The machine of one store. Commits go in; batches for the engine and answers come out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
+use std::sync::Arc;
 
 use crate::checked;
 use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
@@ -9,17 +10,22 @@ use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader};
 use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
+use crate::phase::Schemas;
 use crate::record::RecordState;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
 pub use load::{LoadError, Loaded};
+use pass::Pass;
+pub use pass::PassProgress;
 pub use references::{FoundReferrers, ReferrersQuery};
 
 mod catch_up;
 mod compaction;
 mod load;
+mod pass;
 mod references;
+mod serving;
 mod writing;
 
 /// One store.
@@ -52,6 +58,8 @@ pub struct Store {
     /// The number of the last batch of this run.
     batch: u64,
     compaction: Compaction,
+    /// By the number of the plan.
+    passes: BTreeMap<u32, Pass>,
 }
 
 /// Settings of the machine.
@@ -71,6 +79,8 @@ pub struct Config {
     pub history_revisions: u64,
     /// How long deleted records are kept, in nanoseconds. Default 24 h.
     pub tombstones: i64,
+    /// The schema versions that this server knows (SV2). Default: all types are 1.0.
+    pub schemas: Arc<Schemas>,
 }
 
 impl Config {
@@ -84,6 +94,7 @@ impl Config {
             history: 7 * 24 * 3600 * SECOND,
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
+            schemas: Arc::default(),
         }
     }
 }
@@ -281,7 +292,7 @@ impl Store {
             (None, _) if self.read_only.is_some() || self.has_lost_log => None,
             (None, _) => {
                 let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
-                end.into_iter().chain(self.room_at).min()
+                end.into_iter().chain(self.room_at).chain(self.pass_due()).min()
             }
         }
     }
@@ -412,6 +423,9 @@ impl Store {
         if let Err(error) = self.add_ended(&mut writing, &stored, now) {
             self.on_unreadable(error, now, actions);
             return;
+        }
+        if writing.batch.writes.is_empty() {
+            self.add_copies(&mut writing, &stored, now);
         }
         // Commits go first, and wait for one step of a compaction at most (ST44).
         if writing.batch.writes.is_empty()
@@ -575,12 +589,14 @@ impl Store {
             head: &writing.head,
             now,
             limits: self.config.commit,
+            schemas: &self.config.schemas,
         }
     }
 
     /// The engine refused, so nothing is written without a request for some time.
     fn try_later(&mut self, now: i64) {
         self.ends_again_at = now.saturating_add(ENDS_AGAIN);
+        self.delay_passes(now);
         self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
     }
 

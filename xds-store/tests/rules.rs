@@ -11,15 +11,23 @@ mod driven;
 mod forgetting;
 #[path = "rules/form.rs"]
 mod form;
+#[path = "rules/late_phases.rs"]
+mod late_phases;
 #[path = "rules/leases.rs"]
 mod leases;
 #[path = "rules/owners.rs"]
 mod owners;
+#[path = "rules/pass.rs"]
+mod pass;
+#[path = "rules/phases.rs"]
+mod phases;
 #[path = "rules/quarantine.rs"]
 mod quarantine;
 #[path = "rules/references.rs"]
 mod references;
 #[path = "rules/rights.rs"]
 mod rights;
+#[path = "rules/schema.rs"]
+mod schema;
 #[path = "rules/servers.rs"]
 mod servers;

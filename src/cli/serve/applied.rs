@@ -9,7 +9,7 @@ use xds::store_changes::{self, FolderChange};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::key::RecordKey;
-use xds_store::read::{Filter, ListQuery, ReadError, Reads, RecordVersion};
+use xds_store::read::{Filter, Knows, ListQuery, ReadError, Reads, RecordVersion};
 use xds_store::record::{RecordRevision, RecordState, named_owners};
 use xds_store_server::StoreHandle;
 
@@ -248,6 +248,7 @@ fn owned(reads: &Reads<'_>, owner: &str, now: i64) -> Result<BTreeMap<RecordKey,
         at: reads.head().revision,
         now,
         may_read: &|_| true,
+        knows: Knows::ALL,
         after: None,
         taken: 0,
         limit: usize::MAX,

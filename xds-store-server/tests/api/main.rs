@@ -21,6 +21,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::maintenance_client::MaintenanceClient;
 use xds_proto::xds::store::v1::store_client::StoreClient;
 use xds_store::engine::{Engine, MemoryEngine};
+use xds_store::phase::Schemas;
 use xds_store::store::{Identity, Store};
 use xds_store_server::{
     AccessControl, ApiClient, ApiConfig, Rights, StatusAdditions, StatusSource, StoreApi, StoreAuthorizer,
@@ -91,7 +92,16 @@ async fn serve_with(change: impl FnOnce(&mut ApiConfig)) -> Served {
 
 /// A server of the store in this engine.
 async fn serve_store(engine: impl Engine + 'static, change: impl FnOnce(&mut ApiConfig)) -> Served {
-    let store = StoreHandle::start(Box::new(engine), StoreConfig::default()).unwrap();
+    serve_configured(engine, StoreConfig::default(), change).await
+}
+
+/// The same, with settings of the store.
+async fn serve_configured(
+    engine: impl Engine + 'static,
+    settings: StoreConfig,
+    change: impl FnOnce(&mut ApiConfig),
+) -> Served {
+    let store = StoreHandle::start(Box::new(engine), settings).unwrap();
     let policy = Arc::new(Policy::default());
     let access = AccessControl::local(LOCAL).with_authorizer(Arc::clone(&policy) as Arc<_>);
     access.set_tokens(Tokens::parse(&format!("ci {CI}\n")).unwrap());

@@ -160,9 +160,30 @@ async fn st34_history_has_identity_message_and_content_of_each_commit() {
 }
 
 #[tokio::test]
-async fn what_this_server_does_not_have_yet_is_unimplemented_with_a_text() {
-    let served = serve().await;
+async fn sv6_a_client_gets_no_newer_version_than_it_knows() {
+    let mut engine = MemoryEngine::default();
+    engine.commit(&Store::init(&Identity::default())).unwrap();
+    let schemas = Schemas::default().declare(&key("a").type_url, "1.1".parse().unwrap()).unwrap();
+    let mut config = StoreConfig::default();
+    config.schemas = schemas.into();
+    let served = serve_configured(engine, config, |_| {}).await;
+    served.commit(vec![put("a", "1")]).await;
     let mut store = served.store().await;
-    let knows = store.get(proto::GetRequest { knows: "1.0".into(), ..get("a") }).await.unwrap_err();
-    assert!(knows.code() == Code::Unimplemented && knows.message().contains("knows"));
+    let schema = |record: Option<proto::Record>| record.unwrap().content.unwrap().schema;
+    for (knows, shown) in [("", "1.1"), ("1", "1.0+downgraded"), ("2.0", "1.1")] {
+        let request = proto::GetRequest { knows: knows.into(), ..get("a") };
+        assert_eq!(schema(store.get(request).await.unwrap().into_inner().record), shown);
+    }
+    let knows = vec![proto::Knows { type_url: key("a").type_url, version: "1.0".into() }];
+    let list = proto::ListRequest { knows: knows.clone(), ..Default::default() };
+    let listed = store.list(list).await.unwrap().into_inner().records;
+    assert_eq!(listed.into_iter().map(|record| schema(Some(record))).collect::<Vec<_>>(), ["1.0+downgraded"]);
+    let watch = proto::WatchRequest { knows, ..Default::default() };
+    let first = store.watch(watch).await.unwrap().into_inner().message().await.unwrap().unwrap();
+    let watched = first.events.into_iter().map(|event| schema(event.record));
+    assert_eq!(watched.collect::<Vec<_>>(), ["1.0+downgraded"]);
+
+    let request = proto::GetRequest { knows: "new".into(), ..get("a") };
+    let why = violation(&store.get(request).await.unwrap_err(), Code::InvalidArgument).why;
+    assert_eq!(why, Some(Why::Invalid(proto::Invalid { field: "knows".into() })));
 }

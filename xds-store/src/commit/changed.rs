@@ -24,6 +24,21 @@ pub(super) struct Changed {
 }
 
 impl Changed {
+    /// The new state of a record; `None` if it did not change.
+    pub(super) fn state(&self, key: &RecordKey) -> Option<&RecordState> {
+        self.states.get(key).map(|(state, _)| state)
+    }
+
+    /// Whether no record changed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    /// Whether the lease of a record is renewed.
+    pub(super) fn is_renewed(&self, key: &RecordKey) -> bool {
+        self.renewed.contains_key(key)
+    }
+
     /// Notes the new state of a record.
     pub(super) fn set(
         &mut self,

@@ -74,7 +74,7 @@ pub(super) fn collect(
 fn kept(draft: &Draft) -> BTreeSet<NameDigest> {
     let changes = draft.changes.iter().filter(|change| match change.act {
         Act::Put(_) | Act::Touch | Act::Quarantine(_) => true,
-        Act::Delete { .. } | Act::Check => false,
+        Act::Delete { .. } | Act::Check | Act::Phase(_) => false,
     });
     changes.map(|change| change.key.name_digest()).collect()
 }

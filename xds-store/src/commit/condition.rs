@@ -3,18 +3,21 @@
 use xds_proto::xds::store::v1 as proto;
 
 use super::form::{Act, Draft, Expected};
+use super::forms::Forms;
 use super::refused::{RefusalCode, Refused, Violations};
-use crate::index::Records;
 use crate::record::Uid;
 
 /// ST9, ST11: conditions are judged on the state before the commit, which predecessors in the same
 /// batch have changed already.
-pub(super) fn check(draft: &Draft, records: Records<'_>, now: i64) -> Result<(), Refused> {
+pub(super) fn check(draft: &Draft, forms: Forms<'_>) -> Result<(), Refused> {
     let mut violations = Violations::default();
     for (number, change) in draft.changes.iter().enumerate() {
         let key = &change.key;
-        let record = records.get(key).filter(|record| record.exists(now));
-        let uid = || record.map_or_else(String::new, |record| Uid::of(key, record.incarnation).to_string());
+        let (seen, record) = forms.seen(key).unzip();
+        let uid = || match (&seen, record) {
+            (Some(key), Some(record)) => Uid::of(key, record.incarnation).to_string(),
+            (None, _) | (Some(_), None) => String::new(),
+        };
         let failed = match (&change.expected, record) {
             // ST38: a touch of nothing.
             (_, None) if matches!(change.act, Act::Touch) => RefusalCode::NotFound,

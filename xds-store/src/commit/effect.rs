@@ -7,12 +7,16 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
+use super::forms::Forms;
+use super::mirror::{Mirror, MirrorMode};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
-use super::{ambiguity, collect, condition, drain, owner, rights};
+use super::schema::Checked;
+use super::{ambiguity, collect, condition, drain, owner, rights, schema};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
+use crate::phase::{Form, Phase, PhaseRecord, Schemas};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
 use crate::stored::{ReadError, Stored};
 use crate::time;
@@ -59,6 +63,7 @@ pub(crate) struct Judging<'a> {
     pub(crate) head: &'a Head,
     pub(crate) now: i64,
     pub(crate) limits: CommitLimits,
+    pub(crate) schemas: &'a Schemas,
 }
 
 impl Judging<'_> {
@@ -70,17 +75,25 @@ impl Judging<'_> {
         self.check_times(draft)?;
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
-        condition::check(draft, self.records, self.now)?;
+        condition::check(draft, self.forms())?;
+        let checked = schema::check(draft, self.forms())?;
+        let draft = &*checked.draft;
         owner::check(self, draft)?;
         let mut changed = Changed::default();
-        let mut results = Vec::with_capacity(draft.changes.len());
-        for change in &draft.changes {
-            results.push(self.change(draft, change, &mut changed)?);
+        let (mut results, mut effects) = (Vec::with_capacity(draft.changes.len()), Vec::new());
+        for (number, change) in draft.changes.iter().enumerate() {
+            let result = self.change(draft, change, &mut changed)?;
+            results.push(match checked.mirrors.get(&number) {
+                Some(mirror) => self.mirror(&change.key, mirror, result, &mut changed, &mut effects)?,
+                None => result,
+            });
         }
-        let mut effects = Vec::new();
         for key in pruned {
             let Some(record) = self.records.get(&key) else { continue };
-            let result = self.release(&key, record, &draft.owner, &mut changed)?;
+            let mut result = self.release(&key, record, &draft.owner, &mut changed)?;
+            if let Some(mirror) = self.mirror_of(&key) {
+                result = self.mirror(&key, &mirror, result, &mut changed, &mut effects)?;
+            }
             effects.push(Effect { key, result });
         }
         drain::begin(self, draft, &mut changed);
@@ -96,11 +109,14 @@ impl Judging<'_> {
             }
         }
         effects.retain(|effect| !drained.contains(&effect.key));
-        self.finish(changed, results, effects, Some(draft))
+        // SV12: phases are not replicated.
+        let is_replicated = !draft.changes.iter().any(|change| matches!(change.act, Act::Phase(_)));
+        let judged = self.finish(changed, results, effects, Some(&checked))?;
+        Ok(Judged { is_replicated, ..judged })
     }
 
     /// What the changes do to further records, until nothing is added (SG5).
-    fn follow_references(
+    pub(super) fn follow_references(
         &self,
         draft: Option<&Draft>,
         changed: &mut Changed,
@@ -124,28 +140,54 @@ impl Judging<'_> {
             return Vec::new();
         }
         let changes = draft.changes.iter().filter(|change| !matches!(change.act, Act::Check));
-        let named: BTreeSet<_> = changes.map(|change| &change.key).collect();
-        self.records.owned(&draft.owner).into_iter().filter(|key| !named.contains(key)).collect()
+        let mut named: BTreeSet<_> = changes.map(|change| change.key.clone()).collect();
+        let others: Vec<_> = named.iter().filter_map(|key| self.forms().side(key)?.other.ok()).collect();
+        named.extend(others);
+        // SV18: the other form follows the leading one.
+        let follows = |key: &RecordKey| {
+            let side = self.forms().side(key);
+            side.is_some_and(|side| side.form != self.forms().leading(key, &side))
+        };
+        let owned = self.records.owned(&draft.owner).into_iter();
+        owned.filter(|key| !named.contains(key) && !follows(key)).collect()
     }
 
-    /// Stages 7 to 9, and what the log has of the commit. Without a draft, time does what cannot be
-    /// refused.
-    fn finish(
+    pub(super) fn forms(&self) -> Forms<'_> {
+        Forms { records: self.records, schemas: self.schemas, now: self.now }
+    }
+
+    /// What becomes of the other form if the store itself changes a leading one.
+    fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
+        let side = self.forms().side(key).filter(|side| side.phase != Phase::F0)?;
+        let is_below = self.schemas.pair_version(side.plan).major() < side.plan.new_version().major();
+        let is_deleted = is_below || side.phase.ignores_old();
+        let mode = if is_deleted { MirrorMode::Delete } else { MirrorMode::Write };
+        let form = if side.form == Form::Old { Form::New } else { Form::Old };
+        Some(Mirror { key: side.other.ok()?, form, content: None, asked: side.form, mode })
+    }
+
+    /// Stages 7 to 9, and what the log has of the commit. Without a commit, time or a pass does what
+    /// cannot be refused.
+    pub(super) fn finish(
         &self,
         changed: Changed,
         mut results: Vec<ChangeResult>,
         effects: Vec<Effect>,
-        draft: Option<&Draft>,
+        commit: Option<&Checked<'_>>,
     ) -> Result<Judged, Refused> {
         let Changed { states, after, referrers, deleting, renewed } = changed;
         let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
         let number = |key: &RecordKey| {
-            let changes = || draft.into_iter().flat_map(|draft| &draft.changes).enumerate();
-            let all = || changes().map(|(number, change)| (&change.key, number)).collect();
+            let all = || {
+                let changes = commit.into_iter().flat_map(|commit| &commit.draft.changes).enumerate();
+                let mirrors = commit.into_iter().flat_map(|commit| &commit.mirrors);
+                let changes = changes.map(|(number, change)| (&change.key, number));
+                changes.chain(mirrors.map(|(number, mirror)| (&mirror.key, *number))).collect()
+            };
             numbers.get_or_init(all).get(key).copied()
         };
         let mut pending = ambiguity::check(self.records, after, |key| number(key).unwrap_or_default())?;
-        let warnings = match draft.filter(|draft| !draft.is_copy) {
+        let warnings = match commit.map(|commit| &*commit.draft).filter(|draft| !draft.is_copy) {
             Some(draft) => {
                 let (states, pending) = (&states, &pending);
                 let (referrers, deleting) = (&referrers, &deleting);
@@ -207,6 +249,7 @@ impl Judging<'_> {
         let unchanged = |outcome| Ok(unchanged(key, outcome, live));
         match (&change.act, live) {
             (Act::Check, _) => unchanged(proto::Outcome::Checked),
+            (Act::Phase(step), _) => self.step(draft, *step, key, changed),
             (Act::Put(put), _) => self.put(draft, key, put, before, changed),
             // ST13, ST67. A touch of nothing was refused before.
             (Act::Delete { .. } | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
@@ -236,14 +279,17 @@ impl Judging<'_> {
         }
     }
 
-    /// What a put writes, without what depends on the record before.
-    pub(super) fn content_of(&self, key: &RecordKey, put: &Put) -> RecordState {
+    /// What a put writes, with the stamp of the record before: in F4 a new record may have that of a
+    /// mirrored write (SV26), which is no content of the writer.
+    pub(super) fn content_of(&self, key: &RecordKey, put: &Put, live: Option<&Present>) -> RecordState {
+        let stamp = live.and_then(|record| record.stamp.as_ref());
         let state = RecordState {
             key: Some(key.to_proto()),
             lifecycle: proto::State::Live.into(),
             content: Some(put.content.clone()),
             lease: put.lease.as_ref().map(|length| time::length_to_proto(*length)),
             origin: self.head.node.clone(),
+            mirror_of: stamp.map(ToString::to_string).unwrap_or_default(),
             ..RecordState::default()
         };
         RecordState { digest: content_digest(&state), ..state }
@@ -266,7 +312,7 @@ impl Judging<'_> {
         changed: &mut Changed,
     ) -> Result<ChangeResult, Refused> {
         let live = before.filter(|record| record.exists(self.now));
-        let mut state = self.content_of(key, put);
+        let mut state = self.content_of(key, put, live);
         if let Some(record) = live.filter(|record| self.is_same(&state, put, record)) {
             let joins = !draft.owner.is_empty() && !record.owners.iter().any(|name| **name == *draft.owner);
             if joins || draft.take_over {
@@ -283,12 +329,12 @@ impl Judging<'_> {
             }
             return Ok(unchanged(key, proto::Outcome::Unchanged, live));
         }
+        if !state.mirror_of.is_empty() {
+            state.mirror_of.clear();
+            state.digest = content_digest(&state);
+        }
         let outcome = if live.is_some() { proto::Outcome::Updated } else { proto::Outcome::Created };
-        (state.incarnation, state.generation) = match (live, before) {
-            (Some(record), _) => (record.incarnation, record.generation + 1),
-            (None, Some(record)) => (record.incarnation + 1, 1),
-            (None, None) => (self.head.incarnation_floor + 1, 1),
-        };
+        (state.incarnation, state.generation) = self.next_generation(live, before);
         let end = put.lease.map(|length| self.now.saturating_add(length)).or(put.expires_at);
         state.expires_at = end.map(time::to_proto);
         if end.is_some() {
@@ -301,6 +347,15 @@ impl Judging<'_> {
         }
         join(&mut state, draft);
         Ok(changed.with_resource(self, key, state, outcome, Some(&put.resource)))
+    }
+
+    /// The incarnation and generation of a new content of a record (ST14).
+    pub(super) fn next_generation(&self, live: Option<&Present>, before: Option<&Present>) -> (u64, u64) {
+        match (live, before) {
+            (Some(record), _) => (record.incarnation, record.generation + 1),
+            (None, Some(record)) => (record.incarnation + 1, 1),
+            (None, None) => (self.head.incarnation_floor + 1, 1),
+        }
     }
 
     /// The end of an ownership: the record is deleted with its last owner (SG14).
@@ -323,7 +378,12 @@ impl Judging<'_> {
     }
 
     /// ST37: a renewal is written once a third of the lease has passed.
-    fn renew(&self, key: &RecordKey, record: &Present, changed: &mut Changed) -> Result<(), Refused> {
+    pub(super) fn renew(
+        &self,
+        key: &RecordKey,
+        record: &Present,
+        changed: &mut Changed,
+    ) -> Result<(), Refused> {
         let Some(lease) = record.lease else { return Ok(()) };
         if self.records.batch.renewed.contains_key(key) {
             return Ok(());
@@ -348,13 +408,25 @@ impl Judging<'_> {
     /// Whether the commit has to wait until the batch is durable. A quarantine reads the log for the
     /// content before, and a renewal of a lease writes the version that is there once more.
     pub(crate) fn has_to_wait(&self, draft: &Draft) -> bool {
+        let states = &self.records.batch.states;
+        let is_phase = |change: &DraftChange| matches!(change.act, Act::Phase(_));
+        // SV28: a commit is judged in the phase that is durable.
+        let mut plans = self.schemas.plans().iter();
+        if plans.any(|plan| states.contains_key(&PhaseRecord::key(plan.number())))
+            || (!states.is_empty() && draft.changes.iter().any(is_phase))
+        {
+            return true;
+        }
         let reads_stored = |change: &&DraftChange| match &change.act {
             Act::Quarantine(_) | Act::Touch => true,
             Act::Put(put) => put.lease.is_some(),
-            Act::Delete { .. } | Act::Check => false,
+            Act::Delete { .. } | Act::Check | Act::Phase(_) => false,
         };
-        let mut waiting = draft.changes.iter().filter(reads_stored);
-        waiting.any(|change| self.records.batch.states.contains_key(&change.key))
+        let is_waiting = |key: &RecordKey| {
+            let other = self.forms().side(key).and_then(|side| side.other.ok());
+            states.contains_key(key) || other.is_some_and(|other| states.contains_key(&other))
+        };
+        draft.changes.iter().filter(reads_stored).any(|change| is_waiting(&change.key))
     }
 
     /// The content of the generation before the present one. A generation that was quarantined
@@ -430,12 +502,16 @@ pub(crate) fn expiry(
             renewed.push((key.clone(), state));
             continue;
         }
-        changed.set(judging, key, tombstone(state), proto::Outcome::Expired);
+        // SV26. If the new form cannot be read, the old one ends later.
+        if judging.unstamp(key, &mut changed).is_ok() {
+            changed.set(judging, key, tombstone(state), proto::Outcome::Expired);
+        }
     }
     if changed.states.is_empty() {
         return Ok(None);
     }
     judging.follow_references(None, &mut changed)?;
+    ended.iter().for_each(|key| judging.note_lost(key, &mut changed));
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };
     let judging = Judging { limits: unlimited, ..*judging };
     // Removals make nothing ambiguous.

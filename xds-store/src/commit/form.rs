@@ -1,6 +1,7 @@
 //! Stage 1: what can never be right, whatever the store holds (ST7, ST42, ST66).
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 
 use prost::Message;
@@ -12,8 +13,10 @@ use super::refused::{Limit, RefusalCode, Refused, Violations};
 use super::rights::WriteAccess;
 use crate::content;
 use crate::key::{KeyError, RecordKey, parse_id};
+use crate::phase::PhaseStep;
 use crate::read::is_configuration;
 use crate::record::PROBE_TYPE;
+use crate::schema::{Force, MarkedVersion, VersionError};
 use crate::time;
 
 /// A commit of the right form.
@@ -25,6 +28,7 @@ pub struct Draft {
     pub(crate) owner: String,
     pub(crate) prune: bool,
     pub(crate) take_over: bool,
+    pub(crate) force: Force,
     pub(crate) message: String,
     pub(crate) dry_run: bool,
     /// SG3: new references that lead nowhere are warnings.
@@ -64,11 +68,14 @@ pub(crate) enum Act {
     Touch,
     Quarantine(proto::Quarantine),
     Check,
+    Phase(PhaseStep),
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Put {
     pub(crate) content: proto::Content,
+    /// The version that the writer gave; the content has that of stage 5.
+    pub(crate) version: Option<MarkedVersion>,
     /// What clients get.
     pub(crate) resource: Resource,
     pub(crate) expires_at: Option<i64>,
@@ -144,14 +151,16 @@ impl Draft {
             }
         }
         violations.into_result()?;
-        let proto::CommitRequest { owner, prune, take_over, message, dry_run, .. } = request;
+        let proto::CommitRequest { owner, prune, take_over, force_schema, message, dry_run, .. } = request;
         let proto::CommitRequest { allow_missing, is_copy, .. } = request;
+        let force = if force_schema { Force::On } else { Force::Off };
         Ok(Self {
             changes,
             identity,
             owner,
             prune,
             take_over,
+            force,
             message,
             dry_run,
             allow_missing,
@@ -160,6 +169,25 @@ impl Draft {
             access: None,
             bytes,
         })
+    }
+
+    /// A change that only the store itself makes.
+    pub(super) fn of_store(change: DraftChange, identity: String, dry_run: bool) -> Self {
+        Self {
+            changes: vec![change],
+            identity,
+            owner: String::new(),
+            prune: false,
+            take_over: false,
+            force: Force::Off,
+            message: String::new(),
+            dry_run,
+            allow_missing: false,
+            is_sharing: false,
+            is_copy: false,
+            access: None,
+            bytes: 0,
+        }
     }
 
     /// Lets the owner of the commit change the content of records that it shares with other owners
@@ -276,12 +304,13 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
 
 fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
     let mut content = put.content.ok_or_else(|| Wrong::new("put.content", "the put has no content"))?;
-    // Types are 1.0 unless a schema declares another version, which needs a plan.
-    match &*content.schema {
-        "" => {}
-        "1" | "1.0" => content.schema.clear(),
-        _ => return Err(Wrong::new("put.content.schema", "this version has schema version 1.0 only")),
-    }
+    let version =
+        match &*mem::take(&mut content.schema) {
+            "" => None,
+            text => Some(text.parse().map_err(|error: VersionError| {
+                Wrong::new("put.content.schema", format!("{text:?}: {error}"))
+            })?),
+        };
     if !put.owners.is_empty() {
         return Err(Wrong::new("put.owners", "this version has no resource owners"));
     }
@@ -310,7 +339,7 @@ fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
         let name = "references of a record";
         return Err(Wrong::limit("put.content.payload", name, REFERENCES_LIMIT, references));
     }
-    Ok(Put { content, resource, expires_at, lease })
+    Ok(Put { content, version, resource, expires_at, lease })
 }
 
 /// ST66: a constraint that can never match.

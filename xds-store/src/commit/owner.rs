@@ -22,10 +22,12 @@ pub(super) fn check(judging: &Judging<'_>, draft: &Draft) -> Result<(), Refused>
             Act::Put(put) => {
                 let has_others = record.owners.iter().any(|name| !is_owner(name));
                 let shares = draft.is_sharing && record.owners.iter().any(|name| is_owner(name));
-                has_others && !shares && !judging.is_same(&judging.content_of(key, put), put, record)
+                has_others
+                    && !shares
+                    && !judging.is_same(&judging.content_of(key, put, Some(record)), put, record)
             }
             Act::Delete { .. } => !record.owners.iter().any(|name| is_owner(name)),
-            Act::Touch | Act::Quarantine(_) | Act::Check => false,
+            Act::Touch | Act::Quarantine(_) | Act::Check | Act::Phase(_) => false,
         };
         if is_foreign {
             let owners: Vec<_> = record.owners.iter().map(ToString::to_string).collect();

@@ -33,6 +33,8 @@ pub enum RefusalCode {
     Aborted,
     /// The state has to change first.
     FailedPrecondition,
+    /// This server does not know the major schema version that is stored; another one may.
+    Unimplemented,
     /// A limit, or a full disk.
     ResourceExhausted,
     /// The store accepts no commits at present.

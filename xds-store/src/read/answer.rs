@@ -2,9 +2,9 @@
 
 use xds_proto::xds::store::v1 as proto;
 
-use super::filter::is_configuration;
-use super::{ReadError, Reads, RecordVersion};
+use super::{Knows, ReadError, Reads, RecordVersion};
 use crate::content;
+use crate::key::is_configuration;
 use crate::record::{RecordRevision, RecordState, Uid, served};
 use crate::time;
 
@@ -24,13 +24,13 @@ impl Payload {
         if is_without { Self::Without } else { Self::With }
     }
 
-    /// The content with or without its payload.
-    pub(super) fn of(self, content: &proto::Content) -> proto::Content {
+    /// The content with or without its payload, and with this text of its version.
+    pub(super) fn of(self, content: &proto::Content, schema: String) -> proto::Content {
         match self {
-            Self::With => content.clone(),
+            Self::With => proto::Content { schema, ..content.clone() },
             Self::Without => proto::Content {
                 payload: bytes::Bytes::new(),
-                schema: content.schema.clone(),
+                schema,
                 labels: content.labels.clone(),
                 ttl: content.ttl,
                 aliases: content.aliases.clone(),
@@ -43,18 +43,47 @@ impl Payload {
 }
 
 impl Reads<'_> {
-    /// A record as users get it. A deleted one has no content.
+    /// A record as a caller gets it that understands all versions of the server.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub fn answer(&self, version: &RecordVersion, payload: Payload) -> Result<proto::Record, ReadError> {
+        self.answer_to(version, payload, Knows::ALL)
+    }
+
+    /// A record as a caller gets it. A deleted one has no content.
+    ///
+    /// # Errors
+    /// See [`ReadError`]. SV6: the caller or the server does not know its version.
+    pub fn answer_to(
+        &self,
+        version: &RecordVersion,
+        payload: Payload,
+        knows: &Knows,
+    ) -> Result<proto::Record, ReadError> {
+        let RecordVersion { key, state, .. } = version;
+        let schema = match (&state.content, shown_state(state)) {
+            (None, _) | (_, proto::State::Deleted) => String::new(),
+            (Some(_), _) => self.shown_version(key, state, knows)?,
+        };
+        self.answer_as(version, payload, schema)
+    }
+
+    /// A record whose content has this text of its version.
+    pub(super) fn answer_as(
+        &self,
+        version: &RecordVersion,
+        payload: Payload,
+        schema: String,
+    ) -> Result<proto::Record, ReadError> {
         let RecordVersion { key, changed_at, committed_at, state } = version;
         let shown = shown_state(state);
         let content = state.content.as_ref().filter(|_| shown != proto::State::Deleted);
+        let content = content.map(|content| payload.of(content, schema));
         let quarantined = state.quarantined.as_ref().map(|quarantined| proto::Quarantined {
             at: quarantined.at,
             reason: quarantined.reason.clone(),
-            serve: quarantined.serve.as_ref().map(|serve| payload.of(serve)),
+            serve: quarantined.serve.as_ref().map(|serve| payload.of(serve, serve.schema.clone())),
         });
         let owners = state.owners.iter().filter(|owner| owner.is_present);
         // ST44: the time stays when the entry of the log is forgotten.
@@ -67,7 +96,7 @@ impl Reads<'_> {
             revision: RecordRevision::of(state).to_string(),
             uid: Uid::of(key, state.incarnation).to_string(),
             state: shown.into(),
-            content: content.map(|content| payload.of(content)),
+            content,
             version: served(state).and_then(|content| content_version(key, content)).unwrap_or_default(),
             generation: state.generation,
             created_at: state.created_at,

@@ -3,10 +3,11 @@
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
-use super::{Filter, Payload, ReadError, Reads};
+use super::{Filter, Knows, Payload, ReadError, Reads};
 use crate::checked::Damaged;
 use crate::key::{RecordKey, stored};
 use crate::log::LogChange;
+use crate::record::RecordState;
 
 /// A position in the log (ST32). It is no queue: a slow watcher costs no more than this.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct EventQuery<'q> {
     pub may_read: &'q dyn Fn(&RecordKey) -> bool,
     /// Whether contents have payloads.
     pub payload: Payload,
+    /// The versions that the caller understands.
+    pub knows: &'q Knows,
     /// The most events.
     pub limit: usize,
     /// The most bytes. One event is read whatever its size.
@@ -103,16 +106,24 @@ impl Reads<'_> {
     ) -> Result<Option<proto::Event>, ReadError> {
         let damaged = || Damaged { key: stored::log(revision) };
         let key = RecordKey::parse(&change.key).map_err(|_| damaged())?;
+        // SV36: records appear or disappear that the revision did not change, so the watch starts again.
+        if self.changes_forms(&key, revision)? {
+            return Err(ReadError::Compacted { floor: revision });
+        }
         // A touch makes no event.
         if change.outcome() == proto::Outcome::Touched
             || !query.filter.matches_key(&key)
             || !(query.may_read)(&key)
+            || self.is_hidden(&key, revision)?
         {
             return Ok(None);
         }
         let after = self.version(&key, revision)?.ok_or_else(damaged)?;
-        if query.filter.matches(&after.state) {
-            let record = self.answer(&after, query.payload)?;
+        // SV36: a record that gets a version which the server does not know leaves the watch.
+        let matches =
+            |state: &RecordState| self.is_readable(&key, state, query.knows) && query.filter.matches(state);
+        if matches(&after.state) && self.is_shown(&key, &after.state, revision)? {
+            let record = self.answer_to(&after, query.payload, query.knows)?;
             return Ok(Some(event(proto::event::Kind::Put, record)));
         }
         let before = match change.previous {
@@ -120,7 +131,7 @@ impl Reads<'_> {
             previous => self.version(&key, previous)?,
         };
         // If the state before is forgotten, the watcher may have the record.
-        if before.is_some_and(|before| !query.filter.matches(&before.state)) {
+        if before.is_some_and(|before| !matches(&before.state)) {
             return Ok(None);
         }
         Ok(Some(if after.state.lifecycle() == proto::State::Deleted {

@@ -7,7 +7,7 @@ use prost::Message;
 use xds_core::{NamePatterns, XdstpName};
 use xds_proto::xds::store::v1 as proto;
 
-use crate::key::{RecordKey, stored};
+use crate::key::{RecordKey, is_configuration, stored};
 use crate::record::{RecordState, named_owners};
 
 /// Selects records. Everything that is set has to match.
@@ -151,13 +151,6 @@ impl Filter {
         });
         ranges.filter(|(from, to)| from < to).collect()
     }
-}
-
-/// Whether records of this type are configuration of the store (ST55).
-#[must_use]
-pub fn is_configuration(type_url: &str) -> bool {
-    let message = type_url.rsplit_once('/').map_or(type_url, |(_, message)| message);
-    message.starts_with("xds.store.v1.")
 }
 
 /// A whole new-style name in its canonical text; patterns and other names as they are.

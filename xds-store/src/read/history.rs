@@ -4,7 +4,7 @@ use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
 use super::answer::shown_state;
-use super::{Payload, ReadError, Reads, RecordVersion};
+use super::{Knows, Payload, ReadError, Reads, RecordVersion};
 use crate::checked::Damaged;
 use crate::key::{RecordKey, stored};
 use crate::log::{LogChange, LogEntry};
@@ -131,13 +131,15 @@ impl Reads<'_> {
             let present = version.filter(|version| is_present(version));
             present.map_or_else(String::new, |version| RecordRevision::of(&version.state).to_string())
         };
-        let content = after.state.content.as_ref().filter(|_| is_present(&after));
+        // The content of a version that the server does not know is not part of the answer.
+        let schema = self.shown_version(&key, &after.state, Knows::ALL).ok();
+        let content = after.state.content.as_ref().filter(|_| is_present(&after)).zip(schema);
         Ok(proto::CommitChange {
             key: Some(key.to_proto()),
             outcome: change.outcome,
             revision_before: revision(before.as_ref()),
             revision_after: revision(Some(&after)),
-            content: content.map(|content| payload.of(content)),
+            content: content.map(|(content, schema)| payload.of(content, schema)),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use prost::Message;
 
-use super::{Filter, ReadError, Reads, RecordVersion};
+use super::{Filter, Knows, ReadError, Reads, RecordVersion};
 use crate::key::RecordKey;
 
 /// What a page of a list has.
@@ -18,6 +18,8 @@ pub struct ListQuery<'q> {
     pub now: i64,
     /// Keys that the caller may read; others are left out (ST53).
     pub may_read: &'q dyn Fn(&RecordKey) -> bool,
+    /// The versions that the caller understands.
+    pub knows: &'q Knows,
     /// Only keys behind this one.
     pub after: Option<&'q RecordKey>,
     /// How many records of the page earlier calls have read.
@@ -56,7 +58,7 @@ impl Reads<'_> {
     pub fn list(&self, query: ListQuery<'_>) -> Result<ListPage, ReadError> {
         self.check(query.at)?;
         let mut page = ListPage::default();
-        let mut last = None;
+        let (mut last, mut failed) = (None, None);
         let (mut bytes, mut scanned) = (0, 0);
         for (from, to) in query.filter.ranges(query.after) {
             self.newest_of_each((&from, &to), query.at, &mut |version| {
@@ -66,8 +68,18 @@ impl Reads<'_> {
                 }
                 scanned += 1;
                 let key = version.key.clone();
-                if query.filter.matches_key(&key)
+                let is_shown = match self.is_shown(&key, &version.state, query.at) {
+                    Ok(is_shown) => is_shown,
+                    Err(error) => {
+                        failed = Some(error);
+                        return ControlFlow::Break(());
+                    }
+                };
+                if is_shown
+                    && query.filter.matches_key(&key)
                     && version.exists(query.now)
+                    // SV36.
+                    && self.is_readable(&key, &version.state, query.knows)
                     && query.filter.matches(&version.state)
                     && (query.may_read)(&key)
                 {
@@ -82,6 +94,7 @@ impl Reads<'_> {
                 last = Some(key);
                 ControlFlow::Continue(())
             })?;
+            failed.take().map_or(Ok(()), Err)?;
             if page.next.is_some() {
                 break;
             }

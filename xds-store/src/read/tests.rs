@@ -99,6 +99,7 @@ fn all(filter: &Filter, at: u64) -> ListQuery<'_> {
         at,
         now: 0,
         may_read: &|_| true,
+        knows: Knows::ALL,
         after: None,
         taken: 0,
         limit: 100,
@@ -129,7 +130,15 @@ fn key(name: &str) -> RecordKey {
 
 fn all_events(filter: &Filter) -> EventQuery<'_> {
     let (limit, limit_bytes, scan_limit) = (100, 1 << 20, 1_000);
-    EventQuery { filter, may_read: &|_| true, payload: Payload::With, limit, limit_bytes, scan_limit }
+    EventQuery {
+        filter,
+        may_read: &|_| true,
+        payload: Payload::With,
+        knows: Knows::ALL,
+        limit,
+        limit_bytes,
+        scan_limit,
+    }
 }
 
 /// The kinds and names of events.

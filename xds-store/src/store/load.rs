@@ -1,13 +1,13 @@
 //! Reads a store when its server starts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use xds_core::Resource;
 
 use super::compaction::Compaction;
-use super::{Config, Store};
+use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
 use crate::content::{self, ContentError};
 use crate::engine::{EngineError, EngineRevision, View};
@@ -35,6 +35,16 @@ pub enum LoadError {
     /// A restore into the engine did not finish (ST46).
     #[error("a restore into this store did not finish: remove it, and restore again")]
     Incomplete,
+    /// SV13: the store has begun a plan that this server does not have, or not in this phase.
+    #[error("the store is in phase F{phase} of plan {number}, {name}, which this server does not have")]
+    LacksPlan {
+        /// The number of the plan.
+        number: u32,
+        /// Its name.
+        name: String,
+        /// The number of its phase.
+        phase: u32,
+    },
     /// ST47.
     #[error(transparent)]
     Damaged(#[from] Damaged),
@@ -69,7 +79,8 @@ impl Store {
         if head.is_incomplete { Err(LoadError::Incomplete) } else { Ok((head, stored.revision)) }
     }
 
-    /// The store of an engine, and all its records for `each`, in the order of keys.
+    /// The store of an engine, and all its records for `each`, in the order of keys. Records that are
+    /// migrated come last, in the forms that the phase serves.
     ///
     /// Leases start again, because nobody could renew them while no server ran (ST40).
     ///
@@ -86,6 +97,7 @@ impl Store {
         let (mut index, mut loading) = (Index::default(), Loading::default());
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;
+        let mut of_plans = Vec::new();
         let mut keep = |(key, at, stored_key, value): (RecordKey, u64, Bytes, Bytes)| {
             let (state, local): (RecordState, Local) = checked::decode_both(&stored_key, value)?;
             let id = key.id();
@@ -98,7 +110,13 @@ impl Store {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
             index.add(&mut loading, &id, &key, record)?;
-            each(Loaded { key, state, resource });
+            index.note_phase(&key, &state);
+            let loaded = Loaded { key, state, resource };
+            // The phase of its plan may come later.
+            match config.schemas.form(&loaded.key) {
+                Some(_) => of_plans.push(loaded),
+                None => each(loaded),
+            }
             Ok::<(), Damaged>(())
         };
         view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
@@ -132,6 +150,11 @@ impl Store {
         failed.map_or(Ok(()), Err)?;
         newest.map_or(Ok(()), &mut keep)?;
         index.finish(loading)?;
+        // SV13.
+        if let Some((number, name, phase)) = index.phases().lacking(config.schemas.plans()) {
+            return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
+        }
+        serving::loaded(&index, &config.schemas, of_plans, &mut each);
         Ok(Self {
             config,
             head,
@@ -147,6 +170,7 @@ impl Store {
             room_at: None,
             batch: 0,
             compaction: Compaction::default(),
+            passes: BTreeMap::new(),
         })
     }
 }

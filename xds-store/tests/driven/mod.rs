@@ -8,6 +8,7 @@ use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine
 use xds_store::store::{Action, Committed, Config, Event, Identity, Published, Store, Ticket};
 
 pub(crate) mod envoy;
+pub(crate) mod migrating;
 
 /// What the engine does with the next batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

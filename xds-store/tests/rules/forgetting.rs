@@ -4,7 +4,7 @@ use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::backup::{Backup, History};
 use xds_store::engine::{Engine, MemoryEngine};
-use xds_store::read::{Filter, ListQuery, Payload, Reads, RecordVersion};
+use xds_store::read::{Filter, Knows, ListQuery, Payload, Reads, RecordVersion};
 use xds_store::restore::{NewIds, restore};
 use xds_store::watch::{Watch, WatchError};
 
@@ -68,6 +68,7 @@ fn answers(server: &Server) -> Vec<Vec<u8>> {
         at: reads.head().revision,
         now: server.now,
         may_read: &|_| true,
+        knows: Knows::ALL,
         after: None,
         taken: 0,
         limit: 100,

@@ -1,0 +1,171 @@
+//! One step of a pass over the records of a plan (SV21).
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use xds_proto::xds::store::v1 as proto;
+
+use super::changed::Changed;
+use super::effect::{Judged, Judging, tombstone};
+use super::mirror::{Mirror, MirrorMode};
+use super::refused::Refused;
+use crate::key::{RecordKey, stored};
+use crate::phase::{Form, PassPosition, Phase, Plan};
+
+/// What a step did.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    /// What it writes; `None` if nothing is to be written.
+    pub(crate) judged: Option<Judged>,
+    /// Where the pass goes on; `None` at its end.
+    pub(crate) next: Option<PassPosition>,
+    /// How many records it looked at.
+    pub(crate) looked_at: usize,
+    /// How many records it cannot convert.
+    pub(crate) failed: usize,
+}
+
+impl Judging<'_> {
+    /// Looks at the next records of a plan, at most `limit`. In F3 it writes new records that are missing or
+    /// outdated, and deletes those without an old one (SV21). Below F4 it writes the old form of what was
+    /// written in F4 (SV27). In F5 it removes old records (SV26), and in
+    /// F0 new ones. The step is judged like a commit on the
+    /// present state, so it never overwrites a newer write and never revives a deletion.
+    ///
+    /// # Errors
+    /// The engine cannot be read, or the changes do not go together with other records.
+    pub(crate) fn copy(&self, plan: &Plan, from: &PassPosition, limit: usize) -> Result<Copied, Refused> {
+        let (keys, next) = self.keys(plan, from, limit)?;
+        let mut changed = Changed::default();
+        let (mut failed, mut bytes, mut next) = (0, 0, next);
+        let mut looked_at = 0;
+        let phase = self.records.index.phases().phase(plan);
+        let mut last = None;
+        for key in keys {
+            if bytes > STEP_BYTES {
+                next = Some(PassPosition { form: from.form, after: last });
+                break;
+            }
+            looked_at += 1;
+            last = Some(key.clone());
+            let live = |key: &RecordKey| self.records.get(key).filter(|record| record.exists(self.now));
+            let (Some(record), other) = (live(&key), plan.other_key(&key, from.form)) else { continue };
+            let mirror =
+                |key, form| Mirror { key, form, content: None, asked: form, mode: MirrorMode::Write };
+            match (phase, from.form, other) {
+                // SV26.
+                (Phase::F5, Form::Old, _) => {
+                    if record.expires_at.is_none() {
+                        self.unstamp(&key, &mut changed)?;
+                        let state = tombstone(self.state(&key, record)?);
+                        changed.set(self, &key, state, proto::Outcome::Deleted);
+                    }
+                }
+                // SV27: in F0 the new form is gone, also for servers without the plan.
+                (Phase::F0, Form::New, _) => {
+                    if record.stamp.is_some() {
+                        let state = tombstone(self.state(&key, record)?);
+                        changed.set(self, &key, state, proto::Outcome::Deleted);
+                    }
+                }
+                (Phase::F2 | Phase::F3, Form::Old, Err(_)) => failed += 1,
+                (Phase::F3, Form::Old, Ok(new)) => {
+                    // A new record without a stamp is newer than the old one (SV17).
+                    if live(&new).is_some_and(|new| new.mirrors(record) || new.stamp.is_none()) {
+                        continue;
+                    }
+                    let state = self.state(&key, record)?;
+                    match self.write_new(&mirror(new, Form::New), &state, false, &mut changed)? {
+                        Some(_) => bytes += state.encoded_len(),
+                        // SV11.
+                        None => failed += 1,
+                    }
+                }
+                // SV27.
+                (Phase::F2 | Phase::F3, Form::New, Ok(old)) if record.stamp.is_none() => {
+                    let state = self.state(&key, record)?;
+                    let mut of_new = changed.result(&key, proto::Outcome::Updated);
+                    match self.write_old(&mirror(old, Form::Old), &key, &state, &mut of_new, &mut changed)? {
+                        Some(_) => bytes += state.encoded_len(),
+                        None => failed += 1,
+                    }
+                }
+                (Phase::F3, Form::New, Ok(old)) if live(&old).is_none() => {
+                    let state = tombstone(self.state(&key, record)?);
+                    changed.set(self, &key, state, proto::Outcome::Deleted);
+                }
+                (Phase::F0 | Phase::F1 | Phase::F2 | Phase::F4, Form::Old, _) => {}
+                (Phase::F1 | Phase::F2 | Phase::F3 | Phase::F4 | Phase::F5, Form::New, _) => {}
+            }
+        }
+        let judged = match changed.is_empty() {
+            true => None,
+            false => {
+                self.follow_references(None, &mut changed)?;
+                Some(self.finish(changed, Vec::new(), Vec::new(), None)?)
+            }
+        };
+        Ok(Copied { judged, next, looked_at, failed })
+    }
+
+    /// The place behind the next record, which cannot be copied.
+    pub(crate) fn skip(&self, plan: &Plan, from: &PassPosition) -> Option<Option<PassPosition>> {
+        self.keys(plan, from, 1).ok().map(|(_, next)| next)
+    }
+
+    /// The next keys of a form, and where the pass goes on behind them.
+    fn keys(
+        &self,
+        plan: &Plan,
+        from: &PassPosition,
+        limit: usize,
+    ) -> Result<(BTreeSet<RecordKey>, Option<PassPosition>), Refused> {
+        let mut start = BytesMut::from(stored::RECORDS.0);
+        start.put_slice(plan.type_url(from.form).as_bytes());
+        start.put_u8(0);
+        let end = stored::end_of(&start);
+        let begin = from.after.as_ref().map_or_else(|| start.freeze(), stored::after);
+        let (mut keys, mut last, mut versions): (BTreeSet<_>, Option<RecordKey>, usize) = Default::default();
+        let mut is_end = true;
+        let mut each = |stored_key: &[u8]| {
+            let Some((key, _)) = stored::parse_record(stored_key) else { return ControlFlow::Continue(()) };
+            versions += 1;
+            if last.as_ref() != Some(&key) {
+                // Between two keys only: a key may have more versions than a step reads.
+                if keys.len() >= limit || versions > VERSIONS_LIMIT {
+                    is_end = false;
+                    return ControlFlow::Break(());
+                }
+                if plan.form_of(&key) == Some(from.form) {
+                    keys.insert(key.clone());
+                }
+                last = Some(key);
+            }
+            ControlFlow::Continue(())
+        };
+        self.range((&begin, &end), &mut each)?;
+        let next = match (is_end, from.form) {
+            (false, form) => Some(PassPosition { form, after: last }),
+            (true, Form::Old) => Some(PassPosition { form: Form::New, after: None }),
+            (true, Form::New) => None,
+        };
+        Ok((keys, next))
+    }
+
+    /// Calls `each` with the stored keys of a range.
+    pub(super) fn range(
+        &self,
+        (from, to): (&Bytes, &Bytes),
+        each: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Refused> {
+        let view = self.stored.view()?;
+        Ok(view.range(from, to, &mut |stored_key, _| each(stored_key))?)
+    }
+}
+
+/// A step ends when it has read this much, so that commits do not wait for it.
+const STEP_BYTES: usize = 1 << 20;
+/// A step ends after this many stored versions.
+const VERSIONS_LIMIT: usize = 10_000;

@@ -1,0 +1,176 @@
+//! A step of a plan from one phase to the next, as a commit (SV14, SV28).
+
+use std::ops::ControlFlow;
+
+use bytes::{BufMut, BytesMut};
+use prost::Message;
+use xds_proto::xds::store::v1 as proto;
+
+use super::changed::Changed;
+use super::effect::{ChangeResult, Judged, Judging};
+use super::form::{Act, Draft, DraftChange};
+use super::refused::{RefusalCode, Refused, Violations};
+use crate::key::{RecordKey, stored};
+use crate::phase::{Form, Phase, PhaseRecord, PhaseStep, Plan};
+use crate::record::{RecordState, content_digest};
+use crate::time;
+
+impl Draft {
+    /// A step of a plan, by this identity. Both phases are compared, so of two equal steps one is
+    /// refused. A step needs the right to operate, which the caller checks.
+    #[must_use]
+    pub fn set_phase(step: PhaseStep, identity: String, dry_run: bool) -> Self {
+        let act = Act::Phase(step);
+        let change = DraftChange { key: PhaseRecord::key(step.plan), expected: None, act };
+        Self::of_store(change, identity, dry_run)
+    }
+}
+
+impl Judging<'_> {
+    pub(super) fn step(
+        &self,
+        draft: &Draft,
+        step: PhaseStep,
+        key: &RecordKey,
+        changed: &mut Changed,
+    ) -> Result<ChangeResult, Refused> {
+        let plans = self.schemas.plans();
+        let Some(plan) = plans.iter().find(|plan| plan.number() == step.plan) else {
+            let message = format!("this server has no plan {}", step.plan);
+            return Err(Refused::whole(RefusalCode::NotFound, message));
+        };
+        if !step.is_one() {
+            let message =
+                format!("a plan goes one phase at a time, and not from {:?} to {:?}", step.from, step.to);
+            return Err(Refused::whole(RefusalCode::InvalidArgument, message));
+        }
+        let phases = self.records.index.phases();
+        let present = phases.phase(plan);
+        if present != step.from {
+            let message = format!("the plan {} is in phase {present:?}", plan.name());
+            return Err(Refused::whole(RefusalCode::Aborted, message));
+        }
+        let recorded = phases.get(plan.number()).cloned().unwrap_or_default();
+        let was_in_f4 = recorded.was_in_f4;
+        match (step.from, step.to) {
+            (Phase::F0, _) => self.check_begin(plan)?,
+            // SV23: what has no new form would be lost.
+            (Phase::F3, Phase::F4) if !recorded.is_clean => return Err(closed(plan, "pass_not_clean")),
+            // SV27: what has no old form would be lost.
+            (Phase::F2, Phase::F1) if was_in_f4 && !recorded.is_clean => {
+                return Err(closed(plan, "way_back_not_clean"));
+            }
+            (Phase::F1 | Phase::F2 | Phase::F3 | Phase::F4 | Phase::F5, _) => {}
+        }
+        let record = PhaseRecord {
+            name: plan.name().to_owned(),
+            phase: step.to.number(),
+            started_at: if step.from == Phase::F0 { self.now } else { recorded.started_at },
+            author: draft.identity.clone(),
+            from: step.from.number(),
+            was_in_f4: step.to == Phase::F4 || (was_in_f4 && step.to.shows_new()),
+            // A pass counts if it began in this phase.
+            pass: None,
+            is_clean: false,
+            splits: 0,
+            digest: plan.digest(),
+        };
+        Ok(self.write_record(key, &record, changed))
+    }
+
+    /// Writes the record of a plan.
+    pub(super) fn write_record(
+        &self,
+        key: &RecordKey,
+        record: &PhaseRecord,
+        changed: &mut Changed,
+    ) -> ChangeResult {
+        let before = self.records.get(key);
+        let (incarnation, generation) = self.next_generation(before.filter(|it| !it.is_deleted()), before);
+        let content = proto::Content { payload: record.encode_to_vec().into(), ..proto::Content::default() };
+        let mut state = RecordState {
+            key: Some(key.to_proto()),
+            lifecycle: proto::State::Live.into(),
+            incarnation,
+            generation,
+            created_at: Some(time::to_proto(record.started_at)),
+            content: Some(content),
+            origin: self.head.node.clone(),
+            ..RecordState::default()
+        };
+        state.digest = content_digest(&state);
+        let outcome = if generation == 1 { proto::Outcome::Created } else { proto::Outcome::Updated };
+        changed.set(self, key, state, outcome)
+    }
+
+    /// Adds the record of a plan to the changes of a step of its pass.
+    ///
+    /// # Errors
+    /// The engine cannot be read.
+    pub(crate) fn with_record(
+        &self,
+        judged: Option<Judged>,
+        plan: u32,
+        record: &PhaseRecord,
+    ) -> Result<Judged, Refused> {
+        let mut changed = Changed::default();
+        self.write_record(&PhaseRecord::key(plan), record, &mut changed);
+        let of_plan = self.finish(changed, Vec::new(), Vec::new(), None)?;
+        // SV12: the record of a plan is not replicated, but copies are.
+        let is_replicated = judged.is_some();
+        let judged = match judged {
+            None => of_plan,
+            Some(mut judged) => {
+                judged.pending.extend(of_plan.pending);
+                judged.changes.extend(of_plan.changes);
+                // The log has the changes in the order of keys.
+                judged.changes.sort_by_cached_key(|change| RecordKey::parse(&change.key).ok());
+                judged
+            }
+        };
+        Ok(Judged { is_replicated, ..judged })
+    }
+
+    /// A plan begins only if the server knows its new form, the plans below it are done, and no record of
+    /// the new form is there that the plan did not write (SV9). This reads the keys of one type, and not
+    /// their values.
+    fn check_begin(&self, plan: &Plan) -> Result<(), Refused> {
+        let refused = |message: String| Err(Refused::whole(RefusalCode::FailedPrecondition, message));
+        if self.schemas.pair_version(plan).major() < plan.new_version().major() {
+            return refused(format!("a ceiling hides the new form of the plan {}", plan.name()));
+        }
+        // SV13.
+        if plan.number() > 1 {
+            return refused(format!("the plan below {} is not done", plan.name()));
+        }
+        let mut from = BytesMut::from(stored::RECORDS.0);
+        from.put_slice(plan.type_url(Form::New).as_bytes());
+        from.put_u8(0);
+        let (from, to, mut foreign) = (from.clone().freeze(), stored::end_of(&from), None);
+        let mut each = |stored_key: &[u8]| {
+            let key = stored::parse_record(stored_key).map(|(key, _)| key);
+            let key = key.filter(|key| plan.form_of(key) == Some(Form::New));
+            let is_foreign = |key: &RecordKey| {
+                self.records.get(key).is_some_and(|record| record.exists(self.now) && record.stamp.is_none())
+            };
+            foreign = key.filter(is_foreign);
+            if foreign.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        self.range((&from, &to), &mut each)?;
+        match foreign {
+            Some(key) => refused(format!("{key:?} exists, and the plan {} would write it", plan.name())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A gate of a step is closed.
+fn closed(plan: &Plan, gate: &str) -> Refused {
+    let message =
+        format!("the last pass of the plan {} had something to do: wait for a clean one", plan.name());
+    let gate = proto::ClosedGate { gate: gate.to_owned(), ..proto::ClosedGate::default() };
+    let why = proto::violation::Why::Gate(gate);
+    let mut violations = Violations::default();
+    violations.add(RefusalCode::FailedPrecondition, (0, None), message, why);
+    violations.into_result().err().unwrap_or_else(|| Refused::whole(RefusalCode::FailedPrecondition, ""))
+}

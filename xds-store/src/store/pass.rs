@@ -1,0 +1,199 @@
+//! The background work of a plan: one pass after another, in paced steps (SV21, SV22, SV40).
+
+use super::{Store, Writing};
+use crate::commit::{Copied, Judging};
+use crate::log::LogEntry;
+use crate::phase::{PassPosition, Phase, PhaseRecord, Plan};
+use crate::stored::Stored;
+use crate::time::SECOND;
+
+/// How far the copy of a plan is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PassProgress {
+    /// The number of the plan.
+    pub plan: u32,
+    /// How many records the running or last pass has looked at; one of both forms counts twice.
+    pub looked_at: u64,
+    /// How many of them it could not convert.
+    pub failed: u64,
+    /// Whether the last whole pass wrote nothing and could convert everything.
+    pub is_clean: bool,
+}
+
+/// The pass that runs, or the next one.
+#[derive(Debug, Default)]
+pub(super) struct Pass {
+    progress: PassProgress,
+    /// The number of its phase.
+    phase: u32,
+    position: PassPosition,
+    has_written: bool,
+    /// The next step is the first one of a pass.
+    is_over: bool,
+    /// [`PhaseRecord::splits`] when it began.
+    splits: u64,
+    /// Whether the position is one that was recorded.
+    is_resumed: bool,
+    next_at: i64,
+}
+
+impl Store {
+    /// How far the background copies of the plans in F3 are.
+    #[must_use]
+    pub fn passes(&self) -> Vec<PassProgress> {
+        self.passes.values().map(|pass| pass.progress.clone()).collect()
+    }
+
+    /// When the next step of a copy is due.
+    pub(super) fn pass_due(&self) -> Option<i64> {
+        let copied = |plan: &&Plan| self.is_copied(plan);
+        let plans = self.config.schemas.plans().iter().filter(copied);
+        plans.map(|plan| self.passes.get(&plan.number()).map_or(self.head.time, |pass| pass.next_at)).min()
+    }
+
+    /// The engine refused a batch, so there is no step for some time.
+    pub(super) fn delay_passes(&mut self, now: i64) {
+        for pass in self.passes.values_mut() {
+            pass.next_at = pass.next_at.max(now.saturating_add(SECOND));
+        }
+    }
+
+    /// A server that does not know the new form copies nothing (SV19).
+    fn is_copied(&self, plan: &Plan) -> bool {
+        let is_known = self.config.schemas.pair_version(plan).major() >= plan.new_version().major();
+        let phases = self.index.phases();
+        is_known
+            && match phases.phase(plan) {
+                Phase::F3 | Phase::F5 => true,
+                // SV27: the way back from F4.
+                Phase::F2 => phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
+                // Nobody writes new records in F0, so one clean pass is enough.
+                Phase::F0 => phases.get(plan.number()).is_some_and(|record| !record.is_clean),
+                Phase::F1 | Phase::F4 => false,
+            }
+    }
+
+    /// Adds the steps that are due to an empty batch.
+    pub(super) fn add_copies(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
+        let schemas = std::sync::Arc::clone(&self.config.schemas);
+        for plan in schemas.plans() {
+            if !self.is_copied(plan) {
+                self.passes.remove(&plan.number());
+                continue;
+            }
+            let recorded = self.index.phases().get(plan.number()).cloned().unwrap_or_default();
+            // A pass counts only if it began in the phase.
+            let pass = self.passes.remove(&plan.number()).filter(|pass| pass.phase == recorded.phase);
+            let mut pass = pass.unwrap_or_else(|| Pass::resumed(plan, &recorded));
+            if pass.next_at <= now && writing.batch.writes.is_empty() {
+                self.add_copy(&mut pass, plan, &recorded, writing, stored, now);
+            }
+            self.passes.insert(plan.number(), pass);
+        }
+    }
+
+    fn add_copy(
+        &self,
+        pass: &mut Pass,
+        plan: &Plan,
+        recorded: &PhaseRecord,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        now: i64,
+    ) {
+        if pass.is_over {
+            (pass.progress.looked_at, pass.progress.failed) = (0, 0);
+            (pass.has_written, pass.is_resumed, pass.is_over) = (false, false, false);
+            pass.splits = recorded.splits;
+        }
+        pass.next_at = now.saturating_add(STEP_EVERY);
+        let judging = self.judging(writing, stored, now);
+        let limit = STEP.min(self.config.engine.operations.saturating_sub(4)).max(1);
+        let Some(mut copied) = self.copied(&judging, plan, &pass.position, limit) else {
+            // The engine cannot be read. The pass looks again later.
+            pass.next_at = now.saturating_add(SECOND);
+            return;
+        };
+        pass.progress.looked_at += copied.looked_at as u64;
+        pass.progress.failed += copied.failed as u64;
+        pass.has_written |= copied.judged.is_some();
+        let next = copied.next.take();
+        let is_end = next.is_none();
+        if is_end {
+            let is_whole = !pass.is_resumed && pass.splits == recorded.splits;
+            pass.progress.is_clean = !pass.has_written && pass.progress.failed == 0 && is_whole;
+            // SV40.
+            let is_done = !pass.has_written && is_whole;
+            pass.next_at = now.saturating_add(if is_done { PASS_EVERY } else { STEP_EVERY });
+        }
+        // SV22: a step that writes records its position, and a pass that ends records that.
+        let record = PhaseRecord {
+            from: recorded.phase,
+            pass: next.as_ref().filter(|_| copied.judged.is_some()).map(PassPosition::to_proto),
+            is_clean: if is_end { pass.progress.is_clean } else { recorded.is_clean },
+            ..recorded.clone()
+        };
+        let is_news = copied.judged.is_some()
+            || (is_end && (recorded.is_clean != record.is_clean || recorded.pass.is_some()));
+        if is_news && let Ok(judged) = judging.with_record(copied.judged, plan.number(), &record) {
+            let entry = LogEntry { identity: "migration".to_owned(), ..LogEntry::default() };
+            writing.add(judged, entry, self.config.server);
+        }
+        pass.is_over = is_end;
+        pass.position = next.unwrap_or_default();
+    }
+
+    /// What a step does. If its changes do not fit together or into a batch, it has fewer of them; one that
+    /// does not fit alone is left out.
+    fn copied(
+        &self,
+        judging: &Judging<'_>,
+        plan: &Plan,
+        from: &PassPosition,
+        limit: usize,
+    ) -> Option<Copied> {
+        let mut limit = limit;
+        loop {
+            let copied = judging.copy(plan, from, limit);
+            let fits = |copied: &Copied| {
+                let alone = Writing::new(self.head.clone(), None, 0);
+                let size = copied.judged.as_ref().map(|judged| alone.size_with(judged, RECORD_BYTES));
+                let limits = &self.config.engine;
+                // The record of the plan is one more operation.
+                size.is_none_or(|(operations, bytes)| operations < limits.operations && bytes <= limits.bytes)
+            };
+            match copied {
+                Ok(copied) if fits(&copied) => return Some(copied),
+                Ok(Copied { next, looked_at, .. }) if limit == 1 => {
+                    return Some(Copied { judged: None, next, looked_at, failed: 1 });
+                }
+                Ok(_) => limit = limit.div_ceil(2),
+                Err(_) if limit > 1 => limit = 1,
+                Err(_) => {
+                    let next = judging.skip(plan, from)?;
+                    return Some(Copied { judged: None, next, looked_at: 1, failed: 1 });
+                }
+            }
+        }
+    }
+}
+
+impl Pass {
+    /// Goes on where the last server stopped.
+    fn resumed(plan: &Plan, recorded: &PhaseRecord) -> Self {
+        let position = recorded.pass.as_ref().and_then(PassPosition::of_proto);
+        let is_resumed = position.is_some();
+        let progress =
+            PassProgress { plan: plan.number(), is_clean: recorded.is_clean, ..PassProgress::default() };
+        let (phase, position) = (recorded.phase, position.unwrap_or_default());
+        Self { progress, phase, position, is_resumed, splits: recorded.splits, ..Self::default() }
+    }
+}
+
+/// How many records a step looks at, and how often there is one: 1,000 records in a second.
+const STEP: usize = 100;
+const STEP_EVERY: i64 = SECOND / 10;
+/// When the next pass begins after one that wrote nothing.
+const PASS_EVERY: i64 = 60 * SECOND;
+/// More than the record of a plan takes, with what is around it.
+const RECORD_BYTES: usize = 16 << 10;

@@ -1,0 +1,152 @@
+//! What clients of xDS get of the records (SV29): the forms that the phase serves.
+
+use std::borrow::Cow;
+
+use xds_proto::xds::store::v1 as proto;
+
+use super::{Loaded, Published, Store};
+use crate::content;
+use crate::index::Index;
+use crate::key::RecordKey;
+use crate::phase::{Counts, Form, Phase, PhaseRecord, Plan, Schemas, Stamp};
+use crate::record::{RecordState, served};
+
+impl Store {
+    /// The records that a commit changes for clients of xDS, with their states. A record that is migrated
+    /// is there in each form that the phase serves, also if the store has the old one only.
+    #[must_use]
+    pub fn served<'p>(&self, commit: &'p Published) -> Cow<'p, [(RecordKey, RecordState)]> {
+        let schemas = &self.config.schemas;
+        if schemas.plans().is_empty() {
+            return Cow::Borrowed(&commit.changed);
+        }
+        let mut changes = Vec::with_capacity(commit.changed.len());
+        for (key, state) in &commit.changed {
+            let Some((plan, form)) = schemas.form(key) else {
+                changes.push((key.clone(), state.clone()));
+                continue;
+            };
+            let phase = self.index.phases().phase(plan);
+            let shows_new = phase.shows_new() && knows(schemas, plan);
+            let other = plan.other_key(key, form).ok();
+            match form {
+                Form::New => {
+                    // SV25: in F4 nobody reads the old record.
+                    let old = other.filter(|_| phase == Phase::F4);
+                    changes.extend(old.map(|old| converted(plan, (old, Form::Old), state, schemas)));
+                    changes.extend(shows_new.then(|| (key.clone(), state.clone())));
+                }
+                Form::Old if phase.ignores_old() => {}
+                Form::Old => {
+                    let is_there =
+                        |new: &RecordKey| commit.changed.binary_search_by(|(key, _)| key.cmp(new)).is_ok();
+                    // A server that does not know the new form wrote the old one alone.
+                    let new = other.filter(|new| shows_new && !is_there(new));
+                    changes.extend(new.map(|new| converted(plan, (new, Form::New), state, schemas)));
+                    changes.push((key.clone(), state.clone()));
+                }
+            }
+        }
+        Cow::Owned(changes)
+    }
+
+    /// Whether a commit shows or hides forms of records that it did not change.
+    #[must_use]
+    pub fn changes_forms(&self, commit: &Published) -> bool {
+        let records = commit.changed.iter().filter(|(key, _)| PhaseRecord::plan(key).is_some());
+        let mut records = records.filter_map(|(_, state)| PhaseRecord::of_state(state));
+        records.any(|record| record.changes_forms())
+    }
+
+    /// Whether a key belongs to the store: the record exists, or it is a form of another one.
+    #[must_use]
+    pub fn has(&self, key: &RecordKey) -> bool {
+        self.exists(key) || self.config.schemas.form(key).is_some()
+    }
+
+    /// Whether clients of xDS get something for a key.
+    #[must_use]
+    pub fn serves(&self, key: &RecordKey) -> bool {
+        let Some((plan, form)) = self.config.schemas.form(key) else { return self.exists(key) };
+        let phase = self.index.phases().phase(plan);
+        let is_served = match form {
+            Form::Old => phase != Phase::F5,
+            Form::New => phase.shows_new() && knows(&self.config.schemas, plan),
+        };
+        is_served && counts(&self.index, plan, key, form) != Counts::Nothing
+    }
+}
+
+/// The records of plans, which a load gives to its caller when it knows the phases.
+pub(super) fn loaded(index: &Index, schemas: &Schemas, records: Vec<Loaded>, each: &mut impl FnMut(Loaded)) {
+    for record in records {
+        let Some((plan, form)) = schemas.form(&record.key) else { continue };
+        let phase = index.phases().phase(plan);
+        let is_counted = match counts(index, plan, &record.key, form) {
+            // Of a resource that does not exist, the old form says so, unless nobody reads it.
+            Counts::Nothing => (form == Form::Old) != phase.ignores_old(),
+            Counts::Old => form == Form::Old,
+            Counts::Both => true,
+            Counts::New => form == Form::New,
+        };
+        if !is_counted {
+            continue;
+        }
+        let shows = |form| match form {
+            Form::Old => phase != Phase::F5,
+            Form::New => phase.shows_new() && knows(schemas, plan),
+        };
+        let is_alone = counts(index, plan, &record.key, form) != Counts::Both;
+        let other_form = if form == Form::Old { Form::New } else { Form::Old };
+        let other = plan.other_key(&record.key, form).ok().filter(|_| is_alone && shows(other_form));
+        if let Some(other) = other {
+            let (key, state) = converted(plan, (other, other_form), &record.state, schemas);
+            let resource = served(&state).map(|content| content::resource(&key.id(), content));
+            each(Loaded { key, state, resource });
+        }
+        if shows(form) {
+            each(record);
+        }
+    }
+}
+
+/// Which record counts of the resource of a key.
+fn counts(index: &Index, plan: &Plan, key: &RecordKey, form: Form) -> Counts {
+    let live = |key: &RecordKey| index.get(key).filter(|record| !record.is_deleted());
+    let other = plan.other_key(key, form).ok();
+    let (own, other) = (live(key), other.as_ref().and_then(live));
+    let (old, new) = if form == Form::Old { (own, other) } else { (other, own) };
+    let stamp = new.map(|new| match (&new.stamp, old) {
+        (None, _) => Stamp::Missing,
+        (Some(_), Some(old)) if new.mirrors(old) => Stamp::Current,
+        (Some(_), Some(_) | None) => Stamp::Outdated,
+    });
+    Counts::of(index.phases().phase(plan), old.is_some(), stamp)
+}
+
+/// SV34: a server that does not know the new form does not serve it.
+fn knows(schemas: &Schemas, plan: &Plan) -> bool {
+    schemas.pair_version(plan).major() >= plan.new_version().major()
+}
+
+/// SV29: a record is served in both forms, also if only one of them counts. One that cannot be converted is
+/// not served in the other form (SV11).
+fn converted(
+    plan: &Plan,
+    (key, form): (RecordKey, Form),
+    of: &RecordState,
+    schemas: &Schemas,
+) -> (RecordKey, RecordState) {
+    let version = match form {
+        Form::Old => schemas.version(plan.type_url(Form::Old)),
+        Form::New => plan.new_version(),
+    };
+    let convert = |content: Option<&proto::Content>| plan.convert(content?, (&key, form), version).ok();
+    let content = convert(of.content.as_ref());
+    let quarantined = of.quarantined.as_ref().map(|quarantined| proto::Quarantined {
+        serve: convert(quarantined.serve.as_ref()),
+        ..quarantined.clone()
+    });
+    let state = RecordState { key: Some(key.to_proto()), content, quarantined, ..of.clone() };
+    (key, state)
+}
