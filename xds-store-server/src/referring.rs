@@ -67,7 +67,7 @@ pub(crate) async fn references(
         };
         let blocked_by = found.blockers.iter().map(|(source, target)| reference(source, target, false));
         let blocked_by = blocked_by.collect::<Result<_, _>>()?;
-        let referrers = found.referrers.iter().map(|source| reference(source, &key, !found.exists));
+        let referrers = found.referrers.iter().map(|(source, form)| reference(source, form, !found.exists));
         let referrers = referrers.collect::<Result<_, _>>()?;
         let (referrer_count, is_cycle) = (found.count, found.is_cycle);
         Ok(proto::ReferencesResponse { targets, referrers, referrer_count, blocked_by, is_cycle })

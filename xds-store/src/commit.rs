@@ -17,6 +17,7 @@ pub(crate) use copy::Copied;
 pub use effect::{ChangeResult, Effect};
 pub(crate) use effect::{Judged, Judging, expiry};
 pub use form::{CommitLimits, Draft};
+pub(crate) use forms::Forms;
 pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
 pub use rights::WriteAccess;

@@ -9,7 +9,7 @@ use xds_core::{Constraints, Formula, VariantId, VariantSet};
 
 use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
-use crate::phase::Phases;
+use crate::phase::{Phases, Schemas};
 use crate::record::{Local, Present, RecordState};
 use crate::refs::{ReferrerChanges, Referrers};
 use crate::{looks, time};
@@ -28,13 +28,14 @@ pub(crate) struct Index {
     aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
     pub(crate) referrers: Referrers,
-    /// The records that are being deleted, by their names.
+    /// The records that are being deleted, by the names of both of their forms.
     pub(crate) deleting: Referrers,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
     /// Since when records are deleted.
     tombstones: BTreeSet<(i64, RecordKey)>,
     live: usize,
+    schemas: Arc<Schemas>,
     phases: Phases,
 }
 
@@ -178,6 +179,24 @@ impl Index {
         self.records.get(&key.record_digest())
     }
 
+    /// An index without records, for these plans.
+    pub(crate) fn new(schemas: Arc<Schemas>) -> Self {
+        Self { schemas, ..Self::default() }
+    }
+
+    /// The names of a record that is being deleted: its own, and that of its other form if it has one
+    /// (SV30), in order. Otherwise none.
+    pub(crate) fn deleting_names(&self, key: &RecordKey, record: &Present) -> Vec<NameDigest> {
+        if !record.is_deleting {
+            return Vec::new();
+        }
+        let other = self.schemas.form(key).and_then(|(plan, form)| plan.other_key(key, form).ok());
+        let mut names: Vec<_> =
+            [Some(key), other.as_ref()].into_iter().flatten().map(RecordKey::name_digest).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The phases of plans.
     pub(crate) fn phases(&self) -> &Phases {
         &self.phases
@@ -218,7 +237,7 @@ impl Index {
         }
         loading.references.extend(record.references.iter().map(|target| (*target, key.clone())));
         // SG8: a deletion in progress goes on.
-        self.deleting.replace(key, &[], record.deleting(key).as_slice());
+        self.deleting.replace(key, &[], &self.deleting_names(key, &record));
         loading.records.push((key.record_digest(), record));
         Ok(())
     }
@@ -259,8 +278,8 @@ impl Index {
             self.note(key, before.as_ref(), Some(&after));
             let references = before.as_ref().map_or(&[][..], |before| &before.references);
             self.referrers.replace(key, references, &after.references);
-            let deleting = before.as_ref().and_then(|before| before.deleting(key));
-            self.deleting.replace(key, deleting.as_slice(), after.deleting(key).as_slice());
+            let deleting = before.as_ref().map(|before| self.deleting_names(key, before)).unwrap_or_default();
+            self.deleting.replace(key, &deleting, &self.deleting_names(key, &after));
             self.records.insert(digest, after);
         }
         for (name, variants) in variants {

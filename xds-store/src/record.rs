@@ -204,11 +204,6 @@ impl Present {
         !self.is_deleted() && !has_ended
     }
 
-    /// Its name, if it is being deleted.
-    pub(crate) fn deleting(&self, key: &RecordKey) -> Option<NameDigest> {
-        self.is_deleting.then(|| key.name_digest())
-    }
-
     /// Whether this is the new form of an old one in its present state (SV17).
     pub(crate) fn mirrors(&self, old: &Self) -> bool {
         self.stamp.as_deref() == Some(&old.revision)

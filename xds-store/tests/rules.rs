@@ -25,6 +25,8 @@ mod phases;
 mod quarantine;
 #[path = "rules/references.rs"]
 mod references;
+#[path = "rules/renamed.rs"]
+mod renamed;
 #[path = "rules/rights.rs"]
 mod rights;
 #[path = "rules/schema.rs"]

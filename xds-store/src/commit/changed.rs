@@ -18,7 +18,7 @@ pub(super) struct Changed {
     pub(super) states: BTreeMap<RecordKey, (RecordState, proto::Outcome)>,
     pub(super) after: BTreeMap<RecordKey, Present>,
     pub(super) referrers: ReferrerChanges,
-    /// The records that are being deleted, by their names.
+    /// The records that are being deleted, by the names of both of their forms.
     pub(super) deleting: ReferrerChanges,
     pub(super) renewed: BTreeMap<RecordKey, Renewed>,
 }
@@ -66,8 +66,8 @@ impl Changed {
         let before = self.after.get(key).or_else(|| judging.records.get(key));
         let references = before.map_or(&[][..], |before| &before.references);
         self.referrers.replace(key, references, &record.references);
-        let deleting = before.and_then(|before| before.deleting(key));
-        self.deleting.replace(key, deleting.as_slice(), record.deleting(key).as_slice());
+        let names = |record: &Present| judging.records.index.deleting_names(key, record);
+        self.deleting.replace(key, &before.map(names).unwrap_or_default(), &names(&record));
         self.after.insert(key.clone(), record);
         self.states.insert(key.clone(), (state, outcome));
         self.result(key, outcome)

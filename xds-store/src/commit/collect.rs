@@ -33,17 +33,28 @@ pub(super) fn collect(
         let resources = refs::resources(&source, state);
         let named: BTreeSet<_> = resources.flat_map(|resource| resource.named_resources()).collect();
         for (of_type, name) in named.into_iter().filter(|(of_type, _)| is_collected(of_type)) {
-            let target = NameDigest::of(of_type, name.as_str());
-            let is_collecting =
-                |other: &RecordKey| OnDelete::of(other.type_url().as_str(), of_type) == OnDelete::Collect;
-            let is_in_use = judging.records.referrers(&changed.referrers, target).any(is_collecting);
-            if is_in_use || kept.contains(&target) {
+            let targets = judging.forms().named(of_type, &name);
+            let is_in_use = |target: &RecordKey| {
+                let (name, of_type) = (target.name_digest(), target.type_url());
+                let collects = |other: &RecordKey| {
+                    OnDelete::of(other.type_url().as_str(), of_type.as_str()) == OnDelete::Collect
+                };
+                kept.contains(&name) || judging.records.referrers(&changed.referrers, name).any(collects)
+            };
+            if targets.iter().any(is_in_use) {
                 continue;
             }
-            let variants = judging.records.variants(target);
-            let id = |constraints| VariantId { type_url: of_type.into(), name: name.clone(), constraints };
-            let keys = variants.iter().map(|(_, constraints)| RecordKey::of(&id(constraints.clone())));
-            let keys: BTreeSet<_> = keys.collect();
+            let variants = |target: &RecordKey| {
+                let (type_url, name) = (target.type_url(), target.name());
+                let of =
+                    |constraints| VariantId { type_url: type_url.clone(), name: name.clone(), constraints };
+                let variants = judging.records.variants(target.name_digest());
+                variants
+                    .iter()
+                    .map(|(_, constraints)| RecordKey::of(&of(constraints.clone())))
+                    .collect::<Vec<_>>()
+            };
+            let keys: BTreeSet<_> = targets.iter().flat_map(variants).collect();
             let may_go = |key: &RecordKey| match (changed.after.get(key), judging.records.get(key)) {
                 (Some(after), _) => after.is_deleted(),
                 (None, Some(record)) => {

@@ -7,20 +7,24 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::effect::{Effect, Judging, leave, tombstone};
-use super::form::{Act, Draft};
+use super::form::Act;
+use super::schema::Checked;
 use crate::key::{NameDigest, RecordKey};
-use crate::record::{RecordState, named_owners};
+use crate::record::{Present, RecordState, named_owners};
 use crate::refs::OnDelete;
 use crate::stored::ReadError;
 
 /// Deletions with `drain` that others block become deletions in progress. So may what such a record
 /// names in turn, because it still refers to that.
-pub(super) fn begin(judging: &Judging<'_>, draft: &Draft, changed: &mut Changed) {
+pub(super) fn begin(judging: &Judging<'_>, commit: &Checked<'_>, changed: &mut Changed) {
     let mut names: BTreeMap<NameDigest, BTreeSet<RecordKey>> = BTreeMap::new();
-    for change in &draft.changes {
-        let is_deleted = changed.after.get(&change.key).is_some_and(|after| after.is_deleted());
-        if matches!(change.act, Act::Delete { drain: true }) && is_deleted {
-            names.entry(change.key.name_digest()).or_default().insert(change.key.clone());
+    for (number, change) in commit.draft.changes.iter().enumerate() {
+        if matches!(change.act, Act::Delete { drain: true }) {
+            // SV18, SV30: both forms of a resource go together.
+            let other = commit.mirrors.get(&number).map(|mirror| &mirror.key);
+            let forms = [&change.key].into_iter().chain(other);
+            let deleted = forms.filter(|key| changed.after.get(*key).is_some_and(Present::is_deleted));
+            names.entry(change.key.name_digest()).or_default().extend(deleted.cloned());
         }
     }
     // A name that begins may block another one.
@@ -31,7 +35,7 @@ pub(super) fn begin(judging: &Judging<'_>, draft: &Draft, changed: &mut Changed)
         };
         let next = names.iter().find(|(_, keys)| begins(keys)).map(|(name, _)| *name);
         let Some(keys) = next.and_then(|name| names.remove(&name)) else { return };
-        // All variants of a name stay together: each may be the one of a client.
+        // All variants of a resource stay together: each may be the one of a client.
         for key in keys {
             let Some((state, _)) = changed.states.get(&key) else { continue };
             let mut state = RecordState { lifecycle: proto::State::Deleting.into(), ..state.clone() };
@@ -70,18 +74,27 @@ pub(super) fn finish(judging: &Judging<'_>, changed: &mut Changed) -> Result<Vec
     Ok(ended)
 }
 
-/// Whether a record refers to the name of this key after the commit in a way that keeps it.
+/// Whether a record refers to the resource of this key after the commit in a way that keeps it.
 fn is_blocked(judging: &Judging<'_>, changed: &Changed, key: &RecordKey) -> bool {
-    let of_type = key.type_url();
-    judging
-        .records
-        .referrers(&changed.referrers, key.name_digest())
-        .any(|source| OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block)
+    judging.forms().all(key).any(|target| {
+        let of_type = target.type_url();
+        let mut referrers = judging.records.referrers(&changed.referrers, target.name_digest());
+        referrers.any(|source| OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block)
+    })
 }
 
-/// SG2: whether the name has another variant than these after the commit.
+/// SG2: whether one of the names of these keys has another variant than these after the commit.
 fn survives(judging: &Judging<'_>, changed: &Changed, keys: &BTreeSet<RecordKey>) -> bool {
-    let Some(key) = keys.first() else { return true };
+    let names: BTreeMap<_, _> = keys.iter().map(|key| (key.name_digest(), key)).collect();
+    names.is_empty() || names.into_values().any(|key| name_survives(judging, changed, key, keys))
+}
+
+fn name_survives(
+    judging: &Judging<'_>,
+    changed: &Changed,
+    key: &RecordKey,
+    keys: &BTreeSet<RecordKey>,
+) -> bool {
     let (type_url, name) = (key.type_url(), key.name());
     let of = |constraints| {
         RecordKey::of(&VariantId { type_url: type_url.clone(), name: name.clone(), constraints })

@@ -96,19 +96,24 @@ impl Judging<'_> {
             }
             effects.push(Effect { key, result });
         }
-        drain::begin(self, draft, &mut changed);
+        drain::begin(self, &checked, &mut changed);
         effects.extend(self.follow_references(Some(draft), &mut changed)?);
         // A deletion of the request may have become one in progress, or have ended.
         let mut drained = BTreeSet::new();
-        for (change, result) in draft.changes.iter().zip(&mut results) {
-            if let (Act::Delete { drain: true }, Some((_, outcome))) =
-                (&change.act, changed.states.get(&change.key))
+        for (number, (change, result)) in draft.changes.iter().zip(&mut results).enumerate() {
+            let key = checked.asked(number, change);
+            if let (Act::Delete { drain: true }, Some((_, outcome))) = (&change.act, changed.states.get(key))
             {
-                *result = changed.result(&change.key, *outcome);
-                drained.insert(&change.key);
+                *result = changed.result(key, *outcome);
+                drained.insert(key.clone());
             }
         }
-        effects.retain(|effect| !drained.contains(&effect.key));
+        effects.retain_mut(|effect| {
+            if let Some((_, outcome)) = changed.states.get(&effect.key).filter(|_| !drained.is_empty()) {
+                effect.result = changed.result(&effect.key, *outcome);
+            }
+            drained.is_empty() || drained.insert(effect.key.clone())
+        });
         // SV12: phases are not replicated.
         let is_replicated = !draft.changes.iter().any(|change| matches!(change.act, Act::Phase(_)));
         let judged = self.finish(changed, results, effects, Some(&checked))?;

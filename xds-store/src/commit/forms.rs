@@ -1,5 +1,7 @@
 //! The two forms of a resource that is migrated, as a commit finds them.
 
+use xds_core::{Constraints, ResourceName, VariantId};
+
 use crate::index::Records;
 use crate::key::RecordKey;
 use crate::phase::{ConvertError, Counts, Form, Phase, Plan, Schemas, Stamp};
@@ -8,10 +10,10 @@ use crate::schema::StoredForms;
 
 /// Records, with the plans and phases that say which of them are one resource.
 #[derive(Clone, Copy)]
-pub(super) struct Forms<'a> {
-    pub(super) records: Records<'a>,
-    pub(super) schemas: &'a Schemas,
-    pub(super) now: i64,
+pub(crate) struct Forms<'a> {
+    pub(crate) records: Records<'a>,
+    pub(crate) schemas: &'a Schemas,
+    pub(crate) now: i64,
 }
 
 /// A key that a plan has, in the phase of the store.
@@ -29,6 +31,24 @@ impl<'a> Forms<'a> {
         let (plan, form) = self.schemas.form(key)?;
         let (phase, other) = (self.records.index.phases().phase(plan), plan.other_key(key, form));
         Some(Side { plan, phase, form, other })
+    }
+
+    /// SV30: a key, and that of the other form once its plan has begun. References to either one lead to
+    /// the same resource.
+    pub(crate) fn all(self, key: &RecordKey) -> impl Iterator<Item = RecordKey> {
+        let side = self.side(key).filter(|side| side.phase != Phase::F0);
+        [key.clone()].into_iter().chain(side.and_then(|side| side.other.ok()))
+    }
+
+    /// The same for a name that a record refers to, without constraints. None, if it is that of a form that
+    /// nobody sees yet (SV37).
+    pub(super) fn named(self, type_url: &str, name: &ResourceName) -> Vec<RecordKey> {
+        let constraints = Constraints::NONE;
+        let key = RecordKey::of(&VariantId { type_url: type_url.into(), name: name.clone(), constraints });
+        match self.side(&key) {
+            Some(Side { form: Form::New, phase: Phase::F1, .. }) => Vec::new(),
+            Some(_) | None => self.all(&key).collect(),
+        }
     }
 
     /// The record of a key that exists.

@@ -214,7 +214,8 @@ impl Judging<'_> {
         let Some(content) = content else { return Ok(None) };
         let mut state = RecordState {
             key: Some(mirror.key.to_proto()),
-            lifecycle: proto::State::Live.into(),
+            // SG9: what is being deleted is that in both forms.
+            lifecycle: old.lifecycle,
             created_at: old.created_at,
             content: Some(content),
             expires_at: old.expires_at,

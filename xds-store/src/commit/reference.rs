@@ -7,7 +7,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::effect::{ChangeResult, Judging};
 use super::form::{Act, Draft};
 use super::refused::{RefusalCode, Refused, Violations};
-use crate::index::{Pending, Variants};
+use crate::index::Pending;
 use crate::key::{NameDigest, RecordKey};
 use crate::read;
 use crate::record::RecordState;
@@ -38,7 +38,7 @@ impl Referring<'_> {
     /// SG3: what a put adds leads to a record. References that the record had before are not judged
     /// again.
     fn check_added(&self, violations: &mut Violations, fields_left: &mut usize) -> Vec<String> {
-        let Self { judging, draft, states, pending, .. } = self;
+        let Self { judging, draft, states, .. } = self;
         let (mut warnings, mut more) = (Vec::new(), 0_usize);
         for (number, change) in draft.changes.iter().enumerate() {
             let key = &change.key;
@@ -56,8 +56,9 @@ impl Referring<'_> {
                 {
                     continue;
                 }
-                let exists = judging.records.exists_after(pending, target);
-                let is_deleting = exists && self.is_deleting(target);
+                let targets = judging.forms().named(of_type, &name);
+                let exists = self.exists(&targets);
+                let is_deleting = exists && self.is_deleting(&targets);
                 if exists && !is_deleting {
                     continue;
                 }
@@ -110,9 +111,11 @@ impl Referring<'_> {
         let deleted = self.states.iter().filter(|(_, (state, _))| is_deleted(state));
         let mut seen = BTreeSet::new();
         for (target, _) in deleted {
-            let name = target.name_digest();
-            // SG2: a target exists while any variant of its name does.
-            if !seen.insert(name) || self.judging.records.exists_after(self.pending, name) {
+            // A target with two forms is judged once (SV30).
+            let targets: Vec<_> = self.judging.forms().all(target).collect();
+            let is_seen = !seen.insert(target.name_digest());
+            seen.extend(targets.iter().map(RecordKey::name_digest));
+            if is_seen || self.exists(&targets) {
                 continue;
             }
             let (by, count) = self.blockers(target, fields_left)?;
@@ -143,12 +146,23 @@ impl Referring<'_> {
         Ok(())
     }
 
-    /// Whether all variants of a name are being deleted after the commit.
-    fn is_deleting(&self, name: NameDigest) -> bool {
+    /// SG2: a target exists after the commit while any variant of it does.
+    fn exists(&self, targets: &[RecordKey]) -> bool {
         let records = self.judging.records;
-        let variants = self.pending.variants.get(&name).or_else(|| records.constrained(name));
-        let variants = variants.map_or(1, Variants::len);
-        records.deleting(self.deleting, name).count() == variants
+        targets.iter().any(|target| records.exists_after(self.pending, target.name_digest()))
+    }
+
+    /// Whether all variants of a target are being deleted after the commit.
+    fn is_deleting(&self, targets: &[RecordKey]) -> bool {
+        let records = self.judging.records;
+        targets.iter().map(RecordKey::name_digest).all(|name| {
+            let variants = match self.pending.variants.get(&name).or_else(|| records.constrained(name)) {
+                Some(variants) => variants.len(),
+                None => usize::from(records.exists_after(self.pending, name)),
+            };
+            let deleting = records.deleting(self.deleting, name);
+            deleting.filter(|key| key.name_digest() == name).count() == variants
+        })
     }
 
     /// What blocks the deletion of a target after the commit: what the client may read of it, and the
@@ -158,17 +172,19 @@ impl Referring<'_> {
         target: &RecordKey,
         fields_left: &mut usize,
     ) -> Result<(Vec<proto::Reference>, u64), Refused> {
-        let of_type = target.type_url();
-        let blocks = |source: &&RecordKey| {
-            OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block
-        };
         let (mut by, mut count) = (Vec::new(), 0_u64);
-        let referrers = self.judging.records.referrers(self.referrers, target.name_digest());
-        for source in referrers.filter(blocks) {
-            count += 1;
-            // ST54.
-            if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {
-                by.push(self.reference(source, target, fields_left)?);
+        for target in self.judging.forms().all(target) {
+            let of_type = target.type_url();
+            let blocks = |source: &&RecordKey| {
+                OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block
+            };
+            let referrers = self.judging.records.referrers(self.referrers, target.name_digest());
+            for source in referrers.filter(blocks) {
+                count += 1;
+                // ST54.
+                if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {
+                    by.push(self.reference(source, &target, fields_left)?);
+                }
             }
         }
         Ok((by, count))

@@ -24,6 +24,14 @@ pub(super) struct Checked<'d> {
     pub(super) mirrors: BTreeMap<usize, Mirror>,
 }
 
+impl Checked<'_> {
+    /// The key that the request names in a change.
+    pub(super) fn asked<'k>(&'k self, number: usize, change: &'k DraftChange) -> &'k RecordKey {
+        let mirror = self.mirrors.get(&number).filter(|mirror| mirror.asked == mirror.form);
+        mirror.map_or(&change.key, |mirror| &mirror.key)
+    }
+}
+
 /// Why one change is refused.
 enum Wrong {
     Version(SchemaRefusal),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use xds_core::Resource;
@@ -94,7 +95,7 @@ impl Store {
     ) -> Result<Self, LoadError> {
         let (head, head_revision) = Self::read_head(view)?;
         let head_revision = Some(head_revision);
-        let (mut index, mut loading) = (Index::default(), Loading::default());
+        let (mut index, mut loading) = (Index::new(Arc::clone(&config.schemas)), Loading::default());
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;
         let mut of_plans = Vec::new();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Store;
+use crate::commit::Forms;
 use crate::index::{Pending, Records};
 use crate::key::{NameDigest, RecordKey};
 use crate::refs::{OnDelete, ReferrerChanges};
@@ -25,12 +26,12 @@ pub struct ReferrersQuery<'a, F> {
 /// What refers to a resource.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct FoundReferrers {
-    /// Whether a record of this type and name exists.
+    /// Whether a record of this type and name exists, or its other form (SV30).
     pub exists: bool,
     /// Those of the targets of the query that do not exist.
     pub missing: BTreeSet<RecordKey>,
-    /// The first referrers that the client may read.
-    pub referrers: Vec<RecordKey>,
+    /// The first referrers that the client may read, each with the form of the resource that it names.
+    pub referrers: Vec<(RecordKey, RecordKey)>,
     /// The number of all referrers.
     pub count: u64,
     /// What blocks the deletion, step by step, the nearest first: a referrer, and what it names.
@@ -45,29 +46,38 @@ impl Store {
         let (nothing, unchanged) = (Pending::default(), ReferrerChanges::default());
         let records = Records { index: &self.index, batch: &nothing };
         let of = |key: &RecordKey| records.referrers(&unchanged, key.name_digest());
-        let mut found =
-            FoundReferrers { exists: records.exists(query.key.name_digest()), ..Default::default() };
-        for target in query.targets.iter().filter(|target| !records.exists(target.name_digest())) {
+        let forms = Forms { records, schemas: &self.config.schemas, now: self.head.time };
+        let exists = |key: &RecordKey| forms.all(key).any(|form| records.exists(form.name_digest()));
+        let mut found = FoundReferrers { exists: exists(query.key), ..Default::default() };
+        for target in query.targets.iter().filter(|target| !exists(target)) {
             found.missing.insert(target.clone());
         }
-        for source in of(query.key) {
-            found.count += 1;
-            if found.referrers.len() < query.limit && (query.may_read)(source) {
-                found.referrers.push(source.clone());
+        for form in forms.all(query.key) {
+            for source in of(&form) {
+                found.count += 1;
+                if found.referrers.len() < query.limit && (query.may_read)(source) {
+                    found.referrers.push((source.clone(), form.clone()));
+                }
             }
         }
-        let mut seen: BTreeSet<NameDigest> = [query.key.name_digest()].into();
+        let mut seen: BTreeSet<NameDigest> = forms.all(query.key).map(|form| form.name_digest()).collect();
         let mut target = query.key.clone();
         while found.blockers.len() < query.depth {
-            let of_type = target.type_url();
-            let blocks = |source: &&RecordKey| {
-                let of_source = source.type_url();
-                OnDelete::of(of_source.as_str(), of_type.as_str()) == OnDelete::Block
-                    && (query.may_read)(source)
+            let blocker = |form: RecordKey| {
+                let of_type = form.type_url();
+                let blocks = |source: &&RecordKey| {
+                    let of_source = source.type_url();
+                    OnDelete::of(of_source.as_str(), of_type.as_str()) == OnDelete::Block
+                        && (query.may_read)(source)
+                };
+                let source = of(&form).find(blocks).cloned();
+                source.map(|source| (source, form))
             };
-            let Some(source) = of(&target).find(blocks).cloned() else { break };
-            found.blockers.push((source.clone(), target));
-            if !seen.insert(source.name_digest()) {
+            let Some((source, form)) = forms.all(&target).find_map(blocker) else { break };
+            found.blockers.push((source.clone(), form));
+            let is_new = seen.insert(source.name_digest());
+            seen.extend(forms.all(&source).map(|form| form.name_digest()));
+            if !is_new {
                 found.is_cycle = true;
                 break;
             }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode, Refused, WriteAccess};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine};
+use xds_store::read::Reads;
 use xds_store::store::{Action, Committed, Config, Event, Identity, Published, Store, Ticket};
 
 pub(crate) mod envoy;
@@ -172,6 +173,13 @@ impl Server {
 
     pub(crate) fn engine_revision(&self) -> EngineRevision {
         self.engine.view().unwrap().revision()
+    }
+
+    /// The last state of a record as the engine has it, also of a deleted one.
+    pub(crate) fn state(&self, key: &proto::Key) -> Option<proto::RecordState> {
+        let view = self.engine.view().unwrap();
+        let key = xds_store::key::RecordKey::parse(key).unwrap();
+        Reads::new(&*view).unwrap().last(&key).unwrap().map(|version| version.state)
     }
 
     /// The record in its present state, as the engine has it.
