@@ -264,6 +264,15 @@ pub(crate) mod stored {
         bytes.freeze()
     }
 
+    /// The range of the records of a type.
+    pub(crate) fn of_type(type_url: &str) -> (Bytes, Bytes) {
+        let mut from = BytesMut::from(RECORDS.0);
+        from.put_slice(type_url.as_bytes());
+        from.put_u8(0);
+        let to = end_of(&from);
+        (from.freeze(), to)
+    }
+
     /// Behind all keys that begin with this prefix, whose last byte is below 255.
     pub(crate) fn end_of(prefix: &[u8]) -> Bytes {
         let mut end = prefix.to_vec();

@@ -28,6 +28,7 @@ pub use events::{EventQuery, Events, Position};
 pub use filter::{Filter, FilterError};
 pub use history::{HistoryPage, HistoryQuery};
 pub use list::{ListPage, ListQuery, NextPage};
+pub use migrating::FormCounts;
 pub use references::{reference, targets};
 pub use token::{PageToken, TokenError};
 pub use versions::Knows;
@@ -38,6 +39,7 @@ mod filter;
 mod forms;
 mod history;
 mod list;
+mod migrating;
 mod references;
 #[cfg(test)]
 mod tests;

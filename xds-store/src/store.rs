@@ -18,12 +18,14 @@ use compaction::Compaction;
 pub use load::{LoadError, Loaded};
 use pass::Pass;
 pub use pass::PassProgress;
+pub use plans::PlanProgress;
 pub use references::{FoundReferrers, ReferrersQuery};
 
 mod catch_up;
 mod compaction;
 mod load;
 mod pass;
+mod plans;
 mod references;
 mod serving;
 mod writing;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
@@ -13,6 +13,7 @@ use super::mirror::{Mirror, MirrorMode};
 use super::refused::Refused;
 use crate::key::{RecordKey, stored};
 use crate::phase::{Form, PassPosition, Phase, Plan};
+use crate::record::RecordState;
 
 /// What a step did.
 #[derive(Debug)]
@@ -23,8 +24,8 @@ pub(crate) struct Copied {
     pub(crate) next: Option<PassPosition>,
     /// How many records it looked at.
     pub(crate) looked_at: usize,
-    /// How many records it cannot convert.
-    pub(crate) failed: usize,
+    /// The records that it cannot convert, and why.
+    pub(crate) failed: Vec<(RecordKey, String)>,
 }
 
 impl Judging<'_> {
@@ -39,7 +40,7 @@ impl Judging<'_> {
     pub(crate) fn copy(&self, plan: &Plan, from: &PassPosition, limit: usize) -> Result<Copied, Refused> {
         let (keys, next) = self.keys(plan, from, limit)?;
         let mut changed = Changed::default();
-        let (mut failed, mut bytes, mut next) = (0, 0, next);
+        let (mut failed, mut bytes, mut next) = (Vec::new(), 0, next);
         let mut looked_at = 0;
         let phase = self.records.index.phases().phase(plan);
         let mut last = None;
@@ -70,26 +71,27 @@ impl Judging<'_> {
                         changed.set(self, &key, state, proto::Outcome::Deleted);
                     }
                 }
-                (Phase::F2 | Phase::F3, Form::Old, Err(_)) => failed += 1,
+                (Phase::F2 | Phase::F3, Form::Old, Err(error)) => failed.push((key, error.to_string())),
                 (Phase::F3, Form::Old, Ok(new)) => {
                     // A new record without a stamp is newer than the old one (SV17).
                     if live(&new).is_some_and(|new| new.mirrors(record) || new.stamp.is_none()) {
                         continue;
                     }
                     let state = self.state(&key, record)?;
-                    match self.write_new(&mirror(new, Form::New), &state, false, &mut changed)? {
+                    match self.write_new(&mirror(new.clone(), Form::New), &state, false, &mut changed)? {
                         Some(_) => bytes += state.encoded_len(),
                         // SV11.
-                        None => failed += 1,
+                        None => failed.push((key, self.why_not(plan, &state, (&new, Form::New)))),
                     }
                 }
                 // SV27.
                 (Phase::F2 | Phase::F3, Form::New, Ok(old)) if record.stamp.is_none() => {
                     let state = self.state(&key, record)?;
                     let mut of_new = changed.result(&key, proto::Outcome::Updated);
-                    match self.write_old(&mirror(old, Form::Old), &key, &state, &mut of_new, &mut changed)? {
+                    let mirror = mirror(old.clone(), Form::Old);
+                    match self.write_old(&mirror, &key, &state, &mut of_new, &mut changed)? {
                         Some(_) => bytes += state.encoded_len(),
-                        None => failed += 1,
+                        None => failed.push((key, self.why_not(plan, &state, (&old, Form::Old)))),
                     }
                 }
                 (Phase::F3, Form::New, Ok(old)) if live(&old).is_none() => {
@@ -110,9 +112,19 @@ impl Judging<'_> {
         Ok(Copied { judged, next, looked_at, failed })
     }
 
-    /// The place behind the next record, which cannot be copied.
-    pub(crate) fn skip(&self, plan: &Plan, from: &PassPosition) -> Option<Option<PassPosition>> {
-        self.keys(plan, from, 1).ok().map(|(_, next)| next)
+    /// Leaves out the next record, which cannot be written. `None` if the engine cannot be read.
+    pub(crate) fn skip(&self, plan: &Plan, from: &PassPosition, why: &str) -> Option<Copied> {
+        let (keys, next) = self.keys(plan, from, 1).ok()?;
+        let failed: Vec<_> = keys.into_iter().map(|key| (key, why.to_owned())).collect();
+        Some(Copied { judged: None, next, looked_at: failed.len(), failed })
+    }
+
+    /// Why a record has no other form, for people.
+    fn why_not(&self, plan: &Plan, state: &RecordState, other: (&RecordKey, Form)) -> String {
+        let version = self.schemas.form_version(other.0);
+        let converted = state.content.as_ref().map(|content| plan.convert(content, other, version));
+        let error = converted.and_then(Result::err);
+        error.map_or_else(|| "it has no content".to_owned(), |error| error.to_string())
     }
 
     /// The next keys of a form, and where the pass goes on behind them.
@@ -122,11 +134,8 @@ impl Judging<'_> {
         from: &PassPosition,
         limit: usize,
     ) -> Result<(BTreeSet<RecordKey>, Option<PassPosition>), Refused> {
-        let mut start = BytesMut::from(stored::RECORDS.0);
-        start.put_slice(plan.type_url(from.form).as_bytes());
-        start.put_u8(0);
-        let end = stored::end_of(&start);
-        let begin = from.after.as_ref().map_or_else(|| start.freeze(), stored::after);
+        let (start, end) = stored::of_type(plan.type_url(from.form));
+        let begin = from.after.as_ref().map_or(start, stored::after);
         let (mut keys, mut last, mut versions): (BTreeSet<_>, Option<RecordKey>, usize) = Default::default();
         let mut is_end = true;
         let mut each = |stored_key: &[u8]| {

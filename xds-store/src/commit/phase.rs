@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use bytes::{BufMut, BytesMut};
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
@@ -74,6 +73,7 @@ impl Judging<'_> {
             is_clean: false,
             splits: 0,
             digest: plan.digest(),
+            done_at: 0,
         };
         Ok(self.write_record(key, &record, changed))
     }
@@ -140,13 +140,12 @@ impl Judging<'_> {
             return refused(format!("a ceiling hides the new form of the plan {}", plan.name()));
         }
         // SV13.
-        if plan.number() > 1 {
+        let phases = self.records.index.phases();
+        let below = plan.number().checked_sub(1).filter(|below| *below > 0);
+        if below.is_some_and(|below| phases.get(below).is_none_or(|below| below.done_at == 0)) {
             return refused(format!("the plan below {} is not done", plan.name()));
         }
-        let mut from = BytesMut::from(stored::RECORDS.0);
-        from.put_slice(plan.type_url(Form::New).as_bytes());
-        from.put_u8(0);
-        let (from, to, mut foreign) = (from.clone().freeze(), stored::end_of(&from), None);
+        let ((from, to), mut foreign) = (stored::of_type(plan.type_url(Form::New)), None);
         let mut each = |stored_key: &[u8]| {
             let key = stored::parse_record(stored_key).map(|(key, _)| key);
             let key = key.filter(|key| plan.form_of(key) == Some(Form::New));

@@ -155,6 +155,17 @@ impl Plan {
         }
     }
 
+    /// The type and the names of a form, for people.
+    #[must_use]
+    pub fn shown(&self, form: Form) -> String {
+        let spec = &self.spec;
+        match form {
+            Form::Old if spec.from_names.is_empty() => spec.from_type.clone(),
+            Form::Old => format!("{} {}", spec.from_type, spec.from_names.join(", ")),
+            Form::New => format!("{} {} {}", spec.to_type, spec.to_name, spec.to_version),
+        }
+    }
+
     pub(crate) fn new_version(&self) -> SchemaVersion {
         self.spec.to_version
     }
@@ -162,11 +173,17 @@ impl Plan {
     /// The form of the plan that a key belongs to.
     pub(crate) fn form_of(&self, key: &RecordKey) -> Option<Form> {
         let (type_url, name) = (key.type_url(), key.name());
+        [Form::New, Form::Old].into_iter().find(|form| self.has(*form, type_url.as_str(), name.as_str()))
+    }
+
+    /// Whether resources of this type and name are of this form of the plan.
+    #[must_use]
+    pub fn has(&self, form: Form, type_url: &str, name: &str) -> bool {
         let is_old = |name: &str| self.names.iter().any(|names| names.contains(name));
-        if type_url.as_str() == self.spec.to_type && self.template.down(name.as_str()).is_some_and(is_old) {
-            return Some(Form::New);
+        match form {
+            Form::Old => type_url == self.spec.from_type && is_old(name),
+            Form::New => type_url == self.spec.to_type && self.template.down(name).is_some_and(is_old),
         }
-        (type_url.as_str() == self.spec.from_type && is_old(name.as_str())).then_some(Form::Old)
     }
 
     /// The key of the other form of a key of this form.

@@ -45,6 +45,9 @@ pub(crate) struct PhaseRecord {
     /// [`Plan::digest`] of the plan that began.
     #[prost(bytes = "bytes", tag = "10")]
     pub(crate) digest: Bytes,
+    /// When a pass found no old record in F5 any more, in nanoseconds since 1970; 0: not yet.
+    #[prost(int64, tag = "11")]
+    pub(crate) done_at: i64,
 }
 
 /// The recorded phases, by the number of the plan.

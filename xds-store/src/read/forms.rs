@@ -185,7 +185,7 @@ fn with_identity(record: proto::Record, of: &RecordVersion) -> proto::Record {
 }
 
 /// The stamp of a new record.
-fn stamp_of(old: Option<&RecordState>, new: &RecordState) -> Stamp {
+pub(super) fn stamp_of(old: Option<&RecordState>, new: &RecordState) -> Stamp {
     let is_current = |old: &RecordState| new.mirror_of == RecordRevision::of(old).to_string();
     match old {
         _ if new.mirror_of.is_empty() => Stamp::Missing,

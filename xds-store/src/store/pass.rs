@@ -2,6 +2,7 @@
 
 use super::{Store, Writing};
 use crate::commit::{Copied, Judging};
+use crate::key::RecordKey;
 use crate::log::LogEntry;
 use crate::phase::{PassPosition, Phase, PhaseRecord, Plan};
 use crate::stored::Stored;
@@ -16,6 +17,8 @@ pub struct PassProgress {
     pub looked_at: u64,
     /// How many of them it could not convert.
     pub failed: u64,
+    /// The first 20 of these, and why.
+    pub failures: Vec<(RecordKey, String)>,
     /// Whether the last whole pass wrote nothing and could convert everything.
     pub is_clean: bool,
 }
@@ -103,6 +106,7 @@ impl Store {
     ) {
         if pass.is_over {
             (pass.progress.looked_at, pass.progress.failed) = (0, 0);
+            pass.progress.failures.clear();
             (pass.has_written, pass.is_resumed, pass.is_over) = (false, false, false);
             pass.splits = recorded.splits;
         }
@@ -115,7 +119,9 @@ impl Store {
             return;
         };
         pass.progress.looked_at += copied.looked_at as u64;
-        pass.progress.failed += copied.failed as u64;
+        pass.progress.failed += copied.failed.len() as u64;
+        let room = FAILURES.saturating_sub(pass.progress.failures.len());
+        pass.progress.failures.extend(copied.failed.into_iter().take(room));
         pass.has_written |= copied.judged.is_some();
         let next = copied.next.take();
         let is_end = next.is_none();
@@ -131,6 +137,11 @@ impl Store {
             from: recorded.phase,
             pass: next.as_ref().filter(|_| copied.judged.is_some()).map(PassPosition::to_proto),
             is_clean: if is_end { pass.progress.is_clean } else { recorded.is_clean },
+            // SV13: the next plan may begin.
+            done_at: match pass.phase == Phase::F5.number() && is_end && pass.progress.is_clean {
+                true if recorded.done_at == 0 => now,
+                true | false => recorded.done_at,
+            },
             ..recorded.clone()
         };
         let is_news = copied.judged.is_some()
@@ -164,21 +175,26 @@ impl Store {
             };
             match copied {
                 Ok(copied) if fits(&copied) => return Some(copied),
-                Ok(Copied { next, looked_at, .. }) if limit == 1 => {
-                    return Some(Copied { judged: None, next, looked_at, failed: 1 });
+                Ok(_) if limit == 1 => {
+                    return judging.skip(plan, from, "its two forms are larger than a batch of the engine");
                 }
                 Ok(_) => limit = limit.div_ceil(2),
                 Err(_) if limit > 1 => limit = 1,
-                Err(_) => {
-                    let next = judging.skip(plan, from)?;
-                    return Some(Copied { judged: None, next, looked_at: 1, failed: 1 });
-                }
+                Err(refused) => return judging.skip(plan, from, &refused.message),
             }
         }
     }
 }
 
 impl Pass {
+    pub(super) fn progress(&self) -> &PassProgress {
+        &self.progress
+    }
+
+    pub(super) fn is_of(&self, phase: Phase) -> bool {
+        self.phase == phase.number()
+    }
+
     /// Goes on where the last server stopped.
     fn resumed(plan: &Plan, recorded: &PhaseRecord) -> Self {
         let position = recorded.pass.as_ref().and_then(PassPosition::of_proto);
@@ -195,5 +211,7 @@ const STEP: usize = 100;
 const STEP_EVERY: i64 = SECOND / 10;
 /// When the next pass begins after one that wrote nothing.
 const PASS_EVERY: i64 = 60 * SECOND;
+/// The failures of a pass that are listed.
+const FAILURES: usize = 20;
 /// More than the record of a plan takes, with what is around it.
 const RECORD_BYTES: usize = 16 << 10;

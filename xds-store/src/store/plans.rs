@@ -1,0 +1,44 @@
+//! How far the plans of a store are.
+
+use super::{PassProgress, Store};
+use crate::phase::Phase;
+
+/// How far a plan is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanProgress {
+    /// The number of the plan.
+    pub number: u32,
+    /// Its phase.
+    pub phase: Phase,
+    /// When it left F0, in nanoseconds since 1970; `None` in F0.
+    pub started_at: Option<i64>,
+    /// When its last old record was removed in F5, in nanoseconds since 1970.
+    pub done_at: Option<i64>,
+    /// The pass that runs, or the last one of this phase.
+    pub pass: PassProgress,
+}
+
+impl Store {
+    /// How far each plan of the program is, in the order of their numbers.
+    #[must_use]
+    pub fn plans(&self) -> Vec<PlanProgress> {
+        let phases = self.index.phases();
+        let plans = self.config.schemas.plans().iter().map(|plan| {
+            let (number, phase) = (plan.number(), phases.phase(plan));
+            let recorded = phases.get(number);
+            let time = |time: Option<i64>| time.filter(|time| *time > 0);
+            let of_phase = self.passes.get(&number).filter(|pass| pass.is_of(phase));
+            let is_clean = recorded.is_some_and(|recorded| recorded.is_clean);
+            let none = || PassProgress { plan: number, is_clean, ..PassProgress::default() };
+            PlanProgress {
+                number,
+                phase,
+                started_at: time(recorded.map(|recorded| recorded.started_at)).filter(|_| phase != Phase::F0),
+                done_at: time(recorded.map(|recorded| recorded.done_at)),
+                pass: of_phase.map_or_else(none, |pass| pass.progress().clone()),
+            }
+        });
+        plans.collect()
+    }
+}
