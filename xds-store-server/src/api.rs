@@ -18,17 +18,19 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::service::Routes;
 use xds_proto::xds::store::v1::maintenance_server::MaintenanceServer;
+use xds_proto::xds::store::v1::migration_server::MigrationServer;
 use xds_proto::xds::store::v1::store_server::StoreServer;
 
 use crate::access::AccessControl;
 use crate::config::ApiConfig;
 use crate::handle::StoreHandle;
 use crate::maintenance::MaintenanceService;
+use crate::migration::MigrationService;
 use crate::reading::Reading;
 use crate::service::StoreService;
 use crate::status::exceeds;
 
-/// The API of a store: the gRPC services Store and Maintenance, with reflection.
+/// The API of a store: the gRPC services Store, Maintenance and Migration, with reflection.
 #[derive(Debug, Clone)]
 pub struct StoreApi {
     store: StoreHandle,
@@ -50,6 +52,7 @@ impl StoreApi {
     pub fn routes(&self) -> Router {
         let reading = Reading::new(self.store.clone());
         let store = StoreService::new(reading.clone(), self.config.clone());
+        let migration = MigrationService::new(reading.clone(), self.config.streams.clone());
         let maintenance = MaintenanceService::new(reading, self.config.clone());
         let limit = self.config.request_bytes_limit;
         let reflection = || {
@@ -59,6 +62,7 @@ impl StoreApi {
         let invariant = "the descriptors are compiled in";
         let routes = Routes::new(StoreServer::new(store).max_decoding_message_size(limit))
             .add_service(MaintenanceServer::new(maintenance))
+            .add_service(MigrationServer::new(migration))
             .add_service(reflection().build_v1().expect(invariant))
             .add_service(reflection().build_v1alpha().expect(invariant));
         let state = Gate {

@@ -1,6 +1,7 @@
 //! The settings of a running store, and why it does not start.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -84,6 +85,8 @@ pub struct ApiConfig {
     pub build: String,
     /// What the program adds to each status. Default: nothing.
     pub additions: StatusSource,
+    /// The streams of the xDS server. Default: there are none.
+    pub streams: StreamsSource,
 }
 
 /// What a program knows of its store besides the store itself.
@@ -114,6 +117,40 @@ impl StatusSource {
     }
 }
 
+/// Whether a type and a name are those of a resource in question.
+pub type NamePredicate = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
+
+/// Counts the streams that ask for some resources.
+type CountStreams = dyn Fn(NamePredicate) -> Pin<Box<dyn Future<Output = u64> + Send>> + Send + Sync;
+
+/// The streams of the xDS server of the program, by what they ask for (SV26).
+#[derive(Clone, Default)]
+pub struct StreamsSource(Option<Arc<CountStreams>>);
+
+impl StreamsSource {
+    /// Counts streams with this function: those that ask for a resource with such a type and name by its
+    /// name. A stream that cannot be asked counts, too.
+    pub fn new<F: Future<Output = u64> + Send + 'static>(
+        count: impl Fn(NamePredicate) -> F + Send + Sync + 'static,
+    ) -> Self {
+        Self(Some(Arc::new(move |names| Box::pin(count(names)))))
+    }
+
+    /// How many streams ask for such a name.
+    pub(crate) async fn count(&self, names: NamePredicate) -> u64 {
+        match &self.0 {
+            Some(count) => count(names).await,
+            None => 0,
+        }
+    }
+}
+
+impl fmt::Debug for StreamsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StreamsSource")
+    }
+}
+
 impl fmt::Debug for StatusSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StatusSource")
@@ -131,6 +168,7 @@ impl Default for ApiConfig {
             engine: String::new(),
             build: String::new(),
             additions: StatusSource::default(),
+            streams: StreamsSource::default(),
         }
     }
 }

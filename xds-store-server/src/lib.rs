@@ -46,7 +46,9 @@
 pub use access::{AccessControl, ApiClient, ClientCertificate, Rights, StoreAuthorizer, TOKEN_PREFIX};
 pub use alarm::Alarm;
 pub use api::StoreApi;
-pub use config::{ApiConfig, StartError, StatusAdditions, StatusSource, StoreConfig};
+pub use config::{
+    ApiConfig, NamePredicate, StartError, StatusAdditions, StatusSource, StoreConfig, StreamsSource,
+};
 pub use handle::StoreHandle;
 pub use source::Refusal;
 pub use standing::{Condition, Standing};
@@ -60,6 +62,7 @@ mod config;
 mod handle;
 mod listing;
 mod maintenance;
+mod migration;
 mod queue;
 mod reading;
 mod referring;

@@ -122,7 +122,7 @@ impl Writer {
                 Message::Commit(Waiting { caller, .. }) => {
                     caller.answer(Err(refused(RefusalCode::Unavailable, reason.to_owned())));
                 }
-                Message::Compact(..) | Message::Referrers(..) | Message::Changed => {}
+                Message::Compact(..) | Message::Referrers(..) | Message::Plans(_) | Message::Changed => {}
                 Message::Stop => return,
             }
         }
@@ -223,6 +223,10 @@ impl Writer {
                 let query = ReferrersQuery { key: &key, targets: &targets, may_read, limit, depth };
                 // The caller may have gone away.
                 _ = caller.send(self.store.referrers(&query));
+                return false;
+            }
+            Message::Plans(caller) => {
+                _ = caller.send(self.store.plans());
                 return false;
             }
             Message::Commit(Waiting { draft, caller }) => {

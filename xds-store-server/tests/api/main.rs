@@ -30,6 +30,7 @@ use xds_store_server::{
 
 mod attacks;
 mod maintenance;
+mod migration;
 mod reads;
 mod references;
 mod rights;

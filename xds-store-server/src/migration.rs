@@ -1,0 +1,179 @@
+//! The gRPC service Migration: how far plans are, and the steps from one phase to the next (SV14).
+
+use std::sync::Arc;
+
+use tonic::{Code, Request, Response, Status};
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::migration_server::Migration;
+use xds_proto::xds::store::v1::violation::Why;
+use xds_store::commit::Draft;
+use xds_store::key::RecordKey;
+use xds_store::phase::{Form, Phase, PhaseStep, Plan, Schemas};
+use xds_store::read::Reads;
+use xds_store::store::PlanProgress;
+use xds_store::time;
+
+use crate::access::Caller;
+use crate::config::StreamsSource;
+use crate::reading::{Reading, failed, now};
+use crate::service::taken;
+use crate::status::{invalid, lacks, not_ready, of_refused, refusal};
+
+/// The service Migration of one running store.
+#[derive(Debug)]
+pub(crate) struct MigrationService {
+    reading: Reading,
+    streams: StreamsSource,
+}
+
+impl MigrationService {
+    pub(crate) fn new(reading: Reading, streams: StreamsSource) -> Self {
+        Self { reading, streams }
+    }
+
+    async fn progress(&self) -> Result<Vec<PlanProgress>, Status> {
+        let plans = self.reading.store.plans().await;
+        plans.ok_or_else(|| not_ready(&self.reading.standing(), "the server is stopping"))
+    }
+
+    /// How far a plan is, with the closed gates of its next step.
+    async fn status_of(&self, caller: &Caller, progress: PlanProgress) -> Result<proto::PlanStatus, Status> {
+        let (schemas, number) = (self.reading.store.schemas(), progress.number);
+        let plan = plan_of(&schemas, number)?.clone();
+        let (counted, standing) = (plan.clone(), self.reading.standing());
+        let counts = move |reads: &Reads<'_>| {
+            reads.form_counts(&counted, now()).map_err(|error| failed(&error, &standing))
+        };
+        let counts = self.reading.local(counts).await?;
+        let streams_on_old = self.streams_on_old(&plan).await;
+        let next = Phase::of_number(progress.phase.number() + 1);
+        let gates = match next {
+            Some(to) => {
+                self.gates(PhaseStep { plan: number, from: progress.phase, to }, streams_on_old).await
+            }
+            None => Vec::new(),
+        };
+        let failures = progress.pass.failures.iter().filter(|(key, _)| caller.may_read(key));
+        let failure = |(key, why): &(RecordKey, String)| proto::Violation {
+            key: Some(key.to_proto()),
+            message: why.clone(),
+            ..proto::Violation::default()
+        };
+        Ok(proto::PlanStatus {
+            number,
+            name: plan.name().to_owned(),
+            phase: progress.phase.number(),
+            old_form: plan.shown(Form::Old),
+            new_form: plan.shown(Form::New),
+            started_at: progress.started_at.map(time::to_proto),
+            done_at: progress.done_at.map(time::to_proto),
+            old_records: counts.old,
+            new_records: counts.new,
+            behind: counts.behind,
+            split: counts.split,
+            failed: progress.pass.failed,
+            failures: failures.map(failure).collect(),
+            pass_done: progress.pass.looked_at,
+            pass_total: counts.old + counts.new,
+            is_clean: progress.pass.is_clean,
+            streams_on_old,
+            gates,
+        })
+    }
+
+    /// The closed gates of a step: those of the store, found by a dry run, and that of the streams.
+    async fn gates(&self, step: PhaseStep, streams_on_old: u64) -> Vec<proto::ClosedGate> {
+        let dry_run = self.reading.store.commit(Draft::set_phase(step, String::new(), true)).await;
+        let violations = dry_run.err().map(|refused| refused.violations).unwrap_or_default();
+        let gates = violations.into_iter().filter_map(|violation| match violation.why {
+            Some(Why::Gate(gate)) => Some(gate),
+            _ => None,
+        });
+        gates.chain(streams_gate(step, streams_on_old)).collect()
+    }
+
+    /// SV26: how many streams ask for the old form of a plan.
+    async fn streams_on_old(&self, plan: &Plan) -> u64 {
+        let plan = plan.clone();
+        self.streams.count(Box::new(move |type_url, name| plan.has(Form::Old, type_url, name))).await
+    }
+}
+
+#[tonic::async_trait]
+impl Migration for MigrationService {
+    async fn plans(
+        &self,
+        request: Request<proto::PlansRequest>,
+    ) -> Result<Response<proto::PlansResponse>, Status> {
+        let (caller, proto::PlansRequest {}) = taken(request)?;
+        if !caller.rights.operate && !caller.rights.inspect {
+            return Err(lacks("inspect", None, "plans need the right to inspect or to operate"));
+        }
+        let mut plans = Vec::new();
+        for progress in self.progress().await? {
+            plans.push(self.status_of(&caller, progress).await?);
+        }
+        Ok(Response::new(proto::PlansResponse { plans, ceilings: Vec::new() }))
+    }
+
+    async fn set_phase(
+        &self,
+        request: Request<proto::SetPhaseRequest>,
+    ) -> Result<Response<proto::SetPhaseResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        if !caller.rights.operate {
+            return Err(lacks("operate", None, "a step of a plan needs the right to operate"));
+        }
+        if let Some(node) = request.without.first() {
+            return Err(invalid("without", format!("this store has no peers, so {node} cannot be left out")));
+        }
+        let phase = |field: &str, number: u32| {
+            let phase = Phase::of_number(number);
+            phase.ok_or_else(|| invalid(field, format!("{number} is no phase: phases are 0 to 5")))
+        };
+        let step = PhaseStep {
+            plan: request.plan,
+            from: phase("from_phase", request.from_phase)?,
+            to: phase("to_phase", request.to_phase)?,
+        };
+        let schemas = self.reading.store.schemas();
+        let plan = plan_of(&schemas, step.plan)?;
+        if !request.force {
+            let streams = self.streams_on_old(plan).await;
+            if let Some(gate) = streams_gate(step, streams) {
+                let message = format!("{streams} streams ask for the old form of the plan {}", plan.name());
+                return Err(refusal(Code::FailedPrecondition, message, None, Why::Gate(gate)));
+            }
+        }
+        let refused = |refused| of_refused(refused, &self.reading.standing(), &caller);
+        let draft = Draft::set_phase(step, caller.client.identity(), request.dry_run);
+        let committed = self.reading.store.commit(draft).await.map_err(refused)?;
+        let progress = self.progress().await?.into_iter().find(|progress| progress.number == step.plan);
+        let progress = progress.ok_or_else(|| unknown_plan(step.plan))?;
+        let plan = self.status_of(&caller, progress).await?;
+        let revision = self.reading.printed(committed.revision);
+        Ok(Response::new(proto::SetPhaseResponse { plan: Some(plan), revision }))
+    }
+
+    async fn set_ceiling(
+        &self,
+        _: Request<proto::SetCeilingRequest>,
+    ) -> Result<Response<proto::SetCeilingResponse>, Status> {
+        Err(Status::unimplemented("set_ceiling: this server has no ceilings that a store keeps"))
+    }
+}
+
+fn plan_of(schemas: &Arc<Schemas>, number: u32) -> Result<&Plan, Status> {
+    schemas.plans().iter().find(|plan| plan.number() == number).ok_or_else(|| unknown_plan(number))
+}
+
+fn unknown_plan(number: u32) -> Status {
+    Status::not_found(format!("this server has no plan {number}"))
+}
+
+/// SV26: in F5 the old form is not served any more.
+fn streams_gate(step: PhaseStep, streams: u64) -> Option<proto::ClosedGate> {
+    let is_end = (step.from, step.to) == (Phase::F4, Phase::F5);
+    let gate = || proto::ClosedGate { gate: "streams_on_old".into(), count: streams, ..Default::default() };
+    (is_end && streams > 0).then(gate)
+}
