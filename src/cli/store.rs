@@ -29,6 +29,7 @@ pub(super) mod history;
 pub(super) mod init;
 pub(super) mod list;
 mod maintenance;
+mod migrate;
 mod mirror;
 pub(super) mod place;
 pub(super) mod put;
@@ -54,6 +55,7 @@ enum Action {
     Status(maintenance::StatusCommand),
     Compact(maintenance::Compact),
     Mirror(Box<mirror::Mirror>),
+    Migrate(migrate::Migrate),
     Backup(backup::BackupCommand),
     Restore(restore::Restore),
     Check(check::CheckCommand),
@@ -67,6 +69,7 @@ impl StoreCommand {
             Action::Status(status) => status.run(),
             Action::Compact(compact) => compact.run(),
             Action::Mirror(mirror) => mirror.run(),
+            Action::Migrate(migrate) => migrate.run(),
             Action::Backup(backup) => backup.run(),
             Action::Restore(restore) => restore.run(),
             Action::Check(check) => check.run(),

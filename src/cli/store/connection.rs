@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status};
 use xds::client::bootstrap::{ChannelCredentials, Server};
 use xds::client::{ConnectError, connect};
 use xds_proto::xds::store::v1::maintenance_client::MaintenanceClient;
+use xds_proto::xds::store::v1::migration_client::MigrationClient;
 use xds_proto::xds::store::v1::store_client::StoreClient;
 
 use super::error::StoreError;
@@ -55,6 +56,7 @@ pub(in crate::cli) struct Connection {
     pub(super) name: String,
     pub(super) store: StoreClient<Api>,
     pub(super) maintenance: MaintenanceClient<Api>,
+    pub(super) migration: MigrationClient<Api>,
     pub(super) timeout: Duration,
 }
 
@@ -109,12 +111,13 @@ impl Connection {
         };
         let bearer = Bearer(token);
         let store = StoreClient::with_interceptor(channel.clone(), bearer.clone());
-        let maintenance = MaintenanceClient::with_interceptor(channel, bearer);
+        let maintenance = MaintenanceClient::with_interceptor(channel.clone(), bearer.clone());
+        let migration = MigrationClient::with_interceptor(channel, bearer);
         let (store, maintenance) = (
             store.max_decoding_message_size(MESSAGE_LIMIT_BYTES),
             maintenance.max_decoding_message_size(MESSAGE_LIMIT_BYTES),
         );
-        Ok(Self { name, store, maintenance, timeout })
+        Ok(Self { name, store, maintenance, migration, timeout })
     }
 
     /// Connects to the server that serves the store in this folder.

@@ -1,0 +1,345 @@
+//! `xds store migrate`: plans, and their steps from one phase to the next.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::violation::Why;
+
+use super::connection::{Connection, ConnectionOptions};
+use super::error::{Refused, StoreError};
+use super::records::label;
+use super::{run, while_waiting};
+use crate::cli::check::ReportFormat;
+use crate::cli::progress::Spinner;
+use crate::cli::{Failure, counted, say};
+
+/// Show and move the migrations of a store
+///
+/// A plan (`xds serve --schemas FILE`) migrates resources from an old form to a new one: another type,
+/// name or major version. It goes from F0 to F5 by single steps. Each step can be taken back.
+///
+///   F0  not begun
+///   F1  each write changes both forms; nobody sees the new one
+///   F2  clients get both forms
+///   F3  the store writes the new form of what nobody writes, in the background
+///   F4  only the new form is written; the old one is converted from it
+///   F5  the old form is gone; its records are removed
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Migrate {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    List(Look),
+    Check(Check),
+    Next(Step),
+    Back(Step),
+    Abort(Step),
+}
+
+/// Show the plans and their phases
+#[derive(Debug, Args)]
+struct Look {
+    #[command(flatten)]
+    connection: ConnectionOptions,
+    /// Format of the report
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+}
+
+/// Show how far a plan is, and what prevents its next step
+#[derive(Debug, Args)]
+struct Check {
+    /// The number or the name of the plan [default: all plans]
+    #[arg(value_name = "PLAN")]
+    plan: Option<String>,
+    #[command(flatten)]
+    look: Look,
+}
+
+/// Go one phase forward (next) or back, or back to F0 (abort)
+///
+/// A step that needs a clean pass of the background copy waits for it: the copy has to find nothing to
+/// write. It ends with an error if records cannot be converted.
+#[derive(Debug, Args)]
+struct Step {
+    /// The number or the name of the plan
+    #[arg(value_name = "PLAN")]
+    plan: String,
+    /// Say what the step would do, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Go to F5 although clients ask for the old form by name: it is removed from them
+    #[arg(long)]
+    force: bool,
+    /// Do not wait for a clean pass
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    look: Look,
+}
+
+/// Where a step leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Next,
+    Back,
+}
+
+impl Migrate {
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        match &self.action {
+            Action::List(look) => look.list(),
+            Action::Check(check) => check.run(),
+            Action::Next(step) => step.run(Direction::Next, false),
+            Action::Back(step) => step.run(Direction::Back, false),
+            Action::Abort(step) => step.run(Direction::Back, true),
+        }
+    }
+}
+
+impl Look {
+    fn list(&self) -> Result<ExitCode, Failure> {
+        run(&self.connection, self.format, async |connection| {
+            let plans = plans(&connection).await?;
+            match self.format {
+                ReportFormat::Json => say(format_args!("{:#}", json!({ "plans": objects(&plans) }))),
+                ReportFormat::Text if plans.is_empty() => {
+                    say("this server has no plans (xds serve --schemas FILE)");
+                }
+                ReportFormat::Text => plans.iter().for_each(|plan| {
+                    say(format_args!("{:>3} F{} {}", plan.number, plan.phase, plan.name));
+                }),
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    fn print(&self, plan: &proto::PlanStatus) {
+        match self.format {
+            ReportFormat::Json => say(format_args!("{:#}", object(plan))),
+            ReportFormat::Text => text(plan).iter().for_each(say),
+        }
+    }
+}
+
+impl Check {
+    fn run(&self) -> Result<ExitCode, Failure> {
+        let Self { plan, look } = self;
+        run(&look.connection, look.format, async |connection| {
+            let plans = match plan {
+                Some(plan) => vec![find(&connection, plan).await?],
+                None => plans(&connection).await?,
+            };
+            match look.format {
+                ReportFormat::Json => say(format_args!("{:#}", json!({ "plans": objects(&plans) }))),
+                ReportFormat::Text => plans.iter().flat_map(text).for_each(say),
+            }
+            let is_closed = plans.iter().any(|plan| !plan.gates.is_empty());
+            Ok(if is_closed { ExitCode::from(4) } else { ExitCode::SUCCESS })
+        })
+    }
+}
+
+impl Step {
+    fn run(&self, direction: Direction, to_the_end: bool) -> Result<ExitCode, Failure> {
+        run(&self.look.connection, self.look.format, async |connection| {
+            let mut plan = find(&connection, &self.plan).await?;
+            let is_end = |plan: &proto::PlanStatus| match direction {
+                Direction::Next => plan.phase >= 5,
+                Direction::Back => plan.phase == 0,
+            };
+            if is_end(&plan) && !to_the_end {
+                return Err(StoreError::State(format!(
+                    "the plan {} is in F{} already",
+                    plan.name, plan.phase
+                )));
+            }
+            while !is_end(&plan) {
+                plan = self.step(&connection, &plan, direction).await?;
+                if !to_the_end || self.dry_run {
+                    break;
+                }
+            }
+            self.look.print(&plan);
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    /// One step, once its gates are open.
+    async fn step(
+        &self,
+        connection: &Connection,
+        plan: &proto::PlanStatus,
+        direction: Direction,
+    ) -> Result<proto::PlanStatus, StoreError> {
+        let to_phase = match direction {
+            Direction::Next => plan.phase + 1,
+            Direction::Back => plan.phase.saturating_sub(1),
+        };
+        let request = proto::SetPhaseRequest {
+            plan: plan.number,
+            from_phase: plan.phase,
+            to_phase,
+            force: self.force,
+            dry_run: self.dry_run,
+            ..proto::SetPhaseRequest::default()
+        };
+        let spinner = Spinner::hidden();
+        loop {
+            let mut client = connection.migration.clone();
+            let done = connection.answer(client.set_phase(request.clone())).await;
+            match done {
+                Err(StoreError::Refused(refused)) if !self.no_wait && waits_for_pass(&refused) => {
+                    while_waiting(&spinner, clean_pass(connection, plan, &spinner)).await?;
+                }
+                done => return Ok(done?.plan.unwrap_or_default()),
+            }
+        }
+    }
+}
+
+/// Whether a clean pass would open the gate.
+fn waits_for_pass(refused: &Refused) -> bool {
+    refused.violations.iter().any(|violation| match &violation.why {
+        Some(Why::Gate(gate)) => PASS_GATES.contains(&&*gate.gate),
+        _ => false,
+    })
+}
+
+/// Waits until a pass had nothing to do.
+async fn clean_pass(
+    connection: &Connection,
+    plan: &proto::PlanStatus,
+    spinner: &Spinner,
+) -> Result<(), StoreError> {
+    loop {
+        let plan = find(connection, &plan.number.to_string()).await?;
+        if plan.is_clean {
+            return Ok(());
+        }
+        let is_whole = plan.pass_done >= plan.pass_total;
+        if plan.failed > 0 && is_whole {
+            let lines = text(&plan).join("\n");
+            return Err(StoreError::State(format!("records cannot be converted:\n{lines}")));
+        }
+        spinner.say(format!("pass: {} of {} records", plan.pass_done.min(plan.pass_total), plan.pass_total));
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn plans(connection: &Connection) -> Result<Vec<proto::PlanStatus>, StoreError> {
+    let mut client = connection.migration.clone();
+    Ok(connection.answer(client.plans(proto::PlansRequest {})).await?.plans)
+}
+
+/// The plan with this number or name.
+async fn find(connection: &Connection, which: &str) -> Result<proto::PlanStatus, StoreError> {
+    let number = which.parse().ok();
+    let mut plans = plans(connection).await?.into_iter();
+    let found = plans.find(|plan| Some(plan.number) == number || plan.name == which);
+    found.ok_or_else(|| StoreError::Missing(format!("this server has no plan {which}")))
+}
+
+fn text(plan: &proto::PlanStatus) -> Vec<String> {
+    let mut lines = vec![
+        format!("{} {} is in F{}", plan.number, plan.name, plan.phase),
+        format!("  old form  {}: {}", plan.old_form, counted_of(plan.old_records)),
+        format!("  new form  {}: {}", plan.new_form, counted_of(plan.new_records)),
+    ];
+    let mut fact = |name: &str, value: String| lines.push(format!("  {name:<9} {value}"));
+    if let Some(at) = &plan.started_at {
+        fact("begun", at.to_string());
+    }
+    if let Some(at) = &plan.done_at {
+        fact("done", at.to_string());
+    }
+    if (1..4).contains(&plan.phase) && plan.behind > 0 {
+        fact("behind", format!("{}, {} of them split", counted_of(plan.behind), plan.split));
+    }
+    if plan.streams_on_old > 0 {
+        fact("streams", format!("{} ask for the old form", plan.streams_on_old));
+    }
+    if plan.failed > 0 {
+        fact("failed", counted_of(plan.failed));
+    }
+    let failure = |failure: &proto::Violation| {
+        let key = failure.key.as_ref().map(label).unwrap_or_default();
+        format!("    {key}: {}", failure.message)
+    };
+    lines.extend(plan.failures.iter().map(failure));
+    lines.extend(plan.gates.iter().map(|gate| format!("  closed: {}", gate_text(gate))));
+    lines
+}
+
+fn counted_of(records: u64) -> String {
+    counted(usize::try_from(records).unwrap_or(usize::MAX), "record")
+}
+
+/// What a closed gate waits for.
+fn gate_text(gate: &proto::ClosedGate) -> String {
+    let count = gate.count;
+    match &*gate.gate {
+        "pass_not_clean" => "the last pass of the copy wrote something: wait for a clean one".to_owned(),
+        "way_back_not_clean" => "the pass back wrote something: wait for a clean one".to_owned(),
+        "streams_on_old" => format!("{count} streams ask for the old form by name"),
+        "needs_newer" => format!("{} need a newer version", counted_of(count)),
+        other => other.to_owned(),
+    }
+}
+
+fn objects(plans: &[proto::PlanStatus]) -> Vec<Value> {
+    plans.iter().map(object).collect()
+}
+
+fn object(plan: &proto::PlanStatus) -> Value {
+    let time = |time: &Option<prost_types::Timestamp>| time.as_ref().map(ToString::to_string);
+    let failures = plan.failures.iter().map(|failure| {
+        let proto::Key { type_url, name, when } = failure.key.clone().unwrap_or_default();
+        json!({ "type": type_url, "name": name, "when": when, "reason": failure.message })
+    });
+    let gates = plan.gates.iter().map(|gate| json!({ "gate": gate.gate, "count": gate.count }));
+    json!({
+        "number": plan.number, "name": plan.name, "phase": plan.phase,
+        "old_form": plan.old_form, "new_form": plan.new_form,
+        "started_at": time(&plan.started_at), "done_at": time(&plan.done_at),
+        "old_records": plan.old_records, "new_records": plan.new_records,
+        "behind": plan.behind, "split": plan.split,
+        "failed": plan.failed, "failures": failures.collect::<Vec<_>>(),
+        "pass_done": plan.pass_done, "pass_total": plan.pass_total, "clean": plan.is_clean,
+        "streams_on_old": plan.streams_on_old, "gates": gates.collect::<Vec<_>>(),
+    })
+}
+
+/// The gates that a clean pass opens.
+const PASS_GATES: [&str; 2] = ["pass_not_clean", "way_back_not_clean"];
+
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+const EXAMPLES: &str = "\
+Examples:
+  xds store migrate list --store data
+  xds store migrate check new-names --store data
+  xds store migrate next new-names --store data     one phase forward
+  xds store migrate back new-names --store data     and back again
+  xds store migrate abort new-names --store data    back to F0
+
+JSON: `list` and `check` print {plans: [PLAN]}, the others PLAN: one object with number, name, phase
+(0 to 5), old_form, new_form, started_at, done_at, old_records, new_records, behind (old records whose
+new form is missing or outdated), split, failed, failures [{type, name, when, reason}] (the first 20),
+pass_done, pass_total, clean, streams_on_old, gates [{gate, count}] (what prevents the next step).
+Fields may be added.
+
+Exit codes:
+  0  done; check: nothing prevents the next step
+  1  the server cannot be reached, or refuses
+  2  invalid input: arguments
+  3  there is no such plan
+  4  the next step is prevented, or the phase was changed meanwhile";
