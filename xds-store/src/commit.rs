@@ -23,6 +23,7 @@ pub use refused::{RefusalCode, Refused};
 pub use rights::WriteAccess;
 
 mod ambiguity;
+mod ceiling;
 mod changed;
 mod collect;
 mod condition;

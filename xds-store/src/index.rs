@@ -9,7 +9,7 @@ use xds_core::{Constraints, Formula, VariantId, VariantSet};
 
 use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
-use crate::phase::{Phases, Schemas};
+use crate::phase::{Ceiling, Phases, Schemas};
 use crate::record::{Local, Present, RecordState};
 use crate::refs::{ReferrerChanges, Referrers};
 use crate::{looks, time};
@@ -202,9 +202,17 @@ impl Index {
         &self.phases
     }
 
-    /// Takes the state of a record that an engine has.
-    pub(crate) fn note_phase(&mut self, key: &RecordKey, state: &RecordState) {
+    /// What the program knows, below the ceilings of the store.
+    pub(crate) fn schemas(&self) -> &Arc<Schemas> {
+        &self.schemas
+    }
+
+    /// Takes the state of a record if it is one of the store's own.
+    pub(crate) fn note_own(&mut self, key: &RecordKey, state: &RecordState) {
         self.phases.note(key, state);
+        if let Some(ceiling) = Ceiling::of_record(key, state) {
+            Arc::make_mut(&mut self.schemas).set_stored_ceiling(ceiling);
+        }
     }
 
     /// How many records exist, and how many are deleted and not collected yet.
@@ -271,7 +279,7 @@ impl Index {
     pub(crate) fn apply(&mut self, pending: Pending) {
         let Pending { mut records, variants, aliases, states, renewed, .. } = pending;
         for (key, state) in &states {
-            self.phases.note(key, state);
+            self.note_own(key, state);
             let digest = key.record_digest();
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);

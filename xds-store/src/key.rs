@@ -69,6 +69,11 @@ impl RecordKey {
         Self(Bytes::new())
     }
 
+    /// Comes before all keys of a type, and is none.
+    pub(crate) fn first_of(type_url: &str) -> Self {
+        Self([type_url.as_bytes(), &[0]].concat().into())
+    }
+
     /// The type, name and constraints.
     ///
     /// # Panics

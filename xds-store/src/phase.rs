@@ -37,6 +37,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub use ceiling::Ceiling;
 pub use converter::{Convert, ConvertError, Converter};
 pub use plan::{Plan, PlanError, PlanSpec};
 pub(crate) use position::PassPosition;
@@ -44,6 +45,7 @@ pub(crate) use record::{PhaseRecord, Phases};
 pub use schemas::{SchemaError, Schemas};
 pub use step::PhaseStep;
 
+mod ceiling;
 mod converter;
 mod names;
 mod plan;

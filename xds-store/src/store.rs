@@ -591,7 +591,7 @@ impl Store {
             head: &writing.head,
             now,
             limits: self.config.commit,
-            schemas: &self.config.schemas,
+            schemas: self.index.schemas(),
         }
     }
 

@@ -4,6 +4,8 @@
 
 #[path = "rules/ambiguity.rs"]
 mod ambiguity;
+#[path = "rules/ceilings.rs"]
+mod ceilings;
 #[path = "rules/drains.rs"]
 mod drains;
 mod driven;

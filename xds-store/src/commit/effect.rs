@@ -16,7 +16,7 @@ use super::{ambiguity, collect, condition, drain, owner, rights, schema};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
-use crate::phase::{Form, Phase, PhaseRecord, Schemas};
+use crate::phase::{Ceiling, Form, Phase, PhaseRecord, Schemas};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
 use crate::stored::{ReadError, Stored};
 use crate::time;
@@ -114,8 +114,9 @@ impl Judging<'_> {
             }
             drained.is_empty() || drained.insert(effect.key.clone())
         });
-        // SV12: phases are not replicated.
-        let is_replicated = !draft.changes.iter().any(|change| matches!(change.act, Act::Phase(_)));
+        // SV12, SV33: phases and ceilings are those of this store.
+        let is_replicated =
+            !draft.changes.iter().any(|change| matches!(change.act, Act::Phase(_) | Act::Ceiling(_)));
         let judged = self.finish(changed, results, effects, Some(&checked))?;
         Ok(Judged { is_replicated, ..judged })
     }
@@ -255,6 +256,7 @@ impl Judging<'_> {
         match (&change.act, live) {
             (Act::Check, _) => unchanged(proto::Outcome::Checked),
             (Act::Phase(step), _) => self.step(draft, *step, key, changed),
+            (Act::Ceiling(ceiling), _) => self.set_ceiling(ceiling, key, changed),
             (Act::Put(put), _) => self.put(draft, key, put, before, changed),
             // ST13, ST67. A touch of nothing was refused before.
             (Act::Delete { .. } | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
@@ -414,18 +416,19 @@ impl Judging<'_> {
     /// content before, and a renewal of a lease writes the version that is there once more.
     pub(crate) fn has_to_wait(&self, draft: &Draft) -> bool {
         let states = &self.records.batch.states;
-        let is_phase = |change: &DraftChange| matches!(change.act, Act::Phase(_));
-        // SV28: a commit is judged in the phase that is durable.
+        let is_own = |change: &DraftChange| matches!(change.act, Act::Phase(_) | Act::Ceiling(_));
+        // SV28, SV33: a commit is judged in the phase, and below the ceilings, that are durable.
         let mut plans = self.schemas.plans().iter();
         if plans.any(|plan| states.contains_key(&PhaseRecord::key(plan.number())))
-            || (!states.is_empty() && draft.changes.iter().any(is_phase))
+            || states.range(Ceiling::first()..).next().is_some_and(|(key, _)| Ceiling::is_key(key))
+            || (!states.is_empty() && draft.changes.iter().any(is_own))
         {
             return true;
         }
         let reads_stored = |change: &&DraftChange| match &change.act {
             Act::Quarantine(_) | Act::Touch => true,
             Act::Put(put) => put.lease.is_some(),
-            Act::Delete { .. } | Act::Check | Act::Phase(_) => false,
+            Act::Delete { .. } | Act::Check | Act::Phase(_) | Act::Ceiling(_) => false,
         };
         let is_waiting = |key: &RecordKey| {
             let other = self.forms().side(key).and_then(|side| side.other.ok());
@@ -524,7 +527,7 @@ pub(crate) fn expiry(
     Ok(judged.map(|judged| Judged { is_replicated: with_lease, ..judged }))
 }
 
-fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {
+pub(super) fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {
     let record = record.map(|record| (record.revision, Uid::of(key, record.incarnation)));
     ChangeResult { outcome, record, blocked_by: Vec::new() }
 }

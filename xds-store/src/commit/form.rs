@@ -13,7 +13,7 @@ use super::refused::{Limit, RefusalCode, Refused, Violations};
 use super::rights::WriteAccess;
 use crate::content;
 use crate::key::{KeyError, RecordKey, parse_id};
-use crate::phase::PhaseStep;
+use crate::phase::{Ceiling, PhaseStep};
 use crate::read::is_configuration;
 use crate::record::PROBE_TYPE;
 use crate::schema::{Force, MarkedVersion, VersionError};
@@ -69,6 +69,7 @@ pub(crate) enum Act {
     Quarantine(proto::Quarantine),
     Check,
     Phase(PhaseStep),
+    Ceiling(Ceiling),
 }
 
 #[derive(Debug, Clone)]

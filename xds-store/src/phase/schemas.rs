@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Form, Plan, PlanError};
+use super::{Ceiling, Form, Plan, PlanError};
 use crate::key::RecordKey;
 use crate::schema::SchemaVersion;
 
@@ -11,6 +11,8 @@ use crate::schema::SchemaVersion;
 pub struct Schemas {
     declared: BTreeMap<String, SchemaVersion>,
     ceilings: BTreeMap<String, SchemaVersion>,
+    /// Those that the store keeps (SV33).
+    stored_ceilings: BTreeMap<String, SchemaVersion>,
     /// In the order of their numbers.
     plans: Vec<Plan>,
 }
@@ -38,8 +40,12 @@ pub enum SchemaError {
 
 impl Schemas {
     /// Declares nothing.
-    pub const NONE: &'static Self =
-        &Self { declared: BTreeMap::new(), ceilings: BTreeMap::new(), plans: Vec::new() };
+    pub const NONE: &'static Self = &Self {
+        declared: BTreeMap::new(),
+        ceilings: BTreeMap::new(),
+        stored_ceilings: BTreeMap::new(),
+        plans: Vec::new(),
+    };
 
     /// Declares the highest version of a type that the server knows.
     ///
@@ -81,6 +87,26 @@ impl Schemas {
         Ok(self)
     }
 
+    /// Takes or forgets a ceiling that the store keeps.
+    pub(crate) fn set_stored_ceiling(&mut self, ceiling: Ceiling) {
+        let Ceiling { type_url, version } = ceiling;
+        match version {
+            Some(version) => _ = self.stored_ceilings.insert(type_url, version),
+            None => _ = self.stored_ceilings.remove(&type_url),
+        }
+    }
+
+    /// The ceilings that the store keeps, by type.
+    pub fn stored_ceilings(&self) -> impl Iterator<Item = (&str, SchemaVersion)> {
+        self.stored_ceilings.iter().map(|(type_url, version)| (&**type_url, *version))
+    }
+
+    /// The lower one of the ceilings of a type.
+    fn ceiling(&self, type_url: &str) -> Option<SchemaVersion> {
+        let ceilings = [&self.ceilings, &self.stored_ceilings];
+        ceilings.iter().filter_map(|ceilings| ceilings.get(type_url)).min().copied()
+    }
+
     /// The plans.
     #[must_use]
     pub fn plans(&self) -> &[Plan] {
@@ -96,8 +122,8 @@ impl Schemas {
     /// does not know the new form.
     pub(crate) fn pair_version(&self, plan: &Plan) -> SchemaVersion {
         let types = [Form::Old, Form::New].map(|form| plan.type_url(form));
-        let ceilings = types.iter().filter_map(|type_url| self.ceilings.get(*type_url));
-        let version = ceilings.copied().fold(plan.new_version(), SchemaVersion::min);
+        let ceilings = types.iter().filter_map(|type_url| self.ceiling(type_url));
+        let version = ceilings.fold(plan.new_version(), SchemaVersion::min);
         match version.major() < plan.new_version().major() {
             true => self.version(plan.type_url(Form::Old)),
             false => version,
@@ -124,7 +150,7 @@ impl Schemas {
     #[must_use]
     pub fn version(&self, type_url: &str) -> SchemaVersion {
         let declared = self.declared.get(type_url).copied().unwrap_or(SchemaVersion::FIRST);
-        self.ceilings.get(type_url).map_or(declared, |ceiling| declared.min(*ceiling))
+        self.ceiling(type_url).map_or(declared, |ceiling| declared.min(ceiling))
     }
 }
 

@@ -39,7 +39,7 @@ impl Store {
             actions.push(Action::Publish(vec![published]));
         }
         // SV13, SV28: another server began a plan. A write of this one could miss a form.
-        if let Some((number, name, phase)) = self.index.phases().lacking(self.config.schemas.plans()) {
+        if let Some((number, name, phase)) = self.index.phases().lacking(self.index.schemas().plans()) {
             let plan =
                 format!("the store is in phase F{phase} of plan {number}, {name}, which this server lacks");
             self.read_only = Some(plan);

@@ -111,7 +111,7 @@ impl Store {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
             index.add(&mut loading, &id, &key, record)?;
-            index.note_phase(&key, &state);
+            index.note_own(&key, &state);
             let loaded = Loaded { key, state, resource };
             // The phase of its plan may come later.
             match config.schemas.form(&loaded.key) {
@@ -155,7 +155,7 @@ impl Store {
         if let Some((number, name, phase)) = index.phases().lacking(config.schemas.plans()) {
             return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
         }
-        serving::loaded(&index, &config.schemas, of_plans, &mut each);
+        serving::loaded(&index, index.schemas(), of_plans, &mut each);
         Ok(Self {
             config,
             head,

@@ -50,7 +50,7 @@ impl Store {
     /// When the next step of a copy is due.
     pub(super) fn pass_due(&self) -> Option<i64> {
         let copied = |plan: &&Plan| self.is_copied(plan);
-        let plans = self.config.schemas.plans().iter().filter(copied);
+        let plans = self.index.schemas().plans().iter().filter(copied);
         plans.map(|plan| self.passes.get(&plan.number()).map_or(self.head.time, |pass| pass.next_at)).min()
     }
 
@@ -63,22 +63,22 @@ impl Store {
 
     /// A server that does not know the new form copies nothing (SV19).
     fn is_copied(&self, plan: &Plan) -> bool {
-        let is_known = self.config.schemas.pair_version(plan).major() >= plan.new_version().major();
+        let is_known = self.index.schemas().pair_version(plan).major() >= plan.new_version().major();
         let phases = self.index.phases();
-        is_known
-            && match phases.phase(plan) {
-                Phase::F3 | Phase::F5 => true,
-                // SV27: the way back from F4.
-                Phase::F2 => phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
-                // Nobody writes new records in F0, so one clean pass is enough.
-                Phase::F0 => phases.get(plan.number()).is_some_and(|record| !record.is_clean),
-                Phase::F1 | Phase::F4 => false,
-            }
+        match phases.phase(plan) {
+            Phase::F3 | Phase::F5 => is_known,
+            // SV27: the way back from F4.
+            Phase::F2 => is_known && phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
+            // Nobody writes new records in F0, so one clean pass is enough. It only removes new records,
+            // which a server below a ceiling can do, too.
+            Phase::F0 => phases.get(plan.number()).is_some_and(|record| !record.is_clean),
+            Phase::F1 | Phase::F4 => false,
+        }
     }
 
     /// Adds the steps that are due to an empty batch.
     pub(super) fn add_copies(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
-        let schemas = std::sync::Arc::clone(&self.config.schemas);
+        let schemas = std::sync::Arc::clone(self.index.schemas());
         for plan in schemas.plans() {
             if !self.is_copied(plan) {
                 self.passes.remove(&plan.number());

@@ -1,7 +1,9 @@
 //! How far the plans of a store are.
 
+use std::sync::Arc;
+
 use super::{PassProgress, Store};
-use crate::phase::Phase;
+use crate::phase::{Phase, Schemas};
 
 /// How far a plan is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,11 +22,18 @@ pub struct PlanProgress {
 }
 
 impl Store {
+    /// The schema versions that this server knows and may write: those of the program, below the ceilings of
+    /// the store.
+    #[must_use]
+    pub fn schemas(&self) -> &Arc<Schemas> {
+        self.index.schemas()
+    }
+
     /// How far each plan of the program is, in the order of their numbers.
     #[must_use]
     pub fn plans(&self) -> Vec<PlanProgress> {
         let phases = self.index.phases();
-        let plans = self.config.schemas.plans().iter().map(|plan| {
+        let plans = self.index.schemas().plans().iter().map(|plan| {
             let (number, phase) = (plan.number(), phases.phase(plan));
             let recorded = phases.get(number);
             let time = |time: Option<i64>| time.filter(|time| *time > 0);

@@ -46,7 +46,7 @@ impl Store {
         let (nothing, unchanged) = (Pending::default(), ReferrerChanges::default());
         let records = Records { index: &self.index, batch: &nothing };
         let of = |key: &RecordKey| records.referrers(&unchanged, key.name_digest());
-        let forms = Forms { records, schemas: &self.config.schemas, now: self.head.time };
+        let forms = Forms { records, schemas: self.index.schemas(), now: self.head.time };
         let exists = |key: &RecordKey| forms.all(key).any(|form| records.exists(form.name_digest()));
         let mut found = FoundReferrers { exists: exists(query.key), ..Default::default() };
         for target in query.targets.iter().filter(|target| !exists(target)) {

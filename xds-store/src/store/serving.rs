@@ -16,7 +16,7 @@ impl Store {
     /// is there in each form that the phase serves, also if the store has the old one only.
     #[must_use]
     pub fn served<'p>(&self, commit: &'p Published) -> Cow<'p, [(RecordKey, RecordState)]> {
-        let schemas = &self.config.schemas;
+        let schemas = self.index.schemas();
         if schemas.plans().is_empty() {
             return Cow::Borrowed(&commit.changed);
         }
@@ -61,17 +61,17 @@ impl Store {
     /// Whether a key belongs to the store: the record exists, or it is a form of another one.
     #[must_use]
     pub fn has(&self, key: &RecordKey) -> bool {
-        self.exists(key) || self.config.schemas.form(key).is_some()
+        self.exists(key) || self.index.schemas().form(key).is_some()
     }
 
     /// Whether clients of xDS get something for a key.
     #[must_use]
     pub fn serves(&self, key: &RecordKey) -> bool {
-        let Some((plan, form)) = self.config.schemas.form(key) else { return self.exists(key) };
+        let Some((plan, form)) = self.index.schemas().form(key) else { return self.exists(key) };
         let phase = self.index.phases().phase(plan);
         let is_served = match form {
             Form::Old => phase != Phase::F5,
-            Form::New => phase.shows_new() && knows(&self.config.schemas, plan),
+            Form::New => phase.shows_new() && knows(self.index.schemas(), plan),
         };
         is_served && counts(&self.index, plan, key, form) != Counts::Nothing
     }
