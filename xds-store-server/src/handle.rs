@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{oneshot, watch};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
@@ -32,7 +33,7 @@ struct Running {
     reader: Arc<dyn Reader>,
     statistics: Arc<Statistics>,
     commit: CommitLimits,
-    schemas: Arc<Schemas>,
+    schemas: Arc<ArcSwap<Schemas>>,
     standing: watch::Receiver<Standing>,
     /// Whether other servers may commit to the store.
     is_shared: bool,
@@ -52,7 +53,7 @@ impl StoreHandle {
         let reader = engine.reader();
         let changes = engine.changes(Store::head_key());
         let (writer, standing) = Writer::load(engine, &config, Arc::clone(&queue))?;
-        let statistics = writer.statistics();
+        let (statistics, schemas) = (writer.statistics(), writer.schemas());
         thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(&inbox))
@@ -65,7 +66,7 @@ impl StoreHandle {
                 .spawn(move || follow(changes, &queue, &statistics))
                 .expect("the system starts a thread");
         }
-        let (commit, schemas) = (config.commit, config.schemas);
+        let commit = config.commit;
         let running = Running { queue, reader, statistics, commit, schemas, standing, is_shared };
         Ok(Self { running: Arc::new(running) })
     }
@@ -121,10 +122,11 @@ impl StoreHandle {
         receiver.await.ok()
     }
 
-    /// The schema versions that this server knows.
+    /// The schema versions that this server knows and may write: those of the settings, below the ceilings
+    /// of the store.
     #[must_use]
     pub fn schemas(&self) -> Arc<Schemas> {
-        Arc::clone(&self.running.schemas)
+        self.running.schemas.load_full()
     }
 
     /// The content at present (LOCAL). Blocks.

@@ -1,15 +1,18 @@
 //! The gRPC service Migration: how far plans are, and the steps from one phase to the next (SV14).
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::migration_server::Migration;
 use xds_proto::xds::store::v1::violation::Why;
-use xds_store::commit::Draft;
+use xds_store::commit::{Draft, Refused};
 use xds_store::key::RecordKey;
-use xds_store::phase::{Form, Phase, PhaseStep, Plan, Schemas};
+use xds_store::log::FORMAT;
+use xds_store::phase::{Ceiling, Form, Phase, PhaseStep, Plan, Schemas};
 use xds_store::read::Reads;
+use xds_store::schema::VersionError;
 use xds_store::store::PlanProgress;
 use xds_store::time;
 
@@ -84,11 +87,8 @@ impl MigrationService {
     /// The closed gates of a step: those of the store, found by a dry run, and that of the streams.
     async fn gates(&self, step: PhaseStep, streams_on_old: u64) -> Vec<proto::ClosedGate> {
         let dry_run = self.reading.store.commit(Draft::set_phase(step, String::new(), true)).await;
-        let violations = dry_run.err().map(|refused| refused.violations).unwrap_or_default();
-        let gates = violations.into_iter().filter_map(|violation| match violation.why {
-            Some(Why::Gate(gate)) => Some(gate),
-            _ => None,
-        });
+        let refused = dry_run.err();
+        let gates = refused.iter().flat_map(gates_of).cloned();
         gates.chain(streams_gate(step, streams_on_old)).collect()
     }
 
@@ -113,7 +113,12 @@ impl Migration for MigrationService {
         for progress in self.progress().await? {
             plans.push(self.status_of(&caller, progress).await?);
         }
-        Ok(Response::new(proto::PlansResponse { plans, ceilings: Vec::new() }))
+        let schemas = self.reading.store.schemas();
+        let ceilings = schemas.stored_ceilings().map(|(type_url, version)| proto::Knows {
+            type_url: type_url.to_owned(),
+            version: version.to_string(),
+        });
+        Ok(Response::new(proto::PlansResponse { plans, ceilings: ceilings.collect() }))
     }
 
     async fn set_phase(
@@ -157,9 +162,34 @@ impl Migration for MigrationService {
 
     async fn set_ceiling(
         &self,
-        _: Request<proto::SetCeilingRequest>,
+        request: Request<proto::SetCeilingRequest>,
     ) -> Result<Response<proto::SetCeilingResponse>, Status> {
-        Err(Status::unimplemented("set_ceiling: this server has no ceilings that a store keeps"))
+        let (caller, proto::SetCeilingRequest { of, dry_run }) = taken(request)?;
+        if !caller.rights.operate {
+            return Err(lacks("operate", None, "a ceiling needs the right to operate"));
+        }
+        let schema = match of {
+            Some(proto::set_ceiling_request::Of::Schema(schema)) => schema,
+            Some(proto::set_ceiling_request::Of::Format(format)) => return format_ceiling(format),
+            None => return Err(invalid("of", "the ceiling of a type, or of the format, is missing")),
+        };
+        let version = match &*schema.version {
+            "" => None,
+            text => Some(text.parse().map_err(|error: VersionError| {
+                invalid("schema.version", format!("{text:?} is no version: {error}"))
+            })?),
+        };
+        let refused = |refused| of_refused(refused, &self.reading.standing(), &caller);
+        let ceiling = Ceiling { type_url: schema.type_url, version };
+        let draft = Draft::set_ceiling(ceiling, caller.client.identity(), dry_run).map_err(refused)?;
+        match self.reading.store.commit(draft).await {
+            Ok(_) => Ok(Response::new(proto::SetCeilingResponse::default())),
+            Err(found) if gates_of(&found).next().is_some() => {
+                let gates = gates_of(&found).cloned().collect();
+                Ok(Response::new(proto::SetCeilingResponse { gates }))
+            }
+            Err(other) => Err(refused(other)),
+        }
     }
 }
 
@@ -169,6 +199,28 @@ fn plan_of(schemas: &Arc<Schemas>, number: u32) -> Result<&Plan, Status> {
 
 fn unknown_plan(number: u32) -> Status {
     Status::not_found(format!("this server has no plan {number}"))
+}
+
+/// The closed gates that a refusal names.
+fn gates_of(refused: &Refused) -> impl Iterator<Item = &proto::ClosedGate> {
+    refused.violations.iter().filter_map(|violation| match &violation.why {
+        Some(Why::Gate(gate)) => Some(gate),
+        _ => None,
+    })
+}
+
+/// The format of a store cannot be lowered: this program writes one format only.
+fn format_ceiling(format: u32) -> Result<Response<proto::SetCeilingResponse>, Status> {
+    match format.cmp(&FORMAT) {
+        Ordering::Equal => Ok(Response::new(proto::SetCeilingResponse::default())),
+        Ordering::Less => {
+            let gate = proto::ClosedGate { gate: "needs_newer".into(), count: 1, ..Default::default() };
+            Ok(Response::new(proto::SetCeilingResponse { gates: vec![gate] }))
+        }
+        Ordering::Greater => {
+            Err(invalid("format", format!("this server writes format {FORMAT}, and not {format}")))
+        }
+    }
 }
 
 /// SV26: in F5 the old form is not served any more.

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
+use arc_swap::ArcSwap;
 use tokio::sync::{oneshot, watch};
 use tracing::field::Empty;
 use tracing::{Span, debug_span};
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, Reader};
+use xds_store::phase::Schemas;
 use xds_store::store::{Action, Config, Event, LoadError, Published, ReferrersQuery, Store, Ticket};
 
 use crate::config::{StartError, StoreConfig};
@@ -35,6 +37,8 @@ pub(crate) struct Writer {
     compact_at: i64,
     compact_every: i64,
     statistics: Arc<Statistics>,
+    /// Those of the machine, for readers.
+    schemas: Arc<ArcSwap<Schemas>>,
     /// The span of the batch that is written.
     batch: Span,
     /// Dropped after the engine, so that its end shows that the engine is closed.
@@ -65,6 +69,7 @@ impl Writer {
         let (callers, last_ticket) = (BTreeMap::new(), Ticket(0));
         let reader = engine.reader();
         let (compactions, statistics) = (BTreeMap::new(), Arc::default());
+        let schemas = Arc::new(ArcSwap::new(Arc::clone(store.schemas())));
         let writer = Self {
             store,
             engine,
@@ -77,10 +82,15 @@ impl Writer {
             compact_at: now(),
             compact_every: nanoseconds(settings.compact_every),
             statistics,
+            schemas,
             batch: Span::none(),
             standing,
         };
         Ok((writer, receiver))
+    }
+
+    pub(crate) fn schemas(&self) -> Arc<ArcSwap<Schemas>> {
+        Arc::clone(&self.schemas)
     }
 
     pub(crate) fn statistics(&self) -> Arc<Statistics> {
@@ -309,7 +319,12 @@ impl Writer {
         done
     }
 
+    /// Shows the state of the machine to readers.
     fn send_standing(&self) {
+        // SV33: a commit may have set a ceiling.
+        if !Arc::ptr_eq(&self.schemas.load(), self.store.schemas()) {
+            self.schemas.store(Arc::clone(self.store.schemas()));
+        }
         let standing = match self.store.read_only() {
             Some(reason) => standing_of(&self.store, Condition::ReadOnly, reason),
             None => standing_of(&self.store, Condition::Serving, ""),

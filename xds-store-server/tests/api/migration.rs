@@ -59,7 +59,7 @@ async fn migrating() -> (Served, Arc<AtomicU64>) {
     (serve_configured(engine, settings, |config| config.streams = source).await, streams)
 }
 
-async fn client(served: &Served, token: &str) -> MigrationClient<Api> {
+async fn migration_as(served: &Served, token: &str) -> MigrationClient<Api> {
     MigrationClient::with_interceptor(served.channel().await, bearer(Some(token)))
 }
 
@@ -97,7 +97,7 @@ fn gates(plan: &proto::PlanStatus) -> Vec<(&str, u64)> {
 async fn sv13_sv14_sv23_sv26_a_plan_goes_from_f0_to_f5_by_single_steps_through_open_gates() {
     let (served, streams) = migrating().await;
     served.commit(vec![put_old("a", "1"), put_old("a2", "odd"), put_old("b", "1")]).await;
-    let mut client = client(&served, LOCAL).await;
+    let mut client = migration_as(&served, LOCAL).await;
     let all = plans(&mut client).await;
     let plan = &all[0];
     assert_eq!(
@@ -150,9 +150,56 @@ async fn sv13_sv14_sv23_sv26_a_plan_goes_from_f0_to_f5_by_single_steps_through_o
 }
 
 #[tokio::test]
+async fn sv33_a_ceiling_is_set_if_nothing_prevents_it_and_holds_for_reads_and_writes() {
+    let mut engine = MemoryEngine::default();
+    engine.commit(&Store::init(&Identity::default())).unwrap();
+    let mut settings = StoreConfig::default();
+    let type_url = key("a").type_url;
+    settings.schemas = Schemas::default().declare(&type_url, "1.2".parse().unwrap()).unwrap().into();
+    let served = serve_configured(engine, settings, |_| {}).await;
+    served.commit(vec![put("a", "1")]).await;
+    let mut client = migration_as(&served, LOCAL).await;
+    let ceiling = |version: &str| {
+        let schema = proto::Knows { type_url: type_url.clone(), version: version.into() };
+        let of = Some(proto::set_ceiling_request::Of::Schema(schema));
+        proto::SetCeilingRequest { of, dry_run: false }
+    };
+    let set = async |client: &mut MigrationClient<Api>, version: &str| {
+        let gates = client.set_ceiling(ceiling(version)).await.unwrap().into_inner().gates;
+        gates.into_iter().map(|gate| (gate.gate, gate.count)).collect::<Vec<_>>()
+    };
+    assert_eq!(set(&mut client, "1.1").await, [("needs_newer".to_owned(), 1)]);
+    let dry_run = proto::SetCeilingRequest { dry_run: true, ..ceiling("1.2") };
+    client.set_ceiling(dry_run).await.unwrap();
+    let all = client.plans(proto::PlansRequest {}).await.unwrap().into_inner();
+    assert!(all.ceilings.is_empty(), "a dry run leaves no trace");
+    let mut store = served.store().await;
+    let delete = proto::change::Act::Delete(proto::Delete::default());
+    served.commit(vec![proto::Change { act: Some(delete), ..put("a", "1") }]).await;
+    assert_eq!(set(&mut client, "1.1").await, []);
+    let all = client.plans(proto::PlansRequest {}).await.unwrap().into_inner();
+    assert_eq!(all.ceilings, [proto::Knows { type_url: type_url.clone(), version: "1.1".into() }]);
+    served.commit(vec![put("a", "1")]).await;
+    let read = store.get(proto::GetRequest { key: Some(key("a")), ..Default::default() }).await.unwrap();
+    assert_eq!(read.into_inner().record.unwrap().content.unwrap().schema, "1.1");
+    // Wrong requests.
+    let wrong = |of| proto::SetCeilingRequest { of, dry_run: false };
+    let format = |format| wrong(Some(proto::set_ceiling_request::Of::Format(format)));
+    assert_eq!(client.set_ceiling(format(0)).await.unwrap().into_inner().gates.len(), 1);
+    assert!(client.set_ceiling(format(1)).await.unwrap().into_inner().gates.is_empty());
+    for wrong in [wrong(None), ceiling("new"), format(2)] {
+        assert_eq!(client.set_ceiling(wrong).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+    served.policy.set("token:ci", Rights { inspect: true, ..Rights::nothing() });
+    let mut ci = migration_as(&served, CI).await;
+    assert_eq!(ci.set_ceiling(ceiling("1.0")).await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(set(&mut client, "").await, []);
+}
+
+#[tokio::test]
 async fn sv14_wrong_steps_are_refused_and_need_the_right_to_operate() {
     let (served, _) = migrating().await;
-    let mut local = client(&served, LOCAL).await;
+    let mut local = migration_as(&served, LOCAL).await;
     let refused = async |client: &mut MigrationClient<Api>, request| {
         client.set_phase(request).await.unwrap_err().code()
     };
@@ -162,7 +209,7 @@ async fn sv14_wrong_steps_are_refused_and_need_the_right_to_operate() {
     assert_eq!(refused(&mut local, to(3, 0, 1)).await, Code::NotFound);
     let without = proto::SetPhaseRequest { without: vec!["n".into()], ..to(1, 0, 1) };
     assert_eq!(refused(&mut local, without).await, Code::InvalidArgument);
-    let mut ci = client(&served, CI).await;
+    let mut ci = migration_as(&served, CI).await;
     assert_eq!(ci.plans(proto::PlansRequest {}).await.unwrap_err().code(), Code::PermissionDenied);
     served.policy.set("token:ci", Rights { inspect: true, ..Rights::nothing() });
     assert_eq!(plans(&mut ci).await.len(), 2);
