@@ -23,6 +23,7 @@ mod connection;
 pub(super) mod delete;
 pub(super) mod diff;
 mod document;
+mod downgrade;
 mod error;
 pub(super) mod etcd;
 pub(super) mod history;
@@ -56,6 +57,7 @@ enum Action {
     Compact(maintenance::Compact),
     Mirror(Box<mirror::Mirror>),
     Migrate(migrate::Migrate),
+    Downgrade(downgrade::Downgrade),
     Backup(backup::BackupCommand),
     Restore(restore::Restore),
     Check(check::CheckCommand),
@@ -70,6 +72,7 @@ impl StoreCommand {
             Action::Compact(compact) => compact.run(),
             Action::Mirror(mirror) => mirror.run(),
             Action::Migrate(migrate) => migrate.run(),
+            Action::Downgrade(downgrade) => downgrade.run(),
             Action::Backup(backup) => backup.run(),
             Action::Restore(restore) => restore.run(),
             Action::Check(check) => check.run(),
