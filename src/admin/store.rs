@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use xds_core::shortened;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::key::RecordKey;
+use xds_store::phase::Form;
 use xds_store::read::{HistoryQuery, Payload, ReadError, Reads};
+use xds_store::store::PlanProgress;
 use xds_store_server::StoreHandle;
 
 use super::AdminState;
@@ -41,9 +43,26 @@ pub(super) async fn store(State(state): State<Arc<AdminState>>) -> JsonAnswer {
             "records": standing.records, "deleted": standing.tombstones,
             "size_bytes": (shown.size_bytes)(),
             "waiting_commits": commits, "waiting_bytes": bytes,
+            "plans": plans(&shown.handle, &standing.plans),
         })
     });
     Ok(JsonBody(answer.await))
+}
+
+/// How far the migrations are.
+fn plans(store: &StoreHandle, plans: &[PlanProgress]) -> Vec<Value> {
+    let schemas = store.schemas();
+    let plan = |progress: &PlanProgress| {
+        let plan = schemas.plans().iter().find(|plan| plan.number() == progress.number)?;
+        let ms = |time: Option<i64>| time.map(|time| time / NANOSECONDS_PER_MS);
+        Some(json!({
+            "number": progress.number, "name": plan.name(), "phase": progress.phase.number(),
+            "old_form": plan.shown(Form::Old), "new_form": plan.shown(Form::New),
+            "started_at_ms": ms(progress.started_at), "done_at_ms": ms(progress.done_at),
+            "looked_at": progress.pass.looked_at, "failed": progress.pass.failed, "clean": progress.pass.is_clean,
+        }))
+    };
+    plans.iter().filter_map(plan).collect()
 }
 
 /// The commits, newest first.
@@ -124,6 +143,7 @@ impl fmt::Debug for ShownStore {
     }
 }
 
+const NANOSECONDS_PER_MS: i64 = 1_000_000;
 /// Changes of a commit that are listed.
 const CHANGES_SHOWN: usize = 20;
 /// The longest text.

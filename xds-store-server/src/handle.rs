@@ -11,7 +11,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
 use xds_store::phase::Schemas;
-use xds_store::store::{Committed, FoundReferrers, PlanProgress, Store};
+use xds_store::store::{Committed, FoundReferrers, Store};
 
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
@@ -112,13 +112,6 @@ impl StoreHandle {
     pub(crate) async fn referrers(&self, query: Referrers) -> Option<FoundReferrers> {
         let (sender, receiver) = oneshot::channel();
         self.running.queue.send(Message::Referrers(query, sender));
-        receiver.await.ok()
-    }
-
-    /// How far the plans are, in the order of their numbers; `None` if the store has ended.
-    pub async fn plans(&self) -> Option<Vec<PlanProgress>> {
-        let (sender, receiver) = oneshot::channel();
-        self.running.queue.send(Message::Plans(sender));
         receiver.await.ok()
     }
 

@@ -20,7 +20,7 @@ use crate::access::Caller;
 use crate::config::StreamsSource;
 use crate::reading::{Reading, failed, now};
 use crate::service::taken;
-use crate::status::{invalid, lacks, not_ready, of_refused, refusal};
+use crate::status::{invalid, lacks, of_refused, refusal};
 
 /// The service Migration of one running store.
 #[derive(Debug)]
@@ -32,11 +32,6 @@ pub(crate) struct MigrationService {
 impl MigrationService {
     pub(crate) fn new(reading: Reading, streams: StreamsSource) -> Self {
         Self { reading, streams }
-    }
-
-    async fn progress(&self) -> Result<Vec<PlanProgress>, Status> {
-        let plans = self.reading.store.plans().await;
-        plans.ok_or_else(|| not_ready(&self.reading.standing(), "the server is stopping"))
     }
 
     /// How far a plan is, with the closed gates of its next step.
@@ -110,7 +105,7 @@ impl Migration for MigrationService {
             return Err(lacks("inspect", None, "plans need the right to inspect or to operate"));
         }
         let mut plans = Vec::new();
-        for progress in self.progress().await? {
+        for progress in self.reading.standing().plans {
             plans.push(self.status_of(&caller, progress).await?);
         }
         let schemas = self.reading.store.schemas();
@@ -153,7 +148,8 @@ impl Migration for MigrationService {
         let refused = |refused| of_refused(refused, &self.reading.standing(), &caller);
         let draft = Draft::set_phase(step, caller.client.identity(), request.dry_run);
         let committed = self.reading.store.commit(draft).await.map_err(refused)?;
-        let progress = self.progress().await?.into_iter().find(|progress| progress.number == step.plan);
+        let mut plans = self.reading.standing().plans.into_iter();
+        let progress = plans.find(|progress| progress.number == step.plan);
         let progress = progress.ok_or_else(|| unknown_plan(step.plan))?;
         let plan = self.status_of(&caller, progress).await?;
         let revision = self.reading.printed(committed.revision);

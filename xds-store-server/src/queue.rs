@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::key::RecordKey;
-use xds_store::store::{Committed, FoundReferrers, PlanProgress};
+use xds_store::store::{Committed, FoundReferrers};
 
 /// A queue of commits with limits. A commit has its place from the request to the answer.
 #[derive(Debug)]
@@ -40,8 +40,6 @@ pub(crate) enum Message {
     Compact(Option<u64>, oneshot::Sender<Result<u64, Refused>>),
     /// What refers to a resource.
     Referrers(Referrers, oneshot::Sender<FoundReferrers>),
-    /// How far the plans are.
-    Plans(oneshot::Sender<Vec<PlanProgress>>),
     /// Another server of the store may have committed.
     Changed,
     /// The last message.

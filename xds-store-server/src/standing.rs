@@ -1,10 +1,12 @@
 //! The condition of a running store.
 
 use xds_store::log::{Head, StoreRevision};
+use xds_store::store::PlanProgress;
 
 pub use xds_proto::xds::store::v1::status_response::Condition;
 
-/// What a running store does at present. The writer sends a new one after each batch.
+/// What a running store does at present. The writer sends a new one after each
+/// batch, and after each step of a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Whether the store serves and accepts commits.
@@ -17,6 +19,8 @@ pub struct Standing {
     pub records: usize,
     /// How many records are deleted and not forgotten yet.
     pub tombstones: usize,
+    /// How far each plan is, in the order of their numbers.
+    pub plans: Vec<PlanProgress>,
 }
 
 impl Standing {

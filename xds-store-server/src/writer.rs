@@ -132,7 +132,7 @@ impl Writer {
                 Message::Commit(Waiting { caller, .. }) => {
                     caller.answer(Err(refused(RefusalCode::Unavailable, reason.to_owned())));
                 }
-                Message::Compact(..) | Message::Referrers(..) | Message::Plans(_) | Message::Changed => {}
+                Message::Compact(..) | Message::Referrers(..) | Message::Changed => {}
                 Message::Stop => return,
             }
         }
@@ -145,7 +145,11 @@ impl Writer {
             let mut actions = VecDeque::new();
             match self.receive(inbox) {
                 Ok(message) => is_stopping |= self.on_message(message, &mut actions),
-                Err(RecvTimeoutError::Timeout) => actions.extend(self.step(Event::Due)),
+                Err(RecvTimeoutError::Timeout) => {
+                    actions.extend(self.step(Event::Due));
+                    // A pass may have looked at records and written nothing.
+                    self.send_standing();
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if now() >= self.compact_at && !is_stopping {
@@ -233,10 +237,6 @@ impl Writer {
                 let query = ReferrersQuery { key: &key, targets: &targets, may_read, limit, depth };
                 // The caller may have gone away.
                 _ = caller.send(self.store.referrers(&query));
-                return false;
-            }
-            Message::Plans(caller) => {
-                _ = caller.send(self.store.plans());
                 return false;
             }
             Message::Commit(Waiting { draft, caller }) => {
@@ -345,7 +345,8 @@ fn standing_of(store: &Store, condition: Condition, reason: &str) -> Standing {
         other => other,
     };
     let (records, tombstones) = store.counts();
-    Standing { condition, reason: reason.to_owned(), head: head.clone(), records, tombstones }
+    let (reason, head, plans) = (reason.to_owned(), head.clone(), store.plans());
+    Standing { condition, reason, head, records, tombstones, plans }
 }
 
 /// An error with its causes.

@@ -9,6 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use xds::metrics::Registry;
+use xds_store::store::{PassProgress, PlanProgress};
 use xds_store_server::Stage;
 
 use super::store::ServedStore;
@@ -34,6 +35,17 @@ struct StageLabels {
 
 #[derive(Debug, Clone, Copy, EncodeLabelSet)]
 struct StateLabels {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, EncodeLabelSet)]
+struct PlanLabels {
+    name: String,
+}
+
+#[derive(Debug, Clone, EncodeLabelSet)]
+struct PlanStateLabels {
+    name: String,
     state: &'static str,
 }
 
@@ -82,6 +94,30 @@ impl Collector for StoreMetrics {
                 None,
                 MetricType::Gauge,
             )?)?;
+        }
+        if !standing.plans.is_empty() {
+            let schemas = store.handle.schemas();
+            let name_of = |progress: &PlanProgress| {
+                let plan = schemas.plans().iter().find(|plan| plan.number() == progress.number);
+                plan.map(|plan| plan.name().to_owned()).unwrap_or_default()
+            };
+            let (name, help) = ("xds_migration_phase", "The phase of each plan, 0 to 5");
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for plan in &standing.plans {
+                let labels = PlanLabels { name: name_of(plan) };
+                ConstGauge::new(i64::from(plan.phase.number())).encode(family.encode_family(&labels)?)?;
+            }
+            let (name, help) =
+                ("xds_migration_records", "Records that the present or last pass of a plan looked at");
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for plan in &standing.plans {
+                let PassProgress { looked_at, failed, .. } = plan.pass;
+                for (state, count) in [("looked_at", looked_at), ("failed", failed)] {
+                    let labels = PlanStateLabels { name: name_of(plan), state };
+                    let count = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+                    count.encode(family.encode_family(&labels)?)?;
+                }
+            }
         }
         if let Some(bytes) = store.size_bytes() {
             let (name, help) = ("xds_store_size_bytes", "The size of the file of the store");
