@@ -289,6 +289,7 @@ fn gate_text(gate: &proto::ClosedGate) -> String {
     match &*gate.gate {
         "pass_not_clean" => "the last pass of the copy wrote something: wait for a clean one".to_owned(),
         "way_back_not_clean" => "the pass back wrote something: wait for a clean one".to_owned(),
+        "still_named" => format!("other records still name {count} of the resources that the step hides"),
         "streams_on_old" => format!("{count} streams ask for the old form by name"),
         "needs_newer" => format!("{} need a newer version", counted_of(count)),
         other => other.to_owned(),

@@ -41,12 +41,15 @@ impl<'a> Forms<'a> {
     }
 
     /// The same for a name that a record refers to, without constraints. None, if it is that of a form that
-    /// nobody sees yet (SV37).
+    /// nobody sees yet (SV37), or no longer (SV29): clients would not find it.
     pub(super) fn named(self, type_url: &str, name: &ResourceName) -> Vec<RecordKey> {
         let constraints = Constraints::NONE;
         let key = RecordKey::of(&VariantId { type_url: type_url.into(), name: name.clone(), constraints });
         match self.side(&key) {
-            Some(Side { form: Form::New, phase: Phase::F1, .. }) => Vec::new(),
+            Some(
+                Side { form: Form::New, phase: Phase::F1, .. }
+                | Side { form: Form::Old, phase: Phase::F5, .. },
+            ) => Vec::new(),
             Some(_) | None => self.all(&key).collect(),
         }
     }

@@ -1,5 +1,6 @@
 //! A step of a plan from one phase to the next, as a commit (SV14, SV28).
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use prost::Message;
@@ -12,6 +13,7 @@ use super::refused::{RefusalCode, Refused, Violations};
 use crate::key::{RecordKey, stored};
 use crate::phase::{Form, Phase, PhaseRecord, PhaseStep, Plan};
 use crate::record::{RecordState, content_digest};
+use crate::refs::{OnDelete, ReferrerChanges};
 use crate::time;
 
 impl Draft {
@@ -59,6 +61,9 @@ impl Judging<'_> {
             (Phase::F2, Phase::F1) if was_in_f4 && !recorded.is_clean => {
                 return Err(closed(plan, "way_back_not_clean"));
             }
+            // SV30: clients would not find what others still name.
+            (Phase::F2, Phase::F1) => self.check_unnamed(plan, Form::New)?,
+            (Phase::F4, Phase::F5) => self.check_unnamed(plan, Form::Old)?,
             (Phase::F1 | Phase::F2 | Phase::F3 | Phase::F4 | Phase::F5, _) => {}
         }
         let record = PhaseRecord {
@@ -131,6 +136,43 @@ impl Judging<'_> {
         Ok(Judged { is_replicated, ..judged })
     }
 
+    /// A form that a step hides from clients is named by no record in a way that would keep it. This reads
+    /// the keys of the types of the plan, and not their values.
+    fn check_unnamed(&self, plan: &Plan, hidden: Form) -> Result<(), Refused> {
+        let mut named = BTreeSet::new();
+        for form in [Form::Old, Form::New] {
+            let (from, to) = stored::of_type(plan.type_url(form));
+            self.range((&from, &to), &mut |stored_key| {
+                let key = stored::parse_record(stored_key).map(|(key, _)| key);
+                let key = key.filter(|key| plan.form_of(key) == Some(form));
+                let key = key
+                    .and_then(|key| if form == hidden { Some(key) } else { plan.other_key(&key, form).ok() });
+                if let Some(key) = key.filter(|key| self.is_named(key)) {
+                    named.insert(key);
+                }
+                if named.len() < COUNTED { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+        }
+        let Some(first) = named.first() else { return Ok(()) };
+        let (count, name) = (named.len(), plan.name());
+        let message =
+            format!("others still name {first:?} and {} more forms that the plan {name} hides", count - 1);
+        let message = if count == 1 {
+            format!("others still name {first:?}, which the plan {name} hides")
+        } else {
+            message
+        };
+        let count = count as u64;
+        let gate = proto::ClosedGate { gate: "still_named".to_owned(), count, ..Default::default() };
+        Err(gate_closed(gate, message))
+    }
+
+    fn is_named(&self, key: &RecordKey) -> bool {
+        let (unchanged, of_type) = (ReferrerChanges::default(), key.type_url());
+        let mut referrers = self.records.referrers(&unchanged, key.name_digest());
+        referrers.any(|source| OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block)
+    }
+
     /// A plan begins only if the server knows its new form, the plans below it are done, and no record of
     /// the new form is there that the plan did not write (SV9). This reads the keys of one type, and not
     /// their values.
@@ -167,9 +209,15 @@ impl Judging<'_> {
 fn closed(plan: &Plan, gate: &str) -> Refused {
     let message =
         format!("the last pass of the plan {} had something to do: wait for a clean one", plan.name());
-    let gate = proto::ClosedGate { gate: gate.to_owned(), ..proto::ClosedGate::default() };
+    gate_closed(proto::ClosedGate { gate: gate.to_owned(), ..proto::ClosedGate::default() }, message)
+}
+
+fn gate_closed(gate: proto::ClosedGate, message: String) -> Refused {
     let why = proto::violation::Why::Gate(gate);
     let mut violations = Violations::default();
     violations.add(RefusalCode::FailedPrecondition, (0, None), message, why);
     violations.into_result().err().unwrap_or_else(|| Refused::whole(RefusalCode::FailedPrecondition, ""))
 }
+
+/// Names that are counted at most, so that commits do not wait for long.
+const COUNTED: usize = 1_000;
