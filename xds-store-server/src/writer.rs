@@ -36,6 +36,9 @@ pub(crate) struct Writer {
     /// When the next scheduled compaction starts, and the interval.
     compact_at: i64,
     compact_every: i64,
+    /// SV15: when the store is told again that this server is alive; `None` for an engine that has one
+    /// server only.
+    live_at: Option<i64>,
     statistics: Arc<Statistics>,
     /// Those of the machine, for readers.
     schemas: Arc<ArcSwap<Schemas>>,
@@ -50,6 +53,7 @@ impl Writer {
     pub(crate) fn load(
         engine: Box<dyn Engine>,
         settings: &StoreConfig,
+        is_shared: bool,
         queue: Arc<Queue>,
     ) -> Result<(Self, watch::Receiver<Standing>), StartError> {
         let mut start = Source::start(now());
@@ -81,6 +85,7 @@ impl Writer {
             last_ticket,
             compact_at: now(),
             compact_every: nanoseconds(settings.compact_every),
+            live_at: is_shared.then(now),
             statistics,
             schemas,
             batch: Span::none(),
@@ -152,6 +157,7 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            actions.extend(self.say_alive(is_stopping));
             if now() >= self.compact_at && !is_stopping {
                 self.compact_at = now().saturating_add(self.compact_every);
                 // ST44. Nobody waits for the answer.
@@ -217,9 +223,21 @@ impl Writer {
         Ok(())
     }
 
+    /// Says that this server is alive, if that is due, or once that it is not any more (SV15).
+    fn say_alive(&mut self, is_stopping: bool) -> Vec<Action> {
+        if self.live_at.is_none_or(|at| now() < at && !is_stopping) || self.store.read_only().is_some() {
+            return Vec::new();
+        }
+        self.live_at = (!is_stopping).then(|| now().saturating_add(LIVE_EVERY));
+        let Some(draft) = self.store.liveness(!is_stopping) else { return Vec::new() };
+        // Nobody waits for the answer.
+        let ticket = self.next_ticket();
+        self.step(Event::Commit(ticket, draft))
+    }
+
     /// The next message, or a timeout when the machine or a compaction is due.
     fn receive(&self, inbox: &mpsc::Receiver<Message>) -> Result<Message, RecvTimeoutError> {
-        let due = self.store.due().map_or(self.compact_at, |due| due.min(self.compact_at));
+        let due = [self.store.due(), self.live_at].into_iter().flatten().fold(self.compact_at, i64::min);
         let wait = u64::try_from(due.saturating_sub(now())).unwrap_or_default();
         inbox.recv_timeout(Duration::from_nanos(wait))
     }
@@ -360,6 +378,9 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 fn run_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }
+
+/// How often a server says that it is alive: three times within its lease.
+const LIVE_EVERY: i64 = 10_000_000_000;
 
 /// The target of the spans of commits, as that of commits to the cache.
 const TRACE_TARGET: &str = "xds_commit";

@@ -9,7 +9,7 @@ use xds_core::{Constraints, Formula, VariantId, VariantSet};
 
 use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
-use crate::phase::{Ceiling, Phases, Schemas};
+use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
 use crate::record::{Local, Present, RecordState};
 use crate::refs::{ReferrerChanges, Referrers};
 use crate::{looks, time};
@@ -37,6 +37,7 @@ pub(crate) struct Index {
     live: usize,
     schemas: Arc<Schemas>,
     phases: Phases,
+    servers: LiveServers,
 }
 
 /// The variants of a name. No two match the same parameters.
@@ -207,9 +208,15 @@ impl Index {
         &self.schemas
     }
 
+    /// The servers of the store that said that they are alive.
+    pub(crate) fn servers(&self) -> &LiveServers {
+        &self.servers
+    }
+
     /// Takes the state of a record if it is one of the store's own.
     pub(crate) fn note_own(&mut self, key: &RecordKey, state: &RecordState) {
         self.phases.note(key, state);
+        self.servers.note(key, state);
         if let Some(ceiling) = Ceiling::of_record(key, state) {
             Arc::make_mut(&mut self.schemas).set_stored_ceiling(ceiling);
         }
@@ -351,7 +358,9 @@ impl Index {
     }
 
     fn note(&mut self, key: &RecordKey, before: Option<&Present>, after: Option<&Present>) {
-        let live = |record: Option<&Present>| usize::from(record.is_some_and(|record| !record.is_deleted()));
+        let is_own = phase::is_own(key);
+        let is_live = |record: &Present| !record.is_deleted() && !is_own;
+        let live = |record: Option<&Present>| usize::from(record.is_some_and(is_live));
         self.live = self.live + live(after) - live(before);
         if let Some(before) = before {
             before.expires_at.into_iter().for_each(|end| _ = self.ends.remove(&(end, key.clone())));

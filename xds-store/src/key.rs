@@ -69,6 +69,11 @@ impl RecordKey {
         Self(Bytes::new())
     }
 
+    /// Whether its type begins with this text.
+    pub(crate) fn starts_with(&self, text: &str) -> bool {
+        self.0.starts_with(text.as_bytes())
+    }
+
     /// Comes before all keys of a type, and is none.
     pub(crate) fn first_of(type_url: &str) -> Self {
         Self([type_url.as_bytes(), &[0]].concat().into())

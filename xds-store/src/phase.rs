@@ -39,20 +39,32 @@
 
 pub use ceiling::Ceiling;
 pub use converter::{Convert, ConvertError, Converter};
+pub(crate) use live::{LEASE, LiveServer, LiveServers};
 pub use plan::{Plan, PlanError, PlanSpec};
 pub(crate) use position::PassPosition;
 pub(crate) use record::{PhaseRecord, Phases};
 pub use schemas::{SchemaError, Schemas};
 pub use step::PhaseStep;
 
+use crate::key::RecordKey;
+
 mod ceiling;
 mod converter;
+mod live;
 mod names;
 mod plan;
 mod position;
 mod record;
 mod schemas;
 mod step;
+
+/// Whether a record is one of the store's own, which users do not write and other nodes do not get.
+pub(crate) fn is_own(key: &RecordKey) -> bool {
+    key.starts_with(OWN)
+        && (PhaseRecord::plan(key).is_some() || Ceiling::is_key(key) || LiveServer::is_key(key))
+}
+
+const OWN: &str = "type.googleapis.com/xds.store.v1.";
 
 /// How far a plan is. A store without a record of the plan is in F0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -285,8 +285,9 @@ fn counted_of(records: u64) -> String {
 
 /// What a closed gate waits for.
 fn gate_text(gate: &proto::ClosedGate) -> String {
-    let count = gate.count;
+    let (count, node) = (gate.count, &gate.node);
     match &*gate.gate {
+        "server_lacks_plan" => format!("the server {node} of this store runs without the plan"),
         "pass_not_clean" => "the last pass of the copy wrote something: wait for a clean one".to_owned(),
         "way_back_not_clean" => "the pass back wrote something: wait for a clean one".to_owned(),
         "still_named" => format!("other records still name {count} of the resources that the step hides"),
@@ -306,7 +307,8 @@ fn object(plan: &proto::PlanStatus) -> Value {
         let proto::Key { type_url, name, when } = failure.key.clone().unwrap_or_default();
         json!({ "type": type_url, "name": name, "when": when, "reason": failure.message })
     });
-    let gates = plan.gates.iter().map(|gate| json!({ "gate": gate.gate, "count": gate.count }));
+    let gates =
+        plan.gates.iter().map(|gate| json!({ "gate": gate.gate, "node": gate.node, "count": gate.count }));
     json!({
         "number": plan.number, "name": plan.name, "phase": plan.phase,
         "old_form": plan.old_form, "new_form": plan.new_form,
@@ -335,7 +337,7 @@ Examples:
 JSON: `list` and `check` print {plans: [PLAN]}, the others PLAN: one object with number, name, phase
 (0 to 5), old_form, new_form, started_at, done_at, old_records, new_records, behind (old records whose
 new form is missing or outdated), split, failed, failures [{type, name, when, reason}] (the first 20),
-pass_done, pass_total, clean, streams_on_old, gates [{gate, count}] (what prevents the next step).
+pass_done, pass_total, clean, streams_on_old, gates [{gate, node, count}] (what prevents the next step).
 Fields may be added.
 
 Exit codes:

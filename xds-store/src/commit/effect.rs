@@ -16,7 +16,7 @@ use super::{ambiguity, collect, condition, drain, owner, rights, schema};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
-use crate::phase::{Ceiling, Form, Phase, PhaseRecord, Schemas};
+use crate::phase::{self, Ceiling, Form, Phase, PhaseRecord, Schemas};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
 use crate::stored::{ReadError, Stored};
 use crate::time;
@@ -114,11 +114,7 @@ impl Judging<'_> {
             }
             drained.is_empty() || drained.insert(effect.key.clone())
         });
-        // SV12, SV33: phases and ceilings are those of this store.
-        let is_replicated =
-            !draft.changes.iter().any(|change| matches!(change.act, Act::Phase(_) | Act::Ceiling(_)));
-        let judged = self.finish(changed, results, effects, Some(&checked))?;
-        Ok(Judged { is_replicated, ..judged })
+        self.finish(changed, results, effects, Some(&checked))
     }
 
     /// What the changes do to further records, until nothing is added (SG5).
@@ -209,6 +205,8 @@ impl Judging<'_> {
         if found > self.limits.changes {
             return Err(Refused::limit(&self.limits.changes(), found));
         }
+        // SV12, SV15, SV33: what is of this store alone. A first commit may change nothing (ST64).
+        let is_replicated = states.is_empty() || states.keys().any(|key| !phase::is_own(key));
         let mut changes = Vec::with_capacity(states.len());
         for (key, (state, outcome)) in states {
             let previous = self.previous(&key)?;
@@ -216,7 +214,7 @@ impl Judging<'_> {
             pending.states.insert(key, state);
         }
         pending.renewed = renewed;
-        Ok(Judged { pending, changes, results, effects, warnings, is_replicated: true })
+        Ok(Judged { pending, changes, results, effects, warnings, is_replicated })
     }
 
     /// The store revision of the state before; 0 if there is none. Another server of the store may have
@@ -524,7 +522,7 @@ pub(crate) fn expiry(
     let judging = Judging { limits: unlimited, ..*judging };
     // Removals make nothing ambiguous.
     let judged = judging.finish(changed, Vec::new(), Vec::new(), None).ok();
-    Ok(judged.map(|judged| Judged { is_replicated: with_lease, ..judged }))
+    Ok(judged.map(|judged| Judged { is_replicated: with_lease && judged.is_replicated, ..judged }))
 }
 
 pub(super) fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {

@@ -8,15 +8,31 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::effect::{ChangeResult, Judged, Judging};
-use super::form::{Act, Draft, DraftChange};
+use super::form::{Act, Draft, DraftChange, Put};
 use super::refused::{RefusalCode, Refused, Violations};
+use crate::content;
 use crate::key::{RecordKey, stored};
-use crate::phase::{Form, Phase, PhaseRecord, PhaseStep, Plan};
+use crate::phase::{Form, LEASE, LiveServer, Phase, PhaseRecord, PhaseStep, Plan, Schemas};
 use crate::record::{RecordState, content_digest};
 use crate::refs::{OnDelete, ReferrerChanges};
 use crate::time;
 
 impl Draft {
+    /// Says that a server is alive, or that it is not any more (SV15). A repetition renews the lease.
+    pub(crate) fn live_server(server: u64, schemas: &Schemas, is_alive: bool) -> Option<Self> {
+        let key = LiveServer::key(server);
+        let act = if is_alive {
+            let payload = LiveServer::of(schemas).encode_to_vec().into();
+            let content = proto::Content { payload, ..proto::Content::default() };
+            let resource = content::resource(&key.id(), &content).ok()?;
+            Act::Put(Box::new(Put { content, version: None, resource, expires_at: None, lease: Some(LEASE) }))
+        } else {
+            Act::Delete { drain: false }
+        };
+        let change = DraftChange { key, expected: None, act };
+        Some(Self::of_store(change, "server".to_owned(), false))
+    }
+
     /// A step of a plan, by this identity. Both phases are compared, so of two equal steps one is
     /// refused. A step needs the right to operate, which the caller checks.
     #[must_use]
@@ -51,6 +67,7 @@ impl Judging<'_> {
             let message = format!("the plan {} is in phase {present:?}", plan.name());
             return Err(Refused::whole(RefusalCode::Aborted, message));
         }
+        self.check_servers(plan)?;
         let recorded = phases.get(plan.number()).cloned().unwrap_or_default();
         let was_in_f4 = recorded.was_in_f4;
         match (step.from, step.to) {
@@ -134,6 +151,20 @@ impl Judging<'_> {
             }
         };
         Ok(Judged { is_replicated, ..judged })
+    }
+
+    /// SV15: a server that lacks the plan would write one form only, and could not accept commits.
+    fn check_servers(&self, plan: &Plan) -> Result<(), Refused> {
+        let is_alive = |key: &&RecordKey| self.records.get(key).is_some_and(|record| record.exists(self.now));
+        let lacking = self.records.index.servers().lacking(plan).filter(is_alive);
+        let mut violations = Violations::default();
+        for key in lacking {
+            let (gate, node) = ("server_lacks_plan".to_owned(), key.name().to_string());
+            let message = format!("the server {node} of this store lacks the plan {}", plan.name());
+            let why = proto::violation::Why::Gate(proto::ClosedGate { gate, node, count: 1 });
+            violations.add(RefusalCode::FailedPrecondition, (0, None), message, why);
+        }
+        violations.into_result()
     }
 
     /// A form that a step hides from clients is named by no record in a way that would keep it. This reads

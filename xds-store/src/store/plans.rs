@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{PassProgress, Store};
+use crate::commit::Draft;
 use crate::phase::{Phase, Schemas};
 
 /// How far a plan is.
@@ -27,6 +28,15 @@ impl Store {
     #[must_use]
     pub fn schemas(&self) -> &Arc<Schemas> {
         self.index.schemas()
+    }
+
+    /// A commit that says whether this server is alive (SV15): for a store with several servers, every 10 s,
+    /// once the store has a commit. `None` before that, because the first commit ends the wait of clients
+    /// (ST5).
+    #[must_use]
+    pub fn liveness(&self, is_alive: bool) -> Option<Draft> {
+        let has_commits = self.head.revision > 0;
+        has_commits.then(|| Draft::live_server(self.config.server, &self.config.schemas, is_alive)).flatten()
     }
 
     /// How far each plan of the program is, in the order of their numbers.

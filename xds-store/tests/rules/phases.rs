@@ -119,7 +119,7 @@ fn sv13_a_server_without_a_begun_plan_does_not_start_and_stops_writing() {
     step(&mut server, 1, 0).unwrap();
     assert!(load(&server, vec![]).is_err());
     server.wait(20 * SECOND);
-    assert_eq!(server.store.counts().0, 2, "the old record and that of the plan");
+    assert_eq!(server.store.counts().0, 1, "the old record");
     load(&server, vec![other]).unwrap();
     load(&server, vec![]).unwrap();
 }
@@ -455,4 +455,39 @@ fn sv10_clusters_get_new_names_unless_they_have_aliases() {
     assert!(renamed.payload.ends_with(b"shop-a"));
     step(&mut server, 3, 4).unwrap();
     assert_eq!(get(&server, &old, "").unwrap().unwrap().key, Some(old.clone()));
+}
+
+#[test]
+fn sv15_a_server_of_the_store_that_lacks_the_plan_prevents_its_steps_while_it_is_alive() {
+    let mut server = knowing(&Server::new().engine);
+    assert!(server.store.liveness(true).is_none(), "ST5: no commit was made");
+    server.commit(of([put("x", "1")])).unwrap();
+    let mut old = Server::on(server.engine.clone(), 7, server.now);
+    let say = |server: &mut Server, is_alive| {
+        let draft = server.store.liveness(is_alive).unwrap();
+        let ticket = server.draft(draft);
+        server.answers.remove(&ticket).unwrap().unwrap().revision
+    };
+    let counter = server.store.head().counter;
+    let revision = say(&mut old, true);
+    assert_eq!(say(&mut old, true), revision, "a repetition renews the lease alone");
+    server.step(Event::Changed);
+    say(&mut server, true);
+    let gates = |refused: xds_store::commit::Refused| match &refused.violations[..] {
+        [proto::Violation { why: Some(proto::violation::Why::Gate(gate)), .. }] => {
+            (gate.gate.clone(), gate.node.clone())
+        }
+        other => panic!("{other:?}"),
+    };
+    let lacks = ("server_lacks_plan".to_owned(), format!("{:016x}", 7));
+    assert_eq!(gates(step(&mut server, 0, 1).unwrap_err()), lacks);
+    // It said that it stops, or it was killed.
+    let mut ended = Server::on(server.engine.clone(), 8, server.now);
+    say(&mut ended, true);
+    say(&mut ended, false);
+    server.step(Event::Changed);
+    assert_eq!(gates(step(&mut server, 0, 1).unwrap_err()), lacks);
+    server.wait(31 * SECOND);
+    step(&mut server, 0, 1).unwrap();
+    assert_eq!(server.store.head().counter, counter, "it is not replicated");
 }
