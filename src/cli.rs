@@ -221,7 +221,7 @@ enum Failure {
     Type(type_name::TypeError),
     #[error("error: {0}")]
     Option(serve::OptionError),
-    #[error("{}", security_failure(.0))]
+    #[error("{}", error_lines(.0))]
     Security(listen::ListenError),
     #[error("error: {0}")]
     LogFilter(log_filter::LogFilterError),
@@ -239,6 +239,8 @@ enum Failure {
     Backup(store::BackupFileError),
     #[error("error: {0}")]
     Seal(serve::SealError),
+    #[error("{}", error_lines(.0))]
+    Schemas(serve::SchemasError),
     #[error("error: {0}")]
     Tokens(serve::TokenError),
     #[error("error: {0}")]
@@ -270,6 +272,7 @@ impl Failure {
             Self::Place(error) => ExitCode::from(error.exit_code()),
             Self::Backup(error) => ExitCode::from(error.exit_code()),
             Self::Seal(error) => ExitCode::from(error.exit_code()),
+            Self::Schemas(error) => ExitCode::from(error.exit_code()),
             Self::Tokens(error) => ExitCode::from(error.exit_code()),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
@@ -278,8 +281,8 @@ impl Failure {
     }
 }
 
-/// One line for each error of a policy.
-fn security_failure(error: &listen::ListenError) -> String {
+/// One line for each error of a file.
+fn error_lines(error: &impl fmt::Display) -> String {
     let lines: Vec<_> = error.to_string().lines().map(|line| format!("error: {line}")).collect();
     lines.join("\n")
 }

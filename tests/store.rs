@@ -7,6 +7,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Instant;
 
 use running::{Running, SOON, Scratch, http, xds};
+use xds_store::commit::Draft;
+use xds_store::engine::RedbEngine;
+use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec, Schemas};
+use xds_store_server::{StoreConfig, StoreHandle};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
@@ -358,6 +362,75 @@ fn st70_seal_keys_that_cannot_be_used_are_refused_without_showing_them() {
         assert_eq!(code, Some(2), "{shown}");
         assert!(shown.contains(why) && !shown.contains("hunter2"), "{shown}");
     }
+}
+
+#[test]
+fn sv9_the_plans_of_a_file_are_known_and_its_errors_are_refused_with_their_places() {
+    let place = with_store("schemas");
+    let file = place.0.join("schemas.yaml");
+    let arguments = ["serve", "--store", place.text(), "--schemas", file.to_str().unwrap()];
+    let plan =
+        "plans:\n- { number: 1, name: new-names, from: { type: CDS }, to: { type: acme.v2.Cluster } }\n";
+    fs::write(&file, plan).unwrap();
+    drop(Running::start(&arguments));
+    let (code, text) = run(&["serve", "--schemas", file.to_str().unwrap(), place.text()]);
+    assert!(code == Some(2) && text.contains("--store"), "{text}");
+    fs::write(&file, plan.replace("1", "2")).unwrap();
+    let (code, text) = run(&arguments);
+    assert_eq!(code, Some(2), "{text}");
+    let expected = format!("error: {}:2:13: plan new-names: plans have the numbers from 1", file.display());
+    assert!(text.contains(&expected), "{text}");
+    fs::remove_file(&file).unwrap();
+    let (code, text) = run(&arguments);
+    assert!(code == Some(1) && text.contains("--schemas"), "{text}");
+}
+
+#[test]
+fn sv13_a_store_with_a_plan_that_the_file_lacks_is_refused_with_its_name() {
+    let place = with_store("lacks-plan");
+    let file = place.0.join("schemas.yaml");
+    let plan = |to: &str| {
+        format!("plans: [{{ number: 1, name: new-names, from: {{ type: CDS }}, to: {{ type: {to} }} }}]")
+    };
+    begin_plan(&place);
+    let arguments = ["serve", "--store", place.text()];
+    let with_file = [&arguments[..], &["--schemas", file.to_str().unwrap()]].concat();
+    fs::write(&file, plan("acme.v3.Cluster")).unwrap();
+    // Without a file, and with another plan of this number.
+    for arguments in [&arguments[..], &with_file] {
+        let (code, text) = run(arguments);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains("is in phase F1 of plan 1, new-names"), "{text}");
+    }
+    fs::write(&file, plan("acme.v2.Cluster")).unwrap();
+    drop(Running::start(&with_file));
+}
+
+/// Begins the plan `new-names` of the tests.
+fn begin_plan(place: &Scratch) {
+    let to_type = "type.googleapis.com/acme.v2.Cluster";
+    let plan = PlanSpec {
+        number: 1,
+        name: "new-names".into(),
+        from_type: xds::type_url::CLUSTER.into(),
+        from_names: Vec::new(),
+        to_type: to_type.into(),
+        to_name: "{name}".into(),
+        to_version: "2".parse().unwrap(),
+        up: Converter::Identity,
+        down: Converter::Identity,
+    };
+    let schemas = Schemas::default().with_plans(vec![Plan::new(plan).unwrap()]).unwrap();
+    let mut config = StoreConfig::default();
+    config.schemas = schemas.into();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let engine = RedbEngine::open(&place.0.join("store.redb")).unwrap();
+        let store = StoreHandle::start(Box::new(engine), config).unwrap();
+        let step = PhaseStep { plan: 1, from: Phase::F0, to: Phase::F1 };
+        store.commit(Draft::set_phase(step, "operator".into(), false)).await.unwrap();
+        store.stop().await;
+    });
 }
 
 #[test]

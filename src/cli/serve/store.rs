@@ -15,6 +15,7 @@ use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store_server::{Alarm, Condition, StatusAdditions, StoreAuthorizer, StoreConfig, StoreHandle};
 
 use super::backups::{BackupOptions, Backups};
+use super::schemas::SchemaOptions;
 use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
 use super::store_api::{ApiAccess, ApiOptions};
@@ -64,6 +65,8 @@ pub(super) struct StoreOptions {
     #[command(flatten)]
     sealing: SealOptions,
     #[command(flatten)]
+    schemas: SchemaOptions,
+    #[command(flatten)]
     backups: BackupOptions,
     #[command(flatten)]
     etcd: EtcdOptions,
@@ -86,10 +89,12 @@ impl StoreOptions {
         if *place == Place::Memory {
             tracing::warn!("--store memory: keeps nothing: all commits are lost when this process ends");
         }
+        let schemas = self.schemas.read()?;
         let engine = place.open(&new_identity()?, &self.etcd, runtime).map_err(Failure::Place)?;
         let engine = self.sealing.sealed(engine)?;
         let mut config = StoreConfig::default();
         config.cache = Arc::clone(cache);
+        config.schemas = Arc::new(schemas);
         self.limits.apply(&mut config);
         let handle = StoreHandle::start(engine, config);
         let handle = handle.map_err(|error| Failure::Place(place.not_started(error)))?;

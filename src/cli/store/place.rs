@@ -49,6 +49,12 @@ pub(in crate::cli) enum PlaceError {
          wrote it, or a newer one"
     )]
     Newer { place: Place, found: u32, known: u32 },
+    /// SV13.
+    #[error(
+        "the store in {place} is in phase F{phase} of plan {number}, {name}, which this server does not have as it \
+         began: add this plan to the file of --schemas, with its names, types and major version"
+    )]
+    LacksPlan { place: Place, number: u32, name: String, phase: u32 },
     /// ST47.
     #[error(
         "the store in {place} is damaged, and nothing of it is served: {cause}. {}`xds store restore` makes a store \
@@ -143,6 +149,9 @@ impl Place {
         match error {
             StartError::Load(LoadError::NoStore) => PlaceError::NoStore { place },
             StartError::Load(LoadError::Newer { found, known }) => PlaceError::Newer { place, found, known },
+            StartError::Load(LoadError::LacksPlan { number, name, phase }) => {
+                PlaceError::LacksPlan { place, number, name, phase }
+            }
             StartError::Load(LoadError::Damaged(error)) => {
                 PlaceError::Damaged { place, cause: causes(&error) }
             }
@@ -254,6 +263,7 @@ impl PlaceError {
             Self::NoStore { .. }
             | Self::NotEmpty { .. }
             | Self::Newer { .. }
+            | Self::LacksPlan { .. }
             | Self::NotFolder { .. }
             | Self::File { .. }
             | Self::Access { .. } => 2,

@@ -44,6 +44,12 @@ impl SchemaVersion {
         self.major
     }
 
+    /// The first version of the next major.
+    #[must_use]
+    pub fn next_major(self) -> Self {
+        Self { major: self.major.saturating_add(1), minor: 0 }
+    }
+
     /// The version of a stored content. The first version is stored without a text: so are the records
     /// of programs that had no versions.
     #[must_use]
