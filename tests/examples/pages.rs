@@ -12,7 +12,8 @@ use super::ports::Taken;
 use super::run::Trial;
 
 /// Each page, with the ports that its programs listen on.
-const PAGES: [(&str, &[u16]); 3] = [
+const PAGES: [(&str, &[u16]); 4] = [
+    ("examples/migrations/README.md", &[18000, 18001]),
     ("examples/proxy/README.md", &[21000, 21001, 21010, 21011, 21901, 21902, 21903]),
     ("examples/quickstart/README.md", &[18000, 18001, 8081, 8082, 9901, 10000]),
     ("examples/variants/README.md", &[18000, 18001, 8081, 8082, 8083, 8084, 9901, 9902]),

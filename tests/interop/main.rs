@@ -18,6 +18,7 @@ mod grpc;
 mod grpc_peer;
 mod http;
 mod load;
+mod migration;
 mod mode;
 mod mtls;
 mod on_demand;

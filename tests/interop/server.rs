@@ -110,6 +110,13 @@ impl Server {
         *self = Self::start_on(self.arguments.clone(), self.port).await;
     }
 
+    /// Starts it again on the same port without an option and its value.
+    pub(crate) async fn restart_without(&mut self, option: &str) {
+        let at = self.arguments.iter().position(|argument| argument == option).expect("it has the option");
+        self.arguments.drain(at..at + 2);
+        self.restart().await;
+    }
+
     /// Stops it with SIGTERM, and waits for its end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
         let id = self.child.id().expect("it is running");

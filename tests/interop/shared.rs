@@ -155,14 +155,14 @@ impl Shared {
 }
 
 /// Commits a file of the folder through the API of a server.
-async fn commit(server: &Server, folder: &Folder, name: &str) {
+pub(crate) async fn commit(server: &Server, folder: &Folder, name: &str) {
     let path = |name: &str| folder.path().join(name).to_str().expect("a text").to_owned();
     let api = format!("127.0.0.1:{}", server.admin_port().await);
     xds(&["put", &path(name), "--server", &api, "--token-file", &path("tokens")]).await;
 }
 
 /// Runs a command.
-async fn xds(arguments: &[&str]) {
+pub(crate) async fn xds(arguments: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(arguments).output().await;
     let output = output.expect("cargo built the binary");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));

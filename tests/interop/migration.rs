@@ -1,0 +1,228 @@
+//! The migrations of `examples/migrations`, with servers of one store in a real etcd, and real Envoys
+//! under load.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::envoy::Envoy;
+use crate::etcd::Etcd;
+use crate::folder::Folder;
+use crate::load::{Connections, Load};
+use crate::mode::Mode;
+use crate::peers;
+use crate::resources::{cluster, endpoints, listener, routes};
+use crate::server::Server;
+use crate::shared::{commit, xds};
+use crate::upstream::Upstream;
+use crate::wait::{SOON, until};
+use crate::world::every_turn;
+
+const OLD: &str = "shop-web";
+const NEW: &str = "xdstp://shop/envoy.config.cluster.v3.Cluster/shop-web";
+
+/// From plain names of clusters to `xdstp://` names and back. In F0 to F3 an old server, which knows only
+/// the old names, is side by side with a new one; then it is upgraded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sv18_sv27_sv29_sv30_clusters_get_new_names_and_their_old_ones_back_and_no_request_is_lost() {
+    if [peers::ENVOY, peers::ETCD].into_iter().any(|program| peers::find(program).is_none()) {
+        return;
+    }
+    let _turns = every_turn().await;
+    for mode in Mode::ADS {
+        eprintln!("--- {mode}");
+        let mut migrating = Migrating::start(mode).await;
+        let loads: Vec<_> = migrating
+            .envoys
+            .iter()
+            .flat_map(|(_, port)| {
+                [Connections::New, Connections::Kept].map(|of| Load::start(*port, "/v1", of))
+            })
+            .collect();
+        for phase in 1..=3 {
+            migrating.go("next", phase).await;
+            // A write reaches the clients of both servers. Once clients see the new names, the old server does
+            // not write what it cannot write whole (row W9).
+            migrating.change_cluster(0, OLD).await;
+            match phase {
+                1 => migrating.change_cluster(1, OLD).await,
+                _ => migrating.refused_by_the_old_server().await,
+            }
+        }
+        migrating.upgrade().await;
+        migrating.go("next", 4).await;
+        migrating.change_cluster(0, NEW).await;
+        // The step that ends the old names waits until no route has them.
+        migrating.refused("next").await;
+        migrating.put_routes(NEW).await;
+        migrating.go("next", 5).await;
+        migrating.until_clusters(&[NEW]).await;
+        migrating.change_cluster(1, NEW).await;
+        // And back, with what was written meanwhile.
+        for phase in [4, 3, 2] {
+            migrating.go("back", phase).await;
+        }
+        migrating.refused("back").await;
+        migrating.put_routes(OLD).await;
+        for phase in [1, 0] {
+            migrating.go("back", phase).await;
+        }
+        migrating.until_clusters(&[OLD]).await;
+        migrating.change_cluster(1, OLD).await;
+        for load in loads {
+            let report = load.finish().await;
+            eprintln!("{mode}: {report}");
+            report.assert_nothing_lost();
+        }
+        for (envoy, _) in &migrating.envoys {
+            let rejected = envoy.stats().await.ending(&[".update_rejected"]);
+            assert!(rejected.values().all(|count| *count == 0), "{mode}: {rejected:?}");
+        }
+    }
+}
+
+/// All programs of the test. Dropping this ends them.
+#[derive(Debug)]
+struct Migrating {
+    mode: Mode,
+    /// The new one, and the old one, or what it was upgraded to.
+    servers: [Server; 2],
+    /// The clients of the two servers, each with the port of its listener.
+    envoys: Vec<(Envoy, u16)>,
+    /// The connection timeout of the cluster, which each change makes another one.
+    timeout: u32,
+    folder: Folder,
+    _scratch: [Folder; 2],
+    _upstream: Upstream,
+    _etcd: Etcd,
+}
+
+impl Migrating {
+    async fn start(mode: Mode) -> Self {
+        let etcd = Etcd::start().await.expect("it was found before");
+        let folder = Folder::new();
+        let tokens = folder.path().join("tokens");
+        fs::write(&tokens, "interop a-secret-of-the-tests\n").expect("the temporary directory is writable");
+        fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("our own file");
+        let schemas =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/migrations/new-names/schemas.yaml");
+        let text = |path: &Path| path.to_str().expect("a text").to_owned();
+        let (store, tokens, schemas) = (etcd.store(), text(&tokens), text(&schemas));
+        xds(&["store", "init", &store]).await;
+        let options =
+            ["--store", &store, "--token-file", &tokens, "--admin", "127.0.0.1:0", "--schemas", &schemas];
+        let new = Server::of_store(&options).await;
+        let old = Server::of_store(&[&options[..], &["--schema-ceiling", "CDS=1"]].concat()).await;
+        let servers = [new, old];
+        let upstream = Upstream::start("red").await;
+        let resources = [
+            listener(mode, "web", "routes"),
+            routes("routes", &[("/", OLD)]),
+            cluster(mode, OLD),
+            endpoints(OLD, upstream.port),
+        ];
+        folder.write("first.json", &resources);
+        commit(&servers[0], &folder, "first.json").await;
+        let scratch = [Folder::new(), Folder::new()];
+        let mut envoys = Vec::new();
+        for (scratch, server) in scratch.iter().zip(&servers) {
+            let envoy = Envoy::start(scratch.path(), mode, server.port).await.expect("it was found before");
+            let port = envoy.port("web").await;
+            envoys.push((envoy, port));
+        }
+        Self {
+            mode,
+            servers,
+            envoys,
+            timeout: 1,
+            folder,
+            _scratch: scratch,
+            _upstream: upstream,
+            _etcd: etcd,
+        }
+    }
+
+    /// `xds store migrate` by the new server.
+    async fn migrate(&self, step: &str) -> Vec<String> {
+        let api = format!("127.0.0.1:{}", self.servers[0].admin_port().await);
+        let tokens = self.folder.path().join("tokens").to_str().expect("a text").to_owned();
+        let arguments = ["store", "migrate", step, "new-names", "--server", &api, "--token-file", &tokens];
+        arguments.map(str::to_owned).to_vec()
+    }
+
+    async fn go(&self, step: &str, phase: u32) {
+        let arguments = self.migrate(step).await;
+        xds(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        eprintln!("{}: F{phase}", self.mode);
+    }
+
+    /// The step waits for something that others have to do.
+    async fn refused(&self, step: &str) {
+        let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(self.migrate(step).await).output().await;
+        let output = output.expect("cargo built the binary");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(4) && error.contains("still name"), "{error}");
+    }
+
+    /// Changes the cluster by one of its names through a server. Both Envoys get the change in the form that
+    /// they have.
+    async fn change_cluster(&mut self, server: usize, name: &str) {
+        self.timeout += 1;
+        let timeout = format!("{}s", self.timeout);
+        let mut changed = cluster(self.mode, name);
+        changed["connect_timeout"] = Value::from(&*timeout);
+        // X16.
+        changed["eds_cluster_config"]["service_name"] = OLD.into();
+        self.folder.write("cluster.json", &[changed]);
+        commit(&self.servers[server], &self.folder, "cluster.json").await;
+        for (envoy, _) in &self.envoys {
+            let what = format!("{}: the change through server {server} arrives", self.mode);
+            let has_it = async || {
+                let cluster = match envoy.active_cluster(name).await {
+                    Some(cluster) => cluster,
+                    None => envoy.active_cluster(if name == OLD { NEW } else { OLD }).await?,
+                };
+                (cluster["connect_timeout"] == *timeout).then_some(())
+            };
+            until(&what, SOON, has_it).await;
+        }
+    }
+
+    async fn refused_by_the_old_server(&self) {
+        let api = format!("127.0.0.1:{}", self.servers[1].admin_port().await);
+        let path = |name: &str| self.folder.path().join(name).to_str().expect("a text").to_owned();
+        self.folder.write("refused.json", &[cluster(self.mode, OLD)]);
+        let arguments = ["put", &path("refused.json"), "--server", &api, "--token-file", &path("tokens")];
+        let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(arguments).output().await;
+        assert_eq!(output.expect("cargo built the binary").status.code(), Some(4));
+    }
+
+    async fn put_routes(&self, name: &str) {
+        self.folder.write("routes.json", &[routes("routes", &[("/", name)])]);
+        commit(&self.servers[0], &self.folder, "routes.json").await;
+        for (envoy, _) in &self.envoys {
+            let named = async || {
+                let routes = envoy.dynamic_routes().await;
+                routes.iter().any(|routes| routes.to_string().contains(&format!("{name:?}"))).then_some(())
+            };
+            until(&format!("{}: the routes name {name}", self.mode), SOON, named).await;
+        }
+    }
+
+    /// Waits until both Envoys have these clusters alone.
+    async fn until_clusters(&self, names: &[&str]) {
+        for (envoy, _) in &self.envoys {
+            let alone = async || envoy.clusters().await.keys().eq(names.iter()).then_some(());
+            until(&format!("{}: the clusters are {names:?}", self.mode), SOON, alone).await;
+        }
+    }
+
+    /// The old server ends, and a new one starts in its place.
+    async fn upgrade(&mut self) {
+        assert!(self.servers[1].terminate().await.success());
+        self.servers[1].restart_without("--schema-ceiling").await;
+    }
+}
