@@ -70,6 +70,7 @@ pub use mapping::{
 pub use matching::VariantSet;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
+pub use references::target_of_field;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
 pub use shortened::shortened;
 pub use variants::{Variant, Variants};
