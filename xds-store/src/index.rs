@@ -11,7 +11,8 @@ use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
 use crate::phase::Phases;
 use crate::record::{Local, Present, RecordState};
-use crate::refs::{ReferrerChanges, Referrers};
+use crate::refs::{Reference, ReferrerChanges, Referrers};
+use crate::rules::{Acts, Rules};
 use crate::{looks, time};
 
 mod referring;
@@ -36,6 +37,7 @@ pub(crate) struct Index {
     tombstones: BTreeSet<(i64, RecordKey)>,
     live: usize,
     phases: Phases,
+    rules: Rules,
 }
 
 /// The variants of a name. No two match the same parameters.
@@ -49,7 +51,7 @@ pub(crate) struct Loading {
     last: Option<(RecordKey, u64)>,
     /// The constraints of its name so far, without those of deleted records.
     constraints: Vec<Constraints>,
-    references: Vec<(NameDigest, RecordKey)>,
+    references: Vec<((NameDigest, RecordKey), Acts)>,
 }
 
 /// Changes that a batch makes, and that are not durable yet. Each replaces what the [`Index`] has.
@@ -64,6 +66,8 @@ pub(crate) struct Pending {
     pub(crate) states: BTreeMap<RecordKey, RecordState>,
     /// Records with a renewed lease.
     pub(crate) renewed: BTreeMap<RecordKey, Renewed>,
+    /// Records that did not change, and whose references are other ones by a changed rule.
+    pub(crate) reread: BTreeMap<RecordKey, Box<[Reference]>>,
 }
 
 /// A record with a renewed lease.
@@ -104,6 +108,7 @@ impl Pending {
         self.deleting.extend(commit.deleting);
         self.states.extend(commit.states);
         self.renewed.extend(commit.renewed);
+        self.reread.extend(commit.reread);
     }
 }
 
@@ -173,6 +178,11 @@ impl<'a> Records<'a> {
 }
 
 impl Index {
+    /// Without records.
+    pub(crate) fn new(rules: Rules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
     /// The records, with nothing pending.
     pub(crate) fn get(&self, key: &RecordKey) -> Option<&Present> {
         self.records.get(&key.record_digest())
@@ -181,6 +191,11 @@ impl Index {
     /// The phases of plans.
     pub(crate) fn phases(&self) -> &Phases {
         &self.phases
+    }
+
+    /// The reference rules.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// Takes the state of a record that an engine has.
@@ -216,7 +231,8 @@ impl Index {
             }
             loading.constraints.push(id.constraints.clone());
         }
-        loading.references.extend(record.references.iter().map(|target| (*target, key.clone())));
+        let references = record.references.iter();
+        loading.references.extend(references.map(|one| ((one.target, key.clone()), one.acts)));
         // SG8: a deletion in progress goes on.
         self.deleting.replace(key, &[], record.deleting(key).as_slice());
         loading.records.push((key.record_digest(), record));
@@ -250,9 +266,16 @@ impl Index {
 
     /// Takes what a batch made durable.
     pub(crate) fn apply(&mut self, pending: Pending) {
-        let Pending { mut records, variants, aliases, states, renewed, .. } = pending;
+        let Pending { mut records, variants, aliases, states, renewed, reread, .. } = pending;
+        for (key, references) in reread {
+            if let Some(record) = self.records.get_mut(&key.record_digest()) {
+                self.referrers.replace(&key, &record.references, &references);
+                record.references = references;
+            }
+        }
         for (key, state) in &states {
             self.phases.note(key, state);
+            self.rules.note(key, state);
             let digest = key.record_digest();
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);

@@ -69,6 +69,11 @@ impl RecordKey {
         Self(Bytes::new())
     }
 
+    /// Comes before all keys of a type, and is none.
+    pub(crate) fn before_type(type_url: &'static str) -> Self {
+        Self(Bytes::from_static(type_url.as_bytes()))
+    }
+
     /// The type, name and constraints.
     ///
     /// # Panics
@@ -255,6 +260,11 @@ pub(crate) mod stored {
         let rest = stored.strip_prefix(b"v")?;
         let (rest, revision) = rest.split_last_chunk::<REVISION_BYTES>()?;
         Some((RecordKey::from_stored(rest.strip_suffix(&[0])?)?, u64::from_be_bytes(*revision)))
+    }
+
+    /// The first bytes of all record versions of a type.
+    pub(crate) fn of_type(type_url: &str) -> Bytes {
+        [b"v", type_url.as_bytes(), &[0]].concat().into()
     }
 
     /// Behind all versions of a record, and before all keys that follow it.

@@ -8,8 +8,10 @@ use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{NameDigest, RecordKey};
+use crate::refs::{self, Reference};
+use crate::rules::{Acts, Rules};
 use crate::schema::SchemaVersion;
-use crate::{refs, time};
+use crate::time;
 
 /// The state of a record: the message that is stored, and that nodes exchange.
 pub type RecordState = proto::RecordState;
@@ -64,7 +66,7 @@ pub(crate) struct Present {
     /// The other names under which clients can request it (D24).
     pub(crate) aliases: Box<[NameDigest]>,
     /// The resources that it refers to, in order (SG1).
-    pub(crate) references: Box<[NameDigest]>,
+    pub(crate) references: Box<[Reference]>,
 }
 
 /// The lease of a record.
@@ -168,6 +170,7 @@ impl Present {
         state: &RecordState,
         resource: Option<&Resource>,
         (changed_at, now): (u64, i64),
+        rules: &Rules,
     ) -> Self {
         let type_url = key.type_url();
         let aliases = resource.map_or(&[][..], Resource::aliases);
@@ -192,7 +195,7 @@ impl Present {
             }),
             owners: named_owners(state).map(Into::into).collect(),
             aliases: aliases.collect(),
-            references: refs::named_by(key, state, resource).into_iter().collect(),
+            references: refs::named_by(key, state, resource, rules),
         }
     }
 
@@ -205,8 +208,8 @@ impl Present {
     }
 
     /// Its name, if it is being deleted.
-    pub(crate) fn deleting(&self, key: &RecordKey) -> Option<NameDigest> {
-        self.is_deleting.then(|| key.name_digest())
+    pub(crate) fn deleting(&self, key: &RecordKey) -> Option<Reference> {
+        self.is_deleting.then(|| Reference { target: key.name_digest(), acts: Acts::ALLOW })
     }
 
     /// Whether this is the new form of an old one in its present state (SV17).

@@ -12,6 +12,7 @@ use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
 use crate::phase::Schemas;
 use crate::record::RecordState;
+use crate::rules::FieldSource;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
@@ -81,6 +82,9 @@ pub struct Config {
     pub tombstones: i64,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
+    /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
+    /// built-in table reads.
+    pub fields: FieldSource,
 }
 
 impl Config {
@@ -95,6 +99,7 @@ impl Config {
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
             schemas: Arc::default(),
+            fields: FieldSource::default(),
         }
     }
 }
@@ -590,6 +595,7 @@ impl Store {
             now,
             limits: self.config.commit,
             schemas: &self.config.schemas,
+            rules: self.index.rules(),
         }
     }
 

@@ -23,6 +23,8 @@ mod pass;
 mod phases;
 #[path = "rules/quarantine.rs"]
 mod quarantine;
+#[path = "rules/reference_rules.rs"]
+mod reference_rules;
 #[path = "rules/references.rs"]
 mod references;
 #[path = "rules/rights.rs"]

@@ -319,7 +319,7 @@ fn each_field_that_names_a_resource_can_be_looked_up_and_cleared() {
         let resource = of(type_url, payload);
         let named = resource.names_by_field();
         for (field, target, name) in &named {
-            assert_eq!(super::target_of_field(type_url, field), Some(*target), "{field}");
+            assert_eq!(target_of_field(type_url, field), Some(*target), "{field}");
             let cleared = of(type_url, resource.payload_without(field, target, name).unwrap().to_vec());
             let mut rest = named.clone();
             rest.retain(|other| other != &(field.clone(), *target, name.clone()));
@@ -329,8 +329,8 @@ fn each_field_that_names_a_resource_can_be_looked_up_and_cleared() {
         }
     }
     assert_eq!(count, 6);
-    assert_eq!(super::target_of_field(type_url::ROUTE_CONFIGURATION, "virtual_hosts.routes"), None);
-    assert_eq!(super::target_of_field("t/acme.Thing", "name"), None);
-    let service_name = super::target_of_field(type_url::CLUSTER, SERVICE_NAME);
+    assert_eq!(target_of_field(type_url::ROUTE_CONFIGURATION, "virtual_hosts.routes"), None);
+    assert_eq!(target_of_field("t/acme.Thing", "name"), None);
+    let service_name = target_of_field(type_url::CLUSTER, SERVICE_NAME);
     assert_eq!(service_name, Some(type_url::CLUSTER_LOAD_ASSIGNMENT));
 }

@@ -10,7 +10,7 @@ use crate::content;
 use crate::index::Renewed;
 use crate::key::RecordKey;
 use crate::record::{Present, RecordState, Uid, served};
-use crate::refs::ReferrerChanges;
+use crate::refs::{Reference, ReferrerChanges};
 
 /// The changes of one commit while it is judged.
 #[derive(Default)]
@@ -21,6 +21,8 @@ pub(super) struct Changed {
     /// The records that are being deleted, by their names.
     pub(super) deleting: ReferrerChanges,
     pub(super) renewed: BTreeMap<RecordKey, Renewed>,
+    /// The references of records before the commit, where a changed rule makes them other ones.
+    pub(super) reread: BTreeMap<RecordKey, Box<[Reference]>>,
 }
 
 impl Changed {
@@ -61,10 +63,13 @@ impl Changed {
         resource: Option<&Resource>,
     ) -> ChangeResult {
         // The commit gets the next revision, or none if it is refused.
-        let record = Present::of(key, &state, resource, (judging.head.revision + 1, judging.now));
+        let record =
+            Present::of(key, &state, resource, (judging.head.revision + 1, judging.now), judging.rules);
         // A deletion that becomes one in progress, or ends, is noted twice.
         let before = self.after.get(key).or_else(|| judging.records.get(key));
-        let references = before.map_or(&[][..], |before| &before.references);
+        let reread = self.reread.get(key).filter(|_| !self.after.contains_key(key));
+        let references =
+            reread.or_else(|| before.map(|before| &before.references)).map_or(&[][..], |all| &all[..]);
         self.referrers.replace(key, references, &record.references);
         let deleting = before.and_then(|before| before.deleting(key));
         self.deleting.replace(key, deleting.as_slice(), record.deleting(key).as_slice());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
@@ -122,11 +122,9 @@ impl Judging<'_> {
         from: &PassPosition,
         limit: usize,
     ) -> Result<(BTreeSet<RecordKey>, Option<PassPosition>), Refused> {
-        let mut start = BytesMut::from(stored::RECORDS.0);
-        start.put_slice(plan.type_url(from.form).as_bytes());
-        start.put_u8(0);
+        let start = stored::of_type(plan.type_url(from.form));
         let end = stored::end_of(&start);
-        let begin = from.after.as_ref().map_or_else(|| start.freeze(), stored::after);
+        let begin = from.after.as_ref().map_or(start, stored::after);
         let (mut keys, mut last, mut versions): (BTreeSet<_>, Option<RecordKey>, usize) = Default::default();
         let mut is_end = true;
         let mut each = |stored_key: &[u8]| {

@@ -10,7 +10,7 @@ use super::effect::{Effect, Judging, leave, tombstone};
 use super::form::{Act, Draft};
 use crate::key::{NameDigest, RecordKey};
 use crate::record::{RecordState, named_owners};
-use crate::refs::OnDelete;
+use crate::rules::Acts;
 use crate::stored::ReadError;
 
 /// Deletions with `drain` that others block become deletions in progress. So may what such a record
@@ -49,7 +49,7 @@ pub(super) fn begin(judging: &Judging<'_>, draft: &Draft, changed: &mut Changed)
 /// turn.
 pub(super) fn finish(judging: &Judging<'_>, changed: &mut Changed) -> Result<Vec<Effect>, ReadError> {
     let mut ended = Vec::new();
-    let dropped: BTreeSet<_> = changed.referrers.removed().collect();
+    let dropped: BTreeSet<_> = changed.referrers.targets().collect();
     for target in dropped {
         let deleting = judging.records.deleting(&changed.deleting, target);
         let deleting: BTreeSet<_> = deleting.cloned().collect();
@@ -72,11 +72,8 @@ pub(super) fn finish(judging: &Judging<'_>, changed: &mut Changed) -> Result<Vec
 
 /// Whether a record refers to the name of this key after the commit in a way that keeps it.
 fn is_blocked(judging: &Judging<'_>, changed: &Changed, key: &RecordKey) -> bool {
-    let of_type = key.type_url();
-    judging
-        .records
-        .referrers(&changed.referrers, key.name_digest())
-        .any(|source| OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block)
+    let mut referrers = judging.records.referrers(&changed.referrers, key.name_digest());
+    referrers.any(|(_, acts)| acts.has(Acts::BLOCK))
 }
 
 /// SG2: whether the name has another variant than these after the commit.

@@ -18,6 +18,7 @@ use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
 use crate::phase::{Form, Phase, PhaseRecord, Schemas};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
+use crate::rules::{RULE_TYPE, Rules};
 use crate::stored::{ReadError, Stored};
 use crate::time;
 
@@ -64,6 +65,7 @@ pub(crate) struct Judging<'a> {
     pub(crate) now: i64,
     pub(crate) limits: CommitLimits,
     pub(crate) schemas: &'a Schemas,
+    pub(crate) rules: &'a Rules,
 }
 
 impl Judging<'_> {
@@ -73,6 +75,7 @@ impl Judging<'_> {
     /// The violations of the first stage that refuses it (ST8).
     pub(crate) fn judge(&self, draft: &Draft) -> Result<Judged, Refused> {
         self.check_times(draft)?;
+        self.check_rules(draft)?;
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
         condition::check(draft, self.forms())?;
@@ -96,8 +99,15 @@ impl Judging<'_> {
             }
             effects.push(Effect { key, result });
         }
-        drain::begin(self, draft, &mut changed);
-        effects.extend(self.follow_references(Some(draft), &mut changed)?);
+        // SG12: rules hold from the commit on that changes them.
+        let rules = self.rules_after(&changed);
+        let judging = Judging { rules: rules.as_ref().unwrap_or(self.rules), ..*self };
+        if rules.is_some() {
+            judging.check_twins(draft)?;
+            judging.reread(self.rules, &mut changed)?;
+        }
+        drain::begin(&judging, draft, &mut changed);
+        effects.extend(judging.follow_references(Some(draft), &mut changed)?);
         // A deletion of the request may have become one in progress, or have ended.
         let mut drained = BTreeSet::new();
         for (change, result) in draft.changes.iter().zip(&mut results) {
@@ -111,7 +121,8 @@ impl Judging<'_> {
         effects.retain(|effect| !drained.contains(&effect.key));
         // SV12: phases are not replicated.
         let is_replicated = !draft.changes.iter().any(|change| matches!(change.act, Act::Phase(_)));
-        let judged = self.finish(changed, results, effects, Some(&checked))?;
+        let mut judged = judging.finish(changed, results, effects, Some(&checked))?;
+        judged.warnings.extend(judging.rules.refused_cascades(self.rules));
         Ok(Judged { is_replicated, ..judged })
     }
 
@@ -175,7 +186,7 @@ impl Judging<'_> {
         effects: Vec<Effect>,
         commit: Option<&Checked<'_>>,
     ) -> Result<Judged, Refused> {
-        let Changed { states, after, referrers, deleting, renewed } = changed;
+        let Changed { states, after, referrers, deleting, renewed, reread } = changed;
         let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
         let number = |key: &RecordKey| {
             let all = || {
@@ -191,7 +202,9 @@ impl Judging<'_> {
             Some(draft) => {
                 let (states, pending) = (&states, &pending);
                 let (referrers, deleting) = (&referrers, &deleting);
-                let referring = Referring { judging: self, draft, states, pending, referrers, deleting };
+                let reread = &reread;
+                let referring =
+                    Referring { judging: self, draft, states, pending, referrers, deleting, reread };
                 referring.show_blockers(&mut results)?;
                 referring.check(number)?
             }
@@ -210,6 +223,7 @@ impl Judging<'_> {
             pending.states.insert(key, state);
         }
         pending.renewed = renewed;
+        pending.reread = reread;
         Ok(Judged { pending, changes, results, effects, warnings, is_replicated: true })
     }
 
@@ -414,6 +428,15 @@ impl Judging<'_> {
         let mut plans = self.schemas.plans().iter();
         if plans.any(|plan| states.contains_key(&PhaseRecord::key(plan.number())))
             || (!states.is_empty() && draft.changes.iter().any(is_phase))
+        {
+            return true;
+        }
+        // Rules, and what they say of references, are those that are durable.
+        let of_rules = states.range(RecordKey::before_type(RULE_TYPE)..).next();
+        let is_rule = |change: &DraftChange| Rules::is_rule(&change.key);
+        let prunes_rule = || draft.prune && self.records.owned(&draft.owner).iter().any(Rules::is_rule);
+        if of_rules.is_some_and(|(key, _)| Rules::is_rule(key))
+            || (!states.is_empty() && (draft.changes.iter().any(is_rule) || prunes_rule()))
         {
             return true;
         }

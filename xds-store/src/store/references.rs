@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::Store;
 use crate::index::{Pending, Records};
 use crate::key::{NameDigest, RecordKey};
-use crate::refs::{OnDelete, ReferrerChanges};
+use crate::refs::ReferrerChanges;
+use crate::rules::Acts;
 
 /// What to find out about a resource.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +51,7 @@ impl Store {
         for target in query.targets.iter().filter(|target| !records.exists(target.name_digest())) {
             found.missing.insert(target.clone());
         }
-        for source in of(query.key) {
+        for (source, _) in of(query.key) {
             found.count += 1;
             if found.referrers.len() < query.limit && (query.may_read)(source) {
                 found.referrers.push(source.clone());
@@ -59,13 +60,9 @@ impl Store {
         let mut seen: BTreeSet<NameDigest> = [query.key.name_digest()].into();
         let mut target = query.key.clone();
         while found.blockers.len() < query.depth {
-            let of_type = target.type_url();
-            let blocks = |source: &&RecordKey| {
-                let of_source = source.type_url();
-                OnDelete::of(of_source.as_str(), of_type.as_str()) == OnDelete::Block
-                    && (query.may_read)(source)
-            };
-            let Some(source) = of(&target).find(blocks).cloned() else { break };
+            let blocks =
+                |(source, acts): &(&RecordKey, Acts)| acts.has(Acts::BLOCK) && (query.may_read)(source);
+            let Some(source) = of(&target).find(blocks).map(|(source, _)| source.clone()) else { break };
             found.blockers.push((source.clone(), target));
             if !seen.insert(source.name_digest()) {
                 found.is_cycle = true;
