@@ -75,7 +75,8 @@ pub(crate) async fn blockers(
     key: proto::Key,
 ) -> Result<Vec<proto::Reference>, Status> {
     let found = references(reading, caller, proto::ReferencesRequest { key: Some(key), depth: 1 }).await?;
-    let blocks = |reference: &proto::Reference| reference.on_delete() == proto::OnDelete::Block;
+    // It waits for what should go with it, too.
+    let blocks = |reference: &proto::Reference| reference.on_delete() != proto::OnDelete::Allow;
     Ok(found.referrers.into_iter().filter(blocks).take(BLOCKERS).collect())
 }
 

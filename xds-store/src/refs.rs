@@ -149,3 +149,24 @@ pub(crate) fn resources(key: &RecordKey, state: &proto::RecordState) -> impl Ite
     let contents = state.content.iter().chain(served);
     contents.filter_map(|content| content::resource(&key.id(), content).ok())
 }
+
+/// Clears the fields that name a target and are unset with it, in the payloads of a record (SG2). Whether
+/// there are any.
+pub(crate) fn clear(
+    key: &RecordKey,
+    state: &mut proto::RecordState,
+    target: &RecordKey,
+    rules: &Rules,
+) -> bool {
+    let (of_type, name) = (target.type_url(), target.name());
+    let served = state.quarantined.as_mut().and_then(|quarantined| quarantined.serve.as_mut());
+    let mut has_cleared = false;
+    for content in state.content.iter_mut().chain(served) {
+        let Ok(resource) = content::resource(&key.id(), content) else { continue };
+        if let Some(payload) = rules.without(&resource, of_type.as_str(), &name) {
+            content.payload = payload;
+            has_cleared = true;
+        }
+    }
+    has_cleared
+}

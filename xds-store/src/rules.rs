@@ -339,6 +339,25 @@ impl Rules {
         fields.into_iter().map(|(field, _, _, acts)| (field, acts)).collect()
     }
 
+    /// A payload without a name in the fields that are unset with its resource; `None` if there are none,
+    /// or if the rest is no resource.
+    pub(crate) fn without(&self, resource: &Resource, type_url: &str, name: &ResourceName) -> Option<Bytes> {
+        let source = resource.type_url();
+        let mut cleared: Option<Resource> = None;
+        for (field, _) in
+            self.fields(resource, type_url, name).iter().filter(|(_, acts)| acts.has(Acts::UNSET))
+        {
+            let before = cleared.as_ref().unwrap_or(resource);
+            let rule = self.of_type(source.as_str()).find(|rule| rule.field == *field)?;
+            let payload = match &rule.path {
+                Some(path) => path.without(before.payload(), name).map(Bytes::from),
+                None => before.payload_without(field, type_url, name),
+            };
+            cleared = Some(Resource::new(source.clone(), resource.name().clone(), payload?).ok()?);
+        }
+        cleared.map(|resource| resource.payload().clone())
+    }
+
     /// Each field of a payload with what it names.
     fn by_field<'a>(&'a self, resource: &Resource) -> Vec<(String, &'a str, ResourceName, Acts)> {
         let source = resource.type_url().as_str();

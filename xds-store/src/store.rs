@@ -587,6 +587,12 @@ impl Store {
         of("bytes of a batch of the engine", limits.bytes_option, limits.bytes, bytes)
     }
 
+    /// SG8: how many dependents end in one commit.
+    fn dependents(&self) -> usize {
+        let of_engine = self.config.engine.operations.saturating_sub(4) / 2;
+        DEPENDENTS.min(of_engine).min(self.config.commit.changes / 2)
+    }
+
     fn judging<'a>(&'a self, writing: &'a Writing, stored: &'a Stored<'a>, now: i64) -> Judging<'a> {
         Judging {
             records: Records { index: &self.index, batch: &writing.pending },
@@ -596,6 +602,7 @@ impl Store {
             limits: self.config.commit,
             schemas: &self.config.schemas,
             rules: self.index.rules(),
+            dependents: self.dependents(),
         }
     }
 
@@ -642,5 +649,7 @@ const READ_AGAIN: i64 = SECOND / 10;
 const ENDS_AGAIN: i64 = SECOND;
 /// When to look for room again after a disk was full.
 const ROOM_AGAIN: i64 = 10 * SECOND;
+/// A deletion with more dependents is one in progress.
+const DEPENDENTS: usize = 1_000;
 /// How many records end in one batch.
 const ENDED_AT_ONCE: usize = 1_000;

@@ -4,6 +4,8 @@
 
 #[path = "rules/ambiguity.rs"]
 mod ambiguity;
+#[path = "rules/cascades.rs"]
+mod cascades;
 #[path = "rules/drains.rs"]
 mod drains;
 mod driven;

@@ -1,6 +1,6 @@
 //! The records that a commit changes, while it is judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
@@ -21,6 +21,10 @@ pub(super) struct Changed {
     /// The records that are being deleted, by their names.
     pub(super) deleting: ReferrerChanges,
     pub(super) renewed: BTreeMap<RecordKey, Renewed>,
+    /// Deletions that may become deletions in progress (SG7).
+    pub(super) may_wait: BTreeSet<RecordKey>,
+    /// The targets with which further records go.
+    pub(super) causes: BTreeMap<RecordKey, RecordKey>,
     /// The references of records before the commit, where a changed rule makes them other ones.
     pub(super) reread: BTreeMap<RecordKey, Box<[Reference]>>,
 }

@@ -12,7 +12,7 @@ use super::mirror::{Mirror, MirrorMode};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
 use super::schema::Checked;
-use super::{ambiguity, collect, condition, drain, owner, rights, schema};
+use super::{ambiguity, cascade, collect, condition, drain, owner, rights, schema};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
@@ -66,6 +66,8 @@ pub(crate) struct Judging<'a> {
     pub(crate) limits: CommitLimits,
     pub(crate) schemas: &'a Schemas,
     pub(crate) rules: &'a Rules,
+    /// The most dependents that end with the records of one commit (SG8).
+    pub(crate) dependents: usize,
 }
 
 impl Judging<'_> {
@@ -106,19 +108,36 @@ impl Judging<'_> {
             judging.check_twins(draft)?;
             judging.reread(self.rules, &mut changed)?;
         }
-        drain::begin(&judging, draft, &mut changed);
+        let drains = draft.changes.iter().filter(|change| matches!(change.act, Act::Delete { drain: true }));
+        changed.may_wait.extend(drains.map(|change| change.key.clone()));
+        if !draft.is_copy {
+            let ended = cascade::cascade(&judging, Some(draft), &mut changed)?;
+            rights::check_ended(draft, &ended)?;
+            effects.extend(ended);
+        }
+        drain::begin(&judging, &mut changed);
         effects.extend(judging.follow_references(Some(draft), &mut changed)?);
-        // A deletion of the request may have become one in progress, or have ended.
-        let mut drained = BTreeSet::new();
+        // A deletion may have become one in progress, or have ended.
+        let mut named = BTreeSet::new();
+        let latest = |key: &RecordKey| {
+            let (_, outcome) = changed.states.get(key)?;
+            let is_end = matches!(outcome, proto::Outcome::Deleted | proto::Outcome::Deleting);
+            is_end.then(|| changed.result(key, *outcome))
+        };
         for (change, result) in draft.changes.iter().zip(&mut results) {
-            if let (Act::Delete { drain: true }, Some((_, outcome))) =
-                (&change.act, changed.states.get(&change.key))
-            {
-                *result = changed.result(&change.key, *outcome);
-                drained.insert(&change.key);
+            let is_deletion = matches!(change.act, Act::Delete { .. });
+            if let Some(latest) = latest(&change.key).filter(|_| is_deletion) {
+                *result = latest;
+                named.insert(&change.key);
             }
         }
-        effects.retain(|effect| !drained.contains(&effect.key));
+        let mut seen = BTreeSet::new();
+        effects.retain_mut(|effect| {
+            if let Some(latest) = latest(&effect.key) {
+                effect.result = latest;
+            }
+            !named.contains(&effect.key) && seen.insert(effect.key.clone())
+        });
         // SV12: phases are not replicated.
         let is_replicated = !draft.changes.iter().any(|change| matches!(change.act, Act::Phase(_)));
         let mut judged = judging.finish(changed, results, effects, Some(&checked))?;
@@ -168,7 +187,7 @@ impl Judging<'_> {
     }
 
     /// What becomes of the other form if the store itself changes a leading one.
-    fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
+    pub(super) fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
         let side = self.forms().side(key).filter(|side| side.phase != Phase::F0)?;
         let is_below = self.schemas.pair_version(side.plan).major() < side.plan.new_version().major();
         let is_deleted = is_below || side.phase.ignores_old();
@@ -186,7 +205,7 @@ impl Judging<'_> {
         effects: Vec<Effect>,
         commit: Option<&Checked<'_>>,
     ) -> Result<Judged, Refused> {
-        let Changed { states, after, referrers, deleting, renewed, reread } = changed;
+        let Changed { states, after, referrers, deleting, renewed, reread, causes, .. } = changed;
         let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
         let number = |key: &RecordKey| {
             let all = || {
@@ -202,9 +221,9 @@ impl Judging<'_> {
             Some(draft) => {
                 let (states, pending) = (&states, &pending);
                 let (referrers, deleting) = (&referrers, &deleting);
-                let reread = &reread;
+                let (reread, causes) = (&reread, &causes);
                 let referring =
-                    Referring { judging: self, draft, states, pending, referrers, deleting, reread };
+                    Referring { judging: self, draft, states, pending, referrers, deleting, reread, causes };
                 referring.show_blockers(&mut results)?;
                 referring.check(number)?
             }
@@ -478,6 +497,20 @@ impl Judging<'_> {
         Ok(None)
     }
 
+    /// The state of a record after the changes so far; `None` if it does not exist.
+    pub(super) fn state_after(
+        &self,
+        key: &RecordKey,
+        changed: &Changed,
+    ) -> Result<Option<RecordState>, ReadError> {
+        let state = match (changed.state(key), self.records.get(key)) {
+            (Some(state), _) => Some(state.clone()),
+            (None, Some(record)) => Some(self.state(key, record)?),
+            (None, None) => None,
+        };
+        Ok(state.filter(|state| state.lifecycle() != proto::State::Deleted))
+    }
+
     pub(super) fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, ReadError> {
         self.version(key, record).map(|(state, _)| state)
     }
@@ -533,6 +566,10 @@ pub(crate) fn expiry(
     if changed.states.is_empty() {
         return Ok(None);
     }
+    cascade::cascade(judging, None, &mut changed)?;
+    // Nobody can be told that something blocks the end of what refers to an ended record.
+    changed.may_wait.extend(changed.causes.keys().cloned());
+    drain::begin(judging, &mut changed);
     judging.follow_references(None, &mut changed)?;
     ended.iter().for_each(|key| judging.note_lost(key, &mut changed));
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };

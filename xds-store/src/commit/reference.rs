@@ -25,6 +25,8 @@ pub(super) struct Referring<'a> {
     pub(super) deleting: &'a ReferrerChanges,
     /// See [`Changed`](super::changed::Changed).
     pub(super) reread: &'a BTreeMap<RecordKey, Box<[Reference]>>,
+    /// The same.
+    pub(super) causes: &'a BTreeMap<RecordKey, RecordKey>,
 }
 
 impl Referring<'_> {
@@ -42,14 +44,15 @@ impl Referring<'_> {
     /// SG12: the records that a changed rule makes refer to what does not exist. They stay as they are.
     fn dangling(&self) -> Vec<String> {
         let Self { judging, pending, .. } = self;
-        let dangles = |(key, references): &(&RecordKey, &Box<[Reference]>)| {
+        let dangles = |key: &RecordKey, references: &[Reference]| {
             let before = judging.records.get(key).map_or(&[][..], |record| &record.references);
             references.iter().any(|one| {
                 let had = refs::find(before, one.target).is_some_and(Acts::needs_target);
                 one.acts.needs_target() && !had && !judging.records.exists_after(pending, one.target)
             })
         };
-        let all: Vec<_> = self.reread.iter().filter(dangles).map(|(key, _)| key).collect();
+        let all: Vec<_> =
+            self.reread.iter().filter(|(key, all)| dangles(key, all)).map(|(key, _)| key).collect();
         let shown = all.iter().filter(|key| self.draft.may_read(key)).take(WARNINGS);
         let mut warnings: Vec<_> =
             shown.map(|key| format!("by this rule, {key:?} names what does not exist")).collect();
@@ -149,11 +152,28 @@ impl Referring<'_> {
             if count == 0 {
                 continue;
             }
-            let number = number(target);
-            let key = (number.is_some() || self.draft.may_read(target)).then(|| target.to_proto());
-            let what =
-                key.as_ref().map_or_else(|| "a record of this owner".to_owned(), |_| format!("{target:?}"));
-            let message = format!("{what} is used by {}: remove that first", users(&by, count));
+            // SG6: the request names the first of the chain.
+            let (mut root, mut chain) = (target, Vec::new());
+            while let Some(cause) = self.causes.get(root) {
+                chain.push((root, cause));
+                root = cause;
+            }
+            let number = number(root);
+            let shown = |key: &RecordKey| match number.is_some() && key == root || self.draft.may_read(key) {
+                true => format!("{key:?}"),
+                false if chain.is_empty() => "a record of this owner".to_owned(),
+                false => "a record".to_owned(),
+            };
+            let key = (number.is_some() || self.draft.may_read(root)).then(|| root.to_proto());
+            let mut message =
+                format!("{} is used by {}: remove that first", shown(target), users(&by, count));
+            if !chain.is_empty() {
+                let links = chain
+                    .iter()
+                    .rev()
+                    .map(|(key, cause)| format!("{} goes with {}, ", shown(key), shown(cause)));
+                message = links.chain([message]).collect();
+            }
             let why = proto::Referred { by, count, silent_regions: Vec::new() };
             let why = proto::violation::Why::Referred(why);
             let at = (number.unwrap_or(usize::MAX), key);
@@ -190,7 +210,7 @@ impl Referring<'_> {
     ) -> Result<(Vec<proto::Reference>, u64), Refused> {
         let (mut by, mut count) = (Vec::new(), 0_u64);
         let referrers = self.judging.records.referrers(self.referrers, target.name_digest());
-        for (source, acts) in referrers.filter(|(_, acts)| acts.has(Acts::BLOCK)) {
+        for (source, acts) in referrers.filter(|(_, acts)| acts.needs_target()) {
             count += 1;
             // ST54.
             if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {

@@ -60,8 +60,13 @@ impl Store {
         let mut seen: BTreeSet<NameDigest> = [query.key.name_digest()].into();
         let mut target = query.key.clone();
         while found.blockers.len() < query.depth {
-            let blocks =
-                |(source, acts): &(&RecordKey, Acts)| acts.has(Acts::BLOCK) && (query.may_read)(source);
+            // What should go with it may itself be blocked.
+            let is_deleting =
+                |source: &RecordKey| records.get(source).is_some_and(|record| record.is_deleting);
+            let blocks = |(source, acts): &(&RecordKey, Acts)| {
+                let waits = acts.has(Acts::BLOCK) || acts.needs_target() && is_deleting(source);
+                waits && (query.may_read)(source)
+            };
             let Some(source) = of(&target).find(blocks).map(|(source, _)| source.clone()) else { break };
             found.blockers.push((source.clone(), target));
             if !seen.insert(source.name_digest()) {
