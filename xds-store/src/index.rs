@@ -31,6 +31,8 @@ pub(crate) struct Index {
     pub(crate) referrers: Referrers,
     /// The records that are being deleted, by their names.
     pub(crate) deleting: Referrers,
+    /// Names that are being deleted, and that may have dependents.
+    drained: BTreeSet<NameDigest>,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
     /// Since when records are deleted.
@@ -235,6 +237,7 @@ impl Index {
         loading.references.extend(references.map(|one| ((one.target, key.clone()), one.acts)));
         // SG8: a deletion in progress goes on.
         self.deleting.replace(key, &[], record.deleting(key).as_slice());
+        self.drained.extend(record.deleting(key).map(|deleting| deleting.target));
         loading.records.push((key.record_digest(), record));
         Ok(())
     }
@@ -267,6 +270,9 @@ impl Index {
     /// Takes what a batch made durable.
     pub(crate) fn apply(&mut self, pending: Pending) {
         let Pending { mut records, variants, aliases, states, renewed, reread, .. } = pending;
+        if !reread.is_empty() {
+            self.drained.extend(self.deleting.targets());
+        }
         for (key, references) in reread {
             if let Some(record) = self.records.get_mut(&key.record_digest()) {
                 self.referrers.replace(&key, &record.references, &references);
@@ -284,6 +290,7 @@ impl Index {
             self.referrers.replace(key, references, &after.references);
             let deleting = before.as_ref().and_then(|before| before.deleting(key));
             self.deleting.replace(key, deleting.as_slice(), after.deleting(key).as_slice());
+            self.drained.extend(after.deleting(key).map(|deleting| deleting.target));
             self.records.insert(digest, after);
         }
         for (name, variants) in variants {
@@ -328,6 +335,16 @@ impl Index {
         let Some(deleted_at) = self.records.get(&digest).and_then(|record| record.deleted_at) else { return };
         self.tombstones.remove(&(deleted_at, key.clone()));
         self.records.remove(&digest);
+    }
+
+    /// A name that is being deleted, and that may have dependents.
+    pub(crate) fn next_drained(&self) -> Option<NameDigest> {
+        self.drained.first().copied()
+    }
+
+    /// A name has no dependents. While it is being deleted it gets no new ones.
+    pub(crate) fn note_drained(&mut self, name: NameDigest) {
+        self.drained.remove(&name);
     }
 
     /// When the next record ends.

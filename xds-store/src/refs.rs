@@ -78,6 +78,11 @@ impl Referrers {
         of_target.map(|((_, source), acts)| (source, *acts)).inspect(|_| looks::look())
     }
 
+    /// All targets, those of several referrers several times.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = NameDigest> {
+        self.0.keys().map(|(target, _)| *target)
+    }
+
     pub(crate) fn has(&self, target: NameDigest, source: &RecordKey) -> bool {
         self.0.contains_key(&(target, source.clone()))
     }

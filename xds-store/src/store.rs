@@ -23,6 +23,7 @@ pub use references::{FoundReferrers, ReferrersQuery};
 
 mod catch_up;
 mod compaction;
+mod draining;
 mod load;
 mod pass;
 mod references;
@@ -61,6 +62,8 @@ pub struct Store {
     compaction: Compaction,
     /// By the number of the plan.
     passes: BTreeMap<u32, Pass>,
+    /// When the next step of deletions in progress may be.
+    drains_at: i64,
 }
 
 /// Settings of the machine.
@@ -297,7 +300,7 @@ impl Store {
             (None, _) if self.read_only.is_some() || self.has_lost_log => None,
             (None, _) => {
                 let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
-                end.into_iter().chain(self.room_at).chain(self.pass_due()).min()
+                end.into_iter().chain(self.room_at).chain(self.pass_due()).chain(self.drain_due()).min()
             }
         }
     }
@@ -431,6 +434,12 @@ impl Store {
         }
         if writing.batch.writes.is_empty() {
             self.add_copies(&mut writing, &stored, now);
+        }
+        if writing.batch.writes.is_empty()
+            && let Err(error) = self.add_drained(&mut writing, &stored, now)
+        {
+            self.on_unreadable(error, now, actions);
+            return;
         }
         // Commits go first, and wait for one step of a compaction at most (ST44).
         if writing.batch.writes.is_empty()
@@ -610,6 +619,7 @@ impl Store {
     fn try_later(&mut self, now: i64) {
         self.ends_again_at = now.saturating_add(ENDS_AGAIN);
         self.delay_passes(now);
+        self.drains_at = self.drains_at.max(now.saturating_add(ENDS_AGAIN));
         self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
     }
 

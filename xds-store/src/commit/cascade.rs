@@ -6,8 +6,8 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::drain;
-use super::effect::{Effect, Judging, tombstone};
-use super::form::{Act, Draft};
+use super::effect::{Effect, Judged, Judging, tombstone};
+use super::form::{Act, CommitLimits, Draft};
 use super::mirror::Mirror;
 use crate::index::Records;
 use crate::key::{NameDigest, RecordKey};
@@ -51,8 +51,43 @@ pub(super) fn cascade(
 }
 
 impl Judging<'_> {
+    /// Whether a deletion in progress has dependents that go with it, and that do not wait themselves.
+    pub(crate) fn is_draining(&self, name: NameDigest) -> bool {
+        let (changed, nothing) = (Changed::default(), BTreeSet::new());
+        let mut deleting = self.records.deleting(&changed.deleting, name);
+        deleting.next().is_some() && of_name(self.records, &changed, name, &nothing).next().is_some()
+    }
+
+    /// SG8: one step of a deletion in progress, which ends at most `limit` dependents of it; `None` if
+    /// there is nothing to do.
+    ///
+    /// # Errors
+    /// The engine cannot be read.
+    pub(crate) fn drain(&self, name: NameDigest, limit: usize) -> Result<Option<Judged>, ReadError> {
+        let (mut changed, nothing) = (Changed::default(), BTreeSet::new());
+        let Some(target) = self.records.deleting(&changed.deleting, name).next().cloned() else {
+            return Ok(None);
+        };
+        let found: Vec<_> = of_name(self.records, &changed, name, &nothing).take(limit).collect();
+        let mut effects = Vec::new();
+        for (source, acts) in found {
+            self.end(&target, (source, acts), &mut changed, &mut effects)?;
+        }
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        // What is blocked waits in its turn, and so does what has dependents itself.
+        changed.may_wait.extend(changed.causes.keys().cloned());
+        drain::begin(self, &mut changed);
+        self.follow_references(None, &mut changed)?;
+        let unlimited = CommitLimits { changes: usize::MAX, ..self.limits };
+        let judging = Judging { limits: unlimited, ..*self };
+        // Removals make nothing ambiguous.
+        Ok(judging.finish(changed, Vec::new(), Vec::new(), None).ok())
+    }
+
     /// Does to a referrer what the end of its target does. Gives its key if it goes, too.
-    pub(super) fn end(
+    fn end(
         &self,
         target: &RecordKey,
         (source, acts): (RecordKey, Acts),
@@ -106,19 +141,21 @@ impl Judging<'_> {
     }
 }
 
-/// Whether the names have more dependents than one commit ends.
+/// Whether the names have more dependents than one commit ends, with theirs.
 fn are_many(
     judging: &Judging<'_>,
     changed: &Changed,
     gone: &[RecordKey],
     kept: &BTreeSet<&RecordKey>,
 ) -> bool {
-    let (mut next, mut seen) = (gone.to_vec(), BTreeSet::new());
-    while let Some(target) = next.pop() {
-        for (source, acts) in dependents(judging, changed, &target, kept) {
-            if seen.insert(source.clone()) && acts.has(Acts::CASCADE) {
-                next.push(source);
+    let gone = gone.iter().filter(|target| !drain::exists(judging, changed, target));
+    let (mut next, mut seen): (Vec<_>, _) = (gone.map(RecordKey::name_digest).collect(), BTreeSet::new());
+    while let Some(name) = next.pop() {
+        for (source, acts) in of_name(judging.records, changed, name, kept) {
+            if acts.has(Acts::CASCADE) && !seen.contains(&source) {
+                next.push(source.name_digest());
             }
+            seen.insert(source);
             if seen.len() > judging.dependents {
                 return true;
             }
@@ -129,7 +166,7 @@ fn are_many(
 
 /// The referrers of a name that go with it, or lose a field. There are none while the name exists
 /// (SG2). Referrers that are being deleted go by themselves.
-pub(super) fn dependents<'a>(
+fn dependents<'a>(
     judging: &Judging<'a>,
     changed: &'a Changed,
     target: &RecordKey,

@@ -197,6 +197,7 @@ impl Store {
             batch: 0,
             compaction: Compaction::default(),
             passes: BTreeMap::new(),
+            drains_at: i64::MIN,
         })
     }
 }

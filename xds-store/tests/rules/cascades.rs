@@ -246,3 +246,98 @@ fn sg11_a_cascade_that_can_end_at_a_block_is_accepted_with_a_warning_that_names_
     assert!(committed.warnings[0].ends_with("which the rule listeners can block"), "{committed:?}");
     assert_eq!(server.commit(of([cluster("a")])).unwrap().warnings, [""; 0]);
 }
+
+/// Routes that name one cluster.
+fn many(count: usize) -> Vec<proto::Change> {
+    let routes = (0..count).map(|number| routes(&format!("r{number:04}"), &["a"]));
+    routes.chain([cluster("a")]).collect()
+}
+
+#[test]
+fn sg8_a_deletion_with_more_than_1000_dependents_is_a_drain_in_paced_steps() {
+    for on_delete in [CASCADE, UNSET] {
+        let mut server = with_rules(on_delete, BLOCK);
+        server.commit(of(many(1_000))).unwrap();
+        let dry_run = proto::CommitRequest { dry_run: true, ..of([delete_at(cluster_key("a"))]) };
+        assert_eq!(effects(&mut server, dry_run).len(), 1_000);
+        server.commit(of(many(1_201))).unwrap();
+        let begun = server.published.len();
+        let committed = server.commit(of([delete_at(cluster_key("a"))])).unwrap();
+        assert_eq!(committed.results[0].outcome, proto::Outcome::Deleting);
+        assert_eq!((committed.effects.len(), committed.results[0].blocked_by.len()), (0, 20));
+        server.wait(SECOND / 4);
+        let step = server.published.last().unwrap();
+        assert_eq!((&*step.entry.identity, step.changed.len()), ("drain", 500));
+        // Commits go on, and the steps do not hurry.
+        server.commit(of([put("x", "1")])).unwrap();
+        assert_eq!(server.published.len(), begun + 3);
+        server.wait(SECOND);
+        assert!(!exists(&server, &cluster_key("a")));
+        let steps: Vec<_> = server.published[begun..].iter().map(|commit| commit.changed.len()).collect();
+        assert_eq!(steps, [1, 500, 1, 500, 202]);
+        // Nothing is left to do.
+        let before = server.engine_revision();
+        server.wait(100 * SECOND);
+        assert_eq!((server.engine_revision(), server.store.due()), (before, None));
+    }
+}
+
+#[test]
+fn sg8_a_drain_goes_on_after_a_crash_at_any_step_and_at_another_server() {
+    let mut server = with_rules(CASCADE, BLOCK);
+    server.commit(of([many(1_100), vec![listener("l", "r0003")]].concat())).unwrap();
+    server.commit(of([delete_at(cluster_key("a"))])).unwrap();
+    for number in 2..12 {
+        server = Server::on(server.engine.clone(), number, server.now);
+        // The step is not written, or written although nobody learns of it, and the server crashes.
+        let fate = if number % 2 == 0 { Fate::Unavailable } else { Fate::WrittenUnknown };
+        server.fates.push_back(fate);
+        server.step(Event::Due);
+        server.now += SECOND;
+    }
+    // One of them is blocked, and goes with what blocks it.
+    assert!(exists(&server, &routes_key("r0003")) && exists(&server, &cluster_key("a")));
+    assert_eq!(server.store.counts().0, 5);
+    assert_eq!(effects(&mut server, of([delete_at(listener_key("l"))])), deleted(&["r0003", "a"]));
+}
+
+#[test]
+fn sg8_dependents_of_dependents_go_in_steps_too() {
+    let mut server = with_rules(CASCADE, CASCADE);
+    let listeners: Vec<_> = (0..1_100).map(|number| listener(&format!("l{number}"), "r0000")).collect();
+    server.commit(of([many(2), listeners].concat())).unwrap();
+    assert_eq!(server.outcome(of([delete_at(cluster_key("a"))])), proto::Outcome::Deleting);
+    server.wait(5 * SECOND);
+    assert_eq!((server.store.counts().0, server.store.due()), (2, None));
+}
+
+#[test]
+fn sg8_sg12_a_new_rule_holds_for_a_deletion_in_progress() {
+    let mut server = Server::new();
+    server.commit(of([cluster("a"), routes("web", &["a"])])).unwrap();
+    server.commit(of([drain_at(cluster_key("a"))])).unwrap();
+    server.wait(SECOND);
+    assert!(exists(&server, &cluster_key("a")));
+    server.commit(of([Rule::of_routes(CASCADE).put("r")])).unwrap();
+    server.wait(SECOND);
+    assert!(!exists(&server, &routes_key("web")) && !exists(&server, &cluster_key("a")));
+    // Or it allows what blocked.
+    let mut server = Server::new();
+    server.commit(of([cluster("a"), routes("web", &["a"])])).unwrap();
+    server.commit(of([drain_at(cluster_key("a"))])).unwrap();
+    assert_eq!(effects(&mut server, of([Rule::of_routes(proto::OnDelete::Allow).put("r")])), deleted(&["a"]));
+}
+
+#[test]
+fn sg8_st39_a_lease_with_many_dependents_ends_as_a_drain() {
+    let mut server = with_rules(CASCADE, BLOCK);
+    let mut all = many(1_001);
+    if let Some(proto::change::Act::Put(put)) = all.last_mut().and_then(|change| change.act.as_mut()) {
+        put.lease = Some(prost_types::Duration { seconds: 10, nanos: 0 });
+    }
+    server.commit(of(all)).unwrap();
+    server.wait(10 * SECOND + SECOND / 4);
+    assert!(exists(&server, &cluster_key("a")));
+    server.wait(2 * SECOND);
+    assert_eq!((server.store.counts().0, server.store.due()), (2, None));
+}
