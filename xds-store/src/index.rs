@@ -291,6 +291,10 @@ impl Index {
             let deleting = before.as_ref().and_then(|before| before.deleting(key));
             self.deleting.replace(key, deleting.as_slice(), after.deleting(key).as_slice());
             self.drained.extend(after.deleting(key).map(|deleting| deleting.target));
+            // A field that named it in another way may be one that goes with it now.
+            let is_deleting = |target: &NameDigest| self.deleting.of(*target).next().is_some();
+            let targets = after.references.iter().map(|one| one.target);
+            self.drained.extend(targets.filter(is_deleting));
             self.records.insert(digest, after);
         }
         for (name, variants) in variants {
@@ -342,7 +346,7 @@ impl Index {
         self.drained.first().copied()
     }
 
-    /// A name has no dependents. While it is being deleted it gets no new ones.
+    /// A name has no dependents.
     pub(crate) fn note_drained(&mut self, name: NameDigest) {
         self.drained.remove(&name);
     }
