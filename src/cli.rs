@@ -197,9 +197,9 @@ fn resource_limit(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| format!("write a whole number from 1 to {RESOURCE_LIMIT_BYTES}, such as 16000000"))
 }
 
-/// The descriptors of all Envoy types and of the types in the files.
+/// The descriptors of all Envoy types, of the records of a store, and of the types in the files.
 fn descriptors(files: &[PathBuf]) -> Result<Descriptors, Failure> {
-    let mut descriptors = Descriptors::envoy();
+    let mut descriptors = Descriptors::envoy().with_store_types();
     for file in files {
         descriptors.add_file(file).map_err(Failure::Descriptors)?;
     }

@@ -125,7 +125,8 @@ impl Serve {
         let page = self.page(&cache);
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
         // still being loaded (G13, ST57).
-        let store = self.store.start(&cache, runtime.handle())?;
+        let types = self.source.as_ref().map_or(&[][..], |source| &source.descriptors);
+        let store = self.store.start(&cache, types, runtime.handle())?;
         if let Some(store) = &store {
             self.announce(store.summary(&cache));
         }

@@ -9,8 +9,8 @@ use std::{fmt, io};
 use flate2::read::GzDecoder;
 use prost_reflect::prost::Message;
 use prost_reflect::prost_types::FileDescriptorSet;
-use prost_reflect::{DescriptorPool, MessageDescriptor};
-use xds_core::TypeUrl;
+use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
+use xds_core::{FieldPath, TypeUrl};
 use xds_file::Refused;
 
 use super::FILE_LIMIT_BYTES;
@@ -29,6 +29,16 @@ impl Descriptors {
     #[must_use]
     pub fn envoy() -> Self {
         Self { pool: envoy_pool().clone(), type_urls: Mutex::default(), rules: Mutex::default() }
+    }
+
+    /// Adds the configuration records of a durable store, `xds.store.v1.*`: no client of xDS gets them.
+    #[must_use]
+    pub fn with_store_types(mut self) -> Self {
+        let set = FileDescriptorSet::decode(xds_proto::STORE_FILE_DESCRIPTOR_SET);
+        let mut files = set.expect("the descriptors of the store are a set").file;
+        files.retain(|file| self.pool.get_file_by_name(file.name()).is_none());
+        self.pool.add_file_descriptor_protos(files).expect("the descriptors of the store are complete");
+        self
     }
 
     /// Adds the types of a `google.protobuf.FileDescriptorSet`, as `protoc --include_imports
@@ -54,6 +64,32 @@ impl Descriptors {
     pub(crate) fn message(&self, type_url: &str) -> Option<MessageDescriptor> {
         let (_, name) = type_url.rsplit_once('/')?;
         self.pool.get_message_by_name(name)
+    }
+
+    /// The way to a text field of a type: the names of fields from the top of the payload, joined by
+    /// dots. It covers the items of lists, and the values of maps. `None` if the type is not known, has
+    /// no such field, or if the field is in a `google.protobuf.Any`.
+    #[must_use]
+    pub fn field_path(&self, type_url: &str, field: &str) -> Option<FieldPath> {
+        let (mut message, mut numbers) = (Some(self.message(type_url)?), Vec::new());
+        for name in field.split('.') {
+            let field = message.take()?.get_field_by_name(name)?;
+            numbers.push(field.number());
+            let mut kind = field.kind();
+            if let (true, Kind::Message(entry)) = (field.is_map(), &kind) {
+                let value = entry.map_entry_value_field();
+                numbers.push(value.number());
+                kind = value.kind();
+            }
+            match kind {
+                Kind::Message(inner) if inner.full_name() != ANY && !field.is_group() => {
+                    message = Some(inner)
+                }
+                Kind::String => {}
+                _ => return None,
+            }
+        }
+        message.is_none().then(|| FieldPath::new(numbers))
     }
 
     /// A message of Envoy or of protobuf itself.
@@ -138,6 +174,8 @@ fn envoy_pool() -> &'static DescriptorPool {
     })
 }
 
+const ANY: &str = "google.protobuf.Any";
+
 /// Made by `cargo xtask descriptors`.
 static ENVOY: &[u8] = include_bytes!("../../descriptors/envoy.binpb.gz");
 
@@ -146,6 +184,27 @@ mod tests {
     use prost_reflect::prost_types::{DescriptorProto, FileDescriptorProto};
 
     use super::*;
+
+    #[test]
+    fn sg11_the_path_of_a_text_field_covers_lists_and_maps_and_ends_at_what_is_packed() {
+        let descriptors = Descriptors::envoy();
+        let path = |message: &str, field: &str| {
+            descriptors.field_path(&format!("type.googleapis.com/{message}"), field)
+        };
+        let routes = "envoy.config.route.v3.RouteConfiguration";
+        assert_eq!(path(routes, "virtual_hosts.domains"), Some(FieldPath::new([2, 2])));
+        assert_eq!(path(routes, "virtual_hosts.routes.route.cluster"), Some(FieldPath::new([2, 3, 2, 1])));
+        assert_eq!(
+            path("envoy.config.core.v3.Node", "dynamic_parameters.params"),
+            Some(FieldPath::new([12, 2, 1, 2]))
+        );
+        for field in
+            ["virtual_hosts", "name.x", "x", "", "validate_clusters", "typed_per_filter_config.type_url"]
+        {
+            assert_eq!(path(routes, field), None, "{field}");
+        }
+        assert_eq!(path("acme.Thing", "name"), None);
+    }
 
     /// Writes a descriptor set with one file and adds it.
     fn add(test: &str, file: FileDescriptorProto) -> Result<Descriptors, DescriptorsError> {

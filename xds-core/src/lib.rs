@@ -38,6 +38,7 @@
 //! | [`proxy`] | a caching proxy between the two |
 //! | [`subscription`] | the subscription of a stream to one type |
 //! | `references` | the resources that a payload names |
+//! | `field_path` | names in payloads of types that the tables do not have |
 //! | `resource`, `variants` | a resource as a source commits it, and as the cache stores it |
 //! | `known_type` | how the protocol serves each type, as data |
 //! | `constraint`, `parameters` | the condition of a variant, and the parameters of a subscription |
@@ -62,6 +63,7 @@ pub use cache::{ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, Stre
 pub use cache::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
+pub use field_path::FieldPath;
 pub use hash::seed_tables;
 pub use known_type::KnownType;
 pub use mapping::{
@@ -70,6 +72,7 @@ pub use mapping::{
 pub use matching::VariantSet;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
+pub use references::target_of_field;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
 pub use shortened::shortened;
 pub use variants::{Variant, Variants};
@@ -81,6 +84,7 @@ pub mod client;
 mod code;
 mod constraint;
 mod extras;
+mod field_path;
 mod hash;
 mod known_type;
 mod mapping;

@@ -16,7 +16,7 @@ use xds_proto::type_url;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
 use crate::xdstp;
-use walk::Walk;
+use walk::{Cleared, Walk};
 
 mod table;
 mod walk;
@@ -242,21 +242,51 @@ impl Targets {
     }
 }
 
-/// The fields of a payload that name a resource, such as `virtual_hosts.routes.route.cluster`.
+/// The fields of a payload that name this resource, or any, such as `virtual_hosts.routes.route.cluster`,
+/// each with the resource.
 pub(crate) fn fields_that_name(
     type_url: &TypeUrl,
     name: &ResourceName,
     payload: &[u8],
-    resource: (Target, &ResourceName),
-) -> BTreeSet<String> {
+    resource: Option<(Target, &ResourceName)>,
+) -> BTreeSet<(String, Target, ResourceName)> {
     let Some(target) = Target::of(type_url.as_str()) else { return BTreeSet::new() };
     let Some(shape) = table::resource(target) else { return BTreeSet::new() };
     let mut fields = Walk::fields(shape, payload, resource);
-    let is_assignment = target == Target::Cluster && resource.0 == Target::Assignment;
-    if is_assignment && endpoints_of(name, payload).as_ref() == Some(resource.1) {
-        fields.insert("eds_cluster_config.service_name".to_owned());
+    let endpoints = if target == Target::Cluster { endpoints_of(name, payload) } else { None };
+    let is_sought = |endpoints: &ResourceName| {
+        resource.is_none_or(|resource| resource == (Target::Assignment, endpoints))
+    };
+    if let Some(endpoints) = endpoints.filter(is_sought) {
+        fields.insert((SERVICE_NAME.to_owned(), Target::Assignment, endpoints));
     }
     fields
+}
+
+/// The type of the resources that a field of a type names, as the built-in table has it; `None` if
+/// it does not have the field. `field` has the names of fields from the top of the payload, joined
+/// by dots, as [`Resource::fields_that_name`](crate::Resource::fields_that_name) gives them.
+#[must_use]
+pub fn target_of_field(type_url: &str, field: &str) -> Option<&'static str> {
+    let source = Target::of(type_url)?;
+    if source == Target::Cluster && field == SERVICE_NAME {
+        return Some(Target::Assignment.type_url());
+    }
+    let path: Vec<_> = field.split('.').collect();
+    let shape = table::resource(source).filter(|_| path.len() <= walk::DEPTH_LIMIT)?;
+    walk::target_of(shape, &path).map(Target::type_url)
+}
+
+/// A copy of a payload that does not name a resource in this field; `None` if it does not do that,
+/// or if the field cannot be cleared: a cluster without the name of its endpoints has its own.
+pub(crate) fn without_name(
+    type_url: &TypeUrl,
+    payload: &[u8],
+    field: &str,
+    (target, name): (Target, &ResourceName),
+) -> Option<Vec<u8>> {
+    let shape = table::resource(Target::of(type_url.as_str())?)?;
+    Cleared { field, target, name }.message(shape, payload, &mut Vec::new())
 }
 
 /// The names by which a client subscribes on demand to the hosts of a virtual host (D25): `<route
@@ -315,6 +345,9 @@ struct EdsClusterConfig {
     #[prost(string, tag = "2")]
     service_name: String,
 }
+
+/// The field of a cluster with the name of its endpoints, if it is not that of the cluster.
+const SERVICE_NAME: &str = "eds_cluster_config.service_name";
 
 /// `EDS` in `envoy.config.cluster.v3.Cluster.DiscoveryType`.
 const DISCOVERY_TYPE_EDS: i32 = 3;

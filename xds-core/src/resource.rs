@@ -272,7 +272,29 @@ impl Resource {
         let target = Target::of(type_url).filter(|_| !self.is_redirect());
         let Some(target) = target else { return Vec::new() };
         let VariantId { type_url, name: own, .. } = &self.id;
-        references::fields_that_name(type_url, own, &self.payload, (target, name)).into_iter().collect()
+        let fields = references::fields_that_name(type_url, own, &self.payload, Some((target, name)));
+        fields.into_iter().map(|(field, ..)| field).collect()
+    }
+
+    /// The resources that the payload names, by field: the field as in
+    /// [`fields_that_name`](Self::fields_that_name), the type and the name, in order. Costs a pass over
+    /// the payload.
+    #[must_use]
+    pub fn names_by_field(&self) -> Vec<(String, &'static str, ResourceName)> {
+        if self.is_redirect() {
+            return Vec::new();
+        }
+        let VariantId { type_url, name: own, .. } = &self.id;
+        let fields = references::fields_that_name(type_url, own, &self.payload, None);
+        fields.into_iter().map(|(field, target, name)| (field, target.type_url(), name)).collect()
+    }
+
+    /// The payload without this name in a field; `None` if the field does not have it, or cannot be
+    /// cleared: a cluster without the name of its endpoints has endpoints of its own name.
+    #[must_use]
+    pub fn payload_without(&self, field: &str, type_url: &str, name: &ResourceName) -> Option<Bytes> {
+        let target = Target::of(type_url).filter(|_| !self.is_redirect())?;
+        references::without_name(&self.id.type_url, &self.payload, field, (target, name)).map(Bytes::from)
     }
 
     /// The digest of the payload and the other fields of the wrapper.

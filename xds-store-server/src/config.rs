@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use xds_core::Cache;
 use xds_store::commit::CommitLimits;
 use xds_store::phase::Schemas;
+use xds_store::rules::FieldSource;
 use xds_store::store::LoadError;
 
 use crate::source::Refusal;
@@ -33,6 +34,9 @@ pub struct StoreConfig {
     pub tombstones: Duration,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
+    /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
+    /// built-in table reads.
+    pub fields: FieldSource,
     /// The time between two compactions. Default 60 s. The first one runs at the start.
     pub compact_every: Duration,
 }
@@ -48,6 +52,7 @@ impl Default for StoreConfig {
             history_revisions: 100_000,
             tombstones: Duration::from_secs(24 * 3600),
             schemas: Arc::default(),
+            fields: FieldSource::default(),
             compact_every: Duration::from_secs(60),
         }
     }

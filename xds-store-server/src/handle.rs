@@ -11,6 +11,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
 use xds_store::phase::Schemas;
+use xds_store::rules::FieldSource;
 use xds_store::store::{Committed, FoundReferrers, Store};
 
 use crate::alarm::Alarm;
@@ -34,6 +35,7 @@ struct Running {
     statistics: Arc<Statistics>,
     commit: CommitLimits,
     schemas: Arc<ArcSwap<Schemas>>,
+    fields: FieldSource,
     standing: watch::Receiver<Standing>,
     /// Whether other servers may commit to the store.
     is_shared: bool,
@@ -66,8 +68,8 @@ impl StoreHandle {
                 .spawn(move || follow(changes, &queue, &statistics))
                 .expect("the system starts a thread");
         }
-        let commit = config.commit;
-        let running = Running { queue, reader, statistics, commit, schemas, standing, is_shared };
+        let (commit, fields) = (config.commit, config.fields);
+        let running = Running { queue, reader, statistics, commit, schemas, fields, standing, is_shared };
         Ok(Self { running: Arc::new(running) })
     }
 
@@ -120,6 +122,10 @@ impl StoreHandle {
     #[must_use]
     pub fn schemas(&self) -> Arc<Schemas> {
         self.running.schemas.load_full()
+    }
+
+    pub(crate) fn fields(&self) -> FieldSource {
+        self.running.fields.clone()
     }
 
     /// The content at present (LOCAL). Blocks.

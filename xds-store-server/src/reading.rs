@@ -90,12 +90,12 @@ impl Reading {
         }
         let permit = Arc::clone(&self.threads).acquire_owned().await;
         let permit = permit.expect("the semaphore is never closed");
-        let schemas = self.store.schemas();
+        let (schemas, fields) = (self.store.schemas(), self.store.fields());
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let view = view().map_err(|error| of_engine(&error))?;
             let reads = Reads::with_schemas(&*view, &schemas).map_err(|error| failed(&error, &standing))?;
-            read(&reads)
+            read(&reads.with_fields(fields))
         });
         match done.await {
             Ok(done) => done,

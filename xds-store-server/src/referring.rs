@@ -4,7 +4,7 @@ use tonic::{Code, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
 use xds_store::key::RecordKey;
-use xds_store::read::{self, Reads};
+use xds_store::read::Reads;
 
 use crate::access::Caller;
 use crate::queue::Referrers;
@@ -29,7 +29,8 @@ pub(crate) async fn references(
     let (standing, of_record) = (reading.standing(), key.clone());
     let targets = reading.local(move |reads: &Reads<'_>| {
         let record = reads.get(&of_record, now()).map_err(|error| failed(&error, &standing))?;
-        Ok(record.map(|record| read::targets(&record, LISTED)))
+        let targets = record.map(|record| reads.targets(&record, LISTED));
+        targets.transpose().map_err(|error| failed(&error, &standing))
     });
     let record = targets.await?;
     let exists = record.is_some();
@@ -55,20 +56,12 @@ pub(crate) async fn references(
     let targets = targets.collect();
     let standing = reading.standing();
     let answer = move |reads: &Reads<'_>| {
-        let mut fields_left = FIELDS_READ;
-        let mut reference = |source: &RecordKey, target: &RecordKey, is_missing| {
-            let reference = if fields_left > 0 {
-                fields_left -= 1;
-                reads.reference(source, target).map_err(|error| failed(&error, &standing))?
-            } else {
-                read::reference(source, target, String::new())
-            };
-            Ok::<_, Status>(proto::Reference { is_missing, ..reference })
-        };
-        let blocked_by = found.blockers.iter().map(|(source, target)| reference(source, target, false));
-        let blocked_by = blocked_by.collect::<Result<_, _>>()?;
-        let referrers = found.referrers.iter().map(|(source, form)| reference(source, form, !found.exists));
-        let referrers = referrers.collect::<Result<_, _>>()?;
+        let blockers = found.blockers.iter().map(|(source, target)| (source, target));
+        let pairs = blockers.chain(found.referrers.iter().map(|(source, form)| (source, form)));
+        let references = reads.references(pairs, FIELDS_READ).map_err(|error| failed(&error, &standing))?;
+        let mut blocked_by = references;
+        let mut referrers = blocked_by.split_off(found.blockers.len());
+        referrers.iter_mut().for_each(|reference| reference.is_missing = !found.exists);
         let (referrer_count, is_cycle) = (found.count, found.is_cycle);
         Ok(proto::ReferencesResponse { targets, referrers, referrer_count, blocked_by, is_cycle })
     };
@@ -82,7 +75,8 @@ pub(crate) async fn blockers(
     key: proto::Key,
 ) -> Result<Vec<proto::Reference>, Status> {
     let found = references(reading, caller, proto::ReferencesRequest { key: Some(key), depth: 1 }).await?;
-    let blocks = |reference: &proto::Reference| reference.on_delete() == proto::OnDelete::Block;
+    // It waits for what should go with it, too.
+    let blocks = |reference: &proto::Reference| reference.on_delete() != proto::OnDelete::Allow;
     Ok(found.referrers.into_iter().filter(blocks).take(BLOCKERS).collect())
 }
 

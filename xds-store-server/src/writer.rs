@@ -65,6 +65,7 @@ impl Writer {
         config.history_revisions = settings.history_revisions;
         config.tombstones = nanoseconds(settings.tombstones);
         config.schemas = Arc::clone(&settings.schemas);
+        config.fields = settings.fields.clone();
         let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
         drop(view);
         let source = Source::new(Arc::clone(&settings.cache));

@@ -9,7 +9,7 @@
 //! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 6 owners | `owner` |
 //! | 7 ambiguity | `ambiguity` |
-//! | 8 references | `reference`; `collect` and `drain` for what they do to further records |
+//! | 8 references | `reference`; `cascade`, `collect` and `drain` for what they do to further records; `reread` for rules |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
 pub(crate) use ambiguity::check as check_ambiguity;
@@ -20,9 +20,11 @@ pub use form::{CommitLimits, Draft};
 pub(crate) use forms::Forms;
 pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
+pub(crate) use reread::reread;
 pub use rights::WriteAccess;
 
 mod ambiguity;
+mod cascade;
 mod ceiling;
 mod changed;
 mod collect;
@@ -37,5 +39,6 @@ mod owner;
 mod phase;
 mod reference;
 mod refused;
+mod reread;
 mod rights;
 mod schema;

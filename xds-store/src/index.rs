@@ -11,7 +11,8 @@ use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
 use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
 use crate::record::{Local, Present, RecordState};
-use crate::refs::{ReferrerChanges, Referrers};
+use crate::refs::{Reference, ReferrerChanges, Referrers};
+use crate::rules::{Acts, Rules};
 use crate::{looks, time};
 
 mod referring;
@@ -30,6 +31,8 @@ pub(crate) struct Index {
     pub(crate) referrers: Referrers,
     /// The records that are being deleted, by the names of both of their forms.
     pub(crate) deleting: Referrers,
+    /// Names that are being deleted, and that may have dependents.
+    drained: BTreeSet<NameDigest>,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
     /// Since when records are deleted.
@@ -38,6 +41,7 @@ pub(crate) struct Index {
     schemas: Arc<Schemas>,
     phases: Phases,
     servers: LiveServers,
+    rules: Rules,
 }
 
 /// The variants of a name. No two match the same parameters.
@@ -51,7 +55,7 @@ pub(crate) struct Loading {
     last: Option<(RecordKey, u64)>,
     /// The constraints of its name so far, without those of deleted records.
     constraints: Vec<Constraints>,
-    references: Vec<(NameDigest, RecordKey)>,
+    references: Vec<((NameDigest, RecordKey), Acts)>,
 }
 
 /// Changes that a batch makes, and that are not durable yet. Each replaces what the [`Index`] has.
@@ -66,6 +70,8 @@ pub(crate) struct Pending {
     pub(crate) states: BTreeMap<RecordKey, RecordState>,
     /// Records with a renewed lease.
     pub(crate) renewed: BTreeMap<RecordKey, Renewed>,
+    /// Records that did not change, and whose references are other ones by a changed rule.
+    pub(crate) reread: BTreeMap<RecordKey, Box<[Reference]>>,
 }
 
 /// A record with a renewed lease.
@@ -106,6 +112,7 @@ impl Pending {
         self.deleting.extend(commit.deleting);
         self.states.extend(commit.states);
         self.renewed.extend(commit.renewed);
+        self.reread.extend(commit.reread);
     }
 }
 
@@ -180,14 +187,14 @@ impl Index {
         self.records.get(&key.record_digest())
     }
 
-    /// An index without records, for these plans.
-    pub(crate) fn new(schemas: Arc<Schemas>) -> Self {
-        Self { schemas, ..Self::default() }
+    /// An index without records, for these plans and reference rules.
+    pub(crate) fn new(schemas: Arc<Schemas>, rules: Rules) -> Self {
+        Self { schemas, rules, ..Self::default() }
     }
 
     /// The names of a record that is being deleted: its own, and that of its other form if it has one
     /// (SV30), in order. Otherwise none.
-    pub(crate) fn deleting_names(&self, key: &RecordKey, record: &Present) -> Vec<NameDigest> {
+    pub(crate) fn deleting_names(&self, key: &RecordKey, record: &Present) -> Vec<Reference> {
         if !record.is_deleting {
             return Vec::new();
         }
@@ -195,12 +202,17 @@ impl Index {
         let mut names: Vec<_> =
             [Some(key), other.as_ref()].into_iter().flatten().map(RecordKey::name_digest).collect();
         names.sort_unstable();
-        names
+        names.into_iter().map(|target| Reference { target, acts: Acts::ALLOW }).collect()
     }
 
     /// The phases of plans.
     pub(crate) fn phases(&self) -> &Phases {
         &self.phases
+    }
+
+    /// The reference rules.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// What the program knows, below the ceilings of the store.
@@ -250,9 +262,12 @@ impl Index {
             }
             loading.constraints.push(id.constraints.clone());
         }
-        loading.references.extend(record.references.iter().map(|target| (*target, key.clone())));
+        let references = record.references.iter();
+        loading.references.extend(references.map(|one| ((one.target, key.clone()), one.acts)));
         // SG8: a deletion in progress goes on.
-        self.deleting.replace(key, &[], &self.deleting_names(key, &record));
+        let deleting = self.deleting_names(key, &record);
+        self.deleting.replace(key, &[], &deleting);
+        self.drained.extend(deleting.iter().map(|deleting| deleting.target));
         loading.records.push((key.record_digest(), record));
         Ok(())
     }
@@ -284,9 +299,19 @@ impl Index {
 
     /// Takes what a batch made durable.
     pub(crate) fn apply(&mut self, pending: Pending) {
-        let Pending { mut records, variants, aliases, states, renewed, .. } = pending;
+        let Pending { mut records, variants, aliases, states, renewed, reread, .. } = pending;
+        if !reread.is_empty() {
+            self.drained.extend(self.deleting.targets());
+        }
+        for (key, references) in reread {
+            if let Some(record) = self.records.get_mut(&key.record_digest()) {
+                self.referrers.replace(&key, &record.references, &references);
+                record.references = references;
+            }
+        }
         for (key, state) in &states {
             self.note_own(key, state);
+            self.rules.note(key, state);
             let digest = key.record_digest();
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);
@@ -294,7 +319,13 @@ impl Index {
             let references = before.as_ref().map_or(&[][..], |before| &before.references);
             self.referrers.replace(key, references, &after.references);
             let deleting = before.as_ref().map(|before| self.deleting_names(key, before)).unwrap_or_default();
-            self.deleting.replace(key, &deleting, &self.deleting_names(key, &after));
+            let deleting_after = self.deleting_names(key, &after);
+            self.deleting.replace(key, &deleting, &deleting_after);
+            self.drained.extend(deleting_after.iter().map(|deleting| deleting.target));
+            // A field that named it in another way may be one that goes with it now.
+            let is_deleting = |target: &NameDigest| self.deleting.of(*target).next().is_some();
+            let targets = after.references.iter().map(|one| one.target);
+            self.drained.extend(targets.filter(is_deleting));
             self.records.insert(digest, after);
         }
         for (name, variants) in variants {
@@ -339,6 +370,16 @@ impl Index {
         let Some(deleted_at) = self.records.get(&digest).and_then(|record| record.deleted_at) else { return };
         self.tombstones.remove(&(deleted_at, key.clone()));
         self.records.remove(&digest);
+    }
+
+    /// A name that is being deleted, and that may have dependents.
+    pub(crate) fn next_drained(&self) -> Option<NameDigest> {
+        self.drained.first().copied()
+    }
+
+    /// A name has no dependents.
+    pub(crate) fn note_drained(&mut self, name: NameDigest) {
+        self.drained.remove(&name);
     }
 
     /// When the next record ends.

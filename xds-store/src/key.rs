@@ -75,8 +75,8 @@ impl RecordKey {
     }
 
     /// Comes before all keys of a type, and is none.
-    pub(crate) fn first_of(type_url: &str) -> Self {
-        Self([type_url.as_bytes(), &[0]].concat().into())
+    pub(crate) fn before_type(type_url: &'static str) -> Self {
+        Self(Bytes::from_static(type_url.as_bytes()))
     }
 
     /// The type, name and constraints.

@@ -48,6 +48,7 @@
 //! | [`commit`] | a commit: its form, its conditions, what it does |
 //! | [`store`] | the machine |
 //! | `index`, `stored` | what the machine has in memory; how it reads the engine |
+//! | [`rules`] | which fields refer to resources, and what the deletion of a target does |
 //! | `refs` | which records refer to which resources |
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
@@ -79,6 +80,7 @@ pub mod read;
 pub mod record;
 mod refs;
 pub mod restore;
+pub mod rules;
 pub mod schema;
 pub mod seal;
 pub mod store;

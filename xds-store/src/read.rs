@@ -18,6 +18,7 @@ use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
 use crate::phase::{ConvertError, Phase, Schemas};
 use crate::record::{Local, RecordState};
+use crate::rules::FieldSource;
 use crate::schema::SchemaRefusal;
 use crate::seal::UnsealError;
 use crate::time;
@@ -29,7 +30,7 @@ pub use filter::{Filter, FilterError};
 pub use history::{HistoryPage, HistoryQuery};
 pub use list::{ListPage, ListQuery, NextPage};
 pub use migrating::FormCounts;
-pub use references::{reference, targets};
+pub(crate) use references::reference;
 pub use token::{PageToken, TokenError};
 pub use versions::Knows;
 
@@ -52,6 +53,7 @@ pub struct Reads<'v> {
     view: &'v dyn View,
     head: Head,
     schemas: &'v Schemas,
+    fields: FieldSource,
     /// Of commits: records that one commit wrote are often read together.
     summaries: RefCell<BTreeMap<u64, Option<EntrySummary>>>,
     /// Of plans, by number and store revision.
@@ -116,6 +118,15 @@ pub enum ReadError {
     Engine(#[from] EngineError),
 }
 
+impl From<crate::stored::ReadError> for ReadError {
+    fn from(error: crate::stored::ReadError) -> Self {
+        match error {
+            crate::stored::ReadError::Engine(error) => error.into(),
+            crate::stored::ReadError::Damaged(damaged) => damaged.into(),
+        }
+    }
+}
+
 impl<'v> Reads<'v> {
     /// Reads this view, as a server that knows the first version of all types.
     ///
@@ -132,7 +143,8 @@ impl<'v> Reads<'v> {
     pub fn with_schemas(view: &'v dyn View, schemas: &'v Schemas) -> Result<Self, ReadError> {
         let head = view.get(stored::HEAD)?.ok_or_else(|| Damaged { key: stored::HEAD.into() })?;
         let head = checked::decode(stored::HEAD, head.bytes)?;
-        Ok(Self { view, head, schemas, summaries: RefCell::default(), phases: RefCell::default() })
+        let fields = FieldSource::default();
+        Ok(Self { view, head, schemas, fields, summaries: RefCell::default(), phases: RefCell::default() })
     }
 
     /// The head of the store.

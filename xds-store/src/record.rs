@@ -8,8 +8,10 @@ use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{NameDigest, RecordKey};
+use crate::refs::{self, Reference};
+use crate::rules::Rules;
 use crate::schema::SchemaVersion;
-use crate::{refs, time};
+use crate::time;
 
 /// The state of a record: the message that is stored, and that nodes exchange.
 pub type RecordState = proto::RecordState;
@@ -64,7 +66,7 @@ pub(crate) struct Present {
     /// The other names under which clients can request it (D24).
     pub(crate) aliases: Box<[NameDigest]>,
     /// The resources that it refers to, in order (SG1).
-    pub(crate) references: Box<[NameDigest]>,
+    pub(crate) references: Box<[Reference]>,
 }
 
 /// The lease of a record.
@@ -168,6 +170,7 @@ impl Present {
         state: &RecordState,
         resource: Option<&Resource>,
         (changed_at, now): (u64, i64),
+        rules: &Rules,
     ) -> Self {
         let type_url = key.type_url();
         let aliases = resource.map_or(&[][..], Resource::aliases);
@@ -192,7 +195,7 @@ impl Present {
             }),
             owners: named_owners(state).map(Into::into).collect(),
             aliases: aliases.collect(),
-            references: refs::named_by(key, state, resource).into_iter().collect(),
+            references: refs::named_by(key, state, resource, rules),
         }
     }
 

@@ -1,45 +1,20 @@
-//! Which records refer to which resources (SG1), and what the deletion of a target does.
+//! Which records refer to which resources (SG1), and what the deletion of a target does to them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use xds_core::{Resource, ResourceName};
-use xds_proto::type_url;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{NameDigest, RecordKey};
+use crate::rules::{Acts, Named, Rules};
 use crate::{content, looks};
 
-/// What the deletion of a target does to the records that refer to it.
+/// A resource that a record refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnDelete {
-    /// The target cannot be deleted, and a new reference must lead to a record.
-    Block,
-    /// Nothing. The target goes with its last referrer.
-    Collect,
-    /// Nothing. The target need not exist either.
-    Allow,
-}
-
-impl OnDelete {
-    /// What holds for references of records of one type to another type.
-    pub(crate) fn of(source: &str, target: &str) -> Self {
-        match (source, target) {
-            (type_url::ROUTE_CONFIGURATION | type_url::VIRTUAL_HOST, type_url::CLUSTER)
-            | (type_url::LISTENER | type_url::SCOPED_ROUTE_CONFIGURATION, type_url::ROUTE_CONFIGURATION)
-            | (_, type_url::SECRET) => Self::Block,
-            (type_url::CLUSTER, type_url::CLUSTER_LOAD_ASSIGNMENT) => Self::Collect,
-            // Static and dynamic configuration are often mixed.
-            _ => Self::Allow,
-        }
-    }
-
-    /// As the API has it. A collected target does not block either.
-    pub(crate) fn to_proto(self) -> proto::OnDelete {
-        match self {
-            Self::Block => proto::OnDelete::Block,
-            Self::Collect | Self::Allow => proto::OnDelete::Allow,
-        }
-    }
+pub(crate) struct Reference {
+    pub(crate) target: NameDigest,
+    /// Of all fields that name it.
+    pub(crate) acts: Acts,
 }
 
 /// The resources that the payloads of a record name, in order: that of its content, and that of the
@@ -50,72 +25,84 @@ pub(crate) fn named_by(
     key: &RecordKey,
     state: &proto::RecordState,
     served: Option<&Resource>,
-) -> BTreeSet<NameDigest> {
-    let mut named = BTreeSet::new();
+    rules: &Rules,
+) -> Box<[Reference]> {
     if state.lifecycle() == proto::State::Deleted {
-        return named;
+        return Box::default();
     }
+    let mut named: BTreeMap<NameDigest, Acts> = BTreeMap::new();
     let mut add = |resource: &Resource| {
-        named.extend(resource.named_resources().map(|(of, name)| NameDigest::of(of, name.as_str())));
+        for Named { type_url, name, acts } in rules.named(resource) {
+            let known = named.entry(NameDigest::of(type_url, name.as_str())).or_default();
+            *known = known.and(acts);
+        }
     };
     served.into_iter().for_each(&mut add);
     if state.quarantined.is_some() {
         let withheld = state.content.as_ref().and_then(|content| content::resource(&key.id(), content).ok());
         withheld.iter().for_each(add);
     }
-    named
+    named.into_iter().map(|(target, acts)| Reference { target, acts }).collect()
 }
 
-/// The referrers of each target.
+/// The reference to a target among those of a record.
+pub(crate) fn find(references: &[Reference], target: NameDigest) -> Option<Acts> {
+    let at = references.binary_search_by(|reference| reference.target.cmp(&target)).ok()?;
+    references.get(at).map(|reference| reference.acts)
+}
+
+/// The referrers of each target, with what its deletion does to them.
 #[derive(Debug, Default)]
-pub(crate) struct Referrers(BTreeSet<(NameDigest, RecordKey)>);
+pub(crate) struct Referrers(BTreeMap<(NameDigest, RecordKey), Acts>);
 
 impl Referrers {
     /// Those of an engine, all at once.
-    pub(crate) fn load(all: Vec<(NameDigest, RecordKey)>) -> Self {
+    pub(crate) fn load(all: Vec<((NameDigest, RecordKey), Acts)>) -> Self {
         Self(all.into_iter().collect())
     }
 
     /// A record referred to some targets, and refers to others now.
-    pub(crate) fn replace(&mut self, key: &RecordKey, before: &[NameDigest], after: &[NameDigest]) {
-        for target in before.iter().filter(|target| after.binary_search(target).is_err()) {
-            self.0.remove(&(*target, key.clone()));
-        }
-        for target in after.iter().filter(|target| before.binary_search(target).is_err()) {
-            self.0.insert((*target, key.clone()));
+    pub(crate) fn replace(&mut self, key: &RecordKey, before: &[Reference], after: &[Reference]) {
+        for (target, acts) in differing(before, after) {
+            match acts {
+                Some(acts) => _ = self.0.insert((target, key.clone()), acts),
+                None => _ = self.0.remove(&(target, key.clone())),
+            }
         }
     }
 
     /// Those of a target.
-    pub(crate) fn of(&self, target: NameDigest) -> impl Iterator<Item = &RecordKey> {
+    pub(crate) fn of(&self, target: NameDigest) -> impl Iterator<Item = (&RecordKey, Acts)> {
         let from = (target, RecordKey::before_all());
-        let of_target = self.0.range(from..).take_while(move |(of, _)| *of == target);
-        of_target.map(|(_, source)| source).inspect(|_| looks::look())
+        let of_target = self.0.range(from..).take_while(move |((of, _), _)| *of == target);
+        of_target.map(|((_, source), acts)| (source, *acts)).inspect(|_| looks::look())
+    }
+
+    /// All targets, those of several referrers several times.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = NameDigest> {
+        self.0.keys().map(|(target, _)| *target)
     }
 
     pub(crate) fn has(&self, target: NameDigest, source: &RecordKey) -> bool {
-        self.0.contains(&(target, source.clone()))
+        self.0.contains_key(&(target, source.clone()))
     }
 }
 
-/// References that were added or removed, and are not durable yet.
+/// References that were added, changed or removed, and are not durable yet.
 #[derive(Debug, Default)]
-pub(crate) struct ReferrerChanges(BTreeMap<(NameDigest, RecordKey), bool>);
+pub(crate) struct ReferrerChanges(BTreeMap<(NameDigest, RecordKey), Option<Acts>>);
 
 impl ReferrerChanges {
     /// A record referred to some targets, and refers to others now.
-    pub(crate) fn replace(&mut self, key: &RecordKey, before: &[NameDigest], after: &[NameDigest]) {
-        for target in before.iter().filter(|target| after.binary_search(target).is_err()) {
-            self.0.insert((*target, key.clone()), false);
-        }
-        for target in after.iter().filter(|target| before.binary_search(target).is_err()) {
-            self.0.insert((*target, key.clone()), true);
+    pub(crate) fn replace(&mut self, key: &RecordKey, before: &[Reference], after: &[Reference]) {
+        for (target, acts) in differing(before, after) {
+            self.0.insert((target, key.clone()), acts);
         }
     }
 
-    /// The targets that lost a referrer.
-    pub(crate) fn removed(&self) -> impl Iterator<Item = NameDigest> {
-        self.0.iter().filter(|(_, is_added)| !**is_added).map(|((target, _), _)| *target)
+    /// The targets whose referrers changed, those of several referrers several times.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = NameDigest> {
+        self.0.keys().map(|(target, _)| *target)
     }
 
     /// Adds the changes of one more commit.
@@ -123,26 +110,42 @@ impl ReferrerChanges {
         self.0.extend(commit.0);
     }
 
-    pub(crate) fn get(&self, target: NameDigest, source: &RecordKey) -> Option<bool> {
+    /// What a reference is now, if it changed; the inner `None`: it was removed.
+    pub(crate) fn get(&self, target: NameDigest, source: &RecordKey) -> Option<Option<Acts>> {
         self.0.get(&(target, source.clone())).copied()
     }
 
-    pub(crate) fn added(&self, target: NameDigest) -> impl Iterator<Item = &RecordKey> {
+    pub(crate) fn added(&self, target: NameDigest) -> impl Iterator<Item = (&RecordKey, Acts)> {
         let all = self.0.range((target, RecordKey::before_all())..);
         let of_target = all.take_while(move |((of, _), _)| *of == target);
         let of_target = of_target.inspect(|_| looks::look());
-        of_target.filter(|(_, is_added)| **is_added).map(|((_, source), _)| source)
+        of_target.filter_map(|((_, source), acts)| Some((source, (*acts)?)))
     }
 }
 
-/// The fields of a record that name a resource, in order.
+/// The targets whose references differ, with those after the change.
+fn differing<'a>(
+    before: &'a [Reference],
+    after: &'a [Reference],
+) -> impl Iterator<Item = (NameDigest, Option<Acts>)> + 'a {
+    let removed = before.iter().filter(|reference| find(after, reference.target).is_none());
+    let changed = after.iter().filter(|one| find(before, one.target) != Some(one.acts));
+    removed.map(|one| (one.target, None)).chain(changed.map(|one| (one.target, Some(one.acts))))
+}
+
+/// The fields of a record that name a resource, with what each does, the strictest one first.
 pub(crate) fn fields(
     key: &RecordKey,
     state: &proto::RecordState,
-    target_type: &str,
-    target: &ResourceName,
-) -> BTreeSet<String> {
-    resources(key, state).flat_map(|resource| resource.fields_that_name(target_type, target)).collect()
+    (target_type, target): (&str, &ResourceName),
+    rules: &Rules,
+) -> Vec<(String, Acts)> {
+    let fields = resources(key, state).flat_map(|resource| rules.fields(&resource, target_type, target));
+    let mut fields: Vec<_> = fields.collect();
+    fields.sort_by(|(one, one_acts), (other, other_acts)| {
+        one_acts.to_proto().cmp(&other_acts.to_proto()).then_with(|| one.cmp(other))
+    });
+    fields
 }
 
 /// What the payloads of a record are (SG2), also of a deleted one.
@@ -150,4 +153,25 @@ pub(crate) fn resources(key: &RecordKey, state: &proto::RecordState) -> impl Ite
     let served = state.quarantined.as_ref().and_then(|quarantined| quarantined.serve.as_ref());
     let contents = state.content.iter().chain(served);
     contents.filter_map(|content| content::resource(&key.id(), content).ok())
+}
+
+/// Clears the fields that name a target and are unset with it, in the payloads of a record (SG2). Whether
+/// there are any.
+pub(crate) fn clear(
+    key: &RecordKey,
+    state: &mut proto::RecordState,
+    target: &RecordKey,
+    rules: &Rules,
+) -> bool {
+    let (of_type, name) = (target.type_url(), target.name());
+    let served = state.quarantined.as_mut().and_then(|quarantined| quarantined.serve.as_mut());
+    let mut has_cleared = false;
+    for content in state.content.iter_mut().chain(served) {
+        let Ok(resource) = content::resource(&key.id(), content) else { continue };
+        if let Some(payload) = rules.without(&resource, of_type.as_str(), &name) {
+            content.payload = payload;
+            has_cleared = true;
+        }
+    }
+    has_cleared
 }

@@ -12,6 +12,7 @@ use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
 use crate::phase::Schemas;
 use crate::record::RecordState;
+use crate::rules::FieldSource;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
@@ -23,6 +24,7 @@ pub use references::{FoundReferrers, ReferrersQuery};
 
 mod catch_up;
 mod compaction;
+mod draining;
 mod load;
 mod pass;
 mod plans;
@@ -62,6 +64,8 @@ pub struct Store {
     compaction: Compaction,
     /// By the number of the plan.
     passes: BTreeMap<u32, Pass>,
+    /// When the next step of deletions in progress may be.
+    drains_at: i64,
 }
 
 /// Settings of the machine.
@@ -83,6 +87,9 @@ pub struct Config {
     pub tombstones: i64,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
+    /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
+    /// built-in table reads.
+    pub fields: FieldSource,
 }
 
 impl Config {
@@ -97,6 +104,7 @@ impl Config {
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
             schemas: Arc::default(),
+            fields: FieldSource::default(),
         }
     }
 }
@@ -294,7 +302,7 @@ impl Store {
             (None, _) if self.read_only.is_some() || self.has_lost_log => None,
             (None, _) => {
                 let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
-                end.into_iter().chain(self.room_at).chain(self.pass_due()).min()
+                end.into_iter().chain(self.room_at).chain(self.pass_due()).chain(self.drain_due()).min()
             }
         }
     }
@@ -428,6 +436,12 @@ impl Store {
         }
         if writing.batch.writes.is_empty() {
             self.add_copies(&mut writing, &stored, now);
+        }
+        if writing.batch.writes.is_empty()
+            && let Err(error) = self.add_drained(&mut writing, &stored, now)
+        {
+            self.on_unreadable(error, now, actions);
+            return;
         }
         // Commits go first, and wait for one step of a compaction at most (ST44).
         if writing.batch.writes.is_empty()
@@ -584,6 +598,12 @@ impl Store {
         of("bytes of a batch of the engine", limits.bytes_option, limits.bytes, bytes)
     }
 
+    /// SG8: how many dependents end in one commit.
+    fn dependents(&self) -> usize {
+        let of_engine = self.config.engine.operations.saturating_sub(4) / 2;
+        DEPENDENTS.min(of_engine).min(self.config.commit.changes / 2)
+    }
+
     fn judging<'a>(&'a self, writing: &'a Writing, stored: &'a Stored<'a>, now: i64) -> Judging<'a> {
         Judging {
             records: Records { index: &self.index, batch: &writing.pending },
@@ -592,6 +612,8 @@ impl Store {
             now,
             limits: self.config.commit,
             schemas: self.index.schemas(),
+            rules: self.index.rules(),
+            dependents: self.dependents(),
         }
     }
 
@@ -599,6 +621,7 @@ impl Store {
     fn try_later(&mut self, now: i64) {
         self.ends_again_at = now.saturating_add(ENDS_AGAIN);
         self.delay_passes(now);
+        self.drains_at = self.drains_at.max(now.saturating_add(ENDS_AGAIN));
         self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
     }
 
@@ -638,5 +661,7 @@ const READ_AGAIN: i64 = SECOND / 10;
 const ENDS_AGAIN: i64 = SECOND;
 /// When to look for room again after a disk was full.
 const ROOM_AGAIN: i64 = 10 * SECOND;
+/// A deletion with more dependents is one in progress.
+const DEPENDENTS: usize = 1_000;
 /// How many records end in one batch.
 const ENDED_AT_ONCE: usize = 1_000;

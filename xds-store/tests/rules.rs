@@ -4,6 +4,8 @@
 
 #[path = "rules/ambiguity.rs"]
 mod ambiguity;
+#[path = "rules/cascades.rs"]
+mod cascades;
 #[path = "rules/ceilings.rs"]
 mod ceilings;
 #[path = "rules/drains.rs"]
@@ -25,6 +27,8 @@ mod pass;
 mod phases;
 #[path = "rules/quarantine.rs"]
 mod quarantine;
+#[path = "rules/reference_rules.rs"]
+mod reference_rules;
 #[path = "rules/references.rs"]
 mod references;
 #[path = "rules/renamed.rs"]

@@ -47,6 +47,11 @@ pub(super) fn extension(message_name: &str) -> Option<&'static Shape> {
     NAMING_NOTHING.binary_search(&name).is_ok().then_some(&[])
 }
 
+/// The fields of all messages in an `Any` that the table knows.
+pub(super) fn extensions() -> impl Iterator<Item = &'static Shape> {
+    EXTENSIONS.iter().map(|(_, shape)| *shape)
+}
+
 static LISTENER: &Shape = &[
     (3, "filter_chains", Message(FILTER_CHAIN)),
     (

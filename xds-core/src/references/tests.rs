@@ -301,3 +301,36 @@ fn the_endpoints_of_a_cluster_are_named_by_its_service_name() {
     assert_eq!(cluster.named_resources().collect::<Vec<_>>(), [(endpoints, "c".into())]);
     assert_eq!(cluster.fields_that_name(endpoints, &"c".into()), ["eds_cluster_config.service_name"]);
 }
+
+#[test]
+fn each_field_that_names_a_resource_can_be_looked_up_and_cleared() {
+    let jwt =
+        any("envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication", path(&[1, 2, 3, 1, 2], "c"));
+    let hcm = [path(&[3, 2], "r"), path(&[5, 4], jwt), field(5, [field(5, ""), field(1, "e")].concat())];
+    let hcm = any(&format!("envoy.extensions.filters.network.{HCM}"), hcm.concat());
+    let listener = [field(1, "l"), path(&[3, 3, 4], hcm)].concat();
+    let route = |cluster: &str| path(&[2, 3, 2, 1], cluster);
+    let routes = [field(1, "l"), route("a"), route("b"), path(&[2, 22, 1], "a")].concat();
+    let of = |type_url: &str, payload: Vec<u8>| {
+        Resource::new(type_url.into(), "l".into(), payload.into()).unwrap()
+    };
+    let mut count = 0;
+    for (type_url, payload) in [(type_url::LISTENER, listener), (type_url::ROUTE_CONFIGURATION, routes)] {
+        let resource = of(type_url, payload);
+        let named = resource.names_by_field();
+        for (field, target, name) in &named {
+            assert_eq!(target_of_field(type_url, field), Some(*target), "{field}");
+            let cleared = of(type_url, resource.payload_without(field, target, name).unwrap().to_vec());
+            let mut rest = named.clone();
+            rest.retain(|other| other != &(field.clone(), *target, name.clone()));
+            assert_eq!(cleared.names_by_field(), rest);
+            assert_eq!(cleared.payload_without(field, target, name), None);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 6);
+    assert_eq!(target_of_field(type_url::ROUTE_CONFIGURATION, "virtual_hosts.routes"), None);
+    assert_eq!(target_of_field("t/acme.Thing", "name"), None);
+    let service_name = target_of_field(type_url::CLUSTER, SERVICE_NAME);
+    assert_eq!(service_name, Some(type_url::CLUSTER_LOAD_ASSIGNMENT));
+}

@@ -6,7 +6,7 @@ use std::str;
 use super::table::{self, Field, Shape};
 use super::{Target, Targets};
 use crate::name::ResourceName;
-use crate::wire::fields::{fields, text};
+use crate::wire::fields::{Edit, edited, fields, text};
 use crate::xdstp;
 
 /// The references that were found in a payload.
@@ -18,23 +18,24 @@ pub(super) struct Walk<'a> {
     sought: Option<Sought<'a>>,
 }
 
-/// Finds the fields that name one resource, for people.
-#[derive(Debug)]
+/// Finds the fields that name resources.
+#[derive(Debug, Default)]
 struct Sought<'a> {
-    resource: (Target, &'a ResourceName),
+    /// `None`: any resource.
+    resource: Option<(Target, &'a ResourceName)>,
     /// The names of the fields around the present one.
     path: Vec<&'static str>,
-    fields: BTreeSet<String>,
+    fields: BTreeSet<(String, Target, ResourceName)>,
 }
 
 impl<'a> Walk<'a> {
-    /// The fields of a message that name this resource: names of fields, joined by dots.
+    /// The fields of a message that name this resource, or any: names of fields, joined by dots.
     pub(super) fn fields(
         shape: &'static Shape,
         bytes: &'a [u8],
-        resource: (Target, &'a ResourceName),
-    ) -> BTreeSet<String> {
-        let sought = Sought { resource, path: Vec::new(), fields: BTreeSet::new() };
+        resource: Option<(Target, &'a ResourceName)>,
+    ) -> BTreeSet<(String, Target, ResourceName)> {
+        let sought = Sought { resource, ..Sought::default() };
         let mut walk = Self { sought: Some(sought), ..Self::default() };
         walk.message(shape, bytes);
         walk.sought.map(|sought| sought.fields).unwrap_or_default()
@@ -106,9 +107,7 @@ impl<'a> Walk<'a> {
     }
 
     fn any(&mut self, any: &'a [u8]) {
-        let type_url = str::from_utf8(text(any, 1).unwrap_or_default()).unwrap_or_default();
-        let message_name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);
-        match table::extension(message_name) {
+        match shape_of(any) {
             Some(shape) => self.message(shape, text(any, 2).unwrap_or_default()),
             None => self.unknown = Targets::ALL,
         }
@@ -117,12 +116,104 @@ impl<'a> Walk<'a> {
 
 impl Sought<'_> {
     fn add(&mut self, target: Target, name: &str) {
-        if self.resource.0 == target && *self.resource.1 == xdstp::canonical(name) {
-            let path: Vec<_> = self.path.iter().copied().filter(|field| !field.is_empty()).collect();
-            self.fields.insert(path.join("."));
+        let name = xdstp::canonical(name);
+        if self.resource.is_none_or(|resource| resource == (target, &name)) {
+            self.fields.insert((joined(&self.path), target, name));
         }
     }
 }
 
+/// The shape of the message in an `Any`, if the table knows it.
+fn shape_of(any: &[u8]) -> Option<&'static Shape> {
+    let type_url = str::from_utf8(text(any, 1).unwrap_or_default()).unwrap_or_default();
+    let message_name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);
+    table::extension(message_name)
+}
+
+fn joined(path: &[&'static str]) -> String {
+    let path: Vec<_> = path.iter().copied().filter(|field| !field.is_empty()).collect();
+    path.join(".")
+}
+
+/// The type of the resources that a field names; `None` if the table does not have the field. `path`
+/// has the names of the fields from the top of the message.
+pub(super) fn target_of(shape: &'static Shape, path: &[&str]) -> Option<Target> {
+    let (first, rest) = path.split_first()?;
+    shape.iter().find_map(|(_, name, field)| {
+        if let (Field::Own(target, _), "name", []) = (field, *first, rest) {
+            return Some(*target);
+        }
+        let rest = match *name {
+            "" => path,
+            name if name == *first => rest,
+            _ => return None,
+        };
+        match field {
+            Field::Name(target) => rest.is_empty().then_some(*target),
+            Field::Message(shape) | Field::Own(_, shape) => target_of(shape, rest),
+            Field::Any => table::extensions().find_map(|shape| target_of(shape, rest)),
+            Field::AnyOf(_) => None,
+        }
+    })
+}
+
+/// A field that is cleared where it names one resource.
+#[derive(Debug)]
+pub(super) struct Cleared<'a> {
+    pub(super) field: &'a str,
+    pub(super) target: Target,
+    pub(super) name: &'a ResourceName,
+}
+
+impl Cleared<'_> {
+    /// A copy of a message without the name; `None` if nothing changed.
+    pub(super) fn message(
+        &self,
+        shape: &'static Shape,
+        bytes: &[u8],
+        path: &mut Vec<&'static str>,
+    ) -> Option<Vec<u8>> {
+        if shape.is_empty() || path.len() >= DEPTH_LIMIT {
+            return None;
+        }
+        let has = |number: u32| fields(bytes).any(|field| field.is_some_and(|(found, _)| found == number));
+        let own = shape.iter().find_map(|(number, _, field)| match field {
+            Field::Own(target, _) if has(*number) => Some((1, "name", Field::Name(*target))),
+            _ => None,
+        });
+        edited(bytes, |number, value| {
+            let known = shape.iter().chain(&own).filter(|(known, ..)| *known == number);
+            for (_, name, field) in known {
+                path.push(name);
+                let edit = self.field(*field, value, path);
+                path.pop();
+                if !matches!(edit, Edit::Keep) {
+                    return edit;
+                }
+            }
+            Edit::Keep
+        })
+    }
+
+    fn field(&self, field: Field, value: &[u8], path: &mut Vec<&'static str>) -> Edit {
+        let edited = match field {
+            Field::Name(target) => {
+                let is_it = |name: &str| xdstp::canonical(name) == *self.name && joined(path) == self.field;
+                let is_named = target == self.target && str::from_utf8(value).is_ok_and(is_it);
+                return if is_named { Edit::Drop } else { Edit::Keep };
+            }
+            Field::Message(shape) | Field::Own(_, shape) => self.message(shape, value, path),
+            Field::Any => shape_of(value).and_then(|shape| {
+                edited(value, |number, message| match number {
+                    2 => self.message(shape, message, path).map_or(Edit::Keep, Edit::Replace),
+                    _ => Edit::Keep,
+                })
+            }),
+            Field::AnyOf(_) => None,
+        };
+        edited.map_or(Edit::Keep, Edit::Replace)
+    }
+}
+
 /// Up to this many nested messages are read.
-const DEPTH_LIMIT: usize = 64;
+pub(super) const DEPTH_LIMIT: usize = 64;

@@ -63,6 +63,34 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
+/// What becomes of a field.
+#[derive(Debug)]
+pub(crate) enum Edit {
+    Keep,
+    Drop,
+    Replace(Vec<u8>),
+}
+
+/// A copy of a message, with what `edit` makes of its length-delimited fields. `None` if nothing
+/// changed, or if the bytes are not a message.
+pub(crate) fn edited(message: &[u8], mut edit: impl FnMut(u32, &[u8]) -> Edit) -> Option<Vec<u8>> {
+    let (mut rest, mut copy) = (message, Vec::with_capacity(message.len()));
+    let mut has_changed = false;
+    while !rest.is_empty() {
+        let before = rest;
+        let (number, value) = next_field(&mut rest)?;
+        match value.map_or(Edit::Keep, |value| edit(number, value)) {
+            Edit::Keep => copy.extend_from_slice(&before[..before.len() - rest.len()]),
+            Edit::Drop => has_changed = true,
+            Edit::Replace(value) => {
+                put_field(&mut copy, number, &value);
+                has_changed = true;
+            }
+        }
+    }
+    has_changed.then_some(copy)
+}
+
 /// Writes a string or a message.
 pub(crate) fn put_field(buffer: &mut impl BufMut, field: u32, bytes: &[u8]) {
     put_length(buffer, field, bytes.len());

@@ -1,6 +1,6 @@
 //! The records that a commit changes, while it is judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
@@ -10,7 +10,7 @@ use crate::content;
 use crate::index::Renewed;
 use crate::key::RecordKey;
 use crate::record::{Present, RecordState, Uid, served};
-use crate::refs::ReferrerChanges;
+use crate::refs::{Reference, ReferrerChanges};
 
 /// The changes of one commit while it is judged.
 #[derive(Default)]
@@ -21,6 +21,12 @@ pub(super) struct Changed {
     /// The records that are being deleted, by the names of both of their forms.
     pub(super) deleting: ReferrerChanges,
     pub(super) renewed: BTreeMap<RecordKey, Renewed>,
+    /// Deletions that may become deletions in progress (SG7).
+    pub(super) may_wait: BTreeSet<RecordKey>,
+    /// The targets with which further records go.
+    pub(super) causes: BTreeMap<RecordKey, RecordKey>,
+    /// The references of records before the commit, where a changed rule makes them other ones.
+    pub(super) reread: BTreeMap<RecordKey, Box<[Reference]>>,
 }
 
 impl Changed {
@@ -61,10 +67,13 @@ impl Changed {
         resource: Option<&Resource>,
     ) -> ChangeResult {
         // The commit gets the next revision, or none if it is refused.
-        let record = Present::of(key, &state, resource, (judging.head.revision + 1, judging.now));
+        let record =
+            Present::of(key, &state, resource, (judging.head.revision + 1, judging.now), judging.rules);
         // A deletion that becomes one in progress, or ends, is noted twice.
         let before = self.after.get(key).or_else(|| judging.records.get(key));
-        let references = before.map_or(&[][..], |before| &before.references);
+        let reread = self.reread.get(key).filter(|_| !self.after.contains_key(key));
+        let references =
+            reread.or_else(|| before.map(|before| &before.references)).map_or(&[][..], |all| &all[..]);
         self.referrers.replace(key, references, &record.references);
         let names = |record: &Present| judging.records.index.deleting_names(key, record);
         self.deleting.replace(key, &before.map(names).unwrap_or_default(), &names(&record));

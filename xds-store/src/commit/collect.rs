@@ -9,7 +9,8 @@ use super::changed::Changed;
 use super::effect::{Effect, Judging, tombstone};
 use super::form::{Act, Draft};
 use crate::key::{NameDigest, RecordKey};
-use crate::refs::{self, OnDelete};
+use crate::refs;
+use crate::rules::{Acts, Named};
 use crate::stored::ReadError;
 
 /// Deletes the targets whose last referrer goes with the commit, and what they refer to in turn.
@@ -27,19 +28,16 @@ pub(super) fn collect(
     let mut gone: Vec<RecordKey> = deleted.map(|(key, _)| key.clone()).collect();
     let kept = draft.map(kept).unwrap_or_default();
     while let Some(source) = gone.pop() {
-        let of_source = source.type_url();
-        let is_collected = |of_type: &str| OnDelete::of(of_source.as_str(), of_type) == OnDelete::Collect;
         let Some((state, _)) = changed.states.get(&source) else { continue };
-        let resources = refs::resources(&source, state);
-        let named: BTreeSet<_> = resources.flat_map(|resource| resource.named_resources()).collect();
-        for (of_type, name) in named.into_iter().filter(|(of_type, _)| is_collected(of_type)) {
+        let resources: Vec<_> = refs::resources(&source, state).collect();
+        let named = resources.iter().flat_map(|resource| judging.rules.named(resource));
+        for Named { type_url: of_type, name, .. } in named.filter(|named| named.acts.has(Acts::COLLECT)) {
             let targets = judging.forms().named(of_type, &name);
+            let keeps = |acts: Acts| acts.needs_target() || acts.has(Acts::COLLECT);
             let is_in_use = |target: &RecordKey| {
-                let (name, of_type) = (target.name_digest(), target.type_url());
-                let collects = |other: &RecordKey| {
-                    OnDelete::of(other.type_url().as_str(), of_type.as_str()) == OnDelete::Collect
-                };
-                kept.contains(&name) || judging.records.referrers(&changed.referrers, name).any(collects)
+                let name = target.name_digest();
+                let mut referrers = judging.records.referrers(&changed.referrers, name);
+                kept.contains(&name) || referrers.any(|(_, acts)| keeps(acts))
             };
             if targets.iter().any(is_in_use) {
                 continue;

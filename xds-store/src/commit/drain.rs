@@ -7,66 +7,63 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::effect::{Effect, Judging, leave, tombstone};
-use super::form::Act;
-use super::schema::Checked;
 use crate::key::{NameDigest, RecordKey};
-use crate::record::{Present, RecordState, named_owners};
-use crate::refs::OnDelete;
+use crate::record::{RecordState, named_owners};
 use crate::stored::ReadError;
 
-/// Deletions with `drain` that others block become deletions in progress. So may what such a record
+/// Deletions that may wait and that others block become deletions in progress. So may what such a record
 /// names in turn, because it still refers to that.
-pub(super) fn begin(judging: &Judging<'_>, commit: &Checked<'_>, changed: &mut Changed) {
+pub(super) fn begin(judging: &Judging<'_>, changed: &mut Changed) {
     let mut names: BTreeMap<NameDigest, BTreeSet<RecordKey>> = BTreeMap::new();
-    for (number, change) in commit.draft.changes.iter().enumerate() {
-        if matches!(change.act, Act::Delete { drain: true }) {
+    for key in &changed.may_wait {
+        if changed.after.get(key).is_some_and(|after| after.is_deleted()) {
             // SV18, SV30: both forms of a resource go together.
-            let other = commit.mirrors.get(&number).map(|mirror| &mirror.key);
-            let forms = [&change.key].into_iter().chain(other);
-            let deleted = forms.filter(|key| changed.after.get(*key).is_some_and(Present::is_deleted));
-            names.entry(change.key.name_digest()).or_default().extend(deleted.cloned());
+            let forms = judging.forms().all(key).map(|form| form.name_digest());
+            names.entry(forms.fold(key.name_digest(), Ord::min)).or_default().insert(key.clone());
         }
     }
     // A name that begins may block another one.
     loop {
         let begins = |keys: &BTreeSet<RecordKey>| {
             let Some(key) = keys.first() else { return false };
-            is_blocked(judging, changed, key) && !survives(judging, changed, keys)
+            ends_with(judging, changed, key).is_none() && !exists(judging, changed, key)
         };
         let next = names.iter().find(|(_, keys)| begins(keys)).map(|(name, _)| *name);
         let Some(keys) = next.and_then(|name| names.remove(&name)) else { return };
         // All variants of a resource stay together: each may be the one of a client.
         for key in keys {
-            let Some((state, _)) = changed.states.get(&key) else { continue };
-            let mut state = RecordState { lifecycle: proto::State::Deleting.into(), ..state.clone() };
-            // Nobody owns it any more, so no prune finds it.
-            let owners: Vec<_> = named_owners(&state).map(str::to_owned).collect();
-            for owner in owners {
-                leave(&mut state, &owner);
+            if let Some((state, _)) = changed.states.get(&key) {
+                wait(judging, changed, &key, state.clone());
             }
-            changed.set(judging, &key, state, proto::Outcome::Deleting);
         }
     }
+}
+
+/// A deletion becomes one in progress.
+pub(super) fn wait(judging: &Judging<'_>, changed: &mut Changed, key: &RecordKey, state: RecordState) {
+    let lifecycle = proto::State::Deleting.into();
+    // It ends when nothing blocks it, and not before.
+    let mut state =
+        RecordState { lifecycle, expires_at: None, lease: None, renewed_by: String::new(), ..state };
+    // Nobody owns it any more, so no prune finds it.
+    let owners: Vec<_> = named_owners(&state).map(str::to_owned).collect();
+    for owner in owners {
+        leave(&mut state, &owner);
+    }
+    changed.set(judging, key, state, proto::Outcome::Deleting);
 }
 
 /// Deletes what was being deleted and is no longer blocked after the commit, and what that blocked in
 /// turn.
 pub(super) fn finish(judging: &Judging<'_>, changed: &mut Changed) -> Result<Vec<Effect>, ReadError> {
     let mut ended = Vec::new();
-    let dropped: BTreeSet<_> = changed.referrers.removed().collect();
+    let dropped: BTreeSet<_> = changed.referrers.targets().collect();
     for target in dropped {
-        let deleting = judging.records.deleting(&changed.deleting, target);
-        let deleting: BTreeSet<_> = deleting.cloned().collect();
-        let Some(first) = deleting.first() else { continue };
-        if is_blocked(judging, changed, first) {
+        let Some(first) = judging.records.deleting(&changed.deleting, target).next().cloned() else {
             continue;
-        }
-        for key in deleting {
-            let state = match (changed.states.get(&key), judging.records.get(&key)) {
-                (Some((state, _)), _) => state.clone(),
-                (None, Some(record)) => judging.state(&key, record)?,
-                (None, None) => continue,
-            };
+        };
+        for key in ends_with(judging, changed, &first).unwrap_or_default() {
+            let Some(state) = judging.state_after(&key, changed)? else { continue };
             let result = changed.set(judging, &key, tombstone(state), proto::Outcome::Deleted);
             ended.push(Effect { key, result });
         }
@@ -74,27 +71,43 @@ pub(super) fn finish(judging: &Judging<'_>, changed: &mut Changed) -> Result<Vec
     Ok(ended)
 }
 
-/// Whether a record refers to the resource of this key after the commit in a way that keeps it.
-fn is_blocked(judging: &Judging<'_>, changed: &Changed, key: &RecordKey) -> bool {
-    judging.forms().all(key).any(|target| {
-        let of_type = target.type_url();
-        let mut referrers = judging.records.referrers(&changed.referrers, target.name_digest());
-        referrers.any(|source| OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block)
-    })
+/// The deletions in progress that can end together with that of this name: nothing else refers to one of
+/// them after the commit in a way that keeps it. `None` if something does.
+///
+/// They are more than one name if they refer to each other in a circle, or have two forms.
+fn ends_with(judging: &Judging<'_>, changed: &Changed, first: &RecordKey) -> Option<BTreeSet<RecordKey>> {
+    let (mut seen, mut all): (BTreeSet<NameDigest>, BTreeSet<RecordKey>) = Default::default();
+    let mut next: Vec<RecordKey> = judging.forms().all(first).collect();
+    while let Some(target) = next.pop() {
+        let name = target.name_digest();
+        if !seen.insert(name) {
+            continue;
+        }
+        all.extend(judging.records.deleting(&changed.deleting, name).cloned());
+        for (source, acts) in judging.records.referrers(&changed.referrers, name) {
+            if !acts.needs_target() {
+                continue;
+            }
+            let after = changed.after.get(source).or_else(|| judging.records.get(source));
+            if after.is_none_or(|record| !record.is_deleting) {
+                return None;
+            }
+            next.extend(judging.forms().all(source));
+        }
+        // They end in one commit.
+        if all.len() > judging.limits.changes {
+            return None;
+        }
+    }
+    Some(all)
 }
 
-/// SG2: whether one of the names of these keys has another variant than these after the commit.
-fn survives(judging: &Judging<'_>, changed: &Changed, keys: &BTreeSet<RecordKey>) -> bool {
-    let names: BTreeMap<_, _> = keys.iter().map(|key| (key.name_digest(), key)).collect();
-    names.is_empty() || names.into_values().any(|key| name_survives(judging, changed, key, keys))
+/// SG2, SV30: whether one of the names of the resource of a key has any variant after the commit.
+pub(super) fn exists(judging: &Judging<'_>, changed: &Changed, key: &RecordKey) -> bool {
+    judging.forms().all(key).any(|form| name_exists(judging, changed, &form))
 }
 
-fn name_survives(
-    judging: &Judging<'_>,
-    changed: &Changed,
-    key: &RecordKey,
-    keys: &BTreeSet<RecordKey>,
-) -> bool {
+fn name_exists(judging: &Judging<'_>, changed: &Changed, key: &RecordKey) -> bool {
     let (type_url, name) = (key.type_url(), key.name());
     let of = |constraints| {
         RecordKey::of(&VariantId { type_url: type_url.clone(), name: name.clone(), constraints })
@@ -104,6 +117,5 @@ fn name_survives(
     let first = of(xds_core::Constraints::NONE);
     let changes = changed.after.range(first..);
     let mut of_name = changes.take_while(|(other, _)| other.name_digest() == key.name_digest());
-    before.any(|other| !keys.contains(&other) && !changed.after.contains_key(&other))
-        || of_name.any(|(other, after)| !keys.contains(other) && !after.is_deleted())
+    before.any(|other| !changed.after.contains_key(&other)) || of_name.any(|(_, after)| !after.is_deleted())
 }

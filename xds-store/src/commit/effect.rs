@@ -12,12 +12,13 @@ use super::mirror::{Mirror, MirrorMode};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
 use super::schema::Checked;
-use super::{ambiguity, collect, condition, drain, owner, rights, schema};
+use super::{ambiguity, cascade, collect, condition, drain, owner, rights, schema};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
 use crate::phase::{self, Ceiling, Form, Phase, PhaseRecord, Schemas};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
+use crate::rules::{RULE_TYPE, Rules};
 use crate::stored::{ReadError, Stored};
 use crate::time;
 
@@ -64,6 +65,9 @@ pub(crate) struct Judging<'a> {
     pub(crate) now: i64,
     pub(crate) limits: CommitLimits,
     pub(crate) schemas: &'a Schemas,
+    pub(crate) rules: &'a Rules,
+    /// The most dependents that end with the records of one commit (SG8).
+    pub(crate) dependents: usize,
 }
 
 impl Judging<'_> {
@@ -73,6 +77,7 @@ impl Judging<'_> {
     /// The violations of the first stage that refuses it (ST8).
     pub(crate) fn judge(&self, draft: &Draft) -> Result<Judged, Refused> {
         self.check_times(draft)?;
+        self.check_rules(draft)?;
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
         condition::check(draft, self.forms())?;
@@ -96,25 +101,51 @@ impl Judging<'_> {
             }
             effects.push(Effect { key, result });
         }
-        drain::begin(self, &checked, &mut changed);
-        effects.extend(self.follow_references(Some(draft), &mut changed)?);
-        // A deletion of the request may have become one in progress, or have ended.
-        let mut drained = BTreeSet::new();
-        for (number, (change, result)) in draft.changes.iter().zip(&mut results).enumerate() {
-            let key = checked.asked(number, change);
-            if let (Act::Delete { drain: true }, Some((_, outcome))) = (&change.act, changed.states.get(key))
-            {
-                *result = changed.result(key, *outcome);
-                drained.insert(key.clone());
+        // SG12: rules hold from the commit on that changes them.
+        let rules = self.rules_after(&changed);
+        let judging = Judging { rules: rules.as_ref().unwrap_or(self.rules), ..*self };
+        if rules.is_some() {
+            judging.check_twins(draft)?;
+            judging.reread(self.rules, &mut changed)?;
+        }
+        for (number, change) in draft.changes.iter().enumerate() {
+            if matches!(change.act, Act::Delete { drain: true }) {
+                let other = checked.mirrors.get(&number).map(|mirror| mirror.key.clone());
+                changed.may_wait.extend(other.into_iter().chain([change.key.clone()]));
             }
         }
-        effects.retain_mut(|effect| {
-            if let Some((_, outcome)) = changed.states.get(&effect.key).filter(|_| !drained.is_empty()) {
-                effect.result = changed.result(&effect.key, *outcome);
+        if !draft.is_copy {
+            let ended = cascade::cascade(&judging, Some(draft), &mut changed)?;
+            rights::check_ended(draft, &ended)?;
+            effects.extend(ended);
+        }
+        drain::begin(&judging, &mut changed);
+        effects.extend(judging.follow_references(Some(draft), &mut changed)?);
+        // A deletion may have become one in progress, or have ended.
+        let mut named = BTreeSet::new();
+        let latest = |key: &RecordKey| {
+            let (_, outcome) = changed.states.get(key)?;
+            let is_end = matches!(outcome, proto::Outcome::Deleted | proto::Outcome::Deleting);
+            is_end.then(|| changed.result(key, *outcome))
+        };
+        for (number, (change, result)) in draft.changes.iter().zip(&mut results).enumerate() {
+            let key = checked.asked(number, change);
+            let is_deletion = matches!(change.act, Act::Delete { .. });
+            if let Some(latest) = latest(key).filter(|_| is_deletion) {
+                *result = latest;
+                named.insert(key);
             }
-            drained.is_empty() || drained.insert(effect.key.clone())
+        }
+        let mut seen = BTreeSet::new();
+        effects.retain_mut(|effect| {
+            if let Some(latest) = latest(&effect.key) {
+                effect.result = latest;
+            }
+            !named.contains(&effect.key) && seen.insert(effect.key.clone())
         });
-        self.finish(changed, results, effects, Some(&checked))
+        let mut judged = judging.finish(changed, results, effects, Some(&checked))?;
+        judged.warnings.extend(judging.rules.refused_cascades(self.rules));
+        Ok(judged)
     }
 
     /// What the changes do to further records, until nothing is added (SG5).
@@ -159,7 +190,7 @@ impl Judging<'_> {
     }
 
     /// What becomes of the other form if the store itself changes a leading one.
-    fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
+    pub(super) fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
         let side = self.forms().side(key).filter(|side| side.phase != Phase::F0)?;
         let is_below = self.schemas.pair_version(side.plan).major() < side.plan.new_version().major();
         let is_deleted = is_below || side.phase.ignores_old();
@@ -177,7 +208,7 @@ impl Judging<'_> {
         effects: Vec<Effect>,
         commit: Option<&Checked<'_>>,
     ) -> Result<Judged, Refused> {
-        let Changed { states, after, referrers, deleting, renewed } = changed;
+        let Changed { states, after, referrers, deleting, renewed, reread, causes, .. } = changed;
         let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
         let number = |key: &RecordKey| {
             let all = || {
@@ -193,7 +224,9 @@ impl Judging<'_> {
             Some(draft) => {
                 let (states, pending) = (&states, &pending);
                 let (referrers, deleting) = (&referrers, &deleting);
-                let referring = Referring { judging: self, draft, states, pending, referrers, deleting };
+                let (reread, causes) = (&reread, &causes);
+                let referring =
+                    Referring { judging: self, draft, states, pending, referrers, deleting, reread, causes };
                 referring.show_blockers(&mut results)?;
                 referring.check(number)?
             }
@@ -214,6 +247,7 @@ impl Judging<'_> {
             pending.states.insert(key, state);
         }
         pending.renewed = renewed;
+        pending.reread = reread;
         Ok(Judged { pending, changes, results, effects, warnings, is_replicated })
     }
 
@@ -423,6 +457,15 @@ impl Judging<'_> {
         {
             return true;
         }
+        // Rules, and what they say of references, are those that are durable.
+        let of_rules = states.range(RecordKey::before_type(RULE_TYPE)..).next();
+        let is_rule = |change: &DraftChange| Rules::is_rule(&change.key);
+        let prunes_rule = || draft.prune && self.records.owned(&draft.owner).iter().any(Rules::is_rule);
+        if of_rules.is_some_and(|(key, _)| Rules::is_rule(key))
+            || (!states.is_empty() && (draft.changes.iter().any(is_rule) || prunes_rule()))
+        {
+            return true;
+        }
         let reads_stored = |change: &&DraftChange| match &change.act {
             Act::Quarantine(_) | Act::Touch => true,
             Act::Put(put) => put.lease.is_some(),
@@ -459,6 +502,20 @@ impl Judging<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// The state of a record after the changes so far; `None` if it does not exist.
+    pub(super) fn state_after(
+        &self,
+        key: &RecordKey,
+        changed: &Changed,
+    ) -> Result<Option<RecordState>, ReadError> {
+        let state = match (changed.state(key), self.records.get(key)) {
+            (Some(state), _) => Some(state.clone()),
+            (None, Some(record)) => Some(self.state(key, record)?),
+            (None, None) => None,
+        };
+        Ok(state.filter(|state| state.lifecycle() != proto::State::Deleted))
     }
 
     pub(super) fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, ReadError> {
@@ -516,6 +573,10 @@ pub(crate) fn expiry(
     if changed.states.is_empty() {
         return Ok(None);
     }
+    cascade::cascade(judging, None, &mut changed)?;
+    // Nobody can be told that something blocks the end of what refers to an ended record.
+    changed.may_wait.extend(changed.causes.keys().cloned());
+    drain::begin(judging, &mut changed);
     judging.follow_references(None, &mut changed)?;
     ended.iter().for_each(|key| judging.note_lost(key, &mut changed));
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };

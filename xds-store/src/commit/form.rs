@@ -16,6 +16,7 @@ use crate::key::{KeyError, RecordKey, parse_id};
 use crate::phase::{Ceiling, PhaseStep};
 use crate::read::is_configuration;
 use crate::record::PROBE_TYPE;
+use crate::rules::RULE_TYPE;
 use crate::schema::{Force, MarkedVersion, VersionError};
 use crate::time;
 
@@ -267,7 +268,8 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
         error => Wrong::new("key", error.to_string()),
     })?;
     // ST55. They change how the store judges, so a version that does not read them refuses them.
-    if is_configuration(id.type_url.as_str()) && id.type_url.as_str() != PROBE_TYPE {
+    let is_known = [PROBE_TYPE, RULE_TYPE].contains(&id.type_url.as_str());
+    if is_configuration(id.type_url.as_str()) && !is_known {
         return Err(Wrong::new("key.type_url", "this version has no configuration records"));
     }
     let expected = match change.condition {
@@ -286,6 +288,9 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
         }
     };
     let key = RecordKey::of(&id);
+    if id.type_url.as_str() == RULE_TYPE {
+        check_rule(&id, change.act.as_ref())?;
+    }
     let act = match change.act.ok_or_else(|| Wrong::new("act", "the change has no act"))? {
         proto::change::Act::Put(put) => Act::Put(Box::new(parse_put(&id, put)?)),
         proto::change::Act::Delete(delete) => Act::Delete { drain: delete.drain },
@@ -301,6 +306,25 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
         proto::change::Act::Check(_) => Act::Check,
     };
     Ok(DraftChange { key, expected, act })
+}
+
+/// SG11: a rule holds as long as it is there, for all clients.
+fn check_rule(id: &xds_core::VariantId, act: Option<&proto::change::Act>) -> Result<(), Wrong> {
+    if !id.constraints.is_unconstrained() {
+        return Err(Wrong::new("key.when", "a reference rule has no constraints"));
+    }
+    match act {
+        Some(proto::change::Act::Quarantine(_)) => {
+            Err(Wrong::new("quarantine", "a reference rule cannot be quarantined: delete or replace it"))
+        }
+        Some(proto::change::Act::Put(put)) if put.lease.is_some() => {
+            Err(Wrong::new("put.lease", "a reference rule has no lease"))
+        }
+        Some(proto::change::Act::Put(put)) if put.expires_at.is_some() => {
+            Err(Wrong::new("put.expires_at", "a reference rule does not expire"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {

@@ -107,7 +107,13 @@ impl Judging<'_> {
 
     /// SV23: a record that is split would be lost in F4, so neither the last pass nor the one that runs is
     /// clean.
-    fn note_split(&self, leading: &RecordKey, mirror: &Mirror, is_left: bool, changed: &mut Changed) {
+    pub(super) fn note_split(
+        &self,
+        leading: &RecordKey,
+        mirror: &Mirror,
+        is_left: bool,
+        changed: &mut Changed,
+    ) {
         let Some((plan, Form::Old)) = self.schemas.form(leading) else { return };
         let is_alive = changed.state(leading).is_some_and(|state| state.lifecycle() != proto::State::Deleted);
         if is_alive && is_left && mirror.form == Form::New {

@@ -14,7 +14,7 @@ use crate::content;
 use crate::key::{RecordKey, stored};
 use crate::phase::{Form, LEASE, LiveServer, Phase, PhaseRecord, PhaseStep, Plan, Schemas};
 use crate::record::{RecordState, content_digest};
-use crate::refs::{OnDelete, ReferrerChanges};
+use crate::refs::ReferrerChanges;
 use crate::time;
 
 impl Draft {
@@ -199,9 +199,9 @@ impl Judging<'_> {
     }
 
     fn is_named(&self, key: &RecordKey) -> bool {
-        let (unchanged, of_type) = (ReferrerChanges::default(), key.type_url());
+        let unchanged = ReferrerChanges::default();
         let mut referrers = self.records.referrers(&unchanged, key.name_digest());
-        referrers.any(|source| OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block)
+        referrers.any(|(_, acts)| acts.needs_target())
     }
 
     /// A plan begins only if the server knows its new form, the plans below it are done, and no record of

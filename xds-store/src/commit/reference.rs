@@ -11,7 +11,8 @@ use crate::index::Pending;
 use crate::key::{NameDigest, RecordKey};
 use crate::read;
 use crate::record::RecordState;
-use crate::refs::{self, OnDelete, ReferrerChanges};
+use crate::refs::{self, Reference, ReferrerChanges};
+use crate::rules::{Acts, Named};
 
 /// A commit whose changes are all known.
 pub(super) struct Referring<'a> {
@@ -22,6 +23,10 @@ pub(super) struct Referring<'a> {
     pub(super) pending: &'a Pending,
     pub(super) referrers: &'a ReferrerChanges,
     pub(super) deleting: &'a ReferrerChanges,
+    /// See [`Changed`](super::changed::Changed).
+    pub(super) reread: &'a BTreeMap<RecordKey, Box<[Reference]>>,
+    /// The same.
+    pub(super) causes: &'a BTreeMap<RecordKey, RecordKey>,
 }
 
 impl Referring<'_> {
@@ -29,10 +34,33 @@ impl Referring<'_> {
     pub(super) fn check(&self, number: impl Fn(&RecordKey) -> Option<usize>) -> Result<Vec<String>, Refused> {
         let mut violations = Violations::default();
         let mut fields_left = FIELDS_READ;
-        let warnings = self.check_added(&mut violations, &mut fields_left);
+        let mut warnings = self.check_added(&mut violations, &mut fields_left);
         self.check_removed(&mut violations, &mut fields_left, number)?;
         violations.into_result()?;
+        warnings.extend(self.dangling());
         Ok(warnings)
+    }
+
+    /// SG12: the records that a changed rule makes refer to what does not exist. They stay as they are.
+    fn dangling(&self) -> Vec<String> {
+        let Self { judging, pending, .. } = self;
+        let dangles = |key: &RecordKey, references: &[Reference]| {
+            let before = judging.records.get(key).map_or(&[][..], |record| &record.references);
+            references.iter().any(|one| {
+                let had = refs::find(before, one.target).is_some_and(Acts::needs_target);
+                one.acts.needs_target() && !had && !judging.records.exists_after(pending, one.target)
+            })
+        };
+        let all: Vec<_> =
+            self.reread.iter().filter(|(key, all)| dangles(key, all)).map(|(key, _)| key).collect();
+        let shown = all.iter().filter(|key| self.draft.may_read(key)).take(WARNINGS);
+        let mut warnings: Vec<_> =
+            shown.map(|key| format!("by this rule, {key:?} names what does not exist")).collect();
+        let more = all.len() - warnings.len();
+        if more > 0 {
+            warnings.push(format!("by this rule, {more} more records name what does not exist"));
+        }
+        warnings
     }
 
     /// SG3: what a put adds leads to a record. References that the record had before are not judged
@@ -47,13 +75,13 @@ impl Referring<'_> {
                 continue;
             }
             let before = judging.records.get(key).filter(|record| record.exists(judging.now));
-            let before = before.map_or(&[][..], |record| &record.references);
-            let source_type = key.type_url();
-            for (of_type, name) in put.resource.named_resources() {
+            // SG12: a new rule does not make a reference a new one.
+            let before = before.map(|record| self.reread.get(key).unwrap_or(&record.references));
+            let before = before.map_or(&[][..], |references| &references[..]);
+            for Named { type_url: of_type, name, acts } in judging.rules.named(&put.resource) {
                 let target = NameDigest::of(of_type, name.as_str());
-                if OnDelete::of(source_type.as_str(), of_type) != OnDelete::Block
-                    || before.binary_search(&target).is_ok()
-                {
+                let had = refs::find(before, target).is_some_and(Acts::needs_target);
+                if !acts.needs_target() || had {
                     continue;
                 }
                 let targets = judging.forms().named(of_type, &name);
@@ -65,8 +93,10 @@ impl Referring<'_> {
                 let mut field = String::new();
                 if *fields_left > 0 {
                     *fields_left -= 1;
+                    let fields = judging.rules.fields(&put.resource, of_type, &name);
+                    let field_needs = |(_, acts): &&(String, Acts)| acts.needs_target();
                     field =
-                        put.resource.fields_that_name(of_type, &name).into_iter().next().unwrap_or_default();
+                        fields.iter().find(field_needs).map(|(field, _)| field.clone()).unwrap_or_default();
                 }
                 let at = if field.is_empty() { String::new() } else { format!(" ({field})") };
                 let what = if is_deleting { "is being deleted" } else { "does not exist" };
@@ -82,7 +112,10 @@ impl Referring<'_> {
                 let message = if is_deleting {
                     named
                 } else {
-                    format!("{named}: put it first, or in the same commit, or allow missing targets")
+                    format!(
+                        "{named}: put it first, or in the same commit; allow missing targets \
+                         (--allow-missing); or list it in `external` of a reference rule"
+                    )
                 };
                 let target = proto::Key {
                     type_url: of_type.to_owned(),
@@ -122,11 +155,28 @@ impl Referring<'_> {
             if count == 0 {
                 continue;
             }
-            let number = number(target);
-            let key = (number.is_some() || self.draft.may_read(target)).then(|| target.to_proto());
-            let what =
-                key.as_ref().map_or_else(|| "a record of this owner".to_owned(), |_| format!("{target:?}"));
-            let message = format!("{what} is used by {}: remove that first", users(&by, count));
+            // SG6: the request names the first of the chain.
+            let (mut root, mut chain) = (target, Vec::new());
+            while let Some(cause) = self.causes.get(root) {
+                chain.push((root, cause));
+                root = cause;
+            }
+            let number = number(root);
+            let shown = |key: &RecordKey| match number.is_some() && key == root || self.draft.may_read(key) {
+                true => format!("{key:?}"),
+                false if chain.is_empty() => "a record of this owner".to_owned(),
+                false => "a record".to_owned(),
+            };
+            let key = (number.is_some() || self.draft.may_read(root)).then(|| root.to_proto());
+            let mut message =
+                format!("{} is used by {}: remove that first", shown(target), users(&by, count));
+            if !chain.is_empty() {
+                let links = chain
+                    .iter()
+                    .rev()
+                    .map(|(key, cause)| format!("{} goes with {}, ", shown(key), shown(cause)));
+                message = links.chain([message]).collect();
+            }
             let why = proto::Referred { by, count, silent_regions: Vec::new() };
             let why = proto::violation::Why::Referred(why);
             let at = (number.unwrap_or(usize::MAX), key);
@@ -174,16 +224,12 @@ impl Referring<'_> {
     ) -> Result<(Vec<proto::Reference>, u64), Refused> {
         let (mut by, mut count) = (Vec::new(), 0_u64);
         for target in self.judging.forms().all(target) {
-            let of_type = target.type_url();
-            let blocks = |source: &&RecordKey| {
-                OnDelete::of(source.type_url().as_str(), of_type.as_str()) == OnDelete::Block
-            };
             let referrers = self.judging.records.referrers(self.referrers, target.name_digest());
-            for source in referrers.filter(blocks) {
+            for (source, acts) in referrers.filter(|(_, acts)| acts.needs_target()) {
                 count += 1;
                 // ST54.
                 if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {
-                    by.push(self.reference(source, &target, fields_left)?);
+                    by.push(self.reference((source, acts), &target, fields_left)?);
                 }
             }
         }
@@ -192,11 +238,11 @@ impl Referring<'_> {
 
     fn reference(
         &self,
-        source: &RecordKey,
+        (source, acts): (&RecordKey, Acts),
         target: &RecordKey,
         fields_left: &mut usize,
     ) -> Result<proto::Reference, Refused> {
-        let mut field = String::new();
+        let mut field = (String::new(), acts);
         if *fields_left > 0 {
             *fields_left -= 1;
             let stored;
@@ -208,8 +254,9 @@ impl Referring<'_> {
                 }
                 (None, None) => return Ok(proto::Reference::default()),
             };
-            let fields = refs::fields(source, state, target.type_url().as_str(), &target.name());
-            field = fields.into_iter().next().unwrap_or_default();
+            let (of_type, name) = (target.type_url(), target.name());
+            let fields = refs::fields(source, state, (of_type.as_str(), &name), self.judging.rules);
+            field = fields.into_iter().next().unwrap_or(field);
         }
         Ok(read::reference(source, target, field))
     }

@@ -3,6 +3,7 @@
 use xds_core::{Access, ResourceName, TypeUrl};
 use xds_proto::xds::store::v1 as proto;
 
+use super::effect::Effect;
 use super::form::{Act, Draft};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::key::RecordKey;
@@ -84,16 +85,34 @@ pub(super) fn check_pruned(draft: &Draft, pruned: &[RecordKey]) -> Result<(), Re
     let mut denied = pruned.iter().filter(|key| !access.allows_key(key));
     let Some(first) = denied.next() else { return Ok(()) };
     let (right, why) = missing(&first.type_url());
-    let records = match denied.count() + 1 {
-        1 => "1 record".to_owned(),
-        count => format!("{count} records"),
-    };
+    let records = counted(denied.count() + 1);
     let message = format!(
         "prune would end the ownership of {records} that this client may not write: it lacks the right `{right}`"
     );
     let mut violations = Violations::default();
     violations.add(RefusalCode::PermissionDenied, (0, None), message, why);
     violations.into_result()
+}
+
+/// Deletions change further records by the rules of the store. The refusal only counts them, because the
+/// client may not read all of them (ST54).
+pub(super) fn check_ended(draft: &Draft, ended: &[Effect]) -> Result<(), Refused> {
+    let Some(access) = &draft.access else { return Ok(()) };
+    let mut denied = ended.iter().filter(|effect| !access.allows_key(&effect.key));
+    let Some(first) = denied.next() else { return Ok(()) };
+    let (right, why) = missing(&first.key.type_url());
+    let message = format!(
+        "this would change or delete {} that this client may not write, because a rule deletes them or clears \
+         their field: it lacks the right `{right}`",
+        counted(denied.count() + 1)
+    );
+    let mut violations = Violations::default();
+    violations.add(RefusalCode::PermissionDenied, (0, None), message, why);
+    violations.into_result()
+}
+
+fn counted(records: usize) -> String {
+    if records == 1 { "1 record".to_owned() } else { format!("{records} records") }
 }
 
 /// The right that a client needs to write records of a type.

@@ -30,7 +30,7 @@ impl Ceiling {
 
     /// Before the keys of all ceilings.
     pub(crate) fn first() -> RecordKey {
-        RecordKey::first_of(TYPE)
+        RecordKey::before_type(TYPE)
     }
 
     pub(crate) fn is_key(key: &RecordKey) -> bool {

@@ -11,6 +11,7 @@ use crate::index::{Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::LogEntry;
 use crate::record::{Present, served};
+use crate::rules::Rules;
 use crate::stored::{ReadError, Stored};
 
 impl Store {
@@ -44,6 +45,10 @@ impl Store {
                 format!("the store is in phase F{phase} of plan {number}, {name}, which this server lacks");
             self.read_only = Some(plan);
         }
+        // SG11: another server has descriptors that this one lacks.
+        if let Some((key, reason)) = self.index.rules().lacking() {
+            self.read_only = Some(format!("the reference rule {}: {reason}", key.name()));
+        }
         self.forget_collected(stored, head.floor)?;
         self.head = head;
         self.head_revision = Some(head_revision);
@@ -76,12 +81,21 @@ impl Store {
     ) -> Result<Published, ReadError> {
         let damaged = || Damaged { key: stored::log(revision) };
         let mut changed = Vec::with_capacity(entry.changes.len());
-        let mut after = BTreeMap::new();
+        let (mut after, mut states) = (BTreeMap::new(), Vec::with_capacity(entry.changes.len()));
+        let mut rules = None;
         for change in &entry.changes {
             let key = RecordKey::parse(&change.key).map_err(|_| damaged())?;
             let state = stored.state(&key, revision)?;
+            if Rules::is_rule(&key) {
+                rules.get_or_insert_with(|| self.index.rules().clone()).note(&key, &state);
+            }
+            states.push((key, state));
+        }
+        let of_commit = rules.as_ref().unwrap_or_else(|| self.index.rules());
+        for (key, state) in states {
             let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
-            after.insert(key.clone(), Present::of(&key, &state, resource.as_ref(), (revision, now)));
+            let present = Present::of(&key, &state, resource.as_ref(), (revision, now), of_commit);
+            after.insert(key.clone(), present);
             changed.push((key, state));
         }
         let nothing = Pending::default();
@@ -89,6 +103,11 @@ impl Store {
         // The other server checked the same.
         let mut pending = commit::check_ambiguity(records, after, |_| 0).map_err(|_| damaged())?;
         pending.states = changed.iter().cloned().collect();
+        if let Some(rules) = &rules {
+            commit::reread(stored, &self.index, (self.index.rules(), rules), |key, _, references| {
+                pending.reread.insert(key, references);
+            })?;
+        }
         self.index.apply(pending);
         Ok(Published { revision, entry, changed })
     }

@@ -16,7 +16,9 @@ use crate::index::{Index, Loading};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head};
 use crate::record::{Local, Present, RecordState, served};
+use crate::rules::Rules;
 use crate::seal::{self, UnsealError};
+use crate::stored::ReadError;
 
 /// Why a store cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +48,30 @@ pub enum LoadError {
         /// The number of its phase.
         phase: u32,
     },
+    /// SG11: a reference rule that this server cannot use, because it lacks the type. Its references
+    /// would be unknown here.
+    #[error("the reference rule {name}: {reason}")]
+    LacksField {
+        /// The name of the rule.
+        name: String,
+        /// What is missing.
+        reason: String,
+    },
     /// ST47.
     #[error(transparent)]
     Damaged(#[from] Damaged),
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl From<ReadError> for LoadError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Engine(error) => error.into(),
+            ReadError::Damaged(damaged) => damaged.into(),
+        }
+    }
 }
 
 /// A record that a load found.
@@ -95,7 +115,14 @@ impl Store {
     ) -> Result<Self, LoadError> {
         let (head, head_revision) = Self::read_head(view)?;
         let head_revision = Some(head_revision);
-        let (mut index, mut loading) = (Index::new(Arc::clone(&config.schemas)), Loading::default());
+        // The references of the records follow from the rules.
+        let rules = Rules::read(view, config.fields.clone())?;
+        if let Some((key, reason)) = rules.lacking() {
+            let name = key.name().as_str().to_owned();
+            return Err(LoadError::LacksField { name, reason: reason.to_owned() });
+        }
+        let index = Index::new(Arc::clone(&config.schemas), rules);
+        let (mut index, mut loading) = (index, Loading::default());
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;
         let mut of_plans = Vec::new();
@@ -106,7 +133,7 @@ impl Store {
             let of_clients = resource.as_ref().and_then(|resource| resource.as_ref().ok());
             // An earlier version of this program did not store the time.
             let time = if local.committed_at == 0 { now.max(head.time) } else { local.committed_at };
-            let mut record = Present::of(&key, &state, of_clients, (at, time));
+            let mut record = Present::of(&key, &state, of_clients, (at, time), index.rules());
             if let Some(lease) = record.lease {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
@@ -172,6 +199,7 @@ impl Store {
             batch: 0,
             compaction: Compaction::default(),
             passes: BTreeMap::new(),
+            drains_at: i64::MIN,
         })
     }
 }

@@ -6,7 +6,8 @@ use super::Store;
 use crate::commit::Forms;
 use crate::index::{Pending, Records};
 use crate::key::{NameDigest, RecordKey};
-use crate::refs::{OnDelete, ReferrerChanges};
+use crate::refs::ReferrerChanges;
+use crate::rules::Acts;
 
 /// What to find out about a resource.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +54,7 @@ impl Store {
             found.missing.insert(target.clone());
         }
         for form in forms.all(query.key) {
-            for source in of(&form) {
+            for (source, _) in of(&form) {
                 found.count += 1;
                 if found.referrers.len() < query.limit && (query.may_read)(source) {
                     found.referrers.push((source.clone(), form.clone()));
@@ -64,13 +65,14 @@ impl Store {
         let mut target = query.key.clone();
         while found.blockers.len() < query.depth {
             let blocker = |form: RecordKey| {
-                let of_type = form.type_url();
-                let blocks = |source: &&RecordKey| {
-                    let of_source = source.type_url();
-                    OnDelete::of(of_source.as_str(), of_type.as_str()) == OnDelete::Block
-                        && (query.may_read)(source)
+                // What should go with it may itself be blocked.
+                let is_deleting =
+                    |source: &RecordKey| records.get(source).is_some_and(|record| record.is_deleting);
+                let blocks = |(source, acts): &(&RecordKey, Acts)| {
+                    let waits = acts.has(Acts::BLOCK) || acts.needs_target() && is_deleting(source);
+                    waits && (query.may_read)(source)
                 };
-                let source = of(&form).find(blocks).cloned();
+                let source = of(&form).find(blocks).map(|(source, _)| source.clone());
                 source.map(|source| (source, form))
             };
             let Some((source, form)) = forms.all(&target).find_map(blocker) else { break };

@@ -13,7 +13,7 @@ fn field(number: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
     bytes
 }
 
-fn path(numbers: &[u32], value: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn path(numbers: &[u32], value: impl AsRef<[u8]>) -> Vec<u8> {
     numbers.iter().rev().fold(value.as_ref().to_vec(), |value, number| field(*number, value))
 }
 
@@ -83,4 +83,48 @@ pub(crate) fn routes_when(name: &str, when: &str, clusters: &[&str]) -> proto::C
     let to = clusters.iter().flat_map(|cluster| path(&[2, 3, 2, 1], cluster));
     let payload = field(1, name).into_iter().chain(to).collect();
     put_at(proto::Key { when: when.into(), ..routes_key(name) }, payload)
+}
+
+/// A reference rule.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rule<'a> {
+    pub(crate) type_url: &'a str,
+    pub(crate) field: &'a str,
+    pub(crate) target: &'a str,
+    pub(crate) on_delete: proto::OnDelete,
+    pub(crate) external: &'a [&'a str],
+    pub(crate) collect: bool,
+}
+
+impl Rule<'_> {
+    /// Of the clusters in routes.
+    pub(crate) fn of_routes(on_delete: proto::OnDelete) -> Self {
+        let field = "virtual_hosts.routes.route.cluster";
+        let (type_url, target) = (type_url::ROUTE_CONFIGURATION, type_url::CLUSTER);
+        Self { type_url, field, target, on_delete, external: &[], collect: false }
+    }
+
+    /// Of the routes of listeners.
+    pub(crate) fn of_listeners(on_delete: proto::OnDelete) -> Self {
+        let field = "filter_chains.filters.typed_config.rds.route_config_name";
+        let (type_url, target) = (type_url::LISTENER, type_url::ROUTE_CONFIGURATION);
+        Self { type_url, field, target, on_delete, external: &[], collect: false }
+    }
+
+    pub(crate) fn put(self, name: &str) -> proto::Change {
+        let Self { type_url, field, target, on_delete, external, collect } = self;
+        let rule = proto::ReferenceRule {
+            type_url: type_url.into(),
+            field: field.into(),
+            target_type_url: target.into(),
+            on_delete: on_delete.into(),
+            external: external.iter().map(ToString::to_string).collect(),
+            collect,
+        };
+        put_at(rule_key(name), prost::Message::encode_to_vec(&rule))
+    }
+}
+
+pub(crate) fn rule_key(name: &str) -> proto::Key {
+    key_of(xds_store::rules::RULE_TYPE, name)
 }
