@@ -73,6 +73,7 @@ mod splitting_tests;
 mod stream;
 #[cfg(test)]
 mod switch_tests;
+mod terms;
 #[cfg(test)]
 mod ttl_tests;
 mod type_state;

@@ -28,7 +28,7 @@ impl TypeState {
     /// The variants that a locator gets: one, unless its name is a glob (X12).
     pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         let Some(resources) = snapshot.of_type(&self.terms.type_url) else { return Vec::new() };
-        let members = resources.selected_by(&locator.name).filter(|name| self.allows(name));
+        let members = resources.selected_by(&locator.name).filter(|name| self.terms.allows(name));
         let variants = members.filter_map(|name| resources.get(name));
         let found = variants.filter_map(|variants| variants.resolve(&locator.parameters));
         found.filter(|variant| variant.is_named(&locator.name)).cloned().collect()
@@ -90,7 +90,7 @@ impl TypeState {
         let Some(resources) = resources else { return Vec::new() };
         let failure = |locator: Locator| {
             let Locator { name, parameters } = &locator;
-            let reason = resources.reason(name, parameters).filter(|_| self.allows(name))?;
+            let reason = resources.reason(name, parameters).filter(|_| self.terms.allows(name))?;
             if !self.find(&locator, snapshot).is_empty() {
                 return None;
             }

@@ -55,22 +55,23 @@ impl Stream {
         }
         // G8, X6: an invalid name does not exist, so it is sent as removed: Envoy reads removals
         // and no errors (D28).
-        let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || state.canonical(name).is_err();
+        let is_unreadable =
+            |name: &ResourceName| !can_be(name.as_str()) || state.terms.canonical(name).is_err();
         let unreadable = failures.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
         owed.removals.extend(unreadable.map(ResourceKey::of_name));
         // C4: a client rejects an error without a name.
         failures.retain(|failure| !failure.name.as_str().is_empty());
         // As for a type that is not served (G4): a client that has nothing of the name need not
         // wait for it.
-        let denied = failures.iter().filter(|failure| !state.allows(&failure.name));
+        let denied = failures.iter().filter(|failure| !state.terms.allows(&failure.name));
         let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
         owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
-        state.note_denied(&failures);
+        state.names.note_denied(&failures, &state.terms.type_url);
         owed.errors.extend(failures);
         // D1: only the first request has the versions that the client has from another stream.
         if is_first {
             // X4: the names of these versions become canonical too.
-            let canonical = |name: ResourceName| state.canonical(&name).ok().flatten().unwrap_or(name);
+            let canonical = |name: ResourceName| state.terms.canonical(&name).ok().flatten().unwrap_or(name);
             owed.brought.versions =
                 brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
         }
@@ -104,7 +105,7 @@ impl Stream {
             if let Some(dropped) = dropped.filter(leaves_variants) {
                 state.responses.cross_contents(covers_key(&dropped));
             }
-            state.check_limit(names_limit)?;
+            state.terms.check_limit(state.subscription.len(), names_limit)?;
             let dropped = state.reselect(&watch);
             if is_first {
                 state.forget_unsubscribed(&mut owed.brought.versions);
@@ -117,8 +118,8 @@ impl Stream {
                 let missing =
                     added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
                 owed.removals.extend(missing.map(ResourceKey::of_name));
-                let unserved: Vec<_> = state.unserved(&added.locators).collect();
-                state.note_denied(&unserved);
+                let unserved = state.terms.unserved(&added.locators);
+                state.names.note_denied(&unserved, &state.terms.type_url);
                 owed.errors.extend(unserved);
                 owed.nothing |= added.wildcard;
                 owed.answer_at(now);

@@ -116,7 +116,7 @@ impl TypeState {
         };
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
         let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
-        if self.withholds_removals() {
+        if self.terms.withholds_removals() {
             for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
                 let is_sent = !variant.differs_since(diff.update.from)
                     && !ahead.has_name(variant.name())

@@ -78,12 +78,6 @@ impl TypeState {
         variants.meeting(constraints).is_ok_and(|met| met.iter().filter(is_other).any(is_chosen))
     }
 
-    /// S33: removals of a type that other types refer to wait. In an on-demand cache all removals
-    /// wait.
-    pub(super) fn withholds_removals(&self) -> bool {
-        self.terms.is_on_demand || !self.terms.known.referrers.is_empty()
-    }
-
     /// When the first withheld removal may be sent.
     pub(super) fn release_at(
         &self,

@@ -70,7 +70,7 @@ impl Stream {
             };
             owed.errors.retain(is_requested);
             let new: Vec<_> = failures.difference(&state.names.reported_errors).cloned().collect();
-            state.note_denied(&new);
+            state.names.note_denied(&new, &state.terms.type_url);
             owed.errors.extend(new);
             state.names.reported_errors = failures;
         }
@@ -89,12 +89,12 @@ impl Stream {
             if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
                 state.responses.cross();
             }
-            state.check_limit(names_limit)?;
+            state.terms.check_limit(state.subscription.len(), names_limit)?;
             _ = state.reselect(&watch);
             if !state.terms.is_served && !state.terms.known.full_state {
                 // G4: but not in a full state, which without resources would delete them.
-                let unserved: Vec<_> = state.unserved(&added.locators).collect();
-                state.note_denied(&unserved);
+                let unserved = state.terms.unserved(&added.locators);
+                state.names.note_denied(&unserved, &state.terms.type_url);
                 owed.errors.extend(unserved);
             }
             // S8b: owed are names that were subscribed to and not sent; names that the client

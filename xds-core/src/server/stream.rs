@@ -13,7 +13,8 @@ use super::request::Request;
 use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
-use super::type_state::{Terms, TypeEntry, TypeState};
+use super::terms::Terms;
+use super::type_state::{TypeEntry, TypeState};
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
@@ -487,11 +488,12 @@ impl Stream {
         if requested.is_empty() {
             return Ok(Vec::new());
         }
-        let mut failures = self.entries[at].state.read_names(requested);
+        let TypeState { names, terms, .. } = &mut self.entries[at].state;
+        let mut failures = names.read(requested, terms);
         if let Some(access) = &self.access {
-            failures.extend(self.entries[at].state.take_denied(access, requested));
+            failures.extend(terms.take_denied(access, requested));
         }
-        let type_url = &self.entries[at].state.terms.type_url;
+        let type_url = &terms.type_url;
         let limit = self.config.parameters_limit;
         let too_many = requested.locators.sets().find(|(parameters, _)| parameters.len() > limit);
         if let Some((parameters, names)) = too_many {
@@ -514,7 +516,7 @@ impl Stream {
             failures.extend(names.map(|name| Failure::of_key(type_url, name)));
             NameSet::default()
         });
-        if self.entries[at].state.terms.is_on_demand {
+        if terms.is_on_demand {
             requested.locators = requested.locators.bound();
         }
         let found = failures.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();

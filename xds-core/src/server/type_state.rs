@@ -9,14 +9,12 @@ use super::encode::Encoding;
 use super::holding::Holding;
 use super::owed::Owed;
 use super::request_names::RequestNames;
-use super::response::StreamError;
 use super::responses::Responses;
 use super::send_times::SendTimes;
+use super::terms::Terms;
 use super::waiting::Unknown;
-use crate::access::NamePatterns;
 use crate::cache::{Ledger, Membership, Snapshot, TypeSelection, Update, Watch};
-use crate::known_type::KnownType;
-use crate::name::{ResourceName, Revision, TypeUrl, Version};
+use crate::name::{ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Selection, Subscription};
 use crate::variants::{KeyedBy, Variant};
@@ -39,25 +37,6 @@ pub(super) struct TypeState {
     pub(super) published: Published,
     /// The revision of the last [`refresh`](Self::refresh).
     refreshed_at: Revision,
-}
-
-/// How a type is served to a client. This does not change during a stream.
-#[derive(Debug)]
-pub(super) struct Terms {
-    pub(super) type_url: TypeUrl,
-    pub(super) known: KnownType,
-    /// Whether the type is served here at all (G4).
-    pub(super) is_served: bool,
-    /// The names that the client may read; `None` means all.
-    pub(super) scope: Option<NamePatterns>,
-    /// Whether resources are sent with their TTL (S38).
-    pub(super) ttl: bool,
-    /// Whether refreshes follow the TTL that is left, because the source of an on-demand cache
-    /// extends it (S40).
-    pub(super) sends_ttl_left: bool,
-    /// Whether the cache is filled on demand. If so, each removal is withheld until the source has
-    /// answered that the resource does not exist.
-    pub(super) is_on_demand: bool,
 }
 
 /// When something was sent, or is due.
@@ -190,15 +169,6 @@ impl TypeState {
         self.times.waiting_since = self.holding.is_behind(snapshot).then_some(since);
     }
 
-    /// Refuses a subscription to too many names (G9).
-    pub(super) fn check_limit(&self, limit: usize) -> Result<(), StreamError> {
-        let found = self.subscription.len();
-        if found <= limit {
-            return Ok(());
-        }
-        Err(StreamError::TooManyNames { type_url: self.terms.type_url.clone(), found, limit })
-    }
-
     /// Updates the selection when the constraint keys that matter to it changed.
     pub(super) fn refresh(&mut self, snapshot: &Snapshot) {
         if snapshot.revision() == self.refreshed_at {
@@ -206,11 +176,6 @@ impl TypeState {
         }
         self.refreshed_at = snapshot.revision();
         self.published.is_unpublished |= self.holding.refresh(snapshot);
-    }
-
-    /// Whether the client may read a resource.
-    pub(super) fn allows(&self, name: &ResourceName) -> bool {
-        self.terms.scope.as_ref().is_none_or(|scope| scope.matches(name))
     }
 
     /// The variants that the stream gets of a name, each once.
@@ -275,7 +240,7 @@ impl TypeState {
     /// whose removals clients ignore.
     pub(super) fn immediate_removals(&self, update: &Update) -> impl Iterator<Item = ResourceKey> {
         let keyed_by = self.keyed_by();
-        let removed = if self.withholds_removals() { &[] } else { update.removed.as_slice() };
+        let removed = if self.terms.withholds_removals() { &[] } else { update.removed.as_slice() };
         let removed = removed.iter().map(|removed| &removed.variant);
         let removed = removed.chain(&update.replaced).map(move |variant| variant.key(keyed_by));
         let unmatched = update.unmatched.iter();

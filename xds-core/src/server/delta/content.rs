@@ -85,7 +85,7 @@ impl DeltaContent {
                 brought.filter(|name| state.chosen(name, snapshot).is_empty()).collect();
             for name in without_resource {
                 let key = ResourceKey::of_name(name);
-                if state.withholds_removals() {
+                if state.terms.withholds_removals() {
                     // S33: the resources that refer to it may come from another server, so the
                     // removal waits for ACKs of the referrers.
                     self.removed.remove(&key);
