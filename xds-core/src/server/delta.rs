@@ -14,7 +14,6 @@ use super::stream::Stream;
 use super::type_state::{TypeEntry, TypeState};
 use crate::cache::{Membership, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, Version};
-use crate::protocol::Protocol;
 use crate::subscription::{Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::ResourceKey;
@@ -46,9 +45,8 @@ impl Stream {
         let TypeEntry { state, owed } = self.entry(at);
         // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
         // effect and blocks nothing.
-        let verdict = request
-            .response_nonce
-            .and_then(|nonce| state.record_answer(nonce, request.error_detail, Protocol::Delta));
+        let verdict =
+            request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
         // D17: later requests do not end it.
         if is_first && (!failures.is_empty() || !ignored.is_empty()) {
             state.subscription.end_legacy_wildcard();
@@ -236,7 +234,7 @@ pub(super) fn respond(
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
     if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(Protocol::Delta, state.encoding(), owed.errors.iter())));
+        bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
     }
     let endpoints: Cow<'_, [_]> = match &content.shared {
         Some(update) if content.changed.is_empty() => update.endpoints().into(),

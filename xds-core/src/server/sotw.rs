@@ -19,7 +19,6 @@ use super::type_state::{TypeEntry, TypeState};
 use crate::cache::{Removed, Snapshot, Update};
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
-use crate::protocol::Protocol;
 use crate::subscription::{Locator, Locators, Subscription};
 use crate::variants::Variant;
 use crate::wire::{Body, Failure, ResourceKey};
@@ -41,9 +40,8 @@ impl Stream {
         let TypeEntry { state, owed } = self.entry(at);
         // S10: before the first response no nonce is stale.
         let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
-        let verdict = request
-            .response_nonce
-            .and_then(|nonce| state.record_answer(nonce, request.error_detail, Protocol::Sotw));
+        let verdict =
+            request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
         if is_current {
             if matches!(verdict, Some(Verdict::Nacked { .. })) {
                 state.responses.reject_in_flight();
@@ -147,7 +145,7 @@ pub(super) fn respond(
         let nonce = stream.next_nonce();
         let state = &mut stream.entry(at).state;
         state.sent(now, nonce, ResponseContents::nothing(), snapshot);
-        let errors = Arc::new(encode::errors(Protocol::Sotw, state.encoding(), owed.errors.iter()));
+        let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
         return Ok(Some(Response {
             type_url,
             nonce,
@@ -215,7 +213,7 @@ pub(super) fn respond(
     };
     let Some((mut bodies, contents)) = made else { return Ok(None) };
     if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(Protocol::Sotw, state.encoding(), owed.errors.iter())));
+        bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
     }
     let is_all_fresh = owed.everything || update.from == Revision::ZERO;
     let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);

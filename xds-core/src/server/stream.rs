@@ -178,8 +178,9 @@ impl Stream {
         if serving == Serving::Refused {
             return Err(StreamError::NotServed { type_url });
         }
+        let is_sotw = self.protocol == Protocol::Sotw;
         // G5: SotW does not serve types that exist only in delta.
-        let is_served = serving == Serving::Served && !(self.is_sotw() && known.delta_only);
+        let is_served = serving == Serving::Served && !(is_sotw && known.delta_only);
         let is_on_demand = self.watch.cache().read(Snapshot::is_on_demand);
         let access = self.access.as_deref();
         let scope = access.map(|access| access.of_type(&type_url)).filter(|names| !names.is_everything());
@@ -189,14 +190,15 @@ impl Stream {
             access.map_or_else(|| self.parameters.clone(), |access| access.overlay(&self.parameters));
         let derived = if is_on_demand { derived.bound() } else { derived };
         let terms = Terms {
+            protocol: self.protocol,
             type_url,
             known,
             is_served: is_served && !is_denied,
             scope,
-            ttl: self.honours_ttl && (known.ttl_in_sotw || !self.is_sotw()),
+            ttl: self.honours_ttl && (known.ttl_in_sotw || !is_sotw),
             // S40: only heartbeats can have the TTL that is left: next to a payload the TTL is part
             // of the content.
-            sends_ttl_left: is_on_demand && known.heartbeats && !self.is_sotw(),
+            sends_ttl_left: is_on_demand && known.heartbeats && !is_sotw,
             is_on_demand,
         };
         let mut state = TypeState::new(terms, derived);
@@ -352,11 +354,10 @@ impl Stream {
         if let Some(gate) = self.wait_for_knowledge(at, now, snapshot) {
             return gate;
         }
-        let sends_full_state = self.sends_full_state(at);
         let state = &mut self.entries[at].state;
         state.refresh(snapshot);
         state.time_refresh(now, snapshot);
-        if sends_full_state && snapshot.is_on_demand() && state.full_state_overlaps(snapshot) {
+        if state.terms.sends_full_state() && snapshot.is_on_demand() && state.full_state_overlaps(snapshot) {
             return Gate::Shut;
         }
         if self.entries[at].owed.has_deferred() && !self.order(now, snapshot).must_wait(at) {
@@ -370,8 +371,8 @@ impl Stream {
         let nonce = self.next_nonce();
         let state = &mut self.entries[at].state;
         let ResponsePart { version, bodies, .. } = state.responses.next_part(now, nonce)?;
-        let (type_url, has_parts) = (state.terms.type_url.clone(), state.responses.has_parts());
-        Some(Response { type_url, nonce, version, bodies, continuation: self.continuation(has_parts) })
+        let continuation = state.terms.continuation(state.responses.has_parts());
+        Some(Response { type_url: state.terms.type_url.clone(), nonce, version, bodies, continuation })
     }
 
     fn respond(
@@ -385,16 +386,6 @@ impl Stream {
             Protocol::Sotw => sotw::respond(self, at, now, snapshot),
             Protocol::Delta => delta::respond(self, at, now, snapshot),
         }
-    }
-
-    /// Whether each response of a type has all its resources, so that a resource that is not in it
-    /// does not exist (S25).
-    pub(super) fn sends_full_state(&self, at: usize) -> bool {
-        self.is_sotw() && self.entries[at].state.terms.known.full_state
-    }
-
-    pub(super) fn is_sotw(&self) -> bool {
-        self.protocol == Protocol::Sotw
     }
 
     /// Returns the withheld removals of a type that may be sent now.
@@ -429,9 +420,8 @@ impl Stream {
         snapshot: &Snapshot,
     ) -> Response {
         let nonce = self.next_nonce();
-        let is_sotw = self.is_sotw();
         let state = &mut self.entries[at].state;
-        state.sent_version = is_sotw.then_some(version);
+        state.sent_version = (state.terms.protocol == Protocol::Sotw).then_some(version);
         let type_url = state.terms.type_url.clone();
         let is_whole = matches!(contents, ResponseContents::FullState);
         let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
@@ -452,7 +442,13 @@ impl Stream {
             last.bodies.extend(besides);
         }
         state.sent_first(now, nonce, first_contents, later_parts, snapshot);
-        Response { type_url, nonce, version, bodies: vec![first], continuation: self.continuation(true) }
+        Response {
+            type_url,
+            nonce,
+            version,
+            bodies: vec![first],
+            continuation: state.terms.continuation(true),
+        }
     }
 
     /// Notes that the response that was just sent brings one resource alone.
@@ -460,12 +456,6 @@ impl Stream {
         if let Some(variant) = alone {
             self.entries[at].state.responses.sent_alone(variant);
         }
-    }
-
-    /// In SotW clients send the version back, and each part counts as a whole response about the
-    /// names in it.
-    fn continuation(&self, has_parts: bool) -> Continuation {
-        if has_parts && !self.is_sotw() { Continuation::Part } else { Continuation::None }
     }
 
     /// A nonce that this stream has not used yet (S2, D7).

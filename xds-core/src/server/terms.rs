@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::response::StreamError;
+use super::response::{Continuation, StreamError};
 use crate::access::{Access, NamePatterns};
 use crate::code::Code;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
+use crate::protocol::Protocol;
 use crate::subscription::{Locators, NameSet, Requested, is_set};
 use crate::wire::Failure;
 use crate::xdstp::{XdstpError, XdstpName};
@@ -14,6 +15,7 @@ use crate::xdstp::{XdstpError, XdstpName};
 /// How a type is served to a client. This does not change during a stream.
 #[derive(Debug)]
 pub(super) struct Terms {
+    pub(super) protocol: Protocol,
     pub(super) type_url: TypeUrl,
     pub(super) known: KnownType,
     /// Whether the type is served here at all (G4).
@@ -39,6 +41,19 @@ impl Terms {
     /// Whether the client may read nothing of the type.
     fn is_denied(&self) -> bool {
         self.scope.as_ref().is_some_and(NamePatterns::is_empty)
+    }
+
+    /// Whether each response has all resources, so that a resource that is not in it does not exist
+    /// (S25).
+    pub(super) fn sends_full_state(&self) -> bool {
+        self.protocol == Protocol::Sotw && self.known.full_state
+    }
+
+    /// What follows a part of a response. In SotW clients send the version back, and each part counts
+    /// as a whole response about the names in it.
+    pub(super) fn continuation(&self, has_parts: bool) -> Continuation {
+        let is_marked = has_parts && self.protocol == Protocol::Delta;
+        if is_marked { Continuation::Part } else { Continuation::None }
     }
 
     /// S33: removals of a type that other types refer to wait. In an on-demand cache all removals

@@ -185,14 +185,7 @@ impl TypeState {
 
     /// How resources are encoded for the client.
     pub(super) fn encoding(&self) -> Encoding<'_> {
-        let scope = self.terms.scope.as_ref();
-        Encoding {
-            type_url: &self.terms.type_url,
-            keyed_by: self.keyed_by(),
-            ttl: self.terms.ttl,
-            scope,
-            spelled: &self.names.spelled,
-        }
+        Encoding { terms: &self.terms, keyed_by: self.keyed_by(), spelled: &self.names.spelled }
     }
 
     /// Whether the client gets resources by name alone or with constraints.

@@ -9,7 +9,6 @@ use super::responses::{ResponseContents, ResponsePart};
 use super::type_state::TypeState;
 use crate::cache::{AckState, Snapshot, Update};
 use crate::name::{Nonce, Revision};
-use crate::protocol::Protocol;
 use crate::variants::Variant;
 
 impl TypeState {
@@ -112,15 +111,13 @@ impl TypeState {
     /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its
     /// answer (D5). Neither an ACK nor a NACK causes a response (S6), but after an ACK some
     /// resources may have to be sent again (D8).
-    pub(super) fn record_answer(
-        &mut self,
-        nonce: Nonce,
-        error_detail: Option<String>,
-        protocol: Protocol,
-    ) -> Option<Verdict> {
+    pub(super) fn record_answer(&mut self, nonce: Nonce, error_detail: Option<String>) -> Option<Verdict> {
         let type_url = self.terms.type_url.clone();
         match error_detail {
-            None => self.responses.on_ack(nonce, protocol).then_some(Verdict::Acked { type_url, nonce }),
+            None => self
+                .responses
+                .on_ack(nonce, self.terms.protocol)
+                .then_some(Verdict::Acked { type_url, nonce }),
             Some(detail) => {
                 let is_known = self.responses.on_nack(nonce, &detail);
                 self.forget_uncovered();

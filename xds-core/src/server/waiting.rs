@@ -97,9 +97,9 @@ impl Stream {
         }
         // S25: a resource that a full state does not contain does not exist. G4: so an error must
         // not go with a full state that lacks the resource of the error.
-        let is_state = self.sends_full_state(at);
         let wait = self.config.sync_wait;
         let TypeEntry { state, owed } = self.entry(at);
+        let is_state = state.terms.sends_full_state();
         if !snapshot.is_on_demand() {
             state.unknown.waiting.clear();
         }
@@ -176,7 +176,7 @@ impl Stream {
 
     fn wait_for_first_commit(&mut self, at: usize, now: Duration) -> Gate {
         // A full state without resources would delete what the client has.
-        let (is_state, wait) = (self.sends_full_state(at), self.config.sync_wait);
+        let wait = self.config.sync_wait;
         let TypeEntry { state, owed } = self.entry(at);
         state.unknown.waiting.retain(|locator, _| state.subscription.lists(locator));
         for locator in owed.locators.iter().filter(|locator| state.subscription.lists(locator)) {
@@ -184,7 +184,7 @@ impl Stream {
         }
         let first = state.unknown.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min();
         match first {
-            Some(time) if !is_state => Gate::at(time, now),
+            Some(time) if !state.terms.sends_full_state() => Gate::at(time, now),
             _ => Gate::Shut,
         }
     }
@@ -197,7 +197,7 @@ impl Stream {
         now: Duration,
         snapshot: &Snapshot,
     ) -> Option<Response> {
-        let (nonce, protocol, wait) = (self.next_nonce(), self.protocol(), self.config.sync_wait);
+        let (nonce, wait) = (self.next_nonce(), self.config.sync_wait);
         let TypeEntry { state, owed } = self.entry(at);
         let late = state
             .unknown
@@ -214,7 +214,7 @@ impl Stream {
             state.failure_of(locator, Code::UNAVAILABLE, &message, snapshot)
         });
         let failures: Vec<_> = failures.collect();
-        let bodies = vec![Arc::new(encode::errors(protocol, state.encoding(), failures.iter()))];
+        let bodies = vec![Arc::new(encode::errors(state.encoding(), failures.iter()))];
         let type_url = state.terms.type_url.clone();
         state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
         Some(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
@@ -224,7 +224,7 @@ impl Stream {
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
         let state = &self.entry_ref(at).state;
         // No error goes with a full state that lacks the resource.
-        if self.sends_full_state(at) || state.unknown.awaits_wildcards {
+        if state.terms.sends_full_state() || state.unknown.awaits_wildcards {
             return None;
         }
         state.unknown.waiting.values().filter_map(|waiting| waiting.report_at(self.config.sync_wait)).min()
