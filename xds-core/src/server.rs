@@ -44,6 +44,7 @@ mod diff;
 #[cfg(test)]
 mod edges_tests;
 mod encode;
+mod entries;
 #[cfg(test)]
 mod errors_tests;
 #[cfg(test)]

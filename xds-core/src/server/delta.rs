@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::covering::is_subscribed;
 use super::diff::{Diff, Possession};
 use super::encode;
+use super::entries::TypeEntry;
 use super::request::DeltaRequest;
 use super::response::{Response, StreamError, Verdict};
 use super::stream::Stream;
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::TypeState;
 use crate::cache::{Membership, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, Version};
 use crate::subscription::{Locators, Subscription, WILDCARD, can_be, is_set};
@@ -35,14 +36,13 @@ impl Stream {
         let mut ignored = Vec::new();
         if !request.unsubscribe.is_empty() {
             // D19: unsubscribing from an invalid name changes nothing.
-            let spelled = self.entry(at).state.names.spelled.clone();
+            let spelled = self.entries[at].state.names.spelled.clone();
             ignored = self.take_invalid(at, &mut request.unsubscribe)?;
-            self.entry(at).state.names.spelled = spelled;
+            self.entries[at].state.names.spelled = spelled;
         }
         let mut failures = self.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
-        let (watch, names_limit) = (Arc::clone(&self.watch), self.config.names_limit);
-        let TypeEntry { state, owed } = self.entry(at);
+        let TypeEntry { state, owed } = &mut self.entries[at];
         // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
         // effect and blocks nothing.
         let verdict =
@@ -103,8 +103,8 @@ impl Stream {
             if let Some(dropped) = dropped.filter(leaves_variants) {
                 state.responses.cross_contents(covers_key(&dropped));
             }
-            state.terms.check_limit(state.subscription.len(), names_limit)?;
-            let dropped = state.reselect(&watch);
+            state.terms.check_limit(state.subscription.len(), self.config.names_limit)?;
+            let dropped = state.reselect(&self.watch);
             if is_first {
                 state.forget_unsubscribed(&mut owed.brought.versions);
             }
@@ -150,7 +150,7 @@ pub(super) fn respond(
     let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
     let must_wait = stream.order(now, snapshot).must_wait(at);
     let attributes_nacks = stream.config.attributes_nacks;
-    let (TypeEntry { state, owed }, clusters_sent) = stream.entry_and_clusters(at);
+    let TypeEntry { state, owed } = &mut stream.entries[at];
     let mut owed = std::mem::take(owed);
     // S37: only the resource clears the error, also if the client brought it.
     let reasons = state.reasons(&owed.locators, snapshot);
@@ -194,7 +194,7 @@ pub(super) fn respond(
         owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
         content.removed.extend(removed);
         if update.from == Revision::ZERO {
-            content.first_answer(state, &owed, &update, clusters_sent, now, snapshot);
+            content.first_answer(state, &owed, &update, &stream.clusters_sent, now, snapshot);
         } else {
             content.update(state, &owed, &resend, &update, snapshot);
         }
@@ -214,7 +214,7 @@ pub(super) fn respond(
     }
     if content.is_empty() && !is_answer {
         state.responses.resend(|_| true);
-        stream.entry(at).owed.unsubscribed_later = unsubscribed_later;
+        stream.entries[at].owed.unsubscribed_later = unsubscribed_later;
         return Ok(None);
     }
     // A bare name removes everything that the client has of the name.
@@ -245,7 +245,7 @@ pub(super) fn respond(
     let alone = if attributes_nacks { state.only_resource(&contents, snapshot) } else { None };
     let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
     stream.sent_alone(at, alone);
-    let TypeEntry { state, owed: owed_next } = stream.entry(at);
+    let TypeEntry { state, owed: owed_next } = &mut stream.entries[at];
     state.refresh_late(now, content.changed());
     // V25: by locator, what the client brought by name is another resource than the answer.
     if state.keyed_by() == KeyedBy::Locator {
@@ -256,7 +256,7 @@ pub(super) fn respond(
     // S34, D27: a cluster that was sent warms until its endpoints follow, whether they changed or
     // not.
     stream.owe_endpoints(&endpoints);
-    match stream.endpoints() {
+    match stream.entries.endpoints() {
         Some(TypeEntry { state, owed }) if state.is_answered() => {
             let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
             owed.owe_endpoints(covered.cloned(), now);

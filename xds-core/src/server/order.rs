@@ -15,8 +15,9 @@ use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
 use super::client_group::{Awaited, OrderStatus, Seat};
 use super::config::StreamConfig;
+use super::entries::TypeEntry;
 use super::in_use::{self, Referrer};
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::name::{ResourceName, Revision};
 use crate::references::Target;

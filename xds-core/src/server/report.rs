@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::entries::TypeEntry;
 use super::stream::Stream;
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
@@ -57,7 +58,7 @@ impl Stream {
     /// The status of each resource of each type (C20), given the newest snapshot. Changes nothing.
     /// O(subscribed resources).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
-        let types = self.entries_mut().iter_mut().map(|entry| {
+        let types = self.entries.iter_mut().map(|entry| {
             let TypeEntry { state, owed } = entry;
             state.refresh(snapshot);
             let resources = snapshot.of_type(&state.terms.type_url);
@@ -72,13 +73,15 @@ impl Stream {
     /// Whether the client rejected a response of a type that no later response corrected (D8).
     #[must_use]
     pub fn rejects(&self, type_url: &TypeUrl) -> bool {
-        self.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.responses.rejections().is_empty())
+        self.entries
+            .of_type(type_url.as_str())
+            .is_some_and(|entry| !entry.state.responses.rejections().is_empty())
     }
 
     /// The resources of the newest rejected response of a type, as far as they are still the
     /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        let entry = self.of_type(type_url.as_str());
+        let entry = self.entries.of_type(type_url.as_str());
         entry.map(|entry| entry.state.rejected(snapshot)).unwrap_or_default()
     }
 
@@ -86,7 +89,7 @@ impl Stream {
     /// client may mean another one too, or without
     /// [`attributes_nacks`](super::StreamConfig::attributes_nacks).
     pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
-        self.of_type_mut(type_url.as_str())?.state.responses.rejections_mut().take_alone()
+        self.entries.of_type_mut(type_url.as_str())?.state.responses.rejections_mut().take_alone()
     }
 }
 

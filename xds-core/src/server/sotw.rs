@@ -9,13 +9,14 @@ use super::answers::{LocatorAnswer, NamePresence};
 use super::covering::covering_locators;
 use super::diff::{Diff, Possession};
 use super::encode;
+use super::entries::TypeEntry;
 use super::order::Release;
 use super::owed::Owed;
 use super::request::SotwRequest;
 use super::response::{Continuation, Response, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::stream::Stream;
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::TypeState;
 use crate::cache::{Removed, Snapshot, Update};
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
@@ -35,9 +36,7 @@ impl Stream {
         let mut request = request;
         let failures =
             request.requested.as_mut().map(|requested| self.take_invalid(at, requested)).transpose()?;
-        let (watch, owed_wait) = (Arc::clone(&self.watch), self.config.owed_wait);
-        let names_limit = self.config.names_limit;
-        let TypeEntry { state, owed } = self.entry(at);
+        let TypeEntry { state, owed } = &mut self.entries[at];
         // S10: before the first response no nonce is stale.
         let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
         let verdict =
@@ -87,8 +86,8 @@ impl Stream {
             if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
                 state.responses.cross();
             }
-            state.terms.check_limit(state.subscription.len(), names_limit)?;
-            _ = state.reselect(&watch);
+            state.terms.check_limit(state.subscription.len(), self.config.names_limit)?;
+            _ = state.reselect(&self.watch);
             if !state.terms.is_served && !state.terms.known.full_state {
                 // G4: but not in a full state, which without resources would delete them.
                 let unserved = state.terms.unserved(&added.locators);
@@ -116,7 +115,7 @@ impl Stream {
             owed.everything |= state.holding.is_switching() && state.responses.last().is_some();
         }
         // S8: a stale request is not answered at once, but its names are not forgotten.
-        owed.answer_at(if is_current { now } else { now + owed_wait });
+        owed.answer_at(if is_current { now } else { now + self.config.owed_wait });
         Ok(verdict)
     }
 }
@@ -134,7 +133,7 @@ pub(super) fn respond(
     let must_wait = stream.order(now, snapshot).must_wait(at);
     let reports_missing = stream.config.sotw_not_found;
     let attributes_nacks = stream.config.attributes_nacks;
-    let TypeEntry { state, owed } = stream.entry(at);
+    let TypeEntry { state, owed } = &mut stream.entries[at];
     let mut owed = std::mem::take(owed);
     if !state.holding.is_selecting() && !state.terms.is_served && state.terms.known.full_state {
         // G4: a full state without resources would delete what the client has.
@@ -143,7 +142,7 @@ pub(super) fn respond(
     if !state.holding.is_selecting() {
         let (type_url, version) = (state.terms.type_url.clone(), state.version(snapshot));
         let nonce = stream.next_nonce();
-        let state = &mut stream.entry(at).state;
+        let state = &mut stream.entries[at].state;
         state.sent(now, nonce, ResponseContents::nothing(), snapshot);
         let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
         return Ok(Some(Response {
@@ -240,7 +239,7 @@ pub(super) fn respond(
     let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
     stream.sent_alone(at, alone);
     stream.owe_endpoints(&endpoints);
-    if let Some(TypeEntry { state, owed }) = stream.endpoints() {
+    if let Some(TypeEntry { state, owed }) = stream.entries.endpoints() {
         let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
         owed.owe_endpoints(covered.cloned(), now);
     }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::client_group::{ClientGroup, Seat};
 use super::clusters_sent::ClustersSent;
 use super::config::{Serving, StreamConfig};
+use super::entries::{TypeEntries, TypeEntry};
 use super::order::{Gate, Order};
-use super::owed::Owed;
 use super::request::Request;
 use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
 use super::terms::Terms;
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::TypeState;
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
@@ -44,8 +44,7 @@ pub struct Stream {
     /// The place of this stream among the streams of its client.
     seat: Option<Seat>,
     service: Service,
-    /// In the order of S33.
-    entries: Vec<TypeEntry>,
+    pub(super) entries: TypeEntries,
     /// Delta: clusters that were sent before the client subscribed to endpoints.
     pub(super) clusters_sent: ClustersSent,
     last_nonce: u64,
@@ -83,7 +82,7 @@ impl Stream {
             honours_ttl: false,
             seat: None,
             service,
-            entries: Vec::new(),
+            entries: TypeEntries::default(),
             clusters_sent: ClustersSent::Some(BTreeSet::new()),
             last_nonce: 0,
         }
@@ -148,7 +147,7 @@ impl Stream {
     /// result is false, all of it was refused (G8, G12).
     #[must_use]
     pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
-        self.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
+        self.entries.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
     }
 
     /// SotW: the version that a response with the whole selection of a type would have; the version
@@ -156,19 +155,20 @@ impl Stream {
     ///
     /// S41: a poll with this version needs no response, so none has to be made to find that out.
     pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
-        let Some(TypeEntry { state, .. }) = self.of_type_mut(type_url.as_str()) else { return Version(0) };
+        let Some(TypeEntry { state, .. }) = self.entries.of_type_mut(type_url.as_str()) else {
+            return Version(0);
+        };
         state.refresh(snapshot);
         state.version(snapshot)
     }
 
     /// The index of the requested type (S12, G2, G3), and whether the type is new on this stream.
     pub(super) fn find_or_add(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
-        let known = |entry: &TypeEntry| entry.state.terms.type_url.as_str() == type_url;
-        if let Some(at) = self.entries.iter().position(known) {
+        if let Some(at) = self.entries.find(type_url) {
             return Ok((at, false));
         }
         let type_url = self.request_type(type_url)?;
-        if let Some(at) = self.entries.iter().position(|entry| entry.state.terms.type_url == type_url) {
+        if let Some(at) = self.entries.find(type_url.as_str()) {
             return Ok((at, false));
         }
         if self.entries.len() >= self.config.types_limit {
@@ -204,9 +204,7 @@ impl Stream {
         let mut state = TypeState::new(terms, derived);
         let excluded = self.watch.cache().read(|snapshot| snapshot.excluded.clone());
         state.subscription = std::mem::take(&mut state.subscription).without(excluded);
-        let at = self.entries.partition_point(|entry| entry.state.terms.known.rank <= state.terms.known.rank);
-        self.entries.insert(at, TypeEntry { state, owed: Owed::default() });
-        Ok((at, true))
+        Ok((self.entries.add(state), true))
     }
 
     /// The seat, if anything depends on other streams of the client.
@@ -214,41 +212,11 @@ impl Stream {
         self.seat.as_ref().filter(|seat| seat.group().is_tied())
     }
 
-    pub(super) fn entry(&mut self, at: usize) -> &mut TypeEntry {
-        &mut self.entries[at]
-    }
-
-    pub(super) fn entry_and_clusters(&mut self, at: usize) -> (&mut TypeEntry, &ClustersSent) {
-        (&mut self.entries[at], &self.clusters_sent)
-    }
-
-    pub(super) fn entry_ref(&self, at: usize) -> &TypeEntry {
-        &self.entries[at]
-    }
-
-    pub(super) fn entries_mut(&mut self) -> &mut [TypeEntry] {
-        &mut self.entries
-    }
-
-    /// A type, if the client ever requested it.
-    pub(super) fn of_type(&self, type_url: &str) -> Option<&TypeEntry> {
-        self.entries.iter().find(|entry| entry.state.terms.type_url.as_str() == type_url)
-    }
-
-    /// The same, to change it.
-    pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry> {
-        self.entries.iter_mut().find(|entry| entry.state.terms.type_url.as_str() == type_url)
-    }
-
-    pub(super) fn endpoints(&mut self) -> Option<&mut TypeEntry> {
-        self.of_type_mut(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)
-    }
-
     /// S34: other streams of the client must also send the endpoints of clusters that were sent.
     pub(super) fn owe_endpoints(&mut self, names: &[ResourceName]) {
         // A client with one stream for all types subscribes to endpoints before it ACKs the
         // clusters.
-        let is_alone = self.endpoints().is_some();
+        let is_alone = self.entries.endpoints().is_some();
         if let Some(seat) = self.seat.as_ref().filter(|_| !names.is_empty() && !is_alone) {
             seat.owe_endpoints(names);
         }
@@ -265,7 +233,8 @@ impl Stream {
                 seat.set_waiting(true);
             }
             let owed = seat.take_endpoints();
-            if let Some(TypeEntry { state, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
+            if let Some(TypeEntry { state, owed: answers }) =
+                self.entries.endpoints().filter(|_| !owed.is_empty())
                 && state.is_answered()
             {
                 answers.owe_endpoints(owed.into_iter().filter(|name| state.subscription.covers(name)), now);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::covering::{has_as, is_subscribed};
 use super::encode::Encoding;
 use super::holding::Holding;
-use super::owed::Owed;
 use super::request_names::RequestNames;
 use super::responses::Responses;
 use super::send_times::SendTimes;
@@ -59,14 +58,6 @@ pub(super) struct Published {
     pub(super) was_retaining: bool,
     /// Whether the other streams of the client know an older selection than this one.
     pub(super) is_unpublished: bool,
-}
-
-/// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
-/// (S13).
-#[derive(Debug)]
-pub(super) struct TypeEntry {
-    pub(super) state: TypeState,
-    pub(super) owed: Owed,
 }
 
 impl TypeState {

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::encode;
+use super::entries::TypeEntry;
 use super::order::Gate;
 use super::response::{Continuation, Response};
 use super::responses::ResponseContents;
 use super::stream::Stream;
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::TypeState;
 use crate::cache::{LocatorStatus, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -79,7 +80,7 @@ impl Waiting {
 impl Stream {
     /// Whether a subscription cannot be answered because there was no commit yet (G13).
     pub(super) fn is_before_first_commit(&self, at: usize, snapshot: &Snapshot) -> bool {
-        self.entry_ref(at).state.holding.is_selecting() && !snapshot.is_synced()
+        self.entries[at].state.holding.is_selecting() && !snapshot.is_synced()
     }
 
     /// Defers locators that cannot be answered yet, and owes answers to deferred ones that can be
@@ -98,7 +99,7 @@ impl Stream {
         // S25: a resource that a full state does not contain does not exist. G4: so an error must
         // not go with a full state that lacks the resource of the error.
         let wait = self.config.sync_wait;
-        let TypeEntry { state, owed } = self.entry(at);
+        let TypeEntry { state, owed } = &mut self.entries[at];
         let is_state = state.terms.sends_full_state();
         if !snapshot.is_on_demand() {
             state.unknown.waiting.clear();
@@ -177,7 +178,7 @@ impl Stream {
     fn wait_for_first_commit(&mut self, at: usize, now: Duration) -> Gate {
         // A full state without resources would delete what the client has.
         let wait = self.config.sync_wait;
-        let TypeEntry { state, owed } = self.entry(at);
+        let TypeEntry { state, owed } = &mut self.entries[at];
         state.unknown.waiting.retain(|locator, _| state.subscription.lists(locator));
         for locator in owed.locators.iter().filter(|locator| state.subscription.lists(locator)) {
             state.unknown.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
@@ -198,7 +199,7 @@ impl Stream {
         snapshot: &Snapshot,
     ) -> Option<Response> {
         let (nonce, wait) = (self.next_nonce(), self.config.sync_wait);
-        let TypeEntry { state, owed } = self.entry(at);
+        let TypeEntry { state, owed } = &mut self.entries[at];
         let late = state
             .unknown
             .waiting
@@ -222,7 +223,7 @@ impl Stream {
 
     /// The earliest time at which the client gets an error because a locator still waits.
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let state = &self.entry_ref(at).state;
+        let state = &self.entries[at].state;
         // No error goes with a full state that lacks the resource.
         if state.terms.sends_full_state() || state.unknown.awaits_wildcards {
             return None;
