@@ -13,7 +13,7 @@ use super::entries::TypeEntry;
 use super::order::Release;
 use super::owed::Owed;
 use super::request::SotwRequest;
-use super::response::{Continuation, Response, StreamError, Verdict};
+use super::response::{Response, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::stream::Stream;
 use super::type_state::TypeState;
@@ -140,18 +140,12 @@ pub(super) fn respond(
         return Ok(None);
     }
     if !state.holding.is_selecting() {
-        let (type_url, version) = (state.terms.type_url.clone(), state.version(snapshot));
+        let version = state.version(snapshot);
         let nonce = stream.next_nonce();
         let state = &mut stream.entries[at].state;
         state.sent(now, nonce, ResponseContents::nothing(), snapshot);
         let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
-        return Ok(Some(Response {
-            type_url,
-            nonce,
-            version,
-            bodies: vec![errors],
-            continuation: Continuation::None,
-        }));
+        return Ok(Some(state.terms.response(nonce, version, vec![errors], false)));
     }
     // A removal is not withheld from locators that are newly subscribed: with the full state they
     // would get a resource that no longer exists.

@@ -10,7 +10,7 @@ use super::config::{Serving, StreamConfig};
 use super::entries::{TypeEntries, TypeEntry};
 use super::order::{Gate, Order};
 use super::request::Request;
-use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
+use super::response::{DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
 use super::terms::Terms;
@@ -340,8 +340,7 @@ impl Stream {
         let nonce = self.next_nonce();
         let state = &mut self.entries[at].state;
         let ResponsePart { version, bodies, .. } = state.responses.next_part(now, nonce)?;
-        let continuation = state.terms.continuation(state.responses.has_parts());
-        Some(Response { type_url: state.terms.type_url.clone(), nonce, version, bodies, continuation })
+        Some(state.terms.response(nonce, version, bodies, state.responses.has_parts()))
     }
 
     fn respond(
@@ -391,13 +390,12 @@ impl Stream {
         let nonce = self.next_nonce();
         let state = &mut self.entries[at].state;
         state.sent_version = (state.terms.protocol == Protocol::Sotw).then_some(version);
-        let type_url = state.terms.type_url.clone();
         let is_whole = matches!(contents, ResponseContents::FullState);
         let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
         if parts.len() == 1 {
             state.sent(now, nonce, contents, snapshot);
             let bodies = std::iter::once(resources).chain(besides).collect();
-            return Response { type_url, nonce, version, bodies, continuation: Continuation::None };
+            return state.terms.response(nonce, version, bodies, false);
         }
         let (first, mut after) = parts.remove(0);
         let first_contents = contents.part(None, after.as_ref());
@@ -411,13 +409,7 @@ impl Stream {
             last.bodies.extend(besides);
         }
         state.sent_first(now, nonce, first_contents, later_parts, snapshot);
-        Response {
-            type_url,
-            nonce,
-            version,
-            bodies: vec![first],
-            continuation: state.terms.continuation(true),
-        }
+        state.terms.response(nonce, version, vec![first], true)
     }
 
     /// Notes that the response that was just sent brings one resource alone.

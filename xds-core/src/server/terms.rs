@@ -1,15 +1,16 @@
 //! How a type is served to a client.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::response::{Continuation, StreamError};
+use super::response::{Continuation, Response, StreamError};
 use crate::access::{Access, NamePatterns};
 use crate::code::Code;
 use crate::known_type::KnownType;
-use crate::name::{ResourceName, TypeUrl};
+use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::protocol::Protocol;
 use crate::subscription::{Locators, NameSet, Requested, is_set};
-use crate::wire::Failure;
+use crate::wire::{Body, Failure};
 use crate::xdstp::{XdstpError, XdstpName};
 
 /// How a type is served to a client. This does not change during a stream.
@@ -49,11 +50,18 @@ impl Terms {
         self.protocol == Protocol::Sotw && self.known.full_state
     }
 
-    /// What follows a part of a response. In SotW clients send the version back, and each part counts
-    /// as a whole response about the names in it.
-    pub(super) fn continuation(&self, has_parts: bool) -> Continuation {
-        let is_marked = has_parts && self.protocol == Protocol::Delta;
-        if is_marked { Continuation::Part } else { Continuation::None }
+    /// A response, of which other parts may follow. In SotW these are not announced: clients send the
+    /// version back, and each part counts as a whole response about the names in it.
+    pub(super) fn response(
+        &self,
+        nonce: Nonce,
+        version: Version,
+        bodies: Vec<Arc<Body>>,
+        has_parts: bool,
+    ) -> Response {
+        let is_announced = has_parts && self.protocol == Protocol::Delta;
+        let continuation = if is_announced { Continuation::Part } else { Continuation::None };
+        Response { type_url: self.type_url.clone(), nonce, version, bodies, continuation }
     }
 
     /// S33: removals of a type that other types refer to wait. In an on-demand cache all removals

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::encode;
 use super::entries::TypeEntry;
 use super::order::Gate;
-use super::response::{Continuation, Response};
+use super::response::Response;
 use super::responses::ResponseContents;
 use super::stream::Stream;
 use super::type_state::TypeState;
@@ -216,9 +216,8 @@ impl Stream {
         });
         let failures: Vec<_> = failures.collect();
         let bodies = vec![Arc::new(encode::errors(state.encoding(), failures.iter()))];
-        let type_url = state.terms.type_url.clone();
         state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
-        Some(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
+        Some(state.terms.response(nonce, Version(0), bodies, false))
     }
 
     /// The earliest time at which the client gets an error because a locator still waits.
