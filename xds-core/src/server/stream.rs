@@ -301,7 +301,8 @@ impl Stream {
                     found => return found,
                 }
             }
-            until = gate.earlier(self.waits_until(at).into_iter().chain(until).min());
+            until = gate
+                .earlier(self.entries[at].waits_until(self.config.sync_wait).into_iter().chain(until).min());
         }
         if is_needless { Found::Needless(until) } else { Found::Nothing(until) }
     }
@@ -320,7 +321,8 @@ impl Stream {
 
     /// When a type may send.
     fn gate(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        if let Some(gate) = self.wait_for_knowledge(at, now, snapshot) {
+        let wait = self.config.sync_wait;
+        if let Some(gate) = self.entries[at].wait_for_knowledge(now, wait, snapshot) {
             return gate;
         }
         let state = &mut self.entries[at].state;
@@ -350,7 +352,10 @@ impl Stream {
         snapshot: &Snapshot,
     ) -> Result<Option<Response>, StreamError> {
         match self.protocol {
-            _ if self.is_before_first_commit(at, snapshot) => Ok(self.report_unknown(at, now, snapshot)),
+            _ if self.entries[at].is_before_first_commit(snapshot) => {
+                let (nonce, wait) = (self.next_nonce(), self.config.sync_wait);
+                Ok(Some(self.entries[at].report_unknown(now, wait, nonce, snapshot)))
+            }
             Protocol::Sotw => sotw::respond(self, at, now, snapshot),
             Protocol::Delta => delta::respond(self, at, now, snapshot),
         }

@@ -15,12 +15,11 @@ use super::entries::TypeEntry;
 use super::order::Gate;
 use super::response::Response;
 use super::responses::ResponseContents;
-use super::stream::Stream;
 use super::type_state::TypeState;
 use crate::cache::{LocatorStatus, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;
-use crate::name::{ResourceName, Revision, Version};
+use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, WILDCARD};
 use crate::variants::Variant;
@@ -77,29 +76,36 @@ impl Waiting {
     }
 }
 
-impl Stream {
+impl Unknown {
+    /// The earliest time at which the client gets an error because a locator still waits.
+    fn report_at(&self, wait: Duration) -> Option<Duration> {
+        self.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min()
+    }
+}
+
+impl TypeEntry {
     /// Whether a subscription cannot be answered because there was no commit yet (G13).
-    pub(super) fn is_before_first_commit(&self, at: usize, snapshot: &Snapshot) -> bool {
-        self.entries[at].state.holding.is_selecting() && !snapshot.is_synced()
+    pub(super) fn is_before_first_commit(&self, snapshot: &Snapshot) -> bool {
+        self.state.holding.is_selecting() && !snapshot.is_synced()
     }
 
     /// Defers locators that cannot be answered yet, and owes answers to deferred ones that can be
-    /// answered now. Returns a gate if the type as a whole must wait; `None` if it can be answered.
+    /// answered now. Owes an error for each that has waited for `wait`. Returns a gate if the type as
+    /// a whole must wait; `None` if it can be answered.
     pub(super) fn wait_for_knowledge(
         &mut self,
-        at: usize,
         now: Duration,
+        wait: Duration,
         snapshot: &Snapshot,
     ) -> Option<Gate> {
         // G13: before the first commit nothing is known, so only an empty subscription can be
         // answered.
-        if self.is_before_first_commit(at, snapshot) {
-            return Some(self.wait_for_first_commit(at, now));
+        if self.is_before_first_commit(snapshot) {
+            return Some(self.wait_for_first_commit(now, wait));
         }
         // S25: a resource that a full state does not contain does not exist. G4: so an error must
         // not go with a full state that lacks the resource of the error.
-        let wait = self.config.sync_wait;
-        let TypeEntry { state, owed } = &mut self.entries[at];
+        let Self { state, owed } = self;
         let is_state = state.terms.sends_full_state();
         if !snapshot.is_on_demand() {
             state.unknown.waiting.clear();
@@ -175,16 +181,14 @@ impl Stream {
         is_partial.then_some(Gate::Shut)
     }
 
-    fn wait_for_first_commit(&mut self, at: usize, now: Duration) -> Gate {
-        // A full state without resources would delete what the client has.
-        let wait = self.config.sync_wait;
-        let TypeEntry { state, owed } = &mut self.entries[at];
+    fn wait_for_first_commit(&mut self, now: Duration, wait: Duration) -> Gate {
+        let Self { state, owed } = self;
         state.unknown.waiting.retain(|locator, _| state.subscription.lists(locator));
         for locator in owed.locators.iter().filter(|locator| state.subscription.lists(locator)) {
             state.unknown.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
         }
-        let first = state.unknown.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min();
-        match first {
+        // A full state without resources would delete what the client has.
+        match state.unknown.report_at(wait) {
             Some(time) if !state.terms.sends_full_state() => Gate::at(time, now),
             _ => Gate::Shut,
         }
@@ -194,12 +198,12 @@ impl Stream {
     /// it has, and the locators are answered after that commit.
     pub(super) fn report_unknown(
         &mut self,
-        at: usize,
         now: Duration,
+        wait: Duration,
+        nonce: Nonce,
         snapshot: &Snapshot,
-    ) -> Option<Response> {
-        let (nonce, wait) = (self.next_nonce(), self.config.sync_wait);
-        let TypeEntry { state, owed } = &mut self.entries[at];
+    ) -> Response {
+        let Self { state, owed } = self;
         let late = state
             .unknown
             .waiting
@@ -217,17 +221,17 @@ impl Stream {
         let failures: Vec<_> = failures.collect();
         let bodies = vec![Arc::new(encode::errors(state.encoding(), failures.iter()))];
         state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
-        Some(state.terms.response(nonce, Version(0), bodies, false))
+        state.terms.response(nonce, Version(0), bodies, false)
     }
 
     /// The earliest time at which the client gets an error because a locator still waits.
-    pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let state = &self.entries[at].state;
+    pub(super) fn waits_until(&self, wait: Duration) -> Option<Duration> {
+        let state = &self.state;
         // No error goes with a full state that lacks the resource.
         if state.terms.sends_full_state() || state.unknown.awaits_wildcards {
             return None;
         }
-        state.unknown.waiting.values().filter_map(|waiting| waiting.report_at(self.config.sync_wait)).min()
+        state.unknown.report_at(wait)
     }
 }
 
