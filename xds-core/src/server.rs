@@ -64,6 +64,7 @@ mod rejections;
 mod report;
 mod request;
 mod request_names;
+mod resolution;
 mod response;
 mod responses;
 mod retained;

@@ -153,7 +153,7 @@ pub(super) fn respond(
     let TypeEntry { state, owed } = &mut stream.entries[at];
     let mut owed = std::mem::take(owed);
     // S37: only the resource clears the error, also if the client brought it.
-    let reasons = state.reasons(&owed.locators, snapshot);
+    let reasons = state.resolve(snapshot).reasons(&owed.locators);
     reasons.iter().for_each(|failure| owed.forget_brought(&failure.name));
     owed.errors.extend(reasons);
     let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
@@ -165,7 +165,7 @@ pub(super) fn respond(
         let is_requested = |key: &ResourceKey| owed.everything || is_requested(key);
         let mut crossed = state.responses.take_crossed_contents(is_requested);
         crossed.retain(|key| {
-            let chosen = state.chosen(&key.name, snapshot);
+            let chosen = state.resolve(snapshot).chosen(&key.name);
             let is_it = |variant| key.constraints.is_none() || state.key(variant) == *key;
             !chosen.into_iter().any(|variant| is_it(variant))
         });
@@ -242,7 +242,8 @@ pub(super) fn respond(
     };
     let contents = content.contents(state);
     state.responses.resend(|key| is_resent || contents.has(key));
-    let alone = if attributes_nacks { state.only_resource(&contents, snapshot) } else { None };
+    let alone = contents.only_key().filter(|_| attributes_nacks);
+    let alone = alone.and_then(|key| state.resolve(snapshot).with_key(key)).cloned();
     let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
     stream.sent_alone(at, alone);
     let TypeEntry { state, owed: owed_next } = &mut stream.entries[at];

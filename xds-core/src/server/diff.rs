@@ -41,7 +41,7 @@ impl TypeState {
         let update = selection.expect("a type with a response to make has a subscription").no_update();
         let mut removed_keys = Vec::new();
         for locator in &answered.iter().collect::<Vec<_>>() {
-            let found = self.find(locator, snapshot);
+            let found = self.resolve(snapshot).find(locator);
             self.holding.answer_ahead(&locator.name);
             for variant in found {
                 self.responses.bring_ahead(update.from, variant.changed_at);
@@ -49,7 +49,7 @@ impl TypeState {
                 withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
             }
             // T31: an answer goes with the removal of the variants that it replaces.
-            if self.keyed_by() == KeyedBy::Locator && !self.find(locator, snapshot).is_empty() {
+            if self.keyed_by() == KeyedBy::Locator && !self.resolve(snapshot).find(locator).is_empty() {
                 let resources = snapshot.of_type(&self.terms.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removals().after(&locator.name, update.from));
                 let had = removed.filter(|removed| removed.variant.existed_at(update.from));
@@ -86,7 +86,7 @@ impl TypeState {
         }
         // A variant that is equal to the one at the cursor is not in the update, but the client was
         // sent another one ahead.
-        let resend = ahead.names().flat_map(|name| self.chosen(name, snapshot));
+        let resend = ahead.names().flat_map(|name| self.resolve(snapshot).chosen(name));
         let resend = resend
             .filter(|variant| variant.changed_at > update.from && !ahead.has(&self.key(variant), variant));
         let resend = resend.cloned().collect();

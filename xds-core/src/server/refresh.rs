@@ -52,7 +52,7 @@ impl TypeState {
         self.time_refresh(now, snapshot);
         let names =
             snapshot.of_type(&self.terms.type_url).into_iter().flat_map(|resources| resources.ttls().names());
-        let chosen = names.flat_map(|name| self.chosen(name, snapshot));
+        let chosen = names.flat_map(|name| self.resolve(snapshot).chosen(name));
         let client_has = |variant: &&Arc<Variant>| {
             variant.changed_at <= since && self.responses.rejections().detail(&self.key(variant)).is_none()
         };

@@ -71,7 +71,7 @@ impl TypeState {
         else {
             return false;
         };
-        let chosen = self.chosen(&key.name, snapshot);
+        let chosen = self.resolve(snapshot).chosen(&key.name);
         let is_chosen = |met: &Arc<Variant>| chosen.iter().any(|variant| Arc::ptr_eq(variant, met));
         let is_other = |met: &&Arc<Variant>| self.key(met) != *key;
         // The overlap is known: a commit of variants that are too complex to compare is refused.

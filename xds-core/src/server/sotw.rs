@@ -140,7 +140,7 @@ pub(super) fn respond(
         return Ok(None);
     }
     if !state.holding.is_selecting() {
-        let version = state.version(snapshot);
+        let version = state.resolve(snapshot).version();
         let nonce = stream.next_nonce();
         let state = &mut stream.entries[at].state;
         state.sent(now, nonce, ResponseContents::nothing(), snapshot);
@@ -184,8 +184,9 @@ pub(super) fn respond(
     // again.
     let refreshed = state.take_refresh(now, since, snapshot);
     let needs_everything = owed.everything || state.terms.known.full_state;
-    let everything = if needs_everything { state.everything(&update, snapshot) } else { Arc::clone(&update) };
-    let version = match state.version(snapshot) {
+    let everything =
+        if needs_everything { state.resolve(snapshot).everything(&update) } else { Arc::clone(&update) };
+    let version = match state.resolve(snapshot).version() {
         // The response lacks some changes of the snapshot, so it must not have the snapshot's
         // version.
         Version(sum) if is_answer_only => Version(sum.wrapping_add(1)),
@@ -228,7 +229,9 @@ pub(super) fn respond(
         // New names bring resources that have not changed.
         ResponseContents::FullState if is_update_only => state.only_change(&update, &everything),
         ResponseContents::FullState => state.only_change(&everything, &everything),
-        ResponseContents::Resources { .. } => state.only_resource(&contents, snapshot),
+        ResponseContents::Resources { .. } => {
+            contents.only_key().and_then(|key| state.resolve(snapshot).with_key(key)).cloned()
+        }
     };
     let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
     stream.sent_alone(at, alone);
@@ -241,13 +244,6 @@ pub(super) fn respond(
 }
 
 impl TypeState {
-    /// T38: the version of the client's resources after the next response.
-    pub(super) fn version(&self, snapshot: &Snapshot) -> Version {
-        let selected = self.holding.selection().map_or(0, |membership| membership.sum(snapshot));
-        let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.keyed_by()));
-        Version(self.holding.withheld().fold(selected, add))
-    }
-
     /// The resources that the client has no longer.
     fn removed(&self, released: Vec<ResourceKey>, update: &Update) -> BTreeSet<ResourceKey> {
         let mut removed: BTreeSet<_> = released.into_iter().collect();
@@ -272,8 +268,8 @@ impl TypeState {
                 missing.extend(keys);
             }
         }
-        missing.retain(|key| !self.is_live(key, snapshot));
-        let mut failures = self.reasons(requested, snapshot);
+        missing.retain(|key| self.resolve(snapshot).with_key(key).is_none());
+        let mut failures = self.resolve(snapshot).reasons(requested);
         missing.retain(|key| !failures.iter().any(|failure| failure.name == key.name));
         let failure = |ResourceKey { name, constraints }| {
             let message = format!("{} {name:?} does not exist", self.terms.type_url.message_name());
@@ -307,12 +303,12 @@ impl TypeState {
             || owed
                 .locators
                 .iter()
-                .any(|locator| is_glob(&locator.name) || !self.find(&locator, snapshot).is_empty())
+                .any(|locator| is_glob(&locator.name) || !self.resolve(snapshot).find(&locator).is_empty())
             || owed.brought.has(version) == Some(false)
             || !owed.errors.is_empty();
         // S22: resources that the remaining wildcard, with other parameters, does not cover leave
         // the full state.
-        let unsubscribed = owed.unsubscribed.iter().flat_map(|locator| self.find(&locator, snapshot));
+        let unsubscribed = owed.unsubscribed.iter().flat_map(|locator| self.resolve(snapshot).find(&locator));
         let leaves =
             unsubscribed.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
         if !answers && !removes && !leaves && update.changed.is_empty() {
@@ -337,9 +333,9 @@ impl TypeState {
         // An update from revision zero has everything.
         let requested = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
         let requested = requested.into_iter().flat_map(Locators::iter);
-        let answers = requested.flat_map(|locator| self.find(&locator, snapshot));
+        let answers = requested.flat_map(|locator| self.resolve(snapshot).find(&locator));
         let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
-        let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot));
+        let endpoints = owed.endpoints.iter().flat_map(|name| self.resolve(snapshot).chosen(name));
         let besides = endpoints.chain(resend).cloned();
         let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
         if answers.is_empty() {

@@ -159,7 +159,7 @@ impl Stream {
             return Version(0);
         };
         state.refresh(snapshot);
-        state.version(snapshot)
+        state.resolve(snapshot).version()
     }
 
     /// The index of the requested type (S12, G2, G3), and whether the type is new on this stream.

@@ -13,7 +13,7 @@ use super::send_times::SendTimes;
 use super::terms::Terms;
 use super::waiting::Unknown;
 use crate::cache::{Ledger, Membership, Snapshot, TypeSelection, Update, Watch};
-use crate::name::{ResourceName, Revision, Version};
+use crate::name::{Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Selection, Subscription};
 use crate::variants::{KeyedBy, Variant};
@@ -169,11 +169,6 @@ impl TypeState {
         self.published.is_unpublished |= self.holding.refresh(snapshot);
     }
 
-    /// The variants that the stream gets of a name, each once.
-    pub(super) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
-        self.holding.chosen(name, snapshot)
-    }
-
     /// How resources are encoded for the client.
     pub(super) fn encoding(&self) -> Encoding<'_> {
         Encoding { terms: &self.terms, keyed_by: self.keyed_by(), spelled: &self.names.spelled }
@@ -192,20 +187,6 @@ impl TypeState {
     /// Whether the first response was sent, or was found to be unnecessary.
     pub(super) fn is_answered(&self) -> bool {
         self.holding.cursor() > Revision::ZERO
-    }
-
-    /// The whole selection. If `update`, the last one, starts at revision zero, it is the whole
-    /// selection already.
-    pub(super) fn everything(&self, update: &Arc<Update>, snapshot: &Snapshot) -> Arc<Update> {
-        match self.holding.selection() {
-            Some(membership) if update.from > Revision::ZERO => membership.everything(snapshot),
-            _ => Arc::clone(update),
-        }
-    }
-
-    /// Whether the stream gets a variant with this key now.
-    pub(super) fn is_live(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        self.chosen(&key.name, snapshot).into_iter().any(|variant| self.key(variant) == *key)
     }
 
     /// The keys of an update, changes and removals alike, in order and each once.

@@ -22,26 +22,16 @@ impl TypeState {
     ) {
         if self.responses.rejections().have_groups() {
             let mut responses = std::mem::take(&mut self.responses);
-            responses.rejections_mut().supersede(&contents, |key| self.is_live(key, snapshot));
+            responses
+                .rejections_mut()
+                .supersede(&contents, |key| self.resolve(snapshot).with_key(key).is_some());
             self.responses = responses;
         }
         self.responses.sent(now, nonce, contents, self.cursor());
     }
 
-    /// The only resource of a response with these contents. `None` if it has others or removals, and
-    /// if that is not known.
-    pub(super) fn only_resource(
-        &self,
-        contents: &ResponseContents,
-        snapshot: &Snapshot,
-    ) -> Option<Arc<Variant>> {
-        let key = contents.only_key()?;
-        let of_name = self.chosen(&key.name, snapshot).into_iter();
-        of_name.filter(|variant| self.key(variant) == *key).map(Arc::clone).next()
-    }
-
-    /// The same for a full state: the only resource of it, or the only change since a state that the
-    /// client accepted.
+    /// The only resource of a full state, or the only change since a state that the client accepted.
+    /// `None` if there are others or removals, and if that is not known.
     pub(super) fn only_change(&self, update: &Update, everything: &Update) -> Option<Arc<Variant>> {
         let only = |of: &Update| match &*of.changed {
             [variant] if of.removed.is_empty() && of.replaced.is_empty() => Some(Arc::clone(variant)),
@@ -67,7 +57,9 @@ impl TypeState {
     ) {
         let mut responses = std::mem::take(&mut self.responses);
         for contents in std::iter::once(&contents).chain(later_parts.iter().map(|part| &part.contents)) {
-            responses.rejections_mut().supersede(contents, |key| self.is_live(key, snapshot));
+            responses
+                .rejections_mut()
+                .supersede(contents, |key| self.resolve(snapshot).with_key(key).is_some());
         }
         responses.sent_first(now, nonce, contents, later_parts, self.cursor());
         self.responses = responses;

@@ -146,7 +146,7 @@ impl TypeEntry {
                 // locator still waits for its answer.
                 Knowledge::Found => {
                     waiting.since = now;
-                    let found = state.find(locator, snapshot);
+                    let found = state.resolve(snapshot).find(locator);
                     return !is_state && found.iter().any(|variant| state.is_unsent(variant));
                 }
                 Knowledge::Absent => {
@@ -237,7 +237,7 @@ impl TypeEntry {
 
 impl TypeState {
     fn knows(&self, locator: &Locator, snapshot: &Snapshot) -> Knowledge {
-        if !self.find(locator, snapshot).is_empty() {
+        if !self.resolve(snapshot).find(locator).is_empty() {
             return Knowledge::Found;
         }
         match snapshot.locator_status(&self.terms.type_url, &locator.name, &locator.parameters) {
@@ -252,7 +252,7 @@ impl TypeState {
     /// Whether what a locator finds is what the client had, which was removed meanwhile.
     fn has_again(&self, locator: &Locator, snapshot: &Snapshot) -> bool {
         let (cursor, keyed_by) = (self.holding.cursor(), self.keyed_by());
-        self.find(locator, snapshot).iter().any(|variant| {
+        self.resolve(snapshot).find(locator).iter().any(|variant| {
             let removed = self.holding.removed_with(&self.key(variant));
             removed.is_some_and(|removed| removed.is_content_of(variant, keyed_by))
                 || (self.is_unsent(variant) && !variant.differs_since(cursor))

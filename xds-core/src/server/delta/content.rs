@@ -82,7 +82,7 @@ impl DeltaContent {
                 |name: &&ResourceName| covers(name) || xdstp::glob_of(name).is_some_and(|of| covers(&of));
             let brought = owed.brought.versions.keys().filter(is_covered);
             let without_resource: Vec<_> =
-                brought.filter(|name| state.chosen(name, snapshot).is_empty()).collect();
+                brought.filter(|name| !state.resolve(snapshot).has(name)).collect();
             for name in without_resource {
                 let key = ResourceKey::of_name(name);
                 if state.terms.withholds_removals() {
@@ -106,7 +106,7 @@ impl DeltaContent {
         // D10: beside a wildcard, a subscribed name without a resource is sent as removed too.
         if state.selects_all() || snapshot.is_on_demand() {
             let is_brought = |name: &ResourceName| {
-                owed.brought.versions.contains_key(name) && state.chosen(name, snapshot).is_empty()
+                owed.brought.versions.contains_key(name) && !state.resolve(snapshot).has(name)
             };
             let answered: Vec<_> =
                 owed.locators.iter().filter(|locator| !is_brought(&locator.name)).collect();
@@ -128,7 +128,8 @@ impl DeltaContent {
         update: &Arc<Update>,
         snapshot: &Snapshot,
     ) {
-        let fresh = if owed.everything { state.everything(update, snapshot) } else { Arc::clone(update) };
+        let fresh =
+            if owed.everything { state.resolve(snapshot).everything(update) } else { Arc::clone(update) };
         if !fresh.changed.is_empty() || state.immediate_removals(&fresh).next().is_some() {
             self.share(state, owed, &fresh);
         }
@@ -154,7 +155,7 @@ impl DeltaContent {
                 LocatorAnswer::Absent(keys) => self.removed.extend(keys),
             }
         }
-        let endpoints = owed.endpoints.iter().flat_map(|name| state.chosen(name, snapshot));
+        let endpoints = owed.endpoints.iter().flat_map(|name| state.resolve(snapshot).chosen(name));
         for variant in endpoints.chain(resend) {
             if !fresh.has(variant.name(), variant.constraints()) {
                 self.changed.insert(state.key(variant), Arc::clone(variant));
@@ -169,7 +170,8 @@ impl DeltaContent {
             return;
         }
         let absent = self.shared.iter().flat_map(|update| &update.absent);
-        let requested = owed.locators.iter().filter(|locator| state.find(locator, snapshot).is_empty());
+        let requested =
+            owed.locators.iter().filter(|locator| state.resolve(snapshot).find(locator).is_empty());
         self.unresolved.extend(absent.cloned().chain(requested.map(|locator| locator.name)));
         self.removed.retain(|key| !self.unresolved.contains(&key.name));
     }
@@ -199,7 +201,7 @@ impl DeltaContent {
     /// D8: adds the uncertain resources of rejected responses, as they are in the cache now.
     pub(super) fn resend_uncertain(&mut self, state: &TypeState, snapshot: &Snapshot) {
         for key in state.responses.rejections().uncertain() {
-            let chosen = state.chosen(&key.name, snapshot);
+            let chosen = state.resolve(snapshot).chosen(&key.name);
             let mut same = chosen.into_iter().filter(|variant| state.key(variant) == *key).peekable();
             if same.peek().is_none() && !state.holding.withholds(&key.name) {
                 self.removed.insert(key.clone());
@@ -217,7 +219,7 @@ impl DeltaContent {
             return;
         }
         let is_there =
-            |key: &ResourceKey| key.constraints.is_none() && !state.chosen(&key.name, snapshot).is_empty();
+            |key: &ResourceKey| key.constraints.is_none() && state.resolve(snapshot).has(&key.name);
         let variants = |name: &ResourceName| snapshot.get(&state.terms.type_url, name);
         let narrow = |key: ResourceKey| {
             if !is_there(&key) {
@@ -228,7 +230,7 @@ impl DeltaContent {
             let unmatched = state.subscription.covering(&key.name);
             let unmatched = unmatched.filter(|params| state.is_answered_for(&key.name, params, snapshot));
             let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
-            let chosen = state.chosen(&key.name, snapshot);
+            let chosen = state.resolve(snapshot).chosen(&key.name);
             let is_unused = |constraints: &Constraints| {
                 !chosen.iter().any(|variant| variant.constraints() == constraints)
             };
@@ -312,7 +314,7 @@ impl TypeState {
     /// keep it, also under a wildcard.
     fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<ResourceKey> {
         let keyed_by = self.keyed_by();
-        let chosen = self.chosen(name, snapshot);
+        let chosen = self.resolve(snapshot).chosen(name);
         let is_known = |variant: &&Arc<Variant>| variant.version_for(keyed_by).to_string() == version;
         let variants = snapshot.get(&self.terms.type_url, name).filter(|_| keyed_by == KeyedBy::Locator);
         let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
