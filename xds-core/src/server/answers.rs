@@ -56,18 +56,14 @@ impl TypeState {
         }
         // The source has not answered all locators of the name yet, so this answer is for one
         // locator only.
+        let resolved = self.resolve(snapshot);
         let mut locators = self.subscription.covering(name);
-        if !locators.all(|other| self.is_answered_for(name, other, snapshot)) {
-            return LocatorAnswer::Absent(vec![ResourceKey::of_variant(
-                name,
-                self.only_for(locator, snapshot),
-            )]);
+        if !locators.all(|other| resolved.is_answered_for(name, other)) {
+            return LocatorAnswer::Absent(vec![ResourceKey::of_variant(name, resolved.only_for(locator))]);
         }
         let constraint_keys = retained.iter().find_map(|key| key.constraints.as_ref()).map(Constraints::keys);
         let disjoint = match (snapshot.get(&self.terms.type_url, name), constraint_keys) {
-            (Some(variants), _)
-                if *presence.entry(name.clone()).or_insert_with(|| self.resolve(snapshot).has(name)) =>
-            {
+            (Some(variants), _) if *presence.entry(name.clone()).or_insert_with(|| resolved.has(name)) => {
                 variants.unmatched(parameters)
             }
             (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use super::type_state::TypeState;
-use crate::cache::{Snapshot, TypeSnapshot, Update};
+use crate::cache::{LocatorStatus, Snapshot, TypeSnapshot, Update};
 use crate::code::Code;
+use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, Version};
-use crate::subscription::{Locator, Locators};
+use crate::parameters::Parameters;
+use crate::subscription::{Locator, Locators, WILDCARD};
 use crate::variants::{KeyedBy, Variant, Variants};
 use crate::wire::{Failure, ResourceKey};
+use crate::xdstp;
 
 /// The subscription of a client to one type, resolved in a snapshot. It answers what the client
 /// should get, and changes nothing.
@@ -16,6 +19,20 @@ use crate::wire::{Failure, ResourceKey};
 pub(super) struct Resolution<'a> {
     state: &'a TypeState,
     snapshot: &'a Snapshot,
+}
+
+/// What the cache knows of a locator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// The cache has a variant for it.
+    Found,
+    /// The source has answered that there is none.
+    Absent,
+    Failed {
+        code: Code,
+        message: Arc<str>,
+    },
+    Unknown,
 }
 
 impl TypeState {
@@ -92,5 +109,87 @@ impl<'a> Resolution<'a> {
             Some(Failure { constraints, ..Failure::new(locator.name, Code::UNAVAILABLE, &**reason) })
         };
         requested.iter().filter_map(failure).collect()
+    }
+
+    /// The status of a locator that the source of an on-demand cache set; `None` without one.
+    fn status(self, name: &ResourceName, parameters: &Parameters) -> Option<&'a LocatorStatus> {
+        self.snapshot.locator_status(&self.state.terms.type_url, name, parameters)
+    }
+
+    /// What the cache knows of a locator.
+    pub(super) fn knows(self, locator: &Locator) -> Knowledge {
+        if !self.find(locator).is_empty() {
+            return Knowledge::Found;
+        }
+        match self.status(&locator.name, &locator.parameters) {
+            None => Knowledge::Unknown,
+            Some(LocatorStatus::Complete) => Knowledge::Absent,
+            Some(LocatorStatus::Failed { code, message }) => {
+                Knowledge::Failed { code: *code, message: Arc::clone(message) }
+            }
+        }
+    }
+
+    /// Whether the source has answered all wildcards: the first response shows a client that it has
+    /// everything (D15, S27).
+    pub(super) fn knows_wildcards(self) -> bool {
+        let wildcard = ResourceName::from(WILDCARD);
+        self.state.subscription.wildcards().all(|parameters| self.status(&wildcard, parameters).is_some())
+    }
+
+    /// Whether the source has answered for this name and these parameters.
+    pub(super) fn is_answered_for(self, name: &ResourceName, parameters: &Parameters) -> bool {
+        if !self.snapshot.is_on_demand() {
+            return true;
+        }
+        let subscription = &self.state.subscription;
+        let is_answered =
+            |name: &ResourceName| matches!(self.status(name, parameters), Some(LocatorStatus::Complete));
+        let listed = |name: &ResourceName| {
+            subscription.lists(&Locator { name: name.clone(), parameters: parameters.clone() })
+        };
+        if listed(name) {
+            return is_answered(name);
+        }
+        match xdstp::glob_of(name).filter(listed) {
+            Some(glob) => is_answered(&glob),
+            None => !subscription.is_wildcard_under(parameters) || is_answered(&ResourceName::from(WILDCARD)),
+        }
+    }
+
+    /// Whether what a locator finds is what the client had, which was removed meanwhile.
+    pub(super) fn has_again(self, locator: &Locator) -> bool {
+        let Self { state, .. } = self;
+        self.find(locator).iter().any(|variant| {
+            let removed = state.holding.removed_with(&state.key(variant));
+            removed.is_some_and(|removed| removed.is_content_of(variant, state.keyed_by()))
+                || (state.is_unsent(variant) && !variant.differs_since(state.cursor()))
+        })
+    }
+
+    /// T36: if other locators may get a variant of the name, the error has constraints that say
+    /// which locator it is about.
+    pub(super) fn failure_of(self, locator: &Locator, code: Code, message: &str) -> Failure {
+        let Locator { name, parameters } = locator;
+        let others = self.state.subscription.covering(name).any(|other| other != parameters);
+        let constraints = if others { self.only_for(locator) } else { Constraints::NONE };
+        Failure { constraints, ..Failure::new(name.clone(), code, message) }
+    }
+
+    /// T35: constraints that match these parameters and none of the stream's other locators of the
+    /// name.
+    pub(super) fn only_for(self, locator: &Locator) -> Constraints {
+        let Locator { name, parameters } = locator;
+        // T43c: for variants that are bound to the parameters of one locator, `unmatched` is
+        // unconstrained, which would mean all locators.
+        let unmatched = self.variants(name).and_then(|variants| variants.unmatched(parameters));
+        if let Some(constraints) = unmatched.filter(|constraints| !constraints.is_unconstrained()) {
+            return constraints;
+        }
+        let others = self.state.subscription.covering(name).flat_map(Parameters::iter);
+        let mut keys: Vec<_> = others.map(|(key, _)| Arc::clone(key)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Constraints::agreeing_with(parameters, &keys).unwrap_or_default()
     }
 }

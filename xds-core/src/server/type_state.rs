@@ -221,6 +221,11 @@ impl TypeState {
         !self.terms.known.heartbeats && self.keyed_by() == KeyedBy::Name
     }
 
+    /// Whether the client was not sent this variant yet.
+    pub(super) fn is_unsent(&self, variant: &Arc<Variant>) -> bool {
+        variant.changed_at > self.cursor() && !self.holding.is_ahead_with(&self.key(variant), variant)
+    }
+
     /// Whether the subscription has a wildcard, under any parameters.
     pub(super) fn selects_all(&self) -> bool {
         self.subscription.is_wildcard()

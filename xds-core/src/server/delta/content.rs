@@ -228,7 +228,8 @@ impl DeltaContent {
             // T35: for a resource from another stream only the locators that get nothing now are
             // known.
             let unmatched = state.subscription.covering(&key.name);
-            let unmatched = unmatched.filter(|params| state.is_answered_for(&key.name, params, snapshot));
+            let unmatched =
+                unmatched.filter(|params| state.resolve(snapshot).is_answered_for(&key.name, params));
             let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
             let chosen = state.resolve(snapshot).chosen(&key.name);
             let is_unused = |constraints: &Constraints| {
@@ -321,7 +322,7 @@ impl TypeState {
             return Vec::new();
         };
         let known = self.subscription.covering(name);
-        let known = known.filter(|params| self.is_answered_for(name, params, snapshot));
+        let known = known.filter(|params| self.resolve(snapshot).is_answered_for(name, params));
         let unmatched = known.filter_map(|params| variants.unmatched(params));
         unmatched.map(|constraints| ResourceKey::of_variant(name, constraints)).collect()
     }
