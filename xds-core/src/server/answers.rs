@@ -48,7 +48,9 @@ impl TypeState {
         let retained = self.holding.removed_of(name);
         // A variant that other locators have too is removed only when it may be removed for all of
         // them.
-        let own = retained.iter().filter(|key| key.matches(parameters) && self.is_removable(key, snapshot));
+        let own = retained
+            .iter()
+            .filter(|key| key.matches(parameters) && self.resolve(snapshot).removal(key).may_be_sent());
         let own: Vec<_> = own.cloned().collect();
         if !own.is_empty() {
             own.iter().for_each(|key| self.on_removal_sent(key));

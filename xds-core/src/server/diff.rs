@@ -138,23 +138,12 @@ impl TypeState {
     /// T31: the removal of a variant is sent together with the variant that replaces it.
     fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
         let removed = self.holding.removed().map(|(key, _)| key);
-        let replaced = removed.filter(|key| self.is_replaced(key, snapshot));
+        let replaced = removed.filter(|key| self.resolve(snapshot).removal(key).is_replacement());
         for key in replaced.cloned().collect::<Vec<_>>() {
             if let Some(Exception::Withheld { removed_at, .. }) = self.holding.take_removed(&key) {
                 released.push(key);
                 self.responses.bring(removed_at);
             }
         }
-    }
-
-    /// Whether the removal goes at once: it is known for each locator that had the variant, and one
-    /// of them gets another variant. C4b: nor may it wait when another variant that the client gets
-    /// overlaps it.
-    fn is_replaced(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let Some(variants) = snapshot.get(&self.terms.type_url, &key.name) else { return false };
-        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        self.is_known_removed(key, snapshot)
-            && (holders.any(|params| variants.resolve(params).is_some())
-                || self.overlaps_others(key, snapshot))
     }
 }

@@ -13,6 +13,8 @@ use crate::variants::{KeyedBy, Variant, Variants};
 use crate::wire::{Failure, ResourceKey};
 use crate::xdstp;
 
+mod removal;
+
 /// The subscription of a client to one type, resolved in a snapshot. It answers what the client
 /// should get, and changes nothing.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +94,22 @@ impl<'a> Resolution<'a> {
         let keyed_by = self.state.keyed_by();
         let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(keyed_by));
         Version(self.state.holding.withheld().fold(selected, add))
+    }
+
+    /// Whether the client would reject a full state (C4b): the state would contain a removed
+    /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
+    /// another locator.
+    pub(super) fn full_state_overlaps(self) -> bool {
+        let Self { state, snapshot } = self;
+        let Some(membership) = state.holding.selection() else { return false };
+        if !state.holding.has_removed() && !membership.position().is_behind(snapshot) {
+            return false;
+        }
+        let update = membership.update(snapshot);
+        let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
+        removed
+            .chain(state.holding.withheld())
+            .any(|variant| self.removal(&state.key(variant)).blocks_full_state())
     }
 
     /// Errors for the requested locators whose variants were removed for a reason (SR45).

@@ -1,7 +1,6 @@
 //! Resources that the cache removed and that the client may still use: their removal is withheld,
 //! or the client keeps them until it unsubscribes (S33).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::holding::Exception;
@@ -47,37 +46,6 @@ impl TypeState {
         is_returned && self.holding.take_removed(&brought).is_some()
     }
 
-    /// Whether the client would reject a full state (C4b): the state would contain a removed
-    /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
-    /// another locator.
-    pub(super) fn full_state_overlaps(&self, snapshot: &Snapshot) -> bool {
-        let Some(membership) = self.holding.selection() else { return false };
-        if !self.holding.has_removed() && !membership.position().is_behind(snapshot) {
-            return false;
-        }
-        let update = membership.update(snapshot);
-        let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
-        removed.chain(self.holding.withheld()).any(|variant| {
-            let key = self.key(variant);
-            !self.is_known_removed(&key, snapshot) && self.overlaps_others(&key, snapshot)
-        })
-    }
-
-    /// Whether another variant of the name that the client gets overlaps this one. A variant that
-    /// came back overlaps only itself.
-    pub(super) fn overlaps_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let (Some(constraints), Some(variants)) =
-            (&key.constraints, snapshot.get(&self.terms.type_url, &key.name))
-        else {
-            return false;
-        };
-        let chosen = self.resolve(snapshot).chosen(&key.name);
-        let is_chosen = |met: &Arc<Variant>| chosen.iter().any(|variant| Arc::ptr_eq(variant, met));
-        let is_other = |met: &&Arc<Variant>| self.key(met) != *key;
-        // The overlap is known: a commit of variants that are too complex to compare is refused.
-        variants.meeting(constraints).is_ok_and(|met| met.iter().filter(is_other).any(is_chosen))
-    }
-
     /// When the first withheld removal may be sent.
     pub(super) fn release_at(
         &self,
@@ -85,7 +53,8 @@ impl TypeState {
         grace: Duration,
         snapshot: &Snapshot,
     ) -> Option<Duration> {
-        let known = self.holding.removed().filter(|(key, _)| self.is_removable(key, snapshot));
+        let known =
+            self.holding.removed().filter(|(key, _)| self.resolve(snapshot).removal(key).may_be_sent());
         known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
     }
 
@@ -102,7 +71,7 @@ impl TypeState {
     ) -> Vec<ResourceKey> {
         let is_due = |(key, retained): &(&ResourceKey, &Exception)| {
             retained.release_at(&key.name, release, grace).is_some_and(|time| time <= now)
-                && self.is_removable(key, snapshot)
+                && self.resolve(snapshot).removal(key).may_be_sent()
         };
         let due = self.holding.removed().filter(is_due);
         let released: Vec<_> = due.map(|(key, _)| key.clone()).collect();

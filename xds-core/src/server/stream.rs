@@ -328,7 +328,10 @@ impl Stream {
         let state = &mut self.entries[at].state;
         state.refresh(snapshot);
         state.time_refresh(now, snapshot);
-        if state.terms.sends_full_state() && snapshot.is_on_demand() && state.full_state_overlaps(snapshot) {
+        if state.terms.sends_full_state()
+            && snapshot.is_on_demand()
+            && state.resolve(snapshot).full_state_overlaps()
+        {
             return Gate::Shut;
         }
         if self.entries[at].owed.has_deferred() && !self.order(now, snapshot).must_wait(at) {

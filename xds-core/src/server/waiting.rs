@@ -16,13 +16,10 @@ use super::order::Gate;
 use super::resolution::Knowledge;
 use super::response::Response;
 use super::responses::ResponseContents;
-use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::code::Code;
 use crate::name::{Nonce, Revision, Version};
-use crate::parameters::Parameters;
 use crate::subscription::Locator;
-use crate::wire::ResourceKey;
 
 /// What cannot be answered yet (G13).
 #[derive(Debug, Default)]
@@ -217,31 +214,6 @@ impl TypeEntry {
             return None;
         }
         state.unknown.report_at(wait)
-    }
-}
-
-impl TypeState {
-    /// Whether the removal of a variant is known for all its locators: each gets another variant,
-    /// or is known to get none. If the cache is not on demand, a resource that it does not contain
-    /// does not exist.
-    pub(super) fn is_known_removed(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let variants = snapshot.get(&self.terms.type_url, &key.name);
-        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        holders.all(|params| match variants.and_then(|variants| variants.resolve(params)) {
-            Some(found) => self.key(found) != *key,
-            None => self.resolve(snapshot).is_answered_for(&key.name, params),
-        })
-    }
-
-    /// Whether a removal may be sent. T31: not before the client was sent the variants that its
-    /// locators get instead, which may have to wait for other types (S33).
-    pub(super) fn is_removable(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let variants = snapshot.get(&self.terms.type_url, &key.name);
-        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        let awaits = |params: &Parameters| {
-            variants.and_then(|variants| variants.resolve(params)).is_some_and(|found| self.is_unsent(found))
-        };
-        self.is_known_removed(key, snapshot) && !holders.any(awaits)
     }
 }
 
