@@ -129,7 +129,9 @@ impl TypeReport {
                 status: if is_sent { ReportStatus::of_sent(variant, state) } else { ReportStatus::NotSent },
             }
         };
-        let is_sent = |variant| state.is_answered() && !state.is_unsent(variant) && !owes(variant.name());
+        let is_sent = |variant: &Arc<Variant>| {
+            state.is_answered() && !state.is_unsent(variant) && !owes(variant.name())
+        };
         let selected = everything.changed.iter().map(|variant| present(variant, is_sent(variant)));
         // S33: the client still has a removed resource whose removal is withheld.
         let withheld = state.holding.withheld().map(|variant| present(variant, true));

@@ -11,19 +11,22 @@ use super::diff::{Diff, Possession};
 use super::encode;
 use super::entries::TypeEntry;
 use super::order::Release;
-use super::owed::Owed;
 use super::request::SotwRequest;
 use super::response::{Response, StreamError, Verdict};
 use super::responses::ResponseContents;
 use super::stream::Stream;
 use super::type_state::TypeState;
-use crate::cache::{Removed, Snapshot, Update};
+use crate::cache::Snapshot;
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
 use crate::subscription::{Locator, Locators, Subscription};
 use crate::variants::Variant;
-use crate::wire::{Body, Failure, ResourceKey};
+use crate::wire::{Failure, ResourceKey};
 use crate::xdstp::XdstpName;
+
+use content::SotwContent;
+
+mod content;
 
 impl Stream {
     /// Applies a request: its subscription, and its ACK or NACK.
@@ -170,11 +173,14 @@ pub(super) fn respond(
     if reports_missing {
         // S25: a full state without a resource removes it. But clients do not take the absence of a
         // new name from it, because the response may be older than the request.
-        let removed = match state.terms.known.full_state {
-            true => BTreeSet::new(),
-            false => state.removed(released, &update),
-        };
-        owed.errors.extend(state.missing(removed, &owed.locators, snapshot));
+        let mut removed = BTreeSet::new();
+        if !state.terms.known.full_state {
+            removed.extend(released);
+            if update.from > Revision::ZERO {
+                removed.extend(state.immediate_removals(&update));
+            }
+        }
+        owed.errors.extend(missing(state, removed, &owed.locators, snapshot));
     } else if !state.terms.known.full_state {
         // S26: without resource errors no response can remove a resource of such a type.
         state.release(&Release::now(), Duration::ZERO, now, snapshot);
@@ -197,13 +203,14 @@ pub(super) fn respond(
     if is_comparable && owed.errors.is_empty() && owed.brought.has(version) == Some(true) {
         return Ok(None);
     }
+    let content = SotwContent::new(state, &owed, snapshot);
     let made = if state.terms.known.full_state {
         let must_send = releases || !refreshed.is_empty();
-        let bodies = state.full_state(&owed, &update, &everything, must_send, version, snapshot);
+        let bodies = content.full_state(&update, &everything, must_send, version);
         bodies.map(|bodies| (bodies, ResponseContents::FullState))
     } else {
         resend.extend(refreshed);
-        state.partial(&owed, &resend, &everything, snapshot)
+        content.partial(&resend, &everything)
     };
     let Some((mut bodies, contents)) = made else { return Ok(None) };
     if !owed.errors.is_empty() {
@@ -227,8 +234,8 @@ pub(super) fn respond(
     let alone = match contents {
         _ if !attributes_nacks => None,
         // New names bring resources that have not changed.
-        ResponseContents::FullState if is_update_only => state.only_change(&update, &everything),
-        ResponseContents::FullState => state.only_change(&everything, &everything),
+        ResponseContents::FullState if is_update_only => content.only_change(&update, &everything),
+        ResponseContents::FullState => content.only_change(&everything, &everything),
         ResponseContents::Resources { .. } => {
             contents.only_key().and_then(|key| state.resolve(snapshot).with_key(key)).cloned()
         }
@@ -243,121 +250,31 @@ pub(super) fn respond(
     Ok(Some(response))
 }
 
-impl TypeState {
-    /// The resources that the client has no longer.
-    fn removed(&self, released: Vec<ResourceKey>, update: &Update) -> BTreeSet<ResourceKey> {
-        let mut removed: BTreeSet<_> = released.into_iter().collect();
-        if update.from > Revision::ZERO {
-            removed.extend(self.immediate_removals(update));
+/// S37, V8: errors for resources that were removed or do not exist. T36: if the name has
+/// several locators, an error has constraints that say which one it is about.
+fn missing(
+    state: &mut TypeState,
+    removed: BTreeSet<ResourceKey>,
+    requested: &Locators,
+    snapshot: &Snapshot,
+) -> Vec<Failure> {
+    let mut missing = removed;
+    let mut presence = NamePresence::new();
+    for locator in requested.iter() {
+        if let LocatorAnswer::Absent(keys) = state.answer(&locator, &mut presence, snapshot) {
+            missing.extend(keys);
         }
-        removed
     }
-
-    /// S37, V8: errors for resources that were removed or do not exist. T36: if the name has
-    /// several locators, an error has constraints that say which one it is about.
-    fn missing(
-        &mut self,
-        removed: BTreeSet<ResourceKey>,
-        requested: &Locators,
-        snapshot: &Snapshot,
-    ) -> Vec<Failure> {
-        let mut missing = removed;
-        let mut presence = NamePresence::new();
-        for locator in requested.iter() {
-            if let LocatorAnswer::Absent(keys) = self.answer(&locator, &mut presence, snapshot) {
-                missing.extend(keys);
-            }
-        }
-        missing.retain(|key| self.resolve(snapshot).with_key(key).is_none());
-        let mut failures = self.resolve(snapshot).reasons(requested);
-        missing.retain(|key| !failures.iter().any(|failure| failure.name == key.name));
-        let failure = |ResourceKey { name, constraints }| {
-            let message = format!("{} {name:?} does not exist", self.terms.type_url.message_name());
-            let constraints = constraints.unwrap_or_default();
-            Failure { constraints, ..Failure::new(name, Code::NOT_FOUND, message) }
-        };
-        failures.extend(missing.into_iter().map(failure));
-        failures
-    }
-
-    /// S25: all resources, rejected ones too (S6b), or `None` when nothing changed for the client.
-    fn full_state(
-        &self,
-        owed: &Owed,
-        update: &Update,
-        everything: &Update,
-        must_send: bool,
-        version: Version,
-        snapshot: &Snapshot,
-    ) -> Option<Vec<Arc<Body>>> {
-        let is_removed = |removed: &Removed| {
-            removed.variant.existed_at(update.from)
-                && self.holding.removed_with(&self.key(&removed.variant)).is_none()
-        };
-        let removes = must_send || update.removed.iter().any(is_removed) || !update.replaced.is_empty();
-        // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
-        // A client that brings another version may have resources that no longer exist, and only a
-        // full state says so (S25).
-        let answers = owed.everything
-            || owed.is_overtaken
-            || owed
-                .locators
-                .iter()
-                .any(|locator| is_glob(&locator.name) || !self.resolve(snapshot).find(&locator).is_empty())
-            || owed.brought.has(version) == Some(false)
-            || !owed.errors.is_empty();
-        // S22: resources that the remaining wildcard, with other parameters, does not cover leave
-        // the full state.
-        let unsubscribed = owed.unsubscribed.iter().flat_map(|locator| self.resolve(snapshot).find(&locator));
-        let leaves =
-            unsubscribed.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
-        if !answers && !removes && !leaves && update.changed.is_empty() {
-            return None;
-        }
-        let mut bodies = vec![self.sotw_body(everything)];
-        let withheld = encode::sotw(self.encoding(), self.holding.withheld());
-        if !withheld.is_empty() {
-            bodies.push(Arc::new(withheld));
-        }
-        Some(bodies)
-    }
-
-    /// S26: the changes for the client, or `None` when there are none.
-    fn partial(
-        &self,
-        owed: &Owed,
-        resend: &[Arc<Variant>],
-        fresh: &Update,
-        snapshot: &Snapshot,
-    ) -> Option<(Vec<Arc<Body>>, ResponseContents)> {
-        // An update from revision zero has everything.
-        let requested = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
-        let requested = requested.into_iter().flat_map(Locators::iter);
-        let answers = requested.flat_map(|locator| self.resolve(snapshot).find(&locator));
-        let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
-        let endpoints = owed.endpoints.iter().flat_map(|name| self.resolve(snapshot).chosen(name));
-        let besides = endpoints.chain(resend).cloned();
-        let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
-        if answers.is_empty() {
-            // G4: a wildcard that selects nothing is answered too.
-            let is_due = owed.everything || !fresh.changed.is_empty() || !owed.errors.is_empty();
-            let contents =
-                || ResponseContents::Resources { shared: Some(self.keys(fresh)), own: BTreeSet::new() };
-            return is_due.then(|| (vec![self.sotw_body(fresh)], contents()));
-        }
-        answers.extend(fresh.changed.iter().cloned());
-        answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
-        // S28: no resource twice.
-        answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let own = answers.iter().map(|variant| self.key(variant)).collect();
-        let body = encode::sotw(self.encoding(), answers.iter());
-        Some((vec![Arc::new(body)], ResponseContents::Resources { shared: None, own }))
-    }
-
-    fn sotw_body(&self, update: &Update) -> Arc<Body> {
-        let make = || Arc::new(encode::sotw(self.encoding(), update.changed.iter()));
-        if self.encoding().is_shared() { Arc::clone(update.made.sotw_body.get_or_init(make)) } else { make() }
-    }
+    missing.retain(|key| state.resolve(snapshot).with_key(key).is_none());
+    let mut failures = state.resolve(snapshot).reasons(requested);
+    missing.retain(|key| !failures.iter().any(|failure| failure.name == key.name));
+    let failure = |ResourceKey { name, constraints }| {
+        let message = format!("{} {name:?} does not exist", state.terms.type_url.message_name());
+        let constraints = constraints.unwrap_or_default();
+        Failure { constraints, ..Failure::new(name, Code::NOT_FOUND, message) }
+    };
+    failures.extend(missing.into_iter().map(failure));
+    failures
 }
 
 /// X12: a glob without members is answered: only an empty state shows that there are none.

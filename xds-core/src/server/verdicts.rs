@@ -1,15 +1,13 @@
 //! The responses that were sent for one type, the client's ACKs and NACKs, and the ledger in which
 //! programs that commit read them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::response::Verdict;
 use super::responses::{ResponseContents, ResponsePart};
 use super::type_state::TypeState;
-use crate::cache::{AckState, Snapshot, Update};
+use crate::cache::{AckState, Snapshot};
 use crate::name::{Nonce, Revision};
-use crate::variants::Variant;
 
 impl TypeState {
     /// Records a response and its contents.
@@ -30,23 +28,7 @@ impl TypeState {
         self.responses.sent(now, nonce, contents, self.cursor());
     }
 
-    /// The only resource of a full state, or the only change since a state that the client accepted.
-    /// `None` if there are others or removals, and if that is not known.
-    pub(super) fn only_change(&self, update: &Update, everything: &Update) -> Option<Arc<Variant>> {
-        let only = |of: &Update| match &*of.changed {
-            [variant] if of.removed.is_empty() && of.replaced.is_empty() => Some(Arc::clone(variant)),
-            _ => None,
-        };
-        // A full state has removed resources too, as long as the client may use them (S33).
-        if self.holding.has_removed() {
-            return None;
-        }
-        only(everything).or_else(|| {
-            only(update).filter(|_| !self.responses.are_in_flight() && self.responses.rejections().is_empty())
-        })
-    }
-
-    /// The same for a response in parts, of which the first is sent now.
+    /// Records a response in parts, of which the first is sent now.
     pub(super) fn sent_first(
         &mut self,
         now: Duration,
