@@ -244,9 +244,10 @@ pub(super) fn respond(
     state.responses.resend(|key| is_resent || contents.has(key));
     let alone = contents.only_key().filter(|_| attributes_nacks);
     let alone = alone.and_then(|key| state.resolve(snapshot).with_key(key)).cloned();
-    let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
-    stream.sent_alone(at, alone);
+    let nonce = stream.next_nonce();
     let TypeEntry { state, owed: owed_next } = &mut stream.entries[at];
+    let response = state.send(now, nonce, version, (resources, bodies), contents, snapshot);
+    state.responses.sent_alone(alone);
     state.refresh_late(now, content.changed());
     // V25: by locator, what the client brought by name is another resource than the answer.
     if state.keyed_by() == KeyedBy::Locator {

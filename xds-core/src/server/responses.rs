@@ -86,33 +86,22 @@ pub(super) enum ResponseContents {
 }
 
 impl Responses {
-    /// Records a response after which the client has everything up to a revision.
+    /// Records a response after which the client has everything up to a revision, and queues its
+    /// later parts.
     pub(super) fn sent(
         &mut self,
         now: Duration,
         nonce: Nonce,
         contents: ResponseContents,
+        mut later_parts: Vec<ResponsePart>,
         revision: Revision,
     ) {
-        let brings = self.brings(revision);
-        self.insert(now, nonce, contents, brings);
-    }
-
-    /// Records the first part of such a response, and queues the other parts.
-    pub(super) fn sent_first(
-        &mut self,
-        now: Duration,
-        nonce: Nonce,
-        contents: ResponseContents,
-        later_parts: Vec<ResponsePart>,
-        revision: Revision,
-    ) {
-        let brings = self.brings(revision);
-        self.insert(now, nonce, contents, Spans::default());
-        self.queued.extend(later_parts);
-        if let Some(last) = self.queued.back_mut() {
-            last.brings.extend(&brings);
+        let mut brings = self.brings(revision);
+        if let Some(last) = later_parts.last_mut() {
+            last.brings = std::mem::take(&mut brings);
         }
+        self.insert(now, nonce, contents, brings);
+        self.queued.extend(later_parts);
     }
 
     /// Takes the next queued part, and records it as sent.
@@ -166,10 +155,10 @@ impl Responses {
         self.is_crossed = false;
     }
 
-    /// Records that the newest response brings one resource alone.
-    pub(super) fn sent_alone(&mut self, variant: Arc<Variant>) {
+    /// Records the only resource that the newest response brings, if that is known.
+    pub(super) fn sent_alone(&mut self, variant: Option<Arc<Variant>>) {
         if let Some(newest) = self.in_flight.back_mut() {
-            newest.alone = Some(variant);
+            newest.alone = variant;
         }
     }
 

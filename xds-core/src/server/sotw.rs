@@ -146,7 +146,7 @@ pub(super) fn respond(
         let version = state.resolve(snapshot).version();
         let nonce = stream.next_nonce();
         let state = &mut stream.entries[at].state;
-        state.sent(now, nonce, ResponseContents::nothing(), snapshot);
+        state.sent(now, nonce, ResponseContents::nothing(), Vec::new(), snapshot);
         let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
         return Ok(Some(state.terms.response(nonce, version, vec![errors], false)));
     }
@@ -240,8 +240,10 @@ pub(super) fn respond(
             contents.only_key().and_then(|key| state.resolve(snapshot).with_key(key)).cloned()
         }
     };
-    let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
-    stream.sent_alone(at, alone);
+    let nonce = stream.next_nonce();
+    let state = &mut stream.entries[at].state;
+    let response = state.send(now, nonce, version, (resources, bodies), contents, snapshot);
+    state.responses.sent_alone(alone);
     stream.owe_endpoints(&endpoints);
     if let Some(TypeEntry { state, owed }) = stream.entries.endpoints() {
         let covered = endpoints.iter().filter(|name| state.subscription.covers(name));

@@ -11,8 +11,6 @@ use super::entries::{TypeEntries, TypeEntry};
 use super::order::{Gate, Order};
 use super::request::Request;
 use super::response::{DeniedNames, Next, Response, Service, StreamError, Verdict};
-use super::responses::ResponseContents;
-use super::responses::ResponsePart;
 use super::terms::Terms;
 use super::type_state::TypeState;
 use super::{delta, sotw};
@@ -23,8 +21,7 @@ use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
 use crate::subscription::{NameSet, Requested, can_be};
-use crate::variants::Variant;
-use crate::wire::{Body, Failure, ResourceKey};
+use crate::wire::{Failure, ResourceKey};
 
 /// One stream of either protocol, seen from the server.
 ///
@@ -289,7 +286,10 @@ impl Stream {
         let (mut until, mut is_needless) = (None, false);
         for at in 0..self.entries.len() {
             if self.entries[at].state.responses.has_parts() && snapshot.is_synced() {
-                return self.make(pass, |stream| Ok(stream.next_part(at, now)));
+                return self.make(pass, |stream| {
+                    let nonce = stream.next_nonce();
+                    Ok(stream.entries[at].state.next_part(now, nonce))
+                });
             }
             let mut gate = self.gate(at, now, snapshot);
             while gate == Gate::Open {
@@ -340,14 +340,6 @@ impl Stream {
         self.due(at, now, snapshot)
     }
 
-    /// The next part of a response that was too large for one message (D32).
-    fn next_part(&mut self, at: usize, now: Duration) -> Option<Response> {
-        let nonce = self.next_nonce();
-        let state = &mut self.entries[at].state;
-        let ResponsePart { version, bodies, .. } = state.responses.next_part(now, nonce)?;
-        Some(state.terms.response(nonce, version, bodies, state.responses.has_parts()))
-    }
-
     fn respond(
         &mut self,
         at: usize,
@@ -381,50 +373,6 @@ impl Stream {
     fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
         self.entries[at].state.time_changes(now, snapshot);
         self.order(now, snapshot).due(at)
-    }
-
-    /// Records a response and returns it: the body of resources, and bodies that go with it. G10,
-    /// D32: a response that is too large for one message is sent in parts. A full state cannot be,
-    /// as a part would delete the other resources (T39).
-    pub(super) fn send(
-        &mut self,
-        at: usize,
-        now: Duration,
-        version: Version,
-        (resources, besides): (Arc<Body>, Vec<Arc<Body>>),
-        contents: ResponseContents,
-        snapshot: &Snapshot,
-    ) -> Response {
-        let nonce = self.next_nonce();
-        let state = &mut self.entries[at].state;
-        state.sent_version = (state.terms.protocol == Protocol::Sotw).then_some(version);
-        let is_whole = matches!(contents, ResponseContents::FullState);
-        let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
-        if parts.len() == 1 {
-            state.sent(now, nonce, contents, snapshot);
-            let bodies = std::iter::once(resources).chain(besides).collect();
-            return state.terms.response(nonce, version, bodies, false);
-        }
-        let (first, mut after) = parts.remove(0);
-        let first_contents = contents.part(None, after.as_ref());
-        let mut later_parts = Vec::new();
-        for (body, until) in parts {
-            let part_contents = contents.part(after.as_ref(), until.as_ref());
-            later_parts.push(ResponsePart::new(version, vec![body], part_contents));
-            after = until;
-        }
-        if let Some(last) = later_parts.last_mut() {
-            last.bodies.extend(besides);
-        }
-        state.sent_first(now, nonce, first_contents, later_parts, snapshot);
-        state.terms.response(nonce, version, vec![first], true)
-    }
-
-    /// Notes that the response that was just sent brings one resource alone.
-    pub(super) fn sent_alone(&mut self, at: usize, alone: Option<Arc<Variant>>) {
-        if let Some(variant) = alone {
-            self.entries[at].state.responses.sent_alone(variant);
-        }
     }
 
     /// A nonce that this stream has not used yet (S2, D7).

@@ -1,35 +1,55 @@
 //! The responses that were sent for one type, the client's ACKs and NACKs, and the ledger in which
 //! programs that commit read them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::response::Verdict;
+use super::response::{Response, Verdict};
 use super::responses::{ResponseContents, ResponsePart};
 use super::type_state::TypeState;
 use crate::cache::{AckState, Snapshot};
-use crate::name::{Nonce, Revision};
+use crate::name::{Nonce, Revision, Version};
+use crate::protocol::Protocol;
+use crate::wire::{Body, ResourceKey};
 
 impl TypeState {
-    /// Records a response and its contents.
-    pub(super) fn sent(
+    /// Records a response and returns it: the body of resources, and bodies that go with it. G10,
+    /// D32: a response that is too large for one message is sent in parts. A full state cannot be,
+    /// as a part would delete the other resources (T39).
+    pub(super) fn send(
         &mut self,
         now: Duration,
         nonce: Nonce,
+        version: Version,
+        (resources, besides): (Arc<Body>, Vec<Arc<Body>>),
         contents: ResponseContents,
         snapshot: &Snapshot,
-    ) {
-        if self.responses.rejections().have_groups() {
-            let mut responses = std::mem::take(&mut self.responses);
-            responses
-                .rejections_mut()
-                .supersede(&contents, |key| self.resolve(snapshot).with_key(key).is_some());
-            self.responses = responses;
+    ) -> Response {
+        self.sent_version = (self.terms.protocol == Protocol::Sotw).then_some(version);
+        let is_whole = matches!(contents, ResponseContents::FullState);
+        let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
+        if parts.len() == 1 {
+            self.sent(now, nonce, contents, Vec::new(), snapshot);
+            let bodies = std::iter::once(resources).chain(besides).collect();
+            return self.terms.response(nonce, version, bodies, false);
         }
-        self.responses.sent(now, nonce, contents, self.cursor());
+        let (first, mut after) = parts.remove(0);
+        let first_contents = contents.part(None, after.as_ref());
+        let mut later_parts = Vec::new();
+        for (body, until) in parts {
+            let part_contents = contents.part(after.as_ref(), until.as_ref());
+            later_parts.push(ResponsePart::new(version, vec![body], part_contents));
+            after = until;
+        }
+        if let Some(last) = later_parts.last_mut() {
+            last.bodies.extend(besides);
+        }
+        self.sent(now, nonce, first_contents, later_parts, snapshot);
+        self.terms.response(nonce, version, vec![first], true)
     }
 
-    /// Records a response in parts, of which the first is sent now.
-    pub(super) fn sent_first(
+    /// Records a response and its later parts.
+    pub(super) fn sent(
         &mut self,
         now: Duration,
         nonce: Nonce,
@@ -37,14 +57,21 @@ impl TypeState {
         later_parts: Vec<ResponsePart>,
         snapshot: &Snapshot,
     ) {
-        let mut responses = std::mem::take(&mut self.responses);
-        for contents in std::iter::once(&contents).chain(later_parts.iter().map(|part| &part.contents)) {
-            responses
-                .rejections_mut()
-                .supersede(contents, |key| self.resolve(snapshot).with_key(key).is_some());
+        if self.responses.rejections().have_groups() {
+            let mut responses = std::mem::take(&mut self.responses);
+            let is_live = |key: &ResourceKey| self.resolve(snapshot).with_key(key).is_some();
+            for contents in std::iter::once(&contents).chain(later_parts.iter().map(|part| &part.contents)) {
+                responses.rejections_mut().supersede(contents, is_live);
+            }
+            self.responses = responses;
         }
-        responses.sent_first(now, nonce, contents, later_parts, self.cursor());
-        self.responses = responses;
+        self.responses.sent(now, nonce, contents, later_parts, self.cursor());
+    }
+
+    /// The next part of a response that was too large for one message (D32).
+    pub(super) fn next_part(&mut self, now: Duration, nonce: Nonce) -> Option<Response> {
+        let ResponsePart { version, bodies, .. } = self.responses.next_part(now, nonce)?;
+        Some(self.terms.response(nonce, version, bodies, self.responses.has_parts()))
     }
 
     /// The revision up to which the client was sent its selection, or needed nothing.

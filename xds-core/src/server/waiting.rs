@@ -202,7 +202,7 @@ impl TypeEntry {
         });
         let failures: Vec<_> = failures.collect();
         let bodies = vec![Arc::new(encode::errors(state.encoding(), failures.iter()))];
-        state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
+        state.responses.sent(now, nonce, ResponseContents::nothing(), Vec::new(), Revision::ZERO);
         state.terms.response(nonce, Version(0), bodies, false)
     }
 
