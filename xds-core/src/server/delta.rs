@@ -1,19 +1,17 @@
 //! The delta protocol: requests and responses of a stream.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::covering::is_subscribed;
+use super::covering::Coverage;
 use super::diff::{Diff, Possession};
 use super::encode;
 use super::entries::TypeEntry;
 use super::request::DeltaRequest;
 use super::response::{Response, StreamError, Verdict};
 use super::stream::Stream;
-use super::type_state::TypeState;
-use crate::cache::{Membership, Snapshot, TypeSnapshot};
+use crate::cache::{Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, Version};
 use crate::subscription::{Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{KeyedBy, Variant};
@@ -106,7 +104,12 @@ impl Stream {
             state.terms.check_limit(state.subscription.len(), self.config.names_limit)?;
             let dropped = state.reselect(&self.watch);
             if is_first {
-                state.forget_unsubscribed(&mut owed.brought.versions);
+                // D1: the client drops resources that it brought and does not subscribe to, so it later
+                // has none of these versions.
+                let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);
+                let brought = owed.brought.versions.iter_mut();
+                let dropped = brought.filter(|(name, _)| !coverage.has(&ResourceKey::of_name(name)));
+                dropped.for_each(|(_, version)| version.clear());
             }
             // D18: without a wildcard the client does not wait for these removals.
             owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
@@ -170,8 +173,10 @@ pub(super) fn respond(
             !chosen.into_iter().any(|variant| is_it(variant))
         });
         // T33: the client drops resources that match none of its locators by itself.
-        state.retain_subscribed(&mut crossed);
-        content.removed.extend(crossed);
+        if !crossed.is_empty() {
+            let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);
+            content.removed.extend(crossed.into_iter().filter(|key| coverage.has(key)));
+        }
     }
     if state.holding.is_selecting() {
         let keyed_by = state.keyed_by();
@@ -274,20 +279,6 @@ fn covers_key(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
     move |ResourceKey { name, .. }| {
         let glob = || xdstp::glob_of(name);
         is_wildcard || locators.has_name(name) || glob().is_some_and(|glob| locators.has_name(&glob))
-    }
-}
-
-impl TypeState {
-    /// D1: the client drops resources that it brought and does not subscribe to, so it later has
-    /// none of these versions.
-    fn forget_unsubscribed(&self, brought: &mut BTreeMap<ResourceName, String>) {
-        let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
-        for (name, version) in brought {
-            if !is_subscribed(&ResourceKey::of_name(name), &self.subscription, resources) {
-                version.clear();
-            }
-        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! The state of one type on one stream, the same for both protocols.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::covering::{has_as, is_subscribed};
+use super::covering::{Coverage, has_as};
 use super::encode::Encoding;
 use super::holding::Holding;
 use super::request_names::RequestNames;
@@ -12,7 +11,7 @@ use super::responses::Responses;
 use super::send_times::SendTimes;
 use super::terms::Terms;
 use super::waiting::Unknown;
-use crate::cache::{Ledger, Membership, Snapshot, TypeSelection, Update, Watch};
+use crate::cache::{Ledger, Snapshot, TypeSelection, Update, Watch};
 use crate::name::{Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Selection, Subscription};
@@ -108,13 +107,11 @@ impl TypeState {
             self.subscription.share(names);
         }
         self.forget_uncovered();
-        let subscription = &self.subscription;
-        let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
+        let coverage = Coverage::new(&self.subscription, &self.terms, &self.holding);
         self.holding.retain(
-            |key| is_subscribed(key, subscription, resources),
-            |key, variant| has_as(key, variant, subscription),
-            subscription.is_wildcard(),
+            |key| coverage.has(key),
+            |key, variant| has_as(key, variant, &self.subscription),
+            self.subscription.is_wildcard(),
         )
     }
 
@@ -122,21 +119,9 @@ impl TypeState {
     pub(super) fn forget_uncovered(&mut self) {
         let rejections = self.responses.rejections();
         if !rejections.is_empty() || rejections.are_uncertain() {
-            let newest = self.holding.selection().map(Membership::newest);
-            let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
-            let subscription = &self.subscription;
-            self.responses.rejections_mut().retain(|key| is_subscribed(key, subscription, resources));
+            let coverage = Coverage::new(&self.subscription, &self.terms, &self.holding);
+            self.responses.rejections_mut().retain(|key| coverage.has(key));
         }
-    }
-
-    /// Keeps the keys that the subscription covers.
-    pub(super) fn retain_subscribed(&self, keys: &mut BTreeSet<ResourceKey>) {
-        if keys.is_empty() {
-            return;
-        }
-        let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
-        keys.retain(|key| is_subscribed(key, &self.subscription, resources));
     }
 
     /// Whether the client ACKed everything that it was sent, and uses no other resources (S33).
