@@ -57,6 +57,7 @@ mod locators_tests;
 mod names_tests;
 mod order;
 mod owed;
+mod published;
 #[cfg(test)]
 mod redirect_tests;
 mod refresh;

@@ -170,7 +170,7 @@ impl Seat {
         let Some(stream) = all.get_mut(&self.id) else { return };
         let mut is_changed = false;
         for state in types {
-            state.published.is_unpublished = false;
+            state.published.is_outdated = false;
             is_changed |= match stream.summaries.get_mut(&state.terms.type_url) {
                 Some(summary) => summary.update(state, is_alone),
                 None => {

@@ -26,9 +26,19 @@ impl TypeEntries {
         at
     }
 
+    /// The states of all types.
+    pub(super) fn states(&self) -> impl Iterator<Item = &TypeState> {
+        self.iter().map(|entry| &entry.state)
+    }
+
+    /// The same, to change them.
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut TypeState> {
+        self.iter_mut().map(|entry| &mut entry.state)
+    }
+
     /// The index of a type; `None` if the client never requested it.
     pub(super) fn find(&self, type_url: &str) -> Option<usize> {
-        self.iter().position(|entry| entry.state.terms.type_url.as_str() == type_url)
+        self.states().position(|state| state.terms.type_url.as_str() == type_url)
     }
 
     /// A type, if the client ever requested it.

@@ -222,7 +222,7 @@ impl Stream {
     /// What to do now. Load the newest snapshot after the last request was passed in. Of several
     /// requests only the newest is answered (S9).
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
-        self.entries.iter_mut().for_each(|entry| entry.state.note_clean());
+        self.entries.states_mut().for_each(TypeState::note_clean);
         let group = self.seat().map(|seat| seat.group().clone());
         let _deciding = group.as_ref().map(ClientGroup::begin_deciding);
         if let Some(seat) = &self.seat {
@@ -238,14 +238,15 @@ impl Stream {
             }
         }
         let next = self.next_in_order(now, snapshot);
-        self.entries.iter_mut().for_each(|entry| entry.state.publish(snapshot));
+        for TypeState { published, holding, responses, .. } in self.entries.states_mut() {
+            published.update(holding, responses, snapshot);
+        }
         if let Some(seat) = &self.seat {
-            let mut states = self.entries.iter_mut().map(|entry| &mut entry.state);
-            if seat.group().is_tied() || states.any(|state| state.published.is_unpublished) {
-                seat.publish(self.entries.iter_mut().map(|entry| &mut entry.state));
+            if seat.group().is_tied() || self.entries.states().any(|state| state.published.is_outdated) {
+                seat.publish(self.entries.states_mut());
             }
             if group.is_some() {
-                let mut states = self.entries.iter().map(|entry| &entry.state);
+                let mut states = self.entries.states();
                 seat.set_waiting(
                     states.any(|state| state.holding.is_behind(snapshot) || state.holding.has_removed()),
                 );

@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::covering::{Coverage, has_as};
 use super::encode::Encoding;
 use super::holding::Holding;
+use super::published::Published;
 use super::request_names::RequestNames;
 use super::responses::Responses;
 use super::send_times::SendTimes;
 use super::terms::Terms;
 use super::waiting::Unknown;
-use crate::cache::{Ledger, Snapshot, TypeSelection, Update, Watch};
+use crate::cache::{Snapshot, TypeSelection, Update, Watch};
 use crate::name::{Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Selection, Subscription};
@@ -48,17 +49,6 @@ pub(super) struct Times {
     pub(super) refresh_at: Option<Duration>,
 }
 
-/// What others know about the type.
-#[derive(Debug)]
-pub(super) struct Published {
-    /// Where programs that commit read the ACKs and NACKs; `None` until the first subscription.
-    pub(super) ledger: Option<Arc<Ledger>>,
-    /// Whether anything was retained when the ledger was last updated.
-    pub(super) was_retaining: bool,
-    /// Whether the other streams of the client know an older selection than this one.
-    pub(super) is_unpublished: bool,
-}
-
 impl TypeState {
     /// The state of a type that the client has just requested. `derived` are the parameters of
     /// plain names.
@@ -72,7 +62,7 @@ impl TypeState {
             names: RequestNames::default(),
             unknown: Unknown::default(),
             times: Times::default(),
-            published: Published { ledger: None, was_retaining: false, is_unpublished: true },
+            published: Published::default(),
             refreshed_at: Revision::ZERO,
         }
     }
@@ -81,7 +71,7 @@ impl TypeState {
     ///
     /// Returns keys whose removal was withheld and that the client no longer subscribes to.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<ResourceKey> {
-        self.published.is_unpublished = true;
+        self.published.is_outdated = true;
         self.names.spelled.retain(|name, _| self.subscription.lists_name(name));
         let Some(selection) = TypeSelection::of(&self.subscription, self.terms.ttl, self.terms.scope.clone())
             .filter(|_| self.terms.is_served)
@@ -95,7 +85,7 @@ impl TypeState {
         if self.holding.select(selection, |selection| watch.join(&self.terms.type_url, selection)) {
             // T25: queued parts have the other form, and everything is sent again.
             self.responses.drop_queued();
-            self.published.ledger = Some(watch.ledger(&self.terms.type_url));
+            self.published.begin(watch.ledger(&self.terms.type_url));
         }
         if self.terms.is_on_demand
             && let Some(selection) = self.holding.selection_mut()
@@ -151,7 +141,7 @@ impl TypeState {
             return;
         }
         self.refreshed_at = snapshot.revision();
-        self.published.is_unpublished |= self.holding.refresh(snapshot);
+        self.published.is_outdated |= self.holding.refresh(snapshot);
     }
 
     /// How resources are encoded for the client.

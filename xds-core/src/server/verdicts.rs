@@ -1,5 +1,4 @@
-//! The responses that were sent for one type, the client's ACKs and NACKs, and the ledger in which
-//! programs that commit read them.
+//! The responses that are sent for one type, and the client's ACKs and NACKs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 use super::response::{Response, Verdict};
 use super::responses::{ResponseContents, ResponsePart};
 use super::type_state::TypeState;
-use crate::cache::{AckState, Snapshot};
+use crate::cache::Snapshot;
 use crate::name::{Nonce, Revision, Version};
 use crate::protocol::Protocol;
 use crate::wire::{Body, ResourceKey};
@@ -77,36 +76,6 @@ impl TypeState {
     /// The revision up to which the client was sent its selection, or needed nothing.
     pub(super) fn cursor(&self) -> Revision {
         self.holding.cursor()
-    }
-
-    /// Updates the ledger, in which programs that commit see what the client has ACKed. Called when
-    /// there is nothing more to send now, or nothing before the client has answered.
-    pub(super) fn publish(&mut self, snapshot: &Snapshot) {
-        let Some(ledger) = &self.published.ledger else { return };
-        self.responses.forget_brought();
-        let asks = self.holding.is_selecting();
-        self.responses.reach(if asks { self.cursor() } else { snapshot.revision() });
-        let is_retaining = self.holding.has_removed();
-        if !self.responses.take_news() && !is_retaining && !self.published.was_retaining {
-            debug_assert_eq!(ledger.ack_state(), self.ack_state(snapshot));
-            return;
-        }
-        self.published.was_retaining = is_retaining;
-        ledger.update(self.ack_state(snapshot));
-    }
-
-    fn ack_state(&self, snapshot: &Snapshot) -> AckState {
-        if self.holding.is_selecting() {
-            let mut ack_state = self.responses.ack_state();
-            // S33: a withheld removal was not sent.
-            for removed_at in self.holding.withheld_revisions() {
-                ack_state.pending.add_one(removed_at);
-            }
-            ack_state
-        } else {
-            // The client no longer subscribes to the type.
-            AckState { sent: snapshot.revision(), ..AckState::default() }
-        }
     }
 
     /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its
