@@ -174,7 +174,7 @@ pub(super) fn used(
         |referrer: &Referrer| referrer.in_use == InUse::NewestOnly && !referrer.position.is_behind(snapshot);
     let target = Target::of(state.terms.type_url.as_str())?;
     let mut withheld: BTreeSet<_> = state.holding.removed().map(|(key, _)| &key.name).collect();
-    if state.selects_all() {
+    if state.subscription.is_wildcard() {
         // A client that subscribes by name gets the removal after the grace time. Envoy, which has
         // a wildcard, must not get it while a live resource names the removed one.
         let live = withheld.iter().filter(|name| is_named(target, name, referrers, snapshot));

@@ -15,7 +15,7 @@ use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
 use super::client_group::{Awaited, OrderStatus, Seat};
 use super::config::StreamConfig;
-use super::entries::TypeEntry;
+use super::entries::{TypeEntries, TypeEntry};
 use super::in_use::{self, Referrer};
 use super::type_state::TypeState;
 use crate::cache::Snapshot;
@@ -82,7 +82,7 @@ impl Release {
 /// The order of the types of a stream, and of the other streams of its client.
 #[derive(Debug)]
 pub(super) struct Order<'s> {
-    entries: &'s [TypeEntry],
+    entries: &'s TypeEntries,
     /// The place among the streams of the client, if anything depends on the others.
     seat: Option<&'s Seat>,
     config: &'s StreamConfig,
@@ -92,7 +92,7 @@ pub(super) struct Order<'s> {
 
 impl<'s> Order<'s> {
     pub(super) fn new(
-        entries: &'s [TypeEntry],
+        entries: &'s TypeEntries,
         seat: Option<&'s Seat>,
         config: &'s StreamConfig,
         now: Duration,
@@ -214,11 +214,16 @@ impl<'s> Order<'s> {
             // A client that subscribes by name unsubscribes from names that it no longer needs. A
             // client with a wildcard cannot; but its routes, which name most clusters, may come
             // over another stream (S33b).
-            Some(used) if state.selects_all() && !may_have_other_routes(state, &referrers, self.snapshot) => {
+            Some(used)
+                if state.subscription.is_wildcard()
+                    && !may_have_other_routes(state, &referrers, self.snapshot) =>
+            {
                 Release::Now(used)
             }
             // The time at which a reference ended does not help when not all referrers are known.
-            Some(used) if state.selects_all() => Release::AfterGrace(used, UnreferencedSince::new()),
+            Some(used) if state.subscription.is_wildcard() => {
+                Release::AfterGrace(used, UnreferencedSince::new())
+            }
             Some(used) => Release::AfterGrace(used, self.unreferenced_since(state)),
         }
     }
@@ -242,8 +247,7 @@ impl<'s> Order<'s> {
     /// listener names some of them through routes.
     fn is_unrelated(&self, state: &TypeState, types: &[&str]) -> bool {
         let is_relevant = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
-        let own = self.entries.iter().map(|entry| &entry.state);
-        let own = own.filter(|other| is_relevant(other.terms.type_url.as_str()));
+        let own = self.entries.states().filter(|other| is_relevant(other.terms.type_url.as_str()));
         let mut targets: Vec<_> = own.filter_map(|other| TargetStatus::of(other, self.snapshot)).collect();
         if let Some(seat) = self.seat {
             targets.extend(seat.target_statuses(is_relevant, self.snapshot));
@@ -260,8 +264,7 @@ impl<'s> Order<'s> {
 
     /// These types on this stream.
     fn of_types(&self, types: &'s [&'s str]) -> impl Iterator<Item = &'s TypeState> {
-        let own = self.entries.iter().map(|entry| &entry.state);
-        own.filter(|other| types.contains(&other.terms.type_url.as_str()))
+        self.entries.states().filter(|other| types.contains(&other.terms.type_url.as_str()))
     }
 }
 

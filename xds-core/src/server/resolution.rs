@@ -181,7 +181,7 @@ impl<'a> Resolution<'a> {
         self.find(locator).iter().any(|variant| {
             let removed = state.holding.removed_with(&state.key(variant));
             removed.is_some_and(|removed| removed.is_content_of(variant, state.keyed_by()))
-                || (state.is_unsent(variant) && !variant.differs_since(state.cursor()))
+                || (state.is_unsent(variant) && !variant.differs_since(state.holding.cursor()))
         })
     }
 

@@ -86,8 +86,10 @@ impl TypeState {
         let is_listed = self.subscription.lists_name(&key.name);
         // D25: virtual hosts come and go on demand. Envoy drops a virtual host when it gets the
         // removal, and stays subscribed to it.
-        let drops =
-            self.terms.known.full_state || self.selects_all() || self.sends_unresolved() || !is_listed;
+        let drops = self.terms.known.full_state
+            || self.subscription.is_wildcard()
+            || self.sends_unresolved()
+            || !is_listed;
         let withheld = self.holding.on_removal_sent(key, !drops);
         withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
     }

@@ -199,7 +199,7 @@ pub(super) fn respond(
         version => version,
     };
     // S32: only a wildcard selects for sure what it selected on the stream before.
-    let is_comparable = state.terms.known.full_state && state.selects_all();
+    let is_comparable = state.terms.known.full_state && state.subscription.is_wildcard();
     if is_comparable && owed.errors.is_empty() && owed.brought.has(version) == Some(true) {
         return Ok(None);
     }

@@ -198,11 +198,6 @@ impl TypeState {
 
     /// Whether the client was not sent this variant yet.
     pub(super) fn is_unsent(&self, variant: &Arc<Variant>) -> bool {
-        variant.changed_at > self.cursor() && !self.holding.is_ahead_with(&self.key(variant), variant)
-    }
-
-    /// Whether the subscription has a wildcard, under any parameters.
-    pub(super) fn selects_all(&self) -> bool {
-        self.subscription.is_wildcard()
+        variant.changed_at > self.holding.cursor() && !self.holding.is_ahead_with(&self.key(variant), variant)
     }
 }

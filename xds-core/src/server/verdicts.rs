@@ -7,7 +7,7 @@ use super::response::{Response, Verdict};
 use super::responses::{ResponseContents, ResponsePart};
 use super::type_state::TypeState;
 use crate::cache::Snapshot;
-use crate::name::{Nonce, Revision, Version};
+use crate::name::{Nonce, Version};
 use crate::protocol::Protocol;
 use crate::wire::{Body, ResourceKey};
 
@@ -64,18 +64,13 @@ impl TypeState {
             }
             self.responses = responses;
         }
-        self.responses.sent(now, nonce, contents, later_parts, self.cursor());
+        self.responses.sent(now, nonce, contents, later_parts, self.holding.cursor());
     }
 
     /// The next part of a response that was too large for one message (D32).
     pub(super) fn next_part(&mut self, now: Duration, nonce: Nonce) -> Option<Response> {
         let ResponsePart { version, bodies, .. } = self.responses.next_part(now, nonce)?;
         Some(self.terms.response(nonce, version, bodies, self.responses.has_parts()))
-    }
-
-    /// The revision up to which the client was sent its selection, or needed nothing.
-    pub(super) fn cursor(&self) -> Revision {
-        self.holding.cursor()
     }
 
     /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its

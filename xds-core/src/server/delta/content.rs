@@ -104,7 +104,7 @@ impl DeltaContent {
             }
         }
         // D10: beside a wildcard, a subscribed name without a resource is sent as removed too.
-        if state.selects_all() || snapshot.is_on_demand() {
+        if state.subscription.is_wildcard() || snapshot.is_on_demand() {
             let is_brought = |name: &ResourceName| {
                 owed.brought.versions.contains_key(name) && !state.resolve(snapshot).has(name)
             };
