@@ -253,7 +253,7 @@ pub(super) fn respond(
     let TypeEntry { state, owed: owed_next } = &mut stream.entries[at];
     let response = state.send(now, nonce, version, (resources, bodies), contents, snapshot);
     state.responses.sent_alone(alone);
-    state.refresh_late(now, content.changed());
+    state.ttl_refresh.note_sent(now, content.changed(), &state.terms);
     // V25: by locator, what the client brought by name is another resource than the answer.
     if state.keyed_by() == KeyedBy::Locator {
         state.responses.sent_instead(owed.brought.versions.into_keys());

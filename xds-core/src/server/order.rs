@@ -125,7 +125,7 @@ impl<'s> Order<'s> {
             Some(until) if push == Gate::Open => Gate::Until(until),
             _ => push,
         };
-        let refresh = state.times.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
+        let refresh = state.ttl_refresh.at().map_or(Gate::Shut, |at| Gate::at(at, self.now));
         match answer.earlier(push.earlier(refresh.earlier(None))) {
             _ if push == Gate::Open || refresh == Gate::Open => Gate::Open,
             Some(until) => Gate::Until(until),

@@ -328,7 +328,7 @@ impl Stream {
         }
         let state = &mut self.entries[at].state;
         state.refresh(snapshot);
-        state.time_refresh(now, snapshot);
+        state.schedule_refresh(now, snapshot);
         if state.terms.sends_full_state()
             && snapshot.is_on_demand()
             && state.resolve(snapshot).full_state_overlaps()
@@ -372,7 +372,8 @@ impl Stream {
     }
 
     fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        self.entries[at].state.time_changes(now, snapshot);
+        let TypeState { times, holding, .. } = &mut self.entries[at].state;
+        times.note_changes(now, holding.is_behind(snapshot));
         self.order(now, snapshot).due(at)
     }
 

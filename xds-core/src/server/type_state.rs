@@ -7,6 +7,7 @@ use super::covering::{Coverage, has_as};
 use super::encode::Encoding;
 use super::holding::Holding;
 use super::published::Published;
+use super::refresh::TtlRefresh;
 use super::request_names::RequestNames;
 use super::responses::Responses;
 use super::send_times::SendTimes;
@@ -33,20 +34,27 @@ pub(super) struct TypeState {
     pub(super) names: RequestNames,
     pub(super) unknown: Unknown,
     pub(super) times: Times,
+    pub(super) ttl_refresh: TtlRefresh,
     pub(super) published: Published,
     /// The revision of the last [`refresh`](Self::refresh).
     refreshed_at: Revision,
 }
 
-/// When something was sent, or is due.
+/// When something changed, and when it was sent.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     /// Since when there are changes that were not sent (S33).
     pub(super) waiting_since: Option<Duration>,
     /// When each revision was sent.
     pub(super) send_times: SendTimes,
-    /// When resources with a TTL are sent again, before the TTL ends (S39, S40).
-    pub(super) refresh_at: Option<Duration>,
+}
+
+impl Times {
+    /// Notes whether there are changes that were not sent.
+    pub(super) fn note_changes(&mut self, now: Duration, has_changes: bool) {
+        let since = self.waiting_since.unwrap_or(now);
+        self.waiting_since = has_changes.then_some(since);
+    }
 }
 
 impl TypeState {
@@ -62,6 +70,7 @@ impl TypeState {
             names: RequestNames::default(),
             unknown: Unknown::default(),
             times: Times::default(),
+            ttl_refresh: TtlRefresh::default(),
             published: Published::default(),
             refreshed_at: Revision::ZERO,
         }
@@ -127,12 +136,6 @@ impl TypeState {
         if self.is_clean() {
             self.holding.note_clean();
         }
-    }
-
-    /// Notes since when there are changes that were not sent.
-    pub(super) fn time_changes(&mut self, now: Duration, snapshot: &Snapshot) {
-        let since = self.times.waiting_since.unwrap_or(now);
-        self.times.waiting_since = self.holding.is_behind(snapshot).then_some(since);
     }
 
     /// Updates the selection when the constraint keys that matter to it changed.

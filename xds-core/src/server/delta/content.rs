@@ -75,7 +75,7 @@ impl DeltaContent {
                 owed.brought
                     .versions
                     .iter()
-                    .flat_map(|(name, version)| state.deny_brought(name, version, snapshot)),
+                    .flat_map(|(name, version)| deny_brought(state, name, version, snapshot)),
             );
             let covers = |name: &ResourceName| state.subscription.covers(name);
             let is_covered =
@@ -309,21 +309,24 @@ impl DeltaContent {
     }
 }
 
-impl TypeState {
-    /// T37: of a resource that the client brought only the version is known, not the variant. If it
-    /// is none of the variants that the client gets now, the locators that get nothing must not
-    /// keep it, also under a wildcard.
-    fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<ResourceKey> {
-        let keyed_by = self.keyed_by();
-        let chosen = self.resolve(snapshot).chosen(name);
-        let is_known = |variant: &&Arc<Variant>| variant.version_for(keyed_by).to_string() == version;
-        let variants = snapshot.get(&self.terms.type_url, name).filter(|_| keyed_by == KeyedBy::Locator);
-        let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
-            return Vec::new();
-        };
-        let known = self.subscription.covering(name);
-        let known = known.filter(|params| self.resolve(snapshot).is_answered_for(name, params));
-        let unmatched = known.filter_map(|params| variants.unmatched(params));
-        unmatched.map(|constraints| ResourceKey::of_variant(name, constraints)).collect()
-    }
+/// T37: of a resource that the client brought only the version is known, not the variant. If it
+/// is none of the variants that the client gets now, the locators that get nothing must not
+/// keep it, also under a wildcard.
+fn deny_brought(
+    state: &TypeState,
+    name: &ResourceName,
+    version: &str,
+    snapshot: &Snapshot,
+) -> Vec<ResourceKey> {
+    let (keyed_by, resolution) = (state.keyed_by(), state.resolve(snapshot));
+    let chosen = resolution.chosen(name);
+    let is_known = |variant: &&Arc<Variant>| variant.version_for(keyed_by).to_string() == version;
+    let variants = resolution.variants(name).filter(|_| keyed_by == KeyedBy::Locator);
+    let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
+        return Vec::new();
+    };
+    let known = state.subscription.covering(name);
+    let known = known.filter(|params| resolution.is_answered_for(name, params));
+    let unmatched = known.filter_map(|params| variants.unmatched(params));
+    unmatched.map(|constraints| ResourceKey::of_variant(name, constraints)).collect()
 }
