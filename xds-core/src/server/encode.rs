@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::terms::Terms;
+use crate::cache::Update;
 use crate::constraint::Constraints;
 use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
@@ -13,7 +14,7 @@ use crate::variants::{KeyedBy, Variant};
 use crate::wire::fields::field_len;
 use crate::wire::{Body, BodyWriter, Failure, ResourceKey};
 
-/// How resources of one type are encoded on one stream.
+/// How resources of one type are sent on one stream: under which keys, and in which form.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoding<'a> {
     /// The streams of a class send the same TTLs, and their clients may read the same names.
@@ -49,6 +50,37 @@ impl<'a> Encoding<'a> {
     /// Whether the bytes are the same for all streams of a class.
     pub(super) fn is_shared(&self) -> bool {
         self.spelled.is_empty()
+    }
+
+    /// The keys of an update, changes and removals alike, in order and each once.
+    pub(super) fn keys(self, update: &Update) -> Arc<[ResourceKey]> {
+        let keys = || {
+            let changed = update.changed.iter().map(|variant| variant.key(self.keyed_by));
+            let mut keys: Vec<_> = changed.chain(self.immediate_removals(update)).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys.into()
+        };
+        Arc::clone(update.made.keys.get_or_init(keys))
+    }
+
+    /// The removals of an update that are not withheld (S33). D29: they are also sent for types
+    /// whose removals clients ignore.
+    pub(super) fn immediate_removals(self, update: &Update) -> impl Iterator<Item = ResourceKey> {
+        let removed = if self.terms.withholds_removals() { &[] } else { update.removed.as_slice() };
+        let removed = removed.iter().map(|removed| &removed.variant);
+        let removed = removed.chain(&update.replaced).map(move |variant| variant.key(self.keyed_by));
+        let unmatched = update.unmatched.iter();
+        let unmatched =
+            unmatched.map(|(name, constraints)| ResourceKey::of_variant(name, constraints.clone()));
+        // D24: names without a resource are sent separately, as unresolved aliases.
+        let absent = if self.sends_unresolved() { &[] } else { update.absent.as_slice() };
+        absent.iter().map(ResourceKey::of_name).chain(unmatched).chain(removed)
+    }
+
+    /// D24: whether a name without a resource is sent as an alias without a resource.
+    pub(super) fn sends_unresolved(self) -> bool {
+        !self.terms.known.heartbeats && self.keyed_by == KeyedBy::Name
     }
 }
 

@@ -116,7 +116,8 @@ impl<'s> Order<'s> {
         let push = if state.holding.is_behind(self.snapshot) {
             self.additions(at)
         } else if state.holding.has_removed() {
-            let release_at = state.release_at(&self.removals(at), self.config.removal_grace, self.snapshot);
+            let release_at =
+                state.resolve(self.snapshot).release_at(&self.removals(at), self.config.removal_grace);
             release_at.map_or(Gate::Shut, |time| Gate::at(time, self.now))
         } else {
             Gate::Shut

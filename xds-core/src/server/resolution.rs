@@ -1,7 +1,9 @@
 //! What a client should get of a type now.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::order::Release;
 use super::type_state::TypeState;
 use crate::cache::{LocatorStatus, Snapshot, TypeSnapshot, Update};
 use crate::code::Code;
@@ -110,6 +112,12 @@ impl<'a> Resolution<'a> {
         removed
             .chain(state.holding.withheld())
             .any(|variant| self.removal(&state.key(variant)).blocks_full_state())
+    }
+
+    /// When the first withheld removal may be sent.
+    pub(super) fn release_at(self, release: &Release, grace: Duration) -> Option<Duration> {
+        let known = self.state.holding.removed().filter(|(key, _)| self.removal(key).may_be_sent());
+        known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
     }
 
     /// Errors for the requested locators whose variants were removed for a reason (SR45).

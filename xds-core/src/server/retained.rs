@@ -12,7 +12,13 @@ use crate::variants::Variant;
 use crate::wire::ResourceKey;
 
 impl Exception {
-    fn release_at(&self, name: &ResourceName, release: &Release, grace: Duration) -> Option<Duration> {
+    /// When the removal of this name may be sent; `None` if it waits for an event.
+    pub(super) fn release_at(
+        &self,
+        name: &ResourceName,
+        release: &Release,
+        grace: Duration,
+    ) -> Option<Duration> {
         let Self::Withheld { since, variant, .. } = self else { return None };
         match release {
             Release::Later => None,
@@ -46,18 +52,6 @@ impl TypeState {
         is_returned && self.holding.take_removed(&brought).is_some()
     }
 
-    /// When the first withheld removal may be sent.
-    pub(super) fn release_at(
-        &self,
-        release: &Release,
-        grace: Duration,
-        snapshot: &Snapshot,
-    ) -> Option<Duration> {
-        let known =
-            self.holding.removed().filter(|(key, _)| self.resolve(snapshot).removal(key).may_be_sent());
-        known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
-    }
-
     /// Returns the withheld removals that may be sent now.
     ///
     /// A client deletes listeners, clusters and scopes when it gets the removal. It keeps using
@@ -88,7 +82,7 @@ impl TypeState {
         // removal, and stays subscribed to it.
         let drops = self.terms.known.full_state
             || self.subscription.is_wildcard()
-            || self.sends_unresolved()
+            || self.encoding().sends_unresolved()
             || !is_listed;
         let withheld = self.holding.on_removal_sent(key, !drops);
         withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));

@@ -177,7 +177,7 @@ pub(super) fn respond(
         if !state.terms.known.full_state {
             removed.extend(released);
             if update.from > Revision::ZERO {
-                removed.extend(state.immediate_removals(&update));
+                removed.extend(state.encoding().immediate_removals(&update));
             }
         }
         owed.errors.extend(missing(state, removed, &owed.locators, snapshot));

@@ -13,7 +13,7 @@ use super::responses::Responses;
 use super::send_times::SendTimes;
 use super::terms::Terms;
 use super::waiting::Unknown;
-use crate::cache::{Snapshot, TypeSelection, Update, Watch};
+use crate::cache::{Snapshot, TypeSelection, Watch};
 use crate::name::{Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Selection, Subscription};
@@ -165,38 +165,6 @@ impl TypeState {
     /// Whether the first response was sent, or was found to be unnecessary.
     pub(super) fn is_answered(&self) -> bool {
         self.holding.cursor() > Revision::ZERO
-    }
-
-    /// The keys of an update, changes and removals alike, in order and each once.
-    pub(super) fn keys(&self, update: &Update) -> Arc<[ResourceKey]> {
-        let keys = || {
-            let changed = update.changed.iter().map(|variant| self.key(variant));
-            let mut keys: Vec<_> = changed.chain(self.immediate_removals(update)).collect();
-            keys.sort_unstable();
-            keys.dedup();
-            keys.into()
-        };
-        Arc::clone(update.made.keys.get_or_init(keys))
-    }
-
-    /// The removals of an update that are not withheld (S33). D29: they are also sent for types
-    /// whose removals clients ignore.
-    pub(super) fn immediate_removals(&self, update: &Update) -> impl Iterator<Item = ResourceKey> {
-        let keyed_by = self.keyed_by();
-        let removed = if self.terms.withholds_removals() { &[] } else { update.removed.as_slice() };
-        let removed = removed.iter().map(|removed| &removed.variant);
-        let removed = removed.chain(&update.replaced).map(move |variant| variant.key(keyed_by));
-        let unmatched = update.unmatched.iter();
-        let unmatched =
-            unmatched.map(|(name, constraints)| ResourceKey::of_variant(name, constraints.clone()));
-        // D24: names without a resource are sent separately, as unresolved aliases.
-        let absent = if self.sends_unresolved() { &[] } else { update.absent.as_slice() };
-        absent.iter().map(ResourceKey::of_name).chain(unmatched).chain(removed)
-    }
-
-    /// D24: whether a name without a resource is sent as an alias without a resource.
-    pub(super) fn sends_unresolved(&self) -> bool {
-        !self.terms.known.heartbeats && self.keyed_by() == KeyedBy::Name
     }
 
     /// Whether the client was not sent this variant yet.

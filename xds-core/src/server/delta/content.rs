@@ -43,7 +43,7 @@ impl DeltaContent {
         let changed = update.changed.iter().map(|variant| (state.key(variant), Arc::clone(variant)));
         self.changed.extend(changed);
         let is_withheld = |key: &ResourceKey| key.constraints.is_none() && state.holding.withholds(&key.name);
-        let removed = state.immediate_removals(update);
+        let removed = state.encoding().immediate_removals(update);
         self.removed.extend(removed.filter(|key| !is_withheld(key) || owed.locators.has_name(&key.name)));
     }
 
@@ -70,7 +70,7 @@ impl DeltaContent {
                     self.changed.insert(state.key(variant), Arc::clone(variant));
                 }
             }
-            self.removed.extend(state.immediate_removals(update));
+            self.removed.extend(state.encoding().immediate_removals(update));
             self.removed.extend(
                 owed.brought
                     .versions
@@ -130,11 +130,11 @@ impl DeltaContent {
     ) {
         let fresh =
             if owed.everything { state.resolve(snapshot).everything(update) } else { Arc::clone(update) };
-        if !fresh.changed.is_empty() || state.immediate_removals(&fresh).next().is_some() {
+        if !fresh.changed.is_empty() || state.encoding().immediate_removals(&fresh).next().is_some() {
             self.share(state, owed, &fresh);
         }
         if owed.everything {
-            self.removed.extend(state.immediate_removals(update));
+            self.removed.extend(state.encoding().immediate_removals(update));
         }
         // D10, D18: answered at once, and again for each new subscription.
         let mut presence = NamePresence::new();
@@ -166,7 +166,7 @@ impl DeltaContent {
     /// D24: subscribed names without a resource are sent as unresolved, for types where they are
     /// not sent as removed.
     pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &Owed, snapshot: &Snapshot) {
-        if !state.sends_unresolved() {
+        if !state.encoding().sends_unresolved() {
             return;
         }
         let absent = self.shared.iter().flat_map(|update| &update.absent);
@@ -277,7 +277,7 @@ impl DeltaContent {
 
     /// The contents of the response, which the client's answer will be about.
     pub(super) fn contents(&self, state: &TypeState) -> ResponseContents {
-        let shared = self.shared.as_ref().map(|update| state.keys(update));
+        let shared = self.shared.as_ref().map(|update| state.encoding().keys(update));
         ResponseContents::Resources {
             shared,
             own: self.changed.keys().chain(&self.removed).cloned().collect(),
@@ -297,7 +297,7 @@ impl DeltaContent {
     pub(super) fn body(&self, state: &TypeState) -> Arc<Body> {
         let encoding = state.encoding();
         let removals = || -> BTreeSet<_> {
-            self.shared.iter().flat_map(|update| state.immediate_removals(update)).collect()
+            self.shared.iter().flat_map(|update| encoding.immediate_removals(update)).collect()
         };
         match &self.shared {
             Some(update) if self.changed.is_empty() && self.removed.is_empty() && encoding.is_shared() => {

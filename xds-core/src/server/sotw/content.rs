@@ -88,8 +88,10 @@ impl<'a> SotwContent<'a> {
         if answers.is_empty() {
             // G4: a wildcard that selects nothing is answered too.
             let is_due = owed.everything || !fresh.changed.is_empty() || !owed.errors.is_empty();
-            let contents =
-                || ResponseContents::Resources { shared: Some(state.keys(fresh)), own: BTreeSet::new() };
+            let contents = || ResponseContents::Resources {
+                shared: Some(state.encoding().keys(fresh)),
+                own: BTreeSet::new(),
+            };
             return is_due.then(|| (vec![self.body(fresh)], contents()));
         }
         answers.extend(fresh.changed.iter().cloned());
