@@ -22,122 +22,116 @@ use content::DeltaContent;
 
 mod content;
 
-impl Stream {
-    /// Applies a request: its changes of the subscription, and its ACK or NACK.
-    pub(super) fn on_delta_request(
-        &mut self,
-        now: Duration,
-        request: DeltaRequest,
-    ) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.find_or_add(&request.type_url)?;
-        let mut request = request;
-        let mut ignored = Vec::new();
-        if !request.unsubscribe.is_empty() {
-            // D19: unsubscribing from an invalid name changes nothing.
-            let spelled = self.entries[at].state.names.spelled.clone();
-            ignored = self.take_invalid(at, &mut request.unsubscribe)?;
-            self.entries[at].state.names.spelled = spelled;
-        }
-        let mut failures = self.take_invalid(at, &mut request.subscribe)?;
-        let brought = std::mem::take(&mut request.initial_resource_versions);
-        let TypeEntry { state, owed } = &mut self.entries[at];
-        // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
-        // effect and blocks nothing.
-        let verdict =
-            request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
-        // D17: later requests do not end it.
-        if is_first && (!failures.is_empty() || !ignored.is_empty()) {
-            state.subscription.end_legacy_wildcard();
-        }
-        // G8, X6: an invalid name does not exist, so it is sent as removed: Envoy reads removals
-        // and no errors (D28).
-        let is_unreadable =
-            |name: &ResourceName| !can_be(name.as_str()) || state.terms.canonical(name).is_err();
-        let unreadable = failures.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
-        owed.removals.extend(unreadable.map(ResourceKey::of_name));
-        // C4: a client rejects an error without a name.
-        failures.retain(|failure| !failure.name.as_str().is_empty());
-        // As for a type that is not served (G4): a client that has nothing of the name need not
-        // wait for it.
-        let denied = failures.iter().filter(|failure| !state.terms.allows(&failure.name));
-        let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
-        owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
-        state.names.note_denied(&failures, &state.terms.type_url);
-        owed.errors.extend(failures);
-        // D1: only the first request has the versions that the client has from another stream.
-        if is_first {
-            // X4: the names of these versions become canonical too.
-            let canonical = |name: ResourceName| state.terms.canonical(&name).ok().flatten().unwrap_or(name);
-            owed.brought.versions =
-                brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
-        }
-        // D21: the client drops a resource from which it unsubscribes, so it no longer has the
-        // version that it brought.
-        for name in request.unsubscribe.all_names() {
-            if let Some(version) = owed.brought.versions.get_mut(name) {
-                version.clear();
-            }
-        }
-        if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
-            let legacy = state.terms.known.legacy_wildcard;
-            let is_giving_up = state.responses.are_in_flight() && !request.unsubscribe.is_empty();
-            let before = is_giving_up.then(|| state.subscription.locators());
-            let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            state.unknown.awaits_wildcards |= added.wildcard;
-            // D9: a version that the client brought counts for the subscriptions of the same message.
-            if !is_first {
-                let is_added = covers_key(&added.locators);
-                let brought = owed.brought.versions.iter_mut();
-                let added =
-                    brought.filter(|(name, _)| added.wildcard || is_added(&ResourceKey::of_name(name)));
-                added.for_each(|(_, version)| version.clear());
-            }
-            let dropped = before.map(|before| before.without(&state.subscription.locators()));
-            // By name, the answer to a new subscription replaces everything that the client has of
-            // the name.
-            let leaves_variants = |dropped: &Locators| {
-                state.keyed_by() == KeyedBy::Locator || dropped.names().any(|name| is_set(name.as_str()))
-            };
-            if let Some(dropped) = dropped.filter(leaves_variants) {
-                state.responses.cross_contents(covers_key(&dropped));
-            }
-            state.terms.check_limit(state.subscription.len(), self.config.names_limit)?;
-            let dropped = state.reselect(&self.watch);
-            if is_first {
-                // D1: the client drops resources that it brought and does not subscribe to, so it later
-                // has none of these versions.
-                let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);
-                let brought = owed.brought.versions.iter_mut();
-                let dropped = brought.filter(|(name, _)| !coverage.has(&ResourceKey::of_name(name)));
-                dropped.for_each(|(_, version)| version.clear());
-            }
-            // D18: without a wildcard the client does not wait for these removals.
-            owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
-            owed.nothing = (is_first || owed.nothing) && !state.holding.is_selecting();
-            if !state.terms.is_served {
-                // G4: the client keeps what it has, and does not wait for what it does not have.
-                let missing =
-                    added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
-                owed.removals.extend(missing.map(ResourceKey::of_name));
-                let unserved = state.terms.unserved(&added.locators);
-                state.names.note_denied(&unserved, &state.terms.type_url);
-                owed.errors.extend(unserved);
-                owed.nothing |= added.wildcard;
-                owed.answer_at(now);
-                return Ok(verdict);
-            }
-            owed.locators.extend(added.locators);
-            state.subscription.retain_covered(&mut owed.locators);
-            owed.unsubscribed.extend(added.unsubscribed);
-            if !state.subscription.is_wildcard() {
-                owed.unsubscribed.clear();
-                owed.unsubscribed_later.clear();
-            }
-            owed.everything = state.subscription.is_wildcard() && (owed.everything || added.wildcard);
-        }
-        owed.answer_at(now);
-        Ok(verdict)
+/// Applies a request: its changes of the subscription, and its ACK or NACK.
+pub(super) fn on_request(
+    stream: &mut Stream,
+    now: Duration,
+    request: DeltaRequest,
+) -> Result<Option<Verdict>, StreamError> {
+    let (at, is_first) = stream.find_or_add(&request.type_url)?;
+    let mut request = request;
+    let mut ignored = Vec::new();
+    if !request.unsubscribe.is_empty() {
+        // D19: unsubscribing from an invalid name changes nothing.
+        let spelled = stream.entries[at].state.names.spelled.clone();
+        ignored = stream.take_invalid(at, &mut request.unsubscribe)?;
+        stream.entries[at].state.names.spelled = spelled;
     }
+    let mut failures = stream.take_invalid(at, &mut request.subscribe)?;
+    let brought = std::mem::take(&mut request.initial_resource_versions);
+    let TypeEntry { state, owed } = &mut stream.entries[at];
+    // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
+    // effect and blocks nothing.
+    let verdict = request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
+    // D17: later requests do not end it.
+    if is_first && (!failures.is_empty() || !ignored.is_empty()) {
+        state.subscription.end_legacy_wildcard();
+    }
+    // G8, X6: an invalid name does not exist, so it is sent as removed: Envoy reads removals
+    // and no errors (D28).
+    let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || state.terms.canonical(name).is_err();
+    let unreadable = failures.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
+    owed.removals.extend(unreadable.map(ResourceKey::of_name));
+    // C4: a client rejects an error without a name.
+    failures.retain(|failure| !failure.name.as_str().is_empty());
+    // As for a type that is not served (G4): a client that has nothing of the name need not
+    // wait for it.
+    let denied = failures.iter().filter(|failure| !state.terms.allows(&failure.name));
+    let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
+    owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
+    state.names.note_denied(&failures, &state.terms.type_url);
+    owed.errors.extend(failures);
+    // D1: only the first request has the versions that the client has from another stream.
+    if is_first {
+        // X4: the names of these versions become canonical too.
+        let canonical = |name: ResourceName| state.terms.canonical(&name).ok().flatten().unwrap_or(name);
+        owed.brought.versions =
+            brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
+    }
+    // D21: the client drops a resource from which it unsubscribes, so it no longer has the
+    // version that it brought.
+    for name in request.unsubscribe.all_names() {
+        if let Some(version) = owed.brought.versions.get_mut(name) {
+            version.clear();
+        }
+    }
+    if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
+        let legacy = state.terms.known.legacy_wildcard;
+        let is_giving_up = state.responses.are_in_flight() && !request.unsubscribe.is_empty();
+        let before = is_giving_up.then(|| state.subscription.locators());
+        let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
+        state.unknown.awaits_wildcards |= added.wildcard;
+        // D9: a version that the client brought counts for the subscriptions of the same message.
+        if !is_first {
+            let is_added = covers_key(&added.locators);
+            let brought = owed.brought.versions.iter_mut();
+            let added = brought.filter(|(name, _)| added.wildcard || is_added(&ResourceKey::of_name(name)));
+            added.for_each(|(_, version)| version.clear());
+        }
+        let dropped = before.map(|before| before.without(&state.subscription.locators()));
+        // By name, the answer to a new subscription replaces everything that the client has of
+        // the name.
+        let leaves_variants = |dropped: &Locators| {
+            state.keyed_by() == KeyedBy::Locator || dropped.names().any(|name| is_set(name.as_str()))
+        };
+        if let Some(dropped) = dropped.filter(leaves_variants) {
+            state.responses.cross_contents(covers_key(&dropped));
+        }
+        state.terms.check_limit(state.subscription.len(), stream.config.names_limit)?;
+        let dropped = state.reselect(&stream.watch);
+        if is_first {
+            // D1: the client drops resources that it brought and does not subscribe to, so it later
+            // has none of these versions.
+            let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);
+            let brought = owed.brought.versions.iter_mut();
+            let dropped = brought.filter(|(name, _)| !coverage.has(&ResourceKey::of_name(name)));
+            dropped.for_each(|(_, version)| version.clear());
+        }
+        // D18: without a wildcard the client does not wait for these removals.
+        owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
+        owed.nothing = (is_first || owed.nothing) && !state.holding.is_selecting();
+        if !state.terms.is_served {
+            // G4: the client keeps what it has, and does not wait for what it does not have.
+            let missing = added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
+            owed.removals.extend(missing.map(ResourceKey::of_name));
+            let unserved = state.terms.unserved(&added.locators);
+            state.names.note_denied(&unserved, &state.terms.type_url);
+            owed.errors.extend(unserved);
+            owed.nothing |= added.wildcard;
+            owed.answer_at(now);
+            return Ok(verdict);
+        }
+        owed.locators.extend(added.locators);
+        state.subscription.retain_covered(&mut owed.locators);
+        owed.unsubscribed.extend(added.unsubscribed);
+        if !state.subscription.is_wildcard() {
+            owed.unsubscribed.clear();
+            owed.unsubscribed_later.clear();
+        }
+        owed.everything = state.subscription.is_wildcard() && (owed.everything || added.wildcard);
+    }
+    owed.answer_at(now);
+    Ok(verdict)
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs

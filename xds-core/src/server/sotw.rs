@@ -28,99 +28,95 @@ use content::SotwContent;
 
 mod content;
 
-impl Stream {
-    /// Applies a request: its subscription, and its ACK or NACK.
-    pub(super) fn on_sotw_request(
-        &mut self,
-        now: Duration,
-        request: SotwRequest,
-    ) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.find_or_add(&request.type_url)?;
-        let mut request = request;
-        let failures =
-            request.requested.as_mut().map(|requested| self.take_invalid(at, requested)).transpose()?;
-        let TypeEntry { state, owed } = &mut self.entries[at];
-        // S10: before the first response no nonce is stale.
-        let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
-        let verdict =
-            request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
-        if is_current {
-            if matches!(verdict, Some(Verdict::Nacked { .. })) {
-                state.responses.reject_in_flight();
-            }
-            // S8c: a client that answers the newest response does not answer those before it.
-            state.responses.forget_in_flight();
+/// Applies a request: its subscription, and its ACK or NACK.
+pub(super) fn on_request(
+    stream: &mut Stream,
+    now: Duration,
+    request: SotwRequest,
+) -> Result<Option<Verdict>, StreamError> {
+    let (at, is_first) = stream.find_or_add(&request.type_url)?;
+    let mut request = request;
+    let failures =
+        request.requested.as_mut().map(|requested| stream.take_invalid(at, requested)).transpose()?;
+    let TypeEntry { state, owed } = &mut stream.entries[at];
+    // S10: before the first response no nonce is stale.
+    let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
+    let verdict = request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
+    if is_current {
+        if matches!(verdict, Some(Verdict::Nacked { .. })) {
+            state.responses.reject_in_flight();
         }
-        // S1: the first request has the version that the client has from another stream.
-        if is_first {
-            owed.brought.version = Some(request.version_info).filter(|version| !version.is_empty());
-        }
-        // S7: an ACK with the same names as before changes nothing.
-        if let Some(failures) = failures {
-            // S37: reported once, although each request repeats the name.
-            let mut failures: BTreeSet<_> = failures.into_iter().collect();
-            if !failures.is_empty() {
-                state.subscription.end_legacy_wildcard();
-            }
-            // G8: some clients unsubscribe with an empty name, and clients reject an error without
-            // a name (C4).
-            failures.retain(|failure| !failure.name.as_str().is_empty());
-            let is_requested = |failure: &Failure| {
-                failures.contains(failure) || state.subscription.lists_name(&failure.name)
-            };
-            owed.errors.retain(is_requested);
-            let new: Vec<_> = failures.difference(&state.names.reported_errors).cloned().collect();
-            state.names.note_denied(&new, &state.terms.type_url);
-            owed.errors.extend(new);
-            state.names.reported_errors = failures;
-        }
-        if let Some(requested) = request.requested {
-            if !is_first && let Some(brought) = &mut owed.brought.version {
-                // S32: the version that the client brought is about its first subscription.
-                brought.clear();
-            }
-            let is_late = state.terms.known.full_state && !is_current;
-            let before = is_late.then(|| state.subscription.locators());
-            let added = state.subscription.replace(requested, state.terms.known.legacy_wildcard);
-            state.unknown.awaits_wildcards |= added.wildcard;
-            // S8b: a client that subscribes again before that response arrives takes the resource
-            // from it.
-            let was_crossed = is_current && state.responses.take_crossed();
-            if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
-                state.responses.cross();
-            }
-            state.terms.check_limit(state.subscription.len(), self.config.names_limit)?;
-            _ = state.reselect(&self.watch);
-            if !state.terms.is_served && !state.terms.known.full_state {
-                // G4: but not in a full state, which without resources would delete them.
-                let unserved = state.terms.unserved(&added.locators);
-                state.names.note_denied(&unserved, &state.terms.type_url);
-                owed.errors.extend(unserved);
-            }
-            // S8b: owed are names that were subscribed to and not sent; names that the client
-            // unsubscribed from are not.
-            state.subscription.retain_covered(&mut owed.locators);
-            owed.endpoints.retain(|name| state.subscription.covers(name));
-            // S15, S16: sent whatever version the client has, even if it was sent before.
-            if state.terms.is_served {
-                owed.locators.extend(added.locators);
-            }
-            let is_wildcard = state.terms.is_served && state.subscription.is_wildcard();
-            owed.is_overtaken |= (is_late || was_crossed) && !owed.locators.is_empty();
-            owed.everything = is_wildcard && (owed.everything || added.wildcard);
-            if !is_wildcard {
-                owed.unsubscribed.clear();
-            }
-            if state.terms.known.full_state {
-                owed.unsubscribed.extend(added.unsubscribed);
-            }
-            // V25: resources that were sent by name are sent again with constraints, or removed.
-            owed.everything |= state.holding.is_switching() && state.responses.last().is_some();
-        }
-        // S8: a stale request is not answered at once, but its names are not forgotten.
-        owed.answer_at(if is_current { now } else { now + self.config.owed_wait });
-        Ok(verdict)
+        // S8c: a client that answers the newest response does not answer those before it.
+        state.responses.forget_in_flight();
     }
+    // S1: the first request has the version that the client has from another stream.
+    if is_first {
+        owed.brought.version = Some(request.version_info).filter(|version| !version.is_empty());
+    }
+    // S7: an ACK with the same names as before changes nothing.
+    if let Some(failures) = failures {
+        // S37: reported once, although each request repeats the name.
+        let mut failures: BTreeSet<_> = failures.into_iter().collect();
+        if !failures.is_empty() {
+            state.subscription.end_legacy_wildcard();
+        }
+        // G8: some clients unsubscribe with an empty name, and clients reject an error without
+        // a name (C4).
+        failures.retain(|failure| !failure.name.as_str().is_empty());
+        let is_requested =
+            |failure: &Failure| failures.contains(failure) || state.subscription.lists_name(&failure.name);
+        owed.errors.retain(is_requested);
+        let new: Vec<_> = failures.difference(&state.names.reported_errors).cloned().collect();
+        state.names.note_denied(&new, &state.terms.type_url);
+        owed.errors.extend(new);
+        state.names.reported_errors = failures;
+    }
+    if let Some(requested) = request.requested {
+        if !is_first && let Some(brought) = &mut owed.brought.version {
+            // S32: the version that the client brought is about its first subscription.
+            brought.clear();
+        }
+        let is_late = state.terms.known.full_state && !is_current;
+        let before = is_late.then(|| state.subscription.locators());
+        let added = state.subscription.replace(requested, state.terms.known.legacy_wildcard);
+        state.unknown.awaits_wildcards |= added.wildcard;
+        // S8b: a client that subscribes again before that response arrives takes the resource
+        // from it.
+        let was_crossed = is_current && state.responses.take_crossed();
+        if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
+            state.responses.cross();
+        }
+        state.terms.check_limit(state.subscription.len(), stream.config.names_limit)?;
+        _ = state.reselect(&stream.watch);
+        if !state.terms.is_served && !state.terms.known.full_state {
+            // G4: but not in a full state, which without resources would delete them.
+            let unserved = state.terms.unserved(&added.locators);
+            state.names.note_denied(&unserved, &state.terms.type_url);
+            owed.errors.extend(unserved);
+        }
+        // S8b: owed are names that were subscribed to and not sent; names that the client
+        // unsubscribed from are not.
+        state.subscription.retain_covered(&mut owed.locators);
+        owed.endpoints.retain(|name| state.subscription.covers(name));
+        // S15, S16: sent whatever version the client has, even if it was sent before.
+        if state.terms.is_served {
+            owed.locators.extend(added.locators);
+        }
+        let is_wildcard = state.terms.is_served && state.subscription.is_wildcard();
+        owed.is_overtaken |= (is_late || was_crossed) && !owed.locators.is_empty();
+        owed.everything = is_wildcard && (owed.everything || added.wildcard);
+        if !is_wildcard {
+            owed.unsubscribed.clear();
+        }
+        if state.terms.known.full_state {
+            owed.unsubscribed.extend(added.unsubscribed);
+        }
+        // V25: resources that were sent by name are sent again with constraints, or removed.
+        owed.everything |= state.holding.is_switching() && state.responses.last().is_some();
+    }
+    // S8: a stale request is not answered at once, but its names are not forgotten.
+    owed.answer_at(if is_current { now } else { now + stream.config.owed_wait });
+    Ok(verdict)
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs

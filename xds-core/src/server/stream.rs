@@ -134,8 +134,8 @@ impl Stream {
         request: impl Into<Request>,
     ) -> Result<Option<Verdict>, StreamError> {
         match (self.protocol, request.into()) {
-            (Protocol::Sotw, Request::Sotw(request)) => self.on_sotw_request(now, request),
-            (Protocol::Delta, Request::Delta(request)) => self.on_delta_request(now, request),
+            (Protocol::Sotw, Request::Sotw(request)) => sotw::on_request(self, now, request),
+            (Protocol::Delta, Request::Delta(request)) => delta::on_request(self, now, request),
             (protocol, _) => Err(StreamError::WrongProtocol { expected: protocol }),
         }
     }
@@ -159,12 +159,12 @@ impl Stream {
         state.resolve(snapshot).version()
     }
 
-    /// The index of the requested type (S12, G2, G3), and whether the type is new on this stream.
+    /// The index of the requested type, and whether the type is new on this stream.
     pub(super) fn find_or_add(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
         if let Some(at) = self.entries.find(type_url) {
             return Ok((at, false));
         }
-        let type_url = self.request_type(type_url)?;
+        let type_url = self.service.type_of(type_url)?;
         if let Some(at) = self.entries.find(type_url.as_str()) {
             return Ok((at, false));
         }
@@ -434,20 +434,6 @@ impl Stream {
             return Err(StreamError::TooManyInvalidNames { type_url: type_url.clone(), found, limit });
         }
         Ok(failures)
-    }
-
-    fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
-        match &self.service {
-            Service::Aggregated if type_url.is_empty() => Err(StreamError::MissingTypeUrl),
-            Service::Aggregated => Ok(type_url.into()),
-            // S12, D31: on the service of one type, a request may leave its type URL empty.
-            Service::Single(expected) if type_url.is_empty() || type_url == expected.as_str() => {
-                Ok(expected.clone())
-            }
-            Service::Single(expected) => {
-                Err(StreamError::WrongTypeUrl { expected: expected.clone(), found: type_url.into() })
-            }
-        }
     }
 }
 
