@@ -16,11 +16,10 @@ use super::type_state::TypeState;
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
-use crate::code::Code;
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
-use crate::subscription::{NameSet, Requested, can_be};
+use crate::subscription::Requested;
 use crate::wire::{Failure, ResourceKey};
 
 /// One stream of either protocol, seen from the server.
@@ -383,60 +382,14 @@ impl Stream {
         Nonce::nth(self.last_nonce)
     }
 
-    /// Removes from a request what no resource can match: invalid names, and parameter keys that no
-    /// constraint can have (W2, G8). Returns an error for each.
-    ///
-    /// # Errors
-    /// The stream ends when there are too many invalid names, or when a locator has too many
-    /// parameters (G9).
+    /// Removes from a request what no resource can match, and what the client may not read. Returns
+    /// an error for each.
     pub(super) fn take_invalid(
         &mut self,
         at: usize,
         requested: &mut Requested,
     ) -> Result<Vec<Failure>, StreamError> {
-        if requested.is_empty() {
-            return Ok(Vec::new());
-        }
         let TypeState { names, terms, .. } = &mut self.entries[at].state;
-        let mut failures = names.read(requested, terms);
-        if let Some(access) = &self.access {
-            failures.extend(terms.take_denied(access, requested));
-        }
-        let type_url = &terms.type_url;
-        let limit = self.config.parameters_limit;
-        let too_many = requested.locators.sets().find(|(parameters, _)| parameters.len() > limit);
-        if let Some((parameters, names)) = too_many {
-            let (name, found) = (names.as_slice()[0].clone(), parameters.len());
-            return Err(StreamError::TooManyParameters { type_url: type_url.clone(), name, found, limit });
-        }
-        requested.edit_names(|names| {
-            let is_valid = |name: &&ResourceName| can_be(name.as_str());
-            let invalid = names.iter().filter(|name| !is_valid(name)).cloned();
-            failures.extend(invalid.map(|name| Failure::of_name(type_url, name)));
-            names.iter().filter(is_valid).cloned().collect()
-        });
-        // Constraints can have an empty key.
-        let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
-        requested.locators.retain(|parameters, names| {
-            if !parameters.iter().any(|(key, _)| has_control(key)) {
-                return names.clone();
-            }
-            let names = names.iter().cloned();
-            failures.extend(names.map(|name| Failure::of_key(type_url, name)));
-            NameSet::default()
-        });
-        if terms.is_on_demand {
-            requested.locators = requested.locators.bound();
-        }
-        let found = failures.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();
-        let limit = REFUSED_LIMIT;
-        if found > limit {
-            return Err(StreamError::TooManyInvalidNames { type_url: type_url.clone(), found, limit });
-        }
-        Ok(failures)
+        names.take_invalid(requested, terms, self.access.as_deref(), self.config.parameters_limit)
     }
 }
-
-/// The largest number of invalid names in one request that are answered with errors (G8); past it
-/// the stream ends.
-const REFUSED_LIMIT: usize = 100;
