@@ -38,6 +38,7 @@ mod attribution_tests;
 mod client_group;
 mod clusters_sent;
 mod config;
+mod contents;
 mod covering;
 mod delta;
 mod diff;

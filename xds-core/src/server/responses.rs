@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::StreamConfig;
+use super::contents::ResponseContents;
 use super::rejections::Rejections;
 use crate::cache::{AckState, Spans};
 use crate::name::{Nonce, ResourceName, Revision, Version};
@@ -70,19 +71,6 @@ pub(super) struct ResponsePart {
     pub(super) contents: ResponseContents,
     /// The revisions whose changes are complete with this part; only the last part has any.
     brings: Spans,
-}
-
-/// The contents of a response.
-#[derive(Debug, Clone)]
-pub(super) enum ResponseContents {
-    /// Everything that the client should have (S25).
-    FullState,
-    /// Some resources and removals.
-    Resources {
-        /// The keys of an update in order, which the streams of a class share.
-        shared: Option<Arc<[ResourceKey]>>,
-        own: BTreeSet<ResourceKey>,
-    },
 }
 
 impl Responses {
@@ -376,68 +364,6 @@ impl Responses {
 impl ResponsePart {
     pub(super) fn new(version: Version, bodies: Vec<Arc<Body>>, contents: ResponseContents) -> Self {
         Self { version, bodies, contents, brings: Spans::default() }
-    }
-}
-
-impl ResponseContents {
-    /// The contents of a part: names after one name, up to another. The last part has no end.
-    pub(super) fn part(&self, after: Option<&ResourceName>, until: Option<&ResourceName>) -> Self {
-        let is_in = |key: &&ResourceKey| {
-            after.is_none_or(|after| key.name > *after) && until.is_none_or(|until| key.name <= *until)
-        };
-        Self::Resources { shared: None, own: self.keys().filter(is_in).cloned().collect() }
-    }
-
-    /// No resources.
-    pub(super) fn nothing() -> Self {
-        Self::Resources { shared: None, own: BTreeSet::new() }
-    }
-
-    pub(super) fn has(&self, key: &ResourceKey) -> bool {
-        match self {
-            Self::FullState => true,
-            Self::Resources { shared, own } => {
-                own.contains(key) || shared.as_ref().is_some_and(|shared| shared.binary_search(key).is_ok())
-            }
-        }
-    }
-
-    /// Whether it has this key. V25: a key without constraints may have some by now.
-    pub(super) fn covers(&self, key: &ResourceKey) -> bool {
-        self.has(key) || (key.constraints.is_none() && self.of_name(&key.name).next().is_some())
-    }
-
-    /// Its key, if it is known to have one alone.
-    pub(super) fn only_key(&self) -> Option<&ResourceKey> {
-        let mut keys = self.keys();
-        keys.next().filter(|_| keys.next().is_none())
-    }
-
-    /// Its keys of one name.
-    pub(super) fn of_name<'s>(&'s self, name: &'s ResourceName) -> impl Iterator<Item = &'s ResourceKey> {
-        let (shared, own) = self.sets();
-        let first = ResourceKey::of_name(name);
-        let shared = &shared[shared.partition_point(|key| *key < first)..];
-        let own = own.into_iter().flat_map(move |own| own.range(first.clone()..));
-        let of_name = move |key: &&ResourceKey| key.name == *name;
-        shared.iter().take_while(of_name).chain(own.take_while(of_name))
-    }
-
-    fn len(&self) -> usize {
-        let (shared, own) = self.sets();
-        shared.len() + own.map_or(0, BTreeSet::len)
-    }
-
-    pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
-        let (shared, own) = self.sets();
-        shared.iter().chain(own.into_iter().flatten())
-    }
-
-    fn sets(&self) -> (&[ResourceKey], Option<&BTreeSet<ResourceKey>>) {
-        match self {
-            Self::FullState => (&[], None),
-            Self::Resources { shared, own } => (shared.as_deref().unwrap_or_default(), Some(own)),
-        }
     }
 }
 

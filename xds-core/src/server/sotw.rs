@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answers::{LocatorAnswer, NamePresence};
+use super::contents::ResponseContents;
 use super::covering::covering_locators;
 use super::diff::{Diff, Possession};
 use super::encode;
@@ -13,7 +14,6 @@ use super::entries::TypeEntry;
 use super::order::Release;
 use super::request::SotwRequest;
 use super::response::{Response, StreamError, Verdict};
-use super::responses::ResponseContents;
 use super::stream::Stream;
 use super::type_state::TypeState;
 use crate::cache::Snapshot;

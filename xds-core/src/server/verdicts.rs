@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::contents::ResponseContents;
 use super::response::{Response, Verdict};
-use super::responses::{ResponseContents, ResponsePart};
+use super::responses::ResponsePart;
 use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::name::{Nonce, Version};

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::contents::ResponseContents;
 use super::encode;
 use super::entries::TypeEntry;
 use super::order::Gate;
 use super::resolution::Knowledge;
 use super::response::Response;
-use super::responses::ResponseContents;
 use crate::cache::Snapshot;
 use crate::code::Code;
 use crate::name::{Nonce, Revision, Version};
