@@ -51,6 +51,7 @@ mod errors_tests;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod holding;
+mod in_flight;
 mod in_use;
 #[cfg(test)]
 mod locators_tests;

@@ -395,8 +395,8 @@ impl OrderStatus {
     }
 
     fn of_responses(state: &TypeState) -> Self {
-        let responses = &state.responses;
-        Self { unanswered_since: responses.unanswered_since(), is_behind: responses.has_parts() }
+        let in_flight = state.responses.in_flight();
+        Self { unanswered_since: in_flight.unanswered_since(), is_behind: in_flight.has_parts() }
     }
 
     fn at(self, position: Option<&Position>, snapshot: &Snapshot) -> Self {

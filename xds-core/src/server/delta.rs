@@ -77,7 +77,7 @@ pub(super) fn on_request(
     }
     if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
         let legacy = state.terms.known.legacy_wildcard;
-        let is_giving_up = state.responses.are_in_flight() && !request.unsubscribe.is_empty();
+        let is_giving_up = !state.responses.in_flight().is_empty() && !request.unsubscribe.is_empty();
         let before = is_giving_up.then(|| state.subscription.locators());
         let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
         state.unknown.awaits_wildcards |= added.wildcard;

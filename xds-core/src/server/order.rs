@@ -122,7 +122,7 @@ impl<'s> Order<'s> {
         } else {
             Gate::Shut
         };
-        let push = match state.responses.wait_until(self.now, self.config) {
+        let push = match state.responses.in_flight().wait_until(self.now, self.config.ack_wait) {
             Some(until) if push == Gate::Open => Gate::Until(until),
             _ => push,
         };

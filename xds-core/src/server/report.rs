@@ -148,7 +148,7 @@ impl TypeReport {
 impl ReportStatus {
     fn of_sent(variant: &Variant, state: &TypeState) -> Self {
         let key = state.key(variant);
-        if state.responses.are_in_flight_with(&key) {
+        if state.responses.in_flight().has(&key) {
             return Self::Stale;
         }
         match state.responses.rejections().detail(&key) {

@@ -40,7 +40,8 @@ pub(super) fn on_request(
         request.requested.as_mut().map(|requested| stream.take_invalid(at, requested)).transpose()?;
     let TypeEntry { state, owed } = &mut stream.entries[at];
     // S10: before the first response no nonce is stale.
-    let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
+    let last = state.responses.in_flight().last();
+    let is_current = last.is_none() || request.response_nonce == last;
     let verdict = request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
     if is_current {
         if matches!(verdict, Some(Verdict::Nacked { .. })) {
@@ -112,7 +113,7 @@ pub(super) fn on_request(
             owed.unsubscribed.extend(added.unsubscribed);
         }
         // V25: resources that were sent by name are sent again with constraints, or removed.
-        owed.everything |= state.holding.is_switching() && state.responses.last().is_some();
+        owed.everything |= state.holding.is_switching() && last.is_some();
     }
     // S8: a stale request is not answered at once, but its names are not forgotten.
     owed.answer_at(if is_current { now } else { now + stream.config.owed_wait });

@@ -127,7 +127,8 @@ impl TypeState {
     pub(super) fn is_clean(&self) -> bool {
         let responses = &self.responses;
         let rejections = responses.rejections();
-        let is_open = responses.are_in_flight() || !rejections.is_empty() || rejections.are_uncertain();
+        let is_open =
+            !responses.in_flight().is_empty() || !rejections.is_empty() || rejections.are_uncertain();
         !is_open && !self.holding.has_removed()
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::contents::ResponseContents;
+use super::in_flight::ResponsePart;
 use super::response::{Response, Verdict};
-use super::responses::ResponsePart;
 use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::name::{Nonce, Version};
@@ -71,7 +71,7 @@ impl TypeState {
     /// The next part of a response that was too large for one message (D32).
     pub(super) fn next_part(&mut self, now: Duration, nonce: Nonce) -> Option<Response> {
         let ResponsePart { version, bodies, .. } = self.responses.next_part(now, nonce)?;
-        Some(self.terms.response(nonce, version, bodies, self.responses.has_parts()))
+        Some(self.terms.response(nonce, version, bodies, self.responses.in_flight().has_parts()))
     }
 
     /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its

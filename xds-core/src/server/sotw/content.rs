@@ -123,7 +123,7 @@ impl<'a> SotwContent<'a> {
         }
         only(everything).or_else(|| {
             only(update)
-                .filter(|_| !state.responses.are_in_flight() && state.responses.rejections().is_empty())
+                .filter(|_| state.responses.in_flight().is_empty() && state.responses.rejections().is_empty())
         })
     }
 }
