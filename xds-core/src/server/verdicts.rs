@@ -27,25 +27,19 @@ impl TypeState {
     ) -> Response {
         self.sent_version = (self.terms.protocol == Protocol::Sotw).then_some(version);
         let is_whole = matches!(contents, ResponseContents::FullState);
-        let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
-        if parts.len() == 1 {
-            self.sent(now, nonce, contents, Vec::new(), snapshot);
-            let bodies = std::iter::once(resources).chain(besides).collect();
-            return self.terms.response(nonce, version, bodies, false);
-        }
+        let mut parts = if is_whole { vec![(resources, None)] } else { resources.parts() };
         let (first, mut after) = parts.remove(0);
-        let first_contents = contents.part(None, after.as_ref());
-        let mut later_parts = Vec::new();
+        let first_contents = after.as_ref().map(|until| contents.part(None, Some(until)));
+        let (mut bodies, mut later_parts) = (vec![first], Vec::new());
         for (body, until) in parts {
             let part_contents = contents.part(after.as_ref(), until.as_ref());
             later_parts.push(ResponsePart::new(version, vec![body], part_contents));
             after = until;
         }
-        if let Some(last) = later_parts.last_mut() {
-            last.bodies.extend(besides);
-        }
-        self.sent(now, nonce, first_contents, later_parts, snapshot);
-        self.terms.response(nonce, version, vec![first], true)
+        later_parts.last_mut().map_or(&mut bodies, |last| &mut last.bodies).extend(besides);
+        let has_parts = !later_parts.is_empty();
+        self.sent(now, nonce, first_contents.unwrap_or(contents), later_parts, snapshot);
+        self.terms.response(nonce, version, bodies, has_parts)
     }
 
     /// Records a response and its later parts.
