@@ -6,13 +6,14 @@
 //! there is no queue, except for unsent parts of one response that is too large for one message
 //! (D32), and each response is made from the newest snapshot.
 //!
-//! **A response is what a client should have, minus what it has, as far as the order allows.** Five
+//! **A response is what a client should have, minus what it has, as far as the order allows.** Six
 //! files say how:
 //!
 //! | file | contents |
 //! | --- | --- |
 //! | `stream` | the machine: requests in, responses out, type by type |
 //! | `type_state` | one type: its subscription, and everything below |
+//! | `resolution` | what the client should get: its subscription, resolved in a snapshot |
 //! | `holding` | what the client has: the selection at its cursor, with exceptions |
 //! | `diff` | what the client should have, minus what it has |
 //! | `order` | when a type may send: make before break (S33) |
