@@ -219,7 +219,7 @@ pub(super) fn respond(
     // A bare name removes everything that the client has of the name.
     for key in &content.removed {
         match key.constraints {
-            None => state.on_name_removal_sent(&key.name),
+            None => state.holding.removed_of(&key.name).iter().for_each(|key| state.on_removal_sent(key)),
             Some(_) => state.on_removal_sent(key),
         }
     }

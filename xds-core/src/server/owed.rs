@@ -66,11 +66,6 @@ impl Owed {
         self.due = if self.is_empty() { None } else { Some(self.due.map_or(time, |due| due.min(time))) };
     }
 
-    /// Whether an answer waits until other changes of the type may be sent.
-    pub(super) fn has_deferred(&self) -> bool {
-        !self.unsubscribed_later.is_empty()
-    }
-
     /// Other changes of the type may be sent now, so the answer may too.
     pub(super) fn resume(&mut self, now: Duration) {
         self.unsubscribed.append(&mut self.unsubscribed_later);

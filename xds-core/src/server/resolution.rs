@@ -109,9 +109,8 @@ impl<'a> Resolution<'a> {
         }
         let update = membership.update(snapshot);
         let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
-        removed
-            .chain(state.holding.withheld())
-            .any(|variant| self.removal(&state.key(variant)).blocks_full_state())
+        let mut keys = removed.chain(state.holding.withheld()).map(|variant| state.key(variant));
+        keys.any(|key| !self.removal(&key).is_known() && self.removal(&key).overlaps_others())
     }
 
     /// When the first withheld removal may be sent.

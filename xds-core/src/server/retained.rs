@@ -87,9 +87,4 @@ impl TypeState {
         let withheld = self.holding.on_removal_sent(key, !drops);
         withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
     }
-
-    /// Records that a removal of everything with this name is sent to the client.
-    pub(super) fn on_name_removal_sent(&mut self, name: &ResourceName) {
-        self.holding.removed_of(name).iter().for_each(|key| self.on_removal_sent(key));
-    }
 }

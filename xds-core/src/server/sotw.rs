@@ -249,15 +249,14 @@ pub(super) fn respond(
     Ok(Some(response))
 }
 
-/// S37, V8: errors for resources that were removed or do not exist. T36: if the name has
+/// S37, V8: errors for `missing` resources and requested ones that do not exist. T36: if the name has
 /// several locators, an error has constraints that say which one it is about.
 fn missing(
     state: &mut TypeState,
-    removed: BTreeSet<ResourceKey>,
+    mut missing: BTreeSet<ResourceKey>,
     requested: &Locators,
     snapshot: &Snapshot,
 ) -> Vec<Failure> {
-    let mut missing = removed;
     let mut presence = NamePresence::new();
     for locator in requested.iter() {
         if let LocatorAnswer::Absent(keys) = state.answer(&locator, &mut presence, snapshot) {

@@ -334,7 +334,7 @@ impl Stream {
         {
             return Gate::Shut;
         }
-        if self.entries[at].owed.has_deferred() && !self.order(now, snapshot).must_wait(at) {
+        if !self.entries[at].owed.unsubscribed_later.is_empty() && !self.order(now, snapshot).must_wait(at) {
             self.entries[at].owed.resume(now);
         }
         self.due(at, now, snapshot)

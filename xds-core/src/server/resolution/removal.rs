@@ -56,15 +56,9 @@ impl<'a> Removal<'a> {
         self.is_known() && (self.holders().any(|(_, found)| found.is_some()) || self.overlaps_others())
     }
 
-    /// C4b: whether a client would reject the resource in one state with what it gets now: the
-    /// removal is not known for one locator, and another locator gets a variant that overlaps it.
-    pub(in crate::server) fn blocks_full_state(self) -> bool {
-        !self.is_known() && self.overlaps_others()
-    }
-
     /// Whether another variant of the name that the client gets overlaps this one. A variant that
     /// came back overlaps only itself.
-    fn overlaps_others(self) -> bool {
+    pub(in crate::server) fn overlaps_others(self) -> bool {
         let Self { resolution, key } = self;
         let (Some(constraints), Some(variants)) = (&key.constraints, resolution.variants(&key.name)) else {
             return false;
