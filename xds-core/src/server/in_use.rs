@@ -13,9 +13,10 @@ use crate::variants::Variant;
 
 /// The resources of a type of which a client may use another version than the newest, or which it
 /// may use although the cache removed them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) enum InUse {
     /// The client uses the newest version of all of them.
+    #[default]
     NewestOnly,
     /// The client may use older versions of these.
     Older(Arc<OlderInUse>),
