@@ -42,6 +42,7 @@ impl TypeState {
         let mut removed_keys = Vec::new();
         for locator in &answered.iter().collect::<Vec<_>>() {
             let found = self.resolve(snapshot).find(locator);
+            let is_found = !found.is_empty();
             self.holding.answer_ahead(&locator.name);
             for variant in found {
                 self.responses.bring_ahead(update.from, variant.changed_at);
@@ -49,7 +50,7 @@ impl TypeState {
                 withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
             }
             // T31: an answer goes with the removal of the variants that it replaces.
-            if self.keyed_by() == KeyedBy::Locator && !self.resolve(snapshot).find(locator).is_empty() {
+            if is_found && self.keyed_by() == KeyedBy::Locator {
                 let resources = snapshot.of_type(&self.terms.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removals().after(&locator.name, update.from));
                 let had = removed.filter(|removed| removed.variant.existed_at(update.from));

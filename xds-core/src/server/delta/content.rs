@@ -218,9 +218,8 @@ impl DeltaContent {
         if state.keyed_by() == KeyedBy::Name {
             return;
         }
-        let is_there =
-            |key: &ResourceKey| key.constraints.is_none() && state.resolve(snapshot).has(&key.name);
-        let variants = |name: &ResourceName| snapshot.get(&state.terms.type_url, name);
+        let resolution = state.resolve(snapshot);
+        let is_there = |key: &ResourceKey| key.constraints.is_none() && resolution.has(&key.name);
         let narrow = |key: ResourceKey| {
             if !is_there(&key) {
                 return vec![key];
@@ -228,10 +227,9 @@ impl DeltaContent {
             // T35: for a resource from another stream only the locators that get nothing now are
             // known.
             let unmatched = state.subscription.covering(&key.name);
-            let unmatched =
-                unmatched.filter(|params| state.resolve(snapshot).is_answered_for(&key.name, params));
-            let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
-            let chosen = state.resolve(snapshot).chosen(&key.name);
+            let unmatched = unmatched.filter(|params| resolution.is_answered_for(&key.name, params));
+            let unmatched = unmatched.filter_map(|params| resolution.variants(&key.name)?.unmatched(params));
+            let chosen = resolution.chosen(&key.name);
             let is_unused = |constraints: &Constraints| {
                 !chosen.iter().any(|variant| variant.constraints() == constraints)
             };
