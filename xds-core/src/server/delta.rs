@@ -70,11 +70,7 @@ pub(super) fn on_request(
     }
     // D21: the client drops a resource from which it unsubscribes, so it no longer has the
     // version that it brought.
-    for name in request.unsubscribe.all_names() {
-        if let Some(version) = owed.brought.versions.get_mut(name) {
-            version.clear();
-        }
-    }
+    request.unsubscribe.all_names().for_each(|name| owed.forget_brought(name));
     if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
         let legacy = state.terms.known.legacy_wildcard;
         let is_giving_up = !state.responses.in_flight().is_empty() && !request.unsubscribe.is_empty();
@@ -258,10 +254,7 @@ pub(super) fn respond(
     // not.
     stream.owe_endpoints(&endpoints);
     match stream.entries.endpoints() {
-        Some(TypeEntry { state, owed }) if state.is_answered() => {
-            let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
-            owed.owe_endpoints(covered.cloned(), now);
-        }
+        Some(entry) if entry.state.is_answered() => entry.owe_endpoints(&*endpoints, now),
         _ => stream.clusters_sent.add(&endpoints, content.is_whole()),
     }
     Ok(Some(response))

@@ -1,9 +1,11 @@
 //! The types that a client requested on a stream.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use super::owed::Owed;
 use super::type_state::TypeState;
+use crate::name::ResourceName;
 
 /// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
 /// (S13).
@@ -11,6 +13,23 @@ use super::type_state::TypeState;
 pub(super) struct TypeEntry {
     pub(super) state: TypeState,
     pub(super) owed: Owed,
+}
+
+impl TypeEntry {
+    /// Owes those of these assignments to which the client subscribes. Their cluster was sent (S34).
+    pub(super) fn owe_endpoints<'n>(
+        &mut self,
+        names: impl IntoIterator<Item = &'n ResourceName>,
+        now: Duration,
+    ) {
+        let Self { state, owed } = self;
+        let before = owed.endpoints.len();
+        let covered = names.into_iter().filter(|name| state.subscription.covers(name));
+        owed.endpoints.extend(covered.cloned());
+        if owed.endpoints.len() > before {
+            owed.answer_at(now);
+        }
+    }
 }
 
 /// The types that a client requested on a stream, in the order of S33.

@@ -98,15 +98,6 @@ impl Owed {
             version.clear();
         }
     }
-
-    /// Owes assignments whose cluster was sent (S34).
-    pub(super) fn owe_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, now: Duration) {
-        let before = self.endpoints.len();
-        self.endpoints.extend(names);
-        if self.endpoints.len() > before {
-            self.answer_at(now);
-        }
-    }
 }
 
 impl Brought {

@@ -242,9 +242,8 @@ pub(super) fn respond(
     let response = state.send(now, nonce, version, (resources, bodies), contents, snapshot);
     state.responses.sent_alone(alone);
     stream.owe_endpoints(&endpoints);
-    if let Some(TypeEntry { state, owed }) = stream.entries.endpoints() {
-        let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
-        owed.owe_endpoints(covered.cloned(), now);
+    if let Some(entry) = stream.entries.endpoints() {
+        entry.owe_endpoints(&*endpoints, now);
     }
     Ok(Some(response))
 }

@@ -229,11 +229,8 @@ impl Stream {
                 seat.set_waiting(true);
             }
             let owed = seat.take_endpoints();
-            if let Some(TypeEntry { state, owed: answers }) =
-                self.entries.endpoints().filter(|_| !owed.is_empty())
-                && state.is_answered()
-            {
-                answers.owe_endpoints(owed.into_iter().filter(|name| state.subscription.covers(name)), now);
+            if let Some(entry) = self.entries.endpoints().filter(|entry| entry.state.is_answered()) {
+                entry.owe_endpoints(&owed, now);
             }
         }
         let next = self.next_in_order(now, snapshot);
