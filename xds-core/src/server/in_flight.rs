@@ -166,11 +166,5 @@ impl InFlight {
     }
 }
 
-impl ResponsePart {
-    pub(super) fn new(version: Version, bodies: Vec<Arc<Body>>, contents: ResponseContents) -> Self {
-        Self { version, bodies, contents, brings: Spans::default() }
-    }
-}
-
 /// The largest number of unanswered responses of one type; older ones count as superseded.
 const IN_FLIGHT_REMEMBERED: usize = 64;

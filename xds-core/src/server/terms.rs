@@ -39,11 +39,6 @@ impl Terms {
         self.scope.as_ref().is_none_or(|scope| scope.matches(name))
     }
 
-    /// Whether the client may read nothing of the type.
-    fn is_denied(&self) -> bool {
-        self.scope.as_ref().is_some_and(NamePatterns::is_empty)
-    }
-
     /// Whether each response has all resources, so that a resource that is not in it does not exist
     /// (S25).
     pub(super) fn sends_full_state(&self) -> bool {
@@ -88,7 +83,7 @@ impl Terms {
     /// G4: the errors for requested names when the type is not served, or not to this client.
     pub(super) fn unserved(&self, requested: &Locators) -> Vec<Failure> {
         let r#type = self.type_url.message_name();
-        let (code, message) = match self.is_denied() {
+        let (code, message) = match self.scope.as_ref().is_some_and(NamePatterns::is_empty) {
             true => (Code::PERMISSION_DENIED, format!("this client may not read any {}", r#type)),
             false => (Code::UNIMPLEMENTED, format!("{} is not served here", r#type)),
         };

@@ -7,7 +7,7 @@ use super::contents::ResponseContents;
 use super::in_flight::ResponsePart;
 use super::response::{Response, Verdict};
 use super::type_state::TypeState;
-use crate::cache::Snapshot;
+use crate::cache::{Snapshot, Spans};
 use crate::name::{Nonce, Version};
 use crate::protocol::Protocol;
 use crate::wire::{Body, ResourceKey};
@@ -32,8 +32,8 @@ impl TypeState {
         let first_contents = after.as_ref().map(|until| contents.part(None, Some(until)));
         let (mut bodies, mut later_parts) = (vec![first], Vec::new());
         for (body, until) in parts {
-            let part_contents = contents.part(after.as_ref(), until.as_ref());
-            later_parts.push(ResponsePart::new(version, vec![body], part_contents));
+            let (contents, brings) = (contents.part(after.as_ref(), until.as_ref()), Spans::default());
+            later_parts.push(ResponsePart { version, bodies: vec![body], contents, brings });
             after = until;
         }
         later_parts.last_mut().map_or(&mut bodies, |last| &mut last.bodies).extend(besides);
