@@ -85,5 +85,4 @@ mod ttl_tests;
 mod type_state;
 #[cfg(test)]
 mod variants_tests;
-mod verdicts;
 mod waiting;
