@@ -6,13 +6,14 @@
 //! there is no queue, except for unsent parts of one response that is too large for one message
 //! (D32), and each response is made from the newest snapshot.
 //!
-//! **A response is what a client should have, minus what it has, as far as the order allows.** Five
+//! **A response is what a client should have, minus what it has, as far as the order allows.** Six
 //! files say how:
 //!
 //! | file | contents |
 //! | --- | --- |
 //! | `stream` | the machine: requests in, responses out, type by type |
 //! | `type_state` | one type: its subscription, and everything below |
+//! | `resolution` | what the client should get: its subscription, resolved in a snapshot |
 //! | `holding` | what the client has: the selection at its cursor, with exceptions |
 //! | `diff` | what the client should have, minus what it has |
 //! | `order` | when a type may send: make before break (S33) |
@@ -38,17 +39,20 @@ mod attribution_tests;
 mod client_group;
 mod clusters_sent;
 mod config;
+mod contents;
 mod covering;
 mod delta;
 mod diff;
 #[cfg(test)]
 mod edges_tests;
 mod encode;
+mod entries;
 #[cfg(test)]
 mod errors_tests;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod holding;
+mod in_flight;
 mod in_use;
 #[cfg(test)]
 mod locators_tests;
@@ -56,6 +60,7 @@ mod locators_tests;
 mod names_tests;
 mod order;
 mod owed;
+mod published;
 #[cfg(test)]
 mod redirect_tests;
 mod refresh;
@@ -63,6 +68,7 @@ mod rejections;
 mod report;
 mod request;
 mod request_names;
+mod resolution;
 mod response;
 mod responses;
 mod retained;
@@ -73,10 +79,10 @@ mod splitting_tests;
 mod stream;
 #[cfg(test)]
 mod switch_tests;
+mod terms;
 #[cfg(test)]
 mod ttl_tests;
 mod type_state;
 #[cfg(test)]
 mod variants_tests;
-mod verdicts;
 mod waiting;

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use super::covering::covering_locators;
 use super::type_state::TypeState;
 use crate::cache::Snapshot;
-use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
-use crate::subscription::{Locator, Locators};
+use crate::subscription::Locator;
 use crate::variants::{KeyedBy, Variant};
-use crate::wire::{Failure, ResourceKey};
+use crate::wire::ResourceKey;
 
 /// For each name, whether the stream gets any variant of it.
 pub(super) type NamePresence = BTreeMap<ResourceName, bool>;
@@ -25,15 +24,6 @@ pub(super) enum LocatorAnswer {
 }
 
 impl TypeState {
-    /// The variants that a locator gets: one, unless its name is a glob (X12).
-    pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        let Some(resources) = snapshot.of_type(&self.terms.type_url) else { return Vec::new() };
-        let members = resources.selected_by(&locator.name).filter(|name| self.allows(name));
-        let variants = members.filter_map(|name| resources.get(name));
-        let found = variants.filter_map(|variants| variants.resolve(&locator.parameters));
-        found.filter(|variant| variant.is_named(&locator.name)).cloned().collect()
-    }
-
     /// The answer to a subscribed locator, which is sent at once (D9, D10).
     ///
     /// `presence` remembers for each name whether the stream gets any variant of it.
@@ -43,7 +33,7 @@ impl TypeState {
         presence: &mut NamePresence,
         snapshot: &Snapshot,
     ) -> LocatorAnswer {
-        let found = self.find(locator, snapshot);
+        let found = self.resolve(snapshot).find(locator);
         if !found.is_empty() {
             return LocatorAnswer::Variants(found);
         }
@@ -58,7 +48,9 @@ impl TypeState {
         let retained = self.holding.removed_of(name);
         // A variant that other locators have too is removed only when it may be removed for all of
         // them.
-        let own = retained.iter().filter(|key| key.matches(parameters) && self.is_removable(key, snapshot));
+        let own = retained
+            .iter()
+            .filter(|key| key.matches(parameters) && self.resolve(snapshot).removal(key).may_be_sent());
         let own: Vec<_> = own.cloned().collect();
         if !own.is_empty() {
             own.iter().for_each(|key| self.on_removal_sent(key));
@@ -66,46 +58,22 @@ impl TypeState {
         }
         // The source has not answered all locators of the name yet, so this answer is for one
         // locator only.
+        let resolved = self.resolve(snapshot);
         let mut locators = self.subscription.covering(name);
-        if !locators.all(|other| self.is_answered_for(name, other, snapshot)) {
-            return LocatorAnswer::Absent(vec![ResourceKey::of_variant(
-                name,
-                self.only_for(locator, snapshot),
-            )]);
+        if !locators.all(|other| resolved.is_answered_for(name, other)) {
+            return LocatorAnswer::Absent(vec![ResourceKey::of_variant(name, resolved.only_for(locator))]);
         }
         let constraint_keys = retained.iter().find_map(|key| key.constraints.as_ref()).map(Constraints::keys);
         let disjoint = match (snapshot.get(&self.terms.type_url, name), constraint_keys) {
-            (Some(variants), _) if self.is_there(name, presence, snapshot) => variants.unmatched(parameters),
+            (Some(variants), _) if *presence.entry(name.clone()).or_insert_with(|| resolved.has(name)) => {
+                variants.unmatched(parameters)
+            }
             (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),
             _ => None,
         };
         LocatorAnswer::Absent(vec![
             disjoint.map_or(by_name, |constraints| ResourceKey::of_variant(name, constraints)),
         ])
-    }
-
-    /// Errors for the requested locators whose variants were removed for a reason (SR45).
-    pub(super) fn reasons(&self, requested: &Locators, snapshot: &Snapshot) -> Vec<Failure> {
-        let resources = snapshot.of_type(&self.terms.type_url).filter(|resources| resources.has_reasons());
-        let Some(resources) = resources else { return Vec::new() };
-        let failure = |locator: Locator| {
-            let Locator { name, parameters } = &locator;
-            let reason = resources.reason(name, parameters).filter(|_| self.allows(name))?;
-            if !self.find(&locator, snapshot).is_empty() {
-                return None;
-            }
-            // T36: which one of the locators of the name it is about.
-            let others = resources.get(name).filter(|_| self.keyed_by() == KeyedBy::Locator);
-            let constraints = others.and_then(|others| others.unmatched(parameters)).unwrap_or_default();
-            Some(Failure { constraints, ..Failure::new(locator.name, Code::UNAVAILABLE, &**reason) })
-        };
-        requested.iter().filter_map(failure).collect()
-    }
-
-    /// Whether the stream gets any variant of a name.
-    fn is_there(&self, name: &ResourceName, presence: &mut NamePresence, snapshot: &Snapshot) -> bool {
-        let is_there = || !self.chosen(name, snapshot).is_empty();
-        *presence.entry(name.clone()).or_insert_with(is_there)
     }
 
     /// D18: the answers for a locator that the client unsubscribed from while a wildcard stays,
@@ -136,8 +104,9 @@ impl TypeState {
         let removed = removed.filter(|variant| had(variant) && is_own(variant));
         let mut answers: Vec<_> =
             removed.map(|variant| LocatorAnswer::Absent(vec![self.key(variant)])).collect();
-        for variant in self.find(locator, snapshot) {
-            if self.chosen(variant.name(), snapshot).iter().any(|other| Arc::ptr_eq(other, &variant)) {
+        for variant in self.resolve(snapshot).find(locator) {
+            if self.resolve(snapshot).chosen(variant.name()).iter().any(|other| Arc::ptr_eq(other, &variant))
+            {
                 answers.push(LocatorAnswer::Variants(vec![variant]));
             } else if had(&variant) {
                 answers.push(LocatorAnswer::Absent(vec![self.key(&variant)]));

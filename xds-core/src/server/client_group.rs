@@ -62,7 +62,7 @@ struct GroupStream {
 }
 
 /// What other streams know about one type on one stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct TypeSummary {
     /// `None` while the client does not subscribe to the type.
     position: Option<Position>,
@@ -75,7 +75,7 @@ struct TypeSummary {
 }
 
 /// What the order of S33 needs to know about a type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OrderStatus {
     /// Since when the client owes an answer; `None` when it answered all responses.
     pub(super) unanswered_since: Option<Duration>,
@@ -170,11 +170,12 @@ impl Seat {
         let Some(stream) = all.get_mut(&self.id) else { return };
         let mut is_changed = false;
         for state in types {
-            state.published.is_unpublished = false;
+            state.published.is_outdated = false;
             is_changed |= match stream.summaries.get_mut(&state.terms.type_url) {
                 Some(summary) => summary.update(state, is_alone),
                 None => {
-                    let summary = TypeSummary::of(state, is_alone);
+                    let mut summary = TypeSummary::default();
+                    summary.update(state, is_alone);
                     stream.summaries.insert(state.terms.type_url.clone(), summary);
                     *subscribed.entry(state.terms.type_url.clone()).or_default() += 1;
                     true
@@ -341,17 +342,6 @@ impl Streams {
 }
 
 impl TypeSummary {
-    fn of(state: &TypeState, is_alone: bool) -> Self {
-        let mut summary = Self {
-            position: None,
-            cursor: Revision::ZERO,
-            status: OrderStatus { unanswered_since: None, is_behind: false },
-            in_use: InUse::NewestOnly,
-        };
-        summary.update(state, is_alone);
-        summary
-    }
-
     /// Updates the summary and returns whether it changed.
     fn update(&mut self, state: &TypeState, is_alone: bool) -> bool {
         let position = state.holding.selection().map(Membership::position);
@@ -395,8 +385,8 @@ impl OrderStatus {
     }
 
     fn of_responses(state: &TypeState) -> Self {
-        let responses = &state.responses;
-        Self { unanswered_since: responses.unanswered_since(), is_behind: responses.has_parts() }
+        let in_flight = state.responses.in_flight();
+        Self { unanswered_since: in_flight.unanswered_since(), is_behind: in_flight.has_parts() }
     }
 
     fn at(self, position: Option<&Position>, snapshot: &Snapshot) -> Self {

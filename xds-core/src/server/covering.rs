@@ -1,23 +1,36 @@
 //! The names, aliases and globs by which a subscription covers a resource.
 
-use crate::cache::TypeSnapshot;
+use std::sync::Arc;
+
+use super::holding::Holding;
+use super::terms::Terms;
+use crate::cache::{Membership, Snapshot};
 use crate::name::ResourceName;
 use crate::subscription::{Locator, Subscription};
 use crate::variants::Variant;
 use crate::wire::ResourceKey;
 use crate::xdstp;
 
-/// Whether a subscription covers the resource with this key: by its name, an alias or a glob.
-pub(super) fn is_subscribed(
-    key: &ResourceKey,
-    subscription: &Subscription,
-    resources: Option<&TypeSnapshot>,
-) -> bool {
-    let others = resources.into_iter().flat_map(|resources| resources.other_names().of(&key.name));
-    let covers = |name: &ResourceName| subscription.covering(name).any(|params| key.matches(params));
-    covers(&key.name)
-        || others.into_iter().any(covers)
-        || xdstp::glob_of(&key.name).is_some_and(|of| covers(&of))
+/// The resources that a subscription covers, in the newest snapshot.
+#[derive(Debug)]
+pub(super) struct Coverage<'a> {
+    subscription: &'a Subscription,
+    terms: &'a Terms,
+    newest: Option<Arc<Snapshot>>,
+}
+
+impl<'a> Coverage<'a> {
+    pub(super) fn new(subscription: &'a Subscription, terms: &'a Terms, holding: &Holding) -> Self {
+        Self { subscription, terms, newest: holding.selection().map(Membership::newest) }
+    }
+
+    /// Whether it covers the resource with this key: by its name, an alias or a glob.
+    pub(super) fn has(&self, key: &ResourceKey) -> bool {
+        let resources = self.newest.as_ref().and_then(|newest| newest.of_type(&self.terms.type_url));
+        let mut others = resources.into_iter().flat_map(|resources| resources.other_names().of(&key.name));
+        let covers = |name: &ResourceName| self.subscription.covering(name).any(|params| key.matches(params));
+        covers(&key.name) || others.any(covers) || xdstp::glob_of(&key.name).is_some_and(|of| covers(&of))
+    }
 }
 
 /// The subscribed locators that cover a variant: by its name, an alias or a glob.

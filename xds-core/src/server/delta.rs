@@ -1,20 +1,18 @@
 //! The delta protocol: requests and responses of a stream.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::covering::is_subscribed;
+use super::covering::Coverage;
 use super::diff::{Diff, Possession};
 use super::encode;
+use super::entries::TypeEntry;
 use super::request::DeltaRequest;
 use super::response::{Response, StreamError, Verdict};
 use super::stream::Stream;
-use super::type_state::{TypeEntry, TypeState};
-use crate::cache::{Membership, Snapshot, TypeSnapshot};
+use crate::cache::{Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, Version};
-use crate::protocol::Protocol;
 use crate::subscription::{Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::ResourceKey;
@@ -24,118 +22,112 @@ use content::DeltaContent;
 
 mod content;
 
-impl Stream {
-    /// Applies a request: its changes of the subscription, and its ACK or NACK.
-    pub(super) fn on_delta_request(
-        &mut self,
-        now: Duration,
-        request: DeltaRequest,
-    ) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.find_or_add(&request.type_url)?;
-        let mut request = request;
-        let mut ignored = Vec::new();
-        if !request.unsubscribe.is_empty() {
-            // D19: unsubscribing from an invalid name changes nothing.
-            let spelled = self.entry(at).state.names.spelled.clone();
-            ignored = self.take_invalid(at, &mut request.unsubscribe)?;
-            self.entry(at).state.names.spelled = spelled;
-        }
-        let mut failures = self.take_invalid(at, &mut request.subscribe)?;
-        let brought = std::mem::take(&mut request.initial_resource_versions);
-        let (watch, names_limit) = (Arc::clone(&self.watch), self.config.names_limit);
-        let TypeEntry { state, owed } = self.entry(at);
-        // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
-        // effect and blocks nothing.
-        let verdict = request
-            .response_nonce
-            .and_then(|nonce| state.record_answer(nonce, request.error_detail, Protocol::Delta));
-        // D17: later requests do not end it.
-        if is_first && (!failures.is_empty() || !ignored.is_empty()) {
-            state.subscription.end_legacy_wildcard();
-        }
-        // G8, X6: an invalid name does not exist, so it is sent as removed: Envoy reads removals
-        // and no errors (D28).
-        let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || state.canonical(name).is_err();
-        let unreadable = failures.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
-        owed.removals.extend(unreadable.map(ResourceKey::of_name));
-        // C4: a client rejects an error without a name.
-        failures.retain(|failure| !failure.name.as_str().is_empty());
-        // As for a type that is not served (G4): a client that has nothing of the name need not
-        // wait for it.
-        let denied = failures.iter().filter(|failure| !state.allows(&failure.name));
-        let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
-        owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
-        state.note_denied(&failures);
-        owed.errors.extend(failures);
-        // D1: only the first request has the versions that the client has from another stream.
-        if is_first {
-            // X4: the names of these versions become canonical too.
-            let canonical = |name: ResourceName| state.canonical(&name).ok().flatten().unwrap_or(name);
-            owed.brought.versions =
-                brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
-        }
-        // D21: the client drops a resource from which it unsubscribes, so it no longer has the
-        // version that it brought.
-        for name in request.unsubscribe.all_names() {
-            if let Some(version) = owed.brought.versions.get_mut(name) {
-                version.clear();
-            }
-        }
-        if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
-            let legacy = state.terms.known.legacy_wildcard;
-            let is_giving_up = state.responses.are_in_flight() && !request.unsubscribe.is_empty();
-            let before = is_giving_up.then(|| state.subscription.locators());
-            let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            state.unknown.awaits_wildcards |= added.wildcard;
-            // D9: a version that the client brought counts for the subscriptions of the same message.
-            if !is_first {
-                let is_added = covers_key(&added.locators);
-                let brought = owed.brought.versions.iter_mut();
-                let added =
-                    brought.filter(|(name, _)| added.wildcard || is_added(&ResourceKey::of_name(name)));
-                added.for_each(|(_, version)| version.clear());
-            }
-            let dropped = before.map(|before| before.without(&state.subscription.locators()));
-            // By name, the answer to a new subscription replaces everything that the client has of
-            // the name.
-            let leaves_variants = |dropped: &Locators| {
-                state.keyed_by() == KeyedBy::Locator || dropped.names().any(|name| is_set(name.as_str()))
-            };
-            if let Some(dropped) = dropped.filter(leaves_variants) {
-                state.responses.cross_contents(covers_key(&dropped));
-            }
-            state.check_limit(names_limit)?;
-            let dropped = state.reselect(&watch);
-            if is_first {
-                state.forget_unsubscribed(&mut owed.brought.versions);
-            }
-            // D18: without a wildcard the client does not wait for these removals.
-            owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
-            owed.nothing = (is_first || owed.nothing) && !state.holding.is_selecting();
-            if !state.terms.is_served {
-                // G4: the client keeps what it has, and does not wait for what it does not have.
-                let missing =
-                    added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
-                owed.removals.extend(missing.map(ResourceKey::of_name));
-                let unserved: Vec<_> = state.unserved(&added.locators).collect();
-                state.note_denied(&unserved);
-                owed.errors.extend(unserved);
-                owed.nothing |= added.wildcard;
-                owed.answer_at(now);
-                return Ok(verdict);
-            }
-            owed.locators.extend(added.locators);
-            state.subscription.retain_covered(&mut owed.locators);
-            owed.unsubscribed.extend(added.unsubscribed);
-            if !state.subscription.is_wildcard() {
-                owed.unsubscribed.clear();
-                owed.unsubscribed_later.clear();
-            }
-            owed.everything = state.subscription.is_wildcard() && (owed.everything || added.wildcard);
-        }
-        owed.answer_at(now);
-        Ok(verdict)
+/// Applies a request: its changes of the subscription, and its ACK or NACK.
+pub(super) fn on_request(
+    stream: &mut Stream,
+    now: Duration,
+    request: DeltaRequest,
+) -> Result<Option<Verdict>, StreamError> {
+    let (at, is_first) = stream.find_or_add(&request.type_url)?;
+    let mut request = request;
+    let mut ignored = Vec::new();
+    if !request.unsubscribe.is_empty() {
+        // D19: unsubscribing from an invalid name changes nothing.
+        let spelled = stream.entries[at].state.names.spelled.clone();
+        ignored = stream.take_invalid(at, &mut request.unsubscribe)?;
+        stream.entries[at].state.names.spelled = spelled;
     }
+    let mut failures = stream.take_invalid(at, &mut request.subscribe)?;
+    let brought = std::mem::take(&mut request.initial_resource_versions);
+    let TypeEntry { state, owed } = &mut stream.entries[at];
+    // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
+    // effect and blocks nothing.
+    let verdict = request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
+    // D17: later requests do not end it.
+    if is_first && (!failures.is_empty() || !ignored.is_empty()) {
+        state.subscription.end_legacy_wildcard();
+    }
+    // G8, X6: an invalid name does not exist, so it is sent as removed: Envoy reads removals
+    // and no errors (D28).
+    let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || state.terms.canonical(name).is_err();
+    let unreadable = failures.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
+    owed.removals.extend(unreadable.map(ResourceKey::of_name));
+    // C4: a client rejects an error without a name.
+    failures.retain(|failure| !failure.name.as_str().is_empty());
+    // As for a type that is not served (G4): a client that has nothing of the name need not
+    // wait for it.
+    let denied = failures.iter().filter(|failure| !state.terms.allows(&failure.name));
+    let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
+    owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
+    state.names.note_denied(&failures, &state.terms.type_url);
+    owed.errors.extend(failures);
+    // D1: only the first request has the versions that the client has from another stream.
+    if is_first {
+        // X4: the names of these versions become canonical too.
+        let canonical = |name: ResourceName| state.terms.canonical(&name).ok().flatten().unwrap_or(name);
+        owed.brought.versions =
+            brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
+    }
+    // D21: the client drops a resource from which it unsubscribes, so it no longer has the
+    // version that it brought.
+    request.unsubscribe.all_names().for_each(|name| owed.forget_brought(name));
+    if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
+        let legacy = state.terms.known.legacy_wildcard;
+        let is_giving_up = !state.responses.in_flight().is_empty() && !request.unsubscribe.is_empty();
+        let before = is_giving_up.then(|| state.subscription.locators());
+        let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
+        state.unknown.awaits_wildcards |= added.wildcard;
+        // D9: a version that the client brought counts for the subscriptions of the same message.
+        if !is_first {
+            let is_added = covers_key(&added.locators);
+            let brought = owed.brought.versions.iter_mut();
+            let added = brought.filter(|(name, _)| added.wildcard || is_added(&ResourceKey::of_name(name)));
+            added.for_each(|(_, version)| version.clear());
+        }
+        let dropped = before.map(|before| before.without(&state.subscription.locators()));
+        // By name, the answer to a new subscription replaces everything that the client has of
+        // the name.
+        let leaves_variants = |dropped: &Locators| {
+            state.keyed_by() == KeyedBy::Locator || dropped.names().any(|name| is_set(name.as_str()))
+        };
+        if let Some(dropped) = dropped.filter(leaves_variants) {
+            state.responses.cross_contents(covers_key(&dropped));
+        }
+        state.terms.check_limit(state.subscription.len(), stream.config.names_limit)?;
+        let dropped = state.reselect(&stream.watch);
+        if is_first {
+            // D1: the client drops resources that it brought and does not subscribe to, so it later
+            // has none of these versions.
+            let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);
+            let brought = owed.brought.versions.iter_mut();
+            let dropped = brought.filter(|(name, _)| !coverage.has(&ResourceKey::of_name(name)));
+            dropped.for_each(|(_, version)| version.clear());
+        }
+        // D18: without a wildcard the client does not wait for these removals.
+        owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
+        owed.nothing = (is_first || owed.nothing) && !state.holding.is_selecting();
+        if !state.terms.is_served {
+            // G4: the client keeps what it has, and does not wait for what it does not have.
+            let missing = added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
+            owed.removals.extend(missing.map(ResourceKey::of_name));
+            let unserved = state.terms.unserved(&added.locators);
+            state.names.note_denied(&unserved, &state.terms.type_url);
+            owed.errors.extend(unserved);
+            owed.nothing |= added.wildcard;
+            owed.answer_at(now);
+            return Ok(verdict);
+        }
+        owed.locators.extend(added.locators);
+        state.subscription.retain_covered(&mut owed.locators);
+        owed.unsubscribed.extend(added.unsubscribed);
+        if !state.subscription.is_wildcard() {
+            owed.unsubscribed.clear();
+            owed.unsubscribed_later.clear();
+        }
+        owed.everything = state.subscription.is_wildcard() && (owed.everything || added.wildcard);
+    }
+    owed.answer_at(now);
+    Ok(verdict)
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs
@@ -151,10 +143,10 @@ pub(super) fn respond(
     let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
     let must_wait = stream.order(now, snapshot).must_wait(at);
     let attributes_nacks = stream.config.attributes_nacks;
-    let (TypeEntry { state, owed }, clusters_sent) = stream.entry_and_clusters(at);
+    let TypeEntry { state, owed } = &mut stream.entries[at];
     let mut owed = std::mem::take(owed);
     // S37: only the resource clears the error, also if the client brought it.
-    let reasons = state.reasons(&owed.locators, snapshot);
+    let reasons = state.resolve(snapshot).reasons(&owed.locators);
     reasons.iter().for_each(|failure| owed.forget_brought(&failure.name));
     owed.errors.extend(reasons);
     let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
@@ -166,13 +158,15 @@ pub(super) fn respond(
         let is_requested = |key: &ResourceKey| owed.everything || is_requested(key);
         let mut crossed = state.responses.take_crossed_contents(is_requested);
         crossed.retain(|key| {
-            let chosen = state.chosen(&key.name, snapshot);
+            let chosen = state.resolve(snapshot).chosen(&key.name);
             let is_it = |variant| key.constraints.is_none() || state.key(variant) == *key;
             !chosen.into_iter().any(|variant| is_it(variant))
         });
         // T33: the client drops resources that match none of its locators by itself.
-        state.retain_subscribed(&mut crossed);
-        content.removed.extend(crossed);
+        if !crossed.is_empty() {
+            let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);
+            content.removed.extend(crossed.into_iter().filter(|key| coverage.has(key)));
+        }
     }
     if state.holding.is_selecting() {
         let keyed_by = state.keyed_by();
@@ -195,7 +189,7 @@ pub(super) fn respond(
         owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
         content.removed.extend(removed);
         if update.from == Revision::ZERO {
-            content.first_answer(state, &owed, &update, clusters_sent, now, snapshot);
+            content.first_answer(state, &owed, &update, &stream.clusters_sent, now, snapshot);
         } else {
             content.update(state, &owed, &resend, &update, snapshot);
         }
@@ -215,13 +209,13 @@ pub(super) fn respond(
     }
     if content.is_empty() && !is_answer {
         state.responses.resend(|_| true);
-        stream.entry(at).owed.unsubscribed_later = unsubscribed_later;
+        stream.entries[at].owed.unsubscribed_later = unsubscribed_later;
         return Ok(None);
     }
     // A bare name removes everything that the client has of the name.
     for key in &content.removed {
         match key.constraints {
-            None => state.on_name_removal_sent(&key.name),
+            None => state.holding.removed_of(&key.name).iter().for_each(|key| state.on_removal_sent(key)),
             Some(_) => state.on_removal_sent(key),
         }
     }
@@ -235,7 +229,7 @@ pub(super) fn respond(
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
     if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(Protocol::Delta, state.encoding(), owed.errors.iter())));
+        bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
     }
     let endpoints: Cow<'_, [_]> = match &content.shared {
         Some(update) if content.changed.is_empty() => update.endpoints().into(),
@@ -243,11 +237,13 @@ pub(super) fn respond(
     };
     let contents = content.contents(state);
     state.responses.resend(|key| is_resent || contents.has(key));
-    let alone = if attributes_nacks { state.only_resource(&contents, snapshot) } else { None };
-    let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
-    stream.sent_alone(at, alone);
-    let TypeEntry { state, owed: owed_next } = stream.entry(at);
-    state.refresh_late(now, content.changed());
+    let alone = contents.only_key().filter(|_| attributes_nacks);
+    let alone = alone.and_then(|key| state.resolve(snapshot).with_key(key)).cloned();
+    let nonce = stream.next_nonce();
+    let TypeEntry { state, owed: owed_next } = &mut stream.entries[at];
+    let response = state.send(now, nonce, version, (resources, bodies), contents, snapshot);
+    state.responses.sent_alone(alone);
+    state.ttl_refresh.note_sent(now, content.changed(), &state.terms);
     // V25: by locator, what the client brought by name is another resource than the answer.
     if state.keyed_by() == KeyedBy::Locator {
         state.responses.sent_instead(owed.brought.versions.into_keys());
@@ -257,11 +253,8 @@ pub(super) fn respond(
     // S34, D27: a cluster that was sent warms until its endpoints follow, whether they changed or
     // not.
     stream.owe_endpoints(&endpoints);
-    match stream.endpoints() {
-        Some(TypeEntry { state, owed }) if state.is_answered() => {
-            let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
-            owed.owe_endpoints(covered.cloned(), now);
-        }
+    match stream.entries.endpoints() {
+        Some(entry) if entry.state.is_answered() => entry.owe_endpoints(&*endpoints, now),
         _ => stream.clusters_sent.add(&endpoints, content.is_whole()),
     }
     Ok(Some(response))
@@ -273,20 +266,6 @@ fn covers_key(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
     move |ResourceKey { name, .. }| {
         let glob = || xdstp::glob_of(name);
         is_wildcard || locators.has_name(name) || glob().is_some_and(|glob| locators.has_name(&glob))
-    }
-}
-
-impl TypeState {
-    /// D1: the client drops resources that it brought and does not subscribe to, so it later has
-    /// none of these versions.
-    fn forget_unsubscribed(&self, brought: &mut BTreeMap<ResourceName, String>) {
-        let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
-        for (name, version) in brought {
-            if !is_subscribed(&ResourceKey::of_name(name), &self.subscription, resources) {
-                version.clear();
-            }
-        }
     }
 }
 

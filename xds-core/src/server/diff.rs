@@ -41,7 +41,8 @@ impl TypeState {
         let update = selection.expect("a type with a response to make has a subscription").no_update();
         let mut removed_keys = Vec::new();
         for locator in &answered.iter().collect::<Vec<_>>() {
-            let found = self.find(locator, snapshot);
+            let found = self.resolve(snapshot).find(locator);
+            let is_found = !found.is_empty();
             self.holding.answer_ahead(&locator.name);
             for variant in found {
                 self.responses.bring_ahead(update.from, variant.changed_at);
@@ -49,7 +50,7 @@ impl TypeState {
                 withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
             }
             // T31: an answer goes with the removal of the variants that it replaces.
-            if self.keyed_by() == KeyedBy::Locator && !self.find(locator, snapshot).is_empty() {
+            if is_found && self.keyed_by() == KeyedBy::Locator {
                 let resources = snapshot.of_type(&self.terms.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removals().after(&locator.name, update.from));
                 let had = removed.filter(|removed| removed.variant.existed_at(update.from));
@@ -86,7 +87,7 @@ impl TypeState {
         }
         // A variant that is equal to the one at the cursor is not in the update, but the client was
         // sent another one ahead.
-        let resend = ahead.names().flat_map(|name| self.chosen(name, snapshot));
+        let resend = ahead.names().flat_map(|name| self.resolve(snapshot).chosen(name));
         let resend = resend
             .filter(|variant| variant.changed_at > update.from && !ahead.has(&self.key(variant), variant));
         let resend = resend.cloned().collect();
@@ -116,7 +117,7 @@ impl TypeState {
         };
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
         let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
-        if self.withholds_removals() {
+        if self.terms.withholds_removals() {
             for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
                 let is_sent = !variant.differs_since(diff.update.from)
                     && !ahead.has_name(variant.name())
@@ -138,23 +139,12 @@ impl TypeState {
     /// T31: the removal of a variant is sent together with the variant that replaces it.
     fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
         let removed = self.holding.removed().map(|(key, _)| key);
-        let replaced = removed.filter(|key| self.is_replaced(key, snapshot));
+        let replaced = removed.filter(|key| self.resolve(snapshot).removal(key).is_replacement());
         for key in replaced.cloned().collect::<Vec<_>>() {
             if let Some(Exception::Withheld { removed_at, .. }) = self.holding.take_removed(&key) {
                 released.push(key);
                 self.responses.bring(removed_at);
             }
         }
-    }
-
-    /// Whether the removal goes at once: it is known for each locator that had the variant, and one
-    /// of them gets another variant. C4b: nor may it wait when another variant that the client gets
-    /// overlaps it.
-    fn is_replaced(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let Some(variants) = snapshot.get(&self.terms.type_url, &key.name) else { return false };
-        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        self.is_known_removed(key, snapshot)
-            && (holders.any(|params| variants.resolve(params).is_some())
-                || self.overlaps_others(key, snapshot))
     }
 }

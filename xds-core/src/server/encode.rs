@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access::NamePatterns;
+use super::terms::Terms;
+use crate::cache::Update;
 use crate::constraint::Constraints;
 use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
@@ -13,15 +14,12 @@ use crate::variants::{KeyedBy, Variant};
 use crate::wire::fields::field_len;
 use crate::wire::{Body, BodyWriter, Failure, ResourceKey};
 
-/// How resources of one type are encoded on one stream.
+/// How resources of one type are sent on one stream: under which keys, and in which form.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoding<'a> {
-    pub(super) type_url: &'a TypeUrl,
+    /// The streams of a class send the same TTLs, and their clients may read the same names.
+    pub(super) terms: &'a Terms,
     pub(super) keyed_by: KeyedBy,
-    /// S38: the client honours a TTL.
-    pub(super) ttl: bool,
-    /// The names that the client may read; `None` for all of them. One for all streams of a class.
-    pub(super) scope: Option<&'a NamePatterns>,
     /// Names that the client spells differently (X5).
     pub(super) spelled: &'a BTreeMap<ResourceName, ResourceName>,
 }
@@ -43,7 +41,7 @@ impl<'a> Encoding<'a> {
 
     fn sent_ttl(&self, content: ResourceContent) -> Ttl {
         match content {
-            _ if !self.ttl => Ttl::Omitted,
+            _ if !self.terms.ttl => Ttl::Omitted,
             ResourceContent::Payload => Ttl::Full,
             ResourceContent::Heartbeat(now) => Ttl::Remaining(now),
         }
@@ -52,6 +50,37 @@ impl<'a> Encoding<'a> {
     /// Whether the bytes are the same for all streams of a class.
     pub(super) fn is_shared(&self) -> bool {
         self.spelled.is_empty()
+    }
+
+    /// The keys of an update, changes and removals alike, in order and each once.
+    pub(super) fn keys(self, update: &Update) -> Arc<[ResourceKey]> {
+        let keys = || {
+            let changed = update.changed.iter().map(|variant| variant.key(self.keyed_by));
+            let mut keys: Vec<_> = changed.chain(self.immediate_removals(update)).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys.into()
+        };
+        Arc::clone(update.made.keys.get_or_init(keys))
+    }
+
+    /// The removals of an update that are not withheld (S33). D29: they are also sent for types
+    /// whose removals clients ignore.
+    pub(super) fn immediate_removals(self, update: &Update) -> impl Iterator<Item = ResourceKey> {
+        let removed = if self.terms.withholds_removals() { &[] } else { update.removed.as_slice() };
+        let removed = removed.iter().map(|removed| &removed.variant);
+        let removed = removed.chain(&update.replaced).map(move |variant| variant.key(self.keyed_by));
+        let unmatched = update.unmatched.iter();
+        let unmatched =
+            unmatched.map(|(name, constraints)| ResourceKey::of_variant(name, constraints.clone()));
+        // D24: names without a resource are sent separately, as unresolved aliases.
+        let absent = if self.sends_unresolved() { &[] } else { update.absent.as_slice() };
+        absent.iter().map(ResourceKey::of_name).chain(unmatched).chain(removed)
+    }
+
+    /// D24: whether a name without a resource is sent as an alias without a resource.
+    pub(super) fn sends_unresolved(self) -> bool {
+        !self.terms.known.heartbeats && self.keyed_by == KeyedBy::Name
     }
 }
 
@@ -69,12 +98,12 @@ pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'
     // S30: wrapped only if necessary, as not all clients unwrap. X14: the name of a redirect is only
     // in its wrapper, as its payload does not have it.
     let is_wrapped = |variant: &Variant| {
-        let needs_wrapper = (encoding.ttl && variant.ttl().is_some()) || variant.is_redirect();
+        let needs_wrapper = (encoding.terms.ttl && variant.ttl().is_some()) || variant.is_redirect();
         encoding.keyed_by(variant) == KeyedBy::Locator || needs_wrapper
     };
     let len = |variant: &Variant| match is_wrapped(variant) {
         true => field_len(wrapper_len(resource_len(encoding, variant, ResourceContent::Payload))),
-        false => field_len(any_len(encoding.type_url, variant)),
+        false => field_len(any_len(&encoding.terms.type_url, variant)),
     };
     let variants: Vec<_> = variants.map(|variant| (len(variant), variant)).collect();
     body.reserve(variants.iter().map(|(len, _)| *len));
@@ -84,7 +113,7 @@ pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'
             if is_wrapped(variant) {
                 put_wrapped_resource(&mut body, encoding, variant);
             } else {
-                put_any(&mut body, encoding.type_url, variant);
+                put_any(&mut body, &encoding.terms.type_url, variant);
             }
             body.end_resource();
             body.end_name(variant.name());
@@ -165,12 +194,8 @@ pub(super) fn unresolved<'a>(encoding: Encoding<'_>, names: impl Iterator<Item =
 }
 
 /// Entries of `resource_errors`.
-pub(super) fn errors<'a>(
-    protocol: Protocol,
-    encoding: Encoding<'_>,
-    failures: impl Iterator<Item = &'a Failure>,
-) -> Body {
-    let field = match protocol {
+pub(super) fn errors<'a>(encoding: Encoding<'_>, failures: impl Iterator<Item = &'a Failure>) -> Body {
+    let field = match encoding.terms.protocol {
         Protocol::Sotw => SOTW_ERRORS,
         Protocol::Delta => DELTA_ERRORS,
     };
@@ -211,7 +236,7 @@ fn put_wrapped_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: 
 /// it.
 fn put_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: &Variant, content: ResourceContent) {
     body.field(RESOURCE_VERSION, &variant.version_for(encoding.keyed_by(variant)).digits());
-    for fields in variant.extra_fields(encoding.sent_ttl(content), encoding.scope) {
+    for fields in variant.extra_fields(encoding.sent_ttl(content), encoding.terms.scope.as_ref()) {
         body.encoded(&fields);
     }
     match encoding.keyed_by(variant) {
@@ -224,7 +249,7 @@ fn put_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: &Variant
     // Last, so that no small field follows a slice of a large payload and needs a frame and a
     // packet of its own.
     if content == ResourceContent::Payload {
-        put_any(body, encoding.type_url, variant);
+        put_any(body, &encoding.terms.type_url, variant);
     }
 }
 
@@ -275,11 +300,13 @@ fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
 
 fn resource_len(encoding: Encoding<'_>, variant: &Variant, content: ResourceContent) -> usize {
     let any = match content {
-        ResourceContent::Payload => field_len(any_len(encoding.type_url, variant)),
+        ResourceContent::Payload => field_len(any_len(&encoding.terms.type_url, variant)),
         ResourceContent::Heartbeat(_) => 0,
     };
-    let extras: usize =
-        variant.extra_fields(encoding.sent_ttl(content), encoding.scope).map(|fields| fields.len()).sum();
+    let extras: usize = variant
+        .extra_fields(encoding.sent_ttl(content), encoding.terms.scope.as_ref())
+        .map(|fields| fields.len())
+        .sum();
     let name = match encoding.keyed_by(variant) {
         KeyedBy::Name => encoding.spell(variant.name()).as_str().len(),
         KeyedBy::Locator => resource_name_len(encoding.spell(variant.name()), variant.constraints()),

@@ -13,9 +13,10 @@ use crate::variants::Variant;
 
 /// The resources of a type of which a client may use another version than the newest, or which it
 /// may use although the cache removed them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) enum InUse {
     /// The client uses the newest version of all of them.
+    #[default]
     NewestOnly,
     /// The client may use older versions of these.
     Older(Arc<OlderInUse>),
@@ -174,7 +175,7 @@ pub(super) fn used(
         |referrer: &Referrer| referrer.in_use == InUse::NewestOnly && !referrer.position.is_behind(snapshot);
     let target = Target::of(state.terms.type_url.as_str())?;
     let mut withheld: BTreeSet<_> = state.holding.removed().map(|(key, _)| &key.name).collect();
-    if state.selects_all() {
+    if state.subscription.is_wildcard() {
         // A client that subscribes by name gets the removal after the grace time. Envoy, which has
         // a wildcard, must not get it while a live resource names the removed one.
         let live = withheld.iter().filter(|name| is_named(target, name, referrers, snapshot));

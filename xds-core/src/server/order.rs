@@ -15,8 +15,9 @@ use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
 use super::client_group::{Awaited, OrderStatus, Seat};
 use super::config::StreamConfig;
+use super::entries::{TypeEntries, TypeEntry};
 use super::in_use::{self, Referrer};
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::name::{ResourceName, Revision};
 use crate::references::Target;
@@ -81,7 +82,7 @@ impl Release {
 /// The order of the types of a stream, and of the other streams of its client.
 #[derive(Debug)]
 pub(super) struct Order<'s> {
-    entries: &'s [TypeEntry],
+    entries: &'s TypeEntries,
     /// The place among the streams of the client, if anything depends on the others.
     seat: Option<&'s Seat>,
     config: &'s StreamConfig,
@@ -91,7 +92,7 @@ pub(super) struct Order<'s> {
 
 impl<'s> Order<'s> {
     pub(super) fn new(
-        entries: &'s [TypeEntry],
+        entries: &'s TypeEntries,
         seat: Option<&'s Seat>,
         config: &'s StreamConfig,
         now: Duration,
@@ -115,16 +116,17 @@ impl<'s> Order<'s> {
         let push = if state.holding.is_behind(self.snapshot) {
             self.additions(at)
         } else if state.holding.has_removed() {
-            let release_at = state.release_at(&self.removals(at), self.config.removal_grace, self.snapshot);
+            let release_at =
+                state.resolve(self.snapshot).release_at(&self.removals(at), self.config.removal_grace);
             release_at.map_or(Gate::Shut, |time| Gate::at(time, self.now))
         } else {
             Gate::Shut
         };
-        let push = match state.responses.wait_until(self.now, self.config) {
+        let push = match state.responses.in_flight().wait_until(self.now, self.config.ack_wait) {
             Some(until) if push == Gate::Open => Gate::Until(until),
             _ => push,
         };
-        let refresh = state.times.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
+        let refresh = state.ttl_refresh.at().map_or(Gate::Shut, |at| Gate::at(at, self.now));
         match answer.earlier(push.earlier(refresh.earlier(None))) {
             _ if push == Gate::Open || refresh == Gate::Open => Gate::Open,
             Some(until) => Gate::Until(until),
@@ -213,11 +215,16 @@ impl<'s> Order<'s> {
             // A client that subscribes by name unsubscribes from names that it no longer needs. A
             // client with a wildcard cannot; but its routes, which name most clusters, may come
             // over another stream (S33b).
-            Some(used) if state.selects_all() && !may_have_other_routes(state, &referrers, self.snapshot) => {
+            Some(used)
+                if state.subscription.is_wildcard()
+                    && !may_have_other_routes(state, &referrers, self.snapshot) =>
+            {
                 Release::Now(used)
             }
             // The time at which a reference ended does not help when not all referrers are known.
-            Some(used) if state.selects_all() => Release::AfterGrace(used, UnreferencedSince::new()),
+            Some(used) if state.subscription.is_wildcard() => {
+                Release::AfterGrace(used, UnreferencedSince::new())
+            }
             Some(used) => Release::AfterGrace(used, self.unreferenced_since(state)),
         }
     }
@@ -241,8 +248,7 @@ impl<'s> Order<'s> {
     /// listener names some of them through routes.
     fn is_unrelated(&self, state: &TypeState, types: &[&str]) -> bool {
         let is_relevant = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
-        let own = self.entries.iter().map(|entry| &entry.state);
-        let own = own.filter(|other| is_relevant(other.terms.type_url.as_str()));
+        let own = self.entries.states().filter(|other| is_relevant(other.terms.type_url.as_str()));
         let mut targets: Vec<_> = own.filter_map(|other| TargetStatus::of(other, self.snapshot)).collect();
         if let Some(seat) = self.seat {
             targets.extend(seat.target_statuses(is_relevant, self.snapshot));
@@ -259,8 +265,7 @@ impl<'s> Order<'s> {
 
     /// These types on this stream.
     fn of_types(&self, types: &'s [&'s str]) -> impl Iterator<Item = &'s TypeState> {
-        let own = self.entries.iter().map(|entry| &entry.state);
-        own.filter(|other| types.contains(&other.terms.type_url.as_str()))
+        self.entries.states().filter(|other| types.contains(&other.terms.type_url.as_str()))
     }
 }
 

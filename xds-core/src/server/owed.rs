@@ -66,11 +66,6 @@ impl Owed {
         self.due = if self.is_empty() { None } else { Some(self.due.map_or(time, |due| due.min(time))) };
     }
 
-    /// Whether an answer waits until other changes of the type may be sent.
-    pub(super) fn has_deferred(&self) -> bool {
-        !self.unsubscribed_later.is_empty()
-    }
-
     /// Other changes of the type may be sent now, so the answer may too.
     pub(super) fn resume(&mut self, now: Duration) {
         self.unsubscribed.append(&mut self.unsubscribed_later);
@@ -101,15 +96,6 @@ impl Owed {
     pub(super) fn forget_brought(&mut self, name: &ResourceName) {
         if let Some(version) = self.brought.versions.get_mut(name) {
             version.clear();
-        }
-    }
-
-    /// Owes assignments whose cluster was sent (S34).
-    pub(super) fn owe_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, now: Duration) {
-        let before = self.endpoints.len();
-        self.endpoints.extend(names);
-        if self.endpoints.len() > before {
-            self.answer_at(now);
         }
     }
 }

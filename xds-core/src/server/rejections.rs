@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::responses::ResponseContents;
+use super::contents::ResponseContents;
 use crate::cache::Spans;
 use crate::name::Revision;
 use crate::protocol::Protocol;

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::entries::TypeEntry;
 use super::stream::Stream;
-use super::type_state::{TypeEntry, TypeState};
+use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
-use crate::name::{ResourceName, Revision, TypeUrl, Version};
+use crate::name::{ResourceName, TypeUrl, Version};
 use crate::subscription;
 use crate::variants::Variant;
 
@@ -57,14 +58,14 @@ impl Stream {
     /// The status of each resource of each type (C20), given the newest snapshot. Changes nothing.
     /// O(subscribed resources).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
-        let types = self.entries_mut().iter_mut().map(|entry| {
+        let types = self.entries.iter_mut().map(|entry| {
             let TypeEntry { state, owed } = entry;
             state.refresh(snapshot);
             let resources = snapshot.of_type(&state.terms.type_url);
             // X12, D24: a subscribed glob or alias covers other names.
             let requested = owed.locators.names().flat_map(|name| resources.map(|of| of.selected_by(name)));
             let unanswered: BTreeSet<_> = requested.flatten().collect();
-            state.report(|name| owed.everything || unanswered.contains(name), snapshot)
+            TypeReport::of(state, |name| owed.everything || unanswered.contains(name), snapshot)
         });
         types.filter(|report| !report.resources.is_empty()).collect()
     }
@@ -72,92 +73,87 @@ impl Stream {
     /// Whether the client rejected a response of a type that no later response corrected (D8).
     #[must_use]
     pub fn rejects(&self, type_url: &TypeUrl) -> bool {
-        self.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.responses.rejections().is_empty())
+        self.entries
+            .of_type(type_url.as_str())
+            .is_some_and(|entry| !entry.state.responses.rejections().is_empty())
     }
 
     /// The resources of the newest rejected response of a type, as far as they are still the
     /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        let entry = self.of_type(type_url.as_str());
-        entry.map(|entry| entry.state.rejected(snapshot)).unwrap_or_default()
+        let Some(TypeEntry { state, .. }) = self.entries.of_type(type_url.as_str()) else {
+            return Vec::new();
+        };
+        let everything = state.holding.selection().map(|membership| membership.everything(snapshot));
+        let was_rejected = |variant: &&Arc<Variant>| {
+            state.responses.rejections().newest_has(&state.key(variant), variant.changed_at)
+        };
+        everything.iter().flat_map(|all| &all.changed).filter(was_rejected).cloned().collect()
     }
 
     /// Takes the only resource of the response of a type that was rejected last; `None` if the
     /// client may mean another one too, or without
     /// [`attributes_nacks`](super::StreamConfig::attributes_nacks).
     pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
-        self.of_type_mut(type_url.as_str())?.state.responses.rejections_mut().take_alone()
+        self.entries.of_type_mut(type_url.as_str())?.state.responses.rejections_mut().take_alone()
     }
 }
 
-impl TypeState {
-    fn report(&self, owes: impl Fn(&ResourceName) -> bool, snapshot: &Snapshot) -> TypeReport {
-        let type_url = self.terms.type_url.clone();
+impl TypeReport {
+    /// `owes` says whether the server owes an answer for a name.
+    fn of(state: &TypeState, owes: impl Fn(&ResourceName) -> bool, snapshot: &Snapshot) -> Self {
+        let type_url = state.terms.type_url.clone();
         let missing = |name: &ResourceName, constraints| {
             let (name, status) = (name.clone(), ReportStatus::NotSent);
             ResourceReport { name, constraints, content: None, status }
         };
-        let Some(membership) = self.holding.selection() else {
+        let Some(membership) = state.holding.selection() else {
             // G4: a client that subscribes to a type that is not served gets errors and no
             // resources.
-            let selections: Vec<_> = self.subscription.selections().map(|(_, selection)| selection).collect();
+            let selections: Vec<_> =
+                state.subscription.selections().map(|(_, selection)| selection).collect();
             let names = selections.iter().flat_map(subscription::Selection::names);
-            return TypeReport {
+            return Self {
                 type_url,
                 resources: names.map(|name| missing(name, Constraints::NONE)).collect(),
             };
         };
         let everything = membership.everything(snapshot);
-        let present = |variant: &Arc<Variant>, status| {
-            let sent = self.sent_version.filter(|_| status != ReportStatus::NotSent);
-            let version = sent.unwrap_or_else(|| variant.version_for(self.keyed_by()));
+        let present = |variant: &Arc<Variant>, is_sent: bool| {
+            let version = state.sent_version.filter(|_| is_sent);
+            let version = version.unwrap_or_else(|| variant.version_for(state.keyed_by()));
             ResourceReport {
                 name: variant.name().clone(),
                 constraints: variant.constraints().clone(),
                 content: Some((Arc::clone(variant), version)),
-                status,
+                status: if is_sent { ReportStatus::of_sent(variant, state) } else { ReportStatus::NotSent },
             }
         };
-        let selected = everything.changed.iter().map(|variant| {
-            let is_sent = self.has_reached(variant) && !owes(variant.name());
-            present(variant, if is_sent { self.answer_to(variant) } else { ReportStatus::NotSent })
-        });
+        let is_sent = |variant: &Arc<Variant>| {
+            state.is_answered() && !state.is_unsent(variant) && !owes(variant.name())
+        };
+        let selected = everything.changed.iter().map(|variant| present(variant, is_sent(variant)));
         // S33: the client still has a removed resource whose removal is withheld.
-        let withheld = self.holding.withheld().map(|variant| present(variant, self.answer_to(variant)));
-        let absent = everything.absent.iter().filter(|name| !self.holding.withholds(name));
+        let withheld = state.holding.withheld().map(|variant| present(variant, true));
+        let absent = everything.absent.iter().filter(|name| !state.holding.withholds(name));
         let absent = absent.map(|name| missing(name, Constraints::NONE));
         let unmatched = everything.unmatched.iter();
         let unmatched = unmatched.map(|(name, constraints)| missing(name, constraints.clone()));
         let mut resources: Vec<_> = selected.chain(withheld).chain(absent).chain(unmatched).collect();
         resources.sort_by(|one, other| one.name.cmp(&other.name));
-        TypeReport { type_url, resources }
+        Self { type_url, resources }
     }
+}
 
-    fn rejected(&self, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        let Some(membership) = self.holding.selection() else { return Vec::new() };
-        let everything = membership.everything(snapshot);
-        let was_rejected = |variant: &&Arc<Variant>| {
-            self.responses.rejections().newest_has(&self.key(variant), variant.changed_at)
-        };
-        everything.changed.iter().filter(was_rejected).cloned().collect()
-    }
-
-    /// Whether the stream was sent the commit that changed the variant.
-    fn has_reached(&self, variant: &Arc<Variant>) -> bool {
-        let cursor = self.cursor();
-        cursor > Revision::ZERO
-            && (variant.changed_at <= cursor || self.holding.is_ahead_with(&self.key(variant), variant))
-    }
-
-    /// The status of a variant that was sent.
-    fn answer_to(&self, variant: &Variant) -> ReportStatus {
-        let key = self.key(variant);
-        if self.responses.are_in_flight_with(&key) {
-            return ReportStatus::Stale;
+impl ReportStatus {
+    fn of_sent(variant: &Variant, state: &TypeState) -> Self {
+        let key = state.key(variant);
+        if state.responses.in_flight().has(&key) {
+            return Self::Stale;
         }
-        match self.responses.rejections().detail(&key) {
-            Some(detail) => ReportStatus::Rejected { detail: Arc::clone(detail) },
-            None => ReportStatus::Synced,
+        match state.responses.rejections().detail(&key) {
+            Some(detail) => Self::Rejected { detail: Arc::clone(detail) },
+            None => Self::Synced,
         }
     }
 }

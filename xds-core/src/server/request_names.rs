@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::response::DeniedNames;
-use super::type_state::TypeState;
-use crate::access::{Access, NamePatterns};
+use super::response::{DeniedNames, StreamError};
+use super::terms::Terms;
+use crate::access::Access;
 use crate::code::Code;
-use crate::name::ResourceName;
-use crate::subscription::{Locators, NameSet, Requested, is_set};
+use crate::name::{ResourceName, TypeUrl};
+use crate::subscription::{NameSet, Requested, can_be};
 use crate::wire::Failure;
-use crate::xdstp::{XdstpError, XdstpName};
 
 /// What is known of the names in the client's requests.
 #[derive(Debug, Default)]
@@ -24,22 +23,22 @@ pub(super) struct RequestNames {
     pub(super) denied_names: Option<DeniedNames>,
 }
 
-impl TypeState {
+impl RequestNames {
     /// Replaces new-style names by their canonical text (X4), and removes names that no resource
     /// can have (X6). Returns an error for each removed name.
-    pub(super) fn read_names(&mut self, requested: &mut Requested) -> Vec<Failure> {
+    fn read(&mut self, requested: &mut Requested, terms: &Terms) -> Vec<Failure> {
         let mut failures = Vec::new();
-        let mut read = |name: &ResourceName| match self.canonical(name) {
+        let mut read = |name: &ResourceName| match terms.canonical(name) {
             Ok(None) => Some(name.clone()),
             Ok(Some(canonical)) => {
                 match *name == canonical {
-                    true => _ = self.names.spelled.remove(&canonical),
-                    false => _ = self.names.spelled.insert(canonical.clone(), name.clone()),
+                    true => _ = self.spelled.remove(&canonical),
+                    false => _ = self.spelled.insert(canonical.clone(), name.clone()),
                 }
                 Some(canonical)
             }
             Err(error) => {
-                let message = format!("{} {name:?}: {error}", self.terms.type_url.message_name());
+                let message = format!("{} {name:?}: {error}", terms.type_url.message_name());
                 failures.push(Failure::new(name.clone(), Code::INVALID_ARGUMENT, message));
                 None
             }
@@ -48,62 +47,67 @@ impl TypeState {
         failures
     }
 
-    /// The canonical text of a new-style name of this type; `None` for an old-style one (X1, X2).
-    pub(super) fn canonical(&self, name: &ResourceName) -> Result<Option<ResourceName>, XdstpError> {
-        let Some(parsed) = XdstpName::of(name.as_str())? else { return Ok(None) };
-        parsed.check_type(&self.terms.type_url)?;
-        Ok(Some(parsed.canonical()))
-    }
-
-    /// G4: the errors for requested names when the type is not served, or not to this client.
-    pub(super) fn unserved(&self, requested: &Locators) -> impl Iterator<Item = Failure> {
-        let r#type = self.terms.type_url.message_name();
-        let (code, message) = match self.is_denied() {
-            true => (Code::PERMISSION_DENIED, format!("this client may not read any {}", r#type)),
-            false => (Code::UNIMPLEMENTED, format!("{} is not served here", r#type)),
-        };
-        let names: BTreeSet<_> = requested.names().collect();
-        names.into_iter().map(move |name| Failure::new(name.clone(), code, message.clone()))
-    }
-
-    /// Removes names that the client may not read, and locators with parameters that the client may
-    /// not claim. Returns an error for each.
-    pub(super) fn take_denied(&self, access: &Access, requested: &mut Requested) -> Vec<Failure> {
-        let mut failures = Vec::new();
-        let mut deny = |name: &ResourceName, message: String| {
-            failures.push(Failure::new(name.clone(), Code::PERMISSION_DENIED, message));
-        };
-        let r#type = self.terms.type_url.message_name();
-        if self.terms.scope.is_some() && self.terms.is_served {
-            // The members of a set are checked one by one.
-            let is_allowed = |name: &ResourceName| is_set(name.as_str()) || self.allows(name);
-            let mut allowed = |names: &NameSet| {
-                let denied = names.iter().filter(|name| !is_allowed(name));
-                denied.for_each(|name| deny(name, format!("this client may not read {} {name:?}", r#type)));
-                names.filter(is_allowed)
-            };
-            requested.names = allowed(&requested.names);
-            requested.locators.retain(|_, names| allowed(names));
+    /// Removes from a request what no resource can match, invalid names and parameter keys that no
+    /// constraint can have (W2, G8), and what the client may not read. Returns an error for each.
+    ///
+    /// # Errors
+    /// The stream ends when there are too many invalid names, or when a locator has too many
+    /// parameters (G9).
+    pub(super) fn take_invalid(
+        &mut self,
+        requested: &mut Requested,
+        terms: &Terms,
+        access: Option<&Access>,
+        parameters_limit: usize,
+    ) -> Result<Vec<Failure>, StreamError> {
+        if requested.is_empty() {
+            return Ok(Vec::new());
         }
+        let mut failures = self.read(requested, terms);
+        if let Some(access) = access {
+            failures.extend(terms.take_denied(access, requested));
+        }
+        let (type_url, limit) = (&terms.type_url, parameters_limit);
+        let too_many = requested.locators.sets().find(|(parameters, _)| parameters.len() > limit);
+        if let Some((parameters, names)) = too_many {
+            let (name, found) = (names.as_slice()[0].clone(), parameters.len());
+            return Err(StreamError::TooManyParameters { type_url: type_url.clone(), name, found, limit });
+        }
+        requested.edit_names(|names| {
+            let is_valid = |name: &&ResourceName| can_be(name.as_str());
+            let invalid = names.iter().filter(|name| !is_valid(name)).cloned();
+            failures.extend(invalid.map(|name| Failure::of_name(type_url, name)));
+            names.iter().filter(is_valid).cloned().collect()
+        });
+        // Constraints can have an empty key.
+        let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
         requested.locators.retain(|parameters, names| {
-            let Some((key, value)) = access.missing(parameters) else { return names.clone() };
-            let text = format!("this client must subscribe to {} with the parameter {key}={value}", r#type);
-            names.iter().for_each(|name| deny(name, text.clone()));
+            if !parameters.iter().any(|(key, _)| has_control(key)) {
+                return names.clone();
+            }
+            let names = names.iter().cloned();
+            failures.extend(names.map(|name| Failure::of_key(type_url, name)));
             NameSet::default()
         });
-        failures
+        if terms.is_on_demand {
+            requested.locators = requested.locators.bound();
+        }
+        let found = failures.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();
+        let limit = REFUSED_LIMIT;
+        if found > limit {
+            return Err(StreamError::TooManyInvalidNames { type_url: type_url.clone(), found, limit });
+        }
+        Ok(failures)
     }
-
     /// Notes which of these errors are denials.
-    pub(super) fn note_denied(&mut self, failures: &[Failure]) {
+    pub(super) fn note_denied(&mut self, failures: &[Failure], type_url: &TypeUrl) {
         let mut denied = failures.iter().filter(|failure| failure.code == Code::PERMISSION_DENIED);
         let Some(first) = denied.next() else { return };
-        let (type_url, reason) = (self.terms.type_url.clone(), first.message.clone());
-        self.names.denied_names = Some(DeniedNames { type_url, count: 1 + denied.count(), reason });
-    }
-
-    /// Whether the client may read nothing of the type.
-    fn is_denied(&self) -> bool {
-        self.terms.scope.as_ref().is_some_and(NamePatterns::is_empty)
+        let (type_url, reason) = (type_url.clone(), first.message.clone());
+        self.denied_names = Some(DeniedNames { type_url, count: 1 + denied.count(), reason });
     }
 }
+
+/// The largest number of invalid names in one request that are answered with errors (G8); past it
+/// the stream ends.
+const REFUSED_LIMIT: usize = 100;

@@ -19,6 +19,23 @@ pub enum Service {
     Single(TypeUrl),
 }
 
+impl Service {
+    /// The type of a request (S12, G2, G3).
+    pub(super) fn type_of(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
+        match self {
+            Self::Aggregated if type_url.is_empty() => Err(StreamError::MissingTypeUrl),
+            Self::Aggregated => Ok(type_url.into()),
+            // S12, D31: on the service of one type, a request may leave its type URL empty.
+            Self::Single(expected) if type_url.is_empty() || type_url == expected.as_str() => {
+                Ok(expected.clone())
+            }
+            Self::Single(expected) => {
+                Err(StreamError::WrongTypeUrl { expected: expected.clone(), found: type_url.into() })
+            }
+        }
+    }
+}
+
 /// What to do for a stream now.
 #[derive(Debug, Clone)]
 pub enum Next {

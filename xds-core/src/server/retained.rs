@@ -1,7 +1,6 @@
 //! Resources that the cache removed and that the client may still use: their removal is withheld,
 //! or the client keeps them until it unsubscribes (S33).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::holding::Exception;
@@ -13,7 +12,13 @@ use crate::variants::Variant;
 use crate::wire::ResourceKey;
 
 impl Exception {
-    fn release_at(&self, name: &ResourceName, release: &Release, grace: Duration) -> Option<Duration> {
+    /// When the removal of this name may be sent; `None` if it waits for an event.
+    pub(super) fn release_at(
+        &self,
+        name: &ResourceName,
+        release: &Release,
+        grace: Duration,
+    ) -> Option<Duration> {
         let Self::Withheld { since, variant, .. } = self else { return None };
         match release {
             Release::Later => None,
@@ -47,54 +52,6 @@ impl TypeState {
         is_returned && self.holding.take_removed(&brought).is_some()
     }
 
-    /// Whether the client would reject a full state (C4b): the state would contain a removed
-    /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
-    /// another locator.
-    pub(super) fn full_state_overlaps(&self, snapshot: &Snapshot) -> bool {
-        let Some(membership) = self.holding.selection() else { return false };
-        if !self.holding.has_removed() && !membership.position().is_behind(snapshot) {
-            return false;
-        }
-        let update = membership.update(snapshot);
-        let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
-        removed.chain(self.holding.withheld()).any(|variant| {
-            let key = self.key(variant);
-            !self.is_known_removed(&key, snapshot) && self.overlaps_others(&key, snapshot)
-        })
-    }
-
-    /// Whether another variant of the name that the client gets overlaps this one. A variant that
-    /// came back overlaps only itself.
-    pub(super) fn overlaps_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let (Some(constraints), Some(variants)) =
-            (&key.constraints, snapshot.get(&self.terms.type_url, &key.name))
-        else {
-            return false;
-        };
-        let chosen = self.chosen(&key.name, snapshot);
-        let is_chosen = |met: &Arc<Variant>| chosen.iter().any(|variant| Arc::ptr_eq(variant, met));
-        let is_other = |met: &&Arc<Variant>| self.key(met) != *key;
-        // The overlap is known: a commit of variants that are too complex to compare is refused.
-        variants.meeting(constraints).is_ok_and(|met| met.iter().filter(is_other).any(is_chosen))
-    }
-
-    /// S33: removals of a type that other types refer to wait. In an on-demand cache all removals
-    /// wait.
-    pub(super) fn withholds_removals(&self) -> bool {
-        self.terms.is_on_demand || !self.terms.known.referrers.is_empty()
-    }
-
-    /// When the first withheld removal may be sent.
-    pub(super) fn release_at(
-        &self,
-        release: &Release,
-        grace: Duration,
-        snapshot: &Snapshot,
-    ) -> Option<Duration> {
-        let known = self.holding.removed().filter(|(key, _)| self.is_removable(key, snapshot));
-        known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
-    }
-
     /// Returns the withheld removals that may be sent now.
     ///
     /// A client deletes listeners, clusters and scopes when it gets the removal. It keeps using
@@ -108,7 +65,7 @@ impl TypeState {
     ) -> Vec<ResourceKey> {
         let is_due = |(key, retained): &(&ResourceKey, &Exception)| {
             retained.release_at(&key.name, release, grace).is_some_and(|time| time <= now)
-                && self.is_removable(key, snapshot)
+                && self.resolve(snapshot).removal(key).may_be_sent()
         };
         let due = self.holding.removed().filter(is_due);
         let released: Vec<_> = due.map(|(key, _)| key.clone()).collect();
@@ -123,14 +80,11 @@ impl TypeState {
         let is_listed = self.subscription.lists_name(&key.name);
         // D25: virtual hosts come and go on demand. Envoy drops a virtual host when it gets the
         // removal, and stays subscribed to it.
-        let drops =
-            self.terms.known.full_state || self.selects_all() || self.sends_unresolved() || !is_listed;
+        let drops = self.terms.known.full_state
+            || self.subscription.is_wildcard()
+            || self.encoding().sends_unresolved()
+            || !is_listed;
         let withheld = self.holding.on_removal_sent(key, !drops);
         withheld.into_iter().for_each(|removed_at| self.responses.bring(removed_at));
-    }
-
-    /// Records that a removal of everything with this name is sent to the client.
-    pub(super) fn on_name_removal_sent(&mut self, name: &ResourceName) {
-        self.holding.removed_of(name).iter().for_each(|key| self.on_removal_sent(key));
     }
 }

@@ -6,121 +6,118 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answers::{LocatorAnswer, NamePresence};
+use super::contents::ResponseContents;
 use super::covering::covering_locators;
 use super::diff::{Diff, Possession};
 use super::encode;
+use super::entries::TypeEntry;
 use super::order::Release;
-use super::owed::Owed;
 use super::request::SotwRequest;
-use super::response::{Continuation, Response, StreamError, Verdict};
-use super::responses::ResponseContents;
+use super::response::{Response, StreamError, Verdict};
 use super::stream::Stream;
-use super::type_state::{TypeEntry, TypeState};
-use crate::cache::{Removed, Snapshot, Update};
+use super::type_state::TypeState;
+use crate::cache::Snapshot;
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
-use crate::protocol::Protocol;
 use crate::subscription::{Locator, Locators, Subscription};
 use crate::variants::Variant;
-use crate::wire::{Body, Failure, ResourceKey};
+use crate::wire::{Failure, ResourceKey};
 use crate::xdstp::XdstpName;
 
-impl Stream {
-    /// Applies a request: its subscription, and its ACK or NACK.
-    pub(super) fn on_sotw_request(
-        &mut self,
-        now: Duration,
-        request: SotwRequest,
-    ) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.find_or_add(&request.type_url)?;
-        let mut request = request;
-        let failures =
-            request.requested.as_mut().map(|requested| self.take_invalid(at, requested)).transpose()?;
-        let (watch, owed_wait) = (Arc::clone(&self.watch), self.config.owed_wait);
-        let names_limit = self.config.names_limit;
-        let TypeEntry { state, owed } = self.entry(at);
-        // S10: before the first response no nonce is stale.
-        let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
-        let verdict = request
-            .response_nonce
-            .and_then(|nonce| state.record_answer(nonce, request.error_detail, Protocol::Sotw));
-        if is_current {
-            if matches!(verdict, Some(Verdict::Nacked { .. })) {
-                state.responses.reject_in_flight();
-            }
-            // S8c: a client that answers the newest response does not answer those before it.
-            state.responses.forget_in_flight();
+use content::SotwContent;
+
+mod content;
+
+/// Applies a request: its subscription, and its ACK or NACK.
+pub(super) fn on_request(
+    stream: &mut Stream,
+    now: Duration,
+    request: SotwRequest,
+) -> Result<Option<Verdict>, StreamError> {
+    let (at, is_first) = stream.find_or_add(&request.type_url)?;
+    let mut request = request;
+    let failures =
+        request.requested.as_mut().map(|requested| stream.take_invalid(at, requested)).transpose()?;
+    let TypeEntry { state, owed } = &mut stream.entries[at];
+    // S10: before the first response no nonce is stale.
+    let last = state.responses.in_flight().last();
+    let is_current = last.is_none() || request.response_nonce == last;
+    let verdict = request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
+    if is_current {
+        if matches!(verdict, Some(Verdict::Nacked { .. })) {
+            state.responses.reject_in_flight();
         }
-        // S1: the first request has the version that the client has from another stream.
-        if is_first {
-            owed.brought.version = Some(request.version_info).filter(|version| !version.is_empty());
-        }
-        // S7: an ACK with the same names as before changes nothing.
-        if let Some(failures) = failures {
-            // S37: reported once, although each request repeats the name.
-            let mut failures: BTreeSet<_> = failures.into_iter().collect();
-            if !failures.is_empty() {
-                state.subscription.end_legacy_wildcard();
-            }
-            // G8: some clients unsubscribe with an empty name, and clients reject an error without
-            // a name (C4).
-            failures.retain(|failure| !failure.name.as_str().is_empty());
-            let is_requested = |failure: &Failure| {
-                failures.contains(failure) || state.subscription.lists_name(&failure.name)
-            };
-            owed.errors.retain(is_requested);
-            let new: Vec<_> = failures.difference(&state.names.reported_errors).cloned().collect();
-            state.note_denied(&new);
-            owed.errors.extend(new);
-            state.names.reported_errors = failures;
-        }
-        if let Some(requested) = request.requested {
-            if !is_first && let Some(brought) = &mut owed.brought.version {
-                // S32: the version that the client brought is about its first subscription.
-                brought.clear();
-            }
-            let is_late = state.terms.known.full_state && !is_current;
-            let before = is_late.then(|| state.subscription.locators());
-            let added = state.subscription.replace(requested, state.terms.known.legacy_wildcard);
-            state.unknown.awaits_wildcards |= added.wildcard;
-            // S8b: a client that subscribes again before that response arrives takes the resource
-            // from it.
-            let was_crossed = is_current && state.responses.take_crossed();
-            if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
-                state.responses.cross();
-            }
-            state.check_limit(names_limit)?;
-            _ = state.reselect(&watch);
-            if !state.terms.is_served && !state.terms.known.full_state {
-                // G4: but not in a full state, which without resources would delete them.
-                let unserved: Vec<_> = state.unserved(&added.locators).collect();
-                state.note_denied(&unserved);
-                owed.errors.extend(unserved);
-            }
-            // S8b: owed are names that were subscribed to and not sent; names that the client
-            // unsubscribed from are not.
-            state.subscription.retain_covered(&mut owed.locators);
-            owed.endpoints.retain(|name| state.subscription.covers(name));
-            // S15, S16: sent whatever version the client has, even if it was sent before.
-            if state.terms.is_served {
-                owed.locators.extend(added.locators);
-            }
-            let is_wildcard = state.terms.is_served && state.subscription.is_wildcard();
-            owed.is_overtaken |= (is_late || was_crossed) && !owed.locators.is_empty();
-            owed.everything = is_wildcard && (owed.everything || added.wildcard);
-            if !is_wildcard {
-                owed.unsubscribed.clear();
-            }
-            if state.terms.known.full_state {
-                owed.unsubscribed.extend(added.unsubscribed);
-            }
-            // V25: resources that were sent by name are sent again with constraints, or removed.
-            owed.everything |= state.holding.is_switching() && state.responses.last().is_some();
-        }
-        // S8: a stale request is not answered at once, but its names are not forgotten.
-        owed.answer_at(if is_current { now } else { now + owed_wait });
-        Ok(verdict)
+        // S8c: a client that answers the newest response does not answer those before it.
+        state.responses.forget_in_flight();
     }
+    // S1: the first request has the version that the client has from another stream.
+    if is_first {
+        owed.brought.version = Some(request.version_info).filter(|version| !version.is_empty());
+    }
+    // S7: an ACK with the same names as before changes nothing.
+    if let Some(failures) = failures {
+        // S37: reported once, although each request repeats the name.
+        let mut failures: BTreeSet<_> = failures.into_iter().collect();
+        if !failures.is_empty() {
+            state.subscription.end_legacy_wildcard();
+        }
+        // G8: some clients unsubscribe with an empty name, and clients reject an error without
+        // a name (C4).
+        failures.retain(|failure| !failure.name.as_str().is_empty());
+        let is_requested =
+            |failure: &Failure| failures.contains(failure) || state.subscription.lists_name(&failure.name);
+        owed.errors.retain(is_requested);
+        let new: Vec<_> = failures.difference(&state.names.reported_errors).cloned().collect();
+        state.names.note_denied(&new, &state.terms.type_url);
+        owed.errors.extend(new);
+        state.names.reported_errors = failures;
+    }
+    if let Some(requested) = request.requested {
+        if !is_first && let Some(brought) = &mut owed.brought.version {
+            // S32: the version that the client brought is about its first subscription.
+            brought.clear();
+        }
+        let is_late = state.terms.known.full_state && !is_current;
+        let before = is_late.then(|| state.subscription.locators());
+        let added = state.subscription.replace(requested, state.terms.known.legacy_wildcard);
+        state.unknown.awaits_wildcards |= added.wildcard;
+        // S8b: a client that subscribes again before that response arrives takes the resource
+        // from it.
+        let was_crossed = is_current && state.responses.take_crossed();
+        if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
+            state.responses.cross();
+        }
+        state.terms.check_limit(state.subscription.len(), stream.config.names_limit)?;
+        _ = state.reselect(&stream.watch);
+        if !state.terms.is_served && !state.terms.known.full_state {
+            // G4: but not in a full state, which without resources would delete them.
+            let unserved = state.terms.unserved(&added.locators);
+            state.names.note_denied(&unserved, &state.terms.type_url);
+            owed.errors.extend(unserved);
+        }
+        // S8b: owed are names that were subscribed to and not sent; names that the client
+        // unsubscribed from are not.
+        state.subscription.retain_covered(&mut owed.locators);
+        owed.endpoints.retain(|name| state.subscription.covers(name));
+        // S15, S16: sent whatever version the client has, even if it was sent before.
+        if state.terms.is_served {
+            owed.locators.extend(added.locators);
+        }
+        let is_wildcard = state.terms.is_served && state.subscription.is_wildcard();
+        owed.is_overtaken |= (is_late || was_crossed) && !owed.locators.is_empty();
+        owed.everything = is_wildcard && (owed.everything || added.wildcard);
+        if !is_wildcard {
+            owed.unsubscribed.clear();
+        }
+        if state.terms.known.full_state {
+            owed.unsubscribed.extend(added.unsubscribed);
+        }
+        // V25: resources that were sent by name are sent again with constraints, or removed.
+        owed.everything |= state.holding.is_switching() && last.is_some();
+    }
+    // S8: a stale request is not answered at once, but its names are not forgotten.
+    owed.answer_at(if is_current { now } else { now + stream.config.owed_wait });
+    Ok(verdict)
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs
@@ -136,25 +133,19 @@ pub(super) fn respond(
     let must_wait = stream.order(now, snapshot).must_wait(at);
     let reports_missing = stream.config.sotw_not_found;
     let attributes_nacks = stream.config.attributes_nacks;
-    let TypeEntry { state, owed } = stream.entry(at);
+    let TypeEntry { state, owed } = &mut stream.entries[at];
     let mut owed = std::mem::take(owed);
     if !state.holding.is_selecting() && !state.terms.is_served && state.terms.known.full_state {
         // G4: a full state without resources would delete what the client has.
         return Ok(None);
     }
     if !state.holding.is_selecting() {
-        let (type_url, version) = (state.terms.type_url.clone(), state.version(snapshot));
+        let version = state.resolve(snapshot).version();
         let nonce = stream.next_nonce();
-        let state = &mut stream.entry(at).state;
-        state.sent(now, nonce, ResponseContents::nothing(), snapshot);
-        let errors = Arc::new(encode::errors(Protocol::Sotw, state.encoding(), owed.errors.iter()));
-        return Ok(Some(Response {
-            type_url,
-            nonce,
-            version,
-            bodies: vec![errors],
-            continuation: Continuation::None,
-        }));
+        let state = &mut stream.entries[at].state;
+        state.sent(now, nonce, ResponseContents::nothing(), Vec::new(), snapshot);
+        let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
+        return Ok(Some(state.terms.response(nonce, version, vec![errors], false)));
     }
     // A removal is not withheld from locators that are newly subscribed: with the full state they
     // would get a resource that no longer exists.
@@ -179,11 +170,14 @@ pub(super) fn respond(
     if reports_missing {
         // S25: a full state without a resource removes it. But clients do not take the absence of a
         // new name from it, because the response may be older than the request.
-        let removed = match state.terms.known.full_state {
-            true => BTreeSet::new(),
-            false => state.removed(released, &update),
-        };
-        owed.errors.extend(state.missing(removed, &owed.locators, snapshot));
+        let mut removed = BTreeSet::new();
+        if !state.terms.known.full_state {
+            removed.extend(released);
+            if update.from > Revision::ZERO {
+                removed.extend(state.encoding().immediate_removals(&update));
+            }
+        }
+        owed.errors.extend(missing(state, removed, &owed.locators, snapshot));
     } else if !state.terms.known.full_state {
         // S26: without resource errors no response can remove a resource of such a type.
         state.release(&Release::now(), Duration::ZERO, now, snapshot);
@@ -193,29 +187,31 @@ pub(super) fn respond(
     // again.
     let refreshed = state.take_refresh(now, since, snapshot);
     let needs_everything = owed.everything || state.terms.known.full_state;
-    let everything = if needs_everything { state.everything(&update, snapshot) } else { Arc::clone(&update) };
-    let version = match state.version(snapshot) {
+    let everything =
+        if needs_everything { state.resolve(snapshot).everything(&update) } else { Arc::clone(&update) };
+    let version = match state.resolve(snapshot).version() {
         // The response lacks some changes of the snapshot, so it must not have the snapshot's
         // version.
         Version(sum) if is_answer_only => Version(sum.wrapping_add(1)),
         version => version,
     };
     // S32: only a wildcard selects for sure what it selected on the stream before.
-    let is_comparable = state.terms.known.full_state && state.selects_all();
+    let is_comparable = state.terms.known.full_state && state.subscription.is_wildcard();
     if is_comparable && owed.errors.is_empty() && owed.brought.has(version) == Some(true) {
         return Ok(None);
     }
+    let content = SotwContent::new(state, &owed, snapshot);
     let made = if state.terms.known.full_state {
         let must_send = releases || !refreshed.is_empty();
-        let bodies = state.full_state(&owed, &update, &everything, must_send, version, snapshot);
+        let bodies = content.full_state(&update, &everything, must_send, version);
         bodies.map(|bodies| (bodies, ResponseContents::FullState))
     } else {
         resend.extend(refreshed);
-        state.partial(&owed, &resend, &everything, snapshot)
+        content.partial(&resend, &everything)
     };
     let Some((mut bodies, contents)) = made else { return Ok(None) };
     if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(Protocol::Sotw, state.encoding(), owed.errors.iter())));
+        bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
     }
     let is_all_fresh = owed.everything || update.from == Revision::ZERO;
     let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);
@@ -235,142 +231,47 @@ pub(super) fn respond(
     let alone = match contents {
         _ if !attributes_nacks => None,
         // New names bring resources that have not changed.
-        ResponseContents::FullState if is_update_only => state.only_change(&update, &everything),
-        ResponseContents::FullState => state.only_change(&everything, &everything),
-        ResponseContents::Resources { .. } => state.only_resource(&contents, snapshot),
+        ResponseContents::FullState if is_update_only => content.only_change(&update, &everything),
+        ResponseContents::FullState => content.only_change(&everything, &everything),
+        ResponseContents::Resources { .. } => {
+            contents.only_key().and_then(|key| state.resolve(snapshot).with_key(key)).cloned()
+        }
     };
-    let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
-    stream.sent_alone(at, alone);
+    let nonce = stream.next_nonce();
+    let state = &mut stream.entries[at].state;
+    let response = state.send(now, nonce, version, (resources, bodies), contents, snapshot);
+    state.responses.sent_alone(alone);
     stream.owe_endpoints(&endpoints);
-    if let Some(TypeEntry { state, owed }) = stream.endpoints() {
-        let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
-        owed.owe_endpoints(covered.cloned(), now);
+    if let Some(entry) = stream.entries.endpoints() {
+        entry.owe_endpoints(&*endpoints, now);
     }
     Ok(Some(response))
 }
 
-impl TypeState {
-    /// T38: the version of the client's resources after the next response.
-    pub(super) fn version(&self, snapshot: &Snapshot) -> Version {
-        let selected = self.holding.selection().map_or(0, |membership| membership.sum(snapshot));
-        let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.keyed_by()));
-        Version(self.holding.withheld().fold(selected, add))
-    }
-
-    /// The resources that the client has no longer.
-    fn removed(&self, released: Vec<ResourceKey>, update: &Update) -> BTreeSet<ResourceKey> {
-        let mut removed: BTreeSet<_> = released.into_iter().collect();
-        if update.from > Revision::ZERO {
-            removed.extend(self.immediate_removals(update));
+/// S37, V8: errors for `missing` resources and requested ones that do not exist. T36: if the name has
+/// several locators, an error has constraints that say which one it is about.
+fn missing(
+    state: &mut TypeState,
+    mut missing: BTreeSet<ResourceKey>,
+    requested: &Locators,
+    snapshot: &Snapshot,
+) -> Vec<Failure> {
+    let mut presence = NamePresence::new();
+    for locator in requested.iter() {
+        if let LocatorAnswer::Absent(keys) = state.answer(&locator, &mut presence, snapshot) {
+            missing.extend(keys);
         }
-        removed
     }
-
-    /// S37, V8: errors for resources that were removed or do not exist. T36: if the name has
-    /// several locators, an error has constraints that say which one it is about.
-    fn missing(
-        &mut self,
-        removed: BTreeSet<ResourceKey>,
-        requested: &Locators,
-        snapshot: &Snapshot,
-    ) -> Vec<Failure> {
-        let mut missing = removed;
-        let mut presence = NamePresence::new();
-        for locator in requested.iter() {
-            if let LocatorAnswer::Absent(keys) = self.answer(&locator, &mut presence, snapshot) {
-                missing.extend(keys);
-            }
-        }
-        missing.retain(|key| !self.is_live(key, snapshot));
-        let mut failures = self.reasons(requested, snapshot);
-        missing.retain(|key| !failures.iter().any(|failure| failure.name == key.name));
-        let failure = |ResourceKey { name, constraints }| {
-            let message = format!("{} {name:?} does not exist", self.terms.type_url.message_name());
-            let constraints = constraints.unwrap_or_default();
-            Failure { constraints, ..Failure::new(name, Code::NOT_FOUND, message) }
-        };
-        failures.extend(missing.into_iter().map(failure));
-        failures
-    }
-
-    /// S25: all resources, rejected ones too (S6b), or `None` when nothing changed for the client.
-    fn full_state(
-        &self,
-        owed: &Owed,
-        update: &Update,
-        everything: &Update,
-        must_send: bool,
-        version: Version,
-        snapshot: &Snapshot,
-    ) -> Option<Vec<Arc<Body>>> {
-        let is_removed = |removed: &Removed| {
-            removed.variant.existed_at(update.from)
-                && self.holding.removed_with(&self.key(&removed.variant)).is_none()
-        };
-        let removes = must_send || update.removed.iter().any(is_removed) || !update.replaced.is_empty();
-        // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
-        // A client that brings another version may have resources that no longer exist, and only a
-        // full state says so (S25).
-        let answers = owed.everything
-            || owed.is_overtaken
-            || owed
-                .locators
-                .iter()
-                .any(|locator| is_glob(&locator.name) || !self.find(&locator, snapshot).is_empty())
-            || owed.brought.has(version) == Some(false)
-            || !owed.errors.is_empty();
-        // S22: resources that the remaining wildcard, with other parameters, does not cover leave
-        // the full state.
-        let unsubscribed = owed.unsubscribed.iter().flat_map(|locator| self.find(&locator, snapshot));
-        let leaves =
-            unsubscribed.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
-        if !answers && !removes && !leaves && update.changed.is_empty() {
-            return None;
-        }
-        let mut bodies = vec![self.sotw_body(everything)];
-        let withheld = encode::sotw(self.encoding(), self.holding.withheld());
-        if !withheld.is_empty() {
-            bodies.push(Arc::new(withheld));
-        }
-        Some(bodies)
-    }
-
-    /// S26: the changes for the client, or `None` when there are none.
-    fn partial(
-        &self,
-        owed: &Owed,
-        resend: &[Arc<Variant>],
-        fresh: &Update,
-        snapshot: &Snapshot,
-    ) -> Option<(Vec<Arc<Body>>, ResponseContents)> {
-        // An update from revision zero has everything.
-        let requested = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
-        let requested = requested.into_iter().flat_map(Locators::iter);
-        let answers = requested.flat_map(|locator| self.find(&locator, snapshot));
-        let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
-        let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot));
-        let besides = endpoints.chain(resend).cloned();
-        let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
-        if answers.is_empty() {
-            // G4: a wildcard that selects nothing is answered too.
-            let is_due = owed.everything || !fresh.changed.is_empty() || !owed.errors.is_empty();
-            let contents =
-                || ResponseContents::Resources { shared: Some(self.keys(fresh)), own: BTreeSet::new() };
-            return is_due.then(|| (vec![self.sotw_body(fresh)], contents()));
-        }
-        answers.extend(fresh.changed.iter().cloned());
-        answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
-        // S28: no resource twice.
-        answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let own = answers.iter().map(|variant| self.key(variant)).collect();
-        let body = encode::sotw(self.encoding(), answers.iter());
-        Some((vec![Arc::new(body)], ResponseContents::Resources { shared: None, own }))
-    }
-
-    fn sotw_body(&self, update: &Update) -> Arc<Body> {
-        let make = || Arc::new(encode::sotw(self.encoding(), update.changed.iter()));
-        if self.encoding().is_shared() { Arc::clone(update.made.sotw_body.get_or_init(make)) } else { make() }
-    }
+    missing.retain(|key| state.resolve(snapshot).with_key(key).is_none());
+    let mut failures = state.resolve(snapshot).reasons(requested);
+    missing.retain(|key| !failures.iter().any(|failure| failure.name == key.name));
+    let failure = |ResourceKey { name, constraints }| {
+        let message = format!("{} {name:?} does not exist", state.terms.type_url.message_name());
+        let constraints = constraints.unwrap_or_default();
+        Failure { constraints, ..Failure::new(name, Code::NOT_FOUND, message) }
+    };
+    failures.extend(missing.into_iter().map(failure));
+    failures
 }
 
 /// X12: a glob without members is answered: only an empty state shows that there are none.

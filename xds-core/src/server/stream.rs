@@ -7,23 +7,20 @@ use std::time::Duration;
 use super::client_group::{ClientGroup, Seat};
 use super::clusters_sent::ClustersSent;
 use super::config::{Serving, StreamConfig};
+use super::entries::{TypeEntries, TypeEntry};
 use super::order::{Gate, Order};
-use super::owed::Owed;
 use super::request::Request;
-use super::response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
-use super::responses::ResponseContents;
-use super::responses::ResponsePart;
-use super::type_state::{Terms, TypeEntry, TypeState};
+use super::response::{DeniedNames, Next, Response, Service, StreamError, Verdict};
+use super::terms::Terms;
+use super::type_state::TypeState;
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
-use crate::code::Code;
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
-use crate::subscription::{NameSet, Requested, can_be};
-use crate::variants::Variant;
-use crate::wire::{Body, Failure, ResourceKey};
+use crate::subscription::Requested;
+use crate::wire::{Failure, ResourceKey};
 
 /// One stream of either protocol, seen from the server.
 ///
@@ -43,8 +40,7 @@ pub struct Stream {
     /// The place of this stream among the streams of its client.
     seat: Option<Seat>,
     service: Service,
-    /// In the order of S33.
-    entries: Vec<TypeEntry>,
+    pub(super) entries: TypeEntries,
     /// Delta: clusters that were sent before the client subscribed to endpoints.
     pub(super) clusters_sent: ClustersSent,
     last_nonce: u64,
@@ -82,7 +78,7 @@ impl Stream {
             honours_ttl: false,
             seat: None,
             service,
-            entries: Vec::new(),
+            entries: TypeEntries::default(),
             clusters_sent: ClustersSent::Some(BTreeSet::new()),
             last_nonce: 0,
         }
@@ -137,8 +133,8 @@ impl Stream {
         request: impl Into<Request>,
     ) -> Result<Option<Verdict>, StreamError> {
         match (self.protocol, request.into()) {
-            (Protocol::Sotw, Request::Sotw(request)) => self.on_sotw_request(now, request),
-            (Protocol::Delta, Request::Delta(request)) => self.on_delta_request(now, request),
+            (Protocol::Sotw, Request::Sotw(request)) => sotw::on_request(self, now, request),
+            (Protocol::Delta, Request::Delta(request)) => delta::on_request(self, now, request),
             (protocol, _) => Err(StreamError::WrongProtocol { expected: protocol }),
         }
     }
@@ -147,7 +143,7 @@ impl Stream {
     /// result is false, all of it was refused (G8, G12).
     #[must_use]
     pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
-        self.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
+        self.entries.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
     }
 
     /// SotW: the version that a response with the whole selection of a type would have; the version
@@ -155,19 +151,20 @@ impl Stream {
     ///
     /// S41: a poll with this version needs no response, so none has to be made to find that out.
     pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
-        let Some(TypeEntry { state, .. }) = self.of_type_mut(type_url.as_str()) else { return Version(0) };
+        let Some(TypeEntry { state, .. }) = self.entries.of_type_mut(type_url.as_str()) else {
+            return Version(0);
+        };
         state.refresh(snapshot);
-        state.version(snapshot)
+        state.resolve(snapshot).version()
     }
 
-    /// The index of the requested type (S12, G2, G3), and whether the type is new on this stream.
+    /// The index of the requested type, and whether the type is new on this stream.
     pub(super) fn find_or_add(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
-        let known = |entry: &TypeEntry| entry.state.terms.type_url.as_str() == type_url;
-        if let Some(at) = self.entries.iter().position(known) {
+        if let Some(at) = self.entries.find(type_url) {
             return Ok((at, false));
         }
-        let type_url = self.request_type(type_url)?;
-        if let Some(at) = self.entries.iter().position(|entry| entry.state.terms.type_url == type_url) {
+        let type_url = self.service.type_of(type_url)?;
+        if let Some(at) = self.entries.find(type_url.as_str()) {
             return Ok((at, false));
         }
         if self.entries.len() >= self.config.types_limit {
@@ -177,8 +174,9 @@ impl Stream {
         if serving == Serving::Refused {
             return Err(StreamError::NotServed { type_url });
         }
+        let is_sotw = self.protocol == Protocol::Sotw;
         // G5: SotW does not serve types that exist only in delta.
-        let is_served = serving == Serving::Served && !(self.is_sotw() && known.delta_only);
+        let is_served = serving == Serving::Served && !(is_sotw && known.delta_only);
         let is_on_demand = self.watch.cache().read(Snapshot::is_on_demand);
         let access = self.access.as_deref();
         let scope = access.map(|access| access.of_type(&type_url)).filter(|names| !names.is_everything());
@@ -188,22 +186,21 @@ impl Stream {
             access.map_or_else(|| self.parameters.clone(), |access| access.overlay(&self.parameters));
         let derived = if is_on_demand { derived.bound() } else { derived };
         let terms = Terms {
+            protocol: self.protocol,
             type_url,
             known,
             is_served: is_served && !is_denied,
             scope,
-            ttl: self.honours_ttl && (known.ttl_in_sotw || !self.is_sotw()),
+            ttl: self.honours_ttl && (known.ttl_in_sotw || !is_sotw),
             // S40: only heartbeats can have the TTL that is left: next to a payload the TTL is part
             // of the content.
-            sends_ttl_left: is_on_demand && known.heartbeats && !self.is_sotw(),
+            sends_ttl_left: is_on_demand && known.heartbeats && !is_sotw,
             is_on_demand,
         };
         let mut state = TypeState::new(terms, derived);
         let excluded = self.watch.cache().read(|snapshot| snapshot.excluded.clone());
         state.subscription = std::mem::take(&mut state.subscription).without(excluded);
-        let at = self.entries.partition_point(|entry| entry.state.terms.known.rank <= state.terms.known.rank);
-        self.entries.insert(at, TypeEntry { state, owed: Owed::default() });
-        Ok((at, true))
+        Ok((self.entries.add(state), true))
     }
 
     /// The seat, if anything depends on other streams of the client.
@@ -211,41 +208,11 @@ impl Stream {
         self.seat.as_ref().filter(|seat| seat.group().is_tied())
     }
 
-    pub(super) fn entry(&mut self, at: usize) -> &mut TypeEntry {
-        &mut self.entries[at]
-    }
-
-    pub(super) fn entry_and_clusters(&mut self, at: usize) -> (&mut TypeEntry, &ClustersSent) {
-        (&mut self.entries[at], &self.clusters_sent)
-    }
-
-    pub(super) fn entry_ref(&self, at: usize) -> &TypeEntry {
-        &self.entries[at]
-    }
-
-    pub(super) fn entries_mut(&mut self) -> &mut [TypeEntry] {
-        &mut self.entries
-    }
-
-    /// A type, if the client ever requested it.
-    pub(super) fn of_type(&self, type_url: &str) -> Option<&TypeEntry> {
-        self.entries.iter().find(|entry| entry.state.terms.type_url.as_str() == type_url)
-    }
-
-    /// The same, to change it.
-    pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry> {
-        self.entries.iter_mut().find(|entry| entry.state.terms.type_url.as_str() == type_url)
-    }
-
-    pub(super) fn endpoints(&mut self) -> Option<&mut TypeEntry> {
-        self.of_type_mut(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)
-    }
-
     /// S34: other streams of the client must also send the endpoints of clusters that were sent.
     pub(super) fn owe_endpoints(&mut self, names: &[ResourceName]) {
         // A client with one stream for all types subscribes to endpoints before it ACKs the
         // clusters.
-        let is_alone = self.endpoints().is_some();
+        let is_alone = self.entries.endpoints().is_some();
         if let Some(seat) = self.seat.as_ref().filter(|_| !names.is_empty() && !is_alone) {
             seat.owe_endpoints(names);
         }
@@ -254,7 +221,7 @@ impl Stream {
     /// What to do now. Load the newest snapshot after the last request was passed in. Of several
     /// requests only the newest is answered (S9).
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
-        self.entries.iter_mut().for_each(|entry| entry.state.note_clean());
+        self.entries.states_mut().for_each(TypeState::note_clean);
         let group = self.seat().map(|seat| seat.group().clone());
         let _deciding = group.as_ref().map(ClientGroup::begin_deciding);
         if let Some(seat) = &self.seat {
@@ -262,21 +229,20 @@ impl Stream {
                 seat.set_waiting(true);
             }
             let owed = seat.take_endpoints();
-            if let Some(TypeEntry { state, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
-                && state.is_answered()
-            {
-                answers.owe_endpoints(owed.into_iter().filter(|name| state.subscription.covers(name)), now);
+            if let Some(entry) = self.entries.endpoints().filter(|entry| entry.state.is_answered()) {
+                entry.owe_endpoints(&owed, now);
             }
         }
         let next = self.next_in_order(now, snapshot);
-        self.entries.iter_mut().for_each(|entry| entry.state.publish(snapshot));
+        for TypeState { published, holding, responses, .. } in self.entries.states_mut() {
+            published.update(holding, responses, snapshot);
+        }
         if let Some(seat) = &self.seat {
-            let mut states = self.entries.iter_mut().map(|entry| &mut entry.state);
-            if seat.group().is_tied() || states.any(|state| state.published.is_unpublished) {
-                seat.publish(self.entries.iter_mut().map(|entry| &mut entry.state));
+            if seat.group().is_tied() || self.entries.states().any(|state| state.published.is_outdated) {
+                seat.publish(self.entries.states_mut());
             }
             if group.is_some() {
-                let mut states = self.entries.iter().map(|entry| &entry.state);
+                let mut states = self.entries.states();
                 seat.set_waiting(
                     states.any(|state| state.holding.is_behind(snapshot) || state.holding.has_removed()),
                 );
@@ -316,8 +282,11 @@ impl Stream {
     fn pass(&mut self, now: Duration, snapshot: &Snapshot, pass: Pass) -> Found {
         let (mut until, mut is_needless) = (None, false);
         for at in 0..self.entries.len() {
-            if self.entries[at].state.responses.has_parts() && snapshot.is_synced() {
-                return self.make(pass, |stream| Ok(stream.next_part(at, now)));
+            if self.entries[at].state.responses.in_flight().has_parts() && snapshot.is_synced() {
+                return self.make(pass, |stream| {
+                    let nonce = stream.next_nonce();
+                    Ok(stream.entries[at].state.next_part(now, nonce))
+                });
             }
             let mut gate = self.gate(at, now, snapshot);
             while gate == Gate::Open {
@@ -329,7 +298,8 @@ impl Stream {
                     found => return found,
                 }
             }
-            until = gate.earlier(self.waits_until(at).into_iter().chain(until).min());
+            until = gate
+                .earlier(self.entries[at].waits_until(self.config.sync_wait).into_iter().chain(until).min());
         }
         if is_needless { Found::Needless(until) } else { Found::Nothing(until) }
     }
@@ -348,29 +318,23 @@ impl Stream {
 
     /// When a type may send.
     fn gate(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        if let Some(gate) = self.wait_for_knowledge(at, now, snapshot) {
+        let wait = self.config.sync_wait;
+        if let Some(gate) = self.entries[at].wait_for_knowledge(now, wait, snapshot) {
             return gate;
         }
-        let sends_full_state = self.sends_full_state(at);
         let state = &mut self.entries[at].state;
         state.refresh(snapshot);
-        state.time_refresh(now, snapshot);
-        if sends_full_state && snapshot.is_on_demand() && state.full_state_overlaps(snapshot) {
+        state.schedule_refresh(now, snapshot);
+        if state.terms.sends_full_state()
+            && snapshot.is_on_demand()
+            && state.resolve(snapshot).full_state_overlaps()
+        {
             return Gate::Shut;
         }
-        if self.entries[at].owed.has_deferred() && !self.order(now, snapshot).must_wait(at) {
+        if !self.entries[at].owed.unsubscribed_later.is_empty() && !self.order(now, snapshot).must_wait(at) {
             self.entries[at].owed.resume(now);
         }
         self.due(at, now, snapshot)
-    }
-
-    /// The next part of a response that was too large for one message (D32).
-    fn next_part(&mut self, at: usize, now: Duration) -> Option<Response> {
-        let nonce = self.next_nonce();
-        let state = &mut self.entries[at].state;
-        let ResponsePart { version, bodies, .. } = state.responses.next_part(now, nonce)?;
-        let (type_url, has_parts) = (state.terms.type_url.clone(), state.responses.has_parts());
-        Some(Response { type_url, nonce, version, bodies, continuation: self.continuation(has_parts) })
     }
 
     fn respond(
@@ -380,20 +344,13 @@ impl Stream {
         snapshot: &Snapshot,
     ) -> Result<Option<Response>, StreamError> {
         match self.protocol {
-            _ if self.is_before_first_commit(at, snapshot) => Ok(self.report_unknown(at, now, snapshot)),
+            _ if self.entries[at].is_before_first_commit(snapshot) => {
+                let (nonce, wait) = (self.next_nonce(), self.config.sync_wait);
+                Ok(Some(self.entries[at].report_unknown(now, wait, nonce, snapshot)))
+            }
             Protocol::Sotw => sotw::respond(self, at, now, snapshot),
             Protocol::Delta => delta::respond(self, at, now, snapshot),
         }
-    }
-
-    /// Whether each response of a type has all its resources, so that a resource that is not in it
-    /// does not exist (S25).
-    pub(super) fn sends_full_state(&self, at: usize) -> bool {
-        self.is_sotw() && self.entries[at].state.terms.known.full_state
-    }
-
-    pub(super) fn is_sotw(&self) -> bool {
-        self.protocol == Protocol::Sotw
     }
 
     /// Returns the withheld removals of a type that may be sent now.
@@ -411,60 +368,9 @@ impl Stream {
     }
 
     fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        self.entries[at].state.time_changes(now, snapshot);
+        let TypeState { times, holding, .. } = &mut self.entries[at].state;
+        times.note_changes(now, holding.is_behind(snapshot));
         self.order(now, snapshot).due(at)
-    }
-
-    /// Records a response and returns it: the body of resources, and bodies that go with it. G10,
-    /// D32: a response that is too large for one message is sent in parts. A full state cannot be,
-    /// as a part would delete the other resources (T39).
-    pub(super) fn send(
-        &mut self,
-        at: usize,
-        now: Duration,
-        version: Version,
-        (resources, besides): (Arc<Body>, Vec<Arc<Body>>),
-        contents: ResponseContents,
-        snapshot: &Snapshot,
-    ) -> Response {
-        let nonce = self.next_nonce();
-        let is_sotw = self.is_sotw();
-        let state = &mut self.entries[at].state;
-        state.sent_version = is_sotw.then_some(version);
-        let type_url = state.terms.type_url.clone();
-        let is_whole = matches!(contents, ResponseContents::FullState);
-        let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
-        if parts.len() == 1 {
-            state.sent(now, nonce, contents, snapshot);
-            let bodies = std::iter::once(resources).chain(besides).collect();
-            return Response { type_url, nonce, version, bodies, continuation: Continuation::None };
-        }
-        let (first, mut after) = parts.remove(0);
-        let first_contents = contents.part(None, after.as_ref());
-        let mut later_parts = Vec::new();
-        for (body, until) in parts {
-            let part_contents = contents.part(after.as_ref(), until.as_ref());
-            later_parts.push(ResponsePart::new(version, vec![body], part_contents));
-            after = until;
-        }
-        if let Some(last) = later_parts.last_mut() {
-            last.bodies.extend(besides);
-        }
-        state.sent_first(now, nonce, first_contents, later_parts, snapshot);
-        Response { type_url, nonce, version, bodies: vec![first], continuation: self.continuation(true) }
-    }
-
-    /// Notes that the response that was just sent brings one resource alone.
-    pub(super) fn sent_alone(&mut self, at: usize, alone: Option<Arc<Variant>>) {
-        if let Some(variant) = alone {
-            self.entries[at].state.responses.sent_alone(variant);
-        }
-    }
-
-    /// In SotW clients send the version back, and each part counts as a whole response about the
-    /// names in it.
-    fn continuation(&self, has_parts: bool) -> Continuation {
-        if has_parts && !self.is_sotw() { Continuation::Part } else { Continuation::None }
     }
 
     /// A nonce that this stream has not used yet (S2, D7).
@@ -473,73 +379,14 @@ impl Stream {
         Nonce::nth(self.last_nonce)
     }
 
-    /// Removes from a request what no resource can match: invalid names, and parameter keys that no
-    /// constraint can have (W2, G8). Returns an error for each.
-    ///
-    /// # Errors
-    /// The stream ends when there are too many invalid names, or when a locator has too many
-    /// parameters (G9).
+    /// Removes from a request what no resource can match, and what the client may not read. Returns
+    /// an error for each.
     pub(super) fn take_invalid(
         &mut self,
         at: usize,
         requested: &mut Requested,
     ) -> Result<Vec<Failure>, StreamError> {
-        if requested.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut failures = self.entries[at].state.read_names(requested);
-        if let Some(access) = &self.access {
-            failures.extend(self.entries[at].state.take_denied(access, requested));
-        }
-        let type_url = &self.entries[at].state.terms.type_url;
-        let limit = self.config.parameters_limit;
-        let too_many = requested.locators.sets().find(|(parameters, _)| parameters.len() > limit);
-        if let Some((parameters, names)) = too_many {
-            let (name, found) = (names.as_slice()[0].clone(), parameters.len());
-            return Err(StreamError::TooManyParameters { type_url: type_url.clone(), name, found, limit });
-        }
-        requested.edit_names(|names| {
-            let is_valid = |name: &&ResourceName| can_be(name.as_str());
-            let invalid = names.iter().filter(|name| !is_valid(name)).cloned();
-            failures.extend(invalid.map(|name| Failure::of_name(type_url, name)));
-            names.iter().filter(is_valid).cloned().collect()
-        });
-        // Constraints can have an empty key.
-        let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
-        requested.locators.retain(|parameters, names| {
-            if !parameters.iter().any(|(key, _)| has_control(key)) {
-                return names.clone();
-            }
-            let names = names.iter().cloned();
-            failures.extend(names.map(|name| Failure::of_key(type_url, name)));
-            NameSet::default()
-        });
-        if self.entries[at].state.terms.is_on_demand {
-            requested.locators = requested.locators.bound();
-        }
-        let found = failures.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();
-        let limit = REFUSED_LIMIT;
-        if found > limit {
-            return Err(StreamError::TooManyInvalidNames { type_url: type_url.clone(), found, limit });
-        }
-        Ok(failures)
-    }
-
-    fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
-        match &self.service {
-            Service::Aggregated if type_url.is_empty() => Err(StreamError::MissingTypeUrl),
-            Service::Aggregated => Ok(type_url.into()),
-            // S12, D31: on the service of one type, a request may leave its type URL empty.
-            Service::Single(expected) if type_url.is_empty() || type_url == expected.as_str() => {
-                Ok(expected.clone())
-            }
-            Service::Single(expected) => {
-                Err(StreamError::WrongTypeUrl { expected: expected.clone(), found: type_url.into() })
-            }
-        }
+        let TypeState { names, terms, .. } = &mut self.entries[at].state;
+        names.take_invalid(requested, terms, self.access.as_deref(), self.config.parameters_limit)
     }
 }
-
-/// The largest number of invalid names in one request that are answered with errors (G8); past it
-/// the stream ends.
-const REFUSED_LIMIT: usize = 100;

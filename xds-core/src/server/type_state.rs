@@ -1,26 +1,28 @@
 //! The state of one type on one stream, the same for both protocols.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::covering::{has_as, is_subscribed};
+use super::contents::ResponseContents;
+use super::covering::{Coverage, has_as};
 use super::encode::Encoding;
 use super::holding::Holding;
-use super::owed::Owed;
+use super::in_flight::ResponsePart;
+use super::published::Published;
+use super::refresh::TtlRefresh;
 use super::request_names::RequestNames;
-use super::response::StreamError;
+use super::response::{Response, Verdict};
 use super::responses::Responses;
 use super::send_times::SendTimes;
+use super::terms::Terms;
 use super::waiting::Unknown;
-use crate::access::NamePatterns;
-use crate::cache::{Ledger, Membership, Snapshot, TypeSelection, Update, Watch};
-use crate::known_type::KnownType;
-use crate::name::{ResourceName, Revision, TypeUrl, Version};
+use crate::cache::{Snapshot, Spans, TypeSelection, Watch};
+use crate::name::{Nonce, Revision, Version};
 use crate::parameters::Parameters;
+use crate::protocol::Protocol;
 use crate::subscription::{Selection, Subscription};
 use crate::variants::{KeyedBy, Variant};
-use crate::wire::ResourceKey;
+use crate::wire::{Body, ResourceKey};
 
 /// The state of one type on one stream.
 #[derive(Debug)]
@@ -36,58 +38,27 @@ pub(super) struct TypeState {
     pub(super) names: RequestNames,
     pub(super) unknown: Unknown,
     pub(super) times: Times,
+    pub(super) ttl_refresh: TtlRefresh,
     pub(super) published: Published,
     /// The revision of the last [`refresh`](Self::refresh).
     refreshed_at: Revision,
 }
 
-/// How a type is served to a client. This does not change during a stream.
-#[derive(Debug)]
-pub(super) struct Terms {
-    pub(super) type_url: TypeUrl,
-    pub(super) known: KnownType,
-    /// Whether the type is served here at all (G4).
-    pub(super) is_served: bool,
-    /// The names that the client may read; `None` means all.
-    pub(super) scope: Option<NamePatterns>,
-    /// Whether resources are sent with their TTL (S38).
-    pub(super) ttl: bool,
-    /// Whether refreshes follow the TTL that is left, because the source of an on-demand cache
-    /// extends it (S40).
-    pub(super) sends_ttl_left: bool,
-    /// Whether the cache is filled on demand. If so, each removal is withheld until the source has
-    /// answered that the resource does not exist.
-    pub(super) is_on_demand: bool,
-}
-
-/// When something was sent, or is due.
+/// When something changed, and when it was sent.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     /// Since when there are changes that were not sent (S33).
     pub(super) waiting_since: Option<Duration>,
     /// When each revision was sent.
     pub(super) send_times: SendTimes,
-    /// When resources with a TTL are sent again, before the TTL ends (S39, S40).
-    pub(super) refresh_at: Option<Duration>,
 }
 
-/// What others know about the type.
-#[derive(Debug)]
-pub(super) struct Published {
-    /// Where programs that commit read the ACKs and NACKs; `None` until the first subscription.
-    pub(super) ledger: Option<Arc<Ledger>>,
-    /// Whether anything was retained when the ledger was last updated.
-    pub(super) was_retaining: bool,
-    /// Whether the other streams of the client know an older selection than this one.
-    pub(super) is_unpublished: bool,
-}
-
-/// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
-/// (S13).
-#[derive(Debug)]
-pub(super) struct TypeEntry {
-    pub(super) state: TypeState,
-    pub(super) owed: Owed,
+impl Times {
+    /// Notes whether there are changes that were not sent.
+    pub(super) fn note_changes(&mut self, now: Duration, has_changes: bool) {
+        let since = self.waiting_since.unwrap_or(now);
+        self.waiting_since = has_changes.then_some(since);
+    }
 }
 
 impl TypeState {
@@ -103,7 +74,8 @@ impl TypeState {
             names: RequestNames::default(),
             unknown: Unknown::default(),
             times: Times::default(),
-            published: Published { ledger: None, was_retaining: false, is_unpublished: true },
+            ttl_refresh: TtlRefresh::default(),
+            published: Published::default(),
             refreshed_at: Revision::ZERO,
         }
     }
@@ -112,7 +84,7 @@ impl TypeState {
     ///
     /// Returns keys whose removal was withheld and that the client no longer subscribes to.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<ResourceKey> {
-        self.published.is_unpublished = true;
+        self.published.is_outdated = true;
         self.names.spelled.retain(|name, _| self.subscription.lists_name(name));
         let Some(selection) = TypeSelection::of(&self.subscription, self.terms.ttl, self.terms.scope.clone())
             .filter(|_| self.terms.is_served)
@@ -126,7 +98,7 @@ impl TypeState {
         if self.holding.select(selection, |selection| watch.join(&self.terms.type_url, selection)) {
             // T25: queued parts have the other form, and everything is sent again.
             self.responses.drop_queued();
-            self.published.ledger = Some(watch.ledger(&self.terms.type_url));
+            self.published.begin(watch.ledger(&self.terms.type_url));
         }
         if self.terms.is_on_demand
             && let Some(selection) = self.holding.selection_mut()
@@ -138,13 +110,11 @@ impl TypeState {
             self.subscription.share(names);
         }
         self.forget_uncovered();
-        let subscription = &self.subscription;
-        let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
+        let coverage = Coverage::new(&self.subscription, &self.terms, &self.holding);
         self.holding.retain(
-            |key| is_subscribed(key, subscription, resources),
-            |key, variant| has_as(key, variant, subscription),
-            subscription.is_wildcard(),
+            |key| coverage.has(key),
+            |key, variant| has_as(key, variant, &self.subscription),
+            self.subscription.is_wildcard(),
         )
     }
 
@@ -152,28 +122,17 @@ impl TypeState {
     pub(super) fn forget_uncovered(&mut self) {
         let rejections = self.responses.rejections();
         if !rejections.is_empty() || rejections.are_uncertain() {
-            let newest = self.holding.selection().map(Membership::newest);
-            let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
-            let subscription = &self.subscription;
-            self.responses.rejections_mut().retain(|key| is_subscribed(key, subscription, resources));
+            let coverage = Coverage::new(&self.subscription, &self.terms, &self.holding);
+            self.responses.rejections_mut().retain(|key| coverage.has(key));
         }
-    }
-
-    /// Keeps the keys that the subscription covers.
-    pub(super) fn retain_subscribed(&self, keys: &mut BTreeSet<ResourceKey>) {
-        if keys.is_empty() {
-            return;
-        }
-        let newest = self.holding.selection().map(Membership::newest);
-        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.terms.type_url));
-        keys.retain(|key| is_subscribed(key, &self.subscription, resources));
     }
 
     /// Whether the client ACKed everything that it was sent, and uses no other resources (S33).
     pub(super) fn is_clean(&self) -> bool {
         let responses = &self.responses;
         let rejections = responses.rejections();
-        let is_open = responses.are_in_flight() || !rejections.is_empty() || rejections.are_uncertain();
+        let is_open =
+            !responses.in_flight().is_empty() || !rejections.is_empty() || rejections.are_uncertain();
         !is_open && !self.holding.has_removed()
     }
 
@@ -184,50 +143,18 @@ impl TypeState {
         }
     }
 
-    /// Notes since when there are changes that were not sent.
-    pub(super) fn time_changes(&mut self, now: Duration, snapshot: &Snapshot) {
-        let since = self.times.waiting_since.unwrap_or(now);
-        self.times.waiting_since = self.holding.is_behind(snapshot).then_some(since);
-    }
-
-    /// Refuses a subscription to too many names (G9).
-    pub(super) fn check_limit(&self, limit: usize) -> Result<(), StreamError> {
-        let found = self.subscription.len();
-        if found <= limit {
-            return Ok(());
-        }
-        Err(StreamError::TooManyNames { type_url: self.terms.type_url.clone(), found, limit })
-    }
-
     /// Updates the selection when the constraint keys that matter to it changed.
     pub(super) fn refresh(&mut self, snapshot: &Snapshot) {
         if snapshot.revision() == self.refreshed_at {
             return;
         }
         self.refreshed_at = snapshot.revision();
-        self.published.is_unpublished |= self.holding.refresh(snapshot);
-    }
-
-    /// Whether the client may read a resource.
-    pub(super) fn allows(&self, name: &ResourceName) -> bool {
-        self.terms.scope.as_ref().is_none_or(|scope| scope.matches(name))
-    }
-
-    /// The variants that the stream gets of a name, each once.
-    pub(super) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
-        self.holding.chosen(name, snapshot)
+        self.published.is_outdated |= self.holding.refresh(snapshot);
     }
 
     /// How resources are encoded for the client.
     pub(super) fn encoding(&self) -> Encoding<'_> {
-        let scope = self.terms.scope.as_ref();
-        Encoding {
-            type_url: &self.terms.type_url,
-            keyed_by: self.keyed_by(),
-            ttl: self.terms.ttl,
-            scope,
-            spelled: &self.names.spelled,
-        }
+        Encoding { terms: &self.terms, keyed_by: self.keyed_by(), spelled: &self.names.spelled }
     }
 
     /// Whether the client gets resources by name alone or with constraints.
@@ -245,54 +172,81 @@ impl TypeState {
         self.holding.cursor() > Revision::ZERO
     }
 
-    /// The whole selection. If `update`, the last one, starts at revision zero, it is the whole
-    /// selection already.
-    pub(super) fn everything(&self, update: &Arc<Update>, snapshot: &Snapshot) -> Arc<Update> {
-        match self.holding.selection() {
-            Some(membership) if update.from > Revision::ZERO => membership.everything(snapshot),
-            _ => Arc::clone(update),
+    /// Whether the client was not sent this variant yet.
+    pub(super) fn is_unsent(&self, variant: &Arc<Variant>) -> bool {
+        variant.changed_at > self.holding.cursor() && !self.holding.is_ahead_with(&self.key(variant), variant)
+    }
+
+    /// Records a response and returns it: the body of resources, and bodies that go with it. G10,
+    /// D32: a response that is too large for one message is sent in parts. A full state cannot be,
+    /// as a part would delete the other resources (T39).
+    pub(super) fn send(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        version: Version,
+        (resources, besides): (Arc<Body>, Vec<Arc<Body>>),
+        contents: ResponseContents,
+        snapshot: &Snapshot,
+    ) -> Response {
+        self.sent_version = (self.terms.protocol == Protocol::Sotw).then_some(version);
+        let is_whole = matches!(contents, ResponseContents::FullState);
+        let mut parts = if is_whole { vec![(resources, None)] } else { resources.parts() };
+        let (first, mut after) = parts.remove(0);
+        let first_contents = after.as_ref().map(|until| contents.part(None, Some(until)));
+        let (mut bodies, mut later_parts) = (vec![first], Vec::new());
+        for (body, until) in parts {
+            let (contents, brings) = (contents.part(after.as_ref(), until.as_ref()), Spans::default());
+            later_parts.push(ResponsePart { version, bodies: vec![body], contents, brings });
+            after = until;
         }
+        later_parts.last_mut().map_or(&mut bodies, |last| &mut last.bodies).extend(besides);
+        let has_parts = !later_parts.is_empty();
+        self.sent(now, nonce, first_contents.unwrap_or(contents), later_parts, snapshot);
+        self.terms.response(nonce, version, bodies, has_parts)
     }
 
-    /// Whether the stream gets a variant with this key now.
-    pub(super) fn is_live(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        self.chosen(&key.name, snapshot).into_iter().any(|variant| self.key(variant) == *key)
+    /// Records a response and its later parts.
+    pub(super) fn sent(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        contents: ResponseContents,
+        later_parts: Vec<ResponsePart>,
+        snapshot: &Snapshot,
+    ) {
+        if self.responses.rejections().have_groups() {
+            let mut responses = std::mem::take(&mut self.responses);
+            let is_live = |key: &ResourceKey| self.resolve(snapshot).with_key(key).is_some();
+            for contents in std::iter::once(&contents).chain(later_parts.iter().map(|part| &part.contents)) {
+                responses.rejections_mut().supersede(contents, is_live);
+            }
+            self.responses = responses;
+        }
+        self.responses.sent(now, nonce, contents, later_parts, self.holding.cursor());
     }
 
-    /// The keys of an update, changes and removals alike, in order and each once.
-    pub(super) fn keys(&self, update: &Update) -> Arc<[ResourceKey]> {
-        let keys = || {
-            let changed = update.changed.iter().map(|variant| self.key(variant));
-            let mut keys: Vec<_> = changed.chain(self.immediate_removals(update)).collect();
-            keys.sort_unstable();
-            keys.dedup();
-            keys.into()
-        };
-        Arc::clone(update.made.keys.get_or_init(keys))
+    /// The next part of a response that was too large for one message (D32).
+    pub(super) fn next_part(&mut self, now: Duration, nonce: Nonce) -> Option<Response> {
+        let ResponsePart { version, bodies, .. } = self.responses.next_part(now, nonce)?;
+        Some(self.terms.response(nonce, version, bodies, self.responses.in_flight().has_parts()))
     }
 
-    /// The removals of an update that are not withheld (S33). D29: they are also sent for types
-    /// whose removals clients ignore.
-    pub(super) fn immediate_removals(&self, update: &Update) -> impl Iterator<Item = ResourceKey> {
-        let keyed_by = self.keyed_by();
-        let removed = if self.withholds_removals() { &[] } else { update.removed.as_slice() };
-        let removed = removed.iter().map(|removed| &removed.variant);
-        let removed = removed.chain(&update.replaced).map(move |variant| variant.key(keyed_by));
-        let unmatched = update.unmatched.iter();
-        let unmatched =
-            unmatched.map(|(name, constraints)| ResourceKey::of_variant(name, constraints.clone()));
-        // D24: names without a resource are sent separately, as unresolved aliases.
-        let absent = if self.sends_unresolved() { &[] } else { update.absent.as_slice() };
-        absent.iter().map(ResourceKey::of_name).chain(unmatched).chain(removed)
-    }
-
-    /// D24: whether a name without a resource is sent as an alias without a resource.
-    pub(super) fn sends_unresolved(&self) -> bool {
-        !self.terms.known.heartbeats && self.keyed_by() == KeyedBy::Name
-    }
-
-    /// Whether the subscription has a wildcard, under any parameters.
-    pub(super) fn selects_all(&self) -> bool {
-        self.subscription.is_wildcard()
+    /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its
+    /// answer (D5). Neither an ACK nor a NACK causes a response (S6), but after an ACK some
+    /// resources may have to be sent again (D8).
+    pub(super) fn record_answer(&mut self, nonce: Nonce, error_detail: Option<String>) -> Option<Verdict> {
+        let type_url = self.terms.type_url.clone();
+        match error_detail {
+            None => self
+                .responses
+                .on_ack(nonce, self.terms.protocol)
+                .then_some(Verdict::Acked { type_url, nonce }),
+            Some(detail) => {
+                let is_known = self.responses.on_nack(nonce, &detail);
+                self.forget_uncovered();
+                is_known.then_some(Verdict::Nacked { type_url, nonce, detail })
+            }
+        }
     }
 }

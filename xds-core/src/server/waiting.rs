@@ -10,21 +10,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::contents::ResponseContents;
 use super::encode;
+use super::entries::TypeEntry;
 use super::order::Gate;
-use super::response::{Continuation, Response};
-use super::responses::ResponseContents;
-use super::stream::Stream;
-use super::type_state::{TypeEntry, TypeState};
-use crate::cache::{LocatorStatus, Snapshot};
+use super::resolution::Knowledge;
+use super::response::Response;
+use crate::cache::Snapshot;
 use crate::code::Code;
-use crate::constraint::Constraints;
-use crate::name::{ResourceName, Revision, Version};
-use crate::parameters::Parameters;
-use crate::subscription::{Locator, WILDCARD};
-use crate::variants::Variant;
-use crate::wire::{Failure, ResourceKey};
-use crate::xdstp;
+use crate::name::{Nonce, Revision, Version};
+use crate::subscription::Locator;
 
 /// What cannot be answered yet (G13).
 #[derive(Debug, Default)]
@@ -42,20 +37,6 @@ pub(super) struct Waiting {
     is_reported: bool,
     /// The failure of the source that was reported to the client.
     failure: Option<(Code, Arc<str>)>,
-}
-
-/// What the cache knows of a locator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Knowledge {
-    /// The cache has a variant for it.
-    Found,
-    /// The source has answered that there is none.
-    Absent,
-    Failed {
-        code: Code,
-        message: Arc<str>,
-    },
-    Unknown,
 }
 
 impl Waiting {
@@ -76,30 +57,37 @@ impl Waiting {
     }
 }
 
-impl Stream {
+impl Unknown {
+    /// The earliest time at which the client gets an error because a locator still waits.
+    fn report_at(&self, wait: Duration) -> Option<Duration> {
+        self.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min()
+    }
+}
+
+impl TypeEntry {
     /// Whether a subscription cannot be answered because there was no commit yet (G13).
-    pub(super) fn is_before_first_commit(&self, at: usize, snapshot: &Snapshot) -> bool {
-        self.entry_ref(at).state.holding.is_selecting() && !snapshot.is_synced()
+    pub(super) fn is_before_first_commit(&self, snapshot: &Snapshot) -> bool {
+        self.state.holding.is_selecting() && !snapshot.is_synced()
     }
 
     /// Defers locators that cannot be answered yet, and owes answers to deferred ones that can be
-    /// answered now. Returns a gate if the type as a whole must wait; `None` if it can be answered.
+    /// answered now. Owes an error for each that has waited for `wait`. Returns a gate if the type as
+    /// a whole must wait; `None` if it can be answered.
     pub(super) fn wait_for_knowledge(
         &mut self,
-        at: usize,
         now: Duration,
+        wait: Duration,
         snapshot: &Snapshot,
     ) -> Option<Gate> {
         // G13: before the first commit nothing is known, so only an empty subscription can be
         // answered.
-        if self.is_before_first_commit(at, snapshot) {
-            return Some(self.wait_for_first_commit(at, now));
+        if self.is_before_first_commit(snapshot) {
+            return Some(self.wait_for_first_commit(now, wait));
         }
         // S25: a resource that a full state does not contain does not exist. G4: so an error must
         // not go with a full state that lacks the resource of the error.
-        let is_state = self.sends_full_state(at);
-        let wait = self.config.sync_wait;
-        let TypeEntry { state, owed } = self.entry(at);
+        let Self { state, owed } = self;
+        let is_state = state.terms.sends_full_state();
         if !snapshot.is_on_demand() {
             state.unknown.waiting.clear();
         }
@@ -107,7 +95,7 @@ impl Stream {
             return None;
         }
         let cannot_be_answered = |locator: &Locator| {
-            matches!(state.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
+            matches!(state.resolve(snapshot).knows(locator), Knowledge::Unknown | Knowledge::Failed { .. })
         };
         for locator in owed.defer(cannot_be_answered) {
             let waiting = state.unknown.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
@@ -118,20 +106,21 @@ impl Stream {
         }
         // While wildcards wait, errors wait too: an answer that comes in the meantime would make
         // the error wrong.
-        let has_to_wait = state.unknown.awaits_wildcards && !state.knows_wildcards(snapshot);
+        let has_to_wait = state.unknown.awaits_wildcards && !state.resolve(snapshot).knows_wildcards();
         state.unknown.awaits_wildcards = has_to_wait;
         if state.unknown.waiting.is_empty() {
             return has_to_wait.then_some(Gate::Shut);
         }
         let mut waiting = std::mem::take(&mut state.unknown.waiting);
+        let resolved = state.resolve(snapshot);
         waiting.retain(|locator, waiting| {
             if !state.subscription.lists(locator) {
                 return false;
             }
-            match state.knows(locator, snapshot) {
+            match resolved.knows(locator) {
                 // S37: the client has an error, which only the resource clears. D9: content that the
                 // client had is no change, but a subscription is answered with it all the same.
-                Knowledge::Found if waiting.is_reported || state.has_again(locator, snapshot) => {
+                Knowledge::Found if waiting.is_reported || resolved.has_again(locator) => {
                     owed.owe(locator.clone(), now);
                     return false;
                 }
@@ -139,7 +128,7 @@ impl Stream {
                 // locator still waits for its answer.
                 Knowledge::Found => {
                     waiting.since = now;
-                    let found = state.find(locator, snapshot);
+                    let found = resolved.find(locator);
                     return !is_state && found.iter().any(|variant| state.is_unsent(variant));
                 }
                 Knowledge::Absent => {
@@ -149,14 +138,14 @@ impl Stream {
                 // C9c: the full state is sent without the resource, and the error says that the
                 // resource may exist.
                 Knowledge::Failed { code, message } if is_state => {
-                    owed.owe_error(state.failure_of(locator, code, &message, snapshot), now);
+                    owed.owe_error(resolved.failure_of(locator, code, &message), now);
                     return false;
                 }
                 // S37: reported once. The source may still answer that there is no variant.
                 Knowledge::Failed { code, message } => {
                     let failure = Some((code, Arc::clone(&message)));
                     if !has_to_wait && waiting.failure != failure {
-                        owed.owe_error(state.failure_of(locator, code, &message, snapshot), now);
+                        owed.owe_error(resolved.failure_of(locator, code, &message), now);
                         (waiting.failure, waiting.is_reported) = (failure, true);
                     }
                     return true;
@@ -165,7 +154,7 @@ impl Stream {
             }
             if !is_state && !has_to_wait && waiting.report(now, wait) {
                 let text = format!("{:?} is not known yet: its source did not answer", locator.name);
-                owed.owe_error(state.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
+                owed.owe_error(resolved.failure_of(locator, Code::UNAVAILABLE, &text), now);
             }
             true
         });
@@ -174,17 +163,15 @@ impl Stream {
         is_partial.then_some(Gate::Shut)
     }
 
-    fn wait_for_first_commit(&mut self, at: usize, now: Duration) -> Gate {
-        // A full state without resources would delete what the client has.
-        let (is_state, wait) = (self.sends_full_state(at), self.config.sync_wait);
-        let TypeEntry { state, owed } = self.entry(at);
+    fn wait_for_first_commit(&mut self, now: Duration, wait: Duration) -> Gate {
+        let Self { state, owed } = self;
         state.unknown.waiting.retain(|locator, _| state.subscription.lists(locator));
         for locator in owed.locators.iter().filter(|locator| state.subscription.lists(locator)) {
             state.unknown.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
         }
-        let first = state.unknown.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min();
-        match first {
-            Some(time) if !is_state => Gate::at(time, now),
+        // A full state without resources would delete what the client has.
+        match state.unknown.report_at(wait) {
+            Some(time) if !state.terms.sends_full_state() => Gate::at(time, now),
             _ => Gate::Shut,
         }
     }
@@ -193,12 +180,12 @@ impl Stream {
     /// it has, and the locators are answered after that commit.
     pub(super) fn report_unknown(
         &mut self,
-        at: usize,
         now: Duration,
+        wait: Duration,
+        nonce: Nonce,
         snapshot: &Snapshot,
-    ) -> Option<Response> {
-        let (nonce, protocol, wait) = (self.next_nonce(), self.protocol(), self.config.sync_wait);
-        let TypeEntry { state, owed } = self.entry(at);
+    ) -> Response {
+        let Self { state, owed } = self;
         let late = state
             .unknown
             .waiting
@@ -211,142 +198,22 @@ impl Stream {
                 "{} is not known yet: the server has not loaded its resources; it answers when it has",
                 state.terms.type_url.message_name()
             );
-            state.failure_of(locator, Code::UNAVAILABLE, &message, snapshot)
+            state.resolve(snapshot).failure_of(locator, Code::UNAVAILABLE, &message)
         });
         let failures: Vec<_> = failures.collect();
-        let bodies = vec![Arc::new(encode::errors(protocol, state.encoding(), failures.iter()))];
-        let type_url = state.terms.type_url.clone();
-        state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
-        Some(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
+        let bodies = vec![Arc::new(encode::errors(state.encoding(), failures.iter()))];
+        state.responses.sent(now, nonce, ResponseContents::nothing(), Vec::new(), Revision::ZERO);
+        state.terms.response(nonce, Version(0), bodies, false)
     }
 
     /// The earliest time at which the client gets an error because a locator still waits.
-    pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let state = &self.entry_ref(at).state;
+    pub(super) fn waits_until(&self, wait: Duration) -> Option<Duration> {
+        let state = &self.state;
         // No error goes with a full state that lacks the resource.
-        if self.sends_full_state(at) || state.unknown.awaits_wildcards {
+        if state.terms.sends_full_state() || state.unknown.awaits_wildcards {
             return None;
         }
-        state.unknown.waiting.values().filter_map(|waiting| waiting.report_at(self.config.sync_wait)).min()
-    }
-}
-
-impl TypeState {
-    fn knows(&self, locator: &Locator, snapshot: &Snapshot) -> Knowledge {
-        if !self.find(locator, snapshot).is_empty() {
-            return Knowledge::Found;
-        }
-        match snapshot.locator_status(&self.terms.type_url, &locator.name, &locator.parameters) {
-            None => Knowledge::Unknown,
-            Some(LocatorStatus::Complete) => Knowledge::Absent,
-            Some(LocatorStatus::Failed { code, message }) => {
-                Knowledge::Failed { code: *code, message: Arc::clone(message) }
-            }
-        }
-    }
-
-    /// Whether what a locator finds is what the client had, which was removed meanwhile.
-    fn has_again(&self, locator: &Locator, snapshot: &Snapshot) -> bool {
-        let (cursor, keyed_by) = (self.holding.cursor(), self.keyed_by());
-        self.find(locator, snapshot).iter().any(|variant| {
-            let removed = self.holding.removed_with(&self.key(variant));
-            removed.is_some_and(|removed| removed.is_content_of(variant, keyed_by))
-                || (self.is_unsent(variant) && !variant.differs_since(cursor))
-        })
-    }
-
-    /// Whether the client was not sent this variant yet.
-    fn is_unsent(&self, variant: &Arc<Variant>) -> bool {
-        variant.changed_at > self.cursor() && !self.holding.is_ahead_with(&self.key(variant), variant)
-    }
-
-    /// Whether the source has answered all wildcards: the first response shows a client that it has
-    /// everything (D15, S27).
-    fn knows_wildcards(&self, snapshot: &Snapshot) -> bool {
-        let wildcard = ResourceName::from(WILDCARD);
-        let is_answered =
-            |parameters| snapshot.locator_status(&self.terms.type_url, &wildcard, parameters).is_some();
-        self.subscription.wildcards().all(is_answered)
-    }
-
-    /// Whether the source has answered for this name and these parameters.
-    pub(super) fn is_answered_for(
-        &self,
-        name: &ResourceName,
-        parameters: &Parameters,
-        snapshot: &Snapshot,
-    ) -> bool {
-        if !snapshot.is_on_demand() {
-            return true;
-        }
-        let is_answered = |name: &ResourceName| {
-            matches!(
-                snapshot.locator_status(&self.terms.type_url, name, parameters),
-                Some(LocatorStatus::Complete)
-            )
-        };
-        let listed = |name: &ResourceName| {
-            self.subscription.lists(&Locator { name: name.clone(), parameters: parameters.clone() })
-        };
-        if listed(name) {
-            return is_answered(name);
-        }
-        match xdstp::glob_of(name).filter(listed) {
-            Some(glob) => is_answered(&glob),
-            None => {
-                !self.subscription.is_wildcard_under(parameters) || is_answered(&ResourceName::from(WILDCARD))
-            }
-        }
-    }
-
-    /// Whether the removal of a variant is known for all its locators: each gets another variant,
-    /// or is known to get none. If the cache is not on demand, a resource that it does not contain
-    /// does not exist.
-    pub(super) fn is_known_removed(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let variants = snapshot.get(&self.terms.type_url, &key.name);
-        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        holders.all(|params| match variants.and_then(|variants| variants.resolve(params)) {
-            Some(found) => self.key(found) != *key,
-            None => self.is_answered_for(&key.name, params, snapshot),
-        })
-    }
-
-    /// Whether a removal may be sent. T31: not before the client was sent the variants that its
-    /// locators get instead, which may have to wait for other types (S33).
-    pub(super) fn is_removable(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
-        let variants = snapshot.get(&self.terms.type_url, &key.name);
-        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        let awaits = |params: &Parameters| {
-            variants.and_then(|variants| variants.resolve(params)).is_some_and(|found| self.is_unsent(found))
-        };
-        self.is_known_removed(key, snapshot) && !holders.any(awaits)
-    }
-
-    /// T36: if other locators may get a variant of the name, the error has constraints that say
-    /// which locator it is about.
-    fn failure_of(&self, locator: &Locator, code: Code, message: &str, snapshot: &Snapshot) -> Failure {
-        let Locator { name, parameters } = locator;
-        let others = self.subscription.covering(name).any(|other| other != parameters);
-        let constraints = if others { self.only_for(locator, snapshot) } else { Constraints::NONE };
-        Failure { constraints, ..Failure::new(name.clone(), code, message) }
-    }
-
-    /// T35: constraints that match these parameters and none of the stream's other locators of the
-    /// name.
-    pub(super) fn only_for(&self, locator: &Locator, snapshot: &Snapshot) -> Constraints {
-        let Locator { name, parameters } = locator;
-        let variants = snapshot.get(&self.terms.type_url, name);
-        // T43c: for variants that are bound to the parameters of one locator, `unmatched` is
-        // unconstrained, which would mean all locators.
-        let unmatched = variants.and_then(|variants| variants.unmatched(parameters));
-        if let Some(constraints) = unmatched.filter(|constraints| !constraints.is_unconstrained()) {
-            return constraints;
-        }
-        let others = self.subscription.covering(name).flat_map(Parameters::iter);
-        let mut keys: Vec<_> = others.map(|(key, _)| Arc::clone(key)).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        Constraints::agreeing_with(parameters, &keys).unwrap_or_default()
+        state.unknown.report_at(wait)
     }
 }
 

@@ -9,10 +9,10 @@ use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, Version};
 use crate::server::answers::{LocatorAnswer, NamePresence};
 use crate::server::clusters_sent::ClustersSent;
+use crate::server::contents::ResponseContents;
 use crate::server::encode;
 use crate::server::holding::Exception;
 use crate::server::owed::Owed;
-use crate::server::responses::ResponseContents;
 use crate::server::type_state::TypeState;
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Body, ResourceKey};
@@ -43,7 +43,7 @@ impl DeltaContent {
         let changed = update.changed.iter().map(|variant| (state.key(variant), Arc::clone(variant)));
         self.changed.extend(changed);
         let is_withheld = |key: &ResourceKey| key.constraints.is_none() && state.holding.withholds(&key.name);
-        let removed = state.immediate_removals(update);
+        let removed = state.encoding().immediate_removals(update);
         self.removed.extend(removed.filter(|key| !is_withheld(key) || owed.locators.has_name(&key.name)));
     }
 
@@ -70,22 +70,22 @@ impl DeltaContent {
                     self.changed.insert(state.key(variant), Arc::clone(variant));
                 }
             }
-            self.removed.extend(state.immediate_removals(update));
+            self.removed.extend(state.encoding().immediate_removals(update));
             self.removed.extend(
                 owed.brought
                     .versions
                     .iter()
-                    .flat_map(|(name, version)| state.deny_brought(name, version, snapshot)),
+                    .flat_map(|(name, version)| deny_brought(state, name, version, snapshot)),
             );
             let covers = |name: &ResourceName| state.subscription.covers(name);
             let is_covered =
                 |name: &&ResourceName| covers(name) || xdstp::glob_of(name).is_some_and(|of| covers(&of));
             let brought = owed.brought.versions.keys().filter(is_covered);
             let without_resource: Vec<_> =
-                brought.filter(|name| state.chosen(name, snapshot).is_empty()).collect();
+                brought.filter(|name| !state.resolve(snapshot).has(name)).collect();
             for name in without_resource {
                 let key = ResourceKey::of_name(name);
-                if state.withholds_removals() {
+                if state.terms.withholds_removals() {
                     // S33: the resources that refer to it may come from another server, so the
                     // removal waits for ACKs of the referrers.
                     self.removed.remove(&key);
@@ -104,9 +104,9 @@ impl DeltaContent {
             }
         }
         // D10: beside a wildcard, a subscribed name without a resource is sent as removed too.
-        if state.selects_all() || snapshot.is_on_demand() {
+        if state.subscription.is_wildcard() || snapshot.is_on_demand() {
             let is_brought = |name: &ResourceName| {
-                owed.brought.versions.contains_key(name) && state.chosen(name, snapshot).is_empty()
+                owed.brought.versions.contains_key(name) && !state.resolve(snapshot).has(name)
             };
             let answered: Vec<_> =
                 owed.locators.iter().filter(|locator| !is_brought(&locator.name)).collect();
@@ -128,12 +128,13 @@ impl DeltaContent {
         update: &Arc<Update>,
         snapshot: &Snapshot,
     ) {
-        let fresh = if owed.everything { state.everything(update, snapshot) } else { Arc::clone(update) };
-        if !fresh.changed.is_empty() || state.immediate_removals(&fresh).next().is_some() {
+        let fresh =
+            if owed.everything { state.resolve(snapshot).everything(update) } else { Arc::clone(update) };
+        if !fresh.changed.is_empty() || state.encoding().immediate_removals(&fresh).next().is_some() {
             self.share(state, owed, &fresh);
         }
         if owed.everything {
-            self.removed.extend(state.immediate_removals(update));
+            self.removed.extend(state.encoding().immediate_removals(update));
         }
         // D10, D18: answered at once, and again for each new subscription.
         let mut presence = NamePresence::new();
@@ -154,7 +155,7 @@ impl DeltaContent {
                 LocatorAnswer::Absent(keys) => self.removed.extend(keys),
             }
         }
-        let endpoints = owed.endpoints.iter().flat_map(|name| state.chosen(name, snapshot));
+        let endpoints = owed.endpoints.iter().flat_map(|name| state.resolve(snapshot).chosen(name));
         for variant in endpoints.chain(resend) {
             if !fresh.has(variant.name(), variant.constraints()) {
                 self.changed.insert(state.key(variant), Arc::clone(variant));
@@ -165,11 +166,12 @@ impl DeltaContent {
     /// D24: subscribed names without a resource are sent as unresolved, for types where they are
     /// not sent as removed.
     pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &Owed, snapshot: &Snapshot) {
-        if !state.sends_unresolved() {
+        if !state.encoding().sends_unresolved() {
             return;
         }
         let absent = self.shared.iter().flat_map(|update| &update.absent);
-        let requested = owed.locators.iter().filter(|locator| state.find(locator, snapshot).is_empty());
+        let requested =
+            owed.locators.iter().filter(|locator| state.resolve(snapshot).find(locator).is_empty());
         self.unresolved.extend(absent.cloned().chain(requested.map(|locator| locator.name)));
         self.removed.retain(|key| !self.unresolved.contains(&key.name));
     }
@@ -199,7 +201,7 @@ impl DeltaContent {
     /// D8: adds the uncertain resources of rejected responses, as they are in the cache now.
     pub(super) fn resend_uncertain(&mut self, state: &TypeState, snapshot: &Snapshot) {
         for key in state.responses.rejections().uncertain() {
-            let chosen = state.chosen(&key.name, snapshot);
+            let chosen = state.resolve(snapshot).chosen(&key.name);
             let mut same = chosen.into_iter().filter(|variant| state.key(variant) == *key).peekable();
             if same.peek().is_none() && !state.holding.withholds(&key.name) {
                 self.removed.insert(key.clone());
@@ -216,9 +218,8 @@ impl DeltaContent {
         if state.keyed_by() == KeyedBy::Name {
             return;
         }
-        let is_there =
-            |key: &ResourceKey| key.constraints.is_none() && !state.chosen(&key.name, snapshot).is_empty();
-        let variants = |name: &ResourceName| snapshot.get(&state.terms.type_url, name);
+        let resolution = state.resolve(snapshot);
+        let is_there = |key: &ResourceKey| key.constraints.is_none() && resolution.has(&key.name);
         let narrow = |key: ResourceKey| {
             if !is_there(&key) {
                 return vec![key];
@@ -226,9 +227,9 @@ impl DeltaContent {
             // T35: for a resource from another stream only the locators that get nothing now are
             // known.
             let unmatched = state.subscription.covering(&key.name);
-            let unmatched = unmatched.filter(|params| state.is_answered_for(&key.name, params, snapshot));
-            let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
-            let chosen = state.chosen(&key.name, snapshot);
+            let unmatched = unmatched.filter(|params| resolution.is_answered_for(&key.name, params));
+            let unmatched = unmatched.filter_map(|params| resolution.variants(&key.name)?.unmatched(params));
+            let chosen = resolution.chosen(&key.name);
             let is_unused = |constraints: &Constraints| {
                 !chosen.iter().any(|variant| variant.constraints() == constraints)
             };
@@ -274,7 +275,7 @@ impl DeltaContent {
 
     /// The contents of the response, which the client's answer will be about.
     pub(super) fn contents(&self, state: &TypeState) -> ResponseContents {
-        let shared = self.shared.as_ref().map(|update| state.keys(update));
+        let shared = self.shared.as_ref().map(|update| state.encoding().keys(update));
         ResponseContents::Resources {
             shared,
             own: self.changed.keys().chain(&self.removed).cloned().collect(),
@@ -294,7 +295,7 @@ impl DeltaContent {
     pub(super) fn body(&self, state: &TypeState) -> Arc<Body> {
         let encoding = state.encoding();
         let removals = || -> BTreeSet<_> {
-            self.shared.iter().flat_map(|update| state.immediate_removals(update)).collect()
+            self.shared.iter().flat_map(|update| encoding.immediate_removals(update)).collect()
         };
         match &self.shared {
             Some(update) if self.changed.is_empty() && self.removed.is_empty() && encoding.is_shared() => {
@@ -306,21 +307,24 @@ impl DeltaContent {
     }
 }
 
-impl TypeState {
-    /// T37: of a resource that the client brought only the version is known, not the variant. If it
-    /// is none of the variants that the client gets now, the locators that get nothing must not
-    /// keep it, also under a wildcard.
-    fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<ResourceKey> {
-        let keyed_by = self.keyed_by();
-        let chosen = self.chosen(name, snapshot);
-        let is_known = |variant: &&Arc<Variant>| variant.version_for(keyed_by).to_string() == version;
-        let variants = snapshot.get(&self.terms.type_url, name).filter(|_| keyed_by == KeyedBy::Locator);
-        let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
-            return Vec::new();
-        };
-        let known = self.subscription.covering(name);
-        let known = known.filter(|params| self.is_answered_for(name, params, snapshot));
-        let unmatched = known.filter_map(|params| variants.unmatched(params));
-        unmatched.map(|constraints| ResourceKey::of_variant(name, constraints)).collect()
-    }
+/// T37: of a resource that the client brought only the version is known, not the variant. If it
+/// is none of the variants that the client gets now, the locators that get nothing must not
+/// keep it, also under a wildcard.
+fn deny_brought(
+    state: &TypeState,
+    name: &ResourceName,
+    version: &str,
+    snapshot: &Snapshot,
+) -> Vec<ResourceKey> {
+    let (keyed_by, resolution) = (state.keyed_by(), state.resolve(snapshot));
+    let chosen = resolution.chosen(name);
+    let is_known = |variant: &&Arc<Variant>| variant.version_for(keyed_by).to_string() == version;
+    let variants = resolution.variants(name).filter(|_| keyed_by == KeyedBy::Locator);
+    let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
+        return Vec::new();
+    };
+    let known = state.subscription.covering(name);
+    let known = known.filter(|params| resolution.is_answered_for(name, params));
+    let unmatched = known.filter_map(|params| variants.unmatched(params));
+    unmatched.map(|constraints| ResourceKey::of_variant(name, constraints)).collect()
 }

@@ -5,7 +5,7 @@ use super::super::fixture::{Delta, commit, type_url, version};
 use super::*;
 use crate::Cache;
 use crate::name::Nonce;
-use crate::server::{Next, Service, StreamConfig};
+use crate::server::{Next, Protocol, Service, StreamConfig};
 
 pub(super) fn cache(text: &str) -> Arc<Cache> {
     let cache = Cache::new();

@@ -153,7 +153,7 @@ impl<'a> AckedResources<'a> {
 /// names are not known.
 fn unanswered(state: &TypeState, snapshot: &Snapshot) -> Option<BTreeSet<ResourceName>> {
     let mut names: BTreeSet<_> =
-        state.responses.in_flight_names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();
+        state.responses.in_flight().names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();
     if state.holding.is_behind(snapshot) {
         let update = state.holding.selection()?.update(snapshot)?;
         if state.holding.is_switching() || update.changed.len() > UNANSWERED_LIMIT {

@@ -5,7 +5,7 @@ use super::super::fixture::{Sotw, commit, type_url};
 use super::*;
 use crate::Cache;
 use crate::name::Nonce;
-use crate::server::{Service, StreamConfig};
+use crate::server::{Protocol, Service, StreamConfig};
 
 pub(super) fn cache(text: &str) -> Arc<Cache> {
     let cache = Cache::new();

@@ -1,0 +1,170 @@
+//! The responses of one type that the client has not answered yet.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::contents::ResponseContents;
+use crate::cache::Spans;
+use crate::name::{Nonce, ResourceName, Version};
+use crate::variants::Variant;
+use crate::wire::{Body, ResourceKey};
+
+/// Responses of one type without an answer, and the unsent parts of a response (D32).
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    /// Oldest first.
+    sent: VecDeque<Sent>,
+    /// Unsent parts of a response that was too large for one message (D32), oldest first.
+    queued: VecDeque<ResponsePart>,
+    /// The nonce of the newest response.
+    last: Option<Nonce>,
+    /// The nonce of the newest response that was answered.
+    last_answered: Option<Nonce>,
+    /// Whether the contents of some unanswered responses were dropped.
+    is_overfull: bool,
+}
+
+/// A response that was sent.
+#[derive(Debug)]
+pub(super) struct Sent {
+    nonce: Nonce,
+    at: Duration,
+    pub(super) contents: ResponseContents,
+    /// The revisions whose changes it brings.
+    pub(super) brings: Spans,
+    /// The only resource that it brings, if that is known.
+    pub(super) alone: Option<Arc<Variant>>,
+    /// What the client brought from another stream, and has until it takes this response.
+    pub(super) replaces: BTreeSet<ResourceKey>,
+}
+
+/// A part of a response, in its own message.
+#[derive(Debug)]
+pub(super) struct ResponsePart {
+    pub(super) version: Version,
+    pub(super) bodies: Vec<Arc<Body>>,
+    pub(super) contents: ResponseContents,
+    /// The revisions whose changes are complete with this part; only the last part has any.
+    pub(super) brings: Spans,
+}
+
+impl InFlight {
+    /// Adds a response that is sent now.
+    pub(super) fn push(&mut self, now: Duration, nonce: Nonce, contents: ResponseContents, brings: Spans) {
+        self.is_overfull &= !self.is_empty();
+        let replaces = BTreeSet::new();
+        self.sent.push_back(Sent { nonce, at: now, contents, brings, alone: None, replaces });
+        if self.sent.len() > IN_FLIGHT_REMEMBERED
+            && let Some(forgotten) = self.sent.pop_front()
+            && let Some(next) = self.sent.front_mut()
+        {
+            self.is_overfull = true;
+            // Its answer can no longer be recorded. Its revisions must not count as ACKed for that
+            // reason.
+            next.brings.extend(&forgotten.brings);
+        }
+        self.last = Some(nonce);
+    }
+
+    /// Queues the later parts of the newest response.
+    pub(super) fn queue(&mut self, parts: Vec<ResponsePart>) {
+        self.queued.extend(parts);
+    }
+
+    /// Takes the next queued part.
+    pub(super) fn next_part(&mut self) -> Option<ResponsePart> {
+        self.queued.pop_front()
+    }
+
+    /// Whether parts of a response are queued.
+    pub(super) fn has_parts(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Whether the client answered all responses, and no part of one is unsent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent.is_empty() && self.queued.is_empty()
+    }
+
+    /// The nonce of the newest response, answered or not.
+    pub(super) fn last(&self) -> Option<Nonce> {
+        self.last
+    }
+
+    /// The responses that were sent, oldest first.
+    pub(super) fn sent(&self) -> impl Iterator<Item = &Sent> {
+        self.sent.iter()
+    }
+
+    /// The newest of them.
+    pub(super) fn newest_mut(&mut self) -> Option<&mut Sent> {
+        self.sent.back_mut()
+    }
+
+    /// Those that were sent after this one.
+    pub(super) fn later_mut(&mut self, nonce: Nonce) -> impl Iterator<Item = &mut Sent> {
+        self.sent.iter_mut().filter(move |sent| sent.nonce > nonce)
+    }
+
+    /// The contents of all of them, and of the unsent parts.
+    pub(super) fn contents(&self) -> impl Iterator<Item = &ResponseContents> {
+        self.sent().map(|sent| &sent.contents).chain(self.queued.iter().map(|part| &part.contents))
+    }
+
+    /// The revisions that they bring.
+    pub(super) fn brings(&self) -> impl Iterator<Item = &Spans> {
+        self.sent().map(|sent| &sent.brings).chain(self.queued.iter().map(|part| &part.brings))
+    }
+
+    /// Whether any of them contains this resource.
+    pub(super) fn has(&self, key: &ResourceKey) -> bool {
+        self.contents().any(|contents| contents.has(key))
+    }
+
+    /// The names in them; `None` when they are not known, or more than the limit.
+    pub(super) fn names(&self, limit: usize) -> Option<BTreeSet<&ResourceName>> {
+        let is_unknown = self.is_overfull
+            || self.contents().any(|contents| matches!(contents, ResponseContents::FullState));
+        if is_unknown && !self.is_empty() || self.contents().map(ResponseContents::len).sum::<usize>() > limit
+        {
+            return None;
+        }
+        Some(self.contents().flat_map(ResponseContents::keys).map(|key| &key.name).collect())
+    }
+
+    /// Since when the client owes an answer; `None` when it answered all responses.
+    ///
+    /// The time counts from the oldest response after the last one that the client answered: a
+    /// client answers in order (C1), so it skipped those before. If only skipped responses are
+    /// left, the time counts from the newest of these.
+    pub(super) fn unanswered_since(&self) -> Option<Duration> {
+        let first = self.sent.partition_point(|sent| Some(sent.nonce) <= self.last_answered);
+        let skipped = first.checked_sub(1).and_then(|at| self.sent.get(at));
+        self.sent.get(first).or(skipped).map(|sent| sent.at)
+    }
+
+    /// S9b: until when newer content waits for the ACK of the response before it; `None` when it
+    /// does not wait.
+    pub(super) fn wait_until(&self, now: Duration, ack_wait: Duration) -> Option<Duration> {
+        let sent = self.sent.back().filter(|sent| Some(sent.nonce) == self.last)?;
+        Some(sent.at + ack_wait).filter(|until| *until > now)
+    }
+
+    /// Takes the response with this nonce, which the client answers.
+    pub(super) fn answered(&mut self, nonce: Nonce) -> Option<Sent> {
+        let at = self.sent.binary_search_by_key(&nonce, |sent| sent.nonce).ok()?;
+        self.last_answered = self.last_answered.max(Some(nonce));
+        self.sent.remove(at)
+    }
+
+    /// The client will not answer what was sent. Returns whether there was anything.
+    pub(super) fn forget_sent(&mut self) -> bool {
+        let had_any = !self.sent.is_empty();
+        self.sent.clear();
+        had_any
+    }
+}
+
+/// The largest number of unanswered responses of one type; older ones count as superseded.
+const IN_FLIGHT_REMEMBERED: usize = 64;

@@ -1,0 +1,220 @@
+//! What a client should get of a type now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::order::Release;
+use super::type_state::TypeState;
+use crate::cache::{LocatorStatus, Snapshot, TypeSnapshot, Update};
+use crate::code::Code;
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, Revision, Version};
+use crate::parameters::Parameters;
+use crate::subscription::{Locator, Locators, WILDCARD};
+use crate::variants::{KeyedBy, Variant, Variants};
+use crate::wire::{Failure, ResourceKey};
+use crate::xdstp;
+
+mod removal;
+
+/// The subscription of a client to one type, resolved in a snapshot. It answers what the client
+/// should get, and changes nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resolution<'a> {
+    state: &'a TypeState,
+    snapshot: &'a Snapshot,
+}
+
+/// What the cache knows of a locator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// The cache has a variant for it.
+    Found,
+    /// The source has answered that there is none.
+    Absent,
+    Failed {
+        code: Code,
+        message: Arc<str>,
+    },
+    Unknown,
+}
+
+impl TypeState {
+    /// Resolves the subscription in a snapshot.
+    pub(super) fn resolve<'a>(&'a self, snapshot: &'a Snapshot) -> Resolution<'a> {
+        Resolution { state: self, snapshot }
+    }
+}
+
+impl<'a> Resolution<'a> {
+    /// The resources of the type; `None` if the cache never had any.
+    pub(super) fn resources(self) -> Option<&'a TypeSnapshot> {
+        self.snapshot.of_type(&self.state.terms.type_url)
+    }
+
+    /// The variants of a name, also those that the client does not get.
+    pub(super) fn variants(self, name: &ResourceName) -> Option<&'a Variants> {
+        self.resources()?.get(name)
+    }
+
+    /// The variants that the client gets of a name, each once.
+    pub(super) fn chosen(self, name: &ResourceName) -> Vec<&'a Arc<Variant>> {
+        self.state.holding.chosen(name, self.snapshot)
+    }
+
+    /// Whether the client gets any variant of a name.
+    pub(super) fn has(self, name: &ResourceName) -> bool {
+        !self.chosen(name).is_empty()
+    }
+
+    /// The variant that the client gets under this key.
+    pub(super) fn with_key(self, key: &ResourceKey) -> Option<&'a Arc<Variant>> {
+        self.chosen(&key.name).into_iter().find(|variant| self.state.key(variant) == *key)
+    }
+
+    /// The variants that a locator gets: one, unless its name is a glob (X12).
+    pub(super) fn find(self, locator: &Locator) -> Vec<Arc<Variant>> {
+        let Some(resources) = self.resources() else { return Vec::new() };
+        let members = resources.selected_by(&locator.name).filter(|name| self.state.terms.allows(name));
+        let variants = members.filter_map(|name| resources.get(name));
+        let found = variants.filter_map(|variants| variants.resolve(&locator.parameters));
+        found.filter(|variant| variant.is_named(&locator.name)).cloned().collect()
+    }
+
+    /// The whole selection. If `update`, the last one, starts at revision zero, it is the whole
+    /// selection already.
+    pub(super) fn everything(self, update: &Arc<Update>) -> Arc<Update> {
+        match self.state.holding.selection() {
+            Some(membership) if update.from > Revision::ZERO => membership.everything(self.snapshot),
+            _ => Arc::clone(update),
+        }
+    }
+
+    /// T38: in SotW, the version of the client's resources after the next response.
+    pub(super) fn version(self) -> Version {
+        let selected = self.state.holding.selection().map_or(0, |membership| membership.sum(self.snapshot));
+        let keyed_by = self.state.keyed_by();
+        let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(keyed_by));
+        Version(self.state.holding.withheld().fold(selected, add))
+    }
+
+    /// Whether the client would reject a full state (C4b): the state would contain a removed
+    /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
+    /// another locator.
+    pub(super) fn full_state_overlaps(self) -> bool {
+        let Self { state, snapshot } = self;
+        let Some(membership) = state.holding.selection() else { return false };
+        if !state.holding.has_removed() && !membership.position().is_behind(snapshot) {
+            return false;
+        }
+        let update = membership.update(snapshot);
+        let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
+        let mut keys = removed.chain(state.holding.withheld()).map(|variant| state.key(variant));
+        keys.any(|key| !self.removal(&key).is_known() && self.removal(&key).overlaps_others())
+    }
+
+    /// When the first withheld removal may be sent.
+    pub(super) fn release_at(self, release: &Release, grace: Duration) -> Option<Duration> {
+        let known = self.state.holding.removed().filter(|(key, _)| self.removal(key).may_be_sent());
+        known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
+    }
+
+    /// Errors for the requested locators whose variants were removed for a reason (SR45).
+    pub(super) fn reasons(self, requested: &Locators) -> Vec<Failure> {
+        let Some(resources) = self.resources().filter(|of| of.has_reasons()) else { return Vec::new() };
+        let failure = |locator: Locator| {
+            let Locator { name, parameters } = &locator;
+            let reason = resources.reason(name, parameters).filter(|_| self.state.terms.allows(name))?;
+            if !self.find(&locator).is_empty() {
+                return None;
+            }
+            // T36: which one of the locators of the name it is about.
+            let others = resources.get(name).filter(|_| self.state.keyed_by() == KeyedBy::Locator);
+            let constraints = others.and_then(|others| others.unmatched(parameters)).unwrap_or_default();
+            Some(Failure { constraints, ..Failure::new(locator.name, Code::UNAVAILABLE, &**reason) })
+        };
+        requested.iter().filter_map(failure).collect()
+    }
+
+    /// The status of a locator that the source of an on-demand cache set; `None` without one.
+    fn status(self, name: &ResourceName, parameters: &Parameters) -> Option<&'a LocatorStatus> {
+        self.snapshot.locator_status(&self.state.terms.type_url, name, parameters)
+    }
+
+    /// What the cache knows of a locator.
+    pub(super) fn knows(self, locator: &Locator) -> Knowledge {
+        if !self.find(locator).is_empty() {
+            return Knowledge::Found;
+        }
+        match self.status(&locator.name, &locator.parameters) {
+            None => Knowledge::Unknown,
+            Some(LocatorStatus::Complete) => Knowledge::Absent,
+            Some(LocatorStatus::Failed { code, message }) => {
+                Knowledge::Failed { code: *code, message: Arc::clone(message) }
+            }
+        }
+    }
+
+    /// Whether the source has answered all wildcards: the first response shows a client that it has
+    /// everything (D15, S27).
+    pub(super) fn knows_wildcards(self) -> bool {
+        let wildcard = ResourceName::from(WILDCARD);
+        self.state.subscription.wildcards().all(|parameters| self.status(&wildcard, parameters).is_some())
+    }
+
+    /// Whether the source has answered for this name and these parameters.
+    pub(super) fn is_answered_for(self, name: &ResourceName, parameters: &Parameters) -> bool {
+        if !self.snapshot.is_on_demand() {
+            return true;
+        }
+        let subscription = &self.state.subscription;
+        let is_answered =
+            |name: &ResourceName| matches!(self.status(name, parameters), Some(LocatorStatus::Complete));
+        let listed = |name: &ResourceName| {
+            subscription.lists(&Locator { name: name.clone(), parameters: parameters.clone() })
+        };
+        if listed(name) {
+            return is_answered(name);
+        }
+        match xdstp::glob_of(name).filter(listed) {
+            Some(glob) => is_answered(&glob),
+            None => !subscription.is_wildcard_under(parameters) || is_answered(&ResourceName::from(WILDCARD)),
+        }
+    }
+
+    /// Whether what a locator finds is what the client had, which was removed meanwhile.
+    pub(super) fn has_again(self, locator: &Locator) -> bool {
+        let Self { state, .. } = self;
+        self.find(locator).iter().any(|variant| {
+            let removed = state.holding.removed_with(&state.key(variant));
+            removed.is_some_and(|removed| removed.is_content_of(variant, state.keyed_by()))
+                || (state.is_unsent(variant) && !variant.differs_since(state.holding.cursor()))
+        })
+    }
+
+    /// T36: if other locators may get a variant of the name, the error has constraints that say
+    /// which locator it is about.
+    pub(super) fn failure_of(self, locator: &Locator, code: Code, message: &str) -> Failure {
+        let Locator { name, parameters } = locator;
+        let others = self.state.subscription.covering(name).any(|other| other != parameters);
+        let constraints = if others { self.only_for(locator) } else { Constraints::NONE };
+        Failure { constraints, ..Failure::new(name.clone(), code, message) }
+    }
+
+    /// T35: constraints that match these parameters and none of the stream's other locators of the
+    /// name.
+    pub(super) fn only_for(self, locator: &Locator) -> Constraints {
+        let Locator { name, parameters } = locator;
+        // T43c: for variants that are bound to the parameters of one locator, `unmatched` is
+        // unconstrained, which would mean all locators.
+        let unmatched = self.variants(name).and_then(|variants| variants.unmatched(parameters));
+        if let Some(constraints) = unmatched.filter(|constraints| !constraints.is_unconstrained()) {
+            return constraints;
+        }
+        let others = self.state.subscription.covering(name).flat_map(Parameters::iter);
+        let mut keys: Vec<_> = others.map(|(key, _)| Arc::clone(key)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Constraints::agreeing_with(parameters, &keys).unwrap_or_default()
+    }
+}

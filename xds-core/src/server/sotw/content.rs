@@ -1,0 +1,129 @@
+//! The content of a SotW response.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::is_glob;
+use crate::cache::{Removed, Snapshot, Update};
+use crate::name::{Revision, Version};
+use crate::server::contents::ResponseContents;
+use crate::server::encode;
+use crate::server::owed::Owed;
+use crate::server::resolution::Resolution;
+use crate::server::type_state::TypeState;
+use crate::subscription::Locators;
+use crate::variants::Variant;
+use crate::wire::Body;
+
+/// Makes the content of a SotW response, with what the server owes the client.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SotwContent<'a> {
+    state: &'a TypeState,
+    owed: &'a Owed,
+    resolution: Resolution<'a>,
+}
+
+impl<'a> SotwContent<'a> {
+    /// The content for a type, before the response is recorded.
+    pub(super) fn new(state: &'a TypeState, owed: &'a Owed, snapshot: &'a Snapshot) -> Self {
+        Self { state, owed, resolution: state.resolve(snapshot) }
+    }
+
+    /// S25: all resources, rejected ones too (S6b), or `None` when nothing changed for the client.
+    pub(super) fn full_state(
+        self,
+        update: &Update,
+        everything: &Update,
+        must_send: bool,
+        version: Version,
+    ) -> Option<Vec<Arc<Body>>> {
+        let Self { state, owed, resolution } = self;
+        let is_removed = |removed: &Removed| {
+            removed.variant.existed_at(update.from)
+                && state.holding.removed_with(&state.key(&removed.variant)).is_none()
+        };
+        let removes = must_send || update.removed.iter().any(is_removed) || !update.replaced.is_empty();
+        // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
+        // A client that brings another version may have resources that no longer exist, and only a
+        // full state says so (S25).
+        let answers = owed.everything
+            || owed.is_overtaken
+            || owed
+                .locators
+                .iter()
+                .any(|locator| is_glob(&locator.name) || !resolution.find(&locator).is_empty())
+            || owed.brought.has(version) == Some(false)
+            || !owed.errors.is_empty();
+        // S22: resources that the remaining wildcard, with other parameters, does not cover leave
+        // the full state.
+        let unsubscribed = owed.unsubscribed.iter().flat_map(|locator| resolution.find(&locator));
+        let leaves =
+            unsubscribed.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
+        if !answers && !removes && !leaves && update.changed.is_empty() {
+            return None;
+        }
+        let mut bodies = vec![self.body(everything)];
+        let withheld = encode::sotw(state.encoding(), state.holding.withheld());
+        if !withheld.is_empty() {
+            bodies.push(Arc::new(withheld));
+        }
+        Some(bodies)
+    }
+
+    /// S26: the changes for the client, or `None` when there are none.
+    pub(super) fn partial(
+        self,
+        resend: &[Arc<Variant>],
+        fresh: &Update,
+    ) -> Option<(Vec<Arc<Body>>, ResponseContents)> {
+        let Self { state, owed, resolution } = self;
+        // An update from revision zero has everything.
+        let requested = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
+        let requested = requested.into_iter().flat_map(Locators::iter);
+        let answers = requested.flat_map(|locator| resolution.find(&locator));
+        let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
+        let endpoints = owed.endpoints.iter().flat_map(|name| resolution.chosen(name));
+        let besides = endpoints.chain(resend).cloned();
+        let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
+        if answers.is_empty() {
+            // G4: a wildcard that selects nothing is answered too.
+            let is_due = owed.everything || !fresh.changed.is_empty() || !owed.errors.is_empty();
+            let contents = || ResponseContents::Resources {
+                shared: Some(state.encoding().keys(fresh)),
+                own: BTreeSet::new(),
+            };
+            return is_due.then(|| (vec![self.body(fresh)], contents()));
+        }
+        answers.extend(fresh.changed.iter().cloned());
+        answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
+        // S28: no resource twice.
+        answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let own = answers.iter().map(|variant| state.key(variant)).collect();
+        let body = encode::sotw(state.encoding(), answers.iter());
+        Some((vec![Arc::new(body)], ResponseContents::Resources { shared: None, own }))
+    }
+
+    fn body(self, update: &Update) -> Arc<Body> {
+        let encoding = self.state.encoding();
+        let make = || Arc::new(encode::sotw(encoding, update.changed.iter()));
+        if encoding.is_shared() { Arc::clone(update.made.sotw_body.get_or_init(make)) } else { make() }
+    }
+
+    /// The only resource of a full state, or the only change since a state that the client accepted.
+    /// `None` if there are others or removals, and if that is not known.
+    pub(super) fn only_change(self, update: &Update, everything: &Update) -> Option<Arc<Variant>> {
+        let Self { state, .. } = self;
+        let only = |of: &Update| match &*of.changed {
+            [variant] if of.removed.is_empty() && of.replaced.is_empty() => Some(Arc::clone(variant)),
+            _ => None,
+        };
+        // A full state has removed resources too, as long as the client may use them (S33).
+        if state.holding.has_removed() {
+            return None;
+        }
+        only(everything).or_else(|| {
+            only(update)
+                .filter(|_| state.responses.in_flight().is_empty() && state.responses.rejections().is_empty())
+        })
+    }
+}
