@@ -14,7 +14,9 @@ use crate::record::{Local, Present, RecordState};
 use crate::refs::{Reference, ReferrerChanges, Referrers};
 use crate::rules::{Acts, Rules};
 use crate::{looks, time};
+use ownership::Ownership;
 
+mod ownership;
 mod referring;
 
 /// All records, found by digests of their keys: a comparison of two digests costs the same however
@@ -28,6 +30,7 @@ pub(crate) struct Index {
     /// Of each alias: the name that has it (D24), and how many variants of this name.
     aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
+    ownership: Ownership,
     pub(crate) referrers: Referrers,
     /// The records that are being deleted, by their names.
     pub(crate) deleting: Referrers,
@@ -220,6 +223,7 @@ impl Index {
         id: &VariantId,
         key: &RecordKey,
         record: Present,
+        check_owners_at: i64,
     ) -> Result<(), Damaged> {
         let name = key.name_digest();
         if loading.last.as_ref().is_some_and(|(last, _)| last.name_digest() != name) {
@@ -227,6 +231,7 @@ impl Index {
         }
         loading.last = Some((key.clone(), record.changed_at));
         self.note(key, None, Some(&record));
+        self.ownership.note(key, None, &record, check_owners_at);
         if !record.is_deleted() {
             for alias in &record.aliases {
                 self.aliases.entry(*alias).or_insert((name, 0)).1 += 1;
@@ -264,11 +269,12 @@ impl Index {
         self.end_name(&mut loading)?;
         self.records = loading.records.into_iter().collect();
         self.referrers = Referrers::load(loading.references);
+        self.ownership.note_start();
         Ok(())
     }
 
-    /// Takes what a batch made durable.
-    pub(crate) fn apply(&mut self, pending: Pending) {
+    /// Takes what a batch made durable. The owners of what it changed are checked at this time.
+    pub(crate) fn apply(&mut self, pending: Pending, check_owners_at: i64) {
         let Pending { mut records, variants, aliases, states, renewed, reread, .. } = pending;
         if !reread.is_empty() {
             self.drained.extend(self.deleting.targets());
@@ -286,6 +292,7 @@ impl Index {
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);
             self.note(key, before.as_ref(), Some(&after));
+            self.ownership.note(key, before.as_ref(), &after, check_owners_at);
             let references = before.as_ref().map_or(&[][..], |before| &before.references);
             self.referrers.replace(key, references, &after.references);
             let deleting = before.as_ref().and_then(|before| before.deleting(key));

@@ -29,6 +29,8 @@ mod quarantine;
 mod reference_rules;
 #[path = "rules/references.rs"]
 mod references;
+#[path = "rules/resource_owners.rs"]
+mod resource_owners;
 #[path = "rules/rights.rs"]
 mod rights;
 #[path = "rules/schema.rs"]

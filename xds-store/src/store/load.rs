@@ -121,6 +121,7 @@ impl Store {
             return Err(LoadError::LacksField { name, reason: reason.to_owned() });
         }
         let (mut index, mut loading) = (Index::new(rules), Loading::default());
+        let check_owners_at = now.max(head.time).saturating_add(config.owner_grace);
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;
         let mut of_plans = Vec::new();
@@ -135,7 +136,7 @@ impl Store {
             if let Some(lease) = record.lease {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
-            index.add(&mut loading, &id, &key, record)?;
+            index.add(&mut loading, &id, &key, record, check_owners_at)?;
             index.note_phase(&key, &state);
             let loaded = Loaded { key, state, resource };
             // The phase of its plan may come later.
@@ -198,6 +199,7 @@ impl Store {
             compaction: Compaction::default(),
             passes: BTreeMap::new(),
             drains_at: i64::MIN,
+            owners_at: i64::MIN,
         })
     }
 }
