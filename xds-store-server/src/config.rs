@@ -31,6 +31,8 @@ pub struct StoreConfig {
     pub history_revisions: u64,
     /// How long deleted records are kept. Default 24 h.
     pub tombstones: Duration,
+    /// How long an owner that is a record may be missing (SG17). Default 5 minutes.
+    pub owner_grace: Duration,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
     /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
@@ -50,6 +52,7 @@ impl Default for StoreConfig {
             history: Duration::from_secs(7 * 24 * 3600),
             history_revisions: 100_000,
             tombstones: Duration::from_secs(24 * 3600),
+            owner_grace: Duration::from_secs(300),
             schemas: Arc::default(),
             fields: FieldSource::default(),
             compact_every: Duration::from_secs(60),

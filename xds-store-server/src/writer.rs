@@ -56,6 +56,7 @@ impl Writer {
         config.history = nanoseconds(settings.history);
         config.history_revisions = settings.history_revisions;
         config.tombstones = nanoseconds(settings.tombstones);
+        config.owner_grace = nanoseconds(settings.owner_grace);
         config.schemas = Arc::clone(&settings.schemas);
         config.fields = settings.fields.clone();
         let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
