@@ -1,5 +1,7 @@
 //! The condition of a running store.
 
+use std::time::SystemTime;
+
 use xds_store::log::{Head, StoreRevision};
 
 pub use xds_proto::xds::store::v1::status_response::Condition;
@@ -17,6 +19,10 @@ pub struct Standing {
     pub records: usize,
     /// How many records are deleted and not forgotten yet.
     pub tombstones: usize,
+    /// How many records are being deleted, and wait for others (SG7).
+    pub deleting: usize,
+    /// Since when the one that has waited the longest does (SG10).
+    pub deleting_since: Option<SystemTime>,
 }
 
 impl Standing {

@@ -328,7 +328,11 @@ fn standing_of(store: &Store, condition: Condition, reason: &str) -> Standing {
         other => other,
     };
     let (records, tombstones) = store.counts();
-    Standing { condition, reason: reason.to_owned(), head: head.clone(), records, tombstones }
+    let (deleting, since) = store.deleting_since();
+    let since = since.and_then(|since| u64::try_from(since).ok()).map(Duration::from_nanos);
+    let deleting_since = since.map(|since| SystemTime::UNIX_EPOCH + since);
+    let (reason, head) = (reason.to_owned(), head.clone());
+    Standing { condition, reason, head, records, tombstones, deleting, deleting_since }
 }
 
 /// An error with its causes.

@@ -38,6 +38,8 @@ pub(crate) struct Index {
     drained: BTreeSet<NameDigest>,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
+    /// Since when records are being deleted.
+    deleting_since: BTreeSet<(i64, RecordKey)>,
     /// Since when records are deleted.
     tombstones: BTreeSet<(i64, RecordKey)>,
     live: usize,
@@ -348,6 +350,11 @@ impl Index {
         self.records.remove(&digest);
     }
 
+    /// How many records are being deleted, and since when the one that has waited the longest is.
+    pub(crate) fn deleting_since(&self) -> (usize, Option<i64>) {
+        (self.deleting_since.len(), self.deleting_since.first().map(|(since, _)| *since))
+    }
+
     /// A name that is being deleted, and that may have dependents.
     pub(crate) fn next_drained(&self) -> Option<NameDigest> {
         self.drained.first().copied()
@@ -388,6 +395,7 @@ impl Index {
                 }
             }
             before.deleted_at.into_iter().for_each(|at| _ = self.tombstones.remove(&(at, key.clone())));
+            before.deleting_at.into_iter().for_each(|at| _ = self.deleting_since.remove(&(at, key.clone())));
         }
         let Some(after) = after else { return };
         if let Some(deleted_at) = after.deleted_at {
@@ -395,6 +403,7 @@ impl Index {
             return;
         }
         after.expires_at.into_iter().for_each(|end| _ = self.ends.insert((end, key.clone())));
+        after.deleting_at.into_iter().for_each(|at| _ = self.deleting_since.insert((at, key.clone())));
         for owner in &after.owners {
             self.owned.entry(owner.clone()).or_default().insert(key.clone());
         }

@@ -55,8 +55,8 @@ pub(crate) struct Present {
     /// Since when it is deleted, as far as this process can say: its start, if it was before.
     pub(crate) deleted_at: Option<i64>,
     pub(crate) is_quarantined: bool,
-    /// It is deleted once nothing blocks it (SG7).
-    pub(crate) is_deleting: bool,
+    /// Since when it is to be deleted once nothing blocks it (SG7), as far as this process can say.
+    pub(crate) deleting_at: Option<i64>,
     pub(crate) created_at: i64,
     /// In nanoseconds since 1970.
     pub(crate) expires_at: Option<i64>,
@@ -187,7 +187,7 @@ impl Present {
             deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(now),
             stamp: RecordRevision::parse(&state.mirror_of).map(Box::new),
             is_quarantined: state.quarantined.is_some(),
-            is_deleting: state.lifecycle() == proto::State::Deleting,
+            deleting_at: (state.lifecycle() == proto::State::Deleting).then_some(now),
             created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),
             expires_at: state.expires_at.as_ref().map(time::from_proto),
             lease: state.lease.as_ref().map(|length| Lease {
@@ -212,12 +212,16 @@ impl Present {
 
     /// Its name, if it is being deleted.
     pub(crate) fn deleting(&self, key: &RecordKey) -> Option<Reference> {
-        self.is_deleting.then(|| Reference { target: key.name_digest(), acts: Acts::ALLOW })
+        self.is_deleting().then(|| Reference { target: key.name_digest(), acts: Acts::ALLOW })
     }
 
     /// Whether this is the new form of an old one in its present state (SV17).
     pub(crate) fn mirrors(&self, old: &Self) -> bool {
         self.stamp.as_deref() == Some(&old.revision)
+    }
+
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.deleting_at.is_some()
     }
 
     pub(crate) fn has_owner(&self) -> bool {

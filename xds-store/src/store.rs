@@ -290,6 +290,13 @@ impl Store {
         self.index.get(key).is_some_and(|record| !record.is_deleted())
     }
 
+    /// How many records are being deleted, and since when the one that has waited the longest is, in
+    /// nanoseconds since 1970 (SG10).
+    #[must_use]
+    pub fn deleting_since(&self) -> (usize, Option<i64>) {
+        self.index.deleting_since()
+    }
+
     /// Whether no commit waits for its answer.
     #[must_use]
     pub fn is_idle(&self) -> bool {

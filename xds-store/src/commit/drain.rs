@@ -81,7 +81,7 @@ fn ends_with(judging: &Judging<'_>, changed: &Changed, first: &RecordKey) -> Opt
                 continue;
             }
             let after = changed.after.get(source).or_else(|| judging.records.get(source));
-            if after.is_none_or(|record| !record.is_deleting) {
+            if after.is_none_or(|record| !record.is_deleting()) {
                 return None;
             }
             if seen.insert(source.name_digest()) {

@@ -287,7 +287,7 @@ impl Judging<'_> {
             // ST13, ST67. A touch of nothing was refused before.
             (Act::Delete { .. } | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
             // It waits already, unless this commit ends that.
-            (Act::Delete { drain: true }, Some(record)) if record.is_deleting => {
+            (Act::Delete { drain: true }, Some(record)) if record.is_deleting() => {
                 unchanged(proto::Outcome::Deleting)
             }
             // An owner that takes over is the only one, and leaves.

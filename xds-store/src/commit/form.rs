@@ -362,9 +362,8 @@ fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
         .map_err(|error| Wrong::new(error.field(), format!("put.content.{}: {error}", error.field())))?;
     check_constraints(&id.constraints)?;
     let references = resource.named_resources().count();
-    if references > REFERENCES_LIMIT {
-        let name = "references of a record";
-        return Err(Wrong::limit("put.content.payload", name, REFERENCES_LIMIT, references));
+    if references > REFERENCES.value {
+        return Err(Wrong::limit("put.content.payload", REFERENCES.name, REFERENCES.value, references));
     }
     Ok(Put { content, version, resource, expires_at, lease, owners: put.owners })
 }
@@ -409,7 +408,7 @@ fn check_constraints(constraints: &Constraints) -> Result<(), Wrong> {
 const OWNER_LIMIT_BYTES: usize = 128;
 const MESSAGE_LIMIT_BYTES: usize = 1 << 10;
 const REASON_LIMIT_BYTES: usize = 4 << 10;
-const REFERENCES_LIMIT: usize = 10_000;
+pub(super) const REFERENCES: Limit = Limit { name: "references of a record", option: "", value: 10_000 };
 /// Of a record.
 const OWNERS_LIMIT: usize = 32;
 const LABELS_LIMIT: usize = 64;

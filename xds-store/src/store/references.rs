@@ -62,7 +62,7 @@ impl Store {
         while found.blockers.len() < query.depth {
             // What should go with it may itself be blocked.
             let is_deleting =
-                |source: &RecordKey| records.get(source).is_some_and(|record| record.is_deleting);
+                |source: &RecordKey| records.get(source).is_some_and(|record| record.is_deleting());
             let blocks = |(source, acts): &(&RecordKey, Acts)| {
                 let waits = acts.has(Acts::BLOCK) || acts.needs_target() && is_deleting(source);
                 waits && (query.may_read)(source)
