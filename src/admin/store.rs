@@ -41,6 +41,7 @@ pub(super) async fn store(State(state): State<Arc<AdminState>>) -> JsonAnswer {
             "revision": standing.revision_text(),
             "floor": standing.head.floor,
             "records": standing.records, "deleted": standing.tombstones,
+            "deleting": standing.deleting, "deleting_since_ms": standing.deleting_since.map(at_ms),
             "size_bytes": (shown.size_bytes)(),
             "waiting_commits": commits, "waiting_bytes": bytes,
             "plans": plans(&shown.handle, &standing.plans),

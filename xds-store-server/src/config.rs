@@ -32,8 +32,13 @@ pub struct StoreConfig {
     pub history_revisions: u64,
     /// How long deleted records are kept. Default 24 h.
     pub tombstones: Duration,
+    /// How long an owner that is a record may be missing (SG17). Default 5 minutes.
+    pub owner_grace: Duration,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
+    /// Whether the server tells the other servers of the store that it is alive, and which plans it has
+    /// (SV15). Default: no. Set it if the engine can have several servers.
+    pub says_alive: bool,
     /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
     /// built-in table reads.
     pub fields: FieldSource,
@@ -51,7 +56,9 @@ impl Default for StoreConfig {
             history: Duration::from_secs(7 * 24 * 3600),
             history_revisions: 100_000,
             tombstones: Duration::from_secs(24 * 3600),
+            owner_grace: Duration::from_secs(300),
             schemas: Arc::default(),
+            says_alive: false,
             fields: FieldSource::default(),
             compact_every: Duration::from_secs(60),
         }

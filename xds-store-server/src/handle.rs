@@ -54,7 +54,7 @@ impl StoreHandle {
         let (queue, inbox) = Queue::new(limits);
         let reader = engine.reader();
         let changes = engine.changes(Store::head_key());
-        let (writer, standing) = Writer::load(engine, &config, changes.is_some(), Arc::clone(&queue))?;
+        let (writer, standing) = Writer::load(engine, &config, Arc::clone(&queue))?;
         let (statistics, schemas) = (writer.statistics(), writer.schemas());
         thread::Builder::new()
             .name("store-writer".to_owned())

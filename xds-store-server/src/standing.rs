@@ -1,5 +1,7 @@
 //! The condition of a running store.
 
+use std::time::SystemTime;
+
 use xds_store::log::{Head, StoreRevision};
 use xds_store::store::PlanProgress;
 
@@ -21,6 +23,10 @@ pub struct Standing {
     pub tombstones: usize,
     /// How far each plan is, in the order of their numbers.
     pub plans: Vec<PlanProgress>,
+    /// How many records are being deleted, and wait for others (SG7).
+    pub deleting: usize,
+    /// Since when the one that has waited the longest does (SG10).
+    pub deleting_since: Option<SystemTime>,
 }
 
 impl Standing {

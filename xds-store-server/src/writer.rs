@@ -36,8 +36,7 @@ pub(crate) struct Writer {
     /// When the next scheduled compaction starts, and the interval.
     compact_at: i64,
     compact_every: i64,
-    /// SV15: when the store is told again that this server is alive; `None` for an engine that has one
-    /// server only.
+    /// SV15: when the store is told again that this server is alive; `None`: never.
     live_at: Option<i64>,
     statistics: Arc<Statistics>,
     /// Those of the machine, for readers.
@@ -53,7 +52,6 @@ impl Writer {
     pub(crate) fn load(
         engine: Box<dyn Engine>,
         settings: &StoreConfig,
-        is_shared: bool,
         queue: Arc<Queue>,
     ) -> Result<(Self, watch::Receiver<Standing>), StartError> {
         let mut start = Source::start(now());
@@ -64,6 +62,7 @@ impl Writer {
         config.history = nanoseconds(settings.history);
         config.history_revisions = settings.history_revisions;
         config.tombstones = nanoseconds(settings.tombstones);
+        config.owner_grace = nanoseconds(settings.owner_grace);
         config.schemas = Arc::clone(&settings.schemas);
         config.fields = settings.fields.clone();
         let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
@@ -86,7 +85,7 @@ impl Writer {
             last_ticket,
             compact_at: now(),
             compact_every: nanoseconds(settings.compact_every),
-            live_at: is_shared.then(now),
+            live_at: settings.says_alive.then(now),
             statistics,
             schemas,
             batch: Span::none(),
@@ -364,8 +363,11 @@ fn standing_of(store: &Store, condition: Condition, reason: &str) -> Standing {
         other => other,
     };
     let (records, tombstones) = store.counts();
+    let (deleting, since) = store.deleting_since();
+    let since = since.and_then(|since| u64::try_from(since).ok()).map(Duration::from_nanos);
+    let deleting_since = since.map(|since| SystemTime::UNIX_EPOCH + since);
     let (reason, head, plans) = (reason.to_owned(), head.clone(), store.plans());
-    Standing { condition, reason, head, records, tombstones, plans }
+    Standing { condition, reason, head, records, tombstones, plans, deleting, deleting_since }
 }
 
 /// An error with its causes.

@@ -7,7 +7,7 @@
 //! | 3 region | none yet |
 //! | 4 conditions | `condition` |
 //! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
-//! | 6 owners | `owner` |
+//! | 6 owners | `owner`; `owning` for those that are records |
 //! | 7 ambiguity | `ambiguity` |
 //! | 8 references | `reference`; `cascade`, `collect` and `drain` for what they do to further records; `reread` for rules |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
@@ -36,6 +36,7 @@ mod form;
 mod forms;
 mod mirror;
 mod owner;
+mod owning;
 mod phase;
 mod reference;
 mod refused;

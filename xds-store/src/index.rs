@@ -14,7 +14,9 @@ use crate::record::{Local, Present, RecordState};
 use crate::refs::{Reference, ReferrerChanges, Referrers};
 use crate::rules::{Acts, Rules};
 use crate::{looks, time};
+use ownership::Ownership;
 
+mod ownership;
 mod referring;
 
 /// All records, found by digests of their keys: a comparison of two digests costs the same however
@@ -28,6 +30,7 @@ pub(crate) struct Index {
     /// Of each alias: the name that has it (D24), and how many variants of this name.
     aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
+    ownership: Ownership,
     pub(crate) referrers: Referrers,
     /// The records that are being deleted, by the names of both of their forms.
     pub(crate) deleting: Referrers,
@@ -35,6 +38,8 @@ pub(crate) struct Index {
     drained: BTreeSet<NameDigest>,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
+    /// Since when records are being deleted.
+    deleting_since: BTreeSet<(i64, RecordKey)>,
     /// Since when records are deleted.
     tombstones: BTreeSet<(i64, RecordKey)>,
     live: usize,
@@ -195,7 +200,7 @@ impl Index {
     /// The names of a record that is being deleted: its own, and that of its other form if it has one
     /// (SV30), in order. Otherwise none.
     pub(crate) fn deleting_names(&self, key: &RecordKey, record: &Present) -> Vec<Reference> {
-        if !record.is_deleting {
+        if !record.is_deleting() {
             return Vec::new();
         }
         let other = self.schemas.form(key).and_then(|(plan, form)| plan.other_key(key, form).ok());
@@ -249,6 +254,7 @@ impl Index {
         id: &VariantId,
         key: &RecordKey,
         record: Present,
+        check_owners_at: i64,
     ) -> Result<(), Damaged> {
         let name = key.name_digest();
         if loading.last.as_ref().is_some_and(|(last, _)| last.name_digest() != name) {
@@ -256,6 +262,7 @@ impl Index {
         }
         loading.last = Some((key.clone(), record.changed_at));
         self.note(key, None, Some(&record));
+        self.ownership.note(key, None, &record, check_owners_at);
         if !record.is_deleted() {
             for alias in &record.aliases {
                 self.aliases.entry(*alias).or_insert((name, 0)).1 += 1;
@@ -294,11 +301,12 @@ impl Index {
         self.end_name(&mut loading)?;
         self.records = loading.records.into_iter().collect();
         self.referrers = Referrers::load(loading.references);
+        self.ownership.note_start();
         Ok(())
     }
 
-    /// Takes what a batch made durable.
-    pub(crate) fn apply(&mut self, pending: Pending) {
+    /// Takes what a batch made durable. The owners of what it changed are checked at this time.
+    pub(crate) fn apply(&mut self, pending: Pending, check_owners_at: i64) {
         let Pending { mut records, variants, aliases, states, renewed, reread, .. } = pending;
         if !reread.is_empty() {
             self.drained.extend(self.deleting.targets());
@@ -316,6 +324,7 @@ impl Index {
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);
             self.note(key, before.as_ref(), Some(&after));
+            self.ownership.note(key, before.as_ref(), &after, check_owners_at);
             let references = before.as_ref().map_or(&[][..], |before| &before.references);
             self.referrers.replace(key, references, &after.references);
             let deleting = before.as_ref().map(|before| self.deleting_names(key, before)).unwrap_or_default();
@@ -372,6 +381,11 @@ impl Index {
         self.records.remove(&digest);
     }
 
+    /// How many records are being deleted, and since when the one that has waited the longest is.
+    pub(crate) fn deleting_since(&self) -> (usize, Option<i64>) {
+        (self.deleting_since.len(), self.deleting_since.first().map(|(since, _)| *since))
+    }
+
     /// A name that is being deleted, and that may have dependents.
     pub(crate) fn next_drained(&self) -> Option<NameDigest> {
         self.drained.first().copied()
@@ -414,6 +428,7 @@ impl Index {
                 }
             }
             before.deleted_at.into_iter().for_each(|at| _ = self.tombstones.remove(&(at, key.clone())));
+            before.deleting_at.into_iter().for_each(|at| _ = self.deleting_since.remove(&(at, key.clone())));
         }
         let Some(after) = after else { return };
         if let Some(deleted_at) = after.deleted_at {
@@ -421,6 +436,7 @@ impl Index {
             return;
         }
         after.expires_at.into_iter().for_each(|end| _ = self.ends.insert((end, key.clone())));
+        after.deleting_at.into_iter().for_each(|at| _ = self.deleting_since.insert((at, key.clone())));
         for owner in &after.owners {
             self.owned.entry(owner.clone()).or_default().insert(key.clone());
         }

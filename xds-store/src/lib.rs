@@ -6,7 +6,7 @@
 //! The crate has no runtime, clock, entropy or threads; only the engines on a file and on etcd do I/O.
 //! The rules (ST) are in `docs/store-rules.md` of the repository.
 //!
-//! Resource owners, replication and regions have their stages and fields, and no code yet.
+//! Replication and regions have their stages and fields, and no code yet.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;

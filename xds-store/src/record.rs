@@ -55,14 +55,16 @@ pub(crate) struct Present {
     /// Since when it is deleted, as far as this process can say: its start, if it was before.
     pub(crate) deleted_at: Option<i64>,
     pub(crate) is_quarantined: bool,
-    /// It is deleted once nothing blocks it (SG7).
-    pub(crate) is_deleting: bool,
+    /// Since when it is to be deleted once nothing blocks it (SG7), as far as this process can say.
+    pub(crate) deleting_at: Option<i64>,
     pub(crate) created_at: i64,
     /// In nanoseconds since 1970.
     pub(crate) expires_at: Option<i64>,
     pub(crate) lease: Option<Lease>,
     /// The named owners, sorted.
     pub(crate) owners: Box<[Box<str>]>,
+    /// The records that own it, in order (SG17).
+    pub(crate) owned_by: Box<[RecordKey]>,
     /// The other names under which clients can request it (D24).
     pub(crate) aliases: Box<[NameDigest]>,
     /// The resources that it refers to, in order (SG1).
@@ -185,7 +187,7 @@ impl Present {
             deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(now),
             stamp: RecordRevision::parse(&state.mirror_of).map(Box::new),
             is_quarantined: state.quarantined.is_some(),
-            is_deleting: state.lifecycle() == proto::State::Deleting,
+            deleting_at: (state.lifecycle() == proto::State::Deleting).then_some(now),
             created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),
             expires_at: state.expires_at.as_ref().map(time::from_proto),
             lease: state.lease.as_ref().map(|length| Lease {
@@ -194,6 +196,7 @@ impl Present {
                 stored_end: state.expires_at.as_ref().map(time::from_proto).unwrap_or_default(),
             }),
             owners: named_owners(state).map(Into::into).collect(),
+            owned_by: resource_owners(state).filter_map(owner_key).collect(),
             aliases: aliases.collect(),
             references: refs::named_by(key, state, resource, rules),
         }
@@ -212,6 +215,14 @@ impl Present {
         self.stamp.as_deref() == Some(&old.revision)
     }
 
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.deleting_at.is_some()
+    }
+
+    pub(crate) fn has_owner(&self) -> bool {
+        !self.owners.is_empty() || !self.owned_by.is_empty()
+    }
+
     pub(crate) fn is_deleted(&self) -> bool {
         self.deleted_at.is_some()
     }
@@ -224,6 +235,20 @@ pub fn named_owners(state: &RecordState) -> impl Iterator<Item = &str> {
         proto::owner::Who::Name(name) => Some(&**name),
         proto::owner::Who::Resource(_) => None,
     })
+}
+
+/// The records that own a record.
+pub(crate) fn resource_owners(state: &RecordState) -> impl Iterator<Item = &proto::ResourceOwner> {
+    let present = state.owners.iter().filter(|owner| owner.is_present);
+    present.filter_map(|owner| match owner.owner.as_ref()?.who.as_ref()? {
+        proto::owner::Who::Name(_) => None,
+        proto::owner::Who::Resource(owner) => Some(owner),
+    })
+}
+
+/// The key of an owner; it was read when the owner was put.
+pub(crate) fn owner_key(owner: &proto::ResourceOwner) -> Option<RecordKey> {
+    RecordKey::parse(owner.key.as_ref()?).ok()
 }
 
 /// Maps of messages are ordered and fields follow their numbers, so equal messages have equal

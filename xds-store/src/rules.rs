@@ -290,6 +290,11 @@ impl Rules {
         warnings
     }
 
+    /// Whether a rule adds a field to those of the built-in table.
+    pub(crate) fn reads_paths(&self, resource: &Resource) -> bool {
+        self.of_type(resource.type_url().as_str()).any(|rule| rule.path.is_some())
+    }
+
     fn of_type(&self, type_url: &str) -> impl Iterator<Item = &Rule> {
         let usable = self.rules.values().filter_map(|rule| rule.as_ref().ok());
         usable.filter(move |rule| rule.type_url == type_url)

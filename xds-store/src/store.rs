@@ -26,6 +26,7 @@ mod catch_up;
 mod compaction;
 mod draining;
 mod load;
+mod owning;
 mod pass;
 mod plans;
 mod references;
@@ -66,6 +67,8 @@ pub struct Store {
     passes: BTreeMap<u32, Pass>,
     /// When the next step of deletions in progress may be.
     drains_at: i64,
+    /// When the next owners may be checked.
+    owners_at: i64,
 }
 
 /// Settings of the machine.
@@ -85,6 +88,8 @@ pub struct Config {
     pub history_revisions: u64,
     /// How long deleted records are kept, in nanoseconds. Default 24 h.
     pub tombstones: i64,
+    /// How long an owner that is a record may be missing, in nanoseconds (SG17). Default 5 minutes.
+    pub owner_grace: i64,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
     /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
@@ -103,6 +108,7 @@ impl Config {
             history: 7 * 24 * 3600 * SECOND,
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
+            owner_grace: 300 * SECOND,
             schemas: Arc::default(),
             fields: FieldSource::default(),
         }
@@ -286,6 +292,13 @@ impl Store {
         self.index.get(key).is_some_and(|record| !record.is_deleted())
     }
 
+    /// How many records are being deleted, and since when the one that has waited the longest is, in
+    /// nanoseconds since 1970 (SG10).
+    #[must_use]
+    pub fn deleting_since(&self) -> (usize, Option<i64>) {
+        self.index.deleting_since()
+    }
+
     /// Whether no commit waits for its answer.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -302,7 +315,12 @@ impl Store {
             (None, _) if self.read_only.is_some() || self.has_lost_log => None,
             (None, _) => {
                 let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
-                end.into_iter().chain(self.room_at).chain(self.pass_due()).chain(self.drain_due()).min()
+                end.into_iter()
+                    .chain(self.room_at)
+                    .chain(self.pass_due())
+                    .chain(self.drain_due())
+                    .chain(self.owner_check_due())
+                    .min()
             }
         }
     }
@@ -391,7 +409,7 @@ impl Store {
         self.head = head;
         self.unknown = None;
         self.room_at = None;
-        self.index.apply(pending);
+        self.index.apply(pending, self.head.time.saturating_add(self.config.owner_grace));
         collected.iter().for_each(|key| self.index.collect(key));
         // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
         if !published.is_empty() {
@@ -442,6 +460,9 @@ impl Store {
         {
             self.on_unreadable(error, now, actions);
             return;
+        }
+        if writing.batch.writes.is_empty() {
+            self.add_owner_checks(&mut writing, &stored, now);
         }
         // Commits go first, and wait for one step of a compaction at most (ST44).
         if writing.batch.writes.is_empty()
@@ -622,6 +643,7 @@ impl Store {
         self.ends_again_at = now.saturating_add(ENDS_AGAIN);
         self.delay_passes(now);
         self.drains_at = self.drains_at.max(now.saturating_add(ENDS_AGAIN));
+        self.owners_at = self.owners_at.max(now.saturating_add(ENDS_AGAIN));
         self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
     }
 

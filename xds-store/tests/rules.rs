@@ -33,6 +33,8 @@ mod reference_rules;
 mod references;
 #[path = "rules/renamed.rs"]
 mod renamed;
+#[path = "rules/resource_owners.rs"]
+mod resource_owners;
 #[path = "rules/rights.rs"]
 mod rights;
 #[path = "rules/schema.rs"]

@@ -111,6 +111,7 @@ impl StoreOptions {
         let mut config = StoreConfig::default();
         config.cache = Arc::clone(cache);
         config.schemas = Arc::new(schemas);
+        config.says_alive = matches!(place, Place::Etcd(_));
         config.fields = fields(&[types, &self.store_descriptors].concat())?;
         self.limits.apply(&mut config);
         let handle = StoreHandle::start(engine, config);

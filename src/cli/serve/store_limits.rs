@@ -30,6 +30,12 @@ pub(super) struct StoreLimits {
     /// How long deleted records are remembered: a number with ms, s, m or h
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = wait)]
     tombstone_ttl: Duration,
+    /// How long a record may have an owner that does not exist, if the owner is a record: a number with
+    /// ms, s, m or h
+    ///
+    /// After this time such an owner is dropped. A record is deleted with its last owner.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = wait)]
+    owner_grace: Duration,
 }
 
 impl StoreLimits {
@@ -40,5 +46,6 @@ impl StoreLimits {
         config.history = self.history;
         config.history_revisions = self.history_revisions as u64;
         config.tombstones = self.tombstone_ttl;
+        config.owner_grace = self.owner_grace;
     }
 }

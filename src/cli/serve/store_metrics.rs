@@ -70,7 +70,9 @@ impl Collector for StoreMetrics {
         }
         let (name, help) = ("xds_store_records", "Records, by their state");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (state, count) in [("live", standing.records), ("deleted", standing.tombstones)] {
+        for (state, count) in
+            [("live", standing.records), ("deleting", standing.deleting), ("deleted", standing.tombstones)]
+        {
             gauge(count).encode(family.encode_family(&StateLabels { state })?)?;
         }
         let (waiting, _) = store.handle.waiting_commits();
@@ -124,6 +126,12 @@ impl Collector for StoreMetrics {
             let size = ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
             size.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
+        let since = standing.deleting_since.unwrap_or_else(SystemTime::now);
+        let age = SystemTime::now().duration_since(since).unwrap_or_default();
+        let name = "xds_store_deleting_oldest_seconds";
+        let help = "How long the oldest deletion in progress has waited; 0 without one";
+        let age = ConstGauge::new(age.as_secs_f64());
+        age.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         if let Some(oldest) = store.oldest_kept() {
             let age = SystemTime::now().duration_since(oldest).unwrap_or_default();
             let (name, help) = ("xds_store_floor_age_seconds", "The age of the oldest commit that is kept");

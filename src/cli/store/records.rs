@@ -118,5 +118,15 @@ fn owner_name(owner: &proto::Owner) -> Option<&str> {
     }
 }
 
+/// The records that own a record, which a put has to repeat.
+pub(super) fn resource_owners(record: Option<&proto::Record>) -> Vec<proto::ResourceOwner> {
+    let owners = record.into_iter().flat_map(|record| &record.owners);
+    let resources = owners.filter_map(|owner| match &owner.who {
+        Some(proto::owner::Who::Resource(owner)) => Some(owner.clone()),
+        Some(proto::owner::Who::Name(_)) | None => None,
+    });
+    resources.collect()
+}
+
 const KEYS_PER_PAGE: u32 = 5_000;
 const RECORDS_PER_PAGE: u32 = 500;

@@ -176,7 +176,8 @@ async fn put_again(
     // A put without a lease would end the one that the record has.
     let lease = present.and_then(|record| record.lease);
     let expires_at = present.and_then(|record| record.expires_at).filter(|_| lease.is_none());
-    let put = proto::Put { content: Some(content), expires_at, lease, ..proto::Put::default() };
+    let put =
+        proto::Put { content: Some(content), expires_at, lease, owners: records::resource_owners(present) };
     Ok((change(key, Some(records::as_read(present)), proto::change::Act::Put(put)), owner))
 }
 

@@ -196,7 +196,7 @@ fn of_name<'a>(
     let of_target = records.referrers(&changed.referrers, name);
     let ends = move |(source, acts): &(&RecordKey, Acts)| {
         let after = changed.after.get(source).or_else(|| records.get(source));
-        let is_deleting = after.is_some_and(|record| record.is_deleting);
+        let is_deleting = after.is_some_and(|record| record.is_deleting());
         acts.has(Acts::CASCADE.and(Acts::UNSET)) && !is_deleting && !kept.contains(source)
     };
     of_target.filter(ends).map(|(source, acts)| (source.clone(), acts))

@@ -55,9 +55,7 @@ pub(super) fn collect(
             let keys: BTreeSet<_> = targets.iter().flat_map(variants).collect();
             let may_go = |key: &RecordKey| match (changed.after.get(key), judging.records.get(key)) {
                 (Some(after), _) => after.is_deleted(),
-                (None, Some(record)) => {
-                    record.owners.is_empty() && draft.is_none_or(|draft| draft.may_write(key))
-                }
+                (None, Some(record)) => !record.has_owner() && draft.is_none_or(|draft| draft.may_write(key)),
                 (None, None) => true,
             };
             // SG2: a target is all of its variants.

@@ -25,7 +25,7 @@ pub(super) fn check(draft: &Draft, forms: Forms<'_>) -> Result<(), Refused> {
                 RefusalCode::FailedPrecondition
             }
             // ST14: the deletion is never undone (SG9).
-            (_, Some(record)) if matches!(change.act, Act::Put(_)) && record.is_deleting => {
+            (_, Some(record)) if matches!(change.act, Act::Put(_)) && record.is_deleting() => {
                 RefusalCode::FailedPrecondition
             }
             (None, _) | (Some(Expected::Absent), None) | (Some(Expected::Exists), Some(_)) => continue,

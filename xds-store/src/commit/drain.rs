@@ -6,9 +6,10 @@ use xds_core::VariantId;
 use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
-use super::effect::{Effect, Judging, leave, tombstone};
+use super::effect::{Effect, Judging, tombstone};
+use super::owner;
 use crate::key::{NameDigest, RecordKey};
-use crate::record::{RecordState, named_owners};
+use crate::record::RecordState;
 use crate::stored::ReadError;
 
 /// Deletions that may wait and that others block become deletions in progress. So may what such a record
@@ -46,10 +47,7 @@ pub(super) fn wait(judging: &Judging<'_>, changed: &mut Changed, key: &RecordKey
     let mut state =
         RecordState { lifecycle, expires_at: None, lease: None, renewed_by: String::new(), ..state };
     // Nobody owns it any more, so no prune finds it.
-    let owners: Vec<_> = named_owners(&state).map(str::to_owned).collect();
-    for owner in owners {
-        leave(&mut state, &owner);
-    }
+    owner::leave_all(&mut state);
     changed.set(judging, key, state, proto::Outcome::Deleting);
 }
 
@@ -89,7 +87,7 @@ fn ends_with(judging: &Judging<'_>, changed: &Changed, first: &RecordKey) -> Opt
                 continue;
             }
             let after = changed.after.get(source).or_else(|| judging.records.get(source));
-            if after.is_none_or(|record| !record.is_deleting) {
+            if after.is_none_or(|record| !record.is_deleting()) {
                 return None;
             }
             next.extend(judging.forms().all(source));

@@ -17,7 +17,7 @@ use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
 use crate::phase::{self, Ceiling, Form, Phase, PhaseRecord, Schemas};
-use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, named_owners, served};
+use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, served};
 use crate::rules::{RULE_TYPE, Rules};
 use crate::stored::{ReadError, Stored};
 use crate::time;
@@ -293,7 +293,7 @@ impl Judging<'_> {
             // ST13, ST67. A touch of nothing was refused before.
             (Act::Delete { .. } | Act::Touch | Act::Quarantine(_), None) => unchanged(proto::Outcome::Absent),
             // It waits already, unless this commit ends that.
-            (Act::Delete { drain: true }, Some(record)) if record.is_deleting => {
+            (Act::Delete { drain: true }, Some(record)) if record.is_deleting() => {
                 unchanged(proto::Outcome::Deleting)
             }
             // An owner that takes over is the only one, and leaves.
@@ -354,9 +354,10 @@ impl Judging<'_> {
         let mut state = self.content_of(key, put, live);
         if let Some(record) = live.filter(|record| self.is_same(&state, put, record)) {
             let joins = !draft.owner.is_empty() && !record.owners.iter().any(|name| **name == *draft.owner);
-            if joins || draft.take_over {
+            let is_owned = !put.owners.is_empty() || !record.owned_by.is_empty();
+            if joins || draft.take_over || is_owned {
                 let mut joined = self.state(key, record)?;
-                if join(&mut joined, draft) {
+                if owner::join(&mut joined, draft) | owner::set_resources(&mut joined, &put.owners) {
                     if let Some(length) = put.lease {
                         self.extend(&mut joined, length);
                     }
@@ -381,10 +382,11 @@ impl Judging<'_> {
         }
         let created_at = live.map_or(self.now, |record| record.created_at);
         state.created_at = Some(time::to_proto(created_at));
-        if let Some(record) = live.filter(|record| !record.owners.is_empty()) {
+        if let Some(record) = live.filter(|record| record.has_owner()) {
             state.owners = self.state(key, record)?.owners;
         }
-        join(&mut state, draft);
+        owner::join(&mut state, draft);
+        owner::set_resources(&mut state, &put.owners);
         Ok(changed.with_resource(self, key, state, outcome, Some(&put.resource)))
     }
 
@@ -406,8 +408,8 @@ impl Judging<'_> {
         changed: &mut Changed,
     ) -> Result<ChangeResult, Refused> {
         let mut state = self.state(key, record)?;
-        let is_owner = leave(&mut state, owner);
-        if named_owners(&state).next().is_none() {
+        let is_owner = owner::leave(&mut state, owner);
+        if !owner::has_any(&state) {
             Ok(changed.set(self, key, tombstone(state), proto::Outcome::Deleted))
         } else if is_owner {
             Ok(changed.set(self, key, state, proto::Outcome::Released))
@@ -593,56 +595,6 @@ pub(super) fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option
 
 pub(super) fn tombstone(state: RecordState) -> RecordState {
     RecordState { lifecycle: proto::State::Deleted.into(), ..state }
-}
-
-/// Adds the owner of a commit (SG14); with `take_over` it becomes the only one (SG15). Whether
-/// anything changed.
-fn join(state: &mut RecordState, draft: &Draft) -> bool {
-    if draft.owner.is_empty() {
-        return false;
-    }
-    let mut has_changed = false;
-    if draft.take_over {
-        let others: Vec<String> =
-            named_owners(state).filter(|name| *name != draft.owner).map(str::to_owned).collect();
-        for other in others {
-            has_changed |= leave(state, &other);
-        }
-    }
-    has_changed | set_owner(state, &draft.owner, true)
-}
-
-pub(super) fn leave(state: &mut RecordState, owner: &str) -> bool {
-    set_owner(state, owner, false)
-}
-
-/// Whether this changed anything. The list stays in the order of names, so that equal states have
-/// equal bytes.
-fn set_owner(state: &mut RecordState, owner: &str, is_present: bool) -> bool {
-    let who = Some(proto::owner::Who::Name(owner.to_owned()));
-    let is_it = |found: &proto::OwnerState| found.owner.as_ref().is_some_and(|owner| owner.who == who);
-    match state.owners.iter_mut().find(|found| is_it(found)) {
-        Some(found) if found.is_present == is_present => false,
-        Some(found) => {
-            found.is_present = is_present;
-            found.epoch += 1;
-            true
-        }
-        None if is_present => {
-            let owner = Some(proto::Owner { who });
-            state.owners.push(proto::OwnerState { owner, epoch: 1, is_present });
-            state.owners.sort_by(|one, other| owner_name(one).cmp(owner_name(other)));
-            true
-        }
-        None => false,
-    }
-}
-
-fn owner_name(owner: &proto::OwnerState) -> &str {
-    match owner.owner.as_ref().and_then(|owner| owner.who.as_ref()) {
-        Some(proto::owner::Who::Name(name)) => name,
-        Some(proto::owner::Who::Resource(_)) | None => "",
-    }
 }
 
 /// How many commits back a quarantine looks for the content before: changes of owners alone are

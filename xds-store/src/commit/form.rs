@@ -1,6 +1,6 @@
 //! Stage 1: what can never be right, whatever the store holds (ST7, ST42, ST66).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::content;
 use crate::key::{KeyError, RecordKey, parse_id};
 use crate::phase::{Ceiling, PhaseStep};
 use crate::read::is_configuration;
-use crate::record::PROBE_TYPE;
+use crate::record::{PROBE_TYPE, Uid};
 use crate::rules::RULE_TYPE;
 use crate::schema::{Force, MarkedVersion, VersionError};
 use crate::time;
@@ -83,6 +83,8 @@ pub(crate) struct Put {
     pub(crate) expires_at: Option<i64>,
     /// In nanoseconds.
     pub(crate) lease: Option<i64>,
+    /// The resource owners from now on.
+    pub(crate) owners: Vec<proto::ResourceOwner>,
 }
 
 /// The limits of one commit that an operator can change.
@@ -320,6 +322,9 @@ fn check_rule(id: &xds_core::VariantId, act: Option<&proto::change::Act>) -> Res
         Some(proto::change::Act::Put(put)) if put.lease.is_some() => {
             Err(Wrong::new("put.lease", "a reference rule has no lease"))
         }
+        Some(proto::change::Act::Put(put)) if !put.owners.is_empty() => {
+            Err(Wrong::new("put.owners", "a reference rule is not owned by a record"))
+        }
         Some(proto::change::Act::Put(put)) if put.expires_at.is_some() => {
             Err(Wrong::new("put.expires_at", "a reference rule does not expire"))
         }
@@ -336,9 +341,7 @@ fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
                 Wrong::new("put.content.schema", format!("{text:?}: {error}"))
             })?),
         };
-    if !put.owners.is_empty() {
-        return Err(Wrong::new("put.owners", "this version has no resource owners"));
-    }
+    check_owners(id, &put.owners)?;
     if content.labels.len() > LABELS_LIMIT {
         let found = content.labels.len();
         return Err(Wrong::limit("put.content.labels", "labels", LABELS_LIMIT, found));
@@ -360,11 +363,36 @@ fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
         .map_err(|error| Wrong::new(error.field(), format!("put.content.{}: {error}", error.field())))?;
     check_constraints(&id.constraints)?;
     let references = resource.named_resources().count();
-    if references > REFERENCES_LIMIT {
-        let name = "references of a record";
-        return Err(Wrong::limit("put.content.payload", name, REFERENCES_LIMIT, references));
+    if references > REFERENCES.value {
+        return Err(Wrong::limit("put.content.payload", REFERENCES.name, REFERENCES.value, references));
     }
-    Ok(Put { content, version, resource, expires_at, lease })
+    Ok(Put { content, version, resource, expires_at, lease, owners: put.owners })
+}
+
+/// SG17: whether the owners exist is not checked at the write.
+fn check_owners(owned: &xds_core::VariantId, owners: &[proto::ResourceOwner]) -> Result<(), Wrong> {
+    if owners.len() > OWNERS_LIMIT {
+        return Err(Wrong::limit("put.owners", "owners", OWNERS_LIMIT, owners.len()));
+    }
+    let mut seen = BTreeSet::new();
+    for owner in owners {
+        let key = owner.key.as_ref().ok_or_else(|| Wrong::new("put.owners.key", "an owner has no key"))?;
+        let key = RecordKey::parse(key).map_err(|error| Wrong::new("put.owners.key", error.to_string()))?;
+        if Uid::parse(&owner.uid).is_none() {
+            let text = format!("{:?} is not the uid of a record", owner.uid);
+            return Err(Wrong::new("put.owners.uid", text));
+        }
+        if key == RecordKey::of(owned) {
+            return Err(Wrong::new("put.owners.key", "a record does not own itself"));
+        }
+        if is_configuration(key.type_url().as_str()) {
+            return Err(Wrong::new("put.owners.key", "a configuration record owns nothing"));
+        }
+        if !seen.insert((key.clone(), &owner.uid)) {
+            return Err(Wrong::new("put.owners", format!("{key:?} is given twice")));
+        }
+    }
+    Ok(())
 }
 
 /// ST66: a constraint that can never match.
@@ -381,7 +409,9 @@ fn check_constraints(constraints: &Constraints) -> Result<(), Wrong> {
 const OWNER_LIMIT_BYTES: usize = 128;
 const MESSAGE_LIMIT_BYTES: usize = 1 << 10;
 const REASON_LIMIT_BYTES: usize = 4 << 10;
-const REFERENCES_LIMIT: usize = 10_000;
+pub(super) const REFERENCES: Limit = Limit { name: "references of a record", option: "", value: 10_000 };
+/// Of a record.
+const OWNERS_LIMIT: usize = 32;
 const LABELS_LIMIT: usize = 64;
 const LABEL_LIMIT_BYTES: usize = 256;
 const LEASE_MINIMUM: i64 = 5 * time::SECOND;

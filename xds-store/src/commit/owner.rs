@@ -1,10 +1,13 @@
-//! Stage 6: named owners protect their records (SG15).
+//! Stage 6: named owners protect their records (SG15). What becomes of owners.
 
+use prost::Message;
 use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::owner::Who;
 
 use super::effect::Judging;
 use super::form::{Act, Draft};
 use super::refused::{RefusalCode, Refused, Violations};
+use crate::record::{RecordState, named_owners};
 
 /// Refuses changes of records that belong to others. Touches and quarantines need no ownership.
 pub(super) fn check(judging: &Judging<'_>, draft: &Draft) -> Result<(), Refused> {
@@ -38,4 +41,84 @@ pub(super) fn check(judging: &Judging<'_>, draft: &Draft) -> Result<(), Refused>
         }
     }
     violations.into_result()
+}
+
+/// Adds the owner of a commit (SG14); with `take_over` it becomes the only named one (SG15). Whether
+/// anything changed.
+pub(super) fn join(state: &mut RecordState, draft: &Draft) -> bool {
+    if draft.owner.is_empty() {
+        return false;
+    }
+    let mut has_changed = false;
+    if draft.take_over {
+        let others: Vec<String> =
+            named_owners(state).filter(|name| *name != draft.owner).map(str::to_owned).collect();
+        for other in others {
+            has_changed |= leave(state, &other);
+        }
+    }
+    has_changed | set(state, Who::Name(draft.owner.clone()), true)
+}
+
+pub(super) fn leave(state: &mut RecordState, owner: &str) -> bool {
+    set(state, Who::Name(owner.to_owned()), false)
+}
+
+/// Makes these records the only ones that own a record. Whether anything changed.
+pub(super) fn set_resources(state: &mut RecordState, owners: &[proto::ResourceOwner]) -> bool {
+    let mut has_changed = false;
+    for found in &mut state.owners {
+        let Some(Who::Resource(owner)) = found.owner.as_ref().and_then(|owner| owner.who.as_ref()) else {
+            continue;
+        };
+        if found.is_present && !owners.contains(owner) {
+            (found.is_present, found.epoch) = (false, found.epoch + 1);
+            has_changed = true;
+        }
+    }
+    for owner in owners {
+        has_changed |= set(state, Who::Resource(owner.clone()), true);
+    }
+    has_changed
+}
+
+/// Nobody owns the record any more.
+pub(super) fn leave_all(state: &mut RecordState) {
+    for owner in state.owners.iter_mut().filter(|owner| owner.is_present) {
+        (owner.is_present, owner.epoch) = (false, owner.epoch + 1);
+    }
+}
+
+/// Whether anybody owns the record.
+pub(super) fn has_any(state: &RecordState) -> bool {
+    state.owners.iter().any(|owner| owner.is_present)
+}
+
+/// Whether this changed anything. The list stays in the order of names, so that equal states have equal
+/// bytes.
+fn set(state: &mut RecordState, who: Who, is_present: bool) -> bool {
+    let owner = Some(proto::Owner { who: Some(who) });
+    match state.owners.iter_mut().find(|found| found.owner == owner) {
+        Some(found) if found.is_present == is_present => false,
+        Some(found) => {
+            found.is_present = is_present;
+            found.epoch += 1;
+            true
+        }
+        None if is_present => {
+            state.owners.push(proto::OwnerState { owner, epoch: 1, is_present });
+            state.owners.sort_by_cached_key(|owner| {
+                (name(owner).to_owned(), owner.owner.as_ref().map(Message::encode_to_vec))
+            });
+            true
+        }
+        None => false,
+    }
+}
+
+fn name(owner: &proto::OwnerState) -> &str {
+    match owner.owner.as_ref().and_then(|owner| owner.who.as_ref()) {
+        Some(Who::Name(name)) => name,
+        Some(Who::Resource(_)) | None => "",
+    }
 }

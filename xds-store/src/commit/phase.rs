@@ -25,7 +25,8 @@ impl Draft {
             let payload = LiveServer::of(schemas).encode_to_vec().into();
             let content = proto::Content { payload, ..proto::Content::default() };
             let resource = content::resource(&key.id(), &content).ok()?;
-            Act::Put(Box::new(Put { content, version: None, resource, expires_at: None, lease: Some(LEASE) }))
+            let (version, expires_at, lease, owners) = (None, None, Some(LEASE), Vec::new());
+            Act::Put(Box::new(Put { content, version, resource, expires_at, lease, owners }))
         } else {
             Act::Delete { drain: false }
         };

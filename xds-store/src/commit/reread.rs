@@ -6,7 +6,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::effect::Judging;
-use super::form::{Act, Draft};
+use super::form::{Act, Draft, REFERENCES};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::checked;
 use crate::content;
@@ -18,9 +18,20 @@ use crate::rules::{BadRule, Rules};
 use crate::stored::{ReadError, Stored};
 
 impl Judging<'_> {
-    /// The last part of stage 1 that needs the settings of the store: rules that can be used (SG11).
+    /// The part of stage 1 that needs rules: the references that they add (ST42), and whether new ones can
+    /// be used (SG11).
     pub(super) fn check_rules(&self, draft: &Draft) -> Result<(), Refused> {
         let mut violations = Violations::default();
+        for (number, change) in draft.changes.iter().enumerate() {
+            let Act::Put(put) = &change.act else { continue };
+            let found =
+                if self.rules.reads_paths(&put.resource) { self.rules.named(&put.resource).len() } else { 0 };
+            if found > REFERENCES.value {
+                let at = (number, Some(change.key.to_proto()));
+                let message = REFERENCES.message(found);
+                violations.add(RefusalCode::ResourceExhausted, at, message, REFERENCES.exceeded(found));
+            }
+        }
         let rules = draft.changes.iter().enumerate().filter(|(_, change)| Rules::is_rule(&change.key));
         for (number, change) in rules {
             let Act::Put(put) = &change.act else { continue };

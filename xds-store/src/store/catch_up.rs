@@ -108,7 +108,7 @@ impl Store {
                 pending.reread.insert(key, references);
             })?;
         }
-        self.index.apply(pending);
+        self.index.apply(pending, now.saturating_add(self.config.owner_grace));
         Ok(Published { revision, entry, changed })
     }
 

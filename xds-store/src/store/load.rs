@@ -123,6 +123,7 @@ impl Store {
         }
         let index = Index::new(Arc::clone(&config.schemas), rules);
         let (mut index, mut loading) = (index, Loading::default());
+        let check_owners_at = now.max(head.time).saturating_add(config.owner_grace);
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;
         let mut of_plans = Vec::new();
@@ -137,7 +138,7 @@ impl Store {
             if let Some(lease) = record.lease {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
-            index.add(&mut loading, &id, &key, record)?;
+            index.add(&mut loading, &id, &key, record, check_owners_at)?;
             index.note_own(&key, &state);
             let loaded = Loaded { key, state, resource };
             // The phase of its plan may come later.
@@ -200,6 +201,7 @@ impl Store {
             compaction: Compaction::default(),
             passes: BTreeMap::new(),
             drains_at: i64::MIN,
+            owners_at: i64::MIN,
         })
     }
 }

@@ -67,7 +67,7 @@ impl Store {
             let blocker = |form: RecordKey| {
                 // What should go with it may itself be blocked.
                 let is_deleting =
-                    |source: &RecordKey| records.get(source).is_some_and(|record| record.is_deleting);
+                    |source: &RecordKey| records.get(source).is_some_and(|record| record.is_deleting());
                 let blocks = |(source, acts): &(&RecordKey, Acts)| {
                     let waits = acts.has(Acts::BLOCK) || acts.needs_target() && is_deleting(source);
                     waits && (query.may_read)(source)

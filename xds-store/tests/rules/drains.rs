@@ -201,3 +201,19 @@ fn sg7_st39_a_deletion_ends_with_the_lease_of_its_last_blocker() {
     server.wait(11 * SECOND);
     assert_eq!(server.store.counts().0, 0);
 }
+
+#[test]
+fn sg10_the_store_says_since_when_the_oldest_deletion_waits() {
+    let mut server = Server::new();
+    server.commit(of([cluster("a"), cluster("b"), routes("web", &["a", "b"])])).unwrap();
+    assert_eq!(server.store.deleting_since(), (0, None));
+    let since = server.now;
+    server.commit(of([drain_at(cluster_key("a"))])).unwrap();
+    server.wait(60 * SECOND);
+    server.commit(of([drain_at(cluster_key("b"))])).unwrap();
+    assert_eq!(server.store.deleting_since(), (2, Some(since)));
+    let later = Server::on(server.engine.clone(), 2, server.now);
+    assert_eq!(later.store.deleting_since(), (2, Some(since)));
+    server.commit(of([delete_at(routes_key("web"))])).unwrap();
+    assert_eq!(server.store.deleting_since(), (0, None));
+}

@@ -28,7 +28,7 @@ fn st8_what_can_never_be_right_is_refused_with_its_field() {
         with(|put| put.expires_at = Some(prost_types::Timestamp { seconds: 0, nanos: 1 })),
         "put.expires_at",
     );
-    check(with(|put| put.owners.push(proto::ResourceOwner::default())), "put.owners");
+    check(with(|put| put.owners.push(proto::ResourceOwner::default())), "put.owners.key");
     check(with(|put| put.content.as_mut().unwrap().schema = "2.x".into()), "put.content.schema");
     check(of([put("", "1")]), "key");
     check(of([proto::Change { act: None, ..put("a", "1") }]), "act");

@@ -237,3 +237,17 @@ fn sg11_st17_commits_around_a_rule_in_a_batch_are_judged_by_the_rules_before_the
     let refused = Some(RefusalCode::FailedPrecondition);
     assert_eq!(codes, [None, refused, None, None, None, None, None, refused]);
 }
+
+#[test]
+fn st42_names_in_the_fields_of_rules_count_as_references_of_a_record() {
+    let mut server = with_things(&Server::new());
+    server.commit(of([of_things("groups", ALLOW).put("r")])).unwrap();
+    let many = |count: usize| {
+        let groups: Vec<_> = (0..count).map(|number| path(&[5], format!("g{number}"))).collect();
+        of([put_at(key("t", ""), groups.concat())])
+    };
+    server.commit(many(10_000)).unwrap();
+    let refused = server.commit(many(10_001)).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::ResourceExhausted);
+    assert!(refused.message.contains("references of a record: 10001"), "{refused:?}");
+}

@@ -1,0 +1,76 @@
+//! Records that other records own: they go with their last owner (SG17, SG18).
+
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::owner::Who;
+
+use super::changed::Changed;
+use super::effect::{Effect, Judged, Judging, tombstone};
+use super::form::CommitLimits;
+use super::refused::Refused;
+use super::{cascade, drain, owner};
+use crate::key::RecordKey;
+use crate::record::{Uid, owner_key};
+use crate::refs;
+
+impl Judging<'_> {
+    /// Drops the owners of these records that own them no longer; `None` if there are none. An owner
+    /// that was never seen, or that does not refer to the record, is dropped only if it is late.
+    ///
+    /// # Errors
+    /// The engine cannot be read, or the changes do not go together with other records.
+    pub(crate) fn drop_owners(&self, keys: &[RecordKey], is_late: bool) -> Result<Option<Judged>, Refused> {
+        let mut changed = Changed::default();
+        let mut effects: Vec<Effect> = Vec::new();
+        for key in keys {
+            let record = self.records.get(key).filter(|record| record.exists(self.now));
+            let Some(record) = record.filter(|record| !record.owned_by.is_empty()) else { continue };
+            let mut state = self.state(key, record)?;
+            let (mut has_dropped, mut stays) = (false, false);
+            for found in state.owners.iter_mut().filter(|owner| owner.is_present) {
+                let Some(Who::Resource(owner)) = found.owner.as_ref().and_then(|owner| owner.who.as_ref())
+                else {
+                    continue;
+                };
+                if self.owns(owner, key, is_late) {
+                    continue;
+                }
+                (has_dropped, stays) = (true, stays || owner.unset_on_delete);
+                (found.is_present, found.epoch) = (false, found.epoch + 1);
+            }
+            if !has_dropped {
+                continue;
+            }
+            let mut result = if owner::has_any(&state) || stays {
+                changed.set(self, key, state, proto::Outcome::Released)
+            } else {
+                // Under SG4 to SG7: what blocks it makes it wait.
+                changed.may_wait.insert(key.clone());
+                changed.set(self, key, tombstone(state), proto::Outcome::Deleted)
+            };
+            if let Some(mirror) = self.mirror_of(key) {
+                result = self.mirror(key, &mirror, result, &mut changed, &mut effects)?;
+            }
+            effects.push(Effect { key: key.clone(), result });
+        }
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        cascade::cascade(self, None, &mut changed)?;
+        changed.may_wait.extend(changed.causes.keys().cloned());
+        drain::begin(self, &mut changed);
+        self.follow_references(None, &mut changed)?;
+        let unlimited = CommitLimits { changes: usize::MAX, ..self.limits };
+        let judging = Judging { limits: unlimited, ..*self };
+        Ok(Some(judging.finish(changed, Vec::new(), Vec::new(), None)?))
+    }
+
+    /// Whether a record owns another one.
+    fn owns(&self, owner: &proto::ResourceOwner, owned: &RecordKey, is_late: bool) -> bool {
+        let Some(key) = owner_key(owner) else { return false };
+        let Some(record) = self.records.get(&key) else { return !is_late };
+        // SG19: a record that was created again is another owner.
+        let is_it = !record.is_deleted() && Uid::of(&key, record.incarnation).to_string() == owner.uid;
+        let refers = || refs::find(&record.references, owned.name_digest()).is_some();
+        is_it && (!owner.requires_reference || !is_late || refers())
+    }
+}

@@ -1,0 +1,70 @@
+//! The background check of owners that are records, in paced steps (SG17, SG18).
+
+use super::{Store, Writing};
+use crate::commit::{Judged, Judging, Refused};
+use crate::key::RecordKey;
+use crate::log::LogEntry;
+use crate::stored::Stored;
+use crate::time::SECOND;
+
+impl Store {
+    /// When the next owners are checked.
+    pub(super) fn owner_check_due(&self) -> Option<i64> {
+        self.index.next_owner_check().map(|at| at.max(self.owners_at).max(self.head.time))
+    }
+
+    /// Adds the check that is due to an empty batch.
+    pub(super) fn add_owner_checks(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
+        if now < self.owners_at {
+            return;
+        }
+        let mut limit = STEP.min(self.config.engine.operations.saturating_sub(4)).max(1);
+        let mut looked_at = 0;
+        while looked_at < LOOKED_AT {
+            let (keys, is_late) = self.index.owner_checks(now, limit);
+            if keys.is_empty() {
+                return;
+            }
+            self.owners_at = now.saturating_add(STEP_EVERY);
+            let judging = self.judging(writing, stored, now);
+            match self.dropped(&judging, &keys, is_late) {
+                // They are checked once more when this is durable.
+                Ok(Some(judged)) => {
+                    let entry = LogEntry { identity: "owners".to_owned(), ..LogEntry::default() };
+                    writing.add(judged, entry, self.config.server);
+                    return;
+                }
+                Ok(None) => {
+                    self.index.note_owners_checked(&keys, is_late, now);
+                    looked_at += keys.len();
+                }
+                Err(_) if limit > 1 => limit = limit.div_ceil(2).min(keys.len()).max(1),
+                Err(_) => {
+                    self.owners_at = now.saturating_add(TRIED_AGAIN);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What a check drops, if that fits into a batch.
+    fn dropped(
+        &self,
+        judging: &Judging<'_>,
+        keys: &[RecordKey],
+        is_late: bool,
+    ) -> Result<Option<Judged>, Refused> {
+        let Some(judged) = judging.drop_owners(keys, is_late)? else { return Ok(None) };
+        let alone = Writing::new(self.head.clone(), None, 0);
+        let (operations, bytes) = alone.size_with(&judged, 0);
+        self.check_size(operations, bytes).map(|()| Some(judged))
+    }
+}
+
+/// How many records a step writes, and how often there is a step.
+const STEP: usize = 100;
+/// How many records a step looks at.
+const LOOKED_AT: usize = 1_000;
+const STEP_EVERY: i64 = SECOND / 10;
+/// When a check is tried again that failed.
+const TRIED_AGAIN: i64 = 60 * SECOND;
