@@ -70,7 +70,7 @@ mod decode;
 mod descriptors;
 mod document;
 mod domains;
-mod encode;
+pub(crate) mod encode;
 mod error;
 mod format;
 mod gate;
