@@ -128,7 +128,7 @@ impl Serve {
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
         // still being loaded (G13, ST57).
         let descriptors = Arc::new(self.descriptors.read()?);
-        let store = self.store.start(&cache, runtime.handle())?;
+        let store = self.store.start(&cache, &descriptors, runtime.handle())?;
         if let Some(store) = &store {
             self.announce(store.summary(&cache));
         }

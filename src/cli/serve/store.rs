@@ -11,6 +11,7 @@ use clap::Args;
 use tokio::runtime::Handle;
 use xds::Cache;
 use xds::admin::{Trouble, Troubles};
+use xds::folder::Descriptors;
 use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store_server::{Alarm, Condition, StatusAdditions, StoreAuthorizer, StoreConfig, StoreHandle};
 
@@ -84,12 +85,17 @@ pub(super) struct ServedStore {
 
 impl StoreOptions {
     /// Opens the store and commits its records to the cache. `None` without `--store`.
-    pub(super) fn start(&self, cache: &Arc<Cache>, runtime: &Handle) -> Result<Option<ServedStore>, Failure> {
+    pub(super) fn start(
+        &self,
+        cache: &Arc<Cache>,
+        descriptors: &Descriptors,
+        runtime: &Handle,
+    ) -> Result<Option<ServedStore>, Failure> {
         let Some(place) = &self.store else { return Ok(None) };
         if *place == Place::Memory {
             tracing::warn!("--store memory: keeps nothing: all commits are lost when this process ends");
         }
-        let schemas = self.schemas.read()?;
+        let schemas = self.schemas.read(descriptors)?;
         let engine = place.open(&new_identity()?, &self.etcd, runtime).map_err(Failure::Place)?;
         let engine = self.sealing.sealed(engine)?;
         let mut config = StoreConfig::default();
