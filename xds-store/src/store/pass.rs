@@ -66,6 +66,7 @@ impl Store {
             && match phases.phase(plan) {
                 Phase::F3 | Phase::F5 => true,
                 // SV27: the way back from F4.
+                Phase::F2 if plan.is_heartbeat() => false,
                 Phase::F2 => phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
                 // Nobody writes new records in F0, so one clean pass is enough.
                 Phase::F0 => phases.get(plan.number()).is_some_and(|record| !record.is_clean),

@@ -99,6 +99,8 @@ struct PlanDocument {
     up: Option<Spanned<ConverterDocument>>,
     #[serde(default)]
     down: Option<Spanned<ConverterDocument>>,
+    #[serde(default)]
+    heartbeat: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -210,6 +212,7 @@ impl SchemaReader<'_> {
             to_version,
             up,
             down,
+            heartbeat: document.heartbeat,
         };
         Plan::new(spec).map_err(|error| self.wrong_plan(error, document)).ok()
     }
@@ -351,6 +354,7 @@ plans:
   name: new-names
   from: { type: CDS, names: [\"shop-*\"] }
   to: { name: \"xdstp://acme/envoy.config.cluster.v3.Cluster/{name}\", version: \"2.1\" }
+  heartbeat: true
 ";
         let descriptors = Descriptors::envoy();
         let parse = |text: &str| parse(text, Path::new("s.yaml"), &descriptors);
