@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use xds::folder::{
@@ -136,10 +137,6 @@ struct FolderOptions {
     /// volume that is not mounted must not remove the configuration of all clients.
     #[arg(long)]
     allow_empty: bool,
-    /// Types of your own: a FileDescriptorSet, as `protoc --include_imports
-    /// --descriptor_set_out=FILE` writes it
-    #[arg(long, value_name = "FILE")]
-    descriptors: Vec<PathBuf>,
     /// Keep the last good content of the folder, or of each file, when a file has an error or
     /// conflicts with another
     ///
@@ -164,6 +161,21 @@ struct FolderOptions {
     resource_limit: usize,
 }
 
+/// The types that files and payloads may have.
+#[derive(Debug, Args)]
+struct DescriptorOptions {
+    /// Types of your own: a FileDescriptorSet, as `protoc --include_imports
+    /// --descriptor_set_out=FILE` writes it
+    #[arg(long, value_name = "FILE")]
+    descriptors: Vec<PathBuf>,
+}
+
+impl DescriptorOptions {
+    fn read(&self) -> Result<Descriptors, Failure> {
+        descriptors(&self.descriptors)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum IsolationMode {
     /// The folder is one transaction
@@ -182,13 +194,13 @@ impl From<IsolationMode> for Isolation {
 }
 
 impl FolderOptions {
-    fn open(&self) -> Result<Folder, Failure> {
+    fn open(&self, descriptors: impl Into<Arc<Descriptors>>) -> Folder {
         let folder = Folder::new(&self.folder)
-            .with_descriptors(descriptors(&self.descriptors)?)
+            .with_descriptors(descriptors)
             .with_isolation(self.isolate.into())
             .with_file_limit(self.file_limit)
             .with_resource_limit(self.resource_limit);
-        Ok(if self.allow_empty { folder.allow_empty() } else { folder })
+        if self.allow_empty { folder.allow_empty() } else { folder }
     }
 }
 

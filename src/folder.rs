@@ -70,7 +70,7 @@ mod decode;
 mod descriptors;
 mod document;
 mod domains;
-mod encode;
+pub(crate) mod encode;
 mod error;
 mod format;
 mod gate;
@@ -153,8 +153,8 @@ impl Folder {
 
     /// Reads files with these descriptors.
     #[must_use]
-    pub fn with_descriptors(mut self, descriptors: Descriptors) -> Self {
-        self.descriptors = Arc::new(descriptors);
+    pub fn with_descriptors(mut self, descriptors: impl Into<Arc<Descriptors>>) -> Self {
+        self.descriptors = descriptors.into();
         self
     }
 

@@ -27,6 +27,8 @@ pub use xds_client as client;
 #[cfg(feature = "admin")]
 pub mod admin;
 pub mod explain;
+#[cfg(feature = "cli")]
+pub mod field_converter;
 #[cfg(feature = "folder")]
 pub mod folder;
 #[cfg(feature = "metrics")]

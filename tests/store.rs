@@ -419,6 +419,7 @@ fn begin_plan(place: &Scratch) {
         to_version: "2".parse().unwrap(),
         up: Converter::Identity,
         down: Converter::Identity,
+        heartbeat: false,
     };
     let schemas = Schemas::default().with_plans(vec![Plan::new(plan).unwrap()]).unwrap();
     let mut config = StoreConfig::default();

@@ -12,7 +12,7 @@ use xds_core::CommitError;
 
 use super::progress::while_working;
 use super::warnings::{STRICT, WarningOptions, warning_text};
-use super::{Failure, FolderOptions, load, say};
+use super::{DescriptorOptions, Failure, FolderOptions, load, say};
 use policy_report::PolicyReport;
 
 mod policy_report;
@@ -35,6 +35,8 @@ mod policy_report;
 pub(super) struct Check {
     #[command(flatten)]
     source: Option<FolderOptions>,
+    #[command(flatten, next_help_heading = None)]
+    descriptors: DescriptorOptions,
     /// Check this policy too (see docs/security.md), or alone without DIR
     ///
     /// Warnings are rules that no client gets to, `*` and braces that are plain text, and entries
@@ -78,7 +80,7 @@ impl Check {
     }
 
     fn folder<'a>(&self, source: &'a FolderOptions) -> Result<FolderReport<'a>, Failure> {
-        let contents = load::contents(&source.open()?);
+        let contents = load::contents(&source.open(self.descriptors.read()?));
         let errors = contents.errors();
         let mut warnings = while_working("comparing variants and references", || contents.warnings());
         self.warnings.policy().retain(&mut warnings);

@@ -12,7 +12,7 @@ use xds::{Parameters, ResourceName, TypeUrl, VariantSet};
 use xds_core::XdstpName;
 
 use super::check::{ReportFormat, location, parameters, when};
-use super::{Failure, FolderOptions, NOTHING, load, say, type_name};
+use super::{DescriptorOptions, Failure, FolderOptions, NOTHING, load, say, type_name};
 use granted::{AsIdentity, Grant};
 use xds::explain::{NearMiss, near_miss};
 
@@ -31,6 +31,8 @@ mod granted;
 pub(super) struct Resolve {
     #[command(flatten)]
     source: FolderOptions,
+    #[command(flatten)]
+    descriptors: DescriptorOptions,
     /// Type URL, message name (RouteConfiguration, also with its package) or discovery service
     /// (RDS), in any case
     #[arg(value_name = "TYPE", required_unless_present = "identity", requires = "name")]
@@ -73,7 +75,7 @@ struct Resolution<'a> {
 
 impl Resolve {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
-        let contents = load::contents(&self.source.open()?);
+        let contents = load::contents(&self.source.open(self.descriptors.read()?));
         if let Some(errors) = contents.errors().filter(|_| contents.isolated() == 0) {
             return Err(Failure::Folder { folder: self.source.folder.clone(), errors });
         }

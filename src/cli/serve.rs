@@ -21,7 +21,7 @@ use super::metrics::{self, Sources};
 use super::running::{Hangups, LogFormat, end, shutdown};
 use super::traces::{self, Telemetry, Traces};
 use super::warnings::WarningOptions;
-use super::{Failure, FolderOptions, IsolationMode, load, troubles};
+use super::{DescriptorOptions, Failure, FolderOptions, IsolationMode, load, troubles};
 use applied::AppliedFolder;
 pub(super) use limits::{Limits, count, time, wait};
 use nacks::NackQuorum;
@@ -62,6 +62,8 @@ pub(super) struct Serve {
     config_file: ConfigFile,
     #[command(flatten)]
     source: Option<FolderOptions>,
+    #[command(flatten, next_help_heading = None)]
+    descriptors: DescriptorOptions,
     #[command(flatten)]
     store: StoreOptions,
     #[command(flatten, next_help_heading = None)]
@@ -125,14 +127,15 @@ impl Serve {
         let page = self.page(&cache);
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
         // still being loaded (G13, ST57).
-        let types = self.source.as_ref().map_or(&[][..], |source| &source.descriptors);
-        let store = self.store.start(&cache, types, runtime.handle())?;
+        let descriptors = Arc::new(self.descriptors.read()?);
+        let store = self.store.start(&cache, &descriptors, runtime.handle())?;
         if let Some(store) = &store {
             self.announce(store.summary(&cache));
         }
-        let folder = self.folder(&cache, store.as_ref(), runtime.handle())?;
+        let folder = self.folder(&cache, &descriptors, store.as_ref(), runtime.handle())?;
         let config = self.config(&cache)?;
-        let served = runtime.block_on(self.serve((folder, store), cache, config, page, (hangups, &traces)));
+        let routes = (descriptors, page);
+        let served = runtime.block_on(self.serve((folder, store), cache, config, routes, (hangups, &traces)));
         end(runtime, traces);
         served
     }
@@ -141,6 +144,7 @@ impl Serve {
     fn folder(
         &self,
         cache: &Arc<Cache>,
+        descriptors: &Arc<Descriptors>,
         store: Option<&ServedStore>,
         runtime: &Handle,
     ) -> Result<Option<ServedFolder>, Failure> {
@@ -152,7 +156,7 @@ impl Serve {
         if store.is_some() && isolates {
             return Err(Failure::Option(OptionError::StoreIsolation));
         }
-        let folder = source.open()?.with_warnings(self.warnings.policy());
+        let folder = source.open(Arc::clone(descriptors)).with_warnings(self.warnings.policy());
         let label = self.label.clone().map(Label::Text);
         let mut folder = match label.or_else(|| self.label_file.clone().map(Label::File)) {
             Some(label) => folder.with_label(label),
@@ -199,7 +203,7 @@ impl Serve {
         (folder, store): (Option<ServedFolder>, Option<ServedStore>),
         cache: Arc<Cache>,
         config: ServerConfig,
-        page: Admin,
+        (descriptors, page): (Arc<Descriptors>, Admin),
         (hangups, log): (Hangups, &Telemetry),
     ) -> Result<(), Failure> {
         // Open both ports before any task starts, so that an invalid option ends the program at once.
@@ -226,10 +230,6 @@ impl Serve {
             health = health.merge(store.routes());
         }
         let answers = Answers::new(self.rest_limit);
-        let descriptors = match &folder {
-            Some(served) => Arc::clone(served.folder.descriptors()),
-            None => Arc::new(Descriptors::envoy()),
-        };
         let routes = self.rest(descriptors, &cache, config.clone(), &answers).merge(health.clone());
         let reloads = folder.as_ref().map(|served| Arc::clone(served.folder.reloads()));
         let sources = Sources::new(reloads, port.files());

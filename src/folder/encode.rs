@@ -8,10 +8,11 @@ use prost_reflect::prost::Message;
 use prost_reflect::prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, ReflectMessage, Value};
 
-/// Encodes a message with its map entries sorted by their encoded keys, at every depth.
+/// Encodes a message with its map entries sorted by their encoded keys, at every depth. Fields that the
+/// descriptor does not have come last.
 ///
 /// The bytes in a `google.protobuf.Any` are written unchanged.
-pub(super) fn to_vec(message: &DynamicMessage) -> Vec<u8> {
+pub(crate) fn to_vec(message: &DynamicMessage) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(message, &mut bytes);
     bytes.shrink_to_fit();
@@ -19,10 +20,28 @@ pub(super) fn to_vec(message: &DynamicMessage) -> Vec<u8> {
 }
 
 fn encode(message: &DynamicMessage, bytes: &mut Vec<u8>) {
-    // The messages come from documents, so they have no unknown fields and no extensions.
     for (field, value) in message.fields() {
         encode_field(message, &field, value, bytes);
     }
+    // Messages that come from documents have neither.
+    for (extension, value) in message.extensions() {
+        match value {
+            Value::Message(inner) if !extension.is_group() => {
+                encode_delimited(extension.number(), &to_vec(inner), bytes);
+            }
+            Value::List(items) if matches!(extension.kind(), Kind::Message(_)) && !extension.is_group() => {
+                for inner in items.iter().filter_map(Value::as_message) {
+                    encode_delimited(extension.number(), &to_vec(inner), bytes);
+                }
+            }
+            plain => {
+                let mut one = DynamicMessage::new(message.descriptor());
+                one.set_extension(&extension, plain.clone());
+                one.encode_raw(bytes);
+            }
+        }
+    }
+    message.unknown_fields().for_each(|field| field.encode(bytes));
 }
 
 fn encode_field(message: &DynamicMessage, field: &FieldDescriptor, value: &Value, bytes: &mut Vec<u8>) {

@@ -29,6 +29,7 @@
 //!     to_version: "2.0".parse()?,
 //!     up: Converter::Identity,
 //!     down: Converter::Identity,
+//!     heartbeat: false,
 //! })?;
 //! // The schemas of `store::Config`: all servers of the store have the same plans.
 //! let schemas = Schemas::default().with_plans(vec![plan])?;

@@ -174,7 +174,7 @@ impl Rule {
                 let path = fields.find(&type_url, &field);
                 let unknown = || {
                     let message = format!("this server knows no text field {field:?} of {type_url}");
-                    bad("field", format!("{message}; --store-descriptors of the server adds types"))
+                    bad("field", format!("{message}; --descriptors of the server adds types"))
                 };
                 Some(path.ok_or_else(unknown)?)
             }

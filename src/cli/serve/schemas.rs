@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use xds::folder::Descriptors;
 use xds::{TypeUrl, type_name};
 use xds_store::phase::{SchemaError, Schemas};
 use xds_store::schema::SchemaVersion;
@@ -44,7 +45,8 @@ pub(in crate::cli) enum SchemasError {
 }
 
 impl SchemaOptions {
-    pub(super) fn read(&self) -> Result<Schemas, Failure> {
+    pub(super) fn read(&self, descriptors: &Descriptors) -> Result<Schemas, Failure> {
+        let read = |file: &Path| read(file, descriptors);
         let declared = self.schemas.as_deref().map_or_else(|| Ok(Schemas::default()), read);
         let add = |schemas: Schemas, (type_url, version): &(TypeUrl, SchemaVersion)| {
             schemas.with_ceiling(type_url.as_str(), *version).map_err(SchemasError::Ceiling)
@@ -54,10 +56,10 @@ impl SchemaOptions {
     }
 }
 
-fn read(file: &Path) -> Result<Schemas, SchemasError> {
+fn read(file: &Path, descriptors: &Descriptors) -> Result<Schemas, SchemasError> {
     let text = xds_file::read_to_string(file, FILE_LIMIT_BYTES)
         .map_err(|error| SchemasError::Unreadable { file: file.to_owned(), error })?;
-    document::parse(&text, file).map_err(SchemasError::Invalid)
+    document::parse(&text, file, descriptors).map_err(SchemasError::Invalid)
 }
 
 impl SchemasError {
@@ -96,7 +98,7 @@ mod tests {
     fn parse(arguments: &str) -> Result<Schemas, String> {
         let words = ["xds", "--store"].into_iter().chain(arguments.split_whitespace());
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        line.schemas.read().map_err(|error| error.to_string())
+        line.schemas.read(&Descriptors::envoy()).map_err(|error| error.to_string())
     }
 
     #[test]

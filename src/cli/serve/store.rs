@@ -1,8 +1,7 @@
 //! The durable store of `xds serve --store`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::Router;
@@ -26,7 +25,7 @@ use super::store_limits::StoreLimits;
 use crate::cli::store::etcd::EtcdOptions;
 use crate::cli::store::init::new_identity;
 use crate::cli::store::place::Place;
-use crate::cli::{Failure, counted, descriptors};
+use crate::cli::{Failure, counted};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store")]
@@ -61,13 +60,6 @@ pub(super) struct StoreOptions {
     /// server counts the clients that are connected to it.
     #[arg(long, value_name = "CLIENTS", requires = "store", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) quarantine_nacks: Option<u16>,
-    /// Types of your own, whose fields reference rules name: a FileDescriptorSet, as `protoc
-    /// --include_imports --descriptor_set_out=FILE` writes it
-    ///
-    /// The types of Envoy and those of --descriptors are known without it. A server without the type of
-    /// a rule does not start: the references would be unknown.
-    #[arg(long, value_name = "FILE", requires = "store")]
-    store_descriptors: Vec<PathBuf>,
     #[command(flatten)]
     limits: StoreLimits,
     #[command(flatten)]
@@ -93,26 +85,26 @@ pub(super) struct ServedStore {
 }
 
 impl StoreOptions {
-    /// Opens the store and commits its records to the cache. `None` without `--store`. The files have
-    /// types besides those of `--store-descriptors`.
+    /// Opens the store and commits its records to the cache. `None` without `--store`.
     pub(super) fn start(
         &self,
         cache: &Arc<Cache>,
-        types: &[PathBuf],
+        descriptors: &Arc<Descriptors>,
         runtime: &Handle,
     ) -> Result<Option<ServedStore>, Failure> {
         let Some(place) = &self.store else { return Ok(None) };
         if *place == Place::Memory {
             tracing::warn!("--store memory: keeps nothing: all commits are lost when this process ends");
         }
-        let schemas = self.schemas.read()?;
+        let schemas = self.schemas.read(descriptors)?;
         let engine = place.open(&new_identity()?, &self.etcd, runtime).map_err(Failure::Place)?;
         let engine = self.sealing.sealed(engine)?;
         let mut config = StoreConfig::default();
         config.cache = Arc::clone(cache);
         config.schemas = Arc::new(schemas);
         config.says_alive = matches!(place, Place::Etcd(_));
-        config.fields = fields(&[types, &self.store_descriptors].concat())?;
+        let types = Arc::clone(descriptors);
+        config.fields = FieldSource::new(move |type_url, field| types.field_path(type_url, field));
         self.limits.apply(&mut config);
         let handle = StoreHandle::start(engine, config);
         let handle = handle.map_err(|error| Failure::Place(place.not_started(error)))?;
@@ -266,18 +258,6 @@ impl ServedStore {
         };
         Router::new().route("/readyz/store", get(answer))
     }
-}
-
-/// The fields of the types of Envoy, and of those in the files.
-fn fields(files: &[PathBuf]) -> Result<FieldSource, Failure> {
-    // Without files they are unpacked when a rule needs them.
-    let types = match files {
-        [] => OnceLock::new(),
-        files => OnceLock::from(descriptors(files)?),
-    };
-    Ok(FieldSource::new(move |type_url, field| {
-        types.get_or_init(Descriptors::envoy).field_path(type_url, field)
-    }))
 }
 
 /// ST72.

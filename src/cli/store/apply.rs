@@ -16,7 +16,7 @@ use super::write::{WriteOptions, change, commit};
 use super::{records, run, while_waiting};
 use crate::cli::check::ReportFormat;
 use crate::cli::progress::Spinner;
-use crate::cli::{Failure, FolderOptions, counted, load};
+use crate::cli::{DescriptorOptions, Failure, FolderOptions, counted, load};
 
 /// Commit a folder to a store, as one change that happens whole or not at all
 ///
@@ -37,6 +37,8 @@ pub(in crate::cli) struct Apply {
 pub(super) struct ApplyOptions {
     #[command(flatten)]
     pub(super) source: FolderOptions,
+    #[command(flatten)]
+    pub(super) descriptors: DescriptorOptions,
     #[command(flatten)]
     pub(super) connection: ConnectionOptions,
     #[command(flatten)]
@@ -109,7 +111,7 @@ impl Apply {
 impl ApplyOptions {
     /// The puts of the folder.
     pub(super) fn folder(&self) -> Result<Vec<FolderChange>, Failure> {
-        let contents = load::contents(&self.source.open()?);
+        let contents = load::contents(&self.source.open(self.descriptors.read()?));
         if let Some(errors) = contents.errors() {
             return Err(Failure::Folder { folder: self.source.folder.clone(), errors });
         }

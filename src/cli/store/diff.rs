@@ -14,7 +14,7 @@ use super::{records, run, while_waiting};
 use crate::cli::check::ReportFormat;
 use crate::cli::progress::Spinner;
 use crate::cli::shown::unified;
-use crate::cli::{Failure, descriptors, say};
+use crate::cli::{Failure, say};
 
 /// Show what `xds apply` would change, as a unified diff of YAML
 ///
@@ -34,7 +34,7 @@ impl Diff {
     pub(in crate::cli) fn run(&self) -> Result<ExitCode, Failure> {
         let options = &self.options;
         let changes = options.folder()?;
-        let mut documents = Documents::new(descriptors(&options.source.descriptors)?);
+        let mut documents = Documents::new(options.descriptors.read()?);
         run(&options.connection, options.format, async |connection| {
             let spinner = Spinner::hidden();
             let mut report = Report::default();

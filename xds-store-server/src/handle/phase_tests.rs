@@ -24,6 +24,7 @@ fn schemas() -> Schemas {
         to_version: "2.0".parse().unwrap(),
         up: Converter::Identity,
         down: Converter::Identity,
+        heartbeat: false,
     };
     Schemas::default().with_plans(vec![Plan::new(plan).unwrap()]).unwrap()
 }

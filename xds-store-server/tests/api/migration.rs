@@ -33,6 +33,7 @@ fn schemas() -> Schemas {
             to_version: "2.0".parse().unwrap(),
             up: Converter::Code(Arc::new(NoOdd)),
             down: Converter::Identity,
+            heartbeat: false,
         })
         .unwrap()
     };

@@ -30,7 +30,7 @@ pub(crate) struct Copied {
 
 impl Judging<'_> {
     /// Looks at the next records of a plan, at most `limit`. In F3 it writes new records that are missing or
-    /// outdated, and deletes those without an old one (SV21). Below F4 it writes the old form of what was
+    /// outdated, and deletes those without an old one (SV21). Of a heartbeat plan it copies nothing (SV24). Below F4 it writes the old form of what was
     /// written in F4 (SV27). In F5 it removes old records (SV26), and in
     /// F0 new ones. The step is judged like a commit on the
     /// present state, so it never overwrites a newer write and never revives a deletion.
@@ -71,6 +71,9 @@ impl Judging<'_> {
                         changed.set(self, &key, state, proto::Outcome::Deleted);
                     }
                 }
+                // SV24.
+                (Phase::F2 | Phase::F3, Form::Old, _) if plan.is_heartbeat() => {}
+                (Phase::F2 | Phase::F3, Form::New, _) if plan.is_heartbeat() && record.stamp.is_none() => {}
                 (Phase::F2 | Phase::F3, Form::Old, Err(error)) => failed.push((key, error.to_string())),
                 (Phase::F3, Form::Old, Ok(new)) => {
                     // A new record without a stamp is newer than the old one (SV17).

@@ -69,15 +69,14 @@ impl Judging<'_> {
                 // A put of the content that the old form has: the new form has it, too, unless it is
                 // missing or outdated. A put of the new form may differ in what only the new form has.
                 let is_done = mirror_of_leading.is_some() && mirror.asked == Form::Old;
-                match (before.filter(|_| mirror.content.is_some() && !is_done), mirror.form) {
-                    (Some(before), Form::New) => {
-                        self.write_new(mirror, &self.state(leading, before)?, is_mirror, changed)?
-                    }
-                    (Some(before), Form::Old) => {
-                        let state = self.state(leading, before)?;
-                        self.write_old(mirror, leading, &state, &mut result, changed)?
-                    }
-                    (None, _) => None,
+                // SV24: so does a touch that renews a record of a heartbeat plan.
+                let is_touched = mirror_of_leading.is_none()
+                    && changed.is_renewed(leading)
+                    && self.schemas.form(leading).is_some_and(|(plan, _)| plan.is_heartbeat());
+                let converts = is_touched || (mirror.content.is_some() && !is_done);
+                match before.filter(|_| converts) {
+                    Some(before) => self.convert(mirror, leading, before, is_mirror, &mut result, changed)?,
+                    None => None,
                 }
             }
         };
@@ -103,6 +102,31 @@ impl Judging<'_> {
             (_, MirrorMode::Delete) => of_leading,
         };
         Ok(ChangeResult { outcome, record, blocked_by: Vec::new() })
+    }
+
+    /// Writes the other form of a record that the commit does not change, but may renew.
+    fn convert(
+        &self,
+        mirror: &Mirror,
+        leading: &RecordKey,
+        before: &Present,
+        is_mirror: bool,
+        result: &mut ChangeResult,
+        changed: &mut Changed,
+    ) -> Result<Option<ChangeResult>, Refused> {
+        let renewed = changed.renewed.get(leading).map(|renewed| renewed.state.clone());
+        let state = renewed.map_or_else(|| self.state(leading, before), Ok)?;
+        match mirror.form {
+            Form::New => self.write_new(mirror, &state, is_mirror, changed),
+            Form::Old => {
+                let written = self.write_old(mirror, leading, &state, result, changed)?;
+                if written.is_some() {
+                    // The record has a new version, which is renewed.
+                    changed.renewed.remove(leading);
+                }
+                Ok(written)
+            }
+        }
     }
 
     /// SV23: a record that is split would be lost in F4, so neither the last pass nor the one that runs is
@@ -176,7 +200,7 @@ impl Judging<'_> {
         let mut stamped = RecordState { mirror_of: RecordRevision::of(&old).to_string(), ..new.clone() };
         stamped.digest = content_digest(&stamped);
         let outcome = match of_new.outcome {
-            proto::Outcome::Unchanged => proto::Outcome::Updated,
+            proto::Outcome::Unchanged | proto::Outcome::Touched => proto::Outcome::Updated,
             outcome => outcome,
         };
         *of_new = changed.set(self, new_key, stamped, outcome);

@@ -31,6 +31,9 @@ pub struct PlanSpec {
     pub up: Converter,
     /// From the new form to the old one.
     pub down: Converter,
+    /// SV24: passes do not copy records. Each is converted by its next put or touch, so the plan is for
+    /// records that their writers renew all the time. F4 hides those that nobody renewed before.
+    pub heartbeat: bool,
 }
 
 /// A migration of records from an old form to a new one.
@@ -166,6 +169,11 @@ impl Plan {
         }
     }
 
+    /// SV24.
+    pub(crate) fn is_heartbeat(&self) -> bool {
+        self.spec.heartbeat
+    }
+
     pub(crate) fn new_version(&self) -> SchemaVersion {
         self.spec.to_version
     }
@@ -290,6 +298,7 @@ mod tests {
             to_version: "2.0".parse().unwrap(),
             up: Converter::Identity,
             down: Converter::Identity,
+            heartbeat: false,
         }
     }
 

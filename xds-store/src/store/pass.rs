@@ -67,6 +67,7 @@ impl Store {
         let phases = self.index.phases();
         match phases.phase(plan) {
             Phase::F3 | Phase::F5 => is_known,
+            Phase::F2 if plan.is_heartbeat() => false,
             // SV27: the way back from F4.
             Phase::F2 => is_known && phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
             // Nobody writes new records in F0, so one clean pass is enough. It only removes new records,

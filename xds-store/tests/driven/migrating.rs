@@ -53,6 +53,7 @@ pub(crate) fn spec() -> PlanSpec {
         to_version: "2.0".parse().unwrap(),
         up: Converter::Code(Arc::new(Prefix::Up)),
         down: Converter::Code(Arc::new(Prefix::Down)),
+        heartbeat: false,
     }
 }
 
@@ -65,6 +66,13 @@ pub(crate) fn schemas() -> Schemas {
 /// A server that knows both forms.
 pub(crate) fn knowing(engine: &MemoryEngine) -> Server {
     Server::with(engine.clone(), SECOND, |config| config.schemas = schemas().into())
+}
+
+/// The same with a heartbeat plan.
+pub(crate) fn of_heartbeats(engine: &MemoryEngine) -> Server {
+    let plan = Plan::new(PlanSpec { heartbeat: true, ..spec() }).unwrap();
+    let schemas = Schemas::default().with_plans(vec![plan]).unwrap();
+    Server::with(engine.clone(), SECOND, |config| config.schemas = schemas.into())
 }
 
 /// A server below the new major version.

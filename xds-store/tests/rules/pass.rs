@@ -184,3 +184,64 @@ fn st43_sv22_a_step_fits_into_a_batch_of_the_engine() {
     assert_eq!(server.store.counts().0, 80);
     step(&mut server, 2, 1).unwrap();
 }
+
+#[test]
+fn sv24_records_of_a_heartbeat_plan_are_converted_by_a_put_or_touch_and_not_by_a_pass() {
+    let mut server = of_heartbeats(&Server::new().engine);
+    server.commit(of([put_lease("a1", "1", 30), put_lease("a2", "1", 30), put("a3", "1")])).unwrap();
+    go_to(&mut server, Phase::F3);
+    // ST67: a touch that is too early converts nothing.
+    assert_eq!(server.outcome(of([touch("a1")])), proto::Outcome::Touched);
+    server.wait(12 * SECOND);
+    assert_eq!(server.store.counts().0, 3, "the old ones");
+    let touched = server.commit(of([touch("a1")])).unwrap();
+    assert_eq!(touched.results[0].outcome, proto::Outcome::Touched);
+    server.commit(of([put_lease("a2", "1", 30)])).unwrap();
+    assert_eq!(server.store.counts().0, 6);
+    assert_eq!(shown(&server, &new_key("a1"), ""), ("new:1".to_owned(), "2.0".to_owned()));
+    // SV23: the record `a3` does not count. The new forms have the renewed leases.
+    step(&mut server, 3, 4).unwrap();
+    server.wait(25 * SECOND);
+    assert_eq!(shown(&server, &new_key("a1"), "").0, "new:1");
+    assert_eq!(shown(&server, &new_key("a2"), "").0, "new:1");
+    assert_eq!(shown(&server, &new_key("a3"), "").0, "");
+    server.wait(6 * SECOND);
+    assert_eq!(shown(&server, &new_key("a1"), "").0, "");
+}
+
+#[test]
+fn sv24_sv27_on_the_way_back_a_touch_writes_the_old_form_of_a_heartbeat_plan() {
+    let mut server = of_heartbeats(&Server::new().engine);
+    go_to(&mut server, Phase::F4);
+    server.commit(of([put_lease("a1", "1", 30)])).unwrap();
+    step(&mut server, 4, 3).unwrap();
+    server.wait(12 * SECOND);
+    assert_eq!(server.store.counts().0, 1, "the new one");
+    server.commit(of([touch("a1")])).unwrap();
+    assert_eq!(server.store.counts().0, 3);
+    step(&mut server, 3, 2).unwrap();
+    step(&mut server, 2, 1).unwrap();
+    server.wait(25 * SECOND);
+    assert_eq!(shown(&server, &key("a1", ""), "").0, "1");
+    server.wait(6 * SECOND);
+    assert_eq!(server.store.counts().0, 1);
+}
+
+#[test]
+fn sv21_sv24_a_pass_deletes_new_records_of_a_heartbeat_plan_without_an_old_one() {
+    let mut server = of_heartbeats(&Server::new().engine);
+    server.commit(of([put("a1", "1")])).unwrap();
+    step(&mut server, 0, 1).unwrap();
+    server.commit(of([put("a1", "2")])).unwrap();
+    step(&mut server, 1, 0).unwrap();
+    server.commit(of([delete("a1")])).unwrap();
+    go_to(&mut server, Phase::F3);
+    server.wait(2 * SECOND);
+    step(&mut server, 3, 4).unwrap();
+    assert_eq!(shown(&server, &new_key("a1"), "").0, "");
+    // What was written in F4 stays.
+    server.commit(of([put_new("a2", "new:1")])).unwrap();
+    step(&mut server, 4, 3).unwrap();
+    server.wait(2 * SECOND);
+    assert_eq!(shown(&server, &new_key("a2"), "").0, "new:1");
+}

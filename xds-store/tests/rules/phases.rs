@@ -424,6 +424,7 @@ fn sv10_clusters_get_new_names_unless_they_have_aliases() {
         to_name: "xdstp://acme/envoy.config.cluster.v3.Cluster/{name}".into(),
         up: Converter::Identity,
         down: Converter::Identity,
+        heartbeat: false,
         ..spec()
     };
     let schemas = Schemas::default().with_plans(vec![Plan::new(renaming).unwrap()]).unwrap();

@@ -22,6 +22,7 @@ fn schemas() -> Schemas {
         to_version: "2.0".parse().unwrap(),
         up: Converter::Identity,
         down: Converter::Identity,
+        heartbeat: false,
     })
     .unwrap();
     Schemas::default().with_plans(vec![plan]).unwrap()

@@ -1,10 +1,14 @@
 //! Reads the file of `--schemas`: versions of types and plans, or its errors with their places.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
+use xds::field_converter::{FieldConverter, FieldError};
+use xds::folder::Descriptors;
 use xds::{TypeUrl, type_name};
 use xds_store::phase::{Converter, Plan, PlanError, PlanSpec, SchemaError, Schemas};
 use xds_store::schema::{SchemaVersion, VersionError};
@@ -60,6 +64,10 @@ enum SchemaFileError {
     )]
     NotLater { from: SchemaVersion },
     #[error(transparent)]
+    Fields(#[from] FieldError),
+    #[error("`up` and `down` are both `fields`, or both `identity`, which both are if left out")]
+    OneWay,
+    #[error(transparent)]
     Other(SchemaError),
 }
 
@@ -87,6 +95,21 @@ struct PlanDocument {
     name: Spanned<String>,
     from: FromDocument,
     to: Spanned<ToDocument>,
+    #[serde(default)]
+    up: Option<Spanned<ConverterDocument>>,
+    #[serde(default)]
+    down: Option<Spanned<ConverterDocument>>,
+    #[serde(default)]
+    heartbeat: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ConverterDocument {
+    /// The payload stays as it is.
+    Identity,
+    /// Paths in one form, and in the other one.
+    Fields(BTreeMap<String, String>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,7 +135,11 @@ struct ToDocument {
 
 /// # Errors
 /// All errors of the file, at least one.
-pub(super) fn parse(text: &str, path: &Path) -> Result<Schemas, Vec<SchemaMistake>> {
+pub(super) fn parse(
+    text: &str,
+    path: &Path,
+    descriptors: &Descriptors,
+) -> Result<Schemas, Vec<SchemaMistake>> {
     let document: Option<SchemasDocument> = yaml::parse(text).map_err(|error| {
         let YamlError { line, column, message, duplicate } = error;
         let place = FilePosition { file: path.into(), line, column };
@@ -120,7 +147,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Schemas, Vec<SchemaMistak
         vec![SchemaMistake { place, plan: None, error }]
     })?;
     let SchemasDocument { types, mut plans } = document.unwrap_or_default();
-    let mut reader = SchemaReader { path, plan: None, errors: Vec::new() };
+    let mut reader = SchemaReader { path, descriptors, plan: None, errors: Vec::new() };
     let mut schemas = Schemas::default();
     let mut declared = Vec::new();
     for TypeDocument { type_name, version } in types {
@@ -148,6 +175,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Schemas, Vec<SchemaMistak
 
 struct SchemaReader<'a> {
     path: &'a Path,
+    descriptors: &'a Descriptors,
     /// The name of the plan that is read.
     plan: Option<String>,
     errors: Vec<SchemaMistake>,
@@ -156,7 +184,7 @@ struct SchemaReader<'a> {
 impl SchemaReader<'_> {
     /// Reads a plan by itself; `None` if it has an error.
     fn plan(&mut self, document: &PlanDocument, schemas: &Schemas) -> Option<Plan> {
-        let PlanDocument { number, name, from, to } = document;
+        let PlanDocument { number, name, from, to, .. } = document;
         self.plan = Some(name.value.clone());
         let before = self.errors.len();
         let from_type = self.type_url(&from.type_name).map(|it| it.as_str().to_owned()).unwrap_or_default();
@@ -171,6 +199,8 @@ impl SchemaReader<'_> {
         if let Some(names) = from.names.as_ref().filter(|names| names.value.is_empty()) {
             self.error(names.referenced, SchemaFileError::NoNames);
         }
+        let to_version = to_version.filter(|_| self.errors.len() == before)?;
+        let (up, down) = self.converters(document, &from_type, &to_type)?;
         let from_names = from.names.iter().flat_map(|names| &names.value);
         let spec = PlanSpec {
             number: number.value,
@@ -179,16 +209,46 @@ impl SchemaReader<'_> {
             from_names: from_names.map(|name| name.value.clone()).collect(),
             to_type,
             to_name: to.value.name.as_ref().map_or_else(|| "{name}".to_owned(), |name| name.value.clone()),
-            to_version: to_version.filter(|_| self.errors.len() == before)?,
-            up: Converter::Identity,
-            down: Converter::Identity,
+            to_version,
+            up,
+            down,
+            heartbeat: document.heartbeat,
         };
         Plan::new(spec).map_err(|error| self.wrong_plan(error, document)).ok()
     }
 
+    fn converters(
+        &mut self,
+        document: &PlanDocument,
+        from_type: &str,
+        to_type: &str,
+    ) -> Option<(Converter, Converter)> {
+        let fields = |converter: &Option<Spanned<ConverterDocument>>| match converter {
+            Some(Spanned { value: ConverterDocument::Fields(fields), referenced, .. }) => {
+                Some((fields.clone(), *referenced))
+            }
+            Some(Spanned { value: ConverterDocument::Identity, .. }) | None => None,
+        };
+        let (up, down, at) = match (fields(&document.up), fields(&document.down)) {
+            (None, None) => return Some((Converter::Identity, Converter::Identity)),
+            (Some((up, at)), Some((down, _))) => (up, down, at),
+            (Some((_, at)), None) | (None, Some((_, at))) => {
+                self.error(at, SchemaFileError::OneWay);
+                return None;
+            }
+        };
+        match FieldConverter::pair(self.descriptors, (from_type, to_type), (&up, &down)) {
+            Ok((up, down)) => Some((Converter::Code(Arc::new(up)), Converter::Code(Arc::new(down)))),
+            Err(error) => {
+                self.error(at, error.into());
+                None
+            }
+        }
+    }
+
     /// An error of a plan by itself.
     fn wrong_plan(&mut self, error: PlanError, document: &PlanDocument) {
-        let PlanDocument { number, name, from, to } = document;
+        let PlanDocument { number, name, from, to, .. } = document;
         let at = |spanned: &Option<Spanned<String>>| {
             spanned.as_ref().map_or(to.referenced, |spanned| spanned.referenced)
         };
@@ -223,7 +283,7 @@ impl SchemaReader<'_> {
         document: &PlanDocument,
         declared: &[(TypeUrl, Location)],
     ) {
-        let PlanDocument { number, name, from, to } = document;
+        let PlanDocument { number, name, from, to, .. } = document;
         self.plan = Some(name.value.clone());
         let (at, error) = match error {
             SchemaError::Twice { type_url } => {
@@ -280,7 +340,7 @@ mod tests {
     use super::*;
 
     fn errors(text: &str) -> Vec<String> {
-        let errors = parse(text, Path::new("s.yaml")).unwrap_err();
+        let errors = parse(text, Path::new("s.yaml"), &Descriptors::envoy()).unwrap_err();
         errors.iter().map(ToString::to_string).collect()
     }
 
@@ -294,15 +354,18 @@ plans:
   name: new-names
   from: { type: CDS, names: [\"shop-*\"] }
   to: { name: \"xdstp://acme/envoy.config.cluster.v3.Cluster/{name}\", version: \"2.1\" }
+  heartbeat: true
 ";
-        let schemas = parse(text, Path::new("s.yaml")).unwrap();
+        let descriptors = Descriptors::envoy();
+        let parse = |text: &str| parse(text, Path::new("s.yaml"), &descriptors);
+        let schemas = parse(text).unwrap();
         let version = |type_url| schemas.version(type_url).to_string();
         assert_eq!(version(xds::type_url::CLUSTER), "1.10");
         assert_eq!(version("type.googleapis.com/acme.v1.Route"), "2.0");
         let plans: Vec<_> = schemas.plans().iter().map(|plan| (plan.number(), plan.name())).collect();
         assert_eq!(plans, [(1, "new-names"), (2, "route-v3")]);
         for empty in ["", "# nothing", "{}"] {
-            assert!(parse(empty, Path::new("s.yaml")).unwrap().plans().is_empty());
+            assert!(parse(empty).unwrap().plans().is_empty());
         }
     }
 
@@ -337,6 +400,29 @@ plans:
         let unknown = errors("plans:\n- { number: 1, nam: a }\n");
         assert!(unknown[0].starts_with("s.yaml:2:16: ") && unknown[0].contains("nam"), "{unknown:?}");
         assert_eq!(errors("types: []\ntypes: []\n"), ["s.yaml:2:1: duplicate key \"types\""]);
+    }
+
+    #[test]
+    fn sv10_places_of_fields_are_checked_when_the_file_is_read() {
+        let plan = |converters: &str| {
+            let text = format!(
+                "plans:\n- {{ number: 1, name: a, from: {{ type: CDS, names: [a] }}, to: {{ name: 'new-{{name}}' }},\n    \
+                 {converters} }}\n"
+            );
+            let parsed = parse(&text, Path::new("s.yaml"), &Descriptors::envoy());
+            parsed.map(|schemas| format!("{:?}", schemas.plans())).map_err(|errors| errors[0].to_string())
+        };
+        assert!(plan("up: { fields: {} }, down: { fields: {} }").unwrap().contains("FieldConverter"));
+        assert!(plan("up: identity, down: identity").unwrap().contains("Identity"));
+        assert_eq!(
+            plan("up: { fields: { alt_stat_name: name } }, down: { fields: {} }").unwrap_err(),
+            "s.yaml:3:9: plan a: `down` does not invert `up`: write down: { fields: { name: alt_stat_name } }"
+        );
+        assert_eq!(
+            plan("up: { fields: {} }").unwrap_err(),
+            "s.yaml:3:9: plan a: `up` and `down` are both `fields`, or both `identity`, which both are if left out"
+        );
+        assert!(plan("up: { field: {} }").unwrap_err().contains("fields"));
     }
 
     #[test]
