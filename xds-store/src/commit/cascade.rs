@@ -148,7 +148,7 @@ fn are_many(
     gone: &[RecordKey],
     kept: &BTreeSet<&RecordKey>,
 ) -> bool {
-    let gone = gone.iter().filter(|target| !drain::exists(judging, changed, target));
+    let gone = gone.iter().filter(|target| dependents(judging, changed, target, kept).next().is_some());
     let (mut next, mut seen): (Vec<_>, _) = (gone.map(RecordKey::name_digest).collect(), BTreeSet::new());
     while let Some(name) = next.pop() {
         for (source, acts) in of_name(judging.records, changed, name, kept) {
@@ -172,9 +172,9 @@ fn dependents<'a>(
     target: &RecordKey,
     kept: &'a BTreeSet<&RecordKey>,
 ) -> impl Iterator<Item = (RecordKey, Acts)> + use<'a> {
-    let name = (!drain::exists(judging, changed, target)).then(|| target.name_digest());
-    let records = judging.records;
-    name.into_iter().flat_map(move |name| of_name(records, changed, name, kept))
+    let mut found = of_name(judging.records, changed, target.name_digest(), kept).peekable();
+    let is_gone = found.peek().is_some() && !drain::exists(judging, changed, target);
+    found.filter(move |_| is_gone)
 }
 
 fn of_name<'a>(
