@@ -49,8 +49,8 @@ fn sg3_a_missing_target_is_refused_or_allowed() {
     for command in ["put config/web.yaml --store data", "apply config --store data --owner shop"] {
         let (code, error) = stored.fails(command);
         let expected = format!(
-            "({FIELD}), which does not exist: put it first, or in the same commit, or allow missing \
-                                targets (--allow-missing)"
+            "({FIELD}), which does not exist: put it first, or in the same commit, list it as `external` in a \
+             reference rule, or allow missing targets (--allow-missing)"
         );
         assert!(code == 4 && error.contains(&expected), "{error}");
     }
@@ -59,4 +59,36 @@ fn sg3_a_missing_target_is_refused_or_allowed() {
     assert!(stderr(&output).contains("warning: "), "{}", stderr(&output));
     // What was allowed is not judged again.
     stored.ok("put config/web.yaml --store data --owner shop");
+}
+
+fn rule(name: &str, fields: &str) -> String {
+    format!(
+        "\"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource\nname: {name}\nresource:\n  \"@type\": \
+         type.googleapis.com/xds.store.v1.ReferenceRule\n  type_url: \
+         type.googleapis.com/envoy.config.route.v3.RouteConfiguration\n  target_type_url: \
+         type.googleapis.com/envoy.config.cluster.v3.Cluster\n{fields}"
+    )
+}
+
+#[test]
+fn sg5_sg11_a_file_with_a_rule_changes_what_a_deletion_does() {
+    let stored = Stored::served("reference-rules");
+    stored.write(
+        "bad.yaml",
+        rule("routes", "  field: virtual_hosts.cluster\n  on_delete: ON_DELETE_CASCADE\n"),
+    );
+    let (code, error) = stored.fails("put bad.yaml --store data");
+    assert!(code != 0 && error.contains("this server knows no text field"), "{error}");
+    let fields = format!("  field: {FIELD}\n  on_delete: ON_DELETE_CASCADE\n  external: [static]\n");
+    stored.write("rule.yaml", rule("routes", &fields));
+    let output = stored.run("put rule.yaml --store data");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("which listeners that name them can block"), "{}", stderr(&output));
+    stored.write("all.yaml", [cluster("a", 1), routes("web", "a"), routes("x", "static")].join("---\n"));
+    stored.ok("put all.yaml --store data");
+    let shown = stored.ok("list xds.store.v1.ReferenceRule --store data --format yaml");
+    assert!(shown.contains(FIELD) && shown.contains("static"), "{shown}");
+    let output = stored.ok("delete CDS a --store data");
+    assert!(output.starts_with("deleted    Cluster a\ndeleted    RouteConfiguration web\n"), "{output}");
+    assert!(stored.ok("list RDS x --store data").contains("RouteConfiguration x"));
 }

@@ -55,6 +55,8 @@ pub(crate) struct BadRule {
 pub(crate) struct Rules {
     fields: FieldSource,
     rules: BTreeMap<RecordKey, Result<Rule, BadRule>>,
+    /// Those that can be used, by the type of the payload.
+    by_type: BTreeMap<String, Vec<Rule>>,
 }
 
 /// A resource that a payload names.
@@ -196,7 +198,7 @@ impl Rule {
 
 impl Rules {
     pub(crate) fn new(fields: FieldSource) -> Self {
-        Self { fields, rules: BTreeMap::new() }
+        Self { fields, ..Self::default() }
     }
 
     /// The rules that an engine has.
@@ -235,6 +237,10 @@ impl Rules {
         match content {
             Some(content) => _ = self.rules.insert(key.clone(), Rule::parse(&content.payload, &self.fields)),
             None => _ = self.rules.remove(key),
+        }
+        self.by_type.clear();
+        for rule in self.rules.values().flatten() {
+            self.by_type.entry(rule.type_url.clone()).or_default().push(rule.clone());
         }
     }
 
@@ -296,8 +302,7 @@ impl Rules {
     }
 
     fn of_type(&self, type_url: &str) -> impl Iterator<Item = &Rule> {
-        let usable = self.rules.values().filter_map(|rule| rule.as_ref().ok());
-        usable.filter(move |rule| rule.type_url == type_url)
+        self.by_type.get(type_url).into_iter().flatten()
     }
 
     /// The resources that a payload names, in order, each once.

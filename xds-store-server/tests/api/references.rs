@@ -137,3 +137,32 @@ async fn sg4_st54_a_refusal_names_only_referrers_that_the_client_may_read() {
     let hidden = violation(&refused, Code::FailedPrecondition);
     assert!(hidden.message.contains("is used by 1 record") && !format!("{hidden:?}").contains("web"));
 }
+
+#[tokio::test]
+async fn sg10_sg11_references_have_the_field_and_the_effect_of_a_rule() {
+    let served = store_with_references().await;
+    let rule = proto::ReferenceRule {
+        type_url: type_url::ROUTE_CONFIGURATION.into(),
+        field: "virtual_hosts.routes.route.cluster".into(),
+        target_type_url: type_url::CLUSTER.into(),
+        on_delete: proto::OnDelete::Cascade.into(),
+        ..Default::default()
+    };
+    let content =
+        proto::Content { payload: Message::encode_to_vec(&rule).into(), ..Default::default() };
+    let put = proto::change::Act::Put(proto::Put { content: Some(content), ..Default::default() });
+    let key = at(xds_store::rules::RULE_TYPE, "routes");
+    served.commit(vec![proto::Change { key: Some(key), condition: None, act: Some(put) }]).await;
+    let mut store = served.store().await;
+    let a = store.references(of(type_url::CLUSTER, "a")).await.unwrap().into_inner();
+    assert_eq!((shown(&a.referrers), a.blocked_by.len()), (vec!["web cluster a".to_owned()], 0));
+    assert_eq!(a.referrers[0].on_delete(), proto::OnDelete::Cascade);
+    let web = store.references(of(type_url::ROUTE_CONFIGURATION, "web")).await.unwrap().into_inner();
+    assert_eq!(web.targets[0].on_delete(), proto::OnDelete::Cascade);
+    // What goes with it is blocked, and so it waits.
+    let drain = proto::change::Act::Delete(proto::Delete { drain: true });
+    let drain = proto::Change { key: Some(at(type_url::CLUSTER, "a")), condition: None, act: Some(drain) };
+    served.commit(vec![drain]).await;
+    let a = store.references(of(type_url::CLUSTER, "a")).await.unwrap().into_inner();
+    assert_eq!(shown(&a.blocked_by), ["web cluster a", "l route_config_name web"]);
+}

@@ -151,7 +151,7 @@ fn are_many(
     gone: &[RecordKey],
     kept: &BTreeSet<&RecordKey>,
 ) -> bool {
-    let gone = gone.iter().filter(|target| !drain::exists(judging, changed, target));
+    let gone = gone.iter().filter(|target| dependents(judging, changed, target, kept).next().is_some());
     let mut next: Vec<_> = gone.flat_map(|key| names(judging, key)).collect();
     let mut seen = BTreeSet::new();
     while let Some(name) = next.pop() {
@@ -176,10 +176,11 @@ fn dependents<'a>(
     target: &RecordKey,
     kept: &'a BTreeSet<&RecordKey>,
 ) -> impl Iterator<Item = (RecordKey, Acts)> + use<'a> {
-    let is_gone = !drain::exists(judging, changed, target);
-    let names: Vec<_> = if is_gone { names(judging, target).collect() } else { Vec::new() };
-    let records = judging.records;
-    names.into_iter().flat_map(move |name| of_name(records, changed, name, kept))
+    let (records, names) = (judging.records, names(judging, target).collect::<Vec<_>>());
+    let found = names.into_iter().flat_map(move |name| of_name(records, changed, name, kept));
+    let mut found = found.peekable();
+    let is_gone = found.peek().is_some() && !drain::exists(judging, changed, target);
+    found.filter(move |_| is_gone)
 }
 
 /// The names by which others refer to the resource of a key (SV30).

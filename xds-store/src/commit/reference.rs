@@ -113,8 +113,8 @@ impl Referring<'_> {
                     named
                 } else {
                     format!(
-                        "{named}: put it first, or in the same commit; allow missing targets \
-                         (--allow-missing); or list it in `external` of a reference rule"
+                        "{named}: put it first, or in the same commit, list it as `external` in a reference rule, or \
+                         allow missing targets"
                     )
                 };
                 let target = proto::Key {

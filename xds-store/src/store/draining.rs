@@ -7,6 +7,15 @@ use crate::log::LogEntry;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 
+/// One step of a deletion in progress.
+enum Drained {
+    Step(Box<Judged>),
+    /// Its dependents stay: their fields cannot be cleared.
+    Nothing,
+    /// Not even one dependent fits into a batch.
+    TooLarge,
+}
+
 impl Store {
     /// When the next step is due.
     pub(super) fn drain_due(&self) -> Option<i64> {
@@ -34,11 +43,15 @@ impl Store {
             self.drains_at = now.saturating_add(STEP_EVERY);
             let judging = self.judging(writing, stored, now);
             match self.drained(&judging, name)? {
-                Some(judged) => {
+                Drained::Step(judged) => {
                     let entry = LogEntry { identity: "drain".to_owned(), ..LogEntry::default() };
-                    writing.add(judged, entry, self.config.server);
+                    writing.add(*judged, entry, self.config.server);
                 }
-                None => self.drains_at = now.saturating_add(TRIED_AGAIN),
+                Drained::Nothing => {
+                    self.index.note_drained(name);
+                    continue;
+                }
+                Drained::TooLarge => self.drains_at = now.saturating_add(TRIED_AGAIN),
             }
             return Ok(());
         }
@@ -46,19 +59,19 @@ impl Store {
         Ok(())
     }
 
-    /// A step that fits into a batch; `None` if none does.
-    fn drained(&self, judging: &Judging<'_>, name: NameDigest) -> Result<Option<Judged>, ReadError> {
+    /// A step that fits into a batch.
+    fn drained(&self, judging: &Judging<'_>, name: NameDigest) -> Result<Drained, ReadError> {
         let limits = &self.config.engine;
         let mut limit = STEP.min(limits.operations.saturating_sub(4)).max(1);
         loop {
-            let Some(judged) = judging.drain(name, limit)? else { return Ok(None) };
+            let Some(judged) = judging.drain(name, limit)? else { return Ok(Drained::Nothing) };
             let alone = Writing::new(self.head.clone(), None, 0);
             let (operations, bytes) = alone.size_with(&judged, 0);
             if operations <= limits.operations && bytes <= limits.bytes {
-                return Ok(Some(judged));
+                return Ok(Drained::Step(Box::new(judged)));
             }
             if limit == 1 {
-                return Ok(None);
+                return Ok(Drained::TooLarge);
             }
             limit = limit.div_ceil(2);
         }

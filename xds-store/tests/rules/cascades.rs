@@ -341,3 +341,23 @@ fn sg8_st39_a_lease_with_many_dependents_ends_as_a_drain() {
     server.wait(2 * SECOND);
     assert_eq!((server.store.counts().0, server.store.due()), (2, None));
 }
+
+#[test]
+fn sg5_sg8_a_field_that_cannot_be_cleared_blocks() {
+    let mut server = Server::with(Server::new().engine, SECOND, |config| {
+        config.fields = xds_store::rules::FieldSource::new(|type_url, field| {
+            let is_name = type_url == type_url::ROUTE_CONFIGURATION && field == "name";
+            is_name.then(|| xds_core::FieldPath::new([1]))
+        });
+    });
+    // Routes without their name are no resource.
+    let rule = Rule { field: "name", target: TYPE, ..Rule::of_routes(UNSET) };
+    server.commit(of([rule.put("names"), put("web", "1"), routes("web", &[])])).unwrap();
+    let refused = server.commit(of([delete("web")])).unwrap_err();
+    assert!(refused.message.ends_with("web (name): remove that first"), "{refused:?}");
+    let drained = server.commit(of([drain_at(key("web", ""))])).unwrap();
+    assert_eq!(drained.results[0].outcome, proto::Outcome::Deleting);
+    server.wait(SECOND);
+    assert_eq!(server.store.due(), None);
+    assert_eq!(effects(&mut server, of([delete_at(routes_key("web"))])), deleted(&["web"]));
+}
