@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use futures_util::future::ready;
+use futures_util::stream::{self, StreamExt as _};
 use xds_core::server::TypeReport;
-use xds_core::{ClientName, Parameters, SkippedMetadata};
+use xds_core::{ClientName, Parameters, ResourceName, SkippedMetadata, TypeUrl};
 
 use crate::stream_registry::{
     ClientDetails, LastNack, OpenStream, ResponseCounts, StandingNack, StreamRegistry,
@@ -41,6 +43,21 @@ impl ClientList {
             streams: streams.into_iter().map(ClientStream).collect(),
         };
         self.0.clients(|_| true).into_iter().map(client).collect()
+    }
+
+    /// How many streams subscribe to one of these names, and not only to a wildcard or glob. A stream that
+    /// ends meanwhile, or does not answer within 5 s, counts, too.
+    pub async fn naming(&self, is_it: impl Fn(&TypeUrl, &ResourceName) -> bool) -> usize {
+        let streams: Vec<_> = self.list().into_iter().flat_map(|client| client.streams).collect();
+        let names = async |stream: ClientStream| match stream.report().await {
+            Some(types) => types.iter().any(|of| {
+                let mut named = of.resources.iter().filter(|resource| resource.is_named);
+                named.any(|resource| is_it(&of.type_url, &resource.name))
+            }),
+            None => true,
+        };
+        let asked = stream::iter(streams.into_iter().map(names)).buffer_unordered(ASKED_AT_ONCE);
+        asked.filter(|names| ready(*names)).count().await
     }
 
     /// How many streams are open.
@@ -157,6 +174,9 @@ impl ClientStream {
         self.0.report().await
     }
 }
+
+/// Streams whose reports are in memory at the same time.
+const ASKED_AT_ONCE: usize = 64;
 
 #[cfg(test)]
 mod tests {

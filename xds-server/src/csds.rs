@@ -228,7 +228,7 @@ impl Query {
     }
 
     fn entry(&self, type_url: &TypeUrl, resource: &ResourceReport) -> GenericXdsConfig {
-        let ResourceReport { name, constraints, content, status } = resource;
+        let ResourceReport { name, constraints, content, status, .. } = resource;
         // Keys and certificates are only for clients that subscribe to them by SDS.
         let is_shown =
             self.payloads == Payloads::Included && type_url.as_str() != xds_proto::type_url::SECRET;

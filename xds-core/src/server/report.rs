@@ -35,6 +35,9 @@ pub struct ResourceReport {
     pub content: Option<(Arc<Variant>, Version)>,
     /// Whether the client has this content.
     pub status: ReportStatus,
+    /// Whether the client subscribes to this name, and not only to a wildcard, a glob or another name of
+    /// the resource.
+    pub is_named: bool,
 }
 
 /// Whether a client has the newest content of a resource.
@@ -103,9 +106,10 @@ impl TypeReport {
     /// `owes` says whether the server owes an answer for a name.
     fn of(state: &TypeState, owes: impl Fn(&ResourceName) -> bool, snapshot: &Snapshot) -> Self {
         let type_url = state.terms.type_url.clone();
+        let is_named = |name: &ResourceName| state.subscription.lists_name(name);
         let missing = |name: &ResourceName, constraints| {
-            let (name, status) = (name.clone(), ReportStatus::NotSent);
-            ResourceReport { name, constraints, content: None, status }
+            let (name, status, is_named) = (name.clone(), ReportStatus::NotSent, is_named(name));
+            ResourceReport { name, constraints, content: None, status, is_named }
         };
         let Some(membership) = state.holding.selection() else {
             // G4: a client that subscribes to a type that is not served gets errors and no
@@ -127,6 +131,7 @@ impl TypeReport {
                 constraints: variant.constraints().clone(),
                 content: Some((Arc::clone(variant), version)),
                 status: if is_sent { ReportStatus::of_sent(variant, state) } else { ReportStatus::NotSent },
+                is_named: is_named(variant.name()),
             }
         };
         let is_sent = |variant: &Arc<Variant>| {

@@ -8,7 +8,7 @@ use crate::server::{Serving, StreamConfig, TypeConfig};
 /// A word per resource: `name[when]=status`.
 fn shown(report: Vec<TypeReport>) -> String {
     let word = |resource: &ResourceReport| {
-        let ResourceReport { name, constraints, content, status } = resource;
+        let ResourceReport { name, constraints, content, status, .. } = resource;
         let status = match status {
             ReportStatus::NotSent if content.is_none() => "missing".to_owned(),
             ReportStatus::NotSent => "new".to_owned(),
@@ -174,4 +174,23 @@ fn c20_in_sotw_the_version_is_that_of_the_last_response_and_in_delta_that_of_the
     let found = versions(sotw.stream.report(&snapshot));
     assert!(found.iter().all(|(version, digest)| *version == of_type && version != digest), "{found:?}");
     assert!(versions(delta.stream.report(&snapshot)).iter().all(|(version, digest)| version == digest));
+}
+
+#[test]
+fn a_resource_is_named_if_the_client_subscribes_to_its_name_and_not_to_a_wildcard_alone() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=1 b=1");
+    let named = |client: &mut Delta| {
+        let snapshot = client.cache.snapshot();
+        let report = client.stream.report(&snapshot);
+        let named = |resource: &ResourceReport| resource.is_named.then(|| resource.name.to_string());
+        report.iter().flat_map(|of| of.resources.iter().filter_map(named)).collect::<Vec<_>>()
+    };
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "*");
+    assert_eq!(named(&mut client), [""; 0]);
+    client.ask("CDS", "b");
+    assert_eq!(named(&mut client), ["b"]);
+    client.ask("CDS", "-b");
+    assert_eq!(named(&mut client), [""; 0]);
 }
