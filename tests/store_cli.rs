@@ -17,6 +17,8 @@ mod changes;
 mod connecting;
 #[path = "store_cli/history.rs"]
 mod history;
+#[path = "store_cli/migrating.rs"]
+mod migrating;
 #[path = "store_cli/mirror.rs"]
 mod mirror;
 #[path = "store_cli/nacks.rs"]

@@ -271,8 +271,6 @@ impl Serve {
         if let Some(warnings) = warnings {
             troubles::add_warnings(page.troubles(), warnings);
         }
-        let grpc = store.as_ref().zip(access.as_ref());
-        let grpc = grpc.map(|(store, access)| store.api(access, page.troubles().clone()));
         let quorum = store.as_ref().zip(self.store.quarantine_nacks).map(|(store, needed)| {
             (NackQuorum::watch(needed.into(), &cache, &mut config), store.handle.clone())
         });
@@ -280,6 +278,9 @@ impl Serve {
         let quorum = quorum.map(|((quorum, decisions), store)| {
             tokio::spawn(quorum.follow(decisions, store, server.clients()))
         });
+        let grpc = store.as_ref().zip(access.as_ref());
+        let troubles = page.troubles().clone();
+        let grpc = grpc.map(|(store, access)| store.api(access, troubles, server.clients()));
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
         let (mut local, mut _server_file) = (None, None);
         if let (Some(store), Some(admin)) = (&store, &admin) {

@@ -83,7 +83,7 @@ impl Descriptors {
             }
             match kind {
                 Kind::Message(inner) if inner.full_name() != ANY && !field.is_group() => {
-                    message = Some(inner)
+                    message = Some(inner);
                 }
                 Kind::String => {}
                 _ => return None,

@@ -9,12 +9,14 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use clap::Args;
 use tokio::runtime::Handle;
-use xds::Cache;
 use xds::admin::{Trouble, Troubles};
 use xds::folder::Descriptors;
+use xds::{Cache, ClientList};
 use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store::rules::FieldSource;
-use xds_store_server::{Alarm, Condition, StatusAdditions, StoreAuthorizer, StoreConfig, StoreHandle};
+use xds_store_server::{
+    Alarm, Condition, StatusAdditions, StoreAuthorizer, StoreConfig, StoreHandle, StreamsSource,
+};
 
 use super::backups::{BackupOptions, Backups};
 use super::schemas::SchemaOptions;
@@ -153,14 +155,19 @@ impl ServedStore {
     }
 
     /// The API of the store, for the admin port.
-    pub(super) fn api(&self, access: &ApiAccess, troubles: Troubles) -> Router {
+    pub(super) fn api(&self, access: &ApiAccess, troubles: Troubles, clients: ClientList) -> Router {
         let engine = match self.place {
             Place::Memory => "memory",
             Place::Folder(_) => "redb",
             Place::Etcd(_) => "etcd",
         };
         let store = self.clone();
-        access.routes(self.handle.clone(), engine, move || store.additions(&troubles))
+        // SV26.
+        let streams = StreamsSource::new(move |is_it| {
+            let clients = clients.clone();
+            async move { clients.naming(|of, name| is_it(of.as_str(), name.as_str())).await as u64 }
+        });
+        access.routes(self.handle.clone(), engine, streams, move || store.additions(&troubles))
     }
 
     /// Writes how commands on the same machine reach the API. `None` for a store that is in no folder.

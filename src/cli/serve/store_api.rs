@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 use xds::{Peer, Reloads};
 use xds_store_server::{
     AccessControl, ApiConfig, ClientCertificate, StatusAdditions, StatusSource, StoreApi, StoreAuthorizer,
-    StoreHandle, TokenFileError, Tokens,
+    StoreHandle, StreamsSource, TokenFileError, Tokens,
 };
 
 use super::count;
@@ -81,11 +81,13 @@ impl ApiAccess {
         &self,
         store: StoreHandle,
         engine: &str,
+        streams: StreamsSource,
         additions: impl Fn() -> StatusAdditions + Send + Sync + 'static,
     ) -> Router {
         let mut config = ApiConfig::default();
         config.watches_limit = self.watch_limit;
         config.additions = StatusSource::new(additions);
+        config.streams = streams;
         engine.clone_into(&mut config.engine);
         env!("CARGO_PKG_VERSION").clone_into(&mut config.build);
         // Outside of the check of identities, which needs the certificate.

@@ -148,8 +148,7 @@ async fn sg10_sg11_references_have_the_field_and_the_effect_of_a_rule() {
         on_delete: proto::OnDelete::Cascade.into(),
         ..Default::default()
     };
-    let content =
-        proto::Content { payload: Message::encode_to_vec(&rule).into(), ..Default::default() };
+    let content = proto::Content { payload: Message::encode_to_vec(&rule).into(), ..Default::default() };
     let put = proto::change::Act::Put(proto::Put { content: Some(content), ..Default::default() });
     let key = at(xds_store::rules::RULE_TYPE, "routes");
     served.commit(vec![proto::Change { key: Some(key), condition: None, act: Some(put) }]).await;

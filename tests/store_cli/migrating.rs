@@ -1,0 +1,100 @@
+//! `xds store migrate` and `xds store downgrade`.
+
+use std::process::Child;
+use std::time::Instant;
+
+use super::*;
+
+const NEW: &str = "xdstp://shop/envoy.config.cluster.v3.Cluster/shop-a";
+
+/// A served store with the cluster `shop-a` and a plan, and its folder.
+fn migrating(test: &str) -> Served {
+    let stored = Stored::unserved(test);
+    stored.write(
+        "schemas.yaml",
+        "types: [{ type: RDS, version: \"1.2\" }]\n\
+         plans:\n\
+         - number: 1\n  \
+           name: new-names\n  \
+           from: { type: CDS, names: [\"shop-*\"] }\n  \
+           to: { name: \"xdstp://shop/envoy.config.cluster.v3.Cluster/{name}\" }\n",
+    );
+    let (data, schemas) = (stored.path("data"), stored.path("schemas.yaml"));
+    let server = Running::start(&["serve", "--store", &data, "--schemas", &schemas]);
+    stored.write("a.yaml", "'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: shop-a\n");
+    stored.ok("put a.yaml --store data");
+    Served { stored, server }
+}
+
+/// A client that subscribes to a cluster by its name.
+fn watching(server: &Running, name: &str) -> Child {
+    let mut xds = xds();
+    xds.args(["watch", "--server", &server.address, "CDS", name]);
+    xds.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn sv14_sv26_plans_are_shown_and_moved_and_a_client_of_the_old_form_closes_the_last_gate() {
+    let served = migrating("migrate");
+    let Served { stored, server } = &served;
+    assert_eq!(stored.ok("store migrate list --store data"), "  1 F0 new-names\n");
+    for phase in 1..=4 {
+        let next = stored.ok("store migrate next 1 --store data");
+        assert!(next.starts_with(&format!("1 new-names is in F{phase}\n")), "{next}");
+    }
+    let mut client = watching(server, "shop-a");
+    let start = Instant::now();
+    let refused = loop {
+        let check = stored.run("store migrate check new-names --store data");
+        if check.status.code() == Some(4) {
+            break String::from_utf8(check.stdout).unwrap();
+        }
+        assert!(start.elapsed() < SOON, "waited in vain for the closed gate");
+    };
+    assert!(refused.contains("closed: 1 streams ask for the old form by name"), "{refused}");
+    let (code, error) = stored.fails("store migrate next new-names --store data");
+    assert!(code == 4 && error.contains("1 streams ask for the old form"), "{error}");
+    stored.ok("store migrate next new-names --store data --dry-run --force");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let start = Instant::now();
+    while stored.run("store migrate check new-names --store data").status.code() != Some(0) {
+        assert!(start.elapsed() < SOON, "waited in vain for the open gate");
+    }
+    stored.ok("store migrate next new-names --store data");
+    let plan = &stored.json("store migrate check --store data")[0]["plans"][0];
+    assert!(plan["phase"] == 5 && plan["gates"] == Value::Array(Vec::new()), "{plan}");
+    let names = stored.ok("list CDS --store data");
+    assert!(names.contains(NEW) && !names.contains("Cluster shop-a"), "{names}");
+    // SV27.
+    let back = stored.ok("store migrate abort new-names --store data");
+    assert!(back.starts_with("1 new-names is in F0\n"), "{back}");
+    assert!(stored.ok("list CDS --store data").contains("Cluster shop-a"));
+    let (code, error) = stored.fails("store migrate back new-names --store data");
+    assert!(code == 4 && error.contains("in F0 already"), "{error}");
+    let (code, error) = stored.fails("store migrate next other --store data");
+    assert!(code == 3 && error.contains("no plan other"), "{error}");
+}
+
+#[test]
+fn sv33_a_ceiling_is_set_unless_something_newer_is_stored_and_lifted() {
+    let served = migrating("downgrade");
+    let stored = &served.stored;
+    stored.write(
+        "routes.yaml",
+        "'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration\nname: web\n",
+    );
+    stored.ok("put routes.yaml --store data");
+    let check = stored.run("store downgrade check RDS=1.1 --store data");
+    let text = String::from_utf8(check.stdout).unwrap();
+    assert!(check.status.code() == Some(4) && text.contains("1 need a newer version"), "{text}");
+    stored.ok("delete RDS web --store data");
+    let enabled = stored.ok("store downgrade enable RDS=1.1 --store data");
+    assert!(enabled.contains("RouteConfiguration has the ceiling 1.1"), "{enabled}");
+    stored.ok("put routes.yaml --store data");
+    let cancelled = stored.ok("store downgrade cancel --store data");
+    assert!(cancelled.contains("RouteConfiguration has no ceiling"), "{cancelled}");
+    assert_eq!(stored.ok("store downgrade cancel --store data"), "no type has a ceiling\n");
+    let (code, _) = stored.fails("store downgrade enable RDS --store data");
+    assert_eq!(code, 2);
+}
