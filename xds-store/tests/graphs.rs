@@ -11,6 +11,7 @@ use driven::envoy::*;
 use driven::*;
 use xds_core::FieldPath;
 use xds_proto::xds::store::v1 as proto;
+use xds_store::check::check_store;
 use xds_store::commit::RefusalCode;
 use xds_store::engine::Engine;
 use xds_store::rules::FieldSource;
@@ -239,6 +240,8 @@ fn history(seed: u64) {
             .map(|(name, record)| ((*name).to_owned(), (payload(&record.fields), record.is_deleting)));
         assert_eq!(found, expected.collect(), "{request:?} on {before:?}");
     }
+    let view = servers[0].engine.view().unwrap();
+    check_store(&*view, &mut |finding| panic!("{finding}")).unwrap();
 }
 
 /// The payloads of the records that the engine has, and whether they are being deleted.

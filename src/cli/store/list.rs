@@ -230,6 +230,12 @@ impl Writer {
 
     fn object(&mut self, sign: char, key: &proto::Key, record: &proto::Record, at: Option<&str>) -> Value {
         let content = record.content.as_ref();
+        let resource_owners = records::resource_owners(Some(record));
+        let resource_owners = resource_owners.iter().map(|owner| {
+            let proto::Key { type_url, name, when } = owner.key.clone().unwrap_or_default();
+            json!({ "type": type_url, "name": name, "when": when, "uid": owner.uid })
+        });
+        let resource_owners: Vec<_> = resource_owners.collect();
         let mut object = json!({
             "type": key.type_url, "name": key.name, "when": key.when,
             "revision": record.revision, "uid": record.uid, "state": state(record),
@@ -238,7 +244,7 @@ impl Writer {
             "changed_at": record.changed_at.map(|at| at.to_string()),
             "expires_at": record.expires_at.map(|at| at.to_string()),
             "lease": record.lease.map(duration),
-            "owners": records::owners(record),
+            "owners": records::owners(record), "resource_owners": resource_owners,
             "quarantined": record.quarantined.as_ref().map(|quarantined| json!({
                 "at": quarantined.at.map(|at| at.to_string()), "reason": quarantined.reason,
                 "serves": quarantined.serve.is_some(),
@@ -284,6 +290,9 @@ fn facts(record: &proto::Record) -> Vec<String> {
     if !owners.is_empty() {
         facts.push(format!("owner {}", owners.join(", ")));
     }
+    for owner in records::resource_owners(Some(record)) {
+        facts.push(format!("owned by {}", records::label(&owner.key.unwrap_or_default())));
+    }
     let labels = record.content.iter().flat_map(|content| &content.labels);
     facts.extend(labels.map(|(key, value)| format!("{key}={value}")));
     if let Some(at) = record.expires_at {
@@ -318,7 +327,7 @@ Examples:
   xds list --store data --format yaml > config/all.yaml
 
 JSON: one object per line, with type, name, when, revision, uid, state, version, generation,
-created_at, changed_at, expires_at, lease, owners, quarantined {at, reason, serves}, store_revision,
+created_at, changed_at, expires_at, lease, owners, resource_owners, quarantined {at, reason, serves}, store_revision,
 labels, schema, resource, and ttl, aliases, cache_control, metadata where the resource has them.
 With --watch also `at` and `event` (put, deleted). Fields may be added.
 

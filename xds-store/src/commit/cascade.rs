@@ -31,12 +31,12 @@ pub(super) fn cascade(
     if are_many(judging, changed, &gone, &kept) {
         // What time ends is held by nothing.
         changed.may_wait.extend(gone.iter().filter(|_| draft.is_some()).cloned());
+        // All variants of a name wait together.
+        gone.retain(|key| dependents(judging, changed, key, &kept).next().is_some());
         for key in gone {
-            if let Some((state, _)) = changed.states.get(&key)
-                && dependents(judging, changed, &key, &kept).next().is_some()
-            {
-                drain::wait(judging, changed, &key, state.clone());
-            }
+            let Some((state, _)) = changed.states.get(&key) else { continue };
+            let state = if draft.is_some() { state.clone() } else { without_end(state) };
+            drain::wait(judging, changed, &key, state);
         }
         return Ok(Vec::new());
     }
@@ -142,6 +142,14 @@ impl Judging<'_> {
         state.digest = content_digest(&state);
         Ok(Some(state))
     }
+}
+
+/// A record whose time has come, and that stays for its dependents.
+fn without_end(state: &RecordState) -> RecordState {
+    let renewed_by = String::new();
+    let mut state = RecordState { expires_at: None, lease: None, renewed_by, ..state.clone() };
+    state.digest = content_digest(&state);
+    state
 }
 
 /// Whether the names have more dependents than one commit ends, with theirs.

@@ -43,9 +43,7 @@ pub(super) fn begin(judging: &Judging<'_>, changed: &mut Changed) {
 /// A deletion becomes one in progress.
 pub(super) fn wait(judging: &Judging<'_>, changed: &mut Changed, key: &RecordKey, state: RecordState) {
     let lifecycle = proto::State::Deleting.into();
-    // It ends when nothing blocks it, and not before.
-    let mut state =
-        RecordState { lifecycle, expires_at: None, lease: None, renewed_by: String::new(), ..state };
+    let mut state = RecordState { lifecycle, ..state };
     // Nobody owns it any more, so no prune finds it.
     owner::leave_all(&mut state);
     changed.set(judging, key, state, proto::Outcome::Deleting);

@@ -1,7 +1,9 @@
 use xds_core::{Access, NamePatterns};
 use xds_proto::type_url;
 use xds_proto::xds::store::v1 as proto;
+use xds_store::check::check_store;
 use xds_store::commit::{RefusalCode, WriteAccess};
+use xds_store::engine::Engine;
 use xds_store::key::RecordKey;
 use xds_store::store::Event;
 
@@ -338,6 +340,7 @@ fn sg8_st39_a_lease_with_many_dependents_ends_as_a_drain() {
     server.commit(of(all)).unwrap();
     server.wait(10 * SECOND + SECOND / 4);
     assert!(exists(&server, &cluster_key("a")));
+    check_store(&*server.engine.view().unwrap(), &mut |finding| panic!("{finding}")).unwrap();
     server.wait(2 * SECOND);
     assert_eq!((server.store.counts().0, server.store.due()), (2, None));
 }
@@ -360,4 +363,19 @@ fn sg5_sg8_a_field_that_cannot_be_cleared_blocks() {
     server.wait(SECOND);
     assert_eq!(server.store.due(), None);
     assert_eq!(effects(&mut server, of([delete_at(routes_key("web"))])), deleted(&["web"]));
+}
+
+#[test]
+fn sg7_sg8_all_variants_of_a_name_with_many_dependents_wait_together() {
+    let mut server = with_rules(CASCADE, BLOCK);
+    let variant = |when: &str| proto::Key { when: when.into(), ..cluster_key("a") };
+    let put = |when: &str| proto::Change { key: Some(variant(when)), ..cluster("a") };
+    let mut all = many(1_001);
+    all.pop();
+    server.commit(of([all, vec![put("env=prod"), put("env!=prod")]].concat())).unwrap();
+    let both = of([delete_at(variant("env=prod")), delete_at(variant("env!=prod"))]);
+    let outcomes: Vec<_> = server.commit(both).unwrap().results.iter().map(|result| result.outcome).collect();
+    assert_eq!(outcomes, [proto::Outcome::Deleting; 2]);
+    server.wait(5 * SECOND);
+    assert_eq!(server.store.counts().0, 2);
 }

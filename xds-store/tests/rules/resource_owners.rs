@@ -1,4 +1,5 @@
 use xds_proto::xds::store::v1 as proto;
+use xds_store::check::check_store;
 use xds_store::commit::RefusalCode;
 use xds_store::engine::Engine;
 use xds_store::key::RecordKey;
@@ -215,6 +216,7 @@ fn sg17_many_records_go_in_steps() {
     server.wait(SECOND);
     let steps: Vec<_> = server.published[begun..].iter().map(|commit| commit.changed.len()).collect();
     assert_eq!(steps, [1, 100, 100, 50]);
+    check_store(&*server.engine.view().unwrap(), &mut |finding| panic!("{finding}")).unwrap();
 }
 
 #[test]
