@@ -197,6 +197,11 @@ impl Index {
         names
     }
 
+    /// The plans that its records belong to.
+    pub(crate) fn schemas(&self) -> &Schemas {
+        &self.schemas
+    }
+
     /// The phases of plans.
     pub(crate) fn phases(&self) -> &Phases {
         &self.phases
@@ -233,7 +238,11 @@ impl Index {
             for alias in &record.aliases {
                 self.aliases.entry(*alias).or_insert((name, 0)).1 += 1;
             }
-            loading.constraints.push(id.constraints.clone());
+            let constraints = match self.schemas.plans() {
+                [] => id.constraints.clone(),
+                _ => self.schemas.selecting(key),
+            };
+            loading.constraints.push(constraints);
         }
         loading.references.extend(record.references.iter().map(|target| (*target, key.clone())));
         // SG8: a deletion in progress goes on.

@@ -52,6 +52,7 @@ mod position;
 mod record;
 mod schemas;
 mod step;
+mod variant;
 
 /// How far a plan is. A store without a record of the plan is in F0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

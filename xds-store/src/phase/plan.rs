@@ -6,6 +6,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::Form;
 use super::converter::{ConvertError, Converter, key_of, key_up};
 use super::names::{NameSet, NameTemplate};
+use super::variant::{self, SchemaVariant};
 use crate::content;
 use crate::key::{RecordKey, is_configuration};
 use crate::schema::SchemaVersion;
@@ -23,7 +24,8 @@ pub struct PlanSpec {
     pub from_names: Vec<String>,
     /// The type of the new form.
     pub to_type: String,
-    /// The name of the new form, with `{name}` in place of the old name.
+    /// The name of the new form, with `{name}` in place of the old name. With the same type and name, the
+    /// key of the new form has the constraint `xds.schema=MAJOR` besides (SV31).
     pub to_name: String,
     /// The version of the new form: a later major than that of the old form.
     pub to_version: SchemaVersion,
@@ -119,7 +121,7 @@ impl Plan {
         }
         let template = NameTemplate::parse(&spec.to_name).ok_or_else(|| wrong("to_name", &spec.to_name))?;
         let plan = Self { names, template, spec };
-        if plan.overlaps(Form::Old, &plan, Form::New) {
+        if !plan.keeps_name() && plan.overlaps(Form::Old, &plan, Form::New) {
             let name = plan.spec.name;
             return Err(PlanError::Overlap { other: name.clone(), name });
         }
@@ -167,10 +169,40 @@ impl Plan {
         self.spec.to_version
     }
 
+    /// SV31: the forms are variants of the same name.
+    fn keeps_name(&self) -> bool {
+        self.spec.from_type == self.spec.to_type && self.template.is_identity()
+    }
+
+    /// SV31: the key under which clients get the old form beside the new one.
+    pub(crate) fn key_beside(&self, old: &RecordKey) -> Option<RecordKey> {
+        match self.keeps_name() {
+            true => SchemaVariant::old_form(self.spec.to_version).add(old),
+            false => Some(old.clone()),
+        }
+    }
+
+    /// The old key that has this one beside the new form; `None` if there is none but itself.
+    pub(crate) fn key_alone(&self, beside: &RecordKey) -> Option<RecordKey> {
+        let old = SchemaVariant::old_form(self.spec.to_version).remove(beside);
+        old.filter(|old| self.keeps_name() && self.form_of(old) == Some(Form::Old))
+    }
+
     /// The form of the plan that a key belongs to.
     pub(crate) fn form_of(&self, key: &RecordKey) -> Option<Form> {
         let (type_url, name) = (key.type_url(), key.name());
         let is_old = |name: &str| self.names.iter().any(|names| names.contains(name));
+        if self.keeps_name() {
+            let is_known = type_url.as_str() == self.spec.from_type && is_old(name.as_str());
+            let new_form = SchemaVariant::new_form(self.spec.to_version);
+            let form = match variant::may_name_parameter(key) {
+                // A key of its own may name the parameter.
+                true if new_form.remove(key).is_some() => Some(Form::New),
+                true => new_form.add(key).map(|_| Form::Old),
+                false => Some(Form::Old),
+            };
+            return form.filter(|_| is_known);
+        }
         if type_url.as_str() == self.spec.to_type && self.template.down(name.as_str()).is_some_and(is_old) {
             return Some(Form::New);
         }
@@ -182,6 +214,11 @@ impl Plan {
     /// # Errors
     /// [`ConvertError::Name`].
     pub(crate) fn other_key(&self, key: &RecordKey, form: Form) -> Result<RecordKey, ConvertError> {
+        if self.keeps_name() {
+            let variant = SchemaVariant::new_form(self.spec.to_version);
+            let other = if form == Form::Old { variant.add(key) } else { variant.remove(key) };
+            return other.ok_or_else(|| ConvertError::Constraints { key: key.clone() });
+        }
         match form {
             Form::Old => key_up(key, &self.spec.to_type, &self.template),
             Form::New => {
@@ -208,7 +245,7 @@ impl Plan {
         };
         let converted = converter.content(content, key, version)?;
         // D24: an alias belongs to one resource of its type.
-        let is_renamed = self.spec.from_type == self.spec.to_type;
+        let is_renamed = self.spec.from_type == self.spec.to_type && !self.keeps_name();
         match content::resource(&key.id(), &converted) {
             Ok(resource) if is_renamed && !resource.aliases().is_empty() => {
                 let reason = "it has aliases, which would belong to two resources of its type".to_owned();
