@@ -33,3 +33,5 @@ mod rights;
 mod schema;
 #[path = "rules/servers.rs"]
 mod servers;
+#[path = "rules/variants.rs"]
+mod variants;

@@ -364,6 +364,8 @@ plans:
         assert_eq!(version("type.googleapis.com/acme.v1.Route"), "2.0");
         let plans: Vec<_> = schemas.plans().iter().map(|plan| (plan.number(), plan.name())).collect();
         assert_eq!(plans, [(1, "new-names"), (2, "route-v3")]);
+        // SV31: the forms are variants of one name.
+        parse("plans: [{ number: 1, name: a, from: { type: CDS }, to: { version: 2 } }]").unwrap();
         for empty in ["", "# nothing", "{}"] {
             assert!(parse(empty).unwrap().plans().is_empty());
         }
