@@ -9,6 +9,7 @@ use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
+use crate::references::rename::Rename;
 use crate::references::{self, References, Target};
 use crate::wire::fields::text;
 use crate::xdstp::{XdstpError, XdstpName};
@@ -273,6 +274,15 @@ impl Resource {
         let Some(target) = target else { return Vec::new() };
         let VariantId { type_url, name: own, .. } = &self.id;
         references::fields_that_name(type_url, own, &self.payload, (target, name)).into_iter().collect()
+    }
+
+    /// The payload with another name in the [fields that name](Self::fields_that_name) this resource; `None`
+    /// if there is none. Everything else stays byte for byte.
+    #[must_use]
+    pub fn renamed_payload(&self, type_url: &str, from: &ResourceName, to: &ResourceName) -> Option<Bytes> {
+        let target = Target::of(type_url).filter(|_| !self.is_redirect())?;
+        let VariantId { type_url, name: own, .. } = &self.id;
+        Rename { target, from, to }.payload(type_url, own, &self.payload).map(Bytes::from)
     }
 
     /// The digest of the payload and the other fields of the wrapper.
