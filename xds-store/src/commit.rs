@@ -36,5 +36,6 @@ mod owner;
 mod phase;
 mod reference;
 mod refused;
+mod rewrite;
 mod rights;
 mod schema;

@@ -30,6 +30,7 @@
 //!     up: Converter::Identity,
 //!     down: Converter::Identity,
 //!     heartbeat: false,
+//!     rewrite_references: false,
 //! })?;
 //! // The schemas of `store::Config`: all servers of the store have the same plans.
 //! let schemas = Schemas::default().with_plans(vec![plan])?;

@@ -25,6 +25,7 @@ fn schemas() -> Schemas {
         up: Converter::Identity,
         down: Converter::Identity,
         heartbeat: false,
+        rewrite_references: false,
     };
     Schemas::default().with_plans(vec![Plan::new(plan).unwrap()]).unwrap()
 }
@@ -148,6 +149,7 @@ fn of_variants() -> Schemas {
         up: Converter::Identity,
         down: Converter::Identity,
         heartbeat: false,
+        rewrite_references: false,
     };
     Schemas::default().with_plans(vec![Plan::new(plan).unwrap()]).unwrap()
 }

@@ -119,7 +119,7 @@ impl Judging<'_> {
     }
 
     /// The next keys of a form, and where the pass goes on behind them.
-    fn keys(
+    pub(super) fn keys(
         &self,
         plan: &Plan,
         from: &PassPosition,
@@ -169,6 +169,6 @@ impl Judging<'_> {
 }
 
 /// A step ends when it has read this much, so that commits do not wait for it.
-const STEP_BYTES: usize = 1 << 20;
+pub(super) const STEP_BYTES: usize = 1 << 20;
 /// A step ends after this many stored versions.
 const VERSIONS_LIMIT: usize = 10_000;

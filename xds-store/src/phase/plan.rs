@@ -36,6 +36,9 @@ pub struct PlanSpec {
     /// SV24: passes do not copy records. Each is converted by its next put or touch, so the plan is for
     /// records that their writers renew all the time. F4 hides those that nobody renewed before.
     pub heartbeat: bool,
+    /// SV30: in F4 a job puts the new names into the fields of other records that have the old ones. Only a
+    /// plan that keeps the type and changes the name can have it.
+    pub rewrite_references: bool,
 }
 
 /// A migration of records from an old form to a new one.
@@ -120,6 +123,9 @@ impl Plan {
             names.push(NameSet::Between(String::new(), String::new()));
         }
         let template = NameTemplate::parse(&spec.to_name).ok_or_else(|| wrong("to_name", &spec.to_name))?;
+        if spec.rewrite_references && (spec.from_type != spec.to_type || template.is_identity()) {
+            return Err(wrong("rewrite_references", "true"));
+        }
         let plan = Self { names, template, spec };
         if !plan.keeps_name() && plan.overlaps(Form::Old, &plan, Form::New) {
             let name = plan.spec.name;
@@ -163,6 +169,11 @@ impl Plan {
     /// SV24.
     pub(crate) fn is_heartbeat(&self) -> bool {
         self.spec.heartbeat
+    }
+
+    /// SV30.
+    pub(crate) fn rewrites_references(&self) -> bool {
+        self.spec.rewrite_references
     }
 
     pub(crate) fn new_version(&self) -> SchemaVersion {
@@ -319,6 +330,7 @@ mod tests {
             up: Converter::Identity,
             down: Converter::Identity,
             heartbeat: false,
+            rewrite_references: false,
         }
     }
 
@@ -352,6 +364,7 @@ mod tests {
         assert_eq!(field(renamed(&[])), "overlap");
         assert_eq!(field(renamed(&["new-*"])), "overlap");
         Plan::new(renamed(&["shop-*"])).unwrap();
+        assert_eq!(field(PlanSpec { rewrite_references: true, ..spec() }), "rewrite_references");
     }
 
     #[test]

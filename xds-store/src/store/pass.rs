@@ -1,4 +1,4 @@
-//! The background work of a plan: one pass after another, in paced steps (SV21, SV22, SV40).
+//! The background work of a plan: one pass after another, in paced steps (SV21, SV22, SV30, SV40).
 
 use super::{Store, Writing};
 use crate::commit::{Copied, Judging};
@@ -7,14 +7,14 @@ use crate::phase::{PassPosition, Phase, PhaseRecord, Plan};
 use crate::stored::Stored;
 use crate::time::SECOND;
 
-/// How far the copy of a plan is.
+/// How far the background work of a plan is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassProgress {
     /// The number of the plan.
     pub plan: u32,
     /// How many records the running or last pass has looked at; one of both forms counts twice.
     pub looked_at: u64,
-    /// How many of them it could not convert.
+    /// How many of them it could not convert. In F4: how many records keep an old name.
     pub failed: u64,
     /// Whether the last whole pass wrote nothing and could convert everything.
     pub is_clean: bool,
@@ -38,7 +38,7 @@ pub(super) struct Pass {
 }
 
 impl Store {
-    /// How far the background copies of the plans in F3 are.
+    /// How far the background work of the plans that have some in their phases is.
     #[must_use]
     pub fn passes(&self) -> Vec<PassProgress> {
         self.passes.values().map(|pass| pass.progress.clone()).collect()
@@ -70,7 +70,9 @@ impl Store {
                 Phase::F2 => phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
                 // Nobody writes new records in F0, so one clean pass is enough.
                 Phase::F0 => phases.get(plan.number()).is_some_and(|record| !record.is_clean),
-                Phase::F1 | Phase::F4 => false,
+                // SV30.
+                Phase::F4 => plan.rewrites_references(),
+                Phase::F1 => false,
             }
     }
 
@@ -155,7 +157,10 @@ impl Store {
     ) -> Option<Copied> {
         let mut limit = limit;
         loop {
-            let copied = judging.copy(plan, from, limit);
+            let copied = match self.index.phases().phase(plan) {
+                Phase::F4 => judging.rewrite(plan, from, limit),
+                Phase::F0 | Phase::F1 | Phase::F2 | Phase::F3 | Phase::F5 => judging.copy(plan, from, limit),
+            };
             let fits = |copied: &Copied| {
                 let alone = Writing::new(self.head.clone(), None, 0);
                 let size = copied.judged.as_ref().map(|judged| alone.size_with(judged, RECORD_BYTES));
@@ -165,12 +170,9 @@ impl Store {
             };
             match copied {
                 Ok(copied) if fits(&copied) => return Some(copied),
-                Ok(Copied { next, looked_at, .. }) if limit == 1 => {
-                    return Some(Copied { judged: None, next, looked_at, failed: 1 });
-                }
-                Ok(_) => limit = limit.div_ceil(2),
+                Ok(_) if limit > 1 => limit = limit.div_ceil(2),
                 Err(_) if limit > 1 => limit = 1,
-                Err(_) => {
+                Ok(_) | Err(_) => {
                     let next = judging.skip(plan, from)?;
                     return Some(Copied { judged: None, next, looked_at: 1, failed: 1 });
                 }
