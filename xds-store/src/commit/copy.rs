@@ -45,7 +45,7 @@ impl Judging<'_> {
         let mut last = None;
         for key in keys {
             if bytes > STEP_BYTES {
-                next = Some(PassPosition { form: from.form, after: last });
+                next = Some(PassPosition { after: last, ..from.clone() });
                 break;
             }
             looked_at += 1;
@@ -149,10 +149,13 @@ impl Judging<'_> {
             ControlFlow::Continue(())
         };
         self.range((&begin, &end), &mut each)?;
+        // SV27: what F4 rewrote is taken back.
+        let rewrites_back =
+            plan.rewrites_references() && self.records.index.phases().phase(plan) == Phase::F2;
         let next = match (is_end, from.form) {
-            (false, form) => Some(PassPosition { form, after: last }),
-            (true, Form::Old) => Some(PassPosition { form: Form::New, after: None }),
-            (true, Form::New) => None,
+            (false, _) => Some(PassPosition { after: last, ..from.clone() }),
+            (true, Form::Old) => Some(PassPosition { form: Form::New, ..PassPosition::default() }),
+            (true, Form::New) => (rewrites_back && !from.is_rewriting).then(PassPosition::rewriting),
         };
         Ok((keys, next))
     }

@@ -162,7 +162,7 @@ impl Judging<'_> {
     }
 
     /// What becomes of the other form if the store itself changes a leading one.
-    fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
+    pub(super) fn mirror_of(&self, key: &RecordKey) -> Option<Mirror> {
         let side = self.forms().side(key).filter(|side| side.phase != Phase::F0)?;
         let is_below = self.schemas.pair_version(side.plan).major() < side.plan.new_version().major();
         let is_deleted = is_below || side.phase.ignores_old();

@@ -54,12 +54,12 @@ impl Judging<'_> {
         let was_in_f4 = recorded.was_in_f4;
         match (step.from, step.to) {
             (Phase::F0, _) => self.check_begin(plan)?,
-            // SV24: no pass converts the records.
-            _ if plan.is_heartbeat() => {}
-            // SV23: what has no new form would be lost.
-            (Phase::F3, Phase::F4) if !recorded.is_clean => return Err(closed(plan, "pass_not_clean")),
-            // SV27: what has no old form would be lost.
-            (Phase::F2, Phase::F1) if was_in_f4 && !recorded.is_clean => {
+            // SV23: what has no new form would be lost. SV24: no pass converts records of a heartbeat plan.
+            (Phase::F3, Phase::F4) if !recorded.is_clean && !plan.is_heartbeat() => {
+                return Err(closed(plan, "pass_not_clean"));
+            }
+            // SV27: what has no old form would be lost, and so would references to new names.
+            (Phase::F2, Phase::F1) if was_in_f4 && !recorded.is_clean && plan.has_way_back() => {
                 return Err(closed(plan, "way_back_not_clean"));
             }
             (Phase::F1 | Phase::F2 | Phase::F3 | Phase::F4 | Phase::F5, _) => {}

@@ -1,4 +1,5 @@
-//! One step of the job that puts new names in place of old ones into other records (SV30).
+//! One step of the job that puts new names in place of old ones into other records (SV30), and of the job that
+//! takes that back (SV27).
 
 use prost::Message;
 use xds_core::ResourceName;
@@ -16,41 +17,39 @@ use crate::record::{RecordState, content_digest};
 /// The two names of a resource.
 struct Names<'a> {
     type_url: &'a str,
-    old: ResourceName,
-    new: ResourceName,
+    from: ResourceName,
+    to: ResourceName,
 }
 
-/// What becomes of a record that names the old form.
+/// What becomes of a record that names a form.
 enum Rewritten {
-    /// Nothing: it does not count, or names the new form already.
+    /// Nothing: it does not count, or names the other form already.
     Stays,
     Changed(Box<RecordState>),
-    /// Its payload cannot have the new name.
+    /// Its payload cannot have the other name.
     Failed,
 }
 
 impl Judging<'_> {
     /// Looks at the next new records of a plan, at most `limit`, and changes at most as many records that
-    /// name the old ones. If there are more, the next step looks at the same record again. The step is judged
+    /// name them: in F4 they get the new names, and before it the old ones. If there are more, the next step looks at the same record again. The step is judged
     /// on the present state, so it never overwrites a newer write.
     ///
     /// # Errors
     /// The engine cannot be read, or the changes do not go together with other records.
     pub(crate) fn rewrite(&self, plan: &Plan, from: &PassPosition, limit: usize) -> Result<Copied, Refused> {
-        let from = match from.form {
-            Form::New => from.clone(),
-            Form::Old => PassPosition { form: Form::New, after: None },
-        };
-        let (keys, mut next) = self.keys(plan, &from, limit)?;
+        let is_back = !self.records.index.phases().phase(plan).ignores_old();
+        let (keys, mut next) = self.keys(plan, from, limit)?;
         let (mut changed, mut looked_at, mut failed) = (Changed::default(), 0, 0);
-        let (mut count, mut bytes, mut last) = (0, 0, from.after);
+        let (mut count, mut bytes, mut last) = (0, 0, from.after.clone());
         for key in keys {
             let old = plan.other_key(&key, Form::New).ok();
-            let is_there = self.forms().live(&key).is_some();
-            if let Some(old) = old.filter(|_| is_there) {
-                let names = Names { type_url: plan.type_url(Form::Old), old: old.name(), new: key.name() };
+            let keys = old.map(|old| if is_back { (key.clone(), old) } else { (old, key.clone()) });
+            if let Some((named, to)) = keys.filter(|(_, to)| self.forms().live(to).is_some()) {
+                let type_url = plan.type_url(Form::New);
+                let names = Names { type_url, from: named.name(), to: to.name() };
                 let (mut is_done, mut failed_here) = (true, 0);
-                for referrer in self.records.index.referrers.of(old.name_digest()) {
+                for referrer in self.records.index.referrers.of(named.name_digest()) {
                     if count >= limit || bytes > STEP_BYTES {
                         is_done = false;
                         break;
@@ -61,12 +60,16 @@ impl Judging<'_> {
                         Rewritten::Changed(state) => {
                             count += 1;
                             bytes += state.encoded_len();
-                            changed.set(self, referrer, *state, proto::Outcome::Updated);
+                            let result = changed.set(self, referrer, *state, proto::Outcome::Updated);
+                            // SV16: the new form keeps its content, and gets another stamp.
+                            if let Some(mirror) = self.mirror_of(referrer) {
+                                self.mirror(referrer, &mirror, result, &mut changed, &mut Vec::new())?;
+                            }
                         }
                     }
                 }
                 if !is_done {
-                    next = Some(PassPosition { form: Form::New, after: last });
+                    next = Some(PassPosition { after: last, ..from.clone() });
                     break;
                 }
                 failed += failed_here;
@@ -85,8 +88,7 @@ impl Judging<'_> {
     fn rewritten(&self, key: &RecordKey, names: &Names<'_>, changed: &Changed) -> Result<Rewritten, Refused> {
         let forms = self.forms();
         let Some(record) = forms.live(key) else { return Ok(Rewritten::Stays) };
-        // A record that does not lead is not read in F4 (SV25), or not in F0; no plan is in a phase between, as
-        // one begins when that below it is done (SV13). What is being deleted accepts no changes (SG9).
+        // The other form follows the leading one. What is being deleted accepts no changes (SG9).
         let follows = forms.side(key).is_some_and(|side| side.form != forms.leading(key, &side));
         if follows || record.is_deleting {
             return Ok(Rewritten::Stays);
@@ -102,7 +104,7 @@ impl Judging<'_> {
         let mut state = before.clone();
         let served = state.quarantined.as_mut().and_then(|quarantined| quarantined.serve.as_mut());
         for content in state.content.iter_mut().chain(served) {
-            if names.put_new(key, content).is_err() {
+            if names.put(key, content).is_err() {
                 return Ok(Rewritten::Failed);
             }
         }
@@ -118,15 +120,15 @@ impl Judging<'_> {
 }
 
 impl Names<'_> {
-    /// Puts the new name into the fields that have the old one.
+    /// Puts the other name into the fields that have this one.
     ///
     /// # Errors
-    /// The payload is no resource, or still names the old form.
-    fn put_new(&self, key: &RecordKey, content: &mut proto::Content) -> Result<(), ()> {
+    /// The payload is no resource, or keeps the name.
+    fn put(&self, key: &RecordKey, content: &mut proto::Content) -> Result<(), ()> {
         let id = key.id();
         let resource = content::resource(&id, content).map_err(|_| ())?;
-        let Some(payload) = resource.renamed_payload(self.type_url, &self.old, &self.new) else {
-            let is_left = !resource.fields_that_name(self.type_url, &self.old).is_empty();
+        let Some(payload) = resource.renamed_payload(self.type_url, &self.from, &self.to) else {
+            let is_left = !resource.fields_that_name(self.type_url, &self.from).is_empty();
             return if is_left { Err(()) } else { Ok(()) };
         };
         content.payload = payload;

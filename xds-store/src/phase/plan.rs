@@ -176,6 +176,11 @@ impl Plan {
         self.spec.rewrite_references
     }
 
+    /// Whether a pass prepares the step from F2 to F1 after F4 (SV27).
+    pub(crate) fn has_way_back(&self) -> bool {
+        !self.is_heartbeat() || self.rewrites_references()
+    }
+
     pub(crate) fn new_version(&self) -> SchemaVersion {
         self.spec.to_version
     }

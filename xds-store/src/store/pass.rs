@@ -66,7 +66,7 @@ impl Store {
             && match phases.phase(plan) {
                 Phase::F3 | Phase::F5 => true,
                 // SV27: the way back from F4.
-                Phase::F2 if plan.is_heartbeat() => false,
+                Phase::F2 if !plan.has_way_back() => false,
                 Phase::F2 => phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
                 // Nobody writes new records in F0, so one clean pass is enough.
                 Phase::F0 => phases.get(plan.number()).is_some_and(|record| !record.is_clean),
@@ -156,10 +156,14 @@ impl Store {
         limit: usize,
     ) -> Option<Copied> {
         let mut limit = limit;
+        // SV30: in F4 a pass has no other part.
+        let rewriting = PassPosition::rewriting();
+        let is_f4 = self.index.phases().phase(plan) == Phase::F4;
+        let from = if is_f4 && !from.is_rewriting { &rewriting } else { from };
         loop {
-            let copied = match self.index.phases().phase(plan) {
-                Phase::F4 => judging.rewrite(plan, from, limit),
-                Phase::F0 | Phase::F1 | Phase::F2 | Phase::F3 | Phase::F5 => judging.copy(plan, from, limit),
+            let copied = match from.is_rewriting {
+                true => judging.rewrite(plan, from, limit),
+                false => judging.copy(plan, from, limit),
             };
             let fits = |copied: &Copied| {
                 let alone = Writing::new(self.head.clone(), None, 0);

@@ -4,6 +4,7 @@ use xds_store::commit::RefusalCode;
 use xds_store::engine::MemoryEngine;
 use xds_store::key::RecordKey;
 use xds_store::phase::{Converter, Phase, Plan, PlanSpec, Schemas};
+use xds_store::record::RecordRevision;
 use xds_store::store::ReferrersQuery;
 
 use crate::driven::envoy::*;
@@ -265,6 +266,38 @@ fn sv30_the_job_resumes_and_changes_each_record_once_and_never_a_newer_write() {
     }
     // SG4: what named the old form keeps the new one.
     assert_eq!(next.code(of([delete_at(cluster_key(NEW))])), RefusalCode::FailedPrecondition);
+}
+
+#[test]
+fn sv27_sv30_on_the_way_back_other_records_get_the_old_name_again() {
+    let mut server = rewriting(&Server::new().engine, spec());
+    // The cluster `shop-b` is of the plan itself.
+    let puts = [cluster("shop-a"), cluster("other"), aggregate("shop-b", "shop-a")];
+    server.commit(of(puts)).unwrap();
+    let all: Vec<_> = (0..250).map(|number| routes(&format!("r{number}"), &["shop-a", "other"])).collect();
+    server.commit(of(all)).unwrap();
+    go_until(&mut server, Phase::F4);
+    server.wait(5 * SECOND);
+    let new_b = &*NEW.replace("shop-a", "shop-b");
+    assert_eq!(stored(&server, &cluster_key(new_b)).0, payload_of(aggregate(new_b, NEW)));
+    server.commit(of([routes("own", &[NEW])])).unwrap();
+    step(&mut server, 4, 3).unwrap();
+    step(&mut server, 3, 2).unwrap();
+    server.wait(SECOND / 10);
+    assert!(step(&mut server, 2, 1).is_err(), "the gate way_back_not_clean");
+    server.wait(5 * SECOND);
+    for number in 0..250 {
+        let name = format!("r{number}");
+        let expected = payload_of(routes(&name, &["shop-a", "other"]));
+        assert_eq!(stored(&server, &routes_key(&name)).0, expected, "{number}");
+    }
+    assert_eq!(stored(&server, &routes_key("own")).0, payload_of(routes("own", &["shop-a"])));
+    assert_eq!(stored(&server, &cluster_key("shop-b")).0, payload_of(aggregate("shop-b", "shop-a")));
+    let new = server.state(&cluster_key(new_b)).unwrap();
+    let old = RecordRevision::of(&server.state(&cluster_key("shop-b")).unwrap());
+    assert_eq!(new.mirror_of, old.to_string(), "the new form belongs to the old one");
+    step(&mut server, 2, 1).unwrap();
+    step(&mut server, 1, 0).unwrap();
 }
 
 #[test]
