@@ -420,6 +420,7 @@ fn begin_plan(place: &Scratch) {
         up: Converter::Identity,
         down: Converter::Identity,
         heartbeat: false,
+        rewrite_references: false,
     };
     let schemas = Schemas::default().with_plans(vec![Plan::new(plan).unwrap()]).unwrap();
     let mut config = StoreConfig::default();

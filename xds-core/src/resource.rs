@@ -9,6 +9,7 @@ use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
+use crate::references::rename::Rename;
 use crate::references::{self, References, Target};
 use crate::wire::fields::text;
 use crate::xdstp::{XdstpError, XdstpName};
@@ -295,6 +296,15 @@ impl Resource {
     pub fn payload_without(&self, field: &str, type_url: &str, name: &ResourceName) -> Option<Bytes> {
         let target = Target::of(type_url).filter(|_| !self.is_redirect())?;
         references::without_name(&self.id.type_url, &self.payload, field, (target, name)).map(Bytes::from)
+    }
+
+    /// The payload with another name in the [fields that name](Self::fields_that_name) this resource; `None`
+    /// if there is none. Everything else stays byte for byte.
+    #[must_use]
+    pub fn renamed_payload(&self, type_url: &str, from: &ResourceName, to: &ResourceName) -> Option<Bytes> {
+        let target = Target::of(type_url).filter(|_| !self.is_redirect())?;
+        let VariantId { type_url, name: own, .. } = &self.id;
+        Rename { target, from, to }.payload(type_url, own, &self.payload).map(Bytes::from)
     }
 
     /// The digest of the payload and the other fields of the wrapper.

@@ -90,7 +90,7 @@ impl MigrationService {
     /// SV26: how many streams ask for the old form of a plan.
     async fn streams_on_old(&self, plan: &Plan) -> u64 {
         let plan = plan.clone();
-        self.streams.count(Box::new(move |type_url, name| plan.has(Form::Old, type_url, name))).await
+        self.streams.count(Box::new(move |type_url, name| plan.is_asked(Form::Old, type_url, name))).await
     }
 }
 

@@ -301,21 +301,25 @@ impl Writer {
     fn publish(&mut self, published: &[Published], actions: &mut VecDeque<Action>) {
         // ST18: after a defect the cache keeps the last good state.
         if self.store.read_only().is_none()
-            && let Err(refusal) = self.publish_to_cache(published)
+            && let Err(reason) = self.show(published)
         {
-            let reason = format!("a defect: the cache refuses what the store accepted: {refusal}");
-            tracing::error!("the store is read-only: {reason}");
-            actions.extend(self.step(Event::Halt(reason)));
-        }
-        // SV29: a step shows or hides forms of records that no commit changed.
-        if published.iter().any(|commit| self.store.changes_forms(commit))
-            && let Err(error) = self.show_again()
-        {
-            let reason = format!("the forms of a plan cannot be shown: {}", with_sources(&error));
             tracing::error!("the store is read-only: {reason}");
             actions.extend(self.step(Event::Halt(reason)));
         }
         self.send_standing();
+    }
+
+    fn show(&mut self, published: &[Published]) -> Result<(), String> {
+        // SV29: a step shows or hides forms of records that no commit changed. Commits after it may not go
+        // together with what the cache has.
+        if published.iter().any(|commit| self.store.changes_forms(commit)) {
+            self.batch = Span::none();
+            let shown = self.show_again();
+            return shown
+                .map_err(|error| format!("the forms of a plan cannot be shown: {}", with_sources(&error)));
+        }
+        let refused = |refusal| format!("a defect: the cache refuses what the store accepted: {refusal}");
+        self.publish_to_cache(published).map_err(refused)
     }
 
     /// Commits all records to the cache, in the forms that the phases serve.

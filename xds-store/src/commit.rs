@@ -41,5 +41,6 @@ mod phase;
 mod reference;
 mod refused;
 mod reread;
+mod rewrite;
 mod rights;
 mod schema;

@@ -207,6 +207,7 @@ impl Index {
         let mut names: Vec<_> =
             [Some(key), other.as_ref()].into_iter().flatten().map(RecordKey::name_digest).collect();
         names.sort_unstable();
+        names.dedup();
         names.into_iter().map(|target| Reference { target, acts: Acts::ALLOW }).collect()
     }
 
@@ -267,7 +268,11 @@ impl Index {
             for alias in &record.aliases {
                 self.aliases.entry(*alias).or_insert((name, 0)).1 += 1;
             }
-            loading.constraints.push(id.constraints.clone());
+            let constraints = match self.schemas.plans() {
+                [] => id.constraints.clone(),
+                _ => self.schemas.selecting(key),
+            };
+            loading.constraints.push(constraints);
         }
         let references = record.references.iter();
         loading.references.extend(references.map(|one| ((one.target, key.clone()), one.acts)));

@@ -30,6 +30,7 @@
 //!     up: Converter::Identity,
 //!     down: Converter::Identity,
 //!     heartbeat: false,
+//!     rewrite_references: false,
 //! })?;
 //! // The schemas of `store::Config`: all servers of the store have the same plans.
 //! let schemas = Schemas::default().with_plans(vec![plan])?;
@@ -58,6 +59,7 @@ mod position;
 mod record;
 mod schemas;
 mod step;
+mod variant;
 
 /// Whether a record is one of the store's own, which users do not write and other nodes do not get.
 pub(crate) fn is_own(key: &RecordKey) -> bool {

@@ -41,3 +41,5 @@ mod rights;
 mod schema;
 #[path = "rules/servers.rs"]
 mod servers;
+#[path = "rules/variants.rs"]
+mod variants;

@@ -314,7 +314,7 @@ async fn quarantine(
     store: &StoreHandle,
     Due { content: (id, version), reason, .. }: &Due,
 ) -> Result<(), String> {
-    let key = RecordKey::of(id);
+    let key = store.schemas().stored_key(RecordKey::of(id));
     let (of, reader, version) = (key.clone(), store.clone(), version.to_string());
     let revision = tokio::task::spawn_blocking(move || revision(&reader, &of, &version)).await;
     let Some(revision) = revision.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?

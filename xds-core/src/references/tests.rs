@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use quickcheck::quickcheck;
 
@@ -333,4 +334,70 @@ fn each_field_that_names_a_resource_can_be_looked_up_and_cleared() {
     assert_eq!(target_of_field("t/acme.Thing", "name"), None);
     let service_name = target_of_field(type_url::CLUSTER, SERVICE_NAME);
     assert_eq!(service_name, Some(type_url::CLUSTER_LOAD_ASSIGNMENT));
+}
+
+/// The payload of a resource `own`, with the cluster `a` renamed.
+fn renamed(type_url: &str, target: &str, payload: &[u8]) -> Option<Bytes> {
+    let payload = Bytes::copy_from_slice(payload);
+    let resource = Resource::new(type_url.into(), "own".into(), payload).unwrap();
+    let renamed = resource.renamed_payload(target, &"a".into(), &"xdstp://x/T/new".into());
+    let again = renamed.clone().map(|payload| Resource::new(type_url.into(), "own".into(), payload).unwrap());
+    if let Some(again) = again {
+        assert_eq!(again.fields_that_name(target, &"a".into()), [""; 0]);
+        let fields = resource.fields_that_name(target, &"a".into());
+        assert_eq!(again.fields_that_name(target, &"xdstp://x/T/new".into()), fields);
+    }
+    renamed
+}
+
+#[test]
+fn a_name_is_replaced_where_a_payload_names_the_resource_and_nowhere_else() {
+    let new = "xdstp://x/T/new";
+    let routes = |cluster: &str| {
+        // Unknown fields, a field that is no message, an empty message, and a weight.
+        let weighted = [path(&[1, 1], cluster), path(&[1, 1], "b"), vec![3 << 3, 5]].concat();
+        let route = path(&[2, 3, 2, 1], cluster);
+        let unknown = [field(1000, "a"), vec![0xc0, 0x3e, 0x01], field(2, "")].concat();
+        let filter = any("acme.Filter", field(1, "a"));
+        let mirror = path(&[2, 22, 1], cluster);
+        [field(1, "own"), route, unknown, path(&[2, 3, 2, 3], weighted), path(&[2, 3, 13, 2], filter), mirror]
+            .concat()
+    };
+    let cluster = type_url::CLUSTER;
+    assert_eq!(renamed(type_url::ROUTE_CONFIGURATION, cluster, &routes("a")).unwrap(), routes(new));
+    assert_eq!(renamed(type_url::ROUTE_CONFIGURATION, cluster, &routes("c")), None);
+    assert_eq!(renamed(type_url::ROUTE_CONFIGURATION, type_url::SECRET, &routes("a")), None);
+
+    let listener = |name: &str| {
+        let hcm = [path(&[3, 2], name), field(5, [field(5, ""), field(1, name)].concat())].concat();
+        let tls = [path(&[1, 6], sds(name)), path(&[1, 6, 1], "a")].concat();
+        let tls = any("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext", tls);
+        let hcm = any(&format!("envoy.extensions.filters.network.{HCM}"), hcm);
+        [field(1, "own"), path(&[3, 3, 4], hcm), path(&[3, 6, 3], tls)].concat()
+    };
+    let of = |target: &str| renamed(type_url::LISTENER, target, &listener("a")).unwrap();
+    let named = |target: &str, name: &str| {
+        let listener = Resource::new(type_url::LISTENER.into(), "own".into(), of(target)).unwrap();
+        listener.named_resources().any(|(of, named)| of == target && named.as_str() == name)
+    };
+    for target in [type_url::ROUTE_CONFIGURATION, type_url::TYPED_EXTENSION_CONFIG, type_url::SECRET] {
+        assert!(named(target, new) && !named(target, "a"), "{target}");
+    }
+    // The secret without a source is one of the bootstrap.
+    let secrets = of(type_url::SECRET);
+    assert!(secrets.windows(3).any(|bytes| bytes == field(1, "a")));
+}
+
+#[test]
+fn the_name_of_the_endpoints_of_a_cluster_is_replaced_or_added() {
+    let cluster = |name: &str, config: Vec<u8>| [field(1, name), vec![2 << 3, 3], config].concat();
+    let config = |name: &str| field(3, [field(1, "a"), field(2, name), field(9, "a")].concat());
+    let endpoints = type_url::CLUSTER_LOAD_ASSIGNMENT;
+    let new = "xdstp://x/T/new";
+    let of_own = renamed(type_url::CLUSTER, endpoints, &cluster("own", config("a")));
+    assert_eq!(of_own.unwrap(), cluster("own", config(new)));
+    assert_eq!(renamed(type_url::CLUSTER, endpoints, &cluster("own", config("b"))), None);
+    let own = Resource::new(type_url::CLUSTER.into(), "a".into(), cluster("a", Vec::new()).into()).unwrap();
+    let added = own.renamed_payload(endpoints, &"a".into(), &new.into()).unwrap();
+    assert_eq!(added, [cluster("a", Vec::new()), path(&[3, 2], new)].concat());
 }

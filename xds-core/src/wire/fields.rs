@@ -28,7 +28,7 @@ pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Option<(u32, &[u8]
 }
 
 /// The number of the next field, and its value if it is length-delimited.
-fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, Option<&'a [u8]>)> {
+pub(crate) fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, Option<&'a [u8]>)> {
     let key = varint(rest)?;
     let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
     let length = match key & 7 {

@@ -25,6 +25,7 @@ fn schemas() -> Schemas {
         up: Converter::Identity,
         down: Converter::Identity,
         heartbeat: false,
+        rewrite_references: false,
     };
     Schemas::default().with_plans(vec![Plan::new(plan).unwrap()]).unwrap()
 }
@@ -133,4 +134,72 @@ async fn sv25_sv29_in_f4_clients_get_the_old_form_from_the_new_one_and_in_f5_no_
     step(&store, Phase::F5, Phase::F4).await;
     step(&store, Phase::F4, Phase::F3).await;
     assert_eq!(served(&cache), both(&["a=2"]));
+}
+
+/// A plan of `OLD` that changes neither type nor name, and the constraints and payloads of its type.
+fn of_variants() -> Schemas {
+    let plan = PlanSpec {
+        number: 1,
+        name: "t-v2".into(),
+        from_type: OLD.into(),
+        from_names: Vec::new(),
+        to_type: OLD.into(),
+        to_name: "{name}".into(),
+        to_version: "2.0".parse().unwrap(),
+        up: Converter::Identity,
+        down: Converter::Identity,
+        heartbeat: false,
+        rewrite_references: false,
+    };
+    Schemas::default().with_plans(vec![Plan::new(plan).unwrap()]).unwrap()
+}
+
+fn variants(cache: &Cache) -> Vec<String> {
+    let snapshot = cache.snapshot();
+    let resources = snapshot.of_type(&OLD.into()).into_iter().flat_map(|resources| resources.iter());
+    let variants = resources.flat_map(|(_, variants)| variants.iter());
+    let mut texts: Vec<_> = variants
+        .map(|variant| {
+            let payload = String::from_utf8_lossy(variant.payload()).into_owned();
+            format!("{} [{}] {payload}", variant.name().as_str(), variant.constraints())
+        })
+        .collect();
+    texts.sort();
+    texts
+}
+
+#[tokio::test]
+async fn sv31_a_plan_that_keeps_type_and_name_is_served_as_two_variants() {
+    let mut engine = MemoryEngine::default();
+    engine.commit(&Store::init(&Identity::default())).unwrap();
+    let (store, cache) = start(&engine, of_variants());
+    change(&store, "a", Some("1")).await;
+    step(&store, Phase::F0, Phase::F1).await;
+    change(&store, "b", Some("1")).await;
+    let alone = ["a [true] 1", "b [true] 1"];
+    assert_eq!(variants(&cache), alone);
+    let both = ["a [xds.schema!=2] 1", "a [xds.schema=2] 1", "b [xds.schema!=2] 1", "b [xds.schema=2] 1"];
+    step(&store, Phase::F1, Phase::F2).await;
+    assert_eq!(variants(&cache), both);
+    assert_eq!(variants(&start(&engine, of_variants()).1), both);
+    // A server below the new major version serves the old form alone.
+    let below = of_variants().with_ceiling(OLD, "1.0".parse().unwrap()).unwrap();
+    assert_eq!(variants(&start(&engine, below).1), alone);
+    step(&store, Phase::F2, Phase::F1).await;
+    assert_eq!(variants(&cache), alone);
+    step(&store, Phase::F1, Phase::F2).await;
+    step(&store, Phase::F2, Phase::F3).await;
+    let f4 = || Draft::set_phase(PhaseStep { plan: 1, from: Phase::F3, to: Phase::F4 }, "op".into(), false);
+    while store.commit(f4()).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    change(&store, "b", None).await;
+    change(&store, "a", Some("2")).await;
+    let both = ["a [xds.schema!=2] 2", "a [xds.schema=2] 2"];
+    assert_eq!(variants(&cache), both);
+    assert_eq!(variants(&start(&engine, of_variants()).1), both);
+    step(&store, Phase::F4, Phase::F5).await;
+    assert_eq!(variants(&cache), ["a [xds.schema=2] 2"]);
+    step(&store, Phase::F5, Phase::F4).await;
+    assert_eq!(variants(&cache), both);
 }

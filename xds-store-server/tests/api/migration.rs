@@ -34,6 +34,7 @@ fn schemas() -> Schemas {
             up: Converter::Code(Arc::new(NoOdd)),
             down: Converter::Identity,
             heartbeat: false,
+            rewrite_references: false,
         })
         .unwrap()
     };

@@ -9,6 +9,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::index::{self, Pending, Records};
 use crate::key::{NameDigest, RecordKey};
+use crate::phase::Schemas;
 use crate::record::Present;
 
 /// What the commit makes of these records; `number` is the change that a key belongs to.
@@ -24,6 +25,7 @@ pub(crate) fn check(
 ) -> Result<Pending, Refused> {
     let mut violations = Violations::default();
     let mut pending = Pending::default();
+    let schemas = records.index.schemas();
     let mut names: BTreeMap<NameDigest, Vec<(&RecordKey, &Present)>> = BTreeMap::new();
     for (key, record) in &changed {
         names.entry(key.name_digest()).or_default().push((key, record));
@@ -33,8 +35,8 @@ pub(crate) fn check(
         for (key, record) in changes {
             // The constraints of a put that replaces its own variant stay, and cost nothing.
             match (is_live(records.get(key)), !record.is_deleted()) {
-                (true, false) => removed.push(key.id().constraints),
-                (false, true) => inserted.push(key.id().constraints),
+                (true, false) => removed.push(schemas.selecting(key)),
+                (false, true) => inserted.push(schemas.selecting(key)),
                 (true, true) | (false, false) => {}
             }
         }
@@ -46,7 +48,7 @@ pub(crate) fn check(
         }
         match index::edited(&records.variants(*name), &removed, &inserted) {
             Ok(variants) => _ = pending.variants.insert(*name, variants),
-            Err(error) => add(&mut violations, changes[0].0, error, &number),
+            Err(error) => add(&mut violations, (changes[0].0, schemas), error, &number),
         }
     }
     check_aliases(records, &names, &mut pending, &mut violations, &number);
@@ -66,12 +68,13 @@ fn aliases(record: Option<&Present>) -> &[NameDigest] {
 /// G16: the violation names both variants and parameters that both match.
 fn add(
     violations: &mut Violations,
-    name: &RecordKey,
+    (name, schemas): (&RecordKey, &Schemas),
     error: SetError<Constraints>,
     number: &impl Fn(&RecordKey) -> usize,
 ) {
     let key = |constraints: Constraints| {
-        RecordKey::of(&VariantId { type_url: name.type_url(), name: name.name(), constraints })
+        let id = VariantId { type_url: name.type_url(), name: name.name(), constraints };
+        schemas.stored_key(RecordKey::of(&id))
     };
     let (one, other, witness, kind) = match error {
         SetError::Overlap { first, second, witness } => {

@@ -46,7 +46,7 @@ impl Judging<'_> {
         let mut last = None;
         for key in keys {
             if bytes > STEP_BYTES {
-                next = Some(PassPosition { form: from.form, after: last });
+                next = Some(PassPosition { after: last, ..from.clone() });
                 break;
             }
             looked_at += 1;
@@ -131,7 +131,7 @@ impl Judging<'_> {
     }
 
     /// The next keys of a form, and where the pass goes on behind them.
-    fn keys(
+    pub(super) fn keys(
         &self,
         plan: &Plan,
         from: &PassPosition,
@@ -158,10 +158,13 @@ impl Judging<'_> {
             ControlFlow::Continue(())
         };
         self.range((&begin, &end), &mut each)?;
+        // SV27: what F4 rewrote is taken back.
+        let rewrites_back =
+            plan.rewrites_references() && self.records.index.phases().phase(plan) == Phase::F2;
         let next = match (is_end, from.form) {
-            (false, form) => Some(PassPosition { form, after: last }),
-            (true, Form::Old) => Some(PassPosition { form: Form::New, after: None }),
-            (true, Form::New) => None,
+            (false, _) => Some(PassPosition { after: last, ..from.clone() }),
+            (true, Form::Old) => Some(PassPosition { form: Form::New, ..PassPosition::default() }),
+            (true, Form::New) => (rewrites_back && !from.is_rewriting).then(PassPosition::rewriting),
         };
         Ok((keys, next))
     }
@@ -178,6 +181,6 @@ impl Judging<'_> {
 }
 
 /// A step ends when it has read this much, so that commits do not wait for it.
-const STEP_BYTES: usize = 1 << 20;
+pub(super) const STEP_BYTES: usize = 1 << 20;
 /// A step ends after this many stored versions.
 const VERSIONS_LIMIT: usize = 10_000;

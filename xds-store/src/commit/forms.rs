@@ -45,7 +45,7 @@ impl<'a> Forms<'a> {
     pub(super) fn named(self, type_url: &str, name: &ResourceName) -> Vec<RecordKey> {
         let constraints = Constraints::NONE;
         let key = RecordKey::of(&VariantId { type_url: type_url.into(), name: name.clone(), constraints });
-        match self.side(&key) {
+        match self.side(&key).filter(|side| !side.plan.keeps_name()) {
             Some(
                 Side { form: Form::New, phase: Phase::F1, .. }
                 | Side { form: Form::Old, phase: Phase::F5, .. },

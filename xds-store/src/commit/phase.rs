@@ -73,12 +73,12 @@ impl Judging<'_> {
         let was_in_f4 = recorded.was_in_f4;
         match (step.from, step.to) {
             (Phase::F0, _) => self.check_begin(plan)?,
-            // SV24: no pass converts the records.
-            _ if plan.is_heartbeat() => {}
-            // SV23: what has no new form would be lost.
-            (Phase::F3, Phase::F4) if !recorded.is_clean => return Err(closed(plan, "pass_not_clean")),
-            // SV27: what has no old form would be lost.
-            (Phase::F2, Phase::F1) if was_in_f4 && !recorded.is_clean => {
+            // SV23: what has no new form would be lost. SV24: no pass converts records of a heartbeat plan.
+            (Phase::F3, Phase::F4) if !recorded.is_clean && !plan.is_heartbeat() => {
+                return Err(closed(plan, "pass_not_clean"));
+            }
+            // SV27: what has no old form would be lost, and so would references to new names.
+            (Phase::F2, Phase::F1) if was_in_f4 && !recorded.is_clean && plan.has_way_back() => {
                 return Err(closed(plan, "way_back_not_clean"));
             }
             // SV30: clients would not find what others still name.
@@ -173,6 +173,10 @@ impl Judging<'_> {
     /// A form that a step hides from clients is named by no record in a way that would keep it. This reads
     /// the keys of the types of the plan, and not their values.
     fn check_unnamed(&self, plan: &Plan, hidden: Form) -> Result<(), Refused> {
+        // SV31: the name stays.
+        if plan.keeps_name() {
+            return Ok(());
+        }
         let mut named = BTreeSet::new();
         for form in [Form::Old, Form::New] {
             let (from, to) = stored::of_type(plan.type_url(form));

@@ -47,6 +47,12 @@ pub enum ConvertError {
         /// The text of the converter, or of the check of the converted content.
         reason: String,
     },
+    /// SV31: the constraints name the parameter `xds.schema` already, or become too large with it.
+    #[error("the constraints of {key:?} cannot have a condition on xds.schema besides")]
+    Constraints {
+        /// The key.
+        key: RecordKey,
+    },
     /// The name of the other form is too long, or is no canonical name.
     #[error("{name} is no name of a resource, or is not spelled canonically")]
     Name {

@@ -59,6 +59,11 @@ impl NameTemplate {
         (!has_braces && is_text).then(|| Self { before: before.to_owned(), behind: behind.to_owned() })
     }
 
+    /// Whether the new name is the old one.
+    pub(super) fn is_identity(&self) -> bool {
+        self.before.is_empty() && self.behind.is_empty()
+    }
+
     /// The new name.
     pub(super) fn up(&self, name: &str) -> String {
         format!("{}{name}{}", self.before, self.behind)

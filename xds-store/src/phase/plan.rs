@@ -6,6 +6,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::Form;
 use super::converter::{ConvertError, Converter, key_of, key_up};
 use super::names::{NameSet, NameTemplate};
+use super::variant::{self, SchemaVariant};
 use crate::content;
 use crate::key::{RecordKey, is_configuration};
 use crate::schema::SchemaVersion;
@@ -23,7 +24,8 @@ pub struct PlanSpec {
     pub from_names: Vec<String>,
     /// The type of the new form.
     pub to_type: String,
-    /// The name of the new form, with `{name}` in place of the old name.
+    /// The name of the new form, with `{name}` in place of the old name. With the same type and name, the
+    /// key of the new form has the constraint `xds.schema=MAJOR` besides (SV31).
     pub to_name: String,
     /// The version of the new form: a later major than that of the old form.
     pub to_version: SchemaVersion,
@@ -34,6 +36,9 @@ pub struct PlanSpec {
     /// SV24: passes do not copy records. Each is converted by its next put or touch, so the plan is for
     /// records that their writers renew all the time. F4 hides those that nobody renewed before.
     pub heartbeat: bool,
+    /// SV30: in F4 a job puts the new names into the fields of other records that have the old ones. Only a
+    /// plan that keeps the type and changes the name can have it.
+    pub rewrite_references: bool,
 }
 
 /// A migration of records from an old form to a new one.
@@ -118,8 +123,11 @@ impl Plan {
             names.push(NameSet::Between(String::new(), String::new()));
         }
         let template = NameTemplate::parse(&spec.to_name).ok_or_else(|| wrong("to_name", &spec.to_name))?;
+        if spec.rewrite_references && (spec.from_type != spec.to_type || template.is_identity()) {
+            return Err(wrong("rewrite_references", "true"));
+        }
         let plan = Self { names, template, spec };
-        if plan.overlaps(Form::Old, &plan, Form::New) {
+        if !plan.keeps_name() && plan.overlaps(Form::Old, &plan, Form::New) {
             let name = plan.spec.name;
             return Err(PlanError::Overlap { other: name.clone(), name });
         }
@@ -174,19 +182,64 @@ impl Plan {
         self.spec.heartbeat
     }
 
+    /// SV30.
+    pub(crate) fn rewrites_references(&self) -> bool {
+        self.spec.rewrite_references
+    }
+
+    /// Whether a pass prepares the step from F2 to F1 after F4 (SV27).
+    pub(crate) fn has_way_back(&self) -> bool {
+        !self.is_heartbeat() || self.rewrites_references()
+    }
+
     pub(crate) fn new_version(&self) -> SchemaVersion {
         self.spec.to_version
+    }
+
+    /// SV31: the forms are variants of the same name.
+    pub(crate) fn keeps_name(&self) -> bool {
+        self.spec.from_type == self.spec.to_type && self.template.is_identity()
+    }
+
+    /// SV31: the key under which clients get the old form beside the new one.
+    pub(crate) fn key_beside(&self, old: &RecordKey) -> Option<RecordKey> {
+        match self.keeps_name() {
+            true => SchemaVariant::old_form(self.spec.to_version).add(old),
+            false => Some(old.clone()),
+        }
+    }
+
+    /// The old key that has this one beside the new form; `None` if there is none but itself.
+    pub(crate) fn key_alone(&self, beside: &RecordKey) -> Option<RecordKey> {
+        let old = SchemaVariant::old_form(self.spec.to_version).remove(beside);
+        old.filter(|old| self.keeps_name() && self.form_of(old) == Some(Form::Old))
     }
 
     /// The form of the plan that a key belongs to.
     pub(crate) fn form_of(&self, key: &RecordKey) -> Option<Form> {
         let (type_url, name) = (key.type_url(), key.name());
-        [Form::New, Form::Old].into_iter().find(|form| self.has(*form, type_url.as_str(), name.as_str()))
+        let has = |form| self.has_name(form, type_url.as_str(), name.as_str());
+        if self.keeps_name() {
+            let new_form = SchemaVariant::new_form(self.spec.to_version);
+            let form = match variant::may_name_parameter(key) {
+                // A key of its own may name the parameter.
+                true if new_form.remove(key).is_some() => Some(Form::New),
+                true => new_form.add(key).map(|_| Form::Old),
+                false => Some(Form::Old),
+            };
+            return form.filter(|_| has(Form::Old));
+        }
+        [Form::New, Form::Old].into_iter().find(|form| has(*form))
     }
 
-    /// Whether resources of this type and name are of this form of the plan.
+    /// Whether whoever asks for this type and name asks for this form of the plan. Where both forms have
+    /// one name (SV31), a client chooses by a parameter, so its name asks for neither.
     #[must_use]
-    pub fn has(&self, form: Form, type_url: &str, name: &str) -> bool {
+    pub fn is_asked(&self, form: Form, type_url: &str, name: &str) -> bool {
+        !self.keeps_name() && self.has_name(form, type_url, name)
+    }
+
+    fn has_name(&self, form: Form, type_url: &str, name: &str) -> bool {
         let is_old = |name: &str| self.names.iter().any(|names| names.contains(name));
         match form {
             Form::Old => type_url == self.spec.from_type && is_old(name),
@@ -199,6 +252,11 @@ impl Plan {
     /// # Errors
     /// [`ConvertError::Name`].
     pub(crate) fn other_key(&self, key: &RecordKey, form: Form) -> Result<RecordKey, ConvertError> {
+        if self.keeps_name() {
+            let variant = SchemaVariant::new_form(self.spec.to_version);
+            let other = if form == Form::Old { variant.add(key) } else { variant.remove(key) };
+            return other.ok_or_else(|| ConvertError::Constraints { key: key.clone() });
+        }
         match form {
             Form::Old => key_up(key, &self.spec.to_type, &self.template),
             Form::New => {
@@ -225,7 +283,7 @@ impl Plan {
         };
         let converted = converter.content(content, key, version)?;
         // D24: an alias belongs to one resource of its type.
-        let is_renamed = self.spec.from_type == self.spec.to_type;
+        let is_renamed = self.spec.from_type == self.spec.to_type && !self.keeps_name();
         match content::resource(&key.id(), &converted) {
             Ok(resource) if is_renamed && !resource.aliases().is_empty() => {
                 let reason = "it has aliases, which would belong to two resources of its type".to_owned();
@@ -299,6 +357,7 @@ mod tests {
             up: Converter::Identity,
             down: Converter::Identity,
             heartbeat: false,
+            rewrite_references: false,
         }
     }
 
@@ -332,6 +391,7 @@ mod tests {
         assert_eq!(field(renamed(&[])), "overlap");
         assert_eq!(field(renamed(&["new-*"])), "overlap");
         Plan::new(renamed(&["shop-*"])).unwrap();
+        assert_eq!(field(PlanSpec { rewrite_references: true, ..spec() }), "rewrite_references");
     }
 
     #[test]

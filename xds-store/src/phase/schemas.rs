@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use xds_core::Constraints;
+
 use super::{Ceiling, Form, Plan, PlanError};
 use crate::key::RecordKey;
 use crate::schema::SchemaVersion;
@@ -116,6 +118,23 @@ impl Schemas {
     /// The plan that has a key, and the form of the key.
     pub(crate) fn form(&self, key: &RecordKey) -> Option<(&Plan, Form)> {
         self.plans.iter().find_map(|plan| Some((plan, plan.form_of(key)?)))
+    }
+
+    /// The constraints with which a record is compared with other variants of its name. Those of the two
+    /// forms of a plan match different clients (SV31).
+    pub(crate) fn selecting(&self, key: &RecordKey) -> Constraints {
+        let beside = match self.form(key) {
+            Some((plan, Form::Old)) => plan.key_beside(key),
+            Some((_, Form::New)) | None => None,
+        };
+        beside.as_ref().unwrap_or(key).id().constraints
+    }
+
+    /// The key of the record that clients of xDS get under this key. If both forms of a plan have one type and
+    /// name, clients get the old one with the constraint `xds.schema!=MAJOR` besides (SV31).
+    #[must_use]
+    pub fn stored_key(&self, served: RecordKey) -> RecordKey {
+        self.plans.iter().find_map(|plan| plan.key_alone(&served)).unwrap_or(served)
     }
 
     /// The server's version of both forms of a plan (SV2). Below the major version of the new form it

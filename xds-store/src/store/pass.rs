@@ -1,4 +1,4 @@
-//! The background work of a plan: one pass after another, in paced steps (SV21, SV22, SV40).
+//! The background work of a plan: one pass after another, in paced steps (SV21, SV22, SV30, SV40).
 
 use super::{Store, Writing};
 use crate::commit::{Copied, Judging};
@@ -8,14 +8,14 @@ use crate::phase::{PassPosition, Phase, PhaseRecord, Plan};
 use crate::stored::Stored;
 use crate::time::SECOND;
 
-/// How far the copy of a plan is.
+/// How far the background work of a plan is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassProgress {
     /// The number of the plan.
     pub plan: u32,
     /// How many records the running or last pass has looked at; one of both forms counts twice.
     pub looked_at: u64,
-    /// How many of them it could not convert.
+    /// How many of them it could not convert. In F4: how many records keep an old name.
     pub failed: u64,
     /// The first 20 of these, and why.
     pub failures: Vec<(RecordKey, String)>,
@@ -41,7 +41,7 @@ pub(super) struct Pass {
 }
 
 impl Store {
-    /// How far the background copies of the plans in F3 are.
+    /// How far the background work of the plans that have some in their phases is.
     #[must_use]
     pub fn passes(&self) -> Vec<PassProgress> {
         self.passes.values().map(|pass| pass.progress.clone()).collect()
@@ -67,13 +67,15 @@ impl Store {
         let phases = self.index.phases();
         match phases.phase(plan) {
             Phase::F3 | Phase::F5 => is_known,
-            Phase::F2 if plan.is_heartbeat() => false,
+            Phase::F2 if !plan.has_way_back() => false,
             // SV27: the way back from F4.
             Phase::F2 => is_known && phases.get(plan.number()).is_some_and(|record| record.was_in_f4),
             // Nobody writes new records in F0, so one clean pass is enough. It only removes new records,
             // which a server below a ceiling can do, too.
             Phase::F0 => phases.get(plan.number()).is_some_and(|record| !record.is_clean),
-            Phase::F1 | Phase::F4 => false,
+            // SV30.
+            Phase::F4 => is_known && plan.rewrites_references(),
+            Phase::F1 => false,
         }
     }
 
@@ -165,8 +167,15 @@ impl Store {
         limit: usize,
     ) -> Option<Copied> {
         let mut limit = limit;
+        // SV30: in F4 a pass has no other part.
+        let rewriting = PassPosition::rewriting();
+        let is_f4 = self.index.phases().phase(plan) == Phase::F4;
+        let from = if is_f4 && !from.is_rewriting { &rewriting } else { from };
         loop {
-            let copied = judging.copy(plan, from, limit);
+            let copied = match from.is_rewriting {
+                true => judging.rewrite(plan, from, limit),
+                false => judging.copy(plan, from, limit),
+            };
             let fits = |copied: &Copied| {
                 let alone = Writing::new(self.head.clone(), None, 0);
                 let size = copied.judged.as_ref().map(|judged| alone.size_with(judged, RECORD_BYTES));

@@ -33,7 +33,8 @@ impl Store {
                 Form::New => {
                     // SV25: in F4 nobody reads the old record.
                     let old = other.filter(|_| phase == Phase::F4);
-                    changes.extend(old.map(|old| converted(plan, (old, Form::Old), state, schemas)));
+                    let old = old.map(|old| converted(plan, (old, Form::Old), state, schemas));
+                    changes.extend(old.map(|(key, state)| (self.beside(plan, key), state)));
                     changes.extend(shows_new.then(|| (key.clone(), state.clone())));
                 }
                 Form::Old if phase.ignores_old() => {}
@@ -43,11 +44,15 @@ impl Store {
                     // A server that does not know the new form wrote the old one alone.
                     let new = other.filter(|new| shows_new && !is_there(new));
                     changes.extend(new.map(|new| converted(plan, (new, Form::New), state, schemas)));
-                    changes.push((key.clone(), state.clone()));
+                    changes.push((self.beside(plan, key.clone()), state.clone()));
                 }
             }
         }
         Cow::Owned(changes)
+    }
+
+    fn beside(&self, plan: &Plan, old: RecordKey) -> RecordKey {
+        beside(&self.index, &self.config.schemas, plan, old)
     }
 
     /// Whether a commit shows or hides forms of records that it did not change.
@@ -61,19 +66,24 @@ impl Store {
     /// Whether a key belongs to the store: the record exists, or it is a form of another one.
     #[must_use]
     pub fn has(&self, key: &RecordKey) -> bool {
-        self.exists(key) || self.index.schemas().form(key).is_some()
+        let schemas = self.index.schemas();
+        self.exists(key) || schemas.form(key).is_some() || schemas.stored_key(key.clone()) != *key
     }
 
     /// Whether clients of xDS get something for a key.
     #[must_use]
     pub fn serves(&self, key: &RecordKey) -> bool {
-        let Some((plan, form)) = self.index.schemas().form(key) else { return self.exists(key) };
+        let schemas = self.index.schemas();
+        let old = schemas.stored_key(key.clone());
+        let is_beside = old != *key && !self.exists(key);
+        let stored = if is_beside { &old } else { key };
+        let Some((plan, form)) = schemas.form(stored) else { return self.exists(key) };
         let phase = self.index.phases().phase(plan);
         let is_served = match form {
-            Form::Old => phase != Phase::F5,
-            Form::New => phase.shows_new() && knows(self.index.schemas(), plan),
+            Form::Old => phase != Phase::F5 && self.beside(plan, stored.clone()) == *key,
+            Form::New => phase.shows_new() && knows(schemas, plan),
         };
-        is_served && counts(&self.index, plan, key, form) != Counts::Nothing
+        is_served && counts(&self.index, plan, stored, form) != Counts::Nothing
     }
 }
 
@@ -101,13 +111,30 @@ pub(super) fn loaded(index: &Index, schemas: &Schemas, records: Vec<Loaded>, eac
         let other = plan.other_key(&record.key, form).ok().filter(|_| is_alone && shows(other_form));
         if let Some(other) = other {
             let (key, state) = converted(plan, (other, other_form), &record.state, schemas);
+            let key = if other_form == Form::Old { beside(index, schemas, plan, key) } else { key };
             let resource = served(&state).map(|content| content::resource(&key.id(), content));
             each(Loaded { key, state, resource });
         }
         if shows(form) {
-            each(record);
+            let key = match form {
+                Form::Old => beside(index, schemas, plan, record.key.clone()),
+                Form::New => record.key.clone(),
+            };
+            let resource = match key == record.key {
+                true => record.resource,
+                false => served(&record.state).map(|content| content::resource(&key.id(), content)),
+            };
+            each(Loaded { key, resource, ..record });
         }
     }
+}
+
+/// SV31: the key under which clients get an old form. If both forms have the same type and name, their
+/// constraints match different clients.
+fn beside(index: &Index, schemas: &Schemas, plan: &Plan, old: RecordKey) -> RecordKey {
+    let has_both = index.phases().phase(plan).shows_new() && knows(schemas, plan);
+    let key = if has_both { plan.key_beside(&old) } else { None };
+    key.unwrap_or(old)
 }
 
 /// Which record counts of the resource of a key.

@@ -66,6 +66,13 @@ pub(crate) fn eds_cluster(name: &str, endpoints: &str) -> proto::Change {
     put_at(cluster_key(name), payload)
 }
 
+/// A cluster of this one.
+pub(crate) fn aggregate(name: &str, cluster: &str) -> proto::Change {
+    let config = "type.googleapis.com/envoy.extensions.clusters.aggregate.v3.ClusterConfig";
+    let config = [field(1, config), field(2, field(1, cluster))].concat();
+    put_at(cluster_key(name), [field(1, name), path(&[38, 2], config)].concat())
+}
+
 /// A listener with these routes.
 pub(crate) fn listener(name: &str, routes: &str) -> proto::Change {
     let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\

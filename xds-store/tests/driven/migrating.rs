@@ -54,6 +54,7 @@ pub(crate) fn spec() -> PlanSpec {
         up: Converter::Code(Arc::new(Prefix::Up)),
         down: Converter::Code(Arc::new(Prefix::Down)),
         heartbeat: false,
+        rewrite_references: false,
     }
 }
 

@@ -425,6 +425,7 @@ fn sv10_clusters_get_new_names_unless_they_have_aliases() {
         up: Converter::Identity,
         down: Converter::Identity,
         heartbeat: false,
+        rewrite_references: false,
         ..spec()
     };
     let schemas = Schemas::default().with_plans(vec![Plan::new(renaming).unwrap()]).unwrap();

@@ -4,6 +4,7 @@ use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::MemoryEngine;
 use xds_store::key::RecordKey;
 use xds_store::phase::{Converter, Phase, Plan, PlanSpec, Schemas};
+use xds_store::record::RecordRevision;
 use xds_store::store::ReferrersQuery;
 
 use crate::driven::envoy::*;
@@ -12,7 +13,11 @@ use crate::driven::*;
 
 /// Clusters `shop-*` get `xdstp://` names.
 fn schemas() -> Schemas {
-    let plan = Plan::new(PlanSpec {
+    Schemas::default().with_plans(vec![Plan::new(spec()).unwrap()]).unwrap()
+}
+
+fn spec() -> PlanSpec {
+    PlanSpec {
         number: 1,
         name: "new-names".into(),
         from_type: type_url::CLUSTER.into(),
@@ -23,9 +28,27 @@ fn schemas() -> Schemas {
         up: Converter::Identity,
         down: Converter::Identity,
         heartbeat: false,
-    })
-    .unwrap();
-    Schemas::default().with_plans(vec![plan]).unwrap()
+        rewrite_references: false,
+    }
+}
+
+/// A server whose plan rewrites references.
+fn rewriting(engine: &MemoryEngine, spec: PlanSpec) -> Server {
+    let plan = Plan::new(PlanSpec { rewrite_references: true, ..spec }).unwrap();
+    let schemas = Schemas::default().with_plans(vec![plan]).unwrap();
+    Server::with(engine.clone(), SECOND, |config| config.schemas = schemas.into())
+}
+
+fn payload_of(change: proto::Change) -> Vec<u8> {
+    match change.act {
+        Some(proto::change::Act::Put(put)) => put.content.unwrap().payload.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn stored(server: &Server, key: &proto::Key) -> (Vec<u8>, u64) {
+    let state = server.state(key).unwrap();
+    (state.content.unwrap().payload.to_vec(), state.generation)
 }
 
 const NEW: &str = "xdstp://acme/envoy.config.cluster.v3.Cluster/shop-a";
@@ -201,4 +224,130 @@ fn sv18_sg15_the_owners_of_one_form_protect_the_other() {
         server.commit(by("shop", eds_cluster(NEW, "other"))).unwrap();
         assert_eq!(server.outcome(by("shop", delete_at(cluster_key("shop-a")))), proto::Outcome::Deleted);
     }
+}
+
+#[test]
+fn sv30_in_f4_other_records_get_the_new_name() {
+    let mut server = rewriting(&Server::new().engine, spec());
+    server.commit(of([cluster("shop-a"), cluster("shop-b"), cluster("other")])).unwrap();
+    let both = ["shop-a", "other", "shop-b", "shop-a"];
+    server.commit(of([routes("r", &both), routes("s", &["other"])])).unwrap();
+    let quarantined = proto::Quarantine { reason: "bad".into(), serve_nothing: false };
+    server.commit(of([routes("q", &["shop-a"])])).unwrap();
+    server.commit(of([routes("q", &["shop-a", "other"])])).unwrap();
+    let quarantine = proto::change::Act::Quarantine(quarantined);
+    server
+        .commit(of([proto::Change { key: Some(routes_key("q")), act: Some(quarantine), condition: None }]))
+        .unwrap();
+    go_until(&mut server, Phase::F3);
+    server.wait(2 * SECOND);
+    assert_eq!(stored(&server, &routes_key("r")), (payload_of(routes("r", &both)), 1));
+    step(&mut server, 3, 4).unwrap();
+    server.wait(2 * SECOND);
+    let new_b = &*NEW.replace("shop-a", "shop-b");
+    let expected = payload_of(routes("r", &[NEW, "other", new_b, NEW]));
+    assert_eq!(stored(&server, &routes_key("r")), (expected, 2));
+    assert_eq!(stored(&server, &routes_key("s")).1, 1);
+    // Both contents of a quarantined record have it, and the record stays quarantined (SG2).
+    let state = server.state(&routes_key("q")).unwrap();
+    assert_eq!(state.content.unwrap().payload, payload_of(routes("q", &[NEW, "other"])));
+    let served = state.quarantined.unwrap().serve.unwrap();
+    assert_eq!(served.payload, payload_of(routes("q", &[NEW])));
+    // SV22: nothing more is written, until somebody writes an old name.
+    let before = server.engine_revision();
+    server.wait(600 * SECOND);
+    assert!(server.engine_revision() == before && server.store.passes()[0].is_clean);
+    server.commit(of([routes("s", &["shop-a"])])).unwrap();
+    server.wait(61 * SECOND);
+    assert_eq!(stored(&server, &routes_key("s")).0, payload_of(routes("s", &[NEW])));
+    let last = server.published.iter().rfind(|commit| commit.changed.len() > 1).unwrap();
+    assert_eq!(last.entry.identity, "migration");
+}
+
+#[test]
+fn sv30_the_job_resumes_and_changes_each_record_once_and_never_a_newer_write() {
+    let mut server = rewriting(&Server::new().engine, spec());
+    server.commit(of([cluster("shop-a"), cluster("other")])).unwrap();
+    let name = |number: usize| format!("r{number:03}");
+    let all: Vec<_> = (0..350).map(|number| routes(&name(number), &["shop-a"])).collect();
+    server.commit(of(all)).unwrap();
+    go_until(&mut server, Phase::F4);
+    server.wait(SECOND / 10);
+    let is_new = |server: &Server, number: usize| {
+        stored(server, &routes_key(&name(number))).0 == payload_of(routes(&name(number), &[NEW]))
+    };
+    assert!(is_new(&server, 0) && !is_new(&server, 349), "1,000 records in a second");
+    // Another server goes on where this one crashed. Meanwhile somebody writes and deletes.
+    let mut next = rewriting(&server.engine, spec());
+    next.now = server.now;
+    let (written, deleted) = (name(340), name(341));
+    next.commit(of([routes(&written, &["other", "shop-a"]), delete_at(routes_key(&deleted))])).unwrap();
+    next.wait(5 * SECOND);
+    assert_eq!(stored(&next, &routes_key(&written)).0, payload_of(routes(&written, &["other", NEW])));
+    assert_eq!(next.state(&routes_key(&deleted)).unwrap().lifecycle(), proto::State::Deleted);
+    for number in (0..350).filter(|number| !(340..342).contains(number)) {
+        assert!(is_new(&next, number) && stored(&next, &routes_key(&name(number))).1 == 2, "{number}");
+    }
+    // SG4: what named the old form keeps the new one.
+    assert_eq!(next.code(of([delete_at(cluster_key(NEW))])), RefusalCode::FailedPrecondition);
+}
+
+#[test]
+fn sv27_sv30_on_the_way_back_other_records_get_the_old_name_again() {
+    let mut server = rewriting(&Server::new().engine, spec());
+    // The cluster `shop-b` is of the plan itself.
+    let puts = [cluster("shop-a"), cluster("other"), aggregate("shop-b", "shop-a")];
+    server.commit(of(puts)).unwrap();
+    let all: Vec<_> = (0..250).map(|number| routes(&format!("r{number}"), &["shop-a", "other"])).collect();
+    server.commit(of(all)).unwrap();
+    go_until(&mut server, Phase::F4);
+    server.wait(5 * SECOND);
+    let new_b = &*NEW.replace("shop-a", "shop-b");
+    assert_eq!(stored(&server, &cluster_key(new_b)).0, payload_of(aggregate(new_b, NEW)));
+    server.commit(of([routes("own", &[NEW])])).unwrap();
+    step(&mut server, 4, 3).unwrap();
+    step(&mut server, 3, 2).unwrap();
+    server.wait(SECOND / 10);
+    assert!(step(&mut server, 2, 1).is_err(), "the gate way_back_not_clean");
+    server.wait(5 * SECOND);
+    for number in 0..250 {
+        let name = format!("r{number}");
+        let expected = payload_of(routes(&name, &["shop-a", "other"]));
+        assert_eq!(stored(&server, &routes_key(&name)).0, expected, "{number}");
+    }
+    assert_eq!(stored(&server, &routes_key("own")).0, payload_of(routes("own", &["shop-a"])));
+    assert_eq!(stored(&server, &cluster_key("shop-b")).0, payload_of(aggregate("shop-b", "shop-a")));
+    let new = server.state(&cluster_key(new_b)).unwrap();
+    let old = RecordRevision::of(&server.state(&cluster_key("shop-b")).unwrap());
+    assert_eq!(new.mirror_of, old.to_string(), "the new form belongs to the old one");
+    step(&mut server, 2, 1).unwrap();
+    step(&mut server, 1, 0).unwrap();
+}
+
+#[test]
+fn sv30_x16_a_cluster_names_its_renamed_endpoints() {
+    let new = "xdstp://acme/envoy.config.endpoint.v3.ClusterLoadAssignment/";
+    let of_endpoints = || PlanSpec {
+        from_type: type_url::CLUSTER_LOAD_ASSIGNMENT.into(),
+        from_names: vec!["e-*".into()],
+        to_type: type_url::CLUSTER_LOAD_ASSIGNMENT.into(),
+        to_name: format!("{new}{{name}}"),
+        ..spec()
+    };
+    let mut server = rewriting(&Server::new().engine, of_endpoints());
+    let own = proto::Key { name: "e-b".into(), ..cluster_key("") };
+    let with_own_name = |config: &[u8]| [&b"\x0a\x03e-b\x10\x03"[..], config].concat();
+    let own_endpoints = put_at(own.clone(), with_own_name(b""));
+    let puts = [own_endpoints, eds_cluster("c", "e-a"), endpoints("e-a"), endpoints("e-b")];
+    server.commit(of(puts)).unwrap();
+    go_until(&mut server, Phase::F4);
+    server.wait(2 * SECOND);
+    let expected = payload_of(eds_cluster("c", &format!("{new}e-a")));
+    assert_eq!(stored(&server, &cluster_key("c")).0, expected);
+    let name = format!("{new}e-b");
+    let length = u8::try_from(name.len()).unwrap();
+    let config = [&[0x1a, length + 2, 0x12, length], name.as_bytes()].concat();
+    assert_eq!(stored(&server, &own).0, with_own_name(&config));
+    // SG5: the endpoints are used, by their new name.
+    assert!(server.state(&endpoints_key(&name)).unwrap().lifecycle() == proto::State::Live);
 }

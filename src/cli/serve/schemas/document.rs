@@ -48,6 +48,8 @@ enum SchemaFileError {
     Names(String),
     #[error("{0:?} is no name with {{name}} in place of the old name, such as new-{{name}}")]
     Template(String),
+    #[error("references can be rewritten if the new form has the same type and another name: remove it here")]
+    Rewriting,
     #[error(
         "a name may belong to both forms: give the new form another type or name, or the old one fewer names"
     )]
@@ -101,6 +103,7 @@ struct PlanDocument {
     down: Option<Spanned<ConverterDocument>>,
     #[serde(default)]
     heartbeat: bool,
+    rewrite_references: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -213,6 +216,7 @@ impl SchemaReader<'_> {
             up,
             down,
             heartbeat: document.heartbeat,
+            rewrite_references: document.rewrite_references.as_ref().is_some_and(|it| it.value),
         };
         Plan::new(spec).map_err(|error| self.wrong_plan(error, document)).ok()
     }
@@ -269,6 +273,10 @@ impl SchemaReader<'_> {
             }
             PlanError::Field { field: "to_name", text, .. } => {
                 (at(&to.value.name), SchemaFileError::Template(text))
+            }
+            PlanError::Field { field: "rewrite_references", .. } => {
+                let at = document.rewrite_references.as_ref().map(|rewrite| rewrite.referenced);
+                (at.unwrap_or(to.referenced), SchemaFileError::Rewriting)
             }
             PlanError::Overlap { .. } => (to.referenced, SchemaFileError::SameForms),
             error => (number.referenced, SchemaFileError::Other(error.into())),
@@ -355,6 +363,7 @@ plans:
   from: { type: CDS, names: [\"shop-*\"] }
   to: { name: \"xdstp://acme/envoy.config.cluster.v3.Cluster/{name}\", version: \"2.1\" }
   heartbeat: true
+  rewrite_references: true
 ";
         let descriptors = Descriptors::envoy();
         let parse = |text: &str| parse(text, Path::new("s.yaml"), &descriptors);
@@ -364,6 +373,8 @@ plans:
         assert_eq!(version("type.googleapis.com/acme.v1.Route"), "2.0");
         let plans: Vec<_> = schemas.plans().iter().map(|plan| (plan.number(), plan.name())).collect();
         assert_eq!(plans, [(1, "new-names"), (2, "route-v3")]);
+        // SV31: the forms are variants of one name.
+        parse("plans: [{ number: 1, name: a, from: { type: CDS }, to: { version: 2 } }]").unwrap();
         for empty in ["", "# nothing", "{}"] {
             assert!(parse(empty).unwrap().plans().is_empty());
         }
@@ -379,7 +390,8 @@ plans:
                  - { number: 1, name: c, from: { type: CDS, names: [a*b] }, to: { type: EDS } }\n\
                  - { number: 1, name: d, from: { type: CDS, names: [] }, to: { type: EDS } }\n\
                  - { number: 1, name: e, from: { type: CDS }, to: { name: new } }\n\
-                 - { number: 1, name: f, from: { type: CDS }, to: { name: \"new-{name}\" } }\n"
+                 - { number: 1, name: f, from: { type: CDS }, to: { name: \"new-{name}\" } }\n\
+                 - { number: 1, name: g, from: { type: CDS }, to: { type: EDS }, rewrite_references: true }\n"
             ),
             [
                 "s.yaml:2:25: \"0.1\" is no version: a schema version is MAJOR.MINOR or MAJOR, such as 1.1, with a \
@@ -395,6 +407,8 @@ plans:
                 "s.yaml:10:58: plan e: \"new\" is no name with {name} in place of the old name, such as new-{name}",
                 "s.yaml:11:50: plan f: a name may belong to both forms: give the new form another type or name, or \
                  the old one fewer names",
+                "s.yaml:12:85: plan g: references can be rewritten if the new form has the same type and another name: \
+                 remove it here",
             ]
         );
         let unknown = errors("plans:\n- { number: 1, nam: a }\n");
