@@ -409,7 +409,7 @@ impl Store {
         self.head = head;
         self.unknown = None;
         self.room_at = None;
-        self.index.apply(pending, self.head.time.saturating_add(self.config.owner_grace));
+        self.apply(pending, self.head.time);
         collected.iter().for_each(|key| self.index.collect(key));
         // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
         if !published.is_empty() {

@@ -9,10 +9,10 @@ use super::form::CommitLimits;
 use super::refused::Refused;
 use super::{cascade, drain, owner};
 use crate::key::RecordKey;
-use crate::record::{Uid, owner_key};
+use crate::record::{Present, Uid, owner_key};
 use crate::refs;
 
-impl Judging<'_> {
+impl<'a> Judging<'a> {
     /// Drops the owners of these records that own them no longer; `None` if there are none. An owner
     /// that was never seen, or that does not refer to the record, is dropped only if it is late.
     ///
@@ -64,13 +64,20 @@ impl Judging<'_> {
         Ok(Some(judging.finish(changed, Vec::new(), Vec::new(), None)?))
     }
 
-    /// Whether a record owns another one.
+    /// Whether a record owns another one. Where it is migrated, its other form stands for it (SG20).
     fn owns(&self, owner: &proto::ResourceOwner, owned: &RecordKey, is_late: bool) -> bool {
         let Some(key) = owner_key(owner) else { return false };
-        let Some(record) = self.records.get(&key) else { return !is_late };
+        let present = self.records.get(&key);
         // SG19: a record that was created again is another owner.
-        let is_it = !record.is_deleted() && Uid::of(&key, record.incarnation).to_string() == owner.uid;
+        if present.is_some_and(|record| Uid::of(&key, record.incarnation).to_string() != owner.uid) {
+            return false;
+        }
+        let other = || self.records.get(&self.forms().side(&key)?.other.ok()?);
+        let live = |record: Option<&'a Present>| record.filter(|record| !record.is_deleted());
+        let Some(record) = live(present).or_else(|| live(other())) else {
+            return present.is_none() && !is_late;
+        };
         let refers = || refs::find(&record.references, owned.name_digest()).is_some();
-        is_it && (!owner.requires_reference || !is_late || refers())
+        !owner.requires_reference || !is_late || refers()
     }
 }

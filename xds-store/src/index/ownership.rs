@@ -83,6 +83,12 @@ impl Index {
         (keys.into_iter().collect(), true)
     }
 
+    /// A record may have ended as an owner.
+    pub(crate) fn note_owner_ended(&mut self, owner: &RecordKey) {
+        let owned: Vec<_> = self.ownership.of_owner(owner).cloned().collect();
+        self.ownership.ended.extend(owned);
+    }
+
     /// The owners of these records exist.
     pub(crate) fn note_owners_checked(&mut self, keys: &[RecordKey], is_late: bool, now: i64) {
         let Ownership { ended, late, .. } = &mut self.ownership;

@@ -108,7 +108,7 @@ impl Store {
                 pending.reread.insert(key, references);
             })?;
         }
-        self.index.apply(pending, now.saturating_add(self.config.owner_grace));
+        self.apply(pending, now);
         Ok(Published { revision, entry, changed })
     }
 

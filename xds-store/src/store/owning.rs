@@ -1,13 +1,30 @@
 //! The background check of owners that are records, in paced steps (SG17, SG18).
 
+use xds_proto::xds::store::v1 as proto;
+
 use super::{Store, Writing};
 use crate::commit::{Judged, Judging, Refused};
+use crate::index::Pending;
 use crate::key::RecordKey;
 use crate::log::LogEntry;
 use crate::stored::Stored;
 use crate::time::SECOND;
 
 impl Store {
+    /// Takes what a batch made durable at this time.
+    pub(super) fn apply(&mut self, pending: Pending, now: i64) {
+        let schemas = self.index.schemas();
+        let deleted = pending.states.iter().filter(|(_, state)| state.lifecycle() == proto::State::Deleted);
+        let other = |(key, _): (&RecordKey, _)| {
+            let (plan, form) = schemas.form(key)?;
+            plan.other_key(key, form).ok()
+        };
+        // SG20: an owner may have ended with its other form.
+        let others: Vec<_> = deleted.filter_map(other).collect();
+        self.index.apply(pending, now.saturating_add(self.config.owner_grace));
+        others.iter().for_each(|owner| self.index.note_owner_ended(owner));
+    }
+
     /// When the next owners are checked.
     pub(super) fn owner_check_due(&self) -> Option<i64> {
         self.index.next_owner_check().map(|at| at.max(self.owners_at).max(self.head.time))

@@ -3,11 +3,13 @@ use xds_store::check::check_store;
 use xds_store::commit::RefusalCode;
 use xds_store::engine::Engine;
 use xds_store::key::RecordKey;
+use xds_store::phase::Phase;
 use xds_store::record::Uid;
 use xds_store::rules::FieldSource;
 use xds_store::store::{Event, Store};
 
 use crate::driven::envoy::*;
+use crate::driven::migrating::*;
 use crate::driven::*;
 
 const MINUTE: i64 = 60 * SECOND;
@@ -240,4 +242,18 @@ fn sg17_st42_owners_have_a_form_and_a_limit() {
     assert_eq!(server.code(of([owned(put("a", "1"), &many)])), RefusalCode::ResourceExhausted);
     // Nothing of it was written.
     Store::load(&*server.engine.view().unwrap(), server.store.config().clone(), 0, |_| panic!()).unwrap();
+}
+
+#[test]
+fn sg20_the_other_form_of_an_owner_that_is_migrated_stands_for_it() {
+    let mut server = in_phase(Phase::F0);
+    server.commit(of([put("ac", "1"), thing("x", &["ac"])])).unwrap();
+    for number in 1..=5 {
+        step(&mut server, number - 1, number).unwrap();
+        server.wait(10 * MINUTE);
+    }
+    assert!(!exists(&server, "ac") && exists(&server, "x"));
+    server.commit(of([delete_at(new_key("ac"))])).unwrap();
+    server.wait(SECOND);
+    assert!(!exists(&server, "x"));
 }
