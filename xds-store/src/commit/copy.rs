@@ -30,10 +30,10 @@ pub(crate) struct Copied {
 
 impl Judging<'_> {
     /// Looks at the next records of a plan, at most `limit`. In F3 it writes new records that are missing or
-    /// outdated, and deletes those without an old one (SV21). Of a heartbeat plan it copies nothing (SV24). Below F4 it writes the old form of what was
-    /// written in F4 (SV27). In F5 it removes old records (SV26), and in
-    /// F0 new ones. The step is judged like a commit on the
-    /// present state, so it never overwrites a newer write and never revives a deletion.
+    /// outdated, and deletes those without an old one (SV21). Of a heartbeat plan it copies nothing (SV24).
+    /// Below F4 it writes the old form of what was written in F4 (SV27). In F5 it removes old records (SV26),
+    /// and in F0 new ones. The step is judged like a commit on the present state, so it never overwrites a
+    /// newer write and never revives a deletion.
     ///
     /// # Errors
     /// The engine cannot be read, or the changes do not go together with other records.

@@ -32,8 +32,9 @@ enum Rewritten {
 
 impl Judging<'_> {
     /// Looks at the next new records of a plan, at most `limit`, and changes at most as many records that
-    /// name them: in F4 they get the new names, and before it the old ones. If there are more, the next step looks at the same record again. The step is judged
-    /// on the present state, so it never overwrites a newer write.
+    /// name them: in F4 they get the new names, and before it the old ones. If there are more, the next step
+    /// looks at the same record again. The step is judged on the present state, so it never overwrites a
+    /// newer write.
     ///
     /// # Errors
     /// The engine cannot be read, or the changes do not go together with other records.

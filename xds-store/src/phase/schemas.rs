@@ -130,8 +130,8 @@ impl Schemas {
         beside.as_ref().unwrap_or(key).id().constraints
     }
 
-    /// The key of the record that clients of xDS get under this key. If both forms of a plan have one type and
-    /// name, clients get the old one with the constraint `xds.schema!=MAJOR` besides (SV31).
+    /// The key of the record that clients of xDS get under this key. If both forms of a plan have one type
+    /// and name, clients get the old one with the constraint `xds.schema!=MAJOR` besides (SV31).
     #[must_use]
     pub fn stored_key(&self, served: RecordKey) -> RecordKey {
         self.plans.iter().find_map(|plan| plan.key_alone(&served)).unwrap_or(served)

@@ -476,4 +476,31 @@ plans:
              or more"
         );
     }
+
+    #[test]
+    fn sv9_the_example_of_the_page_can_be_read() {
+        let folder = std::env::temp_dir().join(format!("xds-schemas-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let messages = [
+            ("v1", "message Route { string name = 1; int32 baz = 2; }"),
+            ("v2", "message Route { string name = 1; Baz baz2 = 2; message Baz { int32 qux = 1; } }"),
+        ];
+        let protos = messages.map(|(version, message)| {
+            let proto = folder.join(format!("{version}.proto"));
+            std::fs::write(&proto, format!("syntax = 'proto3'; package acme.{version}; {message}")).unwrap();
+            proto
+        });
+        let set = folder.join("acme.binpb");
+        let compiled = protox::compile(protos, [&folder]).unwrap();
+        std::fs::write(&set, prost::Message::encode_to_vec(&compiled)).unwrap();
+        let mut descriptors = Descriptors::envoy();
+        descriptors.add_file(&set).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let page = include_str!("../../../../docs/store.md");
+        let (_, example) = page.split_once("```yaml (unrun").unwrap();
+        let (_, example) = example.split_once('\n').unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let schemas = parse(example, Path::new("s.yaml"), &descriptors).unwrap();
+        assert_eq!(schemas.plans().len(), 2);
+    }
 }
