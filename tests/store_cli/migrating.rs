@@ -98,3 +98,62 @@ fn sv33_a_ceiling_is_set_unless_something_newer_is_stored_and_lifted() {
     let (code, _) = stored.fails("store downgrade enable RDS --store data");
     assert_eq!(code, 2);
 }
+
+/// A client of a type of one's own: what it gets, as text.
+fn got(served: &Served, what: &str) -> String {
+    let descriptors = served.stored.path("acme.binpb");
+    let command = format!("get --server {} --descriptors {descriptors} {what}", served.server.address);
+    served.stored.ok(&command)
+}
+
+/// The plans of `examples/migrations/own-type`.
+#[test]
+fn sv10_sv13_sv25_sv31_a_type_of_ones_own_gets_another_type_and_then_another_meaning() {
+    let example = fs::canonicalize("examples/migrations/own-type").unwrap();
+    let path = |file: &str| example.join(file).display().to_string();
+    let stored = Stored::unserved("own-type");
+    let protos = ["v1.proto", "v2.proto"].map(|file| example.join(file));
+    let set = protox::compile(protos, [&example]).unwrap();
+    stored.write("acme.binpb", prost::Message::encode_to_vec(&set));
+    let (data, descriptors) = (stored.path("data"), stored.path("acme.binpb"));
+    let schemas = path("schemas.yaml");
+    let options = ["serve", "--store", &data, "--schemas", &schemas, "--descriptors", &descriptors];
+    let server = Running::start(&options);
+    let served = Served { stored, server };
+    let stored = &served.stored;
+    let put = |file: &str| stored.ok(&format!("put {file} --store data --descriptors {descriptors}"));
+    put(&path("things.yaml"));
+    let next = |plan: &str| stored.ok(&format!("store migrate next {plan} --store data"));
+    // SV13: the plans begin one after another.
+    assert_eq!(stored.fails("store migrate next limit-v2 --store data").0, 4);
+    next("thing-v2");
+    next("thing-v2");
+    assert!(got(&served, "acme.v1.Thing door").contains("color: red"));
+    assert!(got(&served, "acme.v2.Thing door").contains("paint:\n    color: red"));
+    // A write of either form is one of both.
+    let wrapped = |when: &str, resource: &str| {
+        let wrapper = "'@type': type.googleapis.com/envoy.service.discovery.v3.Resource\nname: door\n";
+        format!("{wrapper}{when}resource: {{ '@type': type.googleapis.com/{resource} }}\n")
+    };
+    stored.write("new.yaml", wrapped("", "acme.v2.Thing, name: door, paint: { color: blue }"));
+    put("new.yaml");
+    assert!(got(&served, "acme.v1.Thing door").contains("color: blue"));
+    for _ in 3..=5 {
+        next("thing-v2");
+    }
+    assert!(got(&served, "acme.v2.Thing door").contains("color: blue"));
+    let start = Instant::now();
+    while stored.run("store migrate next limit-v2 --store data").status.code() != Some(0) {
+        assert!(start.elapsed() < SOON, "waited in vain for the end of the first plan");
+    }
+    // SV31: both forms have one type and name; clients choose.
+    next("limit-v2");
+    let both = [got(&served, "acme.v1.Limit door"), got(&served, "acme.v1.Limit door xds.schema=2")];
+    assert!(both.iter().all(|form| form.contains("requests: 60")), "{both:?}");
+    for _ in 3..=5 {
+        next("limit-v2");
+    }
+    stored.write("limit.yaml", wrapped("when: xds.schema=2\n", "acme.v1.Limit, name: door, requests: 1"));
+    put("limit.yaml");
+    assert!(got(&served, "acme.v1.Limit door xds.schema=2").contains("requests: 1"));
+}
