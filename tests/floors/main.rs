@@ -30,7 +30,7 @@ const CORE: &[&[&str]] = &[
     &["access", "matching", "xdstp"],
     &["subscription", "wire"],
     // Resources: their references, their extras, and their variants.
-    &["extras", "references"],
+    &["extras", "field_path", "references"],
     &["resource"],
     &["variants"],
     // The machines.

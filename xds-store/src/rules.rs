@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,10 +11,7 @@ use xds_core::{FieldPath, NamePatterns, Resource, ResourceName};
 use xds_proto::type_url;
 use xds_proto::xds::store::v1 as proto;
 
-use crate::checked;
-use crate::engine::View;
-use crate::key::{RecordKey, is_configuration, stored};
-use crate::stored::ReadError;
+use crate::key::{RecordKey, is_configuration};
 
 /// The type of the records that are reference rules (ST55).
 pub const RULE_TYPE: &str = "type.googleapis.com/xds.store.v1.ReferenceRule";
@@ -199,23 +195,6 @@ impl Rule {
 impl Rules {
     pub(crate) fn new(fields: FieldSource) -> Self {
         Self { fields, ..Self::default() }
-    }
-
-    /// The rules that an engine has.
-    pub(crate) fn read(view: &dyn View, fields: FieldSource) -> Result<Self, ReadError> {
-        let mut newest = BTreeMap::new();
-        let (from, to) = stored::of_type(RULE_TYPE);
-        view.range(&from, &to, &mut |stored_key, value| {
-            if let Some((key, _)) = stored::parse_record(stored_key) {
-                newest.insert(key, (Bytes::copy_from_slice(stored_key), value.bytes));
-            }
-            ControlFlow::Continue(())
-        })?;
-        let mut rules = Self::new(fields);
-        for (key, (stored_key, value)) in newest {
-            rules.note(&key, &checked::decode(&stored_key, value)?);
-        }
-        Ok(rules)
     }
 
     /// Whether a record is a rule.

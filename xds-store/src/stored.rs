@@ -1,7 +1,10 @@
 //! Reads what the engine has, when a commit is judged.
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
+use bytes::Bytes;
 use prost::Message;
 
 use crate::checked::{self, Damaged};
@@ -10,6 +13,7 @@ use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
 use crate::looks;
 use crate::record::{Local, RecordState};
+use crate::rules::{FieldSource, RULE_TYPE, Rules};
 use crate::seal::UnsealError;
 
 /// The durable content of the engine, opened when it is first needed.
@@ -87,4 +91,21 @@ impl<'a> Stored<'a> {
         let value = self.view()?.get(key)?;
         Ok(value.map(|value| checked::decode(key, value.bytes)).transpose()?)
     }
+}
+
+/// The reference rules that an engine has.
+pub(crate) fn rules(view: &dyn View, fields: FieldSource) -> Result<Rules, ReadError> {
+    let mut newest = BTreeMap::new();
+    let (from, to) = stored::of_type(RULE_TYPE);
+    view.range(&from, &to, &mut |stored_key, value| {
+        if let Some((key, _)) = stored::parse_record(stored_key) {
+            newest.insert(key, (Bytes::copy_from_slice(stored_key), value.bytes));
+        }
+        ControlFlow::Continue(())
+    })?;
+    let mut rules = Rules::new(fields);
+    for (key, (stored_key, value)) in newest {
+        rules.note(&key, &checked::decode(&stored_key, value)?);
+    }
+    Ok(rules)
 }

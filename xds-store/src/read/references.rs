@@ -8,6 +8,7 @@ use super::{ReadError, Reads, RecordVersion};
 use crate::key::RecordKey;
 use crate::refs;
 use crate::rules::{Acts, FieldSource, Rules};
+use crate::stored;
 
 impl Reads<'_> {
     /// The resources that a record names, by the present rules, each with the first field that does, in
@@ -71,7 +72,7 @@ impl Reads<'_> {
     }
 
     fn rules(&self) -> Result<Rules, ReadError> {
-        Ok(Rules::read(self.view, self.fields.clone())?)
+        Ok(stored::rules(self.view, self.fields.clone())?)
     }
 
     /// The same, with descriptors for the rules of references.

@@ -16,9 +16,8 @@ use crate::index::{Index, Loading};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head};
 use crate::record::{Local, Present, RecordState, served};
-use crate::rules::Rules;
 use crate::seal::{self, UnsealError};
-use crate::stored::ReadError;
+use crate::stored::{self as durable, ReadError};
 
 /// Why a store cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +115,7 @@ impl Store {
         let (head, head_revision) = Self::read_head(view)?;
         let head_revision = Some(head_revision);
         // The references of the records follow from the rules.
-        let rules = Rules::read(view, config.fields.clone())?;
+        let rules = durable::rules(view, config.fields.clone())?;
         if let Some((key, reason)) = rules.lacking() {
             let name = key.name().as_str().to_owned();
             return Err(LoadError::LacksField { name, reason: reason.to_owned() });
