@@ -108,7 +108,16 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     let init = Command::new(env!("CARGO_BIN_EXE_xds")).args(["store", "init", &store]).status().unwrap();
     assert!(init.success());
     let backups = secrets.path("backups");
-    let stored = Process::start(&["serve", "--store", &store, "--backup-dir", &backups, "examples/variants"]);
+    let stored = Process::start(&[
+        "serve",
+        "--store",
+        &store,
+        "--backup-dir",
+        &backups,
+        "--schemas",
+        "examples/migrations/new-names/schemas.yaml",
+        "examples/variants",
+    ]);
     let mut client = Client::new(proxy.address, "n").await;
     client.ask(CLUSTER, &["*"]).await;
     let first = client.receive().await.unwrap();
