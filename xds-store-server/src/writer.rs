@@ -36,7 +36,7 @@ pub(crate) struct Writer {
     /// When the next scheduled compaction starts, and the interval.
     compact_at: i64,
     compact_every: i64,
-    /// SV15: when the store is told again that this server is alive; `None`: never.
+    /// SV15: when this server says again that it is alive. `None`: it does not say that.
     live_at: Option<i64>,
     statistics: Arc<Statistics>,
     /// Those of the machine, for readers.
@@ -225,11 +225,13 @@ impl Writer {
 
     /// Says that this server is alive, if that is due, or once that it is not any more (SV15).
     fn say_alive(&mut self, is_stopping: bool) -> Vec<Action> {
-        if self.live_at.is_none_or(|at| now() < at && !is_stopping) || self.store.read_only().is_some() {
+        if self.live_at.is_none_or(|at| now() < at && !is_stopping) {
             return Vec::new();
         }
+        // Also if it says nothing now: the loop waits until this time.
         self.live_at = (!is_stopping).then(|| now().saturating_add(LIVE_EVERY));
-        let Some(draft) = self.store.liveness(!is_stopping) else { return Vec::new() };
+        let draft = self.store.liveness(!is_stopping).filter(|_| self.store.read_only().is_none());
+        let Some(draft) = draft else { return Vec::new() };
         // Nobody waits for the answer.
         let ticket = self.next_ticket();
         self.step(Event::Commit(ticket, draft))

@@ -9,7 +9,7 @@
 //! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 6 owners | `owner`; `owning` for those that are records |
 //! | 7 ambiguity | `ambiguity` |
-//! | 8 references | `reference`; `cascade`, `collect` and `drain` for what they do to further records; `reread` for rules |
+//! | 8 references | `reference`, `reread`; for further records `cascade`, `collect`, `drain`, `rewrite` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
 pub(crate) use ambiguity::check as check_ambiguity;

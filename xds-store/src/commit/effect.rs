@@ -576,7 +576,7 @@ pub(crate) fn expiry(
         return Ok(None);
     }
     cascade::cascade(judging, None, &mut changed)?;
-    // Nobody can be told that something blocks the end of what refers to an ended record.
+    // Time cannot be refused: a record that goes with an ended one, and that others block, waits.
     changed.may_wait.extend(changed.causes.keys().cloned());
     drain::begin(judging, &mut changed);
     judging.follow_references(None, &mut changed)?;

@@ -7,8 +7,8 @@ use crate::refs::{ReferrerChanges, Referrers};
 use crate::rules::Acts;
 
 impl<'a> Records<'a> {
-    /// The records that refer to a target once a commit is done, each once, with what its deletion does. The first one costs the
-    /// same however many there are.
+    /// The records that refer to a target once a commit is done, each once, with what its deletion does.
+    /// The first one costs the same however many there are.
     pub(crate) fn referrers(
         self,
         commit: &'a ReferrerChanges,

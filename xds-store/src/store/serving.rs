@@ -52,7 +52,7 @@ impl Store {
     }
 
     fn beside(&self, plan: &Plan, old: RecordKey) -> RecordKey {
-        beside(&self.index, &self.config.schemas, plan, old)
+        beside(&self.index, self.index.schemas(), plan, old)
     }
 
     /// Whether a commit shows or hides forms of records that it did not change.
