@@ -1,11 +1,25 @@
 //! References between resources (SG3, SG4, SG7, SG10).
 
+use std::env;
+use std::thread;
+use std::time::Duration;
+
 use super::*;
 
 fn routes(name: &str, cluster: &str) -> String {
     format!(
         "\"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration\nname: {name}\nvirtual_hosts:\n- \
          name: v\n  domains: [\"*\"]\n  routes:\n  - match: {{ prefix: / }}\n    route: {{ cluster: {cluster} }}\n"
+    )
+}
+
+fn listener(name: &str, routes: &str) -> String {
+    format!(
+        "\"@type\": type.googleapis.com/envoy.config.listener.v3.Listener\nname: {name}\naddress: {{ socket_address: \
+         {{ address: 127.0.0.1, port_value: 8080 }} }}\nfilter_chains:\n- filters:\n  - name: \
+         envoy.filters.network.http_connection_manager\n    typed_config:\n      \"@type\": \
+         type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager\n      \
+         stat_prefix: l\n      rds: {{ route_config_name: {routes}, config_source: {{ ads: {{}} }} }}\n"
     )
 }
 
@@ -92,3 +106,48 @@ fn sg5_sg11_a_file_with_a_rule_changes_what_a_deletion_does() {
     assert!(output.starts_with("deleted    Cluster a\ndeleted    RouteConfiguration web\n"), "{output}");
     assert!(stored.ok("list RDS x --store data").contains("RouteConfiguration x"));
 }
+
+/// `XDS_DEPENDENTS=10000` sets how many.
+#[test]
+fn sg8_sg10_a_drain_of_many_dependents_goes_on_after_each_kill_and_names_what_blocks_it() {
+    let dependents = env::var("XDS_DEPENDENTS").map_or(2_000, |dependents| dependents.parse().unwrap());
+    let stored = Stored::unserved("refs-drain-killed");
+    let data = stored.path("data");
+    let mut server = Running::start(&["serve", "--store", &data]);
+    let fields = format!("  field: {FIELD}\n  on_delete: ON_DELETE_CASCADE\n");
+    stored.write("rule.yaml", rule("routes", &fields));
+    stored.write("a.yaml", cluster("a", 1));
+    let all = |from: usize| (from..from + dependents / 2).map(|number| routes(&format!("r{number}"), "a"));
+    stored.write("half.yaml", all(0).collect::<Vec<_>>().join("---\n"));
+    stored.write("rest.yaml", all(dependents / 2).collect::<Vec<_>>().join("---\n"));
+    stored.write("listener.yaml", listener("l", "r7"));
+    for file in ["rule", "a", "half", "rest", "listener"] {
+        stored.ok(&format!("put {file}.yaml --store data"));
+    }
+    stored.ok("delete CDS a --drain --store data");
+    // The rule, the cluster, the routes that the listener names, and the listener stay.
+    let left = |server: &Running| server.metric(LIVE).unwrap() as usize - 4;
+    let mut killed_at = Vec::new();
+    let mut pause = 5;
+    while left(&server) > 0 {
+        // Up to some steps, and not always at the same place of one.
+        pause = pause * 7919 % 577;
+        thread::sleep(Duration::from_millis(pause));
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+        server = Running::start(&["serve", "--store", &data]);
+        killed_at.push(left(&server));
+    }
+    println!("killed with so many left: {killed_at:?}");
+    assert!(killed_at.is_sorted_by(|before, after| before >= after), "{killed_at:?}");
+    assert!(killed_at.iter().filter(|left| (1..dependents - 1).contains(left)).count() > 1, "{killed_at:?}");
+    let why = stored.ok("refs why CDS a --store data");
+    assert!(why.contains("RouteConfiguration r7, which names Cluster a"), "{why}");
+    assert!(why.contains("Listener l, which names RouteConfiguration r7"), "{why}");
+    stored.ok("delete LDS l --store data");
+    server.until_metric(LIVE, 1.0);
+    drop(server);
+    stored.ok("store check data");
+}
+
+const LIVE: &str = "xds_store_records{state=\"live\"}";
