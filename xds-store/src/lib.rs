@@ -41,6 +41,7 @@
 //! | [`check`] | looks for damage in a store or a backup |
 //! | [`engine`] | the seam to what keeps bytes; engines in memory, on a file (feature `redb`) and on etcd (feature `etcd`) |
 //! | `conformance` | checks of an engine (feature `conformance`) |
+//! | [`clock`] | how far the logs of nodes were followed |
 //! | [`key`] | keys of records, and keys in the engine |
 //! | [`record`] | the state of a record, and the digests that identify it |
 //! | [`content`] | what a writer sets, as a resource of the cache |
@@ -66,6 +67,7 @@ pub use checked::Damaged;
 pub mod backup;
 pub mod check;
 mod checked;
+pub mod clock;
 pub mod commit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
