@@ -61,7 +61,7 @@ pub(crate) struct Present {
     /// In nanoseconds since 1970.
     pub(crate) expires_at: Option<i64>,
     pub(crate) lease: Option<Lease>,
-    /// The named owners, sorted.
+    /// The named owners, in the order of names.
     pub(crate) owners: Box<[Box<str>]>,
     /// The records that own it, in order (SG17).
     pub(crate) owned_by: Box<[RecordKey]>,
@@ -177,6 +177,8 @@ impl Present {
         let type_url = key.type_url();
         let aliases = resource.map_or(&[][..], Resource::aliases);
         let aliases = aliases.iter().map(|alias| NameDigest::of(type_url.as_str(), alias.as_str()));
+        let mut owners: Box<[Box<str>]> = named_owners(state).map(Into::into).collect();
+        owners.sort_unstable();
         Self {
             revision: RecordRevision::of(state),
             changed_at,
@@ -195,7 +197,7 @@ impl Present {
                 renewal: state.renewal,
                 stored_end: state.expires_at.as_ref().map(time::from_proto).unwrap_or_default(),
             }),
-            owners: named_owners(state).map(Into::into).collect(),
+            owners,
             owned_by: resource_owners(state).filter_map(owner_key).collect(),
             aliases: aliases.collect(),
             references: refs::named_by(key, state, resource, rules),
@@ -228,7 +230,7 @@ impl Present {
     }
 }
 
-/// The named owners of a record, in the order of names.
+/// The named owners of a record.
 pub fn named_owners(state: &RecordState) -> impl Iterator<Item = &str> {
     let present = state.owners.iter().filter(|owner| owner.is_present);
     present.filter_map(|owner| match owner.owner.as_ref()?.who.as_ref()? {

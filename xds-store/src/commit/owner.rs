@@ -94,8 +94,8 @@ pub(super) fn has_any(state: &RecordState) -> bool {
     state.owners.iter().any(|owner| owner.is_present)
 }
 
-/// Whether this changed anything. The list stays in the order of names, so that equal states have equal
-/// bytes.
+/// Whether this changed anything. The list stays in the order of the encoded owners (SR53), so that equal
+/// states have equal bytes.
 fn set(state: &mut RecordState, who: Who, is_present: bool) -> bool {
     let owner = Some(proto::Owner { who: Some(who) });
     match state.owners.iter_mut().find(|found| found.owner == owner) {
@@ -107,18 +107,9 @@ fn set(state: &mut RecordState, who: Who, is_present: bool) -> bool {
         }
         None if is_present => {
             state.owners.push(proto::OwnerState { owner, epoch: 1, is_present });
-            state.owners.sort_by_cached_key(|owner| {
-                (name(owner).to_owned(), owner.owner.as_ref().map(Message::encode_to_vec))
-            });
+            state.owners.sort_by_cached_key(|owner| owner.owner.as_ref().map(Message::encode_to_vec));
             true
         }
         None => false,
-    }
-}
-
-fn name(owner: &proto::OwnerState) -> &str {
-    match owner.owner.as_ref().and_then(|owner| owner.who.as_ref()) {
-        Some(Who::Name(name)) => name,
-        Some(Who::Resource(_)) | None => "",
     }
 }

@@ -86,6 +86,9 @@ impl Reads<'_> {
             serve: quarantined.serve.as_ref().map(|serve| payload.of(serve, serve.schema.clone())),
         });
         let owners = state.owners.iter().filter(|owner| owner.is_present);
+        let mut owners: Vec<_> = owners.filter_map(|owner| owner.owner.clone()).collect();
+        // For people. The state has them in another order.
+        owners.sort_by(|one, other| name(one).cmp(name(other)));
         // ST44: the time stays when the entry of the log is forgotten.
         let time = match committed_at {
             Some(time) => Some(*time),
@@ -104,7 +107,7 @@ impl Reads<'_> {
             expires_at: state.expires_at,
             lease: state.lease,
             quarantined,
-            owners: owners.filter_map(|owner| owner.owner.clone()).collect(),
+            owners,
             origin: state.origin.clone(),
             mirror_of: state.mirror_of.clone(),
             store_revision: self.printed(*changed_at),
@@ -131,4 +134,12 @@ fn content_version(key: &super::RecordKey, content: &proto::Content) -> Option<S
         return None;
     }
     content::resource(&key.id(), content).ok().map(|resource| resource.version().to_string())
+}
+
+/// Empty for a record.
+fn name(owner: &proto::Owner) -> &str {
+    match &owner.who {
+        Some(proto::owner::Who::Name(name)) => name,
+        Some(proto::owner::Who::Resource(_)) | None => "",
+    }
 }

@@ -15,7 +15,21 @@ fn pruning(owner: &str, changes: impl Into<Vec<proto::Change>>) -> proto::Commit
 }
 
 fn owners(server: &Server, name: &str) -> Vec<String> {
-    server.record(name, "").iter().flat_map(|state| named_owners(state).map(str::to_owned)).collect()
+    let state = server.record(name, "");
+    let mut owners: Vec<_> = state.iter().flat_map(|state| named_owners(state).map(str::to_owned)).collect();
+    owners.sort();
+    owners
+}
+
+#[test]
+fn sr53_owners_are_kept_in_the_order_of_their_bytes() {
+    let mut server = Server::new();
+    for owner in ["folder", "shop", "web"] {
+        server.commit(by(owner, [put("a", "1")])).unwrap();
+    }
+    // The length of a name comes before its text.
+    let state = server.record("a", "").unwrap();
+    assert_eq!(named_owners(&state).collect::<Vec<_>>(), ["web", "shop", "folder"]);
 }
 
 #[test]
