@@ -74,6 +74,11 @@ impl RecordKey {
         self.0.starts_with(text.as_bytes())
     }
 
+    /// Whether it has this type.
+    pub(crate) fn has_type(&self, type_url: &str) -> bool {
+        self.parts()[0] == type_url
+    }
+
     /// Comes before all keys of a type, and is none.
     pub(crate) fn before_type(type_url: &'static str) -> Self {
         Self(Bytes::from_static(type_url.as_bytes()))

@@ -17,7 +17,7 @@ pub struct Head {
     /// The id of this node.
     #[prost(string, tag = "3")]
     pub node: String,
-    /// The number of the last commit that this node made.
+    /// The number of the last commit that this node made, of those that other nodes get (SR4).
     #[prost(uint64, tag = "4")]
     pub counter: u64,
     /// ST41: the greatest time that was acted on, in nanoseconds since 1970.
@@ -35,6 +35,9 @@ pub struct Head {
     /// The region of this node; empty without regions.
     #[prost(string, tag = "9")]
     pub region: String,
+    /// The [`Chain`](crate::clock::Chain) at [`counter`](Self::counter); no bytes at 0.
+    #[prost(bytes = "bytes", tag = "10")]
+    pub chain: bytes::Bytes,
     /// The ids that the node had before its store was restored from backups, the first one first
     /// (SR31).
     #[prost(string, repeated, tag = "14")]
@@ -54,7 +57,7 @@ pub struct LogEntry {
     /// See [`origin`](Self::origin); 0 if it is not replicated.
     #[prost(uint64, tag = "2")]
     pub counter: u64,
-    /// A digest over the entries of the origin.
+    /// The [`Chain`](crate::clock::Chain) at the counter; no bytes if it is not replicated.
     #[prost(bytes = "bytes", tag = "3")]
     pub chain: bytes::Bytes,
     /// When, in nanoseconds since 1970.

@@ -49,6 +49,7 @@ pub use schemas::{SchemaError, Schemas};
 pub use step::PhaseStep;
 
 use crate::key::RecordKey;
+use crate::record::PROBE_TYPE;
 
 mod ceiling;
 mod converter;
@@ -61,10 +62,16 @@ mod schemas;
 mod step;
 mod variant;
 
-/// Whether a record is one of the store's own, which users do not write and other nodes do not get.
+/// Whether a record is one of the store's own, which users do not write.
 pub(crate) fn is_own(key: &RecordKey) -> bool {
     key.starts_with(OWN)
         && (PhaseRecord::plan(key).is_some() || Ceiling::is_key(key) || LiveServer::is_key(key))
+}
+
+/// Whether a record is of this store alone: its own ones, and those of probes. Other nodes do not get it
+/// (SR5).
+pub(crate) fn is_local(key: &RecordKey) -> bool {
+    is_own(key) || key.has_type(PROBE_TYPE)
 }
 
 const OWN: &str = "type.googleapis.com/xds.store.v1.";

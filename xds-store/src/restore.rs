@@ -51,6 +51,7 @@ pub fn restore(
     }
     // The numbers of another origin.
     head.counter = 0;
+    head.chain.clear();
     let begun = begin(engine, &head)?;
 
     let batch = || Batch { compares: vec![(stored::HEAD.into(), Some(begun))], writes: Vec::new() };

@@ -11,6 +11,8 @@ mod ceilings;
 #[path = "rules/drains.rs"]
 mod drains;
 mod driven;
+#[path = "rules/entries.rs"]
+mod entries;
 #[path = "rules/forgetting.rs"]
 mod forgetting;
 #[path = "rules/form.rs"]

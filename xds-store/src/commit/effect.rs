@@ -239,7 +239,7 @@ impl Judging<'_> {
             return Err(Refused::limit(&self.limits.changes(), found));
         }
         // SV12, SV15, SV33: what is of this store alone. A first commit may change nothing (ST64).
-        let is_replicated = states.is_empty() || states.keys().any(|key| !phase::is_own(key));
+        let is_replicated = states.is_empty() || states.keys().any(|key| !phase::is_local(key));
         let mut changes = Vec::with_capacity(states.len());
         for (key, (state, outcome)) in states {
             let previous = self.previous(&key)?;

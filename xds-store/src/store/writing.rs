@@ -6,12 +6,14 @@ use prost::Message;
 
 use super::{Committed, Published, Writing};
 use crate::checked;
+use crate::clock::Chain;
 use crate::commit::Judged;
 use crate::engine::{Batch, EngineRevision, OPERATION_BYTES};
 use crate::index::{Pending, Renewed};
-use crate::key::stored;
+use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
-use crate::record::Local;
+use crate::phase;
+use crate::record::{Local, RecordState};
 
 impl Writing {
     /// An empty batch on this head.
@@ -55,11 +57,14 @@ impl Writing {
             return Committed { revision: self.head.revision, results, effects, warnings };
         }
         self.head.revision += 1;
-        self.head.counter += u64::from(is_replicated);
+        if is_replicated {
+            self.count(&pending);
+        }
         let revision = self.head.revision;
         let entry = LogEntry {
             origin: self.head.node.clone(),
             counter: if is_replicated { self.head.counter } else { 0 },
+            chain: if is_replicated { self.head.chain.clone() } else { bytes::Bytes::new() },
             time: self.head.time,
             changes,
             server,
@@ -80,6 +85,15 @@ impl Writing {
         self.write(at, value);
         self.published.push(Published { revision, entry, changed });
         Committed { revision, results, effects, warnings }
+    }
+
+    /// The next entry of this node (SR4), with what other nodes get of the commit.
+    fn count(&mut self, pending: &Pending) {
+        let is_replicated = |(key, _): &(&RecordKey, &RecordState)| !phase::is_local(key);
+        let states = pending.states.iter().filter(is_replicated).map(|(_, state)| state.clone());
+        let chain = Chain::from_wire(&self.head.chain).unwrap_or_default();
+        self.head.counter += 1;
+        self.head.chain = chain.after(&self.head.node, self.head.counter, states.collect()).to_wire();
     }
 
     pub(super) fn write(&mut self, key: bytes::Bytes, value: bytes::Bytes) {
