@@ -17,7 +17,7 @@ use crate::backup::{BackupReader, ReadError};
 use crate::checked;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
-use crate::log::{Head, LogEntry};
+use crate::log::{Head, LogEntry, StoredOrigin};
 use crate::record::{self, RecordState};
 use crate::store::{LoadError, Store};
 
@@ -202,6 +202,10 @@ impl<'f> Checker<'f> {
         } else if let Some((record, revision)) = stored::parse_record(key) {
             self.end_log();
             self.add_version(key, record, revision, value);
+        } else if stored::parse_origin(key).is_some() {
+            if checked::decode::<StoredOrigin>(key, value).is_err() {
+                self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
+            }
         } else {
             self.find(Finding::UnknownKey { key: Bytes::copy_from_slice(key) });
         }

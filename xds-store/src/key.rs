@@ -240,10 +240,22 @@ pub(crate) mod stored {
     pub(crate) const HEAD: &[u8] = b"h";
     /// The first and the end of all keys.
     pub(crate) const ALL: (&[u8], &[u8]) = (b"a", b"{");
+    /// The first and the end of what the store keeps of origins.
+    pub(crate) const ORIGINS: (&[u8], &[u8]) = (b"c", b"d");
     /// The first and the end of all log entries.
     pub(crate) const LOG: (&[u8], &[u8]) = (b"l", b"m");
     /// The first and the end of all record versions.
     pub(crate) const RECORDS: (&[u8], &[u8]) = (b"v", b"w");
+
+    /// What the store keeps of the log of an origin.
+    pub(crate) fn origin(node: &str) -> Bytes {
+        [ORIGINS.0, node.as_bytes()].concat().into()
+    }
+
+    /// The id of an origin; `None` for other keys.
+    pub(crate) fn parse_origin(stored: &[u8]) -> Option<&str> {
+        std::str::from_utf8(stored.strip_prefix(ORIGINS.0)?).ok()
+    }
 
     /// The entry of a store revision.
     pub(crate) fn log(revision: u64) -> Bytes {

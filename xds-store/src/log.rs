@@ -5,6 +5,8 @@ use std::fmt;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
+use crate::clock::Position;
+
 /// The state of the store as a whole. Each batch writes it.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Head {
@@ -45,6 +47,24 @@ pub struct Head {
     /// A restore has begun here and has not finished: this is no store (ST46).
     #[prost(bool, tag = "15")]
     pub is_incomplete: bool,
+}
+
+/// How far the store follows the log of an origin (SR9), and how much of it compaction has forgotten (SR18).
+/// Of this node itself the [`Head`] says how far.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct StoredOrigin {
+    /// Everything up to it is applied or skipped.
+    #[prost(uint64, tag = "1")]
+    pub counter: u64,
+    /// The chain at it.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub chain: bytes::Bytes,
+    /// Entries up to it are forgotten.
+    #[prost(uint64, tag = "3")]
+    pub floor: u64,
+    /// The chain at it.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub floor_chain: bytes::Bytes,
 }
 
 /// One commit, with its time, identity, owner and message (ST23). It has keys only: the states of the
@@ -96,6 +116,17 @@ pub struct LogChange {
     /// What happened to it.
     #[prost(enumeration = "proto::Outcome", tag = "3")]
     pub outcome: i32,
+}
+
+impl StoredOrigin {
+    pub(crate) fn new(position: Position, floor: Position) -> Self {
+        Self {
+            counter: position.counter,
+            chain: position.chain.to_wire(),
+            floor: floor.counter,
+            floor_chain: floor.chain.to_wire(),
+        }
+    }
 }
 
 /// A store revision as users see it: `s7f3a-48` is revision 48 of the store whose node id has the

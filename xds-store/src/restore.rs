@@ -9,7 +9,7 @@ use crate::backup::{BackupReader, ReadError};
 use crate::checked;
 use crate::engine::{Batch, Engine, EngineError, EngineLimits, EngineRevision, OPERATION_BYTES};
 use crate::key::stored;
-use crate::log::Head;
+use crate::log::{Head, StoredOrigin};
 
 /// Makes the store of a backup in an empty engine. Blocks until it is there.
 ///
@@ -49,9 +49,13 @@ pub fn restore(
     if let Some(cluster) = &ids.cluster {
         head.cluster.clone_from(cluster);
     }
-    // The numbers of another origin.
-    head.counter = 0;
-    head.chain.clear();
+    // The numbers of another origin. Those of the backup are complete up to here (SR9).
+    let former = stored::origin(&header.head.node);
+    let mut of_former = StoredOrigin {
+        counter: std::mem::take(&mut head.counter),
+        chain: std::mem::take(&mut head.chain),
+        ..StoredOrigin::default()
+    };
     let begun = begin(engine, &head)?;
 
     let batch = || Batch { compares: vec![(stored::HEAD.into(), Some(begun))], writes: Vec::new() };
@@ -62,6 +66,12 @@ pub fn restore(
     report(Step::Write, 0);
     for entry in rewound(backup)? {
         let (key, value) = entry?;
+        if key == former {
+            let stored: StoredOrigin = checked::decode(&key, value).map_err(ReadError::Value)?;
+            (of_former.floor, of_former.floor_chain) = (stored.floor, stored.floor_chain);
+            entries_done += 1;
+            continue;
+        }
         let size = size_of_write(&key, &value);
         let is_full = pending.writes.len() == operations || pending_bytes + size > bytes;
         if is_full && !pending.writes.is_empty() {
@@ -72,6 +82,10 @@ pub fn restore(
         pending_bytes += size;
         pending.writes.push((key, Some(value)));
         entries_done += 1;
+    }
+    if of_former.counter > 0 {
+        let value = checked::encode(&former, &of_former);
+        pending.writes.push((former, Some(value)));
     }
     pending.writes.push((stored::HEAD.into(), Some(checked::encode(stored::HEAD, &head))));
     engine.commit(&pending)?;
@@ -165,10 +179,10 @@ fn begin(engine: &mut dyn Engine, head: &Head) -> Result<EngineRevision, Restore
     })
 }
 
-/// What one batch takes beside the head and its comparison.
+/// What one batch takes beside the head, its comparison, and the origin that the store was before.
 fn room(limits: EngineLimits) -> EngineLimits {
     EngineLimits {
-        operations: limits.operations.saturating_sub(2),
+        operations: limits.operations.saturating_sub(3),
         bytes: limits.bytes.saturating_sub(HEAD_BYTES),
         ..limits
     }

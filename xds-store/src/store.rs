@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::checked;
+use crate::clock::Clock;
 use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
 use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader};
 use crate::index::{Index, Pending, Records};
@@ -17,6 +18,8 @@ use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
 pub use load::{LoadError, Loaded};
+pub use origins::Lacking;
+use origins::Origins;
 use pass::Pass;
 pub use pass::PassProgress;
 pub use plans::PlanProgress;
@@ -26,6 +29,7 @@ mod catch_up;
 mod compaction;
 mod draining;
 mod load;
+mod origins;
 mod owning;
 mod pass;
 mod plans;
@@ -45,6 +49,7 @@ pub struct Store {
     head: Head,
     head_revision: Option<EngineRevision>,
     index: Index,
+    origins: Origins,
     /// ST21: why the store accepts no commits until the process restarts.
     read_only: Option<String>,
     waiting: VecDeque<Waiting>,
@@ -260,6 +265,18 @@ impl Store {
         self.head.time
     }
 
+    /// Up to where the store has the entries of each origin (SR9).
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.origins.clock()
+    }
+
+    /// What a node with this clock lacks, at most so many entries of each origin.
+    #[must_use]
+    pub fn lacking(&self, clock: &Clock, limit: usize) -> Lacking {
+        self.origins.lacking(clock, limit)
+    }
+
     /// How many records exist, and how many are deleted and not forgotten yet.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
@@ -407,6 +424,8 @@ impl Store {
         let Writing { head, pending, collected, published, commits, .. } = writing;
         self.head_revision = Some(revision);
         self.head = head;
+        published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
+        self.origins.forget(self.head.floor);
         self.unknown = None;
         self.room_at = None;
         self.apply(pending, self.head.time);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::backup::{Backup, BackupError, BackupReader, History, PART_BYTES, ReadError};
+use xds_store::clock::Clock;
 use xds_store::commit::Draft;
 use xds_store::engine::{
     Batch, Changes, Engine, EngineError, EngineLimits, EngineRevision, MemoryEngine, Reader,
@@ -68,7 +69,7 @@ fn ids(node: &str) -> NewIds {
     NewIds { node: node.to_owned(), cluster: None }
 }
 
-/// Everything but the head.
+/// Everything but the head and the origins.
 fn content(engine: &dyn Engine) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut content = BTreeMap::new();
     let keep = &mut |key: &[u8], value: xds_store::engine::Value| {
@@ -76,7 +77,7 @@ fn content(engine: &dyn Engine) -> BTreeMap<Vec<u8>, Vec<u8>> {
         ControlFlow::Continue(())
     };
     engine.view().unwrap().range(b"a", b"{", keep).unwrap();
-    content.remove(&b"h"[..]);
+    content.retain(|key, _| !key.starts_with(b"h") && !key.starts_with(b"c"));
     content
 }
 
@@ -162,6 +163,38 @@ fn sr31_a_restored_store_has_a_new_node_and_other_revisions() {
     let file = backup(&to, History::Whole);
     let head = restore(&mut Cursor::new(file), &mut MemoryEngine::default(), &ids, &mut |_| {}).unwrap();
     assert_eq!(head.cluster, "other");
+}
+
+#[test]
+fn sr9_sr31_a_restored_store_has_all_entries_of_the_node_that_it_was_and_none_of_its_own() {
+    let engine = engine();
+    let load = |engine: &MemoryEngine| Store::load(&*engine.view().unwrap(), config(), 0, |_| {}).unwrap();
+    let position = load(&engine).clock().get("old");
+    assert_eq!(position.counter, 4);
+    for (history, lacked) in [(History::Whole, 4), (History::LeftOut, 0)] {
+        let mut target = MemoryEngine::default();
+        restored(&backup(&engine, history), &mut target).unwrap();
+        let check = |target: &MemoryEngine, counters: [u64; 2]| {
+            let store = load(target);
+            assert_eq!(["old", "new"].map(|node| store.clock().get(node).counter), counters);
+            assert_eq!(store.clock().get("old"), position);
+            store.lacking(&Clock::default(), 100)
+        };
+        let lacking = check(&target, [4, 0]);
+        // What is forgotten is said to be: a node that lacks it takes a snapshot.
+        assert_eq!(lacking.revisions.len(), lacked);
+        assert_eq!(lacking.out_of_sync.len(), usize::from(lacked == 0));
+        commit(&mut target, vec![(1, Some(vec![9]))]);
+        check(&target, [4, 1]);
+        // Once more, with an origin that is no longer the node.
+        let mut again = MemoryEngine::default();
+        let backup = backup(&target, history);
+        restore(&mut Cursor::new(&backup), &mut again, &ids("newest"), &mut |_| {}).unwrap();
+        check(&again, [4, 1]);
+        let mut found = Vec::new();
+        xds_store::check::check_store(&*again.view().unwrap(), &mut |finding| found.push(finding)).unwrap();
+        assert!(found.is_empty(), "{found:?}");
+    }
 }
 
 #[test]

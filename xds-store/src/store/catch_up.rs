@@ -35,6 +35,7 @@ impl Store {
         for revision in self.head.revision + 1..=head.revision {
             let entry = stored.entry(revision)?.ok_or(Damaged { key: stored::log(revision) })?;
             let published = self.apply_entry(stored, revision, entry, now)?;
+            self.origins.note(revision, &published.entry);
             // If the next one cannot be read, this one is not applied again.
             self.head.revision = revision;
             actions.push(Action::Publish(vec![published]));
@@ -50,6 +51,7 @@ impl Store {
             self.read_only = Some(format!("the reference rule {}: {reason}", key.name()));
         }
         self.forget_collected(stored, head.floor)?;
+        self.origins.forget(head.floor);
         self.head = head;
         self.head_revision = Some(head_revision);
         self.is_behind = false;

@@ -1,6 +1,7 @@
 //! Forgets old revisions, and deleted records, step by step (ST44).
 
 use super::{Action, Store, Ticket, Writing};
+use crate::checked;
 use crate::commit::Refused;
 use crate::key::{RecordKey, stored};
 use crate::stored::{ReadError, Stored};
@@ -51,7 +52,7 @@ impl Store {
             return Ok(());
         }
         let upto = self.compaction.requests.iter().filter_map(|(_, upto)| *upto).max();
-        let limit = self.config.engine.operations.saturating_sub(2).min(KEYS_OF_STEP);
+        let limit = self.config.engine.operations.saturating_sub(3).min(KEYS_OF_STEP);
         while writing.batch.writes.len() < limit {
             let revision = writing.head.floor + 1;
             if revision > self.head.revision {
@@ -75,6 +76,11 @@ impl Store {
             }
             writing.delete(stored::log(revision));
             writing.head.floor = revision;
+        }
+        for (origin, of) in self.origins.without(writing.head.floor) {
+            let at = stored::origin(origin);
+            let value = checked::encode(&at, &of);
+            writing.write(at, value);
         }
         self.collect(writing, now, limit);
         writing.compacted = !writing.batch.writes.is_empty();

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use xds_core::Resource;
 
 use super::compaction::Compaction;
+use super::origins::Origins;
 use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
 use crate::content::{self, ContentError};
@@ -182,12 +183,14 @@ impl Store {
         if let Some((number, name, phase)) = index.phases().lacking(config.schemas.plans()) {
             return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
         }
+        let origins = Origins::load(view, &head)?;
         serving::loaded(&index, index.schemas(), of_plans, &mut each);
         Ok(Self {
             config,
             head,
             head_revision,
             index,
+            origins,
             read_only: None,
             waiting: VecDeque::new(),
             writing: None,

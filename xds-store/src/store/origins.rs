@@ -1,0 +1,182 @@
+//! The logs of all origins, as far as the log of this store has their entries (SR9, SR11, SR18).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use crate::checked::{self, Damaged};
+use crate::clock::{Chain, Clock, Position};
+use crate::engine::View;
+use crate::key::stored;
+use crate::log::{Head, LogEntry, StoredOrigin};
+use crate::stored::ReadError;
+
+/// Where the entries of each origin are in the log of this store.
+#[derive(Debug, Default)]
+pub(crate) struct Origins(BTreeMap<Box<str>, Origin>);
+
+/// The log of one origin.
+#[derive(Debug, Default)]
+struct Origin {
+    /// Up to where all entries are applied or skipped here.
+    position: Position,
+    /// Up to where compaction has forgotten them.
+    floor: Position,
+    /// Those that are kept, in the order of counters, which is that of store revisions.
+    kept: VecDeque<Kept>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    position: Position,
+    revision: u64,
+}
+
+/// What a node with some clock lacks.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lacking {
+    /// The store revisions of the entries that it lacks: of each origin the first ones, in the order of
+    /// counters.
+    pub revisions: Vec<u64>,
+    /// Origins of which it lacks more.
+    pub is_behind: bool,
+    /// Origins whose first entries that it lacks are forgotten here, with the floor (SR18).
+    pub out_of_sync: Vec<(String, u64)>,
+    /// Origins whose entries differ at its position: two nodes had one id (SR8).
+    pub forked: Vec<String>,
+}
+
+impl Origins {
+    /// The origins of a store.
+    pub(super) fn load(view: &dyn View, head: &Head) -> Result<Self, ReadError> {
+        let mut origins = Self::default();
+        let mut failed: Option<Damaged> = None;
+        let mut each = |stored_key: &[u8], value: Bytes| match origins.load_one(stored_key, value) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(damaged) => {
+                failed = Some(damaged);
+                ControlFlow::Break(())
+            }
+        };
+        for (from, to) in [stored::ORIGINS, stored::LOG] {
+            view.range(from, to, &mut |stored_key, value| each(stored_key, value.bytes))?;
+        }
+        failed.map_or(Ok(()), Err)?;
+        origins.0.values_mut().for_each(Origin::raise_floor);
+        origins.0.entry(head.node.as_str().into()).or_default().position = own(head);
+        Ok(origins)
+    }
+
+    fn load_one(&mut self, stored_key: &[u8], value: Bytes) -> Result<(), Damaged> {
+        let damaged = || Damaged { key: Bytes::copy_from_slice(stored_key) };
+        match stored::parse_origin(stored_key) {
+            Some(origin) => {
+                let StoredOrigin { counter, chain, floor, floor_chain } = checked::decode(stored_key, value)?;
+                let position = |counter, chain: &[u8]| {
+                    let chain = Chain::from_wire(chain).ok_or_else(damaged)?;
+                    Ok(Position { counter, chain })
+                };
+                let (position, floor) = (position(counter, &chain)?, position(floor, &floor_chain)?);
+                self.0.insert(origin.into(), Origin { position, floor, kept: VecDeque::new() });
+            }
+            None => {
+                let revision = stored::parse_log(stored_key).ok_or_else(damaged)?;
+                self.note(revision, &checked::decode(stored_key, value)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes an entry of the log of this store.
+    pub(super) fn note(&mut self, revision: u64, entry: &LogEntry) {
+        if entry.counter == 0 {
+            return;
+        }
+        let chain = Chain::from_wire(&entry.chain).unwrap_or_default();
+        let position = Position { counter: entry.counter, chain };
+        let origin = match self.0.get_mut(&*entry.origin) {
+            Some(origin) => origin,
+            None => self.0.entry(entry.origin.as_str().into()).or_default(),
+        };
+        origin.kept.push_back(Kept { position, revision });
+        if origin.position.counter < position.counter {
+            origin.position = position;
+        }
+    }
+
+    /// Revisions up to this one are forgotten.
+    pub(super) fn forget(&mut self, revision: u64) {
+        for origin in self.0.values_mut() {
+            while let Some(kept) = origin.kept.front().filter(|kept| kept.revision <= revision) {
+                origin.floor = kept.position;
+                origin.kept.pop_front();
+            }
+        }
+    }
+
+    /// What the store has to keep of the origins whose floors rise if revisions up to this one are
+    /// forgotten.
+    pub(super) fn without(&self, revision: u64) -> impl Iterator<Item = (&str, StoredOrigin)> {
+        self.0.iter().filter_map(move |(origin, of)| {
+            let forgotten = of.kept.iter().take_while(|kept| kept.revision <= revision);
+            let floor = forgotten.last()?.position;
+            Some((&**origin, StoredOrigin::new(of.position, floor)))
+        })
+    }
+
+    /// Up to where this node has the entries of each origin.
+    pub(super) fn clock(&self) -> Clock {
+        let mut clock = Clock::default();
+        let known = self.0.iter().filter(|(_, origin)| origin.position.counter > 0);
+        known.for_each(|(id, origin)| clock.set(id, origin.position));
+        clock
+    }
+
+    /// What a node with this clock lacks, at most so many entries of each origin (SR11, SR12).
+    pub(super) fn lacking(&self, clock: &Clock, limit: usize) -> Lacking {
+        let mut lacking = Lacking::default();
+        for (id, origin) in &self.0 {
+            let at = clock.get(id);
+            // The other one knows more, or the same.
+            if at.counter > origin.position.counter {
+                continue;
+            }
+            if at.counter < origin.floor.counter {
+                lacking.out_of_sync.push((id.to_string(), origin.floor.counter));
+                continue;
+            }
+            let first = origin.kept.partition_point(|kept| kept.position.counter <= at.counter);
+            let before = first.checked_sub(1).map_or(origin.floor, |before| origin.kept[before].position);
+            if before.counter == at.counter && before.chain != at.chain {
+                lacking.forked.push(id.to_string());
+                continue;
+            }
+            let lacked = origin.kept.range(first..);
+            lacking.is_behind |= lacked.len() > limit;
+            lacking.revisions.extend(lacked.take(limit).map(|kept| kept.revision));
+        }
+        lacking
+    }
+}
+
+impl Origin {
+    /// A backup without history says less than is forgotten.
+    fn raise_floor(&mut self) {
+        match self.kept.front() {
+            None => self.floor = self.position,
+            // The chain before the first entry is not known, so this one counts as forgotten, too.
+            Some(first) if first.position.counter > self.floor.counter + 1 => {
+                self.floor = first.position;
+                self.kept.pop_front();
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// The position of this node.
+fn own(head: &Head) -> Position {
+    Position { counter: head.counter, chain: Chain::from_wire(&head.chain).unwrap_or_default() }
+}
