@@ -42,6 +42,7 @@
 //! | [`engine`] | the seam to what keeps bytes; engines in memory, on a file (feature `redb`) and on etcd (feature `etcd`) |
 //! | `conformance` | checks of an engine (feature `conformance`) |
 //! | [`clock`] | how far the logs of nodes were followed |
+//! | [`merge`] | what two states of one record become |
 //! | [`key`] | keys of records, and keys in the engine |
 //! | [`record`] | the state of a record, and the digests that identify it |
 //! | [`content`] | what a writer sets, as a resource of the cache |
@@ -77,6 +78,7 @@ mod index;
 pub mod key;
 pub mod log;
 mod looks;
+pub mod merge;
 pub mod phase;
 pub mod read;
 pub mod record;

@@ -123,13 +123,18 @@ impl Uid {
 
 /// The digest of content, lease and stamp, which is [`RecordState::digest`].
 pub(crate) fn content_digest(state: &RecordState) -> Bytes {
+    Bytes::copy_from_slice(blake3::hash(&digested(state)).as_bytes())
+}
+
+/// What that digest covers.
+pub(crate) fn digested(state: &RecordState) -> Vec<u8> {
     let digested = RecordState {
         content: state.content.clone(),
         lease: state.lease,
         mirror_of: state.mirror_of.clone(),
         ..RecordState::default()
     };
-    Bytes::copy_from_slice(blake3::hash(&digested.encode_to_vec()).as_bytes())
+    digested.encode_to_vec()
 }
 
 /// The content that clients get: that of the record, or what is served in place of a quarantined
