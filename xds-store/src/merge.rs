@@ -2,7 +2,7 @@
 //! asked.
 //!
 //! The result depends on the two states alone. Nodes that merged the same states hold the same bytes,
-//! in any order and with any repeats (SR43). For this, each part of a state has a total order,
+//! in any order and with any repeats (SR35, SR43). For this, each part of a state has a total order,
 //! and the first in it wins:
 //!
 //! | of | part | first | rule |

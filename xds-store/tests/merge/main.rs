@@ -1,14 +1,61 @@
-//! The merge of two states of one key, by its rules (SR36 to SR43).
+//! The merge of two states of one key, by its rules (SR35 to SR43) and with random states.
+//!
+//!     XDS_TRIPLES=1000000 cargo test --release -p xds-store --test merge -- --nocapture
 #![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::time::Instant;
 
 use prost::Message;
 use prost_types::{Duration, Timestamp};
+use quickcheck::{Arbitrary, Gen, QuickCheck, Testable};
 use states::*;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::merge::merge;
 use xds_store::record::{RecordRevision, RecordState};
 
 mod states;
+
+#[test]
+fn sr35_a_merge_is_commutative_and_associative() {
+    fn holds(a: Picks, b: Picks, c: Picks) -> bool {
+        let [a, b, c] = [a, b, c].map(Picks::state);
+        let (ab, bc) = (merge(&a, &b), merge(&b, &c));
+        ab == merge(&b, &a) && merge(&ab, &c) == merge(&a, &bc)
+    }
+    check(triples(), holds as fn(Picks, Picks, Picks) -> bool);
+}
+
+#[test]
+fn sr35_a_merge_is_idempotent() {
+    fn holds(a: Picks, b: Picks) -> bool {
+        let [a, b] = [a, b].map(Picks::state);
+        let ab = merge(&a, &b);
+        merge(&ab, &b) == ab && merge(&ab, &ab) == ab
+    }
+    check(triples(), holds as fn(Picks, Picks) -> bool);
+}
+
+#[test]
+fn sr35_sr43_a_merge_is_what_the_rules_say_byte_for_byte() {
+    fn holds(a: Picks, b: Picks) -> bool {
+        let states = [a, b].map(Picks::state);
+        let [a, b] = &states;
+        let (ab, wanted) = (merge(a, b), all_at_once(&states));
+        ab == wanted && ab.encode_to_vec() == merge(b, a).encode_to_vec()
+    }
+    check(triples() / 10, holds as fn(Picks, Picks) -> bool);
+}
+
+#[test]
+fn sr35_nodes_that_got_the_same_states_in_any_order_hold_the_same_bytes() {
+    fn holds(delivery: Delivery) -> bool {
+        let states: Vec<_> = delivery.states.iter().map(|picks| picks.state()).collect();
+        let wanted = all_at_once(&states);
+        delivery.nodes().iter().all(|node| node.encode_to_vec() == wanted.encode_to_vec())
+    }
+    check(triples() / 30, holds as fn(Delivery) -> bool);
+}
 
 #[test]
 fn sr36_the_higher_incarnation_counts_whole() {
@@ -240,4 +287,149 @@ fn merged(a: &RecordState, b: &RecordState) -> RecordState {
     let merged = merge(a, b);
     assert_eq!(merged, merge(b, a), "the order matters");
     merged
+}
+
+fn owners_of(states: &[RecordState]) -> Vec<proto::OwnerState> {
+    let mut owners: BTreeMap<_, (u64, bool, proto::OwnerState)> = BTreeMap::new();
+    for state in states.iter().flat_map(|state| &state.owners) {
+        let bytes = state.owner.as_ref().map(Message::encode_to_vec);
+        let found = owners.entry(bytes).or_insert_with(|| (0, false, state.clone()));
+        if (state.epoch, state.is_present) > (found.0, found.1) {
+            *found = (state.epoch, state.is_present, state.clone());
+        }
+    }
+    owners.into_values().map(|(_, _, state)| state).collect()
+}
+
+/// The state that the rules say for all states of a key, without pairs: an order cannot matter here.
+fn all_at_once(states: &[RecordState]) -> RecordState {
+    let incarnation = states.iter().map(|state| state.incarnation).max().unwrap();
+    let all: Vec<_> = states.iter().filter(|state| state.incarnation == incarnation).cloned().collect();
+    let generation = all.iter().map(|state| state.generation).max().unwrap();
+    let of_generation = all.iter().filter(|state| state.generation == generation);
+    let is_sealed = of_generation.clone().all(|state| state.is_sealed);
+    let latest: Vec<_> = of_generation.filter(|state| state.is_sealed == is_sealed).collect();
+    let digest = latest.iter().map(|state| &state.digest).min().unwrap();
+    let winners = || latest.iter().filter(|state| state.digest == *digest);
+    let covered = |state: &RecordState| {
+        let (content, lease, mirror_of) = (state.content.clone(), state.lease, state.mirror_of.clone());
+        RecordState { content, lease, mirror_of, ..Default::default() }.encode_to_vec()
+    };
+    let content = winners().min_by_key(|state| (state.content.is_none(), covered(state))).unwrap();
+    let time = |at: Option<Timestamp>| at.map_or((true, 0, 0), |at| (false, at.seconds, at.nanos));
+    let renewal = latest.iter().map(|state| state.renewal).max().unwrap();
+    let renewed = latest.iter().filter(|state| state.renewal == renewal);
+    let expiry = renewed.min_by_key(|state| (time(state.expires_at), &state.renewed_by)).unwrap();
+    let serve_digest = |quarantined: &proto::Quarantined| {
+        digested(RecordState { content: quarantined.serve.clone(), ..Default::default() }).digest
+    };
+    let quarantines = latest.iter().filter_map(|state| state.quarantined.as_ref());
+    let quarantined = quarantines
+        .min_by_key(|quarantined| (time(quarantined.at), &quarantined.reason, serve_digest(quarantined)));
+    let lifecycles = || all.iter().map(|state| state.lifecycle);
+    let deleted = i32::from(proto::State::Deleted);
+    RecordState {
+        lifecycle: lifecycles().find(|lifecycle| *lifecycle == deleted).or(lifecycles().max()).unwrap(),
+        created_at: all.iter().map(|state| state.created_at).min_by_key(|at| time(*at)).unwrap(),
+        expires_at: expiry.expires_at,
+        renewal,
+        renewed_by: expiry.renewed_by.clone(),
+        quarantined: quarantined.cloned(),
+        origin: winners().map(|state| state.origin.clone()).min().unwrap(),
+        owners: owners_of(&all),
+        ..(*content).clone()
+    }
+}
+
+/// States, and the order in which three nodes get them.
+#[derive(Debug, Clone)]
+struct Delivery {
+    states: Vec<Picks>,
+    steps: Vec<Step>,
+    /// At the end each node gets all of them, in the order with this number.
+    orders: [usize; 3],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A node gets the state with this number: an entry.
+    Entry { node: usize, state: usize },
+    /// A node gets what another one has: a part of a snapshot.
+    Snapshot { node: usize, from: usize },
+}
+
+impl Arbitrary for Delivery {
+    fn arbitrary(g: &mut Gen) -> Self {
+        let mut number = |below: usize| usize::arbitrary(g) % below;
+        let states = 1 + number(8);
+        let steps = (0..number(30)).map(|_| match number(4) {
+            0 => Step::Snapshot { node: number(3), from: number(3) },
+            _ => Step::Entry { node: number(3), state: number(states) },
+        });
+        let (steps, orders) = (steps.collect(), std::array::from_fn(|_| number(FACTORIAL_8)));
+        Self { states: (0..states).map(|_| Picks::arbitrary(g)).collect(), steps, orders }
+    }
+
+    fn shrink(&self) -> Box<dyn Iterator<Item = Self>> {
+        let all = self.clone();
+        let without_step = (0..all.steps.len()).map({
+            let all = all.clone();
+            move |at| {
+                let mut fewer = all.clone();
+                fewer.steps.remove(at);
+                fewer
+            }
+        });
+        let states = self.states.shrink().filter(|states| !states.is_empty());
+        Box::new(without_step.chain(states.map(move |states| Self { states, ..all.clone() })))
+    }
+}
+
+impl Delivery {
+    /// What the nodes have at the end.
+    fn nodes(&self) -> [RecordState; 3] {
+        let states: Vec<_> = self.states.iter().map(|picks| picks.state()).collect();
+        let mut nodes = [const { None }; 3];
+        for step in &self.steps {
+            match *step {
+                Step::Entry { node, state } => receive(&mut nodes[node], &states[state % states.len()]),
+                Step::Snapshot { node, from } => {
+                    let state = nodes[from].clone();
+                    state.iter().for_each(|state| receive(&mut nodes[node], state));
+                }
+            }
+        }
+        for (node, order) in nodes.iter_mut().zip(self.orders) {
+            shuffled(states.iter().collect(), order).into_iter().for_each(|state| receive(node, state));
+        }
+        nodes.map(|node| node.expect("it got all states"))
+    }
+}
+
+/// The items in the order with this number.
+fn shuffled<T>(mut items: Vec<T>, mut order: usize) -> Vec<T> {
+    for at in (1..items.len()).rev() {
+        items.swap(at, order % (at + 1));
+        order /= at + 1;
+    }
+    items
+}
+
+/// How many orders eight states have.
+const FACTORIAL_8: usize = 40_320;
+
+fn receive(node: &mut Option<RecordState>, state: &RecordState) {
+    let present = node.take();
+    *node = Some(merge(present.as_ref().unwrap_or(state), state));
+}
+
+fn triples() -> u64 {
+    std::env::var("XDS_TRIPLES").map_or(300_000, |text| text.parse().unwrap())
+}
+
+fn check(tests: u64, property: impl Testable) {
+    let begin = Instant::now();
+    let passed = QuickCheck::new().tests(tests).max_tests(tests).quicktest(property);
+    assert_eq!(passed.map_err(|failed| format!("{failed:?}")), Ok(tests));
+    println!("{tests} in {:.1?}", begin.elapsed());
 }
