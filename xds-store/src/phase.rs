@@ -47,6 +47,7 @@ pub(crate) use position::PassPosition;
 pub(crate) use record::{PhaseRecord, Phases};
 pub use schemas::{SchemaError, Schemas};
 pub use step::PhaseStep;
+pub(crate) use step::StepTime;
 
 use crate::key::RecordKey;
 use crate::record::PROBE_TYPE;

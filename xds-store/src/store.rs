@@ -100,6 +100,8 @@ pub struct Config {
     /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
     /// built-in table reads.
     pub fields: FieldSource,
+    /// The time between two steps of the background work of a plan, in nanoseconds (SV22). Default 0.1 s.
+    pub pass_pause: i64,
 }
 
 impl Config {
@@ -116,6 +118,7 @@ impl Config {
             owner_grace: 300 * SECOND,
             schemas: Arc::default(),
             fields: FieldSource::default(),
+            pass_pause: pass::STEP_EVERY,
         }
     }
 }
@@ -294,6 +297,12 @@ impl Store {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Sets the time between two steps of the background work of a plan, in nanoseconds; `None`: the default
+    /// (SV22).
+    pub fn set_pass_pause(&mut self, pause: Option<i64>) {
+        self.config.pass_pause = pause.unwrap_or(pass::STEP_EVERY);
     }
 
     /// Whether other servers of the store forgot revisions before this one read them: it was paused or cut
@@ -654,6 +663,7 @@ impl Store {
             schemas: self.index.schemas(),
             rules: self.index.rules(),
             dependents: self.dependents(),
+            server: self.config.server,
         }
     }
 

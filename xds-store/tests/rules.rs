@@ -43,5 +43,7 @@ mod rights;
 mod schema;
 #[path = "rules/servers.rs"]
 mod servers;
+#[path = "rules/startup.rs"]
+mod startup;
 #[path = "rules/variants.rs"]
 mod variants;

@@ -81,7 +81,7 @@ pub(super) fn collect(
 fn kept(draft: &Draft) -> BTreeSet<NameDigest> {
     let changes = draft.changes.iter().filter(|change| match change.act {
         Act::Put(_) | Act::Touch | Act::Quarantine(_) => true,
-        Act::Delete { .. } | Act::Check | Act::Phase(_) | Act::Ceiling(_) => false,
+        Act::Delete { .. } | Act::Check | Act::Phase(..) | Act::Ceiling(_) => false,
     });
     changes.map(|change| change.key.name_digest()).collect()
 }

@@ -68,6 +68,8 @@ pub(crate) struct Judging<'a> {
     pub(crate) rules: &'a Rules,
     /// The most dependents that end with the records of one commit (SG8).
     pub(crate) dependents: usize,
+    /// The number of this run of the server, under which it says that it is alive (SV15).
+    pub(crate) server: u64,
 }
 
 impl Judging<'_> {
@@ -287,7 +289,7 @@ impl Judging<'_> {
         let unchanged = |outcome| Ok(unchanged(key, outcome, live));
         match (&change.act, live) {
             (Act::Check, _) => unchanged(proto::Outcome::Checked),
-            (Act::Phase(step), _) => self.step(draft, *step, key, changed),
+            (Act::Phase(step, time), _) => self.step(draft, (*step, *time), key, changed),
             (Act::Ceiling(ceiling), _) => self.set_ceiling(ceiling, key, changed),
             (Act::Put(put), _) => self.put(draft, key, put, before, changed),
             // ST13, ST67. A touch of nothing was refused before.
@@ -450,7 +452,7 @@ impl Judging<'_> {
     /// content before, and a renewal of a lease writes the version that is there once more.
     pub(crate) fn has_to_wait(&self, draft: &Draft) -> bool {
         let states = &self.records.batch.states;
-        let is_own = |change: &DraftChange| matches!(change.act, Act::Phase(_) | Act::Ceiling(_));
+        let is_own = |change: &DraftChange| matches!(change.act, Act::Phase(..) | Act::Ceiling(_));
         // SV28, SV33: a commit is judged in the phase, and below the ceilings, that are durable.
         let mut plans = self.schemas.plans().iter();
         if plans.any(|plan| states.contains_key(&PhaseRecord::key(plan.number())))
@@ -471,7 +473,7 @@ impl Judging<'_> {
         let reads_stored = |change: &&DraftChange| match &change.act {
             Act::Quarantine(_) | Act::Touch => true,
             Act::Put(put) => put.lease.is_some(),
-            Act::Delete { .. } | Act::Check | Act::Phase(_) | Act::Ceiling(_) => false,
+            Act::Delete { .. } | Act::Check | Act::Phase(..) | Act::Ceiling(_) => false,
         };
         let is_waiting = |key: &RecordKey| {
             let other = self.forms().side(key).and_then(|side| side.other.ok());

@@ -13,7 +13,7 @@ use super::refused::{Limit, RefusalCode, Refused, Violations};
 use super::rights::WriteAccess;
 use crate::content;
 use crate::key::{KeyError, RecordKey, parse_id};
-use crate::phase::{Ceiling, PhaseStep};
+use crate::phase::{Ceiling, PhaseStep, StepTime};
 use crate::read::is_configuration;
 use crate::record::{PROBE_TYPE, Uid};
 use crate::rules::RULE_TYPE;
@@ -69,7 +69,7 @@ pub(crate) enum Act {
     Touch,
     Quarantine(proto::Quarantine),
     Check,
-    Phase(PhaseStep),
+    Phase(PhaseStep, StepTime),
     Ceiling(Ceiling),
 }
 

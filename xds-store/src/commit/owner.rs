@@ -30,7 +30,7 @@ pub(super) fn check(judging: &Judging<'_>, draft: &Draft) -> Result<(), Refused>
                     && !judging.is_same(&judging.content_of(key, put, Some(record)), put, record)
             }
             Act::Delete { .. } => !record.owners.iter().any(|name| is_owner(name)),
-            Act::Touch | Act::Quarantine(_) | Act::Check | Act::Phase(_) | Act::Ceiling(_) => false,
+            Act::Touch | Act::Quarantine(_) | Act::Check | Act::Phase(..) | Act::Ceiling(_) => false,
         };
         if is_foreign {
             let owners: Vec<_> = record.owners.iter().map(ToString::to_string).collect();

@@ -12,7 +12,7 @@ use super::form::{Act, Draft, DraftChange, Put};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::content;
 use crate::key::{RecordKey, stored};
-use crate::phase::{Form, LEASE, LiveServer, Phase, PhaseRecord, PhaseStep, Plan, Schemas};
+use crate::phase::{Form, LEASE, LiveServer, Phase, PhaseRecord, PhaseStep, Plan, Schemas, StepTime};
 use crate::record::{RecordState, content_digest};
 use crate::refs::ReferrerChanges;
 use crate::time;
@@ -38,9 +38,18 @@ impl Draft {
     /// refused. A step needs the right to operate, which the caller checks.
     #[must_use]
     pub fn set_phase(step: PhaseStep, identity: String, dry_run: bool) -> Self {
-        let act = Act::Phase(step);
+        let act = Act::Phase(step, StepTime::Serving);
         let change = DraftChange { key: PhaseRecord::key(step.plan), expected: None, act };
         Self::of_store(change, identity, dry_run)
+    }
+
+    /// A step of a plan before the server serves (SV32). It is refused while another server of the store is
+    /// alive.
+    #[must_use]
+    pub fn set_phase_at_startup(step: PhaseStep) -> Self {
+        let act = Act::Phase(step, StepTime::Startup);
+        let change = DraftChange { key: PhaseRecord::key(step.plan), expected: None, act };
+        Self::of_store(change, "startup".to_owned(), false)
     }
 }
 
@@ -48,7 +57,7 @@ impl Judging<'_> {
     pub(super) fn step(
         &self,
         draft: &Draft,
-        step: PhaseStep,
+        (step, time): (PhaseStep, StepTime),
         key: &RecordKey,
         changed: &mut Changed,
     ) -> Result<ChangeResult, Refused> {
@@ -69,6 +78,7 @@ impl Judging<'_> {
             return Err(Refused::whole(RefusalCode::Aborted, message));
         }
         self.check_servers(plan)?;
+        self.check_time(plan, step, time)?;
         let recorded = phases.get(plan.number()).cloned().unwrap_or_default();
         let was_in_f4 = recorded.was_in_f4;
         match (step.from, step.to) {
@@ -158,8 +168,7 @@ impl Judging<'_> {
 
     /// SV15: a server that lacks the plan would write one form only, and could not accept commits.
     fn check_servers(&self, plan: &Plan) -> Result<(), Refused> {
-        let is_alive = |key: &&RecordKey| self.records.get(key).is_some_and(|record| record.exists(self.now));
-        let lacking = self.records.index.servers().lacking(plan).filter(is_alive);
+        let lacking = self.records.index.servers().lacking(plan).filter(|key| self.is_alive(key));
         let mut violations = Violations::default();
         for key in lacking {
             let (gate, node) = ("server_lacks_plan".to_owned(), key.name().to_string());
@@ -168,6 +177,39 @@ impl Judging<'_> {
             violations.add(RefusalCode::FailedPrecondition, (0, None), message, why);
         }
         violations.into_result()
+    }
+
+    /// SV32: a plan without a way down goes forward only while nobody needs the old form, and a startup makes
+    /// steps only while no other server serves.
+    fn check_time(&self, plan: &Plan, step: PhaseStep, time: StepTime) -> Result<(), Refused> {
+        match time {
+            StepTime::Serving if plan.is_one_way() && step.is_forward() => {
+                let gate = "runs_at_startup".to_owned();
+                let message =
+                    format!("the plan {} has no way down: it goes on before a server serves", plan.name());
+                Err(gate_closed(proto::ClosedGate { gate, ..Default::default() }, message))
+            }
+            StepTime::Serving if plan.is_one_way() && step.from == Phase::F5 => {
+                let message = format!("the plan {} has no way down", plan.name());
+                Err(Refused::whole(RefusalCode::FailedPrecondition, message))
+            }
+            StepTime::Serving => Ok(()),
+            StepTime::Startup => {
+                let own = LiveServer::key(self.server);
+                let mut others = self.records.index.servers().keys().filter(|key| **key != own);
+                let other = others.find(|key| self.is_alive(key));
+                let Some(other) = other else { return Ok(()) };
+                let (gate, node) = ("other_server".to_owned(), other.name().to_string());
+                let message = format!(
+                    "the server {node} of this store is alive, or ended less than 30 s ago without saying so"
+                );
+                Err(gate_closed(proto::ClosedGate { gate, node, count: 1 }, message))
+            }
+        }
+    }
+
+    fn is_alive(&self, server: &RecordKey) -> bool {
+        self.records.get(server).is_some_and(|record| record.exists(self.now))
     }
 
     /// A form that a step hides from clients is named by no record in a way that would keep it. This reads
@@ -216,7 +258,7 @@ impl Judging<'_> {
     /// their values.
     fn check_begin(&self, plan: &Plan) -> Result<(), Refused> {
         let refused = |message: String| Err(Refused::whole(RefusalCode::FailedPrecondition, message));
-        if self.schemas.pair_version(plan).major() < plan.new_version().major() {
+        if !self.schemas.knows(plan) {
             return refused(format!("a ceiling hides the new form of the plan {}", plan.name()));
         }
         // SV13.

@@ -106,7 +106,7 @@ fn judge(draft: &Draft, change: &DraftChange, forms: Forms<'_>) -> Result<Judged
             hidden(side.as_ref())?;
             (SchemaVersion::FIRST, opaque(key, stored, forms)?)
         }
-        Act::Check | Act::Phase(_) | Act::Ceiling(_) => return Ok(accepted(SchemaVersion::FIRST)),
+        Act::Check | Act::Phase(..) | Act::Ceiling(_) => return Ok(accepted(SchemaVersion::FIRST)),
     };
     let Some(side) = side else { return Ok(accepted(version)) };
     let leading = forms.leading(key, &side);

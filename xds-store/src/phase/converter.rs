@@ -33,6 +33,8 @@ pub enum Converter {
     Identity,
     /// By code.
     Code(Arc<dyn Convert>),
+    /// Not at all: the plan has no way down (SV32).
+    Missing,
 }
 
 /// Why a content has no other form.
@@ -71,6 +73,7 @@ impl Converter {
     ) -> Result<proto::Content, ConvertError> {
         let failed = |reason| ConvertError::Payload { key: key.clone(), reason };
         let payload = match self {
+            Self::Missing => return Err(failed("the plan has no way down".to_owned())),
             // A locator of another resource is no message of the type.
             Self::Identity | Self::Code(_) if content.redirect => content.payload.clone(),
             Self::Identity => content.payload.clone(),

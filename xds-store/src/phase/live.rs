@@ -60,6 +60,11 @@ impl LiveServers {
         }
     }
 
+    /// The servers.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &RecordKey> {
+        self.0.keys()
+    }
+
     /// The servers that lack a plan.
     pub(crate) fn lacking(&self, plan: &Plan) -> impl Iterator<Item = &RecordKey> {
         self.0.iter().filter(|(_, server)| !server.has(plan)).map(|(key, _)| key)

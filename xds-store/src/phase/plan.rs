@@ -31,7 +31,7 @@ pub struct PlanSpec {
     pub to_version: SchemaVersion,
     /// From the old form to the new one.
     pub up: Converter,
-    /// From the new form to the old one.
+    /// From the new form to the old one. If it is missing, the plan goes forward at a startup only (SV32).
     pub down: Converter,
     /// SV24: passes do not copy records. Each is converted by its next put or touch, so the plan is for
     /// records that their writers renew all the time. F4 hides those that nobody renewed before.
@@ -123,6 +123,9 @@ impl Plan {
             names.push(NameSet::Between(String::new(), String::new()));
         }
         let template = NameTemplate::parse(&spec.to_name).ok_or_else(|| wrong("to_name", &spec.to_name))?;
+        if matches!(spec.up, Converter::Missing) {
+            return Err(wrong("up", ""));
+        }
         if spec.rewrite_references && (spec.from_type != spec.to_type || template.is_identity()) {
             return Err(wrong("rewrite_references", "true"));
         }
@@ -177,14 +180,21 @@ impl Plan {
         }
     }
 
-    /// SV24.
-    pub(crate) fn is_heartbeat(&self) -> bool {
+    /// Whether only writers convert its records (SV24).
+    #[must_use]
+    pub fn is_heartbeat(&self) -> bool {
         self.spec.heartbeat
     }
 
-    /// SV30.
-    pub(crate) fn rewrites_references(&self) -> bool {
+    /// Whether passes in F4 put new names into other records (SV30).
+    #[must_use]
+    pub fn rewrites_references(&self) -> bool {
         self.spec.rewrite_references
+    }
+
+    /// SV32: nobody can read the old form of what has the new one only.
+    pub(crate) fn is_one_way(&self) -> bool {
+        matches!(self.spec.down, Converter::Missing)
     }
 
     /// Whether a pass prepares the step from F2 to F1 after F4 (SV27).
@@ -381,6 +391,7 @@ mod tests {
         assert_eq!(field(PlanSpec { to_type: "t/xds.store.v1.Authority".into(), ..spec() }), "to_type");
         assert_eq!(field(PlanSpec { from_names: vec!["a*b".into()], ..spec() }), "from_names");
         assert_eq!(field(PlanSpec { to_name: "new".into(), ..spec() }), "to_name");
+        assert_eq!(field(PlanSpec { up: Converter::Missing, ..spec() }), "up");
         // The same type, and names that are in both forms.
         let renamed = |names: &[&str]| PlanSpec {
             from_names: names.iter().map(|name| (*name).to_owned()).collect(),

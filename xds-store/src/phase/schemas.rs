@@ -149,6 +149,12 @@ impl Schemas {
         }
     }
 
+    /// Whether the server knows the new form of a plan: no ceiling hides it.
+    #[must_use]
+    pub fn knows(&self, plan: &Plan) -> bool {
+        self.pair_version(plan).major() >= plan.new_version().major()
+    }
+
     /// The server's version of the resource of a key.
     pub(crate) fn server_version(&self, key: &RecordKey) -> SchemaVersion {
         match self.form(key) {

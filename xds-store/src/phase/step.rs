@@ -13,7 +13,20 @@ pub struct PhaseStep {
     pub to: Phase,
 }
 
+/// When a step is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StepTime {
+    /// While servers serve.
+    Serving,
+    /// Before the only server serves (SV32).
+    Startup,
+}
+
 impl PhaseStep {
+    pub(crate) fn is_forward(self) -> bool {
+        self.from.number() < self.to.number()
+    }
+
     /// Whether the phases are neighbours.
     pub(crate) fn is_one(self) -> bool {
         self.from.number().abs_diff(self.to.number()) == 1

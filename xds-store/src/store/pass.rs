@@ -21,6 +21,8 @@ pub struct PassProgress {
     pub failures: Vec<(RecordKey, String)>,
     /// Whether the last whole pass wrote nothing and could convert everything.
     pub is_clean: bool,
+    /// Whether it has ended. The next one begins by itself.
+    pub is_over: bool,
 }
 
 /// The pass that runs, or the next one.
@@ -31,8 +33,6 @@ pub(super) struct Pass {
     phase: u32,
     position: PassPosition,
     has_written: bool,
-    /// The next step is the first one of a pass.
-    is_over: bool,
     /// [`PhaseRecord::splits`] when it began.
     splits: u64,
     /// Whether the position is one that was recorded.
@@ -63,7 +63,7 @@ impl Store {
 
     /// A server that does not know the new form copies nothing (SV19).
     fn is_copied(&self, plan: &Plan) -> bool {
-        let is_known = self.index.schemas().pair_version(plan).major() >= plan.new_version().major();
+        let is_known = self.index.schemas().knows(plan);
         let phases = self.index.phases();
         match phases.phase(plan) {
             Phase::F3 | Phase::F5 => is_known,
@@ -107,13 +107,13 @@ impl Store {
         stored: &Stored<'_>,
         now: i64,
     ) {
-        if pass.is_over {
+        if pass.progress.is_over {
             (pass.progress.looked_at, pass.progress.failed) = (0, 0);
             pass.progress.failures.clear();
-            (pass.has_written, pass.is_resumed, pass.is_over) = (false, false, false);
+            (pass.has_written, pass.is_resumed, pass.progress.is_over) = (false, false, false);
             pass.splits = recorded.splits;
         }
-        pass.next_at = now.saturating_add(STEP_EVERY);
+        pass.next_at = now.saturating_add(self.config.pass_pause);
         let judging = self.judging(writing, stored, now);
         let limit = STEP.min(self.config.engine.operations.saturating_sub(4)).max(1);
         let Some(mut copied) = self.copied(&judging, plan, &pass.position, limit) else {
@@ -133,7 +133,7 @@ impl Store {
             pass.progress.is_clean = !pass.has_written && pass.progress.failed == 0 && is_whole;
             // SV40.
             let is_done = !pass.has_written && is_whole;
-            pass.next_at = now.saturating_add(if is_done { PASS_EVERY } else { STEP_EVERY });
+            pass.next_at = now.saturating_add(if is_done { PASS_EVERY } else { self.config.pass_pause });
         }
         // SV22: a step that writes records its position, and a pass that ends records that.
         let record = PhaseRecord {
@@ -153,7 +153,7 @@ impl Store {
             let entry = LogEntry { identity: "migration".to_owned(), ..LogEntry::default() };
             writing.add(judged, entry, self.config.server);
         }
-        pass.is_over = is_end;
+        pass.progress.is_over = is_end;
         pass.position = next.unwrap_or_default();
     }
 
@@ -216,9 +216,10 @@ impl Pass {
     }
 }
 
-/// How many records a step looks at, and how often there is one: 1,000 records in a second.
+/// How many records a step looks at.
 const STEP: usize = 100;
-const STEP_EVERY: i64 = SECOND / 10;
+/// SV22: how often there is a step: 1,000 records in a second.
+pub(super) const STEP_EVERY: i64 = SECOND / 10;
 /// When the next pass begins after one that wrote nothing.
 const PASS_EVERY: i64 = 60 * SECOND;
 /// The failures of a pass that are listed.

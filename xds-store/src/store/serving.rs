@@ -27,7 +27,8 @@ impl Store {
                 continue;
             };
             let phase = self.index.phases().phase(plan);
-            let shows_new = phase.shows_new() && knows(schemas, plan);
+            // SV34: a server that does not know the new form does not serve it.
+            let shows_new = phase.shows_new() && schemas.knows(plan);
             let other = plan.other_key(key, form).ok();
             match form {
                 Form::New => {
@@ -81,7 +82,7 @@ impl Store {
         let phase = self.index.phases().phase(plan);
         let is_served = match form {
             Form::Old => phase != Phase::F5 && self.beside(plan, stored.clone()) == *key,
-            Form::New => phase.shows_new() && knows(schemas, plan),
+            Form::New => phase.shows_new() && schemas.knows(plan),
         };
         is_served && counts(&self.index, plan, stored, form) != Counts::Nothing
     }
@@ -104,7 +105,7 @@ pub(super) fn loaded(index: &Index, schemas: &Schemas, records: Vec<Loaded>, eac
         }
         let shows = |form| match form {
             Form::Old => phase != Phase::F5,
-            Form::New => phase.shows_new() && knows(schemas, plan),
+            Form::New => phase.shows_new() && schemas.knows(plan),
         };
         let is_alone = counts(index, plan, &record.key, form) != Counts::Both;
         let other_form = if form == Form::Old { Form::New } else { Form::Old };
@@ -132,7 +133,7 @@ pub(super) fn loaded(index: &Index, schemas: &Schemas, records: Vec<Loaded>, eac
 /// SV31: the key under which clients get an old form. If both forms have the same type and name, their
 /// constraints match different clients.
 fn beside(index: &Index, schemas: &Schemas, plan: &Plan, old: RecordKey) -> RecordKey {
-    let has_both = index.phases().phase(plan).shows_new() && knows(schemas, plan);
+    let has_both = index.phases().phase(plan).shows_new() && schemas.knows(plan);
     let key = if has_both { plan.key_beside(&old) } else { None };
     key.unwrap_or(old)
 }
@@ -149,11 +150,6 @@ fn counts(index: &Index, plan: &Plan, key: &RecordKey, form: Form) -> Counts {
         (Some(_), Some(_) | None) => Stamp::Outdated,
     });
     Counts::of(index.phases().phase(plan), old.is_some(), stamp)
-}
-
-/// SV34: a server that does not know the new form does not serve it.
-fn knows(schemas: &Schemas, plan: &Plan) -> bool {
-    schemas.pair_version(plan).major() >= plan.new_version().major()
 }
 
 /// SV29: a record is served in both forms, also if only one of them counts. One that cannot be converted is
