@@ -91,26 +91,37 @@ impl FieldConverter {
         (from_type, to_type): (&str, &str),
         (up, down): (&BTreeMap<String, String>, &BTreeMap<String, String>),
     ) -> Result<(Self, Self), FieldError> {
-        let message = |type_url: &str| {
-            let none = || FieldError::NoDescriptor { type_url: type_url.to_owned() };
-            descriptors.message(type_url).ok_or_else(none)
-        };
-        let (from, to) = (message(from_type)?, message(to_type)?);
+        let (from, to) = (message(descriptors, from_type)?, message(descriptors, to_type)?);
+        check_places(up)?;
         let inverse: BTreeMap<_, _> = up.iter().map(|(path, place)| (place.clone(), path.clone())).collect();
-        let mut paths: Vec<_> = up.values().collect();
-        paths.sort_unstable();
-        for paths in [paths, up.keys().collect()] {
-            let is_inside = |pair: &&[&String]| pair[0] == pair[1] || is_in(pair[1], pair[0]);
-            if let Some(pair) = paths.windows(2).find(is_inside) {
-                return Err(FieldError::Twice { path: pair[1].clone() });
-            }
-        }
         if inverse != *down {
             return Err(FieldError::NotInverse { expected: inverse });
         }
         let of_up = Self::new(&from, &to, up)?;
         of_up.check("", &from)?;
         Ok((of_up, Self::new(&to, &from, down)?))
+    }
+
+    /// The converter up of a plan that has no way down. A field of the old form may have no place: then
+    /// payloads that set it are not converted.
+    ///
+    /// # Errors
+    /// A named field does not exist or has another type, or two have one place.
+    pub fn up_alone(
+        descriptors: &Descriptors,
+        (from_type, to_type): (&str, &str),
+        up: &BTreeMap<String, String>,
+    ) -> Result<Self, FieldError> {
+        let (from, to) = (message(descriptors, from_type)?, message(descriptors, to_type)?);
+        check_places(up)?;
+        let converter = Self::new(&from, &to, up)?;
+        for (path, place) in up {
+            let fields = field_at(&from, path).zip(field_at(&to, place));
+            if fields.is_some_and(|(field, there)| !is_like(&field, &there)) {
+                return Err(FieldError::OtherType { path: path.clone(), place: place.clone() });
+            }
+        }
+        Ok(converter)
     }
 
     fn new(
@@ -224,6 +235,24 @@ impl fmt::Debug for FieldConverter {
         let (from, to) = (self.from.full_name(), self.to.full_name());
         f.debug_struct("FieldConverter").field("from", &from).field("to", &to).finish_non_exhaustive()
     }
+}
+
+fn message(descriptors: &Descriptors, type_url: &str) -> Result<MessageDescriptor, FieldError> {
+    let none = || FieldError::NoDescriptor { type_url: type_url.to_owned() };
+    descriptors.message(type_url).ok_or_else(none)
+}
+
+/// No two fields have one place, and none is inside another one.
+fn check_places(up: &BTreeMap<String, String>) -> Result<(), FieldError> {
+    let mut paths: Vec<_> = up.values().collect();
+    paths.sort_unstable();
+    for paths in [paths, up.keys().collect()] {
+        let is_inside = |pair: &&[&String]| pair[0] == pair[1] || is_in(pair[1], pair[0]);
+        if let Some(pair) = paths.windows(2).find(is_inside) {
+            return Err(FieldError::Twice { path: pair[1].clone() });
+        }
+    }
+    Ok(())
 }
 
 /// The field at a path. All fields before it are single messages.

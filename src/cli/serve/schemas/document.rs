@@ -236,6 +236,12 @@ impl SchemaReader<'_> {
         let (up, down, at) = match (fields(&document.up), fields(&document.down)) {
             (None, None) => return Some((Converter::Identity, Converter::Identity)),
             (Some((up, at)), Some((down, _))) => (up, down, at),
+            // SV32.
+            (Some((up, at)), None) if document.down.is_none() => {
+                let up = FieldConverter::up_alone(self.descriptors, (from_type, to_type), &up);
+                let up = up.map_err(|error| self.error(at, error.into())).ok()?;
+                return Some((Converter::Code(Arc::new(up)), Converter::Missing));
+            }
             (Some((_, at)), None) | (None, Some((_, at))) => {
                 self.error(at, SchemaFileError::OneWay);
                 return None;
@@ -433,10 +439,32 @@ plans:
             "s.yaml:3:9: plan a: `down` does not invert `up`: write down: { fields: { name: alt_stat_name } }"
         );
         assert_eq!(
-            plan("up: { fields: {} }").unwrap_err(),
+            plan("up: { fields: {} }, down: identity").unwrap_err(),
             "s.yaml:3:9: plan a: `up` and `down` are both `fields`, or both `identity`, which both are if left out"
         );
         assert!(plan("up: { field: {} }").unwrap_err().contains("fields"));
+    }
+
+    #[test]
+    fn sv32_a_plan_may_have_no_way_down() {
+        let plan = |fields: &str| {
+            let text = format!(
+                "plans:\n- {{ number: 1, name: a, from: {{ type: CDS }}, to: {{ type: EDS }}, up: {{ fields: {fields} }} }}\n"
+            );
+            let parsed = parse(&text, Path::new("s.yaml"), &Descriptors::envoy());
+            parsed.map(|schemas| format!("{:?}", schemas.plans())).map_err(|errors| errors[0].to_string())
+        };
+        // Endpoints have no place for most fields of clusters.
+        let read = plan("{ name: cluster_name }").unwrap();
+        assert!(read.contains("down: Missing") && read.contains("FieldConverter"), "{read}");
+        assert_eq!(
+            plan("{ connect_timeout: cluster_name }").unwrap_err(),
+            "s.yaml:2:64: plan a: the field connect_timeout has another type than its new place cluster_name"
+        );
+        assert!(plan("{ nothing: cluster_name }").unwrap_err().contains("no field nothing"));
+        assert!(
+            plan("{ name: cluster_name, alt_stat_name: cluster_name }").unwrap_err().contains("two fields")
+        );
     }
 
     #[test]
