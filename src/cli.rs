@@ -254,6 +254,8 @@ enum Failure {
     #[error("{}", error_lines(.0))]
     Schemas(serve::SchemasError),
     #[error("error: {0}")]
+    Migration(serve::MigrationError),
+    #[error("error: {0}")]
     Tokens(serve::TokenError),
     #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
@@ -285,6 +287,7 @@ impl Failure {
             Self::Backup(error) => ExitCode::from(error.exit_code()),
             Self::Seal(error) => ExitCode::from(error.exit_code()),
             Self::Schemas(error) => ExitCode::from(error.exit_code()),
+            Self::Migration(error) => ExitCode::from(error.exit_code()),
             Self::Tokens(error) => ExitCode::from(error.exit_code()),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),

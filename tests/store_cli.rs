@@ -30,6 +30,8 @@ mod references;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
 mod running;
+#[path = "store_cli/startup.rs"]
+mod startup;
 #[path = "store_cli/unread.rs"]
 mod unread;
 #[path = "store_cli/writers.rs"]

@@ -24,6 +24,8 @@ use super::warnings::WarningOptions;
 use super::{DescriptorOptions, Failure, FolderOptions, IsolationMode, load, troubles};
 use applied::AppliedFolder;
 pub(super) use limits::{Limits, count, time, wait};
+pub(super) use migrate::MigrationError;
+use migrate::{Migrated, Stop};
 use nacks::NackQuorum;
 pub(super) use schemas::SchemasError;
 pub(super) use sealing::SealError;
@@ -34,6 +36,7 @@ pub(super) use types::{OptionError, Types};
 mod applied;
 mod backups;
 mod limits;
+mod migrate;
 mod nacks;
 mod schemas;
 mod sealing;
@@ -129,13 +132,23 @@ impl Serve {
         // still being loaded (G13, ST57).
         let descriptors = Arc::new(self.descriptors.read()?);
         let store = self.store.start(&cache, &descriptors, runtime.handle())?;
+        let mut stop = None;
         if let Some(store) = &store {
+            // SV32: before anything can listen, and before the folder is applied.
+            match runtime.block_on(self.store.migrate.run(&store.handle))? {
+                Migrated::Done(signal) => stop = signal,
+                Migrated::Stopped => {
+                    end(runtime, traces);
+                    return Ok(());
+                }
+            }
             self.announce(store.summary(&cache));
         }
         let folder = self.folder(&cache, &descriptors, store.as_ref(), runtime.handle())?;
         let config = self.config(&cache)?;
         let routes = (descriptors, page);
-        let served = runtime.block_on(self.serve((folder, store), cache, config, routes, (hangups, &traces)));
+        let served =
+            runtime.block_on(self.serve((folder, store), cache, config, routes, (hangups, stop, &traces)));
         end(runtime, traces);
         served
     }
@@ -204,7 +217,7 @@ impl Serve {
         cache: Arc<Cache>,
         config: ServerConfig,
         (descriptors, page): (Arc<Descriptors>, Admin),
-        (hangups, log): (Hangups, &Telemetry),
+        (hangups, stop, log): (Hangups, Option<Stop>, &Telemetry),
     ) -> Result<(), Failure> {
         // Open both ports before any task starts, so that an invalid option ends the program at once.
         let port = self.listen.open().await?;
@@ -215,7 +228,11 @@ impl Serve {
         let mut config = config;
         port.apply(&mut config);
         let drain = Drain::default();
-        let shutdown = drain.clone().begin_after(shutdown().map_err(Failure::System)?);
+        let stop = match stop {
+            Some(stop) => stop,
+            None => Box::pin(shutdown().map_err(Failure::System)?),
+        };
+        let shutdown = drain.clone().begin_after(stop);
         let stopping = store.clone();
         let shutdown = async move {
             shutdown.await;

@@ -124,6 +124,10 @@ impl StoreHandle {
         self.running.schemas.load_full()
     }
 
+    pub(crate) fn send(&self, message: Message) {
+        self.running.queue.send(message);
+    }
+
     pub(crate) fn fields(&self) -> FieldSource {
         self.running.fields.clone()
     }

@@ -35,6 +35,7 @@
 //! | `status` | refusals with typed details |
 //! | `config` | the settings of a running store |
 //! | `handle` | the handle of a running store |
+//! | `startup` | plans that run to their end before the store is served |
 //! | `writer` | the thread that judges and writes commits |
 //! | `source` | feeds the cache that clients read |
 //! | `queue` | the commits that wait for the thread, and their limits |
@@ -52,6 +53,7 @@ pub use config::{
 pub use handle::StoreHandle;
 pub use source::Refusal;
 pub use standing::{Condition, Standing};
+pub use startup::RunError;
 pub use statistics::{Stage, Statistics, Times};
 pub use tokens::{TokenFileError, Tokens};
 
@@ -69,6 +71,7 @@ mod referring;
 mod service;
 mod source;
 mod standing;
+mod startup;
 mod statistics;
 mod status;
 mod tokens;

@@ -7,7 +7,7 @@ use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::migration_server::Migration;
 use xds_proto::xds::store::v1::violation::Why;
-use xds_store::commit::{Draft, Refused};
+use xds_store::commit::Draft;
 use xds_store::key::RecordKey;
 use xds_store::log::FORMAT;
 use xds_store::phase::{Ceiling, Form, Phase, PhaseStep, Plan, Schemas};
@@ -20,7 +20,7 @@ use crate::access::Caller;
 use crate::config::StreamsSource;
 use crate::reading::{Reading, failed, now};
 use crate::service::taken;
-use crate::status::{invalid, lacks, of_refused, refusal};
+use crate::status::{gates_of, invalid, lacks, of_refused, refusal};
 
 /// The service Migration of one running store.
 #[derive(Debug)]
@@ -195,14 +195,6 @@ fn plan_of(schemas: &Arc<Schemas>, number: u32) -> Result<&Plan, Status> {
 
 fn unknown_plan(number: u32) -> Status {
     Status::not_found(format!("this server has no plan {number}"))
-}
-
-/// The closed gates that a refusal names.
-fn gates_of(refused: &Refused) -> impl Iterator<Item = &proto::ClosedGate> {
-    refused.violations.iter().filter_map(|violation| match &violation.why {
-        Some(Why::Gate(gate)) => Some(gate),
-        _ => None,
-    })
 }
 
 /// The format of a store cannot be lowered: this program writes one format only.

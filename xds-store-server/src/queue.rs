@@ -40,6 +40,8 @@ pub(crate) enum Message {
     Compact(Option<u64>, oneshot::Sender<Result<u64, Refused>>),
     /// What refers to a resource.
     Referrers(Referrers, oneshot::Sender<FoundReferrers>),
+    /// SV32: the time between two steps of a pass, in nanoseconds; `None`: the default.
+    PassPause(Option<i64>),
     /// Another server of the store may have committed.
     Changed,
     /// The last message.

@@ -107,6 +107,14 @@ pub(crate) fn of_engine(error: &EngineError) -> Status {
     not_ready_in(Condition::ReadOnly, error.to_string())
 }
 
+/// The closed gates that a refusal names.
+pub(crate) fn gates_of(refused: &Refused) -> impl Iterator<Item = &proto::ClosedGate> {
+    refused.violations.iter().filter_map(|violation| match &violation.why {
+        Some(proto::violation::Why::Gate(gate)) => Some(gate),
+        _ => None,
+    })
+}
+
 /// The refusal of a commit, with no more than the caller may read (ST54).
 pub(crate) fn of_refused(refused: Refused, standing: &Standing, caller: &Caller) -> Status {
     let Refused { code, violations, message } = refused;

@@ -137,7 +137,7 @@ impl Writer {
                 Message::Commit(Waiting { caller, .. }) => {
                     caller.answer(Err(refused(RefusalCode::Unavailable, reason.to_owned())));
                 }
-                Message::Compact(..) | Message::Referrers(..) | Message::Changed => {}
+                Message::Compact(..) | Message::Referrers(..) | Message::PassPause(_) | Message::Changed => {}
                 Message::Stop => return,
             }
         }
@@ -239,6 +239,10 @@ impl Writer {
 
     /// The next message, or a timeout when the machine or a compaction is due.
     fn receive(&self, inbox: &mpsc::Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+        // SV32: of two servers that start and make steps, at least one finds the other one alive.
+        if self.live_at.is_some_and(|at| at <= now()) {
+            return Err(RecvTimeoutError::Timeout);
+        }
         let due = [self.store.due(), self.live_at].into_iter().flatten().fold(self.compact_at, i64::min);
         let wait = u64::try_from(due.saturating_sub(now())).unwrap_or_default();
         inbox.recv_timeout(Duration::from_nanos(wait))
@@ -266,6 +270,10 @@ impl Writer {
             Message::Compact(upto, caller) => {
                 self.compactions.insert(ticket, caller);
                 Event::Compact(ticket, upto)
+            }
+            Message::PassPause(pause) => {
+                self.store.set_pass_pause(pause);
+                return false;
             }
             Message::Changed => Event::Changed,
             Message::Stop => return true,

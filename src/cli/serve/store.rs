@@ -19,6 +19,7 @@ use xds_store_server::{
 };
 
 use super::backups::{BackupOptions, Backups};
+use super::migrate::MigrateOptions;
 use super::schemas::SchemaOptions;
 use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
@@ -70,6 +71,8 @@ pub(super) struct StoreOptions {
     sealing: SealOptions,
     #[command(flatten)]
     schemas: SchemaOptions,
+    #[command(flatten)]
+    pub(super) migrate: MigrateOptions,
     #[command(flatten)]
     backups: BackupOptions,
     #[command(flatten)]
