@@ -39,6 +39,7 @@
 //! | `writer` | the thread that judges and writes commits |
 //! | `source` | feeds the cache that clients read |
 //! | `queue` | the commits that wait for the thread, and their limits |
+//! | `spans` | spans of migrations for traces |
 //! | `standing` | the condition of the store |
 //! | `alarm` | why it accepts no commits although it runs |
 //! | `statistics` | counts and times of commits |
@@ -70,6 +71,7 @@ mod reading;
 mod referring;
 mod service;
 mod source;
+mod spans;
 mod standing;
 mod startup;
 mod statistics;

@@ -19,6 +19,7 @@ use xds_store::store::{Action, Config, Event, LoadError, Published, ReferrersQue
 use crate::config::{StartError, StoreConfig};
 use crate::queue::{Caller, Message, Queue, Referrers, Waiting, refused};
 use crate::source::{Refusal, Source};
+use crate::spans::{MigrationSpans, TRACE_TARGET};
 use crate::standing::{Condition, Standing};
 use crate::statistics::{Stage, Statistics};
 
@@ -43,6 +44,7 @@ pub(crate) struct Writer {
     schemas: Arc<ArcSwap<Schemas>>,
     /// The span of the batch that is written.
     batch: Span,
+    migrations: MigrationSpans,
     /// Dropped after the engine, so that its end shows that the engine is closed.
     standing: watch::Sender<Standing>,
 }
@@ -89,6 +91,7 @@ impl Writer {
             statistics,
             schemas,
             batch: Span::none(),
+            migrations: MigrationSpans::default(),
             standing,
         };
         Ok((writer, receiver))
@@ -167,6 +170,8 @@ impl Writer {
             while let Some(action) = actions.pop_front() {
                 match action {
                     Action::Write(batch) => {
+                        // The batch may end a pass, and the next one begins before the standing is sent.
+                        self.migrations.look(&self.store.plans(), self.store.schemas());
                         let written = self.write(&batch);
                         // ST17: what arrived during the write is in the machine before it makes
                         // the next batch.
@@ -351,8 +356,8 @@ impl Writer {
         done
     }
 
-    /// Shows the state of the machine to readers.
-    fn send_standing(&self) {
+    /// Shows the state of the machine to readers and to traces.
+    fn send_standing(&mut self) {
         // SV33: a commit may have set a ceiling.
         if !Arc::ptr_eq(&self.schemas.load(), self.store.schemas()) {
             self.schemas.store(Arc::clone(self.store.schemas()));
@@ -361,6 +366,7 @@ impl Writer {
             Some(reason) => standing_of(&self.store, Condition::ReadOnly, reason),
             None => standing_of(&self.store, Condition::Serving, ""),
         };
+        self.migrations.look(&standing.plans, self.store.schemas());
         self.standing.send_if_modified(|sent| {
             let is_new = *sent != standing;
             *sent = standing;
@@ -398,9 +404,6 @@ fn run_number() -> u64 {
 
 /// How often a server says that it is alive: three times within its lease.
 const LIVE_EVERY: i64 = 10_000_000_000;
-
-/// The target of the spans of commits, as that of commits to the cache.
-const TRACE_TARGET: &str = "xds_commit";
 
 /// In nanoseconds since 1970.
 fn now() -> i64 {

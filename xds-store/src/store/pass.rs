@@ -23,6 +23,8 @@ pub struct PassProgress {
     pub is_clean: bool,
     /// Whether it has ended. The next one begins by itself.
     pub is_over: bool,
+    /// How many passes this server has ended in the phase.
+    pub ended: u64,
 }
 
 /// The pass that runs, or the next one.
@@ -129,6 +131,7 @@ impl Store {
         let next = copied.next.take();
         let is_end = next.is_none();
         if is_end {
+            pass.progress.ended += 1;
             let is_whole = !pass.is_resumed && pass.splits == recorded.splits;
             pass.progress.is_clean = !pass.has_written && pass.progress.failed == 0 && is_whole;
             // SV40.
