@@ -12,7 +12,7 @@ use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
 use xds_store::phase::Schemas;
 use xds_store::rules::FieldSource;
-use xds_store::store::{Committed, FoundReferrers, Store};
+use xds_store::store::{Committed, DeletionInProgress, FoundReferrers, Store};
 
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
@@ -115,6 +115,14 @@ impl StoreHandle {
         let (sender, receiver) = oneshot::channel();
         self.running.queue.send(Message::Referrers(query, sender));
         receiver.await.ok()
+    }
+
+    /// The deletions in progress, the one that has waited the longest first (SG10): at most `limit`, each
+    /// with at most `blockers` of the records that it waits for. Empty if the store has ended.
+    pub async fn deletions(&self, limit: usize, blockers: usize) -> Vec<DeletionInProgress> {
+        let (sender, receiver) = oneshot::channel();
+        self.running.queue.send(Message::Deletions((limit, blockers), sender));
+        receiver.await.unwrap_or_default()
     }
 
     /// The schema versions that this server knows and may write: those of the settings, below the ceilings

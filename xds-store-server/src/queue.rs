@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::key::RecordKey;
-use xds_store::store::{Committed, FoundReferrers};
+use xds_store::store::{Committed, DeletionInProgress, FoundReferrers};
 
 /// A queue of commits with limits. A commit has its place from the request to the answer.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(crate) enum Message {
     Compact(Option<u64>, oneshot::Sender<Result<u64, Refused>>),
     /// What refers to a resource.
     Referrers(Referrers, oneshot::Sender<FoundReferrers>),
+    /// The deletions in progress that have waited the longest (SG10): how many, with how many blockers.
+    Deletions((usize, usize), oneshot::Sender<Vec<DeletionInProgress>>),
     /// SV32: the time between two steps of a pass, in nanoseconds; `None`: the default.
     PassPause(Option<i64>),
     /// Another server of the store may have committed.

@@ -1,5 +1,7 @@
 //! The call References: what a record names, what names it, and what blocks its deletion.
 
+use std::sync::Arc;
+
 use tonic::{Code, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
@@ -7,9 +9,24 @@ use xds_store::key::RecordKey;
 use xds_store::read::Reads;
 
 use crate::access::Caller;
+use crate::handle::StoreHandle;
 use crate::queue::Referrers;
 use crate::reading::{Reading, failed, now};
 use crate::status::{invalid_key, lacks, not_ready, refusal};
+
+/// Which records a client may read.
+type MayRead = Arc<dyn Fn(&RecordKey) -> bool + Send + Sync>;
+
+impl StoreHandle {
+    /// What a record names, what names it, and what blocks its deletion (SG10); `None` if it does not exist
+    /// and nothing names it.
+    ///
+    /// # Errors
+    /// The store cannot be read, or has ended.
+    pub async fn references(&self, key: RecordKey) -> Result<Option<proto::ReferencesResponse>, Status> {
+        found(&Reading::new(self.clone()), Arc::new(|_| true), key, 0).await
+    }
+}
 
 /// Answers a request of a client.
 pub(crate) async fn references(
@@ -22,7 +39,21 @@ pub(crate) async fn references(
     if !caller.may_read(&key) {
         return Err(lacks("read", Some(key.to_proto()), format!("this client may not read {key:?}")));
     }
-    let depth = match request.depth {
+    let may_read = Arc::new(move |key: &RecordKey| caller.may_read(key));
+    let found = found(reading, may_read, key.clone(), request.depth).await?;
+    found.ok_or_else(|| {
+        let why = Why::Condition(proto::ConditionFailed::default());
+        refusal(Code::NotFound, format!("{key:?} does not exist"), Some(key.to_proto()), why)
+    })
+}
+
+async fn found(
+    reading: &Reading,
+    may_read: MayRead,
+    key: RecordKey,
+    depth: u32,
+) -> Result<Option<proto::ReferencesResponse>, Status> {
+    let depth = match depth {
         0 => DEPTH,
         depth => usize::try_from(depth).unwrap_or(usize::MAX).min(LARGEST_DEPTH),
     };
@@ -36,9 +67,9 @@ pub(crate) async fn references(
     let exists = record.is_some();
     let targets = record.unwrap_or_default();
     let query = Referrers {
-        key: key.clone(),
+        key,
         targets: targets.iter().map(|(target, _)| target.clone()).collect(),
-        may_read: Box::new(move |key| caller.may_read(key)),
+        may_read: Box::new(move |key| may_read(key)),
         limit: LISTED,
         depth,
     };
@@ -46,8 +77,7 @@ pub(crate) async fn references(
     let found = found.ok_or_else(|| not_ready(&reading.standing(), "the server is stopping"))?;
     // Something may refer to what does not exist.
     if !exists && found.count == 0 {
-        let why = Why::Condition(proto::ConditionFailed::default());
-        return Err(refusal(Code::NotFound, format!("{key:?} does not exist"), Some(key.to_proto()), why));
+        return Ok(None);
     }
     let targets = targets.into_iter().map(|(target, reference)| proto::Reference {
         is_missing: found.missing.contains(&target),
@@ -65,7 +95,7 @@ pub(crate) async fn references(
         let (referrer_count, is_cycle) = (found.count, found.is_cycle);
         Ok(proto::ReferencesResponse { targets, referrers, referrer_count, blocked_by, is_cycle })
     };
-    reading.local(answer).await
+    reading.local(answer).await.map(Some)
 }
 
 /// What a record that is being deleted waits for (SG10): the first blockers that the client may read.

@@ -140,7 +140,11 @@ impl Writer {
                 Message::Commit(Waiting { caller, .. }) => {
                     caller.answer(Err(refused(RefusalCode::Unavailable, reason.to_owned())));
                 }
-                Message::Compact(..) | Message::Referrers(..) | Message::PassPause(_) | Message::Changed => {}
+                Message::Compact(..)
+                | Message::Referrers(..)
+                | Message::Deletions(..)
+                | Message::PassPause(_)
+                | Message::Changed => {}
                 Message::Stop => return,
             }
         }
@@ -266,6 +270,11 @@ impl Writer {
                 let query = ReferrersQuery { key: &key, targets: &targets, may_read, limit, depth };
                 // The caller may have gone away.
                 _ = caller.send(self.store.referrers(&query));
+                return false;
+            }
+            Message::Deletions((limit, blockers), caller) => {
+                // The caller may have gone away.
+                _ = caller.send(self.store.deletions(limit, blockers));
                 return false;
             }
             Message::Commit(Waiting { draft, caller }) => {

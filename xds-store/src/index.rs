@@ -391,6 +391,11 @@ impl Index {
         (self.deleting_since.len(), self.deleting_since.first().map(|(since, _)| *since))
     }
 
+    /// The records that are being deleted and since when, the one that has waited the longest first.
+    pub(crate) fn deleting_longest(&self) -> impl Iterator<Item = (i64, &RecordKey)> {
+        self.deleting_since.iter().map(|(since, key)| (*since, key))
+    }
+
     /// A name that is being deleted, and that may have dependents.
     pub(crate) fn next_drained(&self) -> Option<NameDigest> {
         self.drained.first().copied()

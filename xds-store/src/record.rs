@@ -245,7 +245,7 @@ pub fn named_owners(state: &RecordState) -> impl Iterator<Item = &str> {
 }
 
 /// The records that own a record.
-pub(crate) fn resource_owners(state: &RecordState) -> impl Iterator<Item = &proto::ResourceOwner> {
+pub fn resource_owners(state: &RecordState) -> impl Iterator<Item = &proto::ResourceOwner> {
     let present = state.owners.iter().filter(|owner| owner.is_present);
     present.filter_map(|owner| match owner.owner.as_ref()?.who.as_ref()? {
         proto::owner::Who::Name(_) => None,

@@ -23,7 +23,7 @@ use origins::Origins;
 use pass::Pass;
 pub use pass::PassProgress;
 pub use plans::PlanProgress;
-pub use references::{FoundReferrers, ReferrersQuery};
+pub use references::{DeletionInProgress, FoundReferrers, ReferrersQuery};
 
 mod catch_up;
 mod compaction;

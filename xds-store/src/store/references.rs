@@ -41,7 +41,44 @@ pub struct FoundReferrers {
     pub is_cycle: bool,
 }
 
+/// A deletion in progress (SG7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletionInProgress {
+    /// The record.
+    pub key: RecordKey,
+    /// Since when it is being deleted, in nanoseconds since 1970.
+    pub since: i64,
+    /// The first records that it waits for.
+    pub blocked_by: Vec<RecordKey>,
+    /// How many records it waits for; the same one counts for each form that it names.
+    pub blockers: u64,
+}
+
 impl Store {
+    /// The deletions in progress, the one that has waited the longest first (SG10): at most `limit`, each
+    /// with at most `blockers` of what it waits for. Costs a look at each of their referrers.
+    #[must_use]
+    pub fn deletions(&self, limit: usize, blockers: usize) -> Vec<DeletionInProgress> {
+        let (nothing, unchanged) = (Pending::default(), ReferrerChanges::default());
+        let records = Records { index: &self.index, batch: &nothing };
+        let forms = Forms { records, schemas: self.index.schemas(), now: self.head.time };
+        let deletion = |(since, key): (i64, &RecordKey)| {
+            let mut found =
+                DeletionInProgress { key: key.clone(), since, blocked_by: Vec::new(), blockers: 0 };
+            for form in forms.all(key) {
+                let waits = |(_, acts): &(&RecordKey, Acts)| acts.needs_target();
+                for (source, _) in records.referrers(&unchanged, form.name_digest()).filter(waits) {
+                    found.blockers += 1;
+                    if found.blocked_by.len() < blockers {
+                        found.blocked_by.push(source.clone());
+                    }
+                }
+            }
+            found
+        };
+        self.index.deleting_longest().take(limit).map(deletion).collect()
+    }
+
     /// What refers to a resource in the last durable state. Costs a look at each referrer.
     pub fn referrers<F: Fn(&RecordKey) -> bool>(&self, query: &ReferrersQuery<'_, F>) -> FoundReferrers {
         let (nothing, unchanged) = (Pending::default(), ReferrerChanges::default());
