@@ -64,6 +64,7 @@ mod recent;
 mod resources;
 mod sorted;
 mod store;
+mod store_record;
 mod sweep;
 mod troubles;
 mod unread;
@@ -159,7 +160,9 @@ impl Admin {
             .route("/api/upstreams", get(overview::upstreams))
             .route("/api/store", get(store::store))
             .route("/api/store/commits", get(store::commits))
-            .route("/api/store/history/{type}/{*name}", get(store::record))
+            .route("/api/store/deletions", get(store_record::deletions))
+            .route("/api/store/history/{type}/{*name}", get(store::record_history))
+            .route("/api/store/records/{type}/{*name}", get(store_record::record))
             .route("/api/troubles", get(troubles::list))
             .route("/api/events", get(events::events))
             .route("/api/{*rest}", get(overview::nothing))

@@ -73,16 +73,13 @@ pub(super) async fn commits(State(state): State<Arc<AdminState>>, query: Request
 }
 
 /// The commits that changed a record, newest first.
-pub(super) async fn record(
+pub(super) async fn record_history(
     State(state): State<Arc<AdminState>>,
-    Path((word, name)): Path<(String, String)>,
+    Path(path): Path<(String, String)>,
     query: RequestQuery,
 ) -> JsonAnswer {
     query.only(&["before", "when"])?;
-    let of_type = type_url(&word, &state.cache.snapshot())?;
-    let when = query.text("when").to_owned();
-    let key = RecordKey::parse(&proto::Key { type_url: of_type.as_str().to_owned(), name, when });
-    let key = key.map_err(|error| ApiError::bad(error.to_string()))?;
+    let key = key_of(path, &state, &query)?;
     history(state, Some(key), query.text("before").to_owned()).await
 }
 
@@ -133,9 +130,20 @@ fn row(commit: &proto::CommitEntry) -> Value {
     })
 }
 
-fn shown(state: &AdminState) -> Result<(), ApiError> {
-    let missing = || ApiError::missing("this server has no durable store");
-    state.store.as_ref().map(|_| ()).ok_or_else(missing)
+pub(super) fn shown(state: &AdminState) -> Result<&ShownStore, ApiError> {
+    state.store.as_ref().ok_or_else(|| ApiError::missing("this server has no durable store"))
+}
+
+/// The key of a path and its query.
+pub(super) fn key_of(
+    (word, name): (String, String),
+    state: &AdminState,
+    query: &RequestQuery,
+) -> Result<RecordKey, ApiError> {
+    let of_type = type_url(&word, &state.cache.snapshot())?;
+    let when = query.text("when").to_owned();
+    let key = RecordKey::parse(&proto::Key { type_url: of_type.as_str().to_owned(), name, when });
+    key.map_err(|error| ApiError::bad(error.to_string()))
 }
 
 impl fmt::Debug for ShownStore {

@@ -68,6 +68,54 @@ async fn the_store_tab_shows_condition_commits_and_alarms_and_html_in_them_is_te
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sg10_the_store_tab_lists_deletions_in_progress_and_a_record_has_a_page_of_its_own() {
+    let Some(browser) = browser("deletions").await else { return };
+    let scratch = Scratch::new("browser-deletions");
+    let [data, file] = ["data", "a.yaml"].map(|name| scratch.path(name));
+    let [data, file] = [&data, &file].map(|path| path.to_str().expect("it is UTF-8"));
+    run(&["store", "init", data]);
+    let server = Running::start(&["serve", "--store", data]);
+    let types = "type.googleapis.com/envoy.config";
+    scratch.write(
+        "a.yaml",
+        format!(
+            "\"@type\": {types}.cluster.v3.Cluster\nname: '{HOSTILE}'\n---\n\"@type\": \
+             {types}.route.v3.RouteConfiguration\nname: web\nvirtual_hosts: [{{ name: v, domains: ['*'], routes: [{{ \
+             match: {{ prefix: / }}, route: {{ cluster: '{HOSTILE}' }} }}] }}]\n"
+        ),
+    );
+    run(&["put", file, "--store", data, "--owner", "shop"]);
+    run(&["delete", "CDS", HOSTILE, "--store", data, "--owner", "shop", "--drain"]);
+    browser.open(&format!("http://{}/#/store", server.admin)).await;
+    browser.until(&main_shows("Deletions in progress")).await;
+    let row = "document.querySelector('table[aria-label=\"Deletions in progress\"] tbody tr')";
+    browser.until(&format!("{row}?.innerText.includes({})", json!(HOSTILE))).await;
+    browser.until(&format!("{row}?.innerText.includes('web')")).await;
+    browser.value(&format!("{row}.querySelector('a').click()")).await;
+    for text in
+        ["Its deletion is blocked by", "virtual_hosts.routes.route.cluster", "deleting", "History", "as shop"]
+    {
+        browser.until(&main_shows(text)).await;
+    }
+    let link = "[...document.querySelectorAll('main a')].find((of) => of.textContent === 'web')";
+    browser.value(&format!("{link}.click()")).await;
+    browser.until(&main_shows("Nothing names it.")).await;
+    browser.until(&fact("owners", "shop")).await;
+    assert_eq!(
+        browser.value("document.querySelector('[aria-selected=true]').textContent").await,
+        json!("Store")
+    );
+    for width in [1180, 400] {
+        browser.resize(width, 800).await;
+        browser.until(READABLE).await;
+        browser.until(FITS).await;
+        browser.picture(&format!("admin-record-{width}")).await;
+    }
+    assert_eq!(browser.value("[document.images.length, window.broken ?? null]").await, json!([0, null]));
+    assert_eq!(browser.complaints().await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_a_store_has_no_store_tab() {
     let Some(browser) = browser("storeless").await else { return };
     let server = Running::start(&["serve", "examples/variants"]);

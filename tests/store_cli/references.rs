@@ -56,6 +56,51 @@ fn sg4_sg10_a_cluster_in_use_is_not_deleted_and_refs_why_says_why() {
     assert!(output.starts_with("deleted    RouteConfiguration web\ndeleted    Cluster a\n"), "{output}");
 }
 
+/// An answer of the admin API.
+fn admin(served: &Served, path: &str) -> Value {
+    let admin = &served.server.admin;
+    let head = format!("GET /api/store/{path} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
+    let answer = http(admin, &head);
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[test]
+fn sg10_the_admin_api_lists_deletions_in_progress_and_what_belongs_to_a_record() {
+    let served = Stored::served("refs-admin");
+    served.write("all.yaml", [cluster("a", 1), routes("web", "a")].join("---\n"));
+    served.ok("put all.yaml --store data --owner shop");
+    let record = admin(&served, "records/CDS/a");
+    assert_eq!(
+        (&record["record"]["owners"][0], &record["record"]["state"]),
+        (&"shop".into(), &"LIVE".into())
+    );
+    let used = &record["referrers"][0];
+    assert_eq!((&used["source"]["name"], &used["field"]), (&"web".into(), &FIELD.into()));
+    assert_eq!((&record["referrer_count"], &record["blocked_by"][0]["blocks"]), (&1.into(), &true.into()));
+    let web = admin(&served, "records/RDS/web");
+    assert_eq!(
+        (&web["targets"][0]["target"]["name"], &web["blocked_by"]),
+        (&"a".into(), &Value::Array(vec![]))
+    );
+    let missing = admin(&served, "records/CDS/none");
+    assert!(missing["error"].as_str().unwrap().contains("does not exist"), "{missing}");
+    assert_eq!(admin(&served, "deletions"), serde_json::json!({ "total": 0, "rows": [] }));
+    served.ok("delete CDS a --store data --owner shop --drain");
+    let deletions = admin(&served, "deletions");
+    let row = &deletions["rows"][0];
+    assert_eq!(
+        (&deletions["total"], &row["name"], &row["blocker_count"]),
+        (&1.into(), &"a".into(), &1.into())
+    );
+    assert_eq!(row["blocked_by"][0]["name"], "web");
+    let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let since = u128::from(row["since_ms"].as_u64().unwrap());
+    assert!((1..60_000).contains(&(at + 1 - since)), "{since} is not a moment before {at}");
+    assert_eq!(admin(&served, "records/CDS/a")["record"]["state"], "DELETING");
+    served.ok("delete RDS web --store data --owner shop");
+    assert_eq!(admin(&served, "deletions")["total"], 0);
+}
+
 #[test]
 fn sg3_a_missing_target_is_refused_or_allowed() {
     let stored = Stored::served("refs-missing");
