@@ -32,6 +32,7 @@ pub(super) mod list;
 mod maintenance;
 mod migrate;
 mod mirror;
+mod owner_record;
 pub(super) mod place;
 pub(super) mod put;
 pub(super) mod quarantine;

@@ -102,6 +102,42 @@ fn sg10_the_admin_api_lists_deletions_in_progress_and_what_belongs_to_a_record()
 }
 
 #[test]
+fn sg17_sg18_what_is_put_with_an_owner_that_is_a_resource_goes_with_it() {
+    let served = Stored::served("refs-owner-record");
+    served.write(
+        "own.yaml",
+        [cluster("parent", 1), variant("two", "env=prod", 1), variant("two", "env!=prod", 1)].join("---\n"),
+    );
+    served.ok("put own.yaml --store data");
+    served.write("child.yaml", cluster("child", 1));
+    served.ok("put child.yaml --store data --owner-record CDS parent");
+    let owners = &admin(&served, "records/CDS/child")["record"]["resource_owners"];
+    assert_eq!((owners[0]["name"].as_str(), owners.as_array().unwrap().len()), (Some("parent"), 1));
+    // A folder: the same content with further owners is a change, and then none.
+    served.write("folder/child.yaml", cluster("child", 1));
+    let apply =
+        "apply folder --store data --owner-record CDS parent --owner-record CDS two --owner-when env=prod";
+    let (code, error) = served.fails(apply);
+    assert!(code == 3 && error.contains("Cluster parent [env=prod] does not exist"), "{error}");
+    let apply =
+        "apply folder --store data --owner-record CDS two --owner-when env=prod --owner-unset-on-delete";
+    assert!(served.ok(apply).contains("1 updated"));
+    assert!(served.ok(apply).contains("1 unchanged"));
+    assert!(served.ok("apply folder --store data").contains("1 unchanged"));
+    let (code, error) = served.fails("put child.yaml --store data --owner-record CDS two");
+    assert!(code == 2 && error.contains("has several variants"), "{error}");
+    let (code, error) = served.fails("put child.yaml --store data --owner-record CDS none");
+    assert!(code == 3 && error.contains("Cluster none does not exist"), "{error}");
+    // SG18: it goes with its last owner.
+    served.ok("put child.yaml --store data --owner-record CDS parent");
+    served.ok("delete CDS parent --store data");
+    let start = std::time::Instant::now();
+    while !served.ok("list CDS --store data").lines().all(|line| !line.contains("child")) {
+        assert!(start.elapsed() < SOON, "waited in vain for the end of the resource");
+    }
+}
+
+#[test]
 fn sg3_a_missing_target_is_refused_or_allowed() {
     let stored = Stored::served("refs-missing");
     stored.write("config/web.yaml", routes("web", "static"));

@@ -11,6 +11,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::connection::{Connection, ConnectionOptions};
 use super::error::StoreError;
+use super::owner_record::{OwnerRecordOptions, keeps_owners};
 use super::report::Report;
 use super::write::{WriteOptions, change, commit};
 use super::{records, run, while_waiting};
@@ -30,6 +31,8 @@ use crate::cli::{DescriptorOptions, Failure, FolderOptions, counted, load};
 pub(in crate::cli) struct Apply {
     #[command(flatten)]
     options: ApplyOptions,
+    #[command(flatten)]
+    owner_record: OwnerRecordOptions,
 }
 
 /// The options of `xds apply` and `xds diff`.
@@ -89,10 +92,12 @@ pub(super) type Tuple = (String, String, String);
 impl Apply {
     pub(in crate::cli) fn run(&self) -> Result<ExitCode, Failure> {
         let options = &self.options;
-        let changes = options.folder()?;
+        let folder = options.folder()?;
         run(&options.connection, options.format, async |connection| {
             let spinner = Spinner::hidden();
             let mut report = Report::default();
+            let mut changes = folder;
+            self.owner_record.add(&connection, changes.iter_mut().map(|put| &mut put.change)).await?;
             let applied = while_waiting(&spinner, async {
                 let present = options.present(&connection, &changes, true, &spinner).await?;
                 let plan = Plan::of(&changes, &present, options)?;
@@ -226,6 +231,7 @@ impl Plan {
                 continue;
             }
             let is_equal = has_content && owner.is_none_or(|owner| owners.contains(&owner));
+            let is_equal = is_equal && keeps_owners(record, put.act.as_ref());
             let quarantined = record.filter(|_| has_content).and_then(|record| record.quarantined.as_ref());
             if let Some(proto::Quarantined { reason, .. }) = quarantined {
                 let label = records::label(key);
@@ -340,4 +346,5 @@ Exit codes:
   0  committed, or nothing to change
   1  the server cannot be reached, or refuses
   2  invalid input: arguments, the folder
+  3  a resource of --owner-record does not exist
   4  refused by the state: changed meanwhile, owned by others, overlapping variants";

@@ -15,6 +15,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
 use super::error::StoreError;
+use super::owner_record::OwnerRecordOptions;
 use super::report::Report;
 use super::run;
 use super::write::{WriteOptions, commit};
@@ -47,6 +48,8 @@ pub(in crate::cli) struct Put {
     lease: Option<Duration>,
     #[command(flatten)]
     write: WriteOptions,
+    #[command(flatten)]
+    owner_record: OwnerRecordOptions,
     /// Make --owner the only named owner of what is put
     #[arg(long, requires = "owner")]
     take_over: bool,
@@ -86,7 +89,8 @@ impl Put {
             places.push(Some(location.to_string()));
         }
         run(&self.connection, self.format, async |connection| {
-            let subject = counted(changes.len(), "resource");
+            let (subject, mut changes) = (counted(changes.len(), "resource"), changes);
+            self.owner_record.add(&connection, &mut changes).await?;
             let request = proto::CommitRequest {
                 take_over: self.take_over,
                 allow_missing: self.allow_missing,
@@ -131,6 +135,7 @@ const EXAMPLES: &str = "\
 Examples:
   xds put web.yaml --store data
   xds put web.yaml --store data --create
+  xds put web.yaml --store data --owner-record LDS main       deleted with the listener main
   xds put web.yaml --store data --if-revision 4b2c..     only if nobody changed it since
   xds list CDS web --store data --format yaml | sed 's/1s/2s/' | xds put - --store data
 
@@ -140,4 +145,5 @@ Exit codes:
   0  committed, or nothing to change
   1  the server cannot be reached, or refuses; a file cannot be read
   2  invalid input: arguments, files
+  3  a resource of --owner-record does not exist
   4  refused by the state: it exists with --create, another revision, overlapping variants";
