@@ -68,16 +68,29 @@ impl<'a> Judging<'a> {
     fn owns(&self, owner: &proto::ResourceOwner, owned: &RecordKey, is_late: bool) -> bool {
         let Some(key) = owner_key(owner) else { return false };
         let present = self.records.get(&key);
-        // SG19: a record that was created again is another owner.
-        if present.is_some_and(|record| Uid::of(&key, record.incarnation).to_string() != owner.uid) {
+        let other_key = self.forms().side(&key).and_then(|side| side.other.ok());
+        let other = other_key.as_ref().and_then(|other| Some((other, self.records.get(other)?)));
+        let is_it = |key: &RecordKey, record: &Present| uid(key, record) == owner.uid;
+        // SG19: a record that was created again is another owner. A reader of one form may have the uid of
+        // the other one.
+        if present.is_some_and(|record| !is_it(&key, record))
+            && other.is_none_or(|(other, record)| !is_it(other, record))
+        {
             return false;
         }
-        let other = || self.records.get(&self.forms().side(&key)?.other.ok()?);
         let live = |record: Option<&'a Present>| record.filter(|record| !record.is_deleted());
-        let Some(record) = live(present).or_else(|| live(other())) else {
+        let Some(record) = live(present).or_else(|| live(other.map(|(_, record)| record))) else {
             return present.is_none() && !is_late;
         };
-        let refers = || refs::find(&record.references, owned.name_digest()).is_some();
+        let refers = || {
+            let mut names = self.forms().all(owned);
+            names.any(|form| refs::find(&record.references, form.name_digest()).is_some())
+        };
         !owner.requires_reference || !is_late || refers()
     }
+}
+
+/// The printed uid of a record.
+pub(super) fn uid(key: &RecordKey, record: &Present) -> String {
+    Uid::of(key, record.incarnation).to_string()
 }

@@ -4,7 +4,7 @@ use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::MemoryEngine;
 use xds_store::key::RecordKey;
 use xds_store::phase::{Converter, Phase, Plan, PlanSpec, Schemas};
-use xds_store::record::RecordRevision;
+use xds_store::record::{RecordRevision, Uid};
 use xds_store::store::ReferrersQuery;
 
 use crate::driven::envoy::*;
@@ -350,4 +350,67 @@ fn sv30_x16_a_cluster_names_its_renamed_endpoints() {
     assert_eq!(stored(&server, &own).0, with_own_name(&config));
     // SG5: the endpoints are used, by their new name.
     assert!(server.state(&endpoints_key(&name)).unwrap().lifecycle() == proto::State::Live);
+}
+
+/// The resource owners of a record: their names, and whether their uids are those of their records.
+fn owners_of(server: &Server, owned: &proto::Key) -> Vec<(String, bool)> {
+    let state = server.state(owned).unwrap();
+    let present = state.owners.into_iter().filter(|owner| owner.is_present);
+    let owner = |owner: proto::OwnerState| match owner.owner.unwrap().who.unwrap() {
+        proto::owner::Who::Resource(owner) => {
+            let key = owner.key.unwrap();
+            (key.name.clone(), owner.uid == uid_of(server, &key))
+        }
+        proto::owner::Who::Name(name) => panic!("the named owner {name}"),
+    };
+    present.map(owner).collect()
+}
+
+fn uid_of(server: &Server, key: &proto::Key) -> String {
+    let incarnation = server.state(key).unwrap().incarnation;
+    Uid::of(&RecordKey::parse(key).unwrap(), incarnation).to_string()
+}
+
+fn exists(server: &Server, name: &str) -> bool {
+    server.store.exists(&RecordKey::parse(&key(name, "")).unwrap())
+}
+
+fn owned_by(mut change: proto::Change, owner: proto::Key, uid: String) -> proto::Change {
+    let owner = proto::ResourceOwner { key: Some(owner), uid, ..Default::default() };
+    if let Some(proto::change::Act::Put(put)) = &mut change.act {
+        put.owners = vec![owner];
+    }
+    change
+}
+
+#[test]
+fn sg20_an_owner_may_have_the_uid_of_its_other_form() {
+    let mut server = in_phase(Phase::F4);
+    // A reader of the old form gets the identity of the new one, which counts.
+    let uid = uid_of(&server, &cluster_key(NEW));
+    server.commit(of([owned_by(put("x", "1"), cluster_key("shop-a"), uid)])).unwrap();
+    server.wait(600 * SECOND);
+    assert!(exists(&server, "x"));
+    server.commit(of([delete_at(cluster_key(NEW))])).unwrap();
+    server.wait(SECOND);
+    assert!(!exists(&server, "x"));
+}
+
+#[test]
+fn sg18_sg20_an_owner_may_name_either_form_of_what_it_owns() {
+    let mut server = in_phase(Phase::F0);
+    server.commit(of([routes("r", &["shop-a"])])).unwrap();
+    let uid = uid_of(&server, &routes_key("r"));
+    let mut owned = owned_by(eds_cluster("shop-a", "e"), routes_key("r"), uid);
+    if let Some(proto::change::Act::Put(put)) = &mut owned.act {
+        put.owners[0].requires_reference = true;
+    }
+    server.commit(of([owned])).unwrap();
+    go_until(&mut server, Phase::F4);
+    server.wait(600 * SECOND);
+    assert_eq!(live(&server, NEW), Some(proto::State::Live));
+    assert_eq!(owners_of(&server, &cluster_key(NEW)), [("r".to_owned(), true)]);
+    server.commit(of([routes("r", &[])])).unwrap();
+    server.wait(600 * SECOND);
+    assert_eq!(live(&server, NEW), None);
 }
