@@ -17,6 +17,8 @@ use crate::xdstp;
 /// let payload = b"\x0a\x03\x1a\x01a\x0a\x03\x1a\x01b";
 /// assert_eq!(path.names(payload), ["a".into(), "b".into()]);
 /// assert_eq!(path.without(payload, &"a".into()).as_deref(), Some(&b"\x0a\x00\x0a\x03\x1a\x01b"[..]));
+/// let renamed = path.renamed(payload, &"a".into(), &"new".into());
+/// assert_eq!(renamed.as_deref(), Some(&b"\x0a\x05\x1a\x03new\x0a\x03\x1a\x01b"[..]));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldPath(Box<[u32]>);
@@ -44,20 +46,28 @@ impl FieldPath {
     /// already.
     #[must_use]
     pub fn without(&self, payload: &[u8], name: &ResourceName) -> Option<Vec<u8>> {
-        without(&self.0, payload, name)
+        edit(&self.0, payload, name, &|| Edit::Drop)
+    }
+
+    /// A copy of the payload whose field has the name `to` in place of `from`; `None` if it does not have
+    /// `from`. Everything else stays byte for byte.
+    #[must_use]
+    pub fn renamed(&self, payload: &[u8], from: &ResourceName, to: &ResourceName) -> Option<Vec<u8>> {
+        edit(&self.0, payload, from, &|| Edit::Replace(to.as_str().into()))
     }
 }
 
-fn without(path: &[u32], message: &[u8], name: &ResourceName) -> Option<Vec<u8>> {
+/// Edits the values that are this name.
+fn edit(path: &[u32], message: &[u8], name: &ResourceName, how: &dyn Fn() -> Edit) -> Option<Vec<u8>> {
     let (first, rest) = path.split_first()?;
     edited(message, |number, value| {
         if number != *first {
             Edit::Keep
         } else if rest.is_empty() {
             let is_it = str::from_utf8(value).is_ok_and(|text| xdstp::canonical(text) == *name);
-            if is_it { Edit::Drop } else { Edit::Keep }
+            if is_it { how() } else { Edit::Keep }
         } else {
-            without(rest, value, name).map_or(Edit::Keep, Edit::Replace)
+            edit(rest, value, name, how).map_or(Edit::Keep, Edit::Replace)
         }
     })
 }

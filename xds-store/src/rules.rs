@@ -347,6 +347,24 @@ impl Rules {
         cleared.map(|resource| resource.payload().clone())
     }
 
+    /// A payload with another name in the fields that name a resource (SV30); `None` if no field does, or if
+    /// the rest is no resource.
+    pub(crate) fn renamed(
+        &self,
+        resource: &Resource,
+        type_url: &str,
+        (from, to): (&ResourceName, &ResourceName),
+    ) -> Option<Bytes> {
+        let source = resource.type_url().as_str();
+        let mut payload = resource.renamed_payload(type_url, from, to);
+        let rules = self.of_type(source).filter(|rule| rule.target_type == type_url);
+        for path in rules.filter_map(|rule| rule.path.as_ref()).filter(|_| !resource.is_redirect()) {
+            let renamed = path.renamed(payload.as_ref().unwrap_or(resource.payload()), from, to);
+            payload = renamed.map(Bytes::from).or(payload);
+        }
+        payload
+    }
+
     /// Each field of a payload with what it names.
     fn by_field<'a>(&'a self, resource: &Resource) -> Vec<(String, &'a str, ResourceName, Acts)> {
         let source = resource.type_url().as_str();

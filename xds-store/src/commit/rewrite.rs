@@ -8,17 +8,25 @@ use xds_proto::xds::store::v1 as proto;
 use super::changed::Changed;
 use super::copy::{Copied, STEP_BYTES};
 use super::effect::Judging;
+use super::owner;
+use super::owning::uid;
 use super::refused::Refused;
 use crate::content;
 use crate::key::RecordKey;
 use crate::phase::{Form, PassPosition, Plan};
-use crate::record::{RecordState, content_digest};
+use crate::record::{RecordState, content_digest, owner_key, resource_owners};
+use crate::rules::Rules;
 
-/// The two names of a resource.
+/// The two names of a resource, and the records that have them.
 struct Names<'a> {
     type_url: &'a str,
     from: ResourceName,
     to: ResourceName,
+    /// The key that owners have, and its uid if it has a record.
+    owner: (RecordKey, Option<String>),
+    /// The key that they get, and its uid.
+    new_owner: (RecordKey, String),
+    rules: &'a Rules,
 }
 
 /// What becomes of a record that names a form.
@@ -46,11 +54,21 @@ impl Judging<'_> {
         for key in keys {
             let old = plan.other_key(&key, Form::New).ok();
             let keys = old.map(|old| if is_back { (key.clone(), old) } else { (old, key.clone()) });
-            if let Some((named, to)) = keys.filter(|(_, to)| self.forms().live(to).is_some()) {
-                let type_url = plan.type_url(Form::New);
-                let names = Names { type_url, from: named.name(), to: to.name() };
+            let keys = keys.and_then(|(named, to)| Some((named, self.forms().live(&to)?, to)));
+            if let Some((named, record, to)) = keys {
+                let named_uid = self.records.get(&named).map(|record| uid(&named, record));
+                let names = Names {
+                    type_url: plan.type_url(Form::New),
+                    from: named.name(),
+                    to: to.name(),
+                    owner: (named.clone(), named_uid),
+                    new_owner: (to.clone(), uid(&to, record)),
+                    rules: self.rules,
+                };
                 let (mut is_done, mut failed_here) = (true, Vec::new());
-                for (referrer, _) in self.records.index.referrers.of(named.name_digest()) {
+                let index = self.records.index;
+                let referrers = index.referrers.of(named.name_digest()).map(|(referrer, _)| referrer);
+                for referrer in referrers.chain(index.owned_by(&named)) {
                     if count >= limit || bytes > STEP_BYTES {
                         is_done = false;
                         break;
@@ -112,8 +130,14 @@ impl Judging<'_> {
                 return Ok(Rewritten::Failed);
             }
         }
+        let is_content = state != before;
+        // SG20.
+        names.put_owner(&mut state);
         if state == before {
             return Ok(Rewritten::Stays);
+        }
+        if !is_content {
+            return Ok(Rewritten::Changed(Box::new(state)));
         }
         (state.incarnation, state.generation) = self.next_generation(Some(record), Some(record));
         // As in a put: the old form has not followed this content yet.
@@ -131,11 +155,34 @@ impl Names<'_> {
     fn put(&self, key: &RecordKey, content: &mut proto::Content) -> Result<(), ()> {
         let id = key.id();
         let resource = content::resource(&id, content).map_err(|_| ())?;
-        let Some(payload) = resource.renamed_payload(self.type_url, &self.from, &self.to) else {
-            let is_left = !resource.fields_that_name(self.type_url, &self.from).is_empty();
+        let payload = self.rules.renamed(&resource, self.type_url, (&self.from, &self.to));
+        let Some(payload) = payload else {
+            let is_left = !self.rules.fields(&resource, self.type_url, &self.from).is_empty();
             return if is_left { Err(()) } else { Ok(()) };
         };
         content.payload = payload;
         content::resource(&id, content).map(drop).map_err(|_| ())
+    }
+
+    /// Makes the record of the other name an owner in place of the one that has this name. A record with
+    /// another uid than both is another owner (SG19).
+    fn put_owner(&self, state: &mut RecordState) {
+        let (key, key_uid) = &self.owner;
+        let (new_key, new_uid) = &self.new_owner;
+        let is_it = |owner: &proto::ResourceOwner| {
+            let is_uid = owner.uid == *new_uid || key_uid.as_ref().is_none_or(|uid| owner.uid == *uid);
+            is_uid && owner_key(owner).as_ref() == Some(key)
+        };
+        let mut owners: Vec<proto::ResourceOwner> = Vec::new();
+        for owner in resource_owners(state) {
+            let mut owner = owner.clone();
+            if is_it(&owner) {
+                (owner.key, owner.uid) = (Some(new_key.to_proto()), new_uid.clone());
+            }
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+        owner::set_resources(state, &owners);
     }
 }

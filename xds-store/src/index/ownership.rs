@@ -83,9 +83,14 @@ impl Index {
         (keys.into_iter().collect(), true)
     }
 
+    /// The records that a record owns.
+    pub(crate) fn owned_by(&self, owner: &RecordKey) -> impl Iterator<Item = &RecordKey> {
+        self.ownership.of_owner(owner)
+    }
+
     /// A record may have ended as an owner.
     pub(crate) fn note_owner_ended(&mut self, owner: &RecordKey) {
-        let owned: Vec<_> = self.ownership.of_owner(owner).cloned().collect();
+        let owned: Vec<_> = self.owned_by(owner).cloned().collect();
         self.ownership.ended.extend(owned);
     }
 

@@ -1,3 +1,4 @@
+use xds_core::FieldPath;
 use xds_proto::type_url;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{RefusalCode, Refused};
@@ -5,6 +6,7 @@ use xds_store::engine::MemoryEngine;
 use xds_store::key::RecordKey;
 use xds_store::phase::{Converter, Phase, Plan, PlanSpec, Schemas};
 use xds_store::record::{RecordRevision, Uid};
+use xds_store::rules::FieldSource;
 use xds_store::store::ReferrersQuery;
 
 use crate::driven::envoy::*;
@@ -384,6 +386,39 @@ fn owned_by(mut change: proto::Change, owner: proto::Key, uid: String) -> proto:
 }
 
 #[test]
+fn sv30_sg20_in_f4_owners_get_the_new_name_and_on_the_way_back_the_old_one() {
+    let mut server = rewriting(&Server::new().engine, spec());
+    server.commit(of([cluster("shop-a"), cluster("shop-b")])).unwrap();
+    let uid = uid_of(&server, &cluster_key("shop-a"));
+    server.commit(of([owned_by(put("x", "1"), cluster_key("shop-a"), uid)])).unwrap();
+    // SG19: this one is of another record with this name, and is dropped in time.
+    let other = uid_of(&server, &cluster_key("shop-b"));
+    server.commit(of([owned_by(put("y", "1"), cluster_key("shop-a"), other)])).unwrap();
+    go_until(&mut server, Phase::F4);
+    server.wait(2 * SECOND);
+    let thing = key("x", "");
+    assert_eq!(owners_of(&server, &thing), [(NEW.to_owned(), true)]);
+    assert_eq!(server.state(&thing).unwrap().generation, 1, "its content is the same");
+    let before = server.engine_revision();
+    server.wait(100 * SECOND);
+    assert!(server.engine_revision() == before && server.store.passes()[0].is_clean);
+    step(&mut server, 4, 5).unwrap();
+    server.wait(600 * SECOND);
+    assert_eq!(owners_of(&server, &thing), [(NEW.to_owned(), true)]);
+    assert!(!exists(&server, "y"));
+    for from in [5, 4, 3] {
+        step(&mut server, from, from - 1).unwrap();
+    }
+    server.wait(5 * SECOND);
+    assert_eq!(owners_of(&server, &thing), [("shop-a".to_owned(), true)]);
+    step(&mut server, 2, 1).unwrap();
+    server.wait(600 * SECOND);
+    server.commit(of([delete_at(cluster_key("shop-a"))])).unwrap();
+    server.wait(SECOND);
+    assert!(!exists(&server, "x"));
+}
+
+#[test]
 fn sg20_an_owner_may_have_the_uid_of_its_other_form() {
     let mut server = in_phase(Phase::F4);
     // A reader of the old form gets the identity of the new one, which counts.
@@ -394,6 +429,38 @@ fn sg20_an_owner_may_have_the_uid_of_its_other_form() {
     server.commit(of([delete_at(cluster_key(NEW))])).unwrap();
     server.wait(SECOND);
     assert!(!exists(&server, "x"));
+}
+
+#[test]
+fn sv30_sg11_fields_of_rules_get_the_new_name_too() {
+    let mut server = rewriting(&Server::new().engine, spec());
+    server.commit(of([cluster("shop-a"), cluster("other")])).unwrap();
+    let fields = FieldSource::new(|_, field| (field == "backends.cluster").then(|| FieldPath::new([4, 1])));
+    let schemas = server.store.config().schemas.clone();
+    let mut server = Server::with(server.engine.clone(), server.now, |config| {
+        (config.fields, config.schemas) = (fields, schemas);
+    });
+    let on_delete = proto::OnDelete::Block;
+    let (type_url, target) = (TYPE, type_url::CLUSTER);
+    let rule = Rule { type_url, field: "backends.cluster", target, on_delete, external: &[], collect: false };
+    server.commit(of([rule.put("things")])).unwrap();
+    let thing = |names: &[&str]| {
+        let backends: Vec<_> = names.iter().map(|name| path(&[4, 1], name)).collect();
+        [path(&[9], "shop-a"), backends.concat()].concat()
+    };
+    server.commit(of([put_at(key("x", ""), thing(&["shop-a", "other", "shop-a"]))])).unwrap();
+    go_until(&mut server, Phase::F4);
+    server.wait(2 * SECOND);
+    assert_eq!(stored(&server, &key("x", "")), (thing(&[NEW, "other", NEW]), 2));
+    // Nothing names the old form any more.
+    step(&mut server, 4, 5).unwrap();
+    assert_eq!(server.code(of([delete_at(cluster_key(NEW))])), RefusalCode::FailedPrecondition);
+    for from in [5, 4, 3] {
+        step(&mut server, from, from - 1).unwrap();
+    }
+    server.wait(5 * SECOND);
+    assert_eq!(stored(&server, &key("x", "")).0, thing(&["shop-a", "other", "shop-a"]));
+    step(&mut server, 2, 1).unwrap();
 }
 
 #[test]
