@@ -60,6 +60,7 @@ fn plans(store: &StoreHandle, plans: &[PlanProgress]) -> Vec<Value> {
             "number": progress.number, "name": plan.name(), "phase": progress.phase.number(),
             "old_form": plan.shown(Form::Old), "new_form": plan.shown(Form::New),
             "started_at_ms": ms(progress.started_at), "done_at_ms": ms(progress.done_at),
+            "old_records": progress.counts.old, "new_records": progress.counts.new, "behind": progress.counts.behind,
             "looked_at": progress.pass.looked_at, "failed": progress.pass.failed, "clean": progress.pass.is_clean,
         }))
     };

@@ -11,14 +11,13 @@ use xds_store::commit::Draft;
 use xds_store::key::RecordKey;
 use xds_store::log::FORMAT;
 use xds_store::phase::{Ceiling, Form, Phase, PhaseStep, Plan, Schemas};
-use xds_store::read::Reads;
 use xds_store::schema::VersionError;
 use xds_store::store::PlanProgress;
 use xds_store::time;
 
 use crate::access::Caller;
 use crate::config::StreamsSource;
-use crate::reading::{Reading, failed, now};
+use crate::reading::Reading;
 use crate::service::taken;
 use crate::status::{gates_of, invalid, lacks, of_refused, refusal};
 
@@ -38,11 +37,7 @@ impl MigrationService {
     async fn status_of(&self, caller: &Caller, progress: PlanProgress) -> Result<proto::PlanStatus, Status> {
         let (schemas, number) = (self.reading.store.schemas(), progress.number);
         let plan = plan_of(&schemas, number)?.clone();
-        let (counted, standing) = (plan.clone(), self.reading.standing());
-        let counts = move |reads: &Reads<'_>| {
-            reads.form_counts(&counted, now()).map_err(|error| failed(&error, &standing))
-        };
-        let counts = self.reading.local(counts).await?;
+        let counts = progress.counts;
         let streams_on_old = self.streams_on_old(&plan).await;
         let next = Phase::of_number(progress.phase.number() + 1);
         let gates = match next {

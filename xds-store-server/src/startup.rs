@@ -6,12 +6,10 @@ use tokio::time::timeout;
 use xds_store::commit::{Draft, Refused};
 use xds_store::key::RecordKey;
 use xds_store::phase::{Phase, PhaseStep, Plan};
-use xds_store::read::{ReadError, Reads};
 use xds_store::store::PlanProgress;
 
 use crate::handle::StoreHandle;
 use crate::queue::Message;
-use crate::reading::now;
 use crate::status::gates_of;
 
 /// Why plans did not run to their end. What they did stays, and the next startup goes on there.
@@ -62,9 +60,6 @@ pub enum RunError {
         /// Why.
         reason: String,
     },
-    /// The store cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
 }
 
 impl StoreHandle {
@@ -113,7 +108,7 @@ impl StoreHandle {
                 continue;
             };
             if plan.is_heartbeat() && !phase.ignores_old() {
-                let behind = self.behind(plan)?;
+                let behind = progress.counts.behind;
                 if behind > 0 {
                     return Err(RunError::Heartbeat { plan: name(), behind });
                 }
@@ -162,12 +157,6 @@ impl StoreHandle {
         let standing = self.standing();
         let standing = standing.borrow();
         standing.plans.iter().find(|progress| progress.number == plan.number()).cloned()
-    }
-
-    /// How many records have the old form only.
-    fn behind(&self, plan: &Plan) -> Result<u64, RunError> {
-        let (view, schemas) = (self.view().map_err(ReadError::from)?, self.schemas());
-        Ok(Reads::with_schemas(&*view, &schemas)?.form_counts(plan, now())?.behind)
     }
 
     fn pause_passes(&self, pause: Option<i64>) {

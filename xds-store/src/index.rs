@@ -14,8 +14,11 @@ use crate::record::{Local, Present, RecordState};
 use crate::refs::{Reference, ReferrerChanges, Referrers};
 use crate::rules::{Acts, Rules};
 use crate::{looks, time};
+pub use form_counts::FormCounts;
+use form_counts::PlanCounts;
 use ownership::Ownership;
 
+mod form_counts;
 mod ownership;
 mod referring;
 
@@ -43,6 +46,7 @@ pub(crate) struct Index {
     /// Since when records are deleted.
     tombstones: BTreeSet<(i64, RecordKey)>,
     live: usize,
+    form_counts: PlanCounts,
     schemas: Arc<Schemas>,
     phases: Phases,
     servers: LiveServers,
@@ -61,6 +65,8 @@ pub(crate) struct Loading {
     /// The constraints of its name so far, without those of deleted records.
     constraints: Vec<Constraints>,
     references: Vec<((NameDigest, RecordKey), Acts)>,
+    /// Records of plans.
+    forms: Vec<RecordKey>,
 }
 
 /// Changes that a batch makes, and that are not durable yet. Each replaces what the [`Index`] has.
@@ -264,6 +270,7 @@ impl Index {
         loading.last = Some((key.clone(), record.changed_at));
         self.note(key, None, Some(&record));
         self.ownership.note(key, None, &record, check_owners_at);
+        self.load_form(key, &record, loading);
         if !record.is_deleted() {
             for alias in &record.aliases {
                 self.aliases.entry(*alias).or_insert((name, 0)).1 += 1;
@@ -305,6 +312,7 @@ impl Index {
     pub(crate) fn finish(&mut self, mut loading: Loading) -> Result<(), Damaged> {
         self.end_name(&mut loading)?;
         self.records = loading.records.into_iter().collect();
+        self.count_loaded(&loading.forms);
         self.referrers = Referrers::load(loading.references);
         self.ownership.note_start();
         Ok(())
@@ -329,6 +337,7 @@ impl Index {
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);
             self.note(key, before.as_ref(), Some(&after));
+            self.count_forms(key, before.as_ref(), &after);
             self.ownership.note(key, before.as_ref(), &after, check_owners_at);
             let references = before.as_ref().map_or(&[][..], |before| &before.references);
             self.referrers.replace(key, references, &after.references);

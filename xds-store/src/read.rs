@@ -29,7 +29,6 @@ pub use events::{EventQuery, Events, Position};
 pub use filter::{Filter, FilterError};
 pub use history::{HistoryPage, HistoryQuery};
 pub use list::{ListPage, ListQuery, NextPage};
-pub use migrating::FormCounts;
 pub(crate) use references::reference;
 pub use token::{PageToken, TokenError};
 pub use versions::Knows;
@@ -40,7 +39,6 @@ mod filter;
 mod forms;
 mod history;
 mod list;
-mod migrating;
 mod references;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use crate::checked;
 use crate::clock::Clock;
 use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
 use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader};
+pub use crate::index::FormCounts;
 use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};

@@ -254,8 +254,8 @@ impl Judging<'_> {
     }
 
     /// A plan begins only if the server knows its new form, the plans below it are done, and no record of
-    /// the new form is there that the plan did not write (SV9). This reads the keys of one type, and not
-    /// their values.
+    /// the new form is there that the plan did not write (SV9). If there is any, this reads the keys of one
+    /// type, and not their values.
     fn check_begin(&self, plan: &Plan) -> Result<(), Refused> {
         let refused = |message: String| Err(Refused::whole(RefusalCode::FailedPrecondition, message));
         if !self.schemas.knows(plan) {
@@ -266,6 +266,10 @@ impl Judging<'_> {
         let below = plan.number().checked_sub(1).filter(|below| *below > 0);
         if below.is_some_and(|below| phases.get(below).is_none_or(|below| below.done_at == 0)) {
             return refused(format!("the plan below {} is not done", plan.name()));
+        }
+        // Nobody can write one in F0 (SV37).
+        if self.records.index.form_counts(plan.number()).new == 0 {
+            return Ok(());
         }
         let ((from, to), mut foreign) = (stored::of_type(plan.type_url(Form::New)), None);
         let mut each = |stored_key: &[u8]| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PassProgress, Store};
+use super::{FormCounts, PassProgress, Store};
 use crate::commit::Draft;
 use crate::phase::{Phase, Schemas};
 
@@ -18,6 +18,8 @@ pub struct PlanProgress {
     pub started_at: Option<i64>,
     /// When its last old record was removed in F5, in nanoseconds since 1970.
     pub done_at: Option<i64>,
+    /// How many records it has in each form.
+    pub counts: FormCounts,
     /// The pass that runs, or the last one of this phase.
     pub pass: PassProgress,
 }
@@ -54,6 +56,7 @@ impl Store {
                 number,
                 phase,
                 started_at: time(recorded.map(|recorded| recorded.started_at)).filter(|_| phase != Phase::F0),
+                counts: self.index.form_counts(number),
                 done_at: time(recorded.map(|recorded| recorded.done_at)),
                 pass: of_phase.map_or_else(none, |pass| pass.progress().clone()),
             }

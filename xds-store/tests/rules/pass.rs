@@ -79,6 +79,51 @@ fn sv21_sv27_new_records_without_an_old_one_are_deleted_in_f3_and_all_in_f0() {
     assert_eq!(server.engine_revision(), before);
 }
 
+/// The counts of the plan, which are those that a server finds that starts now.
+fn counts(server: &Server) -> [u64; 4] {
+    let of = |server: &Server| server.store.plans()[0].counts;
+    let found = of(server);
+    let mut same = server.store.config().clone();
+    same.server = 99;
+    let started = Server::with(server.engine.clone(), server.now, |config| *config = same);
+    assert_eq!(of(&started), found);
+    [found.old, found.new, found.behind, found.split]
+}
+
+#[test]
+fn sv20_sv40_the_store_knows_how_many_records_have_each_form() {
+    let mut server = in_phase(Phase::F0);
+    let puts: Vec<_> = (0..150).map(|number| put(&format!("a{number:03}"), "1")).collect();
+    server.commit(of(puts)).unwrap();
+    server.commit(of([put("b", "1"), put("a-odd", "odd")])).unwrap();
+    assert_eq!(counts(&server), [151, 0, 151, 0]);
+    go_to(&mut server, Phase::F2);
+    server.commit(of([put("a000", "2"), put_new("a-new", "new:1"), delete("a001")])).unwrap();
+    assert_eq!(counts(&server), [151, 2, 149, 0]);
+    let forced = proto::CommitRequest { force_schema: true, ..of([put("a000", "3")]) };
+    below(&server.engine).commit(forced).unwrap();
+    server.step(xds_store::store::Event::Changed);
+    assert_eq!(counts(&server), [151, 2, 150, 1]);
+    step(&mut server, 2, 3).unwrap();
+    server.wait(2 * SECOND);
+    assert_eq!(counts(&server), [151, 150, 1, 0], "one cannot be converted");
+    server.commit(of([delete("a-odd")])).unwrap();
+    server.wait(70 * SECOND);
+    step(&mut server, 3, 4).unwrap();
+    server.commit(of([put_new("a000", "new:4"), delete("a002")])).unwrap();
+    step(&mut server, 4, 5).unwrap();
+    server.wait(2 * SECOND);
+    assert_eq!(counts(&server), [0, 149, 0, 0]);
+    for from in [5, 4, 3, 2] {
+        server.wait(5 * SECOND);
+        step(&mut server, from, from - 1).unwrap();
+        counts(&server);
+    }
+    step(&mut server, 1, 0).unwrap();
+    server.wait(5 * SECOND);
+    assert_eq!(counts(&server), [149, 0, 149, 0]);
+}
+
 #[test]
 fn sv22_another_server_goes_on_where_the_last_one_stopped() {
     let mut server = with_records(1_000);
