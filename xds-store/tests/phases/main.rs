@@ -175,7 +175,8 @@ impl World {
         let mut config = Config::new(self.knowing.engine.limits(), 9);
         config.schemas = schemas().into();
         let mut served = [String::new(), String::new()];
-        Store::load(&*self.knowing.engine.view().unwrap(), config, self.knowing.now, |loaded| {
+        let view = self.knowing.engine.view().unwrap();
+        let started = Store::load(&*view, config, self.knowing.now, |loaded| {
             let place = usize::from(loaded.key.type_url().as_str() == NEW_TYPE);
             if let Some(Ok(resource)) = loaded.resource
                 && loaded.key.type_url().as_str().starts_with("example.com")
@@ -184,6 +185,11 @@ impl World {
             }
         })
         .unwrap();
+        // The counts that servers keep are those that a start finds.
+        let counts = started.plans()[0].counts;
+        for server in [&self.knowing, &self.below] {
+            assert_eq!(server.store.plans()[0].counts, counts, "{acts:?}");
+        }
         let served_old = if self.model.phase == 5 { String::new() } else { value };
         assert_eq!(served, [served_old, shown_new], "{acts:?}");
     }
