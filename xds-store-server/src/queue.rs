@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::key::RecordKey;
-use xds_store::store::{Committed, DeletionInProgress, FoundReferrers};
+use xds_store::store::{Committed, DeletionInProgress, FoundReferrers, PlanProgress};
 
 /// A queue of commits with limits. A commit has its place from the request to the answer.
 #[derive(Debug)]
@@ -42,8 +42,9 @@ pub(crate) enum Message {
     Referrers(Referrers, oneshot::Sender<FoundReferrers>),
     /// The deletions in progress that have waited the longest (SG10): how many, with how many blockers.
     Deletions((usize, usize), oneshot::Sender<Vec<DeletionInProgress>>),
-    /// SV32: the time between two steps of a pass, in nanoseconds; `None`: the default.
-    PassPause(Option<i64>),
+    /// SV32: the time between two steps of a pass, in nanoseconds; `None`: the default. The answer is how far
+    /// the plans are then.
+    PassPause(Option<i64>, oneshot::Sender<Vec<PlanProgress>>),
     /// Another server of the store may have committed.
     Changed,
     /// The last message.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xds_store::commit::{Draft, Refused};
 use xds_store::key::RecordKey;
@@ -77,34 +78,55 @@ impl StoreHandle {
         if self.standing().borrow().revision() == 0 {
             return Ok(());
         }
-        self.pause_passes(Some(0));
+        // Passes begin again at once, so what they found before does not count.
+        let before = self.pause_passes(Some(0)).await;
         let mut done = Ok(());
         for plan in self.schemas().plans() {
-            done = self.run_plan(plan, &mut report).await;
+            let before = before.iter().find(|before| before.number == plan.number());
+            let run = Run { store: self, plan, before };
+            done = run.to_the_end(&mut report).await;
             if done.is_err() {
                 break;
             }
         }
-        self.pause_passes(None);
+        self.pause_passes(None).await;
         done
     }
 
-    async fn run_plan(&self, plan: &Plan, report: &mut dyn FnMut(&PlanProgress)) -> Result<(), RunError> {
+    /// Returns how far the plans are then; nothing if the store has ended.
+    async fn pause_passes(&self, pause: Option<i64>) -> Vec<PlanProgress> {
+        let (sender, receiver) = oneshot::channel();
+        self.send(Message::PassPause(pause, sender));
+        receiver.await.unwrap_or_default()
+    }
+}
+
+/// One plan on its way to the end.
+struct Run<'a> {
+    store: &'a StoreHandle,
+    plan: &'a Plan,
+    /// How far it was before all plans began to run.
+    before: Option<&'a PlanProgress>,
+}
+
+impl Run<'_> {
+    async fn to_the_end(&self, report: &mut dyn FnMut(&PlanProgress)) -> Result<(), RunError> {
+        let Self { store, plan, .. } = *self;
         let name = || plan.name().to_owned();
         // A step that is refused once more after a clean pass waits for something else.
         let mut was_clean = false;
         loop {
-            let Some(progress) = self.progress(plan) else { return Ok(()) };
+            let Some(progress) = self.progress() else { return Ok(()) };
             report(&progress);
             let phase = progress.phase;
             if progress.done_at.is_some() {
                 return Ok(());
             }
-            if !self.schemas().knows(plan) {
+            if !store.schemas().knows(plan) {
                 return Err(RunError::Hidden { plan: name() });
             }
             let Some(to) = Phase::of_number(phase.number() + 1) else {
-                self.wait_for_pass(plan, report, |progress| progress.done_at.is_some()).await?;
+                self.wait_for_pass(report, |progress| progress.done_at.is_some()).await?;
                 continue;
             };
             if plan.is_heartbeat() && !phase.ignores_old() {
@@ -114,10 +136,10 @@ impl StoreHandle {
                 }
             }
             let step = PhaseStep { plan: plan.number(), from: phase, to };
-            match self.commit(Draft::set_phase_at_startup(step)).await {
+            match store.commit(Draft::set_phase_at_startup(step)).await {
                 Ok(_) => was_clean = false,
                 Err(refused) if !was_clean && waits_for_pass(plan, &refused) => {
-                    self.wait_for_pass(plan, report, |progress| progress.pass.is_clean).await?;
+                    self.wait_for_pass(report, |progress| progress.pass.is_clean).await?;
                     was_clean = true;
                 }
                 Err(refused) => return Err(RunError::Refused { plan: name(), phase, refused }),
@@ -128,24 +150,27 @@ impl StoreHandle {
     /// Waits until passes have led to this.
     async fn wait_for_pass(
         &self,
-        plan: &Plan,
         report: &mut dyn FnMut(&PlanProgress),
         is_done: impl Fn(&PlanProgress) -> bool,
     ) -> Result<(), RunError> {
-        let mut standing = self.standing();
+        let Self { store, plan, before } = *self;
+        let mut standing = store.standing();
         loop {
             standing.mark_unchanged();
-            let Some(progress) = self.progress(plan) else { return Ok(()) };
+            let Some(progress) = self.progress() else { return Ok(()) };
             report(&progress);
-            if is_done(&progress) {
+            let is_old = before.is_some_and(|before| {
+                (before.phase, before.pass.ended) == (progress.phase, progress.pass.ended)
+            });
+            if !is_old && is_done(&progress) {
                 return Ok(());
             }
-            if progress.pass.is_over && progress.pass.failed > 0 {
+            if !is_old && progress.pass.is_over && progress.pass.failed > 0 {
                 let (plan, phase) = (plan.name().to_owned(), progress.phase);
                 let (failed, failures) = (progress.pass.failed, progress.pass.failures);
                 return Err(RunError::Failed { plan, phase, failed, failures });
             }
-            if let Some(reason) = self.refuses_commits() {
+            if let Some(reason) = store.refuses_commits() {
                 return Err(RunError::Unavailable { reason });
             }
             // An alarm does not change the standing. The end of the store refuses commits.
@@ -153,14 +178,10 @@ impl StoreHandle {
         }
     }
 
-    fn progress(&self, plan: &Plan) -> Option<PlanProgress> {
-        let standing = self.standing();
+    fn progress(&self) -> Option<PlanProgress> {
+        let standing = self.store.standing();
         let standing = standing.borrow();
-        standing.plans.iter().find(|progress| progress.number == plan.number()).cloned()
-    }
-
-    fn pause_passes(&self, pause: Option<i64>) {
-        self.send(Message::PassPause(pause));
+        standing.plans.iter().find(|progress| progress.number == self.plan.number()).cloned()
     }
 }
 
@@ -176,3 +197,6 @@ fn waits_for_pass(plan: &Plan, refused: &Refused) -> bool {
 
 /// How often to look whether the store still accepts commits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -143,7 +143,7 @@ impl Writer {
                 Message::Compact(..)
                 | Message::Referrers(..)
                 | Message::Deletions(..)
-                | Message::PassPause(_)
+                | Message::PassPause(..)
                 | Message::Changed => {}
                 Message::Stop => return,
             }
@@ -157,12 +157,12 @@ impl Writer {
             let mut actions = VecDeque::new();
             match self.receive(inbox) {
                 Ok(message) => is_stopping |= self.on_message(message, &mut actions),
-                Err(RecvTimeoutError::Timeout) => {
-                    actions.extend(self.step(Event::Due));
-                    // A pass may have looked at records and written nothing.
-                    self.send_standing();
-                }
+                Err(RecvTimeoutError::Timeout) => actions.extend(self.step(Event::Due)),
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            // Each event may be one in which a pass looks at records, or ends, and writes nothing.
+            if !self.store.schemas().plans().is_empty() {
+                self.send_standing();
             }
             actions.extend(self.say_alive(is_stopping));
             if now() >= self.compact_at && !is_stopping {
@@ -285,8 +285,10 @@ impl Writer {
                 self.compactions.insert(ticket, caller);
                 Event::Compact(ticket, upto)
             }
-            Message::PassPause(pause) => {
+            Message::PassPause(pause, caller) => {
                 self.store.set_pass_pause(pause);
+                // The caller may have gone away.
+                _ = caller.send(self.store.plans());
                 return false;
             }
             Message::Changed => Event::Changed,
@@ -323,6 +325,10 @@ impl Writer {
 
     /// Shows durable commits to clients and readers (ST16).
     fn publish(&mut self, published: &[Published], actions: &mut VecDeque<Action>) {
+        // SV15: before the first commit the server could not say that it is alive.
+        if published.first().is_some_and(|first| first.revision == 1) {
+            self.live_at = self.live_at.map(|_| now());
+        }
         // ST18: after a defect the cache keeps the last good state.
         if self.store.read_only().is_none()
             && let Err(reason) = self.show(published)

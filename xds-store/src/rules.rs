@@ -359,7 +359,7 @@ impl Rules {
         let mut payload = resource.renamed_payload(type_url, from, to);
         let rules = self.of_type(source).filter(|rule| rule.target_type == type_url);
         for path in rules.filter_map(|rule| rule.path.as_ref()).filter(|_| !resource.is_redirect()) {
-            let renamed = path.renamed(payload.as_ref().unwrap_or(resource.payload()), from, to);
+            let renamed = path.renamed(payload.as_ref().unwrap_or_else(|| resource.payload()), from, to);
             payload = renamed.map(Bytes::from).or(payload);
         }
         payload

@@ -301,9 +301,12 @@ impl Store {
     }
 
     /// Sets the time between two steps of the background work of a plan, in nanoseconds; `None`: the default
-    /// (SV22).
+    /// (SV22). With a time, passes begin again at once.
     pub fn set_pass_pause(&mut self, pause: Option<i64>) {
         self.config.pass_pause = pause.unwrap_or(pass::STEP_EVERY);
+        if pause.is_some() {
+            self.restart_passes();
+        }
     }
 
     /// Whether other servers of the store forgot revisions before this one read them: it was paused or cut

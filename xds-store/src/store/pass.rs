@@ -63,6 +63,14 @@ impl Store {
         }
     }
 
+    /// The next step of each pass is the first one.
+    pub(super) fn restart_passes(&mut self) {
+        for pass in self.passes.values_mut() {
+            (pass.position, pass.progress.is_over) = (PassPosition::default(), true);
+            pass.next_at = self.head.time;
+        }
+    }
+
     /// A server that does not know the new form copies nothing (SV19).
     fn is_copied(&self, plan: &Plan) -> bool {
         let is_known = self.index.schemas().knows(plan);
