@@ -91,6 +91,10 @@ impl Judging<'_> {
             (Phase::F2, Phase::F1) if was_in_f4 && !recorded.is_clean && plan.has_way_back() => {
                 return Err(closed(plan, "way_back_not_clean"));
             }
+            // SV32: F4 has no old form to serve, and F5 could not follow.
+            (Phase::F3, Phase::F4) if plan.is_one_way() && !plan.rewrites_references() => {
+                self.check_unnamed(plan, Form::Old)?;
+            }
             // SV30: clients would not find what others still name.
             (Phase::F2, Phase::F1) => self.check_unnamed(plan, Form::New)?,
             (Phase::F4, Phase::F5) => self.check_unnamed(plan, Form::Old)?,

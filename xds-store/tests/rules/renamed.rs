@@ -1,10 +1,10 @@
 use xds_core::FieldPath;
 use xds_proto::type_url;
 use xds_proto::xds::store::v1 as proto;
-use xds_store::commit::{RefusalCode, Refused};
+use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::engine::MemoryEngine;
 use xds_store::key::RecordKey;
-use xds_store::phase::{Converter, Phase, Plan, PlanSpec, Schemas};
+use xds_store::phase::{Converter, Phase, PhaseStep, Plan, PlanSpec, Schemas};
 use xds_store::record::{RecordRevision, Uid};
 use xds_store::rules::FieldSource;
 use xds_store::store::ReferrersQuery;
@@ -480,4 +480,28 @@ fn sg18_sg20_an_owner_may_name_either_form_of_what_it_owns() {
     server.commit(of([routes("r", &[])])).unwrap();
     server.wait(600 * SECOND);
     assert_eq!(live(&server, NEW), None);
+}
+
+#[test]
+fn sv32_a_plan_without_a_way_down_stays_in_f3_while_the_old_form_is_named() {
+    let plan = Plan::new(PlanSpec { down: Converter::Missing, ..spec() }).unwrap();
+    let schemas = Schemas::default().with_plans(vec![plan]).unwrap();
+    let mut server = Server::with(Server::new().engine, SECOND, |config| config.schemas = schemas.into());
+    server.commit(of([cluster("shop-a"), routes("r", &["shop-a"])])).unwrap();
+    let next = |server: &mut Server, from: u32| {
+        let [from, to] = [from, from + 1].map(|number| Phase::of_number(number).unwrap());
+        let ticket = server.draft(Draft::set_phase_at_startup(PhaseStep { plan: 1, from, to }));
+        server.answers.remove(&ticket).unwrap()
+    };
+    for from in 0..3 {
+        next(&mut server, from).unwrap();
+    }
+    server.wait(2 * SECOND);
+    let refused = next(&mut server, 3).unwrap_err();
+    assert!(refused.message.contains("others still name"), "{refused:?}");
+    // Clients have both forms meanwhile.
+    assert!(live(&server, NEW).is_some() && live(&server, "shop-a").is_some());
+    server.commit(of([routes("r", &[NEW])])).unwrap();
+    next(&mut server, 3).unwrap();
+    next(&mut server, 4).unwrap();
 }
