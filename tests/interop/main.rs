@@ -32,6 +32,7 @@ mod resources;
 mod rest;
 mod server;
 mod shared;
+mod shared_store;
 mod store;
 mod ttl;
 mod upstream;

@@ -1,22 +1,19 @@
 //! The migrations of `examples/migrations`, with servers of one store in a real etcd, and real Envoys
 //! under load.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Output;
 
 use serde_json::Value;
-use tokio::process::Command;
 
 use crate::envoy::Envoy;
-use crate::etcd::Etcd;
 use crate::folder::Folder;
 use crate::load::{Connections, Load};
 use crate::mode::Mode;
 use crate::peers;
 use crate::resources::{cluster, endpoints, listener, routes};
 use crate::server::Server;
-use crate::shared::{commit, xds};
+use crate::shared_store::{SharedStore, succeeds};
 use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
 use crate::world::every_turn;
@@ -94,28 +91,19 @@ struct Migrating {
     envoys: Vec<(Envoy, u16)>,
     /// The connection timeout of the cluster, which each change makes another one.
     timeout: u32,
-    folder: Folder,
     _scratch: [Folder; 2],
     _upstream: Upstream,
-    _etcd: Etcd,
+    store: SharedStore,
 }
 
 impl Migrating {
     async fn start(mode: Mode) -> Self {
-        let etcd = Etcd::start().await.expect("it was found before");
-        let folder = Folder::new();
-        let tokens = folder.path().join("tokens");
-        fs::write(&tokens, "interop a-secret-of-the-tests\n").expect("the temporary directory is writable");
-        fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("our own file");
+        let store = SharedStore::start().await;
         let schemas =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/migrations/new-names/schemas.yaml");
-        let text = |path: &Path| path.to_str().expect("a text").to_owned();
-        let (store, tokens, schemas) = (etcd.store(), text(&tokens), text(&schemas));
-        xds(&["store", "init", &store]).await;
-        let options =
-            ["--store", &store, "--token-file", &tokens, "--admin", "127.0.0.1:0", "--schemas", &schemas];
-        let new = Server::of_store(&options).await;
-        let old = Server::of_store(&[&options[..], &["--schema-ceiling", "CDS=1"]].concat()).await;
+        let options = ["--schemas", schemas.to_str().expect("a text")];
+        let new = store.server(&options).await;
+        let old = store.server(&[&options[..], &["--schema-ceiling", "CDS=1"]].concat()).await;
         let servers = [new, old];
         let upstream = Upstream::start("red").await;
         let resources = [
@@ -124,8 +112,7 @@ impl Migrating {
             cluster(mode, OLD),
             endpoints(OLD, upstream.port),
         ];
-        folder.write("first.json", &resources);
-        commit(&servers[0], &folder, "first.json").await;
+        store.commit(&servers[0], &resources).await;
         let scratch = [Folder::new(), Folder::new()];
         let mut envoys = Vec::new();
         for (scratch, server) in scratch.iter().zip(&servers) {
@@ -133,37 +120,23 @@ impl Migrating {
             let port = envoy.port("web").await;
             envoys.push((envoy, port));
         }
-        Self {
-            mode,
-            servers,
-            envoys,
-            timeout: 1,
-            folder,
-            _scratch: scratch,
-            _upstream: upstream,
-            _etcd: etcd,
-        }
+        Self { mode, servers, envoys, timeout: 1, _scratch: scratch, _upstream: upstream, store }
     }
 
     /// `xds store migrate` by the new server.
-    async fn migrate(&self, step: &str) -> Vec<String> {
-        let api = format!("127.0.0.1:{}", self.servers[0].admin_port().await);
-        let tokens = self.folder.path().join("tokens").to_str().expect("a text").to_owned();
-        let arguments = ["store", "migrate", step, "new-names", "--server", &api, "--token-file", &tokens];
-        arguments.map(str::to_owned).to_vec()
+    async fn migrate(&self, step: &str) -> Output {
+        self.store.run(&self.servers[0], &["store", "migrate", step, "new-names"]).await
     }
 
     async fn go(&self, step: &str, phase: u32) {
-        let arguments = self.migrate(step).await;
-        xds(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        succeeds(&self.migrate(step).await);
         eprintln!("{}: F{phase}", self.mode);
     }
 
     /// The step waits for something that others have to do.
     async fn refused(&self, step: &str) {
-        let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(self.migrate(step).await).output().await;
-        let output = output.expect("cargo built the binary");
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let output = self.migrate(step).await;
+        let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(4) && error.contains("still name"), "{error}");
     }
 
@@ -176,8 +149,7 @@ impl Migrating {
         changed["connect_timeout"] = Value::from(&*timeout);
         // X16.
         changed["eds_cluster_config"]["service_name"] = OLD.into();
-        self.folder.write("cluster.json", &[changed]);
-        commit(&self.servers[server], &self.folder, "cluster.json").await;
+        self.store.commit(&self.servers[server], &[changed]).await;
         for (envoy, _) in &self.envoys {
             let what = format!("{}: the change through server {server} arrives", self.mode);
             let has_it = async || {
@@ -192,17 +164,12 @@ impl Migrating {
     }
 
     async fn refused_by_the_old_server(&self) {
-        let api = format!("127.0.0.1:{}", self.servers[1].admin_port().await);
-        let path = |name: &str| self.folder.path().join(name).to_str().expect("a text").to_owned();
-        self.folder.write("refused.json", &[cluster(self.mode, OLD)]);
-        let arguments = ["put", &path("refused.json"), "--server", &api, "--token-file", &path("tokens")];
-        let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(arguments).output().await;
-        assert_eq!(output.expect("cargo built the binary").status.code(), Some(4));
+        let output = self.store.put(&self.servers[1], &[cluster(self.mode, OLD)], &[]).await;
+        assert_eq!(output.status.code(), Some(4));
     }
 
     async fn put_routes(&self, name: &str) {
-        self.folder.write("routes.json", &[routes("routes", &[("/", name)])]);
-        commit(&self.servers[0], &self.folder, "routes.json").await;
+        self.store.commit(&self.servers[0], &[routes("routes", &[("/", name)])]).await;
         for (envoy, _) in &self.envoys {
             let named = async || {
                 let routes = envoy.dynamic_routes().await;

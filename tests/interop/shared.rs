@@ -1,21 +1,17 @@
 //! Two servers of one store in a real etcd. A real Envoy has the addresses of both.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
-use tokio::process::Command;
 
 use crate::envoy::{CHANGES, Envoy, RESPONSES, bootstrap};
-use crate::etcd::Etcd;
-use crate::folder::Folder;
 use crate::http;
 use crate::load::{Connections, Load};
 use crate::mode::{Mode, Protocol};
 use crate::peers;
 use crate::resources::{cluster, endpoints, listener, routes};
 use crate::server::Server;
+use crate::shared_store::SharedStore;
 use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
 use crate::world::every_turn;
@@ -59,21 +55,13 @@ struct Shared {
     envoy: Envoy,
     /// The port of the listener `web`.
     port: u16,
-    folder: Folder,
-    _etcd: Etcd,
+    store: SharedStore,
 }
 
 impl Shared {
     async fn start(mode: Mode) -> Self {
-        let etcd = Etcd::start().await.expect("it was found before");
-        let folder = Folder::new();
-        let tokens = folder.path().join("tokens");
-        fs::write(&tokens, "interop a-secret-of-the-tests\n").expect("the temporary directory is writable");
-        fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("our own file");
-        xds(&["store", "init", &etcd.store()]).await;
-        let tokens = tokens.to_str().expect("a text");
-        let options = ["--store", &etcd.store(), "--token-file", tokens, "--admin", "127.0.0.1:0"];
-        let servers = [Server::of_store(&options).await, Server::of_store(&options).await];
+        let store = SharedStore::start().await;
+        let servers = [store.server(&[]).await, store.server(&[]).await];
         let upstreams =
             BTreeMap::from([("red", Upstream::start("red").await), ("blue", Upstream::start("blue").await)]);
         let resources = [
@@ -82,25 +70,23 @@ impl Shared {
             cluster(mode, "one"),
             endpoints("one", upstreams["red"].port),
         ];
-        folder.write("first.json", &resources);
-        commit(&servers[0], &folder, "first.json").await;
+        store.commit(&servers[0], &resources).await;
         let mut both = bootstrap(mode, servers[0].port, &json!({}));
         let hosts =
             &mut both["static_resources"]["clusters"][0]["load_assignment"]["endpoints"][0]["lb_endpoints"];
         let mut second = hosts[0].clone();
         second["endpoint"]["address"]["socket_address"]["port_value"] = servers[1].port.into();
         hosts.as_array_mut().expect("a list").push(second);
-        let envoy = Envoy::start_with(folder.path(), &both.to_string(), "bootstrap.json").await;
+        let envoy = Envoy::start_with(store.folder(), &both.to_string(), "bootstrap.json").await;
         let envoy = envoy.expect("it was found before");
         let port = envoy.port("web").await;
-        Self { mode, upstreams, servers, envoy, port, folder, _etcd: etcd }
+        Self { mode, upstreams, servers, envoy, port, store }
     }
 
     /// Commits other endpoints through one of the servers, and waits until Envoy uses them.
     async fn put(&self, server: usize, upstream: &str) {
-        let name = format!("{upstream}.json");
-        self.folder.write(&name, &[endpoints("one", self.upstreams[upstream].port)]);
-        commit(&self.servers[server], &self.folder, &name).await;
+        let endpoints = endpoints("one", self.upstreams[upstream].port);
+        self.store.commit(&self.servers[server], &[endpoints]).await;
         let answers = async || (http::get(self.port, "/v1").await.ok()?.body == upstream).then_some(());
         let what = format!("{}: {upstream} answers after a commit through server {server}", self.mode);
         until(&what, SOON, answers).await;
@@ -152,18 +138,4 @@ impl Shared {
         let counts = metrics.lines().filter(|line| line.starts_with("xds_server_responses_total{"));
         counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
     }
-}
-
-/// Commits a file of the folder through the API of a server.
-pub(crate) async fn commit(server: &Server, folder: &Folder, name: &str) {
-    let path = |name: &str| folder.path().join(name).to_str().expect("a text").to_owned();
-    let api = format!("127.0.0.1:{}", server.admin_port().await);
-    xds(&["put", &path(name), "--server", &api, "--token-file", &path("tokens")]).await;
-}
-
-/// Runs a command.
-pub(crate) async fn xds(arguments: &[&str]) {
-    let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(arguments).output().await;
-    let output = output.expect("cargo built the binary");
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
