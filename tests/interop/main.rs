@@ -16,6 +16,7 @@ mod follower;
 mod foreign;
 mod grpc;
 mod grpc_peer;
+mod holding;
 mod http;
 mod load;
 mod migration;
