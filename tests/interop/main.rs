@@ -28,6 +28,7 @@ mod peers;
 mod port;
 mod proxy;
 mod reconfigure;
+mod recorder;
 mod refused;
 mod resources;
 mod rest;

@@ -11,6 +11,7 @@ use crate::folder::Folder;
 use crate::load::{Connections, Load};
 use crate::mode::Mode;
 use crate::peers;
+use crate::recorder::Recorder;
 use crate::resources::{cluster, endpoints, listener, routes};
 use crate::server::Server;
 use crate::shared_store::{SharedStore, succeeds};
@@ -74,6 +75,9 @@ async fn sv18_sv27_sv29_sv30_clusters_get_new_names_and_their_old_ones_back_and_
             eprintln!("{mode}: {report}");
             report.assert_nothing_lost();
         }
+        for (recorder, of) in migrating.recorders.iter().zip(["the new server", "the old server"]) {
+            recorder.assert_nothing_unchanged(&format!("{mode}: {of}"));
+        }
         for (envoy, _) in &migrating.envoys {
             let rejected = envoy.stats().await.ending(&[".update_rejected"]);
             assert!(rejected.values().all(|count| *count == 0), "{mode}: {rejected:?}");
@@ -87,6 +91,8 @@ struct Migrating {
     mode: Mode,
     /// The new one, and the old one, or what it was upgraded to.
     servers: [Server; 2],
+    /// In front of the two servers.
+    recorders: [Recorder; 2],
     /// The clients of the two servers, each with the port of its listener.
     envoys: Vec<(Envoy, u16)>,
     /// The connection timeout of the cluster, which each change makes another one.
@@ -115,12 +121,13 @@ impl Migrating {
         store.commit(&servers[0], &resources).await;
         let scratch = [Folder::new(), Folder::new()];
         let mut envoys = Vec::new();
-        for (scratch, server) in scratch.iter().zip(&servers) {
-            let envoy = Envoy::start(scratch.path(), mode, server.port).await.expect("it was found before");
+        let recorders = [Recorder::before(servers[0].port).await, Recorder::before(servers[1].port).await];
+        for (scratch, recorder) in scratch.iter().zip(&recorders) {
+            let envoy = Envoy::start(scratch.path(), mode, recorder.port).await.expect("it was found before");
             let port = envoy.port("web").await;
             envoys.push((envoy, port));
         }
-        Self { mode, servers, envoys, timeout: 1, _scratch: scratch, _upstream: upstream, store }
+        Self { mode, servers, recorders, envoys, timeout: 1, _scratch: scratch, _upstream: upstream, store }
     }
 
     /// `xds store migrate` by the new server.
