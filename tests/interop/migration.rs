@@ -1,6 +1,7 @@
 //! The migrations of `examples/migrations`, with servers of one store in a real etcd, and real Envoys
 //! under load.
 
+use std::fs;
 use std::path::Path;
 use std::process::Output;
 
@@ -22,17 +23,19 @@ use crate::world::every_turn;
 const OLD: &str = "shop-web";
 const NEW: &str = "xdstp://shop/envoy.config.cluster.v3.Cluster/shop-web";
 
-/// From plain names of clusters to `xdstp://` names and back. In F0 to F3 an old server, which knows only
-/// the old names, is side by side with a new one; then it is upgraded.
+/// Clusters get `xdstp://` names, their plain names back, and the new ones again. In F0 to F3 an old server,
+/// which knows only the old names, is side by side with a new one; then it is upgraded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sv18_sv27_sv29_sv30_clusters_get_new_names_and_their_old_ones_back_and_no_request_is_lost() {
+async fn sv18_sv27_sv29_sv30_clusters_get_new_names_the_old_ones_and_the_new_ones_and_no_request_is_lost() {
     if [peers::ENVOY, peers::ETCD].into_iter().any(|program| peers::find(program).is_none()) {
         return;
     }
     let _turns = every_turn().await;
-    for mode in Mode::ADS {
-        eprintln!("--- {mode}");
-        let mut migrating = Migrating::start(mode).await;
+    for (mode, references) in
+        Mode::ADS.into_iter().flat_map(|mode| [References::ByUser, References::ByPlan].map(|by| (mode, by)))
+    {
+        eprintln!("--- {mode}, references rewritten {references:?}");
+        let mut migrating = Migrating::start(mode, references).await;
         let loads: Vec<_> = migrating
             .envoys
             .iter()
@@ -40,36 +43,10 @@ async fn sv18_sv27_sv29_sv30_clusters_get_new_names_and_their_old_ones_back_and_
                 [Connections::New, Connections::Kept].map(|of| Load::start(*port, "/v1", of))
             })
             .collect();
-        for phase in 1..=3 {
-            migrating.go("next", phase).await;
-            // A write reaches the clients of both servers. Once clients see the new names, the old server does
-            // not write what it cannot write whole (row W9).
-            migrating.change_cluster(0, OLD).await;
-            match phase {
-                1 => migrating.change_cluster(1, OLD).await,
-                _ => migrating.refused_by_the_old_server().await,
-            }
-        }
-        migrating.upgrade().await;
-        migrating.go("next", 4).await;
-        migrating.change_cluster(0, NEW).await;
-        // The step that ends the old names waits until no route has them.
-        migrating.refused("next").await;
-        migrating.put_routes(NEW).await;
-        migrating.go("next", 5).await;
-        migrating.until_clusters(&[NEW]).await;
-        migrating.change_cluster(1, NEW).await;
-        // And back, with what was written meanwhile.
-        for phase in [4, 3, 2] {
-            migrating.go("back", phase).await;
-        }
-        migrating.refused("back").await;
-        migrating.put_routes(OLD).await;
-        for phase in [1, 0] {
-            migrating.go("back", phase).await;
-        }
-        migrating.until_clusters(&[OLD]).await;
-        migrating.change_cluster(1, OLD).await;
+        migrating.forward().await;
+        migrating.back().await;
+        migrating.downgrade().await;
+        migrating.forward().await;
         for load in loads {
             let report = load.finish().await;
             eprintln!("{mode}: {report}");
@@ -85,10 +62,19 @@ async fn sv18_sv27_sv29_sv30_clusters_get_new_names_and_their_old_ones_back_and_
     }
 }
 
+/// Who puts the new names of clusters into routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum References {
+    ByUser,
+    /// `rewrite_references`.
+    ByPlan,
+}
+
 /// All programs of the test. Dropping this ends them.
 #[derive(Debug)]
 struct Migrating {
     mode: Mode,
+    references: References,
     /// The new one, and the old one, or what it was upgraded to.
     servers: [Server; 2],
     /// In front of the two servers.
@@ -103,11 +89,17 @@ struct Migrating {
 }
 
 impl Migrating {
-    async fn start(mode: Mode) -> Self {
+    async fn start(mode: Mode, references: References) -> Self {
         let store = SharedStore::start().await;
-        let schemas =
+        let example =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/migrations/new-names/schemas.yaml");
-        let options = ["--schemas", schemas.to_str().expect("a text")];
+        let mut plan = fs::read_to_string(example).expect("the example is there");
+        if references == References::ByPlan {
+            plan.push_str("  rewrite_references: true\n");
+        }
+        let schemas = store.path("schemas.yaml");
+        fs::write(&schemas, plan).expect("the temporary directory is writable");
+        let options = ["--schemas", &schemas];
         let new = store.server(&options).await;
         let old = store.server(&[&options[..], &["--schema-ceiling", "CDS=1"]].concat()).await;
         let servers = [new, old];
@@ -127,7 +119,60 @@ impl Migrating {
             let port = envoy.port("web").await;
             envoys.push((envoy, port));
         }
-        Self { mode, servers, recorders, envoys, timeout: 1, _scratch: scratch, _upstream: upstream, store }
+        Self {
+            mode,
+            references,
+            servers,
+            recorders,
+            envoys,
+            timeout: 1,
+            _scratch: scratch,
+            _upstream: upstream,
+            store,
+        }
+    }
+
+    /// From F0 to F5, with an old server to F3.
+    async fn forward(&mut self) {
+        for phase in 1..=3 {
+            self.go("next", phase).await;
+            // A write reaches the clients of both servers. Once clients see the new names, the old server does
+            // not write what it cannot write whole (row W9).
+            self.change_cluster(0, OLD).await;
+            match phase {
+                1 => self.change_cluster(1, OLD).await,
+                _ => self.refused_by_the_old_server().await,
+            }
+        }
+        self.upgrade().await;
+        self.go("next", 4).await;
+        self.change_cluster(0, NEW).await;
+        if self.references == References::ByUser {
+            // The step that ends the old names waits until no route has them.
+            self.refused("next").await;
+            self.put_routes(NEW).await;
+        }
+        self.until_routes(NEW).await;
+        self.go("next", 5).await;
+        self.until_clusters(&[NEW]).await;
+        self.change_cluster(1, NEW).await;
+    }
+
+    /// From F5 to F0, with what was written meanwhile.
+    async fn back(&mut self) {
+        for phase in [4, 3, 2] {
+            self.go("back", phase).await;
+        }
+        if self.references == References::ByUser {
+            self.refused("back").await;
+            self.put_routes(OLD).await;
+        }
+        self.until_routes(OLD).await;
+        for phase in [1, 0] {
+            self.go("back", phase).await;
+        }
+        self.until_clusters(&[OLD]).await;
+        self.change_cluster(1, OLD).await;
     }
 
     /// `xds store migrate` by the new server.
@@ -177,6 +222,10 @@ impl Migrating {
 
     async fn put_routes(&self, name: &str) {
         self.store.commit(&self.servers[0], &[routes("routes", &[("/", name)])]).await;
+    }
+
+    /// Waits until the routes of both Envoys name this cluster.
+    async fn until_routes(&self, name: &str) {
         for (envoy, _) in &self.envoys {
             let named = async || {
                 let routes = envoy.dynamic_routes().await;
@@ -198,5 +247,11 @@ impl Migrating {
     async fn upgrade(&mut self) {
         assert!(self.servers[1].terminate().await.success());
         self.servers[1].restart_without("--schema-ceiling").await;
+    }
+
+    /// And an old one again.
+    async fn downgrade(&mut self) {
+        assert!(self.servers[1].terminate().await.success());
+        self.servers[1].restart_with("--schema-ceiling", "CDS=1").await;
     }
 }

@@ -117,6 +117,12 @@ impl Server {
         self.restart().await;
     }
 
+    /// Starts it again on the same port with one more option.
+    pub(crate) async fn restart_with(&mut self, option: &str, value: &str) {
+        self.arguments.extend([option.to_owned(), value.to_owned()]);
+        self.restart().await;
+    }
+
     /// Stops it with SIGTERM, and waits for its end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
         let id = self.child.id().expect("it is running");
