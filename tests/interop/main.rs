@@ -35,6 +35,7 @@ mod rest;
 mod server;
 mod shared;
 mod shared_store;
+mod side_by_side;
 mod store;
 mod ttl;
 mod upstream;

@@ -111,8 +111,9 @@ impl Server {
     }
 
     /// Starts it again on the same port without an option and its value.
-    pub(crate) async fn restart_without(&mut self, option: &str) {
-        let at = self.arguments.iter().position(|argument| argument == option).expect("it has the option");
+    pub(crate) async fn restart_without(&mut self, option: &str, value: &str) {
+        let at = self.arguments.windows(2).position(|two| two == [option, value]);
+        let at = at.expect("it has the option");
         self.arguments.drain(at..at + 2);
         self.restart().await;
     }
