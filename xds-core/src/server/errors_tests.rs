@@ -51,6 +51,28 @@ fn v8_s37_a_deletion_is_told_once_by_an_error_to_who_may_be_told() {
     assert_eq!(told.sent(), "n3 EDS a=2");
 }
 
+/// A client took the error for the end of the resource, although the response had its new variant.
+#[test]
+fn t31_t36_a_variant_that_is_replaced_is_an_error_for_those_locators_only_that_get_no_other() {
+    let cache = cache("X r=A");
+    let (mut switched, mut both) = (telling(&cache), telling(&cache));
+    switched.ask("X", "r?v=2", "");
+    both.ask("X", "r?v=2 r?v=3", "");
+    for client in [&mut switched, &mut both] {
+        assert_eq!(client.sent(), "n1 X r[]=A");
+        client.ack("X", "1");
+    }
+    commit(&cache, "X -r r[v=2]=B");
+    assert_eq!(switched.sent(), "n2 X r[v=2]=B");
+    assert_eq!(both.sent(), "n2 X r[v=2]=B !r[v=3](5)");
+    for client in [&mut switched, &mut both] {
+        client.ack("X", "2");
+    }
+    commit(&cache, "X -r[v=2]");
+    assert_eq!(switched.sent(), "n3 X !r[v=2](5)");
+    assert_eq!(both.sent(), "n3 X !r[v=2](5)");
+}
+
 #[test]
 fn v8_of_clusters_a_deletion_is_told_by_what_is_left() {
     let cache = cache("CDS a=1 b=1");

@@ -20,9 +20,9 @@ use crate::cache::Snapshot;
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
 use crate::subscription::{Locator, Locators, Subscription};
-use crate::variants::Variant;
+use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Failure, ResourceKey};
-use crate::xdstp::XdstpName;
+use crate::xdstp::{self, XdstpName};
 
 use content::SotwContent;
 
@@ -176,6 +176,7 @@ pub(super) fn respond(
             if update.from > Revision::ZERO {
                 removed.extend(state.encoding().immediate_removals(&update));
             }
+            removed = removed.into_iter().flat_map(|key| lost(state, key, snapshot)).collect();
         }
         owed.errors.extend(missing(state, removed, &owed.locators, snapshot));
     } else if !state.terms.known.full_state {
@@ -272,6 +273,27 @@ fn missing(
     };
     failures.extend(missing.into_iter().map(failure));
     failures
+}
+
+/// The keys under which resource errors say that a removed variant is lost. T31: a locator that gets another
+/// variant has not lost the resource, and an error with the constraints of the removed variant would say so.
+fn lost(state: &TypeState, removed: ResourceKey, snapshot: &Snapshot) -> Vec<ResourceKey> {
+    let (type_url, name) = (&state.terms.type_url, &removed.name);
+    let variants = snapshot.get(type_url, name).filter(|_| state.terms.allows(name));
+    let Some(variants) = variants.filter(|_| state.keyed_by() == KeyedBy::Locator) else {
+        return vec![removed];
+    };
+    let names = [name.clone()].into_iter().chain(xdstp::glob_of(name));
+    let holders = names.flat_map(|name| state.subscription.covering(&name).cloned().collect::<Vec<_>>());
+    let (served, lost): (Vec<_>, Vec<_>) = holders
+        .filter(|parameters| removed.matches(parameters))
+        .partition(|parameters| variants.resolve(parameters).is_some());
+    if served.is_empty() {
+        return vec![removed];
+    }
+    // T36.
+    let constraints = lost.iter().filter_map(|parameters| variants.unmatched(parameters));
+    constraints.map(|constraints| ResourceKey::of_variant(name, constraints)).collect()
 }
 
 /// X12: a glob without members is answered: only an empty state shows that there are none.
