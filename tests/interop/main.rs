@@ -23,6 +23,7 @@ mod migration;
 mod mode;
 mod mtls;
 mod on_demand;
+mod own_type;
 mod peers;
 #[path = "../binary/port.rs"]
 mod port;
@@ -42,6 +43,7 @@ mod upstream;
 mod valid;
 mod variants;
 mod wait;
+mod watched;
 mod world;
 
 use std::collections::BTreeSet;
