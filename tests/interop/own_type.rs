@@ -295,7 +295,7 @@ impl Migrating {
         let is_new = match (self.plan, self.phase) {
             (LIMITS, _) | (_, 5) => true,
             // F4 takes both forms, as F2 and F3 do.
-            (_, 2..=4) => self.written % 2 == 0,
+            (_, 2..=4) => self.written.is_multiple_of(2),
             _ => false,
         };
         match is_new {
@@ -307,7 +307,7 @@ impl Migrating {
     fn limit(&self) -> Value {
         let is_new = match (self.plan, self.phase) {
             (LIMITS, 5) => true,
-            (LIMITS, 2..=4) => self.written % 2 == 0,
+            (LIMITS, 2..=4) => self.written.is_multiple_of(2),
             _ => false,
         };
         let when = is_new.then_some("xds.schema=2");
