@@ -6,6 +6,7 @@ use std::sync::Arc;
 use xds_core::matching::KeySetRule;
 use xds_core::matching::SetError;
 use xds_core::{Constraints, Formula, VariantId, VariantSet};
+use xds_proto::xds::store::v1 as proto;
 
 use crate::checked::Damaged;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
@@ -81,6 +82,8 @@ pub(crate) struct Pending {
     pub(crate) states: BTreeMap<RecordKey, RecordState>,
     /// Records with a renewed lease.
     pub(crate) renewed: BTreeMap<RecordKey, Renewed>,
+    /// Records that their dates have ended, with the lifecycles that they have for other nodes (SR5).
+    pub(crate) ended_by_date: BTreeMap<RecordKey, proto::State>,
     /// Records that did not change, and whose references are other ones by a changed rule.
     pub(crate) reread: BTreeMap<RecordKey, Box<[Reference]>>,
 }
@@ -114,6 +117,12 @@ pub(crate) fn edited(
 }
 
 impl Pending {
+    /// What the store keeps with the state of a record. All commits of a batch have one time.
+    pub(crate) fn local(&self, key: &RecordKey, now: i64) -> Local {
+        let of_others = self.ended_by_date.get(key).copied().unwrap_or_default();
+        Local { committed_at: now, lifecycle_of_others: of_others.into() }
+    }
+
     /// Adds the changes of one more commit.
     pub(crate) fn extend(&mut self, commit: Self) {
         self.records.extend(commit.records);
@@ -123,6 +132,7 @@ impl Pending {
         self.deleting.extend(commit.deleting);
         self.states.extend(commit.states);
         self.renewed.extend(commit.renewed);
+        self.ended_by_date.extend(commit.ended_by_date);
         self.reread.extend(commit.reread);
     }
 }

@@ -40,6 +40,10 @@ pub struct Head {
     /// The [`Chain`](crate::clock::Chain) at [`counter`](Self::counter); no bytes at 0.
     #[prost(bytes = "bytes", tag = "10")]
     pub chain: bytes::Bytes,
+    /// Other nodes get the entries of this store, or got them. So what they got stays as it is, and a touch
+    /// is an entry, too.
+    #[prost(bool, tag = "16")]
+    pub is_replicated: bool,
     /// The ids that the node had before its store was restored from backups, the first one first
     /// (SR31).
     #[prost(string, repeated, tag = "14")]
@@ -116,6 +120,13 @@ pub struct LogChange {
     /// What happened to it.
     #[prost(enumeration = "proto::Outcome", tag = "3")]
     pub outcome: i32,
+}
+
+impl Head {
+    /// Whether this is the id of the node, or one that it had.
+    pub(crate) fn is_node(&self, id: &str) -> bool {
+        id == self.node || self.former_nodes.iter().any(|former| former == id)
+    }
 }
 
 impl StoredOrigin {

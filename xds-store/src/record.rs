@@ -8,6 +8,7 @@ use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{NameDigest, RecordKey};
+use crate::log::Head;
 use crate::refs::{self, Reference};
 use crate::rules::Rules;
 use crate::schema::SchemaVersion;
@@ -24,6 +25,10 @@ pub(crate) struct Local {
     // The number is far above those of `RecordState`: both are stored as one message.
     #[prost(int64, tag = "1000")]
     pub(crate) committed_at: i64,
+    /// If its date has ended the record here, by the clock of this node: the lifecycle that it has for
+    /// other nodes (SR5). Otherwise 0.
+    #[prost(enumeration = "proto::State", tag = "1001")]
+    pub(crate) lifecycle_of_others: i32,
 }
 
 /// The type of the records that a probe of the store writes (ST59). No client of xDS gets them.
@@ -61,6 +66,8 @@ pub(crate) struct Present {
     /// In nanoseconds since 1970.
     pub(crate) expires_at: Option<i64>,
     pub(crate) lease: Option<Lease>,
+    /// Whether it has owners, or had some: their epochs stay as long as the incarnation (SR42).
+    pub(crate) has_epochs: bool,
     /// The named owners, in the order of names.
     pub(crate) owners: Box<[Box<str>]>,
     /// The records that own it, in order (SG17).
@@ -69,6 +76,17 @@ pub(crate) struct Present {
     pub(crate) aliases: Box<[NameDigest]>,
     /// The resources that it refers to, in order (SG1).
     pub(crate) references: Box<[Reference]>,
+}
+
+/// Where and when a state was committed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct At<'a> {
+    /// The store revision.
+    pub(crate) revision: u64,
+    /// In nanoseconds since 1970.
+    pub(crate) now: i64,
+    /// The ids of this node.
+    pub(crate) head: &'a Head,
 }
 
 /// The lease of a record.
@@ -170,13 +188,12 @@ fn without_content(state: &RecordState) -> RecordState {
 }
 
 impl Present {
-    /// What is kept of a state that was committed at a store revision, at this time. `resource` is what
-    /// clients get.
+    /// What is kept of a state that was committed. `resource` is what clients get.
     pub(crate) fn of(
         key: &RecordKey,
         state: &RecordState,
         resource: Option<&Resource>,
-        (changed_at, now): (u64, i64),
+        At { revision, now, head }: At<'_>,
         rules: &Rules,
     ) -> Self {
         let type_url = key.type_url();
@@ -186,7 +203,7 @@ impl Present {
         owners.sort_unstable();
         Self {
             revision: RecordRevision::of(state),
-            changed_at,
+            changed_at: revision,
             incarnation: state.incarnation,
             generation: state.generation,
             content: state.digest.first_chunk().copied().unwrap_or_default(),
@@ -196,12 +213,18 @@ impl Present {
             is_quarantined: state.quarantined.is_some(),
             deleting_at: (state.lifecycle() == proto::State::Deleting).then_some(now),
             created_at: state.created_at.as_ref().map(time::from_proto).unwrap_or_default(),
-            expires_at: state.expires_at.as_ref().map(time::from_proto),
+            // ST39: the node that renewed a lease last ends it.
+            expires_at: if state.lease.is_some() && !head.is_node(&state.renewed_by) {
+                None
+            } else {
+                state.expires_at.as_ref().map(time::from_proto)
+            },
             lease: state.lease.as_ref().map(|length| Lease {
                 length: time::length_from_proto(length),
                 renewal: state.renewal,
                 stored_end: state.expires_at.as_ref().map(time::from_proto).unwrap_or_default(),
             }),
+            has_epochs: !state.owners.is_empty(),
             owners,
             owned_by: resource_owners(state).filter_map(owner_key).collect(),
             aliases: aliases.collect(),

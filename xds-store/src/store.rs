@@ -96,6 +96,8 @@ pub struct Config {
     pub tombstones: i64,
     /// How long an owner that is a record may be missing, in nanoseconds (SG17). Default 5 minutes.
     pub owner_grace: i64,
+    /// Whether other nodes get the entries of this store. Once they did, it stays so. Default: no.
+    pub is_replicated: bool,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
     /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
@@ -117,6 +119,7 @@ impl Config {
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
             owner_grace: 300 * SECOND,
+            is_replicated: false,
             schemas: Arc::default(),
             fields: FieldSource::default(),
             pass_pause: pass::STEP_EVERY,
@@ -480,6 +483,7 @@ impl Store {
         self.batch += 1;
         let mut writing = Writing::new(self.head.clone(), self.head_revision, self.batch);
         writing.head.time = now;
+        writing.head.is_replicated |= self.config.is_replicated;
         if let Err(error) = self.add_ended(&mut writing, &stored, now) {
             self.on_unreadable(error, now, actions);
             return;

@@ -9,7 +9,7 @@ use super::effect::{ChangeResult, Judging};
 use crate::content;
 use crate::index::Renewed;
 use crate::key::RecordKey;
-use crate::record::{Present, RecordState, Uid, served};
+use crate::record::{At, Present, RecordState, Uid, served};
 use crate::refs::{Reference, ReferrerChanges};
 
 /// The changes of one commit while it is judged.
@@ -21,6 +21,8 @@ pub(super) struct Changed {
     /// The records that are being deleted, by the names of both of their forms.
     pub(super) deleting: ReferrerChanges,
     pub(super) renewed: BTreeMap<RecordKey, Renewed>,
+    /// Records that their dates have ended, with the lifecycles that they have for other nodes (SR5).
+    pub(super) ended_by_date: BTreeMap<RecordKey, proto::State>,
     /// Deletions that may become deletions in progress (SG7).
     pub(super) may_wait: BTreeSet<RecordKey>,
     /// The targets with which further records go.
@@ -45,6 +47,16 @@ impl Changed {
         self.renewed.contains_key(key)
     }
 
+    /// Makes renewals of leases changes of their own: other nodes get them, and what they got before stays
+    /// as it is (SR4, SR7).
+    pub(super) fn log_renewals(&mut self, judging: &Judging<'_>) {
+        for (key, renewed) in std::mem::take(&mut self.renewed) {
+            if !self.after.contains_key(&key) {
+                self.set(judging, &key, renewed.state, proto::Outcome::Touched);
+            }
+        }
+    }
+
     /// Notes the new state of a record.
     pub(super) fn set(
         &mut self,
@@ -62,13 +74,32 @@ impl Changed {
         &mut self,
         judging: &Judging<'_>,
         key: &RecordKey,
+        mut state: RecordState,
+        outcome: proto::Outcome,
+        resource: Option<&Resource>,
+    ) -> ChangeResult {
+        // SR39: another content, lease or stamp is another generation, or nodes that merge could keep the
+        // one before.
+        if let Some(before) = judging.records.get(key)
+            && (before.incarnation, before.generation) == (state.incarnation, state.generation)
+            && state.digest[..] != before.content
+        {
+            state.generation += 1;
+        }
+        self.note(judging, key, state, outcome, resource)
+    }
+
+    fn note(
+        &mut self,
+        judging: &Judging<'_>,
+        key: &RecordKey,
         state: RecordState,
         outcome: proto::Outcome,
         resource: Option<&Resource>,
     ) -> ChangeResult {
         // The commit gets the next revision, or none if it is refused.
-        let record =
-            Present::of(key, &state, resource, (judging.head.revision + 1, judging.now), judging.rules);
+        let at = At { revision: judging.head.revision + 1, now: judging.now, head: judging.head };
+        let record = Present::of(key, &state, resource, at, judging.rules);
         // A deletion that becomes one in progress, or ends, is noted twice.
         let before = self.after.get(key).or_else(|| judging.records.get(key));
         let reread = self.reread.get(key).filter(|_| !self.after.contains_key(key));

@@ -58,7 +58,7 @@ impl Judging<'_> {
             match (phase, from.form, other) {
                 // SV26.
                 (Phase::F5, Form::Old, _) => {
-                    if record.expires_at.is_none() {
+                    if record.expires_at.is_none() && record.lease.is_none() {
                         self.unstamp(&key, &mut changed)?;
                         let state = tombstone(self.state(&key, record)?);
                         changed.set(self, &key, state, proto::Outcome::Deleted);

@@ -205,12 +205,16 @@ impl Judging<'_> {
     /// cannot be refused.
     pub(super) fn finish(
         &self,
-        changed: Changed,
+        mut changed: Changed,
         mut results: Vec<ChangeResult>,
         effects: Vec<Effect>,
         commit: Option<&Checked<'_>>,
     ) -> Result<Judged, Refused> {
-        let Changed { states, after, referrers, deleting, renewed, reread, causes, .. } = changed;
+        if self.head.is_replicated {
+            changed.log_renewals(self);
+        }
+        let Changed { states, after, referrers, deleting, renewed, reread, causes, ended_by_date, .. } =
+            changed;
         let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
         let number = |key: &RecordKey| {
             let all = || {
@@ -240,8 +244,9 @@ impl Judging<'_> {
         if found > self.limits.changes {
             return Err(Refused::limit(&self.limits.changes(), found));
         }
-        // SV12, SV15, SV33: what is of this store alone. A first commit may change nothing (ST64).
-        let is_replicated = states.is_empty() || states.keys().any(|key| !phase::is_local(key));
+        // SR5, SV12, SV15, SV33: what is of this store alone. A first commit may change nothing (ST64).
+        let is_of_others = |key| !phase::is_local(key) && !ended_by_date.contains_key(key);
+        let is_replicated = states.is_empty() || states.keys().any(is_of_others);
         let mut changes = Vec::with_capacity(states.len());
         for (key, (state, outcome)) in states {
             let previous = self.previous(&key)?;
@@ -249,6 +254,7 @@ impl Judging<'_> {
             pending.states.insert(key, state);
         }
         pending.renewed = renewed;
+        pending.ended_by_date = ended_by_date;
         pending.reread = reread;
         Ok(Judged { pending, changes, results, effects, warnings, is_replicated })
     }
@@ -384,7 +390,7 @@ impl Judging<'_> {
         }
         let created_at = live.map_or(self.now, |record| record.created_at);
         state.created_at = Some(time::to_proto(created_at));
-        if let Some(record) = live.filter(|record| record.has_owner()) {
+        if let Some(record) = live.filter(|record| record.has_epochs) {
             state.owners = self.state(key, record)?.owners;
         }
         owner::join(&mut state, draft);
@@ -527,21 +533,32 @@ impl Judging<'_> {
     }
 
     fn version(&self, key: &RecordKey, record: &Present) -> Result<(RecordState, Local), ReadError> {
+        let (mut state, local) = self.as_stored(key, record)?;
+        // ST40: here the lease may end later than the state says. Nodes that merge the state see that as a
+        // renewal (SR40).
+        let stored_end = state.expires_at.as_ref().map(time::from_proto);
+        if record.lease.is_some() && record.expires_at > stored_end {
+            state.expires_at = record.expires_at.map(time::to_proto);
+            state.renewal += 1;
+            state.renewed_by.clone_from(&self.head.node);
+        }
+        Ok((state, local))
+    }
+
+    /// The state of a record as the engine has it once the batch is durable.
+    pub(super) fn as_stored(
+        &self,
+        key: &RecordKey,
+        record: &Present,
+    ) -> Result<(RecordState, Local), ReadError> {
         let Pending { states, renewed, .. } = self.records.batch;
         // Of one revision, the renewed state is the newer one.
         let renewed = renewed.get(key).filter(|renewed| renewed.at == record.changed_at);
-        let (mut state, local) = match (renewed, states.get(key)) {
+        Ok(match (renewed, states.get(key)) {
             (Some(Renewed { state, local, .. }), _) => (state.clone(), local.clone()),
-            // All commits of a batch have one time.
-            (None, Some(state)) => (state.clone(), Local { committed_at: self.now }),
+            (None, Some(state)) => (state.clone(), self.records.batch.local(key, self.now)),
             (None, None) => self.stored.version(key, record.changed_at)?,
-        };
-        // ST40: here the lease may end later than the state says.
-        if record.lease.is_some() {
-            let stored_end = state.expires_at.as_ref().map(time::from_proto);
-            state.expires_at = record.expires_at.max(stored_end).map(time::to_proto);
-        }
-        Ok((state, local))
+        })
     }
 }
 
@@ -571,6 +588,9 @@ pub(crate) fn expiry(
         }
         // SV26. If the new form cannot be read, the old one ends later.
         if judging.unstamp(key, &mut changed).is_ok() {
+            if !with_lease {
+                changed.ended_by_date.insert(key.clone(), state.lifecycle());
+            }
             changed.set(judging, key, tombstone(state), proto::Outcome::Expired);
         }
     }
@@ -586,8 +606,7 @@ pub(crate) fn expiry(
     let unlimited = CommitLimits { changes: usize::MAX, ..judging.limits };
     let judging = Judging { limits: unlimited, ..*judging };
     // Removals make nothing ambiguous.
-    let judged = judging.finish(changed, Vec::new(), Vec::new(), None).ok();
-    Ok(judged.map(|judged| Judged { is_replicated: with_lease && judged.is_replicated, ..judged }))
+    Ok(judging.finish(changed, Vec::new(), Vec::new(), None).ok())
 }
 
 pub(super) fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {

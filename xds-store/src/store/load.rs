@@ -16,7 +16,7 @@ use crate::engine::{EngineError, EngineRevision, View};
 use crate::index::{Index, Loading};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head};
-use crate::record::{Local, Present, RecordState, served};
+use crate::record::{At, Local, Present, RecordState, served};
 use crate::seal::{self, UnsealError};
 use crate::stored::{self as durable, ReadError};
 
@@ -134,8 +134,9 @@ impl Store {
             let of_clients = resource.as_ref().and_then(|resource| resource.as_ref().ok());
             // An earlier version of this program did not store the time.
             let time = if local.committed_at == 0 { now.max(head.time) } else { local.committed_at };
-            let mut record = Present::of(&key, &state, of_clients, (at, time), index.rules());
-            if let Some(lease) = record.lease {
+            let at = At { revision: at, now: time, head: &head };
+            let mut record = Present::of(&key, &state, of_clients, at, index.rules());
+            if let Some(lease) = record.lease.filter(|_| record.expires_at.is_some()) {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
             index.add(&mut loading, &id, &key, record, check_owners_at)?;

@@ -13,7 +13,7 @@ use crate::index::{Pending, Renewed};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
 use crate::phase;
-use crate::record::{Local, RecordState};
+use crate::record::RecordState;
 
 impl Writing {
     /// An empty batch on this head.
@@ -72,10 +72,9 @@ impl Writing {
             ..entry
         };
         let mut changed = Vec::with_capacity(entry.changes.len());
-        let local = Local { committed_at: entry.time };
         for (key, state) in &pending.states {
             let version = stored::record(key, revision);
-            let value = checked::encode_both(&version, state, &local);
+            let value = checked::encode_both(&version, state, &pending.local(key, self.head.time));
             self.write(version, value);
             changed.push((key.clone(), state.clone()));
         }
@@ -89,7 +88,9 @@ impl Writing {
 
     /// The next entry of this node (SR4), with what other nodes get of the commit.
     fn count(&mut self, pending: &Pending) {
-        let is_replicated = |(key, _): &(&RecordKey, &RecordState)| !phase::is_local(key);
+        let is_replicated = |(key, _): &(&RecordKey, &RecordState)| {
+            !phase::is_local(key) && !pending.ended_by_date.contains_key(key)
+        };
         let states = pending.states.iter().filter(is_replicated).map(|(_, state)| state.clone());
         let chain = Chain::from_wire(&self.head.chain).unwrap_or_default();
         self.head.counter += 1;

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode, Refused, WriteAccess};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine};
+use xds_store::key::RecordKey;
+use xds_store::merge::merge;
 use xds_store::read::Reads;
 use xds_store::store::{Action, Committed, Config, Event, Identity, Published, Store, Ticket};
 
@@ -34,6 +36,8 @@ pub(crate) struct Server {
     pub(crate) now: i64,
     pub(crate) fates: VecDeque<Fate>,
     pub(crate) published: Vec<Published>,
+    /// The newest states that were published.
+    states: BTreeMap<RecordKey, proto::RecordState>,
     pub(crate) answers: BTreeMap<u64, Result<Committed, Refused>>,
     pub(crate) compacted: Vec<Result<u64, Refused>>,
     last: u64,
@@ -60,7 +64,8 @@ impl Server {
         change(&mut config);
         let store = Store::load(&*engine.view().unwrap(), config, now, |_| {}).unwrap();
         let (fates, published, answers) = (VecDeque::new(), Vec::new(), BTreeMap::new());
-        Self { engine, store, now, fates, published, answers, compacted: Vec::new(), last: 0 }
+        let states = BTreeMap::new();
+        Self { engine, store, now, fates, published, states, answers, compacted: Vec::new(), last: 0 }
     }
 
     /// Gives an event to the machine and does all that it says.
@@ -71,12 +76,30 @@ impl Server {
             for action in self.store.step(event, self.now, &*reader) {
                 match action {
                     Action::Write(batch) => events.push_back(Event::Written(self.write(&batch))),
-                    Action::Publish(commits) => self.published.extend(commits),
+                    Action::Publish(commits) => {
+                        commits.iter().for_each(|commit| self.check_states(commit));
+                        self.published.extend(commits);
+                    }
                     Action::Answer(ticket, answer) => {
                         assert!(self.answers.insert(ticket.0, answer).is_none(), "answered twice");
                     }
                     Action::Compacted(_, answer) => self.compacted.push(answer),
                 }
+            }
+        }
+    }
+
+    /// A state that a commit writes wins over the one that it replaces: other nodes merge the two, and keep
+    /// what the store says (SR35).
+    fn check_states(&mut self, commit: &Published) {
+        for ((key, state), change) in commit.changed.iter().zip(&commit.entry.changes) {
+            // SR5: what is of this node alone, such as an end by date.
+            let is_end = change.outcome() == proto::Outcome::Expired && state.lease.is_none();
+            if commit.entry.counter == 0 || is_end {
+                continue;
+            }
+            if let Some(before) = self.states.insert(key.clone(), state.clone()) {
+                assert_eq!(merge(&before, state), *state, "{:?} replaces {before:#?}", commit.entry);
             }
         }
     }
@@ -178,14 +201,14 @@ impl Server {
     /// The last state of a record as the engine has it, also of a deleted one.
     pub(crate) fn state(&self, key: &proto::Key) -> Option<proto::RecordState> {
         let view = self.engine.view().unwrap();
-        let key = xds_store::key::RecordKey::parse(key).unwrap();
+        let key = RecordKey::parse(key).unwrap();
         Reads::new(&*view).unwrap().last(&key).unwrap().map(|version| version.state)
     }
 
     /// The record in its present state, as the engine has it.
     pub(crate) fn record(&self, name: &str, when: &str) -> Option<proto::RecordState> {
         let view = self.engine.view().unwrap();
-        let key = xds_store::key::RecordKey::parse(&key(name, when)).unwrap();
+        let key = RecordKey::parse(&key(name, when)).unwrap();
         let mut found = None;
         Store::load(&*view, Config::new(self.engine.limits(), 9), self.now, |loaded| {
             if loaded.key == key {
