@@ -206,6 +206,10 @@ impl<'f> Checker<'f> {
             if checked::decode::<StoredOrigin>(key, value).is_err() {
                 self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
             }
+        } else if stored::parse_original(key).is_some() {
+            if checked::decode::<RecordState>(key, value).is_err() {
+                self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
+            }
         } else {
             self.find(Finding::UnknownKey { key: Bytes::copy_from_slice(key) });
         }

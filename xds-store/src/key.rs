@@ -244,6 +244,8 @@ pub(crate) mod stored {
     pub(crate) const ORIGINS: (&[u8], &[u8]) = (b"c", b"d");
     /// The first and the end of all log entries.
     pub(crate) const LOG: (&[u8], &[u8]) = (b"l", b"m");
+    /// The first and the end of the states that other nodes wrote, where the merged ones differ.
+    pub(crate) const ORIGINALS: (&[u8], &[u8]) = (b"o", b"p");
     /// The first and the end of all record versions.
     pub(crate) const RECORDS: (&[u8], &[u8]) = (b"v", b"w");
 
@@ -263,6 +265,22 @@ pub(crate) mod stored {
         key.put_u8(b'l');
         key.put_u64(revision);
         key.freeze()
+    }
+
+    /// The state of a record as another node wrote it (SR7), in the entry of a store revision.
+    pub(crate) fn original(revision: u64, key: &RecordKey) -> Bytes {
+        [ORIGINALS.0, &revision.to_be_bytes(), &key.0].concat().into()
+    }
+
+    /// The key and the store revision of a state that another node wrote; `None` for other keys.
+    pub(crate) fn parse_original(stored: &[u8]) -> Option<(RecordKey, u64)> {
+        let (revision, key) = stored.strip_prefix(ORIGINALS.0)?.split_first_chunk::<REVISION_BYTES>()?;
+        Some((RecordKey::from_stored(key)?, u64::from_be_bytes(*revision)))
+    }
+
+    /// The record whose state is stored; `None` for other keys.
+    pub(crate) fn parse_state(stored: &[u8]) -> Option<RecordKey> {
+        parse_record(stored).or_else(|| parse_original(stored)).map(|(key, _)| key)
     }
 
     /// A record as of a store revision. All versions of a record lie together, the oldest first.

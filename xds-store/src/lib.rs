@@ -41,6 +41,7 @@
 //! | [`check`] | looks for damage in a store or a backup |
 //! | [`engine`] | the seam to what keeps bytes; engines in memory, on a file (feature `redb`) and on etcd (feature `etcd`) |
 //! | `conformance` | checks of an engine (feature `conformance`) |
+//! | [`entry`] | a commit as other nodes get it |
 //! | [`clock`] | how far the logs of nodes were followed |
 //! | [`merge`] | what two states of one record become |
 //! | [`key`] | keys of records, and keys in the engine |
@@ -74,6 +75,7 @@ pub mod commit;
 pub mod conformance;
 pub mod content;
 pub mod engine;
+pub mod entry;
 mod index;
 pub mod key;
 pub mod log;

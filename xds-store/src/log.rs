@@ -106,6 +106,13 @@ pub struct LogEntry {
     /// See [`server`](Self::server).
     #[prost(uint64, tag = "10")]
     pub batch: u64,
+    /// The records whose states are stored as the origin wrote them too, because the merged ones are
+    /// others (SR7). In the order of keys.
+    #[prost(message, repeated, tag = "11")]
+    pub originals: Vec<proto::Key>,
+    /// So many numbers of the origin, up to the counter, hold nothing for this node (SR14).
+    #[prost(uint64, tag = "12")]
+    pub skipped: u64,
 }
 
 /// One record that a commit changed.

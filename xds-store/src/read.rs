@@ -34,6 +34,7 @@ pub use token::{PageToken, TokenError};
 pub use versions::Knows;
 
 mod answer;
+mod entries;
 mod events;
 mod filter;
 mod forms;

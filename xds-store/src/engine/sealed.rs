@@ -41,7 +41,7 @@ impl SealedEngine {
 
     /// The value to store; `None` if it stays as it is.
     fn sealed(&mut self, stored_key: &[u8], value: &Bytes) -> Option<Bytes> {
-        let (key, _) = stored::parse_record(stored_key)?;
+        let key = stored::parse_state(stored_key)?;
         if !self.seal.covers(&key) {
             return None;
         }
@@ -103,7 +103,7 @@ struct SealedView {
 
 impl SealedView {
     fn open(&self, stored_key: &[u8], value: Value) -> Result<Value, EngineError> {
-        let Some((key, _)) = stored::parse_record(stored_key) else { return Ok(value) };
+        let Some(key) = stored::parse_state(stored_key) else { return Ok(value) };
         // What is damaged is found by those who read it.
         if !seal::is_sealed(&value.bytes) || checked::verify(stored_key, &value.bytes).is_err() {
             return Ok(value);

@@ -64,14 +64,19 @@ impl Store {
                 || upto.is_some_and(|upto| revision <= upto);
             // ST26: a list of the revision before may still be read.
             let is_listed = entry.time > now.saturating_sub(LISTED_FOR);
-            let has_room =
-                writing.batch.writes.is_empty() || writing.batch.writes.len() + entry.changes.len() < limit;
+            let has_room = writing.batch.writes.is_empty()
+                || writing.batch.writes.len() + entry.changes.len() + entry.originals.len() < limit;
             if !is_old || is_listed || !has_room {
                 break;
             }
             for change in entry.changes.iter().filter(|change| change.previous > 0) {
                 if let Ok(key) = RecordKey::parse(&change.key) {
                     writing.delete(stored::record(&key, change.previous));
+                }
+            }
+            for key in &entry.originals {
+                if let Ok(key) = RecordKey::parse(key) {
+                    writing.delete(stored::original(revision, &key));
                 }
             }
             writing.delete(stored::log(revision));

@@ -29,6 +29,8 @@ struct Origin {
 
 #[derive(Debug, Clone, Copy)]
 struct Kept {
+    /// The first number that it is about: a skip is about several.
+    first: u64,
     position: Position,
     revision: u64,
 }
@@ -100,7 +102,8 @@ impl Origins {
             Some(origin) => origin,
             None => self.0.entry(entry.origin.as_str().into()).or_default(),
         };
-        origin.kept.push_back(Kept { position, revision });
+        let first = entry.counter.saturating_sub(entry.skipped.max(1)) + 1;
+        origin.kept.push_back(Kept { first, position, revision });
         if origin.position.counter < position.counter {
             origin.position = position;
         }
@@ -167,7 +170,7 @@ impl Origin {
         match self.kept.front() {
             None => self.floor = self.position,
             // The chain before the first entry is not known, so this one counts as forgotten, too.
-            Some(first) if first.position.counter > self.floor.counter + 1 => {
+            Some(first) if first.first > self.floor.counter + 1 => {
                 self.floor = first.position;
                 self.kept.pop_front();
             }

@@ -2,6 +2,9 @@
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::{Chain, Clock, Position};
+use xds_store::engine::Engine as _;
+use xds_store::entry::Foreign;
+use xds_store::read::Reads;
 use xds_store::record::PROBE_TYPE;
 
 use crate::driven::migrating::{in_phase, put_new};
@@ -89,6 +92,24 @@ fn sr11_sr12_a_node_lacks_the_entries_above_its_clock_the_first_ones_first() {
         // One that knows more lacks nothing of it.
         assert_eq!(lacks(&clock_at(&[("node", 4, Chain::default())]), 9), (vec![], false));
         assert_eq!(server.store.clock(), clock_at(&[("node", 3, chain(server, 5))]));
+    }
+}
+
+#[test]
+fn sr5_sr6_sr7_an_entry_is_read_as_its_origin_wrote_it() {
+    let mut server = Server::new();
+    server.commit(of([put("a", "1"), probe("1"), put("b", "1")])).unwrap();
+    server.commit(of([delete("b")])).unwrap();
+    let restarted = restarted(&server);
+    let view = restarted.engine.view().unwrap();
+    let reads = Reads::new(&*view).unwrap();
+    let mut chain = Chain::default();
+    for (revision, names) in [(1, vec!["a", "b"]), (2, vec!["b"])] {
+        let Foreign::Entry(entry) = reads.foreign(revision).unwrap() else { panic!("it is no skip") };
+        let name = |state: &proto::RecordState| state.key.clone().unwrap().name;
+        assert_eq!(entry.states.iter().map(name).collect::<Vec<_>>(), names);
+        chain = chain.after("node", revision, entry.states.clone());
+        assert_eq!((entry.counter, &*entry.identity, entry.chain), (revision, "test", chain.to_wire()));
     }
 }
 
