@@ -196,6 +196,8 @@ impl Writer {
                             caller.answer(answer);
                         }
                     }
+                    // Nothing was given to be merged: a server has no peers.
+                    Action::Merged(..) => {}
                     Action::Compacted(ticket, answer) => {
                         if let Some(caller) = self.compactions.remove(&ticket) {
                             // The caller may have gone away.

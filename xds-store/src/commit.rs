@@ -10,6 +10,7 @@
 //! | 6 owners | `owner`; `owning` for those that are records |
 //! | 7 ambiguity | `ambiguity` |
 //! | 8 references | `reference`, `reread`; for further records `cascade`, `collect`, `drain`, `rewrite` |
+//! | none: of entries of other nodes, what they make of the records | `merging` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 
 pub(crate) use ambiguity::check as check_ambiguity;
@@ -18,6 +19,7 @@ pub use effect::{ChangeResult, Effect};
 pub(crate) use effect::{Judged, Judging, expiry};
 pub use form::{CommitLimits, Draft};
 pub(crate) use forms::Forms;
+pub(crate) use merging::MergedEntry;
 pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
 pub(crate) use reread::reread;
@@ -34,6 +36,7 @@ mod drain;
 mod effect;
 mod form;
 mod forms;
+mod merging;
 mod mirror;
 mod owner;
 mod owning;

@@ -5,9 +5,10 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::checked;
-use crate::clock::Clock;
+use crate::clock::{Clock, Position};
 use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
 use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader};
+use crate::entry::Foreign;
 pub use crate::index::FormCounts;
 use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
@@ -19,6 +20,8 @@ use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
 pub use load::{LoadError, Loaded};
+use merging::Merging;
+pub use merging::{Merged, Stopped};
 pub use origins::Lacking;
 use origins::Origins;
 use pass::Pass;
@@ -30,6 +33,7 @@ mod catch_up;
 mod compaction;
 mod draining;
 mod load;
+mod merging;
 mod origins;
 mod owning;
 mod pass;
@@ -54,6 +58,8 @@ pub struct Store {
     /// ST21: why the store accepts no commits until the process restarts.
     read_only: Option<String>,
     waiting: VecDeque<Waiting>,
+    /// Entries of other nodes.
+    merging: VecDeque<Merging>,
     /// The batch that is being written, or whose outcome is not known yet.
     writing: Option<Writing>,
     /// ST20: whether the batch was applied is not known.
@@ -138,7 +144,7 @@ pub struct Identity {
     pub region: String,
 }
 
-/// Names a commit or a compaction between its event and its answer.
+/// Names a commit, entries or a compaction between its event and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -147,6 +153,8 @@ pub struct Ticket(pub u64);
 pub enum Event {
     /// A commit was requested.
     Commit(Ticket, Draft),
+    /// Other nodes have these entries: of each origin in the order of their numbers (SR13).
+    Merge(Ticket, Vec<Foreign>),
     /// The engine answered the last [`Action::Write`].
     Written(Result<EngineRevision, EngineError>),
     /// Another server of the store may have committed ([`Changes`](crate::engine::Changes)).
@@ -170,6 +178,8 @@ pub enum Action {
     Publish(Vec<Published>),
     /// Answer a commit.
     Answer(Ticket, Result<Committed, Refused>),
+    /// Answer entries: what was taken is durable.
+    Merged(Ticket, Result<Merged, Refused>),
     /// Answer a compaction: revisions up to this one are forgotten.
     Compacted(Ticket, Result<u64, Refused>),
 }
@@ -232,6 +242,9 @@ struct Writing {
     /// Deleted records that are forgotten.
     collected: Vec<RecordKey>,
     published: Vec<Published>,
+    /// Of the origins whose entries it has.
+    positions: BTreeMap<Box<str>, Position>,
+    merged: Vec<(Ticket, Merged)>,
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
     compacted: bool,
 }
@@ -335,7 +348,7 @@ impl Store {
     /// Whether no commit waits for its answer.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.writing.is_none()
+        self.waiting.is_empty() && self.merging.is_empty() && self.writing.is_none()
     }
 
     /// When to call [`step`](Self::step) with [`Event::Due`], unless something else happens before,
@@ -367,6 +380,10 @@ impl Store {
         match event {
             Event::Commit(ticket, draft) => {
                 self.waiting.push_back(Waiting { ticket, draft, since: now });
+            }
+            Event::Merge(ticket, entries) => {
+                let merging = Merging { ticket, entries: entries.into(), merged: Merged::default() };
+                self.merging.push_back(merging);
             }
             Event::Written(result) => self.on_written(result, now, reader, &mut actions),
             Event::Changed => self.is_behind = true,
@@ -437,7 +454,7 @@ impl Store {
 
     /// The batch is durable.
     fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
-        let Writing { head, pending, collected, published, commits, .. } = writing;
+        let Writing { head, pending, collected, published, merged, commits, .. } = writing;
         self.head_revision = Some(revision);
         self.head = head;
         published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
@@ -452,6 +469,7 @@ impl Store {
         }
         let answers = commits.into_iter().map(|(waiting, answer)| Action::Answer(waiting.ticket, answer));
         actions.extend(answers);
+        actions.extend(merged.into_iter().map(|(ticket, merged)| Action::Merged(ticket, Ok(merged))));
     }
 
     /// Nothing of the batch was applied, and its commits are not tried again.
@@ -462,6 +480,9 @@ impl Store {
         }
         let answers = writing.commits.into_iter();
         actions.extend(answers.map(|(waiting, _)| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        let merged = writing.merged.into_iter();
+        actions.extend(merged.map(|(ticket, _)| Action::Merged(ticket, Err(refused.clone()))));
+        self.refuse_entries(refused, actions);
     }
 
     /// Judges the commits that wait, one after another, each on the state that its predecessors
@@ -516,12 +537,19 @@ impl Store {
                 break;
             }
         }
+        if !writing.compacted
+            && let Err(refused) = self.add_entries(&mut writing, &stored, now)
+        {
+            self.refuse_entries(&refused, actions);
+        }
         // ST22: a batch of the head alone finds out whether there is room. Writers that wait for room
         // send no commit.
         let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
         if writing.batch.writes.is_empty() && !looks_for_room {
             // The condition of a write proves that nobody else committed meanwhile; an answer without
             // a write needs that proof, too.
+            let merged = mem::take(&mut writing.merged).into_iter();
+            actions.extend(merged.map(|(ticket, merged)| Action::Merged(ticket, Ok(merged))));
             if writing.commits.is_empty() {
                 return;
             }
@@ -543,6 +571,7 @@ impl Store {
             actions.extend(answers.map(|(waiting, answer)| Action::Answer(waiting.ticket, answer)));
             return;
         }
+        self.add_positions(&mut writing);
         writing.seal();
         actions.push(Action::Write(writing.batch.clone()));
         self.writing = Some(writing);
@@ -556,6 +585,7 @@ impl Store {
         );
         let waiting = mem::take(&mut self.waiting).into_iter();
         actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        self.refuse_entries(&refused, actions);
         self.compaction.refuse(&refused, actions);
     }
 
@@ -698,6 +728,7 @@ impl Store {
         }
         let waiting = mem::take(&mut self.waiting).into_iter();
         actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        self.refuse_entries(&refused, actions);
         self.compaction.refuse(&refused, actions);
     }
 }

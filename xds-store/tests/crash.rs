@@ -226,7 +226,7 @@ impl Driven {
                 match action {
                     Action::Write(batch) => events.push(Event::Written(self.engine.commit(&batch))),
                     Action::Answer(_, answer) => answers.push(answer),
-                    Action::Publish(_) | Action::Compacted(..) => {}
+                    Action::Publish(_) | Action::Merged(..) | Action::Compacted(..) => {}
                 }
             }
         }

@@ -21,6 +21,8 @@ mod form;
 mod late_phases;
 #[path = "rules/leases.rs"]
 mod leases;
+#[path = "rules/merging.rs"]
+mod merging;
 #[path = "rules/owners.rs"]
 mod owners;
 #[path = "rules/pass.rs"]

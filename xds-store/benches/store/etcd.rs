@@ -82,7 +82,7 @@ fn closed(store: &mut Driven<EtcdEngine>, writers: u64, numbers: std::ops::Range
                 answer.unwrap();
                 next(store, &mut actions);
             }
-            Action::Publish(_) | Action::Compacted(..) => {}
+            Action::Publish(_) | Action::Merged(..) | Action::Compacted(..) => {}
         }
     }
     batches

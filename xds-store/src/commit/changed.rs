@@ -89,6 +89,18 @@ impl Changed {
         self.note(judging, key, state, outcome, resource)
     }
 
+    /// Notes the state of a record as another node, or a merge, made it.
+    pub(super) fn merged(
+        &mut self,
+        judging: &Judging<'_>,
+        key: &RecordKey,
+        state: RecordState,
+        outcome: proto::Outcome,
+    ) -> ChangeResult {
+        let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
+        self.note(judging, key, state, outcome, resource.as_ref())
+    }
+
     fn note(
         &mut self,
         judging: &Judging<'_>,

@@ -194,6 +194,7 @@ impl Store {
             origins,
             read_only: None,
             waiting: VecDeque::new(),
+            merging: VecDeque::new(),
             writing: None,
             unknown: None,
             is_behind: false,

@@ -129,6 +129,16 @@ impl Origins {
         })
     }
 
+    /// Up to where this node has the entries of an origin.
+    pub(super) fn position(&self, origin: &str) -> Position {
+        self.0.get(origin).map(|origin| origin.position).unwrap_or_default()
+    }
+
+    /// Up to where the entries of an origin are forgotten.
+    pub(super) fn floor(&self, origin: &str) -> Position {
+        self.0.get(origin).map(|origin| origin.floor).unwrap_or_default()
+    }
+
     /// Up to where this node has the entries of each origin.
     pub(super) fn clock(&self) -> Clock {
         let mut clock = Clock::default();

@@ -1,6 +1,6 @@
 //! A batch that is put together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 
@@ -27,6 +27,8 @@ impl Writing {
             pending: Pending::default(),
             collected: Vec::new(),
             published: Vec::new(),
+            positions: BTreeMap::new(),
+            merged: Vec::new(),
             commits: Vec::new(),
             compacted: false,
         }
@@ -56,11 +58,9 @@ impl Writing {
             self.pending.extend(pending);
             return Committed { revision: self.head.revision, results, effects, warnings };
         }
-        self.head.revision += 1;
         if is_replicated {
             self.count(&pending);
         }
-        let revision = self.head.revision;
         let entry = LogEntry {
             origin: self.head.node.clone(),
             counter: if is_replicated { self.head.counter } else { 0 },
@@ -68,9 +68,35 @@ impl Writing {
             time: self.head.time,
             changes,
             server,
-            batch: self.number,
             ..entry
         };
+        let revision = self.log(pending, entry);
+        Committed { revision, results, effects, warnings }
+    }
+
+    /// Adds an entry of another node, with what it makes of the records here (SR13). It has a revision also
+    /// if it changes nothing: this node gives it to others (SR7).
+    pub(super) fn add_merged(
+        &mut self,
+        judged: Judged,
+        entry: LogEntry,
+        originals: &[(RecordKey, RecordState)],
+        server: u64,
+    ) {
+        for (key, state) in originals {
+            let at = stored::original(self.head.revision + 1, key);
+            let value = checked::encode(&at, state);
+            self.write(at, value);
+        }
+        let originals = originals.iter().map(|(key, _)| key.to_proto()).collect();
+        self.log(judged.pending, LogEntry { changes: judged.changes, originals, server, ..entry });
+    }
+
+    /// Adds the states of records and the entry of the log that changed them. Their revision.
+    fn log(&mut self, pending: Pending, entry: LogEntry) -> u64 {
+        self.head.revision += 1;
+        let revision = self.head.revision;
+        let entry = LogEntry { batch: self.number, ..entry };
         let mut changed = Vec::with_capacity(entry.changes.len());
         for (key, state) in &pending.states {
             let version = stored::record(key, revision);
@@ -83,7 +109,7 @@ impl Writing {
         let value = checked::encode(&at, &entry);
         self.write(at, value);
         self.published.push(Published { revision, entry, changed });
-        Committed { revision, results, effects, warnings }
+        revision
     }
 
     /// The next entry of this node (SR4), with what other nodes get of the commit.

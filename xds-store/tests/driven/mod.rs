@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode, Refused, WriteAccess};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine};
+use xds_store::entry::Foreign;
 use xds_store::key::RecordKey;
 use xds_store::merge::merge;
 use xds_store::read::Reads;
-use xds_store::store::{Action, Committed, Config, Event, Identity, Published, Store, Ticket};
+use xds_store::store::{
+    Action, Committed, Config, Event, Identity, Merged, Published, Stopped, Store, Ticket,
+};
 
 pub(crate) mod envoy;
 pub(crate) mod migrating;
@@ -40,6 +43,7 @@ pub(crate) struct Server {
     states: BTreeMap<RecordKey, proto::RecordState>,
     pub(crate) answers: BTreeMap<u64, Result<Committed, Refused>>,
     pub(crate) compacted: Vec<Result<u64, Refused>>,
+    pub(crate) merged: Vec<Result<Merged, Refused>>,
     last: u64,
 }
 
@@ -54,6 +58,28 @@ impl Server {
         Self::on(engine, 1, SECOND)
     }
 
+    /// A node of its own.
+    pub(crate) fn node(id: &str) -> Self {
+        let mut engine = MemoryEngine::default();
+        let identity = Identity { node: id.into(), ..Identity::default() };
+        engine.commit(&Store::init(&identity)).unwrap();
+        Self::with(engine, SECOND, |config| config.is_replicated = true)
+    }
+
+    /// What this node has and another one lacks, at most so many entries of each origin.
+    pub(crate) fn entries_for(&self, other: &Self, limit: usize) -> Vec<Foreign> {
+        let lacking = self.store.lacking(&other.store.clock(), limit);
+        let view = self.engine.view().unwrap();
+        let reads = Reads::new(&*view).unwrap();
+        lacking.revisions.iter().map(|revision| reads.foreign(*revision).unwrap()).collect()
+    }
+
+    /// Merges entries of other nodes. Why those of some origins were not taken.
+    pub(crate) fn merge(&mut self, entries: Vec<Foreign>) -> BTreeMap<String, Stopped> {
+        self.step(Event::Merge(Ticket(0), entries));
+        self.merged.pop().expect("the entries are answered").unwrap().stopped
+    }
+
     /// One more server of a store.
     pub(crate) fn on(engine: MemoryEngine, number: u64, now: i64) -> Self {
         Self::with(engine, now, |config| config.server = number)
@@ -64,8 +90,18 @@ impl Server {
         change(&mut config);
         let store = Store::load(&*engine.view().unwrap(), config, now, |_| {}).unwrap();
         let (fates, published, answers) = (VecDeque::new(), Vec::new(), BTreeMap::new());
-        let states = BTreeMap::new();
-        Self { engine, store, now, fates, published, states, answers, compacted: Vec::new(), last: 0 }
+        Self {
+            engine,
+            store,
+            now,
+            fates,
+            published,
+            answers,
+            compacted: Vec::new(),
+            merged: Vec::new(),
+            states: BTreeMap::new(),
+            last: 0,
+        }
     }
 
     /// Gives an event to the machine and does all that it says.
@@ -83,6 +119,7 @@ impl Server {
                     Action::Answer(ticket, answer) => {
                         assert!(self.answers.insert(ticket.0, answer).is_none(), "answered twice");
                     }
+                    Action::Merged(_, answer) => self.merged.push(answer),
                     Action::Compacted(_, answer) => self.compacted.push(answer),
                 }
             }
@@ -160,7 +197,7 @@ impl Server {
                     Action::Write(batch) => assert!(held.replace(batch).is_none(), "one batch at a time"),
                     Action::Publish(commits) => self.published.extend(commits),
                     Action::Answer(ticket, answer) => _ = self.answers.insert(ticket.0, answer),
-                    Action::Compacted(..) => {}
+                    Action::Merged(..) | Action::Compacted(..) => {}
                 }
             }
         }

@@ -1,0 +1,80 @@
+//! What an entry of another node makes of the records (SR13, SR15).
+
+use xds_proto::xds::store::v1 as proto;
+
+use super::changed::Changed;
+use super::effect::{Judged, Judging};
+use super::form::CommitLimits;
+use super::refused::Refused;
+use crate::key::RecordKey;
+use crate::merge::merge;
+use crate::record::{Local, RecordState};
+use crate::rules::{RULE_TYPE, Rules};
+
+/// An entry that is merged.
+pub(crate) struct MergedEntry {
+    pub(crate) judged: Judged,
+    /// The states of the entry that the records here do not get from it (SR7).
+    pub(crate) originals: Vec<(RecordKey, RecordState)>,
+}
+
+impl Judging<'_> {
+    /// Whether an entry with these states has to wait until the batch is durable: rules, and what they say
+    /// of references, are those that are durable.
+    pub(crate) fn has_to_wait_for_rules(&self, states: &[(RecordKey, RecordState)]) -> bool {
+        let of_batch = &self.records.batch.states;
+        let mut in_batch = of_batch.range(RecordKey::before_type(RULE_TYPE)..);
+        in_batch.next().is_some_and(|(key, _)| Rules::is_rule(key))
+            || (!of_batch.is_empty() && states.iter().any(|(key, _)| Rules::is_rule(key)))
+    }
+
+    /// Merges states that another node wrote. None of them is refused.
+    ///
+    /// # Errors
+    /// The engine cannot be read.
+    pub(crate) fn merge(&self, states: &[(RecordKey, RecordState)]) -> Result<MergedEntry, Refused> {
+        let mut changed = Changed::default();
+        let mut originals = Vec::new();
+        for (key, incoming) in states {
+            let before = self.records.get(key);
+            let present = before.map(|record| self.as_stored(key, record)).transpose()?.map(of_others);
+            let merged =
+                present.as_ref().map_or_else(|| incoming.clone(), |present| merge(present, incoming));
+            let is_changed = present.as_ref() != Some(&merged);
+            if !is_changed || merged != *incoming {
+                originals.push((key.clone(), incoming.clone()));
+            }
+            if is_changed {
+                let existed = before.is_some_and(|record| record.exists(self.now));
+                let outcome = outcome(existed, &merged);
+                changed.merged(self, key, merged, outcome);
+            }
+        }
+        let rules = self.rules_after(&changed);
+        let unlimited = CommitLimits { changes: usize::MAX, ..self.limits };
+        let judging = Judging { rules: rules.as_ref().unwrap_or(self.rules), limits: unlimited, ..*self };
+        if rules.is_some() {
+            judging.reread(self.rules, &mut changed)?;
+        }
+        let judged = judging.finish(changed, Vec::new(), Vec::new(), None)?;
+        Ok(MergedEntry { judged: Judged { is_replicated: false, ..judged }, originals })
+    }
+}
+
+/// SR5: the state of a record as other nodes have it, where its date may not have ended it yet.
+fn of_others((state, local): (RecordState, Local)) -> RecordState {
+    match local.lifecycle_of_others() {
+        proto::State::Unspecified => state,
+        lifecycle => RecordState { lifecycle: lifecycle.into(), ..state },
+    }
+}
+
+fn outcome(existed: bool, merged: &RecordState) -> proto::Outcome {
+    match merged.lifecycle() {
+        proto::State::Deleted => proto::Outcome::Deleted,
+        proto::State::Deleting => proto::Outcome::Deleting,
+        _ if !existed => proto::Outcome::Created,
+        _ if merged.quarantined.is_some() => proto::Outcome::Quarantined,
+        _ => proto::Outcome::Updated,
+    }
+}

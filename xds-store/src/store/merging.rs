@@ -1,0 +1,170 @@
+//! Entries of other nodes, merged into the store (SR9, SR13 to SR15).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Action, Store, Ticket, Writing};
+use crate::checked;
+use crate::clock::Position;
+use crate::commit::{MergedEntry, Refused};
+use crate::entry::{Foreign, Incoming};
+use crate::key::stored;
+use crate::log::StoredOrigin;
+use crate::stored::Stored;
+
+/// What became of entries that were given to the store.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Merged {
+    /// Origins of which an entry, and all behind it, were not taken.
+    pub stopped: BTreeMap<String, Stopped>,
+}
+
+/// Why the entries of an origin were not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stopped {
+    /// SR14: entries before it are missing.
+    Gap {
+        /// The number that has to come next.
+        next: u64,
+        /// The number that came.
+        found: u64,
+    },
+    /// SR54: its chain does not follow from the entry before: two nodes had one id.
+    Forked {
+        /// Its number.
+        counter: u64,
+    },
+    /// SR28: it is one of this node, which has no such entry.
+    Own {
+        /// Its number.
+        counter: u64,
+    },
+    /// SR15: it can never be right.
+    Invalid {
+        /// Its number.
+        counter: u64,
+        /// What is wrong, for people.
+        reason: String,
+    },
+}
+
+/// Entries that wait.
+#[derive(Debug)]
+pub(super) struct Merging {
+    pub(super) ticket: Ticket,
+    pub(super) entries: VecDeque<Foreign>,
+    pub(super) merged: Merged,
+}
+
+impl Store {
+    /// Adds entries that wait to the batch, as far as it has room. Of each request, the answer follows
+    /// once all of it is durable.
+    pub(super) fn add_entries(
+        &mut self,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        now: i64,
+    ) -> Result<(), Refused> {
+        while let Some(mut merging) = self.merging.pop_front() {
+            while let Some(entry) = merging.entries.pop_front() {
+                let origin = entry.origin();
+                if merging.merged.stopped.contains_key(origin) {
+                    continue;
+                }
+                let added = self.add_entry(writing, stored, &entry, now);
+                match added {
+                    Ok(Added::Yes) => {}
+                    Ok(Added::Not(stopped)) => _ = merging.merged.stopped.insert(origin.to_owned(), stopped),
+                    Ok(Added::Later) | Err(_) => {
+                        merging.entries.push_front(entry);
+                        self.merging.push_front(merging);
+                        return added.map(|_| ());
+                    }
+                }
+            }
+            writing.merged.push((merging.ticket, merging.merged));
+        }
+        Ok(())
+    }
+
+    fn add_entry(
+        &self,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        entry: &Foreign,
+        now: i64,
+    ) -> Result<Added, Refused> {
+        let origin = entry.origin();
+        let before = writing.positions.get(origin).copied().unwrap_or_else(|| self.origins.position(origin));
+        if origin == self.head.node && entry.last() > writing.head.counter {
+            return Ok(Added::Not(Stopped::Own { counter: entry.last() }));
+        }
+        // It came by another way.
+        if origin == self.head.node || entry.last() <= before.counter {
+            return Ok(Added::Yes);
+        }
+        let invalid = |reason| Added::Not(Stopped::Invalid { counter: entry.last(), reason });
+        let incoming = match entry.parse() {
+            Ok(incoming) => incoming,
+            Err(reason) => return Ok(invalid(reason)),
+        };
+        if let Some(stopped) = misplaced(&incoming, before) {
+            return Ok(Added::Not(stopped));
+        }
+        let is_full = writing.published.len() >= AT_ONCE || writing.bytes > AT_ONCE_BYTES;
+        let judging = self.judging(writing, stored, now);
+        if is_full || judging.has_to_wait_for_rules(&incoming.states) {
+            return Ok(Added::Later);
+        }
+        let MergedEntry { judged, originals } = judging.merge(&incoming.states)?;
+        let (operations, bytes) = writing.size_with(&judged, incoming.log.message.len());
+        let beside: usize = originals.iter().map(|(_, state)| prost::Message::encoded_len(state)).sum();
+        if let Err(refused) = self.check_size(operations + originals.len() + 1, bytes + beside) {
+            let is_alone = writing.batch.writes.is_empty();
+            return Ok(if is_alone { invalid(refused.message) } else { Added::Later });
+        }
+        writing.add_merged(judged, incoming.log, &originals, self.config.server);
+        writing.positions.insert(origin.into(), incoming.position);
+        Ok(Added::Yes)
+    }
+
+    /// Adds the positions of the origins whose entries the batch has, which are durable with them (SR9).
+    pub(super) fn add_positions(&self, writing: &mut Writing) {
+        for (origin, position) in std::mem::take(&mut writing.positions) {
+            let at = stored::origin(&origin);
+            let value = checked::encode(&at, &StoredOrigin::new(position, self.origins.floor(&origin)));
+            writing.write(at, value);
+        }
+    }
+
+    /// The store takes no entries now.
+    pub(super) fn refuse_entries(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
+        let waiting = std::mem::take(&mut self.merging).into_iter();
+        actions.extend(waiting.map(|merging| Action::Merged(merging.ticket, Err(refused.clone()))));
+    }
+}
+
+/// How many entries, and bytes, of other nodes a batch has, so that commits do not wait for long.
+const AT_ONCE: usize = 1_000;
+const AT_ONCE_BYTES: usize = 4 << 20;
+
+enum Added {
+    Yes,
+    /// The batch has no room for it.
+    Later,
+    Not(Stopped),
+}
+
+/// SR14, SR54.
+fn misplaced(incoming: &Incoming, before: Position) -> Option<Stopped> {
+    let (next, counter) = (before.counter + 1, incoming.position.counter);
+    // A skip may begin with numbers that another one has skipped.
+    if incoming.first > next {
+        return Some(Stopped::Gap { next, found: incoming.first });
+    }
+    let states = || incoming.states.iter().map(|(_, state)| state.clone()).collect();
+    let follows = !incoming.is_verifiable
+        || before.chain.after(&incoming.log.origin, counter, states()) == incoming.position.chain;
+    (!follows).then_some(Stopped::Forked { counter })
+}
