@@ -44,6 +44,7 @@
 //! | [`entry`] | a commit as other nodes get it |
 //! | [`clock`] | how far the logs of nodes were followed |
 //! | [`merge`] | what two states of one record become |
+//! | [`conflict`] | what a merge lost |
 //! | [`key`] | keys of records, and keys in the engine |
 //! | [`record`] | the state of a record, and the digests that identify it |
 //! | [`content`] | what a writer sets, as a resource of the cache |
@@ -71,6 +72,7 @@ pub mod check;
 mod checked;
 pub mod clock;
 pub mod commit;
+pub mod conflict;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod content;
