@@ -14,6 +14,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::merge::merge;
 use xds_store::record::{RecordRevision, RecordState};
 
+mod conflict;
 mod states;
 
 #[test]
@@ -33,7 +34,7 @@ fn sr35_a_merge_is_idempotent() {
         let ab = merge(&a, &b);
         merge(&ab, &b) == ab && merge(&ab, &ab) == ab
     }
-    check(triples(), holds as fn(Picks, Picks) -> bool);
+    check(triples() / 3, holds as fn(Picks, Picks) -> bool);
 }
 
 #[test]
@@ -429,7 +430,7 @@ fn triples() -> u64 {
 
 fn check(tests: u64, property: impl Testable) {
     let begin = Instant::now();
-    let passed = QuickCheck::new().tests(tests).max_tests(tests).quicktest(property);
+    let passed = QuickCheck::new().rng(Gen::new(10)).tests(tests).max_tests(tests).quicktest(property);
     assert_eq!(passed.map_err(|failed| format!("{failed:?}")), Ok(tests));
     println!("{tests} in {:.1?}", begin.elapsed());
 }
