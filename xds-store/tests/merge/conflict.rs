@@ -35,7 +35,7 @@ fn sr44_of_two_contents_of_one_generation_the_one_with_the_greater_digest_is_los
     // It arrives again, and meanwhile the record has another owner.
     let owned = RecordState { owners: vec![named("shop")], ..winner };
     assert_eq!(found(&owned, &loser).unwrap().id, conflict.id);
-    let later = RecordState { generation: 5, ..loser.clone() };
+    let later = RecordState { generation: 5, ..loser };
     assert_eq!(kind(&owned, &later), None, "a later generation saw it");
     assert_ne!(found(&RecordState { generation: 5, ..owned }, &later).unwrap().id, conflict.id);
 }

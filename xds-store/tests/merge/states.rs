@@ -104,7 +104,7 @@ static CONTENTS: LazyLock<Vec<RecordState>> = LazyLock::new(|| {
         sealed("nonce 1", "other secret"),
         // What no store writes: a digest of something else, and no content.
         RecordState { digest: b.digest.clone(), ..a.clone() },
-        RecordState { lease: lease(b.clone()).lease, ..a.clone() },
+        RecordState { lease: lease(b).lease, ..a.clone() },
         RecordState { content: None, ..a },
         state(),
     ]
