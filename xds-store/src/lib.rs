@@ -56,6 +56,7 @@
 //! | `refs` | which records refer to which resources |
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
+//! | [`replica`] | which peer is called when, and for what |
 //! | [`restore`] | writes a backup into an empty engine |
 //! | [`phase`] | the versions that a server knows; migrations: plans and their phases |
 //! | [`schema`] | schema versions, and what may be written and read |
@@ -87,6 +88,7 @@ pub mod phase;
 pub mod read;
 pub mod record;
 mod refs;
+pub mod replica;
 pub mod restore;
 pub mod rules;
 pub mod schema;

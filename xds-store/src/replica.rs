@@ -1,0 +1,458 @@
+//! The machine that replicates: which peer is called when, and for what (SR).
+//!
+//! Events go in, actions come out; the caller performs them in order. The machine has no sockets, clock,
+//! entropy or threads, and holds no entries: the store applies them (SR13), answers what a peer lacks
+//! (SR11), and keeps what shall survive a restart.
+//!
+//! The caller tells the commits of its store ([`Event::Committed`]) before any peer can see them. So a
+//! peer that has more entries of this node than the machine knows of proves that the store lost some
+//! (SR28).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+
+use xds_proto::xds::store::v1 as proto;
+
+use crate::clock::{Clock, Position};
+use crate::store::Ticket;
+use crate::time::SECOND;
+use known::Known;
+pub use known::{Counters, NODES, ORIGINS};
+use peer::{Call, Peer, State};
+pub use round::{Gap, Malformed, Piece};
+
+mod callee;
+mod caller;
+mod identity;
+mod known;
+mod peer;
+mod round;
+mod waiting;
+
+pub use identity::{IdLost, Refusal};
+
+/// What a node does to have the entries of all others.
+#[derive(Debug)]
+pub struct Replica {
+    config: ReplicaConfig,
+    clock: Clock,
+    /// By address.
+    peers: BTreeMap<String, Peer>,
+    /// SR57: addresses at which this node reached itself.
+    own_addresses: BTreeSet<String>,
+    known: Known,
+    forgotten: BTreeSet<String>,
+    /// SR15: origins whose next entry the store refuses, with its counter.
+    stopped: BTreeMap<String, u64>,
+    acks: waiting::Acks,
+    nudged: waiting::Nudged,
+    alarms: BTreeSet<Alarm>,
+    id: identity::Id,
+    snapshot: Snapshot,
+    next_call: CallId,
+    random: u64,
+    now: i64,
+    actions: Vec<Action>,
+}
+
+/// Settings of the machine, and what it starts from.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ReplicaConfig {
+    /// What a Hello says of this node, but for the clock.
+    pub hello: proto::HelloRequest,
+    /// How often it pulls from each peer, in nanoseconds, give or take a tenth (SR10). Default 5 s.
+    pub pull_interval: i64,
+    /// How many entries of each origin a round may have (SR12). Default 1,000.
+    pub max_entries: u32,
+    /// How many bytes a round may have. Default 16 MiB.
+    pub max_bytes: u32,
+    /// A number chosen at random, which spreads the calls of nodes that start together.
+    pub seed: u64,
+    /// The clocks that the store remembered ([`Action::Remember`]).
+    pub known: Vec<(String, Counters)>,
+    /// A new node of a cluster, which starts with a snapshot (SR19).
+    pub is_joining: bool,
+}
+
+impl ReplicaConfig {
+    /// The defaults, with the ids of `hello`.
+    #[must_use]
+    pub fn new(hello: proto::HelloRequest, seed: u64) -> Self {
+        let hello = proto::HelloRequest { protocol: PROTOCOL, lowest_protocol: PROTOCOL, ..hello };
+        Self {
+            hello,
+            pull_interval: 5 * SECOND,
+            max_entries: 1000,
+            max_bytes: 16 << 20,
+            seed,
+            known: Vec::new(),
+            is_joining: false,
+        }
+    }
+}
+
+/// Names a call of this node, between its action and its answers. Later calls have greater numbers.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// The addresses of the peers, from options or from DNS (SR2).
+    Peers(Vec<String>),
+    /// The nodes that are forgotten (SR33).
+    Forgotten(BTreeSet<String>),
+    /// The time of [`Replica::due`] has come.
+    Due,
+    /// A Hello of this node was answered.
+    HelloAnswered(CallId, Result<proto::HelloResponse, Failure>),
+    /// One message of the answer to a pull of this node came.
+    PullPart(CallId, proto::PullResponse),
+    /// A pull of this node failed, or its answer ended without a last message.
+    PullFailed(CallId, Failure),
+    /// A nudge of this node was answered.
+    NudgeAnswered(CallId, Result<proto::NudgeResponse, Failure>),
+    /// A peer calls Hello. With each call of a peer comes what [`Store::lacking`] finds forked for its clock.
+    ///
+    /// [`Store::lacking`]: crate::store::Store::lacking
+    Hello(Ticket, proto::HelloRequest, Vec<String>),
+    /// A peer pulls.
+    Pull(Ticket, proto::PullRequest, Vec<String>),
+    /// A peer nudges.
+    Nudge(Ticket, proto::NudgeRequest, Vec<String>),
+    /// A commit of this node is durable: its position.
+    Committed(Position),
+    /// The store has done what [`Action::Apply`] says, as far as it could.
+    Applied {
+        /// Of the action.
+        call: CallId,
+        /// The durable clock.
+        clock: Clock,
+        /// The origins that stopped.
+        stopped: Vec<Stopped>,
+    },
+    /// A commit is answered when so many peers have it durably (SR17).
+    Await {
+        /// Names the commit in the answer.
+        ticket: Ticket,
+        /// Its counter.
+        counter: u64,
+        /// How many peers.
+        peers: usize,
+        /// When to answer at the latest.
+        until: i64,
+    },
+    /// The store has this id now, and this clock.
+    Renamed(String, Clock),
+    /// A snapshot was merged, and the store has this clock; or it failed.
+    SnapshotEnded(Result<Clock, Failure>),
+}
+
+/// An origin whose entry the store did not apply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    /// Whose entry it is.
+    pub origin: String,
+    /// Its counter.
+    pub counter: u64,
+    /// Whether its chain does not follow (SR54). Otherwise its form is refused (SR15).
+    pub is_forked: bool,
+}
+
+/// Why a call of this node failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// No answer came, or an error without a reason of this service.
+    Unreachable,
+    /// The peer refused.
+    Refused(Refusal),
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Call Hello at an address.
+    CallHello(CallId, String, proto::HelloRequest),
+    /// Call Pull at an address, and report each message.
+    CallPull(CallId, String, proto::PullRequest),
+    /// Call Nudge at an address.
+    CallNudge(CallId, String, proto::NudgeRequest),
+    /// End a call. What it still answers has no effect.
+    Cancel(CallId),
+    /// Give this to the store, in the order of the actions. The store leaves out what it has already. It
+    /// has to answer with [`Event::Applied`].
+    Apply(CallId, Vec<Piece>),
+    /// These were dropped: for the log of the server.
+    Dropped(String, Vec<Gap>),
+    /// Answer the Hello of a peer.
+    AnswerHello(Ticket, Result<proto::HelloResponse, Refusal>),
+    /// Answer the pull of a peer: with what it lacks, and the clocks of others that are known here (SR9).
+    AnswerPull(Ticket, Result<BTreeMap<String, proto::Clock>, Refusal>),
+    /// Answer the nudge of a peer.
+    AnswerNudge(Ticket, Result<proto::NudgeResponse, Refusal>),
+    /// Answer a commit that waits for peers.
+    Acked {
+        /// Of the event.
+        ticket: Ticket,
+        /// How many peers are known to have it durably.
+        peers: usize,
+        /// Whether these are as many as requested. Otherwise the time is over.
+        is_enough: bool,
+    },
+    /// Tell the operator (ST72).
+    Raise(Alarm),
+    /// The alarm is over.
+    End(Alarm),
+    /// Give the store a new id (SR29), and report it by [`Event::Renamed`]. No calls run until then.
+    TakeNewId(IdLost),
+    /// Take a snapshot from an address (SR19), and report its end. No pulls run until then.
+    TakeSnapshot {
+        /// Where to take it.
+        address: String,
+        /// Whether it replaces the records (SR21).
+        must_replace: bool,
+    },
+    /// Keep the clock of a node, for [`ReplicaConfig::known`] after a restart (SR9).
+    Remember(String, Counters),
+}
+
+/// What an operator has to act on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Alarm {
+    /// Two processes answer with this id (SR28).
+    Twins(String),
+    /// Entries of an origin differ between this node and that at an address (SR28, SR30).
+    Forked(String, String),
+    /// The store refuses the next entry of an origin (SR15).
+    Stopped(String),
+    /// The node at an address refuses this one.
+    Refused(String, Refusal),
+    /// The node at an address answers what no node of this version does.
+    Malformed(String, Malformed),
+    /// There are more addresses than are used.
+    TooManyPeers,
+    /// There are more nodes than are known here.
+    TooManyNodes,
+    /// The id of this node was lost, again within ten minutes: it keeps the id.
+    IdLostAgain,
+}
+
+/// Whether records come as a snapshot (SR19).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Snapshot {
+    /// No entry can be applied before the first one.
+    First,
+    Taking {
+        is_first: bool,
+    },
+    NotNeeded,
+}
+
+impl Replica {
+    /// A node whose store has this clock.
+    #[must_use]
+    pub fn new(config: ReplicaConfig, clock: Clock, now: i64) -> Self {
+        let mut known = Known::default();
+        for (node, counters) in &config.known {
+            known.restore(node, counters.clone());
+        }
+        let snapshot = if config.is_joining { Snapshot::First } else { Snapshot::NotNeeded };
+        Self {
+            random: config.seed,
+            config,
+            clock,
+            peers: BTreeMap::new(),
+            own_addresses: BTreeSet::new(),
+            known,
+            forgotten: BTreeSet::new(),
+            stopped: BTreeMap::new(),
+            acks: waiting::Acks::default(),
+            nudged: waiting::Nudged::default(),
+            alarms: BTreeSet::new(),
+            id: identity::Id::default(),
+            snapshot,
+            next_call: CallId::default(),
+            now,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What to do about an event at this time, in nanoseconds.
+    pub fn step(&mut self, event: Event, now: i64) -> Vec<Action> {
+        self.now = now.max(self.now);
+        match event {
+            Event::Peers(addresses) => self.on_peers(&addresses),
+            Event::Forgotten(nodes) => {
+                nodes.iter().for_each(|node| self.known.forget(node));
+                self.alarm(Alarm::TooManyNodes, false);
+                self.forgotten = nodes;
+            }
+            Event::Due => {}
+            Event::HelloAnswered(call, result) => self.on_hello_answered(call, result),
+            Event::PullPart(call, part) => self.on_pull_part(call, part),
+            Event::PullFailed(call, failure) => self.on_failed(call, &failure),
+            Event::NudgeAnswered(call, result) => self.on_nudge_answered(call, result),
+            Event::Hello(ticket, request, forked) => self.on_hello(ticket, &request, &forked),
+            Event::Pull(ticket, request, forked) => self.on_pull(ticket, &request, &forked),
+            Event::Nudge(ticket, request, forked) => self.on_nudge(ticket, &request, &forked),
+            Event::Committed(position) => self.clock.set(&self.config.hello.node, position),
+            Event::Applied { call, clock, stopped } => self.on_applied(call, clock, stopped),
+            Event::Await { ticket, counter, peers, until } => {
+                self.acks.add(waiting::Ack { ticket, counter, peers, until });
+            }
+            Event::Renamed(node, clock) => self.on_renamed(node, clock),
+            Event::SnapshotEnded(result) => self.on_snapshot_ended(result),
+        }
+        self.go_on();
+        mem::take(&mut self.actions)
+    }
+
+    /// When to call [`step`](Self::step) with [`Event::Due`], unless something else happens before.
+    #[must_use]
+    pub fn due(&self) -> Option<i64> {
+        let calls = self.peers.values().filter_map(|peer| match peer.state {
+            State::Waiting { .. } if !self.may_call() => None,
+            _ => peer.due(),
+        });
+        let nudges = self.peers.values().filter_map(|peer| match peer.nudge.call {
+            Some(call) => Some(call.until),
+            None => self.wants_nudge(peer).then_some(peer.nudge.not_before),
+        });
+        calls.chain(nudges).chain(self.known.due()).chain(self.acks.due()).chain(self.nudged.due()).min()
+    }
+
+    /// The id of this node.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.config.hello.node
+    }
+
+    /// The durable clock of this node.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// How many peers there are, which is the most that a commit can wait for (SR17).
+    #[must_use]
+    pub fn peer_count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// The nodes that are known, with their newest clocks (SR9).
+    pub fn known(&self) -> impl Iterator<Item = (&str, &Counters)> {
+        self.known.iter()
+    }
+
+    /// What an operator has to act on.
+    pub fn alarms(&self) -> impl Iterator<Item = &Alarm> {
+        self.alarms.iter()
+    }
+
+    /// SR2: each address is a peer, at most 64.
+    fn on_peers(&mut self, addresses: &[String]) {
+        let all: BTreeSet<_> = addresses.iter().collect();
+        self.alarm(Alarm::TooManyPeers, all.len() > PEERS);
+        let used: BTreeSet<String> = all.into_iter().take(PEERS).cloned().collect();
+        let is_same = used.iter().eq(self.peers.keys().chain(&self.own_addresses).collect::<BTreeSet<_>>());
+        if !is_same {
+            self.own_addresses.clear();
+        }
+        let gone: Vec<_> = self.peers.keys().filter(|address| !used.contains(*address)).cloned().collect();
+        gone.iter().for_each(|address| self.remove_peer(address));
+        for address in used {
+            if !self.own_addresses.contains(&address) {
+                self.peers.entry(address).or_insert_with(|| Peer::new(self.now));
+            }
+        }
+    }
+
+    fn remove_peer(&mut self, address: &str) {
+        let Some(peer) = self.peers.remove(address) else { return };
+        let calls = peer.call().into_iter().chain(peer.nudge.call);
+        self.actions.extend(calls.map(|call| Action::Cancel(call.id)));
+        self.end_alarms(|alarm| alarm.address() == Some(address));
+    }
+
+    /// Does what is due.
+    fn go_on(&mut self) {
+        self.answer_waiting();
+        let remember = self.known.to_remember(self.now);
+        self.actions.extend(remember.into_iter().map(|(node, counters)| Action::Remember(node, counters)));
+        let addresses: Vec<_> = self.peers.keys().cloned().collect();
+        for address in addresses {
+            self.end_late_calls(&address);
+            if self.may_call() {
+                self.call_if_due(&address);
+            }
+            if self.id.is_kept() {
+                self.nudge_if_due(&address);
+            }
+        }
+    }
+
+    fn may_call(&self) -> bool {
+        self.id.is_kept() && !matches!(self.snapshot, Snapshot::Taking { .. })
+    }
+
+    fn new_call(&mut self) -> CallId {
+        let call = self.next_call;
+        self.next_call.0 += 1;
+        call
+    }
+
+    /// SR10: a time, give or take a tenth, so that nodes do not call at the same moment.
+    fn jittered(&mut self, length: i64) -> i64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let spread = (length / 5).max(1);
+        length - length / 10 + i64::try_from(mixed >> 1).unwrap_or_default() % spread
+    }
+
+    /// Raises or ends an alarm.
+    fn alarm(&mut self, alarm: Alarm, is_raised: bool) {
+        if !is_raised {
+            if self.alarms.remove(&alarm) {
+                self.actions.push(Action::End(alarm));
+            }
+        } else if self.alarms.len() < ALARMS && self.alarms.insert(alarm.clone()) {
+            self.actions.push(Action::Raise(alarm));
+        }
+    }
+
+    fn end_alarms(&mut self, is_over: impl Fn(&Alarm) -> bool) {
+        let over: Vec<_> = self.alarms.iter().filter(|alarm| is_over(alarm)).cloned().collect();
+        over.into_iter().for_each(|alarm| self.alarm(alarm, false));
+    }
+}
+
+impl Alarm {
+    /// The peer that it is about.
+    fn address(&self) -> Option<&str> {
+        match self {
+            Self::Forked(address, _) | Self::Refused(address, _) | Self::Malformed(address, _) => {
+                Some(address)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The protocol of this version (SR3).
+const PROTOCOL: u32 = 1;
+/// How many addresses are pulled from.
+pub const PEERS: usize = 64;
+/// How many alarms are kept.
+const ALARMS: usize = 256;
+/// SR10: how long a call may bring nothing.
+const DEADLINE: i64 = 10 * SECOND;
+/// SR16: how often a peer is nudged.
+const NUDGE_EVERY: i64 = SECOND / 20;
+/// How long after a nudge that failed, or did not help, the next one may be.
+const NUDGE_AGAIN: i64 = SECOND;
+/// How long a nudge waits for entries. What is committed meanwhile is told by the next one.
+const NUDGE_WAIT: i64 = 5 * SECOND;
+/// The largest entry, which comes alone in its round.
+const ENTRY_BYTES: usize = 64 << 20;

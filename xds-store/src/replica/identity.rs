@@ -1,0 +1,254 @@
+//! Which nodes may exchange entries, and whether the id of this one is still its own (SR28).
+
+use xds_proto::xds::store::v1 as proto;
+
+use super::peer::Peer;
+use super::round::check_id;
+use super::{Action, Alarm, Failure, Replica, SECOND, Snapshot, State};
+use crate::clock::Clock;
+
+/// Why a node refuses a call of another one (SR3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// They are of two clusters.
+    #[error("the node is of another cluster")]
+    OtherCluster,
+    /// No protocol is spoken by both.
+    #[error("no version of the protocol is spoken by both nodes")]
+    NoCommonProtocol,
+    /// The caller called itself (SR57).
+    #[error("the node called itself")]
+    Yourself,
+    /// Another node has the id of the caller, or its entries differ from those that are known (SR55).
+    #[error("two nodes have the id of the caller: it needs another one")]
+    TwoNodes,
+    /// The caller is forgotten (SR33).
+    #[error("the node was forgotten: it needs another id")]
+    Forgotten,
+    /// There was no Hello yet.
+    #[error("the node has to call Hello first")]
+    NoHello,
+    /// The callee is changing its id.
+    #[error("the node is changing its id")]
+    ChangingId,
+    /// The callee knows as many nodes as it can.
+    #[error("the node knows 256 nodes, and no more: forget those that are gone")]
+    TooManyNodes,
+    /// The request is none of this protocol.
+    #[error("the request is malformed")]
+    Malformed,
+}
+
+/// How a node found that its id is not its own, or that its store lost entries (SR28).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdLost {
+    /// Another process said that it has this id.
+    Twin,
+    /// A peer has entries of this node that it does not have.
+    Behind,
+    /// The entries of this node differ from those at a peer.
+    Forked,
+    /// A peer said so (SR55).
+    Told,
+}
+
+/// The id of this node.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Id {
+    /// A new one was requested from the store, which has not reported it yet.
+    is_changing: bool,
+    changed_at: Option<i64>,
+}
+
+impl Id {
+    pub(super) fn is_kept(&self) -> bool {
+        !self.is_changing
+    }
+}
+
+impl Replica {
+    /// What this node says in a Hello.
+    pub(super) fn hello(&self) -> proto::HelloRequest {
+        proto::HelloRequest { clock: self.clock.to_wire(), ..self.config.hello.clone() }
+    }
+
+    /// SR61: the highest protocol that both speak.
+    pub(super) fn protocol(&self, other: &proto::HelloRequest) -> Option<u32> {
+        let own = &self.config.hello;
+        let highest = own.protocol.min(other.protocol);
+        (highest >= own.lowest_protocol.max(other.lowest_protocol)).then_some(highest)
+    }
+
+    /// SR3: why this node exchanges nothing with one that says this of itself.
+    pub(super) fn refusal(&self, other: &proto::HelloRequest) -> Option<Refusal> {
+        let own = &self.config.hello;
+        if check_id(&other.node).is_err() {
+            Some(Refusal::Malformed)
+        } else if other.cluster != own.cluster {
+            Some(Refusal::OtherCluster)
+        } else if self.protocol(other).is_none() {
+            Some(Refusal::NoCommonProtocol)
+        } else if other.node == own.node {
+            // SR57: with an equal boot this node reached itself.
+            Some(if other.boot == own.boot { Refusal::Yourself } else { Refusal::TwoNodes })
+        } else {
+            self.refusal_of_node(&other.node)
+        }
+    }
+
+    pub(super) fn refusal_of_node(&self, node: &str) -> Option<Refusal> {
+        if self.forgotten.contains(node) {
+            Some(Refusal::Forgotten)
+        } else if self.known.is_twin(node) {
+            // SR55: both of them hear it here, so that no log goes on under this id.
+            Some(Refusal::TwoNodes)
+        } else {
+            None
+        }
+    }
+
+    /// Takes the clock of a node that says it itself. The answer is whether the node is known now.
+    pub(super) fn hear(&mut self, node: &str, clock: &Clock) -> bool {
+        let own = clock.get(self.node());
+        let here = self.clock.get(self.node());
+        // SR28: these are proofs, however late the message came: the own counter only grows, and the
+        // chain at a counter does not change. Who has less than this node proves nothing.
+        if own.counter > here.counter {
+            self.lose_id(IdLost::Behind);
+        } else if own.counter == here.counter && own.chain != here.chain {
+            self.lose_id(IdLost::Forked);
+        }
+        let is_known = self.hear_of(node, clock.iter().map(|(origin, at)| (origin, at.counter)));
+        if self.id.is_kept() {
+            self.known.confirm(node, own.counter);
+        }
+        is_known
+    }
+
+    /// A node has at least this, as itself or another one says.
+    pub(super) fn hear_of<'c>(&mut self, node: &str, clock: impl Iterator<Item = (&'c str, u64)>) -> bool {
+        if node == self.node() || self.forgotten.contains(node) || check_id(node).is_err() {
+            return false;
+        }
+        let is_known = self.known.hear(node, clock, self.now);
+        if !is_known {
+            self.alarm(Alarm::TooManyNodes, true);
+        }
+        is_known
+    }
+
+    /// SR29: a node that finds its id lost takes a new one at once, and goes on.
+    ///
+    /// A peer that is wrong costs one id each ten minutes.
+    pub(super) fn lose_id(&mut self, why: IdLost) {
+        if !self.id.is_kept() {
+            return;
+        }
+        if self.id.changed_at.is_some_and(|at| self.now < at.saturating_add(KEEP_ID)) {
+            return self.alarm(Alarm::IdLostAgain, true);
+        }
+        self.id.is_changing = true;
+        self.actions.push(Action::TakeNewId(why));
+        let addresses: Vec<_> = self.peers.keys().cloned().collect();
+        addresses.iter().for_each(|address| self.restart(address));
+    }
+
+    /// The store has another id, so all peers get a Hello.
+    pub(super) fn on_renamed(&mut self, node: String, clock: Clock) {
+        let former = std::mem::replace(&mut self.config.hello.node, node);
+        self.config.hello.formerly.push(former);
+        self.clock = clock;
+        self.id = Id { is_changing: false, changed_at: Some(self.now) };
+        self.known.unconfirm();
+        // What was committed under the former id reaches the peers under this one (SR31).
+        self.acks.end();
+        self.known.forget(&self.config.hello.node);
+        self.alarm(Alarm::IdLostAgain, false);
+    }
+
+    /// Ends the calls to a peer, and begins anew.
+    fn restart(&mut self, address: &str) {
+        let Some(peer) = self.peers.get_mut(address) else { return };
+        let calls = peer.call().into_iter().chain(peer.nudge.call);
+        self.actions.extend(calls.map(|call| Action::Cancel(call.id)));
+        *peer = Peer::new(self.now);
+    }
+
+    /// SR28: a node that answers with two boots may run twice. Another Hello to each of its addresses
+    /// finds out, or finds the new process at all of them.
+    pub(super) fn compare_boots(&mut self, node: &str, boot: &str) {
+        if self.known.is_twin(node) {
+            return self.alarm(Alarm::Twins(node.to_owned()), true);
+        }
+        for peer in self.peers.values_mut() {
+            let is_other = |session: &super::peer::Session| session.node == node && session.boot != boot;
+            if peer.session.as_ref().is_some_and(is_other) {
+                peer.is_greeted = false;
+                peer.pull_now(self.now);
+            }
+        }
+    }
+
+    /// SR57: this address is not called again until the list of addresses changes.
+    pub(super) fn leave_own_address(&mut self, address: &str) {
+        self.remove_peer(address);
+        self.own_addresses.insert(address.to_owned());
+    }
+
+    /// SR19: a node that no answering peer can serve takes a snapshot from `address`, which just answered.
+    pub(super) fn take_snapshot_if_needed(&mut self, address: &str) {
+        let is_first = self.snapshot == Snapshot::First;
+        let Some(peer) = self.peers.get(address).filter(|_| self.may_call()) else { return };
+        // A peer that was not reached yet may be able to serve. One that does not answer is not waited for.
+        let is_open = self.peers.values().any(|peer| !peer.has_answered && peer.failures == 0);
+        let is_unserved = |origin: &str| {
+            let here = self.clock.get(origin).counter;
+            let serves = |peer: &&Peer| {
+                // An origin that a peer does not know is not one that it serves.
+                let has_more = |clock: &Clock| clock.get(origin).counter > here;
+                let is_up = peer.has_answered && !peer.out_of_sync.contains_key(origin);
+                is_up && peer.session.as_ref().is_some_and(|session| has_more(&session.clock))
+            };
+            !self.peers.values().any(|peer| serves(&peer))
+        };
+        let is_lacking = |(origin, at): (&String, &proto::OutOfSync)| {
+            self.clock.get(origin).counter < at.floor && is_unserved(origin)
+        };
+        let unserved = peer.out_of_sync.iter().any(is_lacking);
+        if !is_first && (is_open || !unserved) {
+            return;
+        }
+        let must_replace = peer.out_of_sync.values().any(|origin| origin.must_replace);
+        self.snapshot = Snapshot::Taking { is_first };
+        self.actions.push(Action::TakeSnapshot { address: address.to_owned(), must_replace });
+        let pulling = |peer: &&mut Peer| !matches!(peer.state, State::Waiting { .. });
+        for peer in self.peers.values_mut().filter(pulling) {
+            self.actions.extend(peer.call().map(|call| Action::Cancel(call.id)));
+            peer.state = State::Waiting { due: self.now };
+        }
+    }
+
+    pub(super) fn on_snapshot_ended(&mut self, result: Result<Clock, Failure>) {
+        let Snapshot::Taking { is_first } = self.snapshot else { return };
+        self.snapshot = if is_first && result.is_err() { Snapshot::First } else { Snapshot::NotNeeded };
+        // The next rounds say again who can serve what.
+        for peer in self.peers.values_mut() {
+            peer.has_answered = false;
+            peer.out_of_sync.clear();
+            // A first snapshot is taken after a Hello.
+            peer.is_greeted &= self.snapshot == Snapshot::NotNeeded;
+        }
+        let has_helped = result.as_ref().is_ok_and(|clock| !self.clock.covers(clock));
+        if let Ok(clock) = result {
+            self.set_clock(clock);
+        }
+        // One that failed, or did not help, is not repeated at once.
+        let wait = if has_helped { 0 } else { self.config.pull_interval };
+        let due = self.now.saturating_add(self.jittered(wait));
+        self.peers.values_mut().for_each(|peer| peer.state = State::Waiting { due });
+    }
+}
+
+/// How long an id is kept at least.
+const KEEP_ID: i64 = 600 * SECOND;

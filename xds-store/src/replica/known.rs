@@ -1,0 +1,158 @@
+//! The nodes of the cluster, with the newest clock that is known of each (SR9).
+
+use std::collections::BTreeMap;
+
+use super::CallId;
+use crate::time::SECOND;
+
+/// Of each origin, up to where a node has its entries.
+pub type Counters = BTreeMap<String, u64>;
+
+/// The nodes that were heard, or of which another one told.
+///
+/// A clock only grows, so an older one is a lower bound: what an answer leaves out says nothing, and a
+/// clock that was remembered some time ago is still true.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    nodes: BTreeMap<Box<str>, Node>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    counters: Counters,
+    /// Up to where it has the entries of this node durably, as it said itself (SR17).
+    confirmed: u64,
+    /// When the store has to remember the clock; `None` if it has.
+    remember_at: Option<i64>,
+    remembered_at: Option<i64>,
+    boots: Option<Boots>,
+    is_twin: bool,
+}
+
+/// The processes that answered for a node.
+#[derive(Debug)]
+struct Boots {
+    last: Box<str>,
+    /// The first call that was sent after the last answer.
+    next_call: CallId,
+    before: Option<Box<str>>,
+}
+
+impl Known {
+    /// A node has at least this. The answer is whether it is known: there is room for so many nodes.
+    pub(super) fn hear<'c>(
+        &mut self,
+        node: &str,
+        counters: impl Iterator<Item = (&'c str, u64)>,
+        now: i64,
+    ) -> bool {
+        if !self.nodes.contains_key(node) {
+            if self.nodes.len() == NODES {
+                return false;
+            }
+            // SR9: a node that is known has to be known after a restart, too.
+            let new = Node { remember_at: Some(now), ..Node::default() };
+            self.nodes.insert(node.into(), new);
+        }
+        let known = self.nodes.get_mut(node).expect("it was inserted");
+        for (origin, counter) in counters {
+            let room = known.counters.len() < ORIGINS;
+            match known.counters.get_mut(origin) {
+                Some(at) if *at >= counter => continue,
+                Some(at) => *at = counter,
+                None if room => drop(known.counters.insert(origin.to_owned(), counter)),
+                None => continue,
+            }
+            let pace = known.remembered_at.map_or(now, |at| now.max(at.saturating_add(REMEMBER_EVERY)));
+            known.remember_at.get_or_insert(pace);
+        }
+        true
+    }
+
+    /// What the store remembered of a node.
+    pub(super) fn restore(&mut self, node: &str, counters: Counters) {
+        self.nodes.insert(node.into(), Node { counters, ..Node::default() });
+    }
+
+    pub(super) fn forget(&mut self, node: &str) {
+        self.nodes.remove(node);
+    }
+
+    pub(super) fn contains(&self, node: &str) -> bool {
+        self.nodes.contains_key(node)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Counters)> {
+        self.nodes.iter().map(|(id, node)| (&**id, &node.counters))
+    }
+
+    /// A node said itself up to where it has the entries of this one.
+    pub(super) fn confirm(&mut self, node: &str, counter: u64) {
+        if let Some(known) = self.nodes.get_mut(node) {
+            known.confirmed = known.confirmed.max(counter);
+        }
+    }
+
+    /// Up to where a node has the entries of this one durably.
+    pub(super) fn confirmed(&self, node: &str) -> u64 {
+        self.nodes.get(node).map_or(0, |known| known.confirmed)
+    }
+
+    /// Up to where nodes have the entries of this one durably, those with the most first.
+    pub(super) fn all_confirmed(&self) -> Vec<u64> {
+        let mut confirmed: Vec<_> = self.nodes.values().map(|node| node.confirmed).collect();
+        confirmed.sort_unstable_by(|one, other| other.cmp(one));
+        confirmed
+    }
+
+    /// This node has another id, whose entries nobody has yet.
+    pub(super) fn unconfirm(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.confirmed = 0);
+    }
+
+    /// A process answered `call` for a node; `next` is the number of the next call.
+    ///
+    /// SR28: if an earlier process answers a call that was sent after another one had answered, both run:
+    /// a process that was restarted does not come back.
+    pub(super) fn answered(&mut self, node: &str, boot: &str, call: CallId, next: CallId) {
+        let Some(known) = self.nodes.get_mut(node) else { return };
+        let Some(boots) = &mut known.boots else {
+            known.boots = Some(Boots { last: boot.into(), next_call: next, before: None });
+            return;
+        };
+        if *boots.last == *boot {
+            boots.next_call = next;
+        } else if call >= boots.next_call {
+            known.is_twin |= boots.before.as_deref() == Some(boot);
+            boots.before = Some(std::mem::replace(&mut boots.last, boot.into()));
+            boots.next_call = next;
+        }
+    }
+
+    /// Whether two processes answer for a node.
+    pub(super) fn is_twin(&self, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|known| known.is_twin)
+    }
+
+    /// When the store has to remember a clock.
+    pub(super) fn due(&self) -> Option<i64> {
+        self.nodes.values().filter_map(|node| node.remember_at).min()
+    }
+
+    /// The clocks that the store has to remember now.
+    pub(super) fn to_remember(&mut self, now: i64) -> Vec<(String, Counters)> {
+        let due = self.nodes.iter_mut().filter(|(_, node)| node.remember_at.is_some_and(|at| at <= now));
+        due.map(|(id, node)| {
+            (node.remember_at, node.remembered_at) = (None, Some(now));
+            (id.to_string(), node.counters.clone())
+        })
+        .collect()
+    }
+}
+
+/// How many nodes are known; former ids and forgotten nodes count until they are forgotten.
+pub const NODES: usize = 256;
+/// How many origins a clock of another node may have.
+pub const ORIGINS: usize = 4096;
+/// How often the clock of a node is remembered.
+const REMEMBER_EVERY: i64 = 60 * SECOND;
