@@ -1,0 +1,38 @@
+//! The machine that replicates: its rules, and a simulator of several nodes.
+//!
+//!     SEEDS=20000 cargo test --release -p xds-store --test replica
+//!     SEED=17 cargo test -p xds-store --test replica -- --nocapture
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use sim::Sim;
+
+mod sim;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn nodes_are_safe_in_any_trouble_and_equal_after_it() {
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(200),
+    };
+    let (mut calls, mut snapshots, mut acks) = (0, 0, [0, 0]);
+    for seed in seeds {
+        let (sim, outcome) = Sim::run(seed);
+        if let Err(problem) = outcome {
+            let from = sim.trace.len().saturating_sub(if number("SEED").is_some() { usize::MAX } else { 40 });
+            panic!("SEED={seed}: {problem}\n{}", sim.trace[from..].join("\n"));
+        }
+        calls += sim.calls;
+        snapshots += sim.snapshots;
+        acks = [acks[0] + sim.acks[0], acks[1] + sim.acks[1]];
+    }
+    println!("{calls} calls, {snapshots} snapshots, {} acks in time, {} not", acks[1], acks[0]);
+    // A simulator in which these do not happen shows nothing about them.
+    if number("SEED").is_none() {
+        assert!(calls > 0 && snapshots > 0 && acks[0] > 0 && acks[1] > 0);
+    }
+}
