@@ -7,6 +7,9 @@
 
 use sim::Sim;
 
+mod fixture;
+mod identity;
+mod rules;
 mod sim;
 
 fn number(variable: &str) -> Option<u64> {

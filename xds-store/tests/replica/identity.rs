@@ -1,0 +1,208 @@
+//! Snapshots, and ids that two nodes have.
+
+use xds_proto::xds::store::v1 as proto;
+use xds_store::replica::*;
+use xds_store::store::Ticket;
+
+use crate::fixture::*;
+use crate::sim::SECOND;
+
+fn out_of_sync(origin: &str, floor: u64) -> proto::PullResponse {
+    let out = proto::OutOfSync { origin: origin.into(), floor, must_replace: true };
+    proto::PullResponse { out_of_sync: vec![out], ..last(&[(origin, floor)]) }
+}
+
+fn snapshot(actions: &[Action]) -> Option<(String, bool)> {
+    actions.iter().find_map(|action| match action {
+        Action::TakeSnapshot { address, must_replace } => Some((address.clone(), *must_replace)),
+        _ => None,
+    })
+}
+
+#[test]
+fn sr19_a_snapshot_is_taken_when_no_answering_peer_can_serve_an_origin() {
+    let (mut one, calls) = One::start(&["a", "b", "c"]);
+    let of_a = pulls(&one.greet(calls[0], "p", "1", &[]))[0].0;
+    // The others were not reached yet, and may be able to serve.
+    assert_eq!(snapshot(&one.step(Event::PullPart(of_a, out_of_sync("x", 5)))), None);
+    one.step(Event::HelloAnswered(calls[1], Err(Failure::Unreachable)));
+    let of_c = pulls(&one.greet(calls[2], "q", "1", &[]))[0].0;
+    // A peer that serves it.
+    assert_eq!(snapshot(&one.step(Event::PullPart(of_c, last(&[("x", 6)])))), None);
+    let again = |one: &mut One, answer: proto::PullResponse, address: &str| loop {
+        let actions = one.wait();
+        let call = actions.iter().find_map(|action| match action {
+            Action::CallPull(call, at, _) if at == address => Some(*call),
+            _ => None,
+        });
+        if let Some(call) = call {
+            return one.step(Event::PullPart(call, answer));
+        }
+    };
+    assert_eq!(snapshot(&again(&mut one, out_of_sync("x", 5), "a")), None);
+    // One that does not name the origin serves nothing of it.
+    again(&mut one, last(&[]), "c");
+    let actions = again(&mut one, out_of_sync("x", 5), "a");
+    assert_eq!(snapshot(&actions), Some(("a".to_owned(), true)));
+    // No pulls until it ends, and no second snapshot.
+    assert_eq!(pulls(&one.step(Event::Due)), []);
+    let actions = one.step(Event::SnapshotEnded(Ok(clock(&[("x", 6)]))));
+    assert!(!pulls(&actions).is_empty());
+    assert_eq!(one.replica.clock().get("x").counter, 6);
+}
+
+#[test]
+fn sr19_a_new_node_starts_with_a_snapshot_and_tries_again_after_a_failure() {
+    let mut config = config();
+    config.is_joining = true;
+    let (mut one, calls) = One::with(config, &clock(&[]), &["a"]);
+    let actions = one.greet(calls[0], "p", "1", &[("p", 3)]);
+    assert_eq!((snapshot(&actions), pulls(&actions).len()), (Some(("a".to_owned(), false)), 0));
+    assert_eq!(one.step(Event::SnapshotEnded(Err(Failure::Unreachable))), []);
+    let call = one.wait_for(|action| hellos(std::slice::from_ref(action)).first().copied());
+    assert!(INTERVAL.contains(&one.now));
+    assert_eq!(snapshot(&one.greet(call, "p", "1", &[("p", 3)])), Some(("a".to_owned(), false)));
+    assert_eq!(pulls(&one.step(Event::SnapshotEnded(Ok(clock(&[("p", 3)]))))).len(), 1);
+}
+
+#[test]
+fn sr28_a_node_finds_that_its_id_or_its_entries_are_not_its_own() {
+    let start = || {
+        let (mut one, _) = One::with(config(), &clock(&[("me", 4)]), &["a"]);
+        one.greeted(hello("p", "1"));
+        one
+    };
+    let lost = |actions: &[Action]| {
+        actions.iter().find_map(|action| if let Action::TakeNewId(why) = action { Some(*why) } else { None })
+    };
+    assert_eq!(lost(&start().greeted(hello("me", "2"))), Some(IdLost::Twin));
+    assert_eq!(lost(&start().pulled("p", &[("me", 5)])), Some(IdLost::Behind));
+    let mut forked = clock(&[]);
+    forked.set("me", position(4, 2));
+    let request = proto::PullRequest { node: "p".into(), clock: forked.to_wire(), ..Default::default() };
+    assert_eq!(lost(&start().step(Event::Pull(Ticket(1), request, Vec::new()))), Some(IdLost::Forked));
+    let request = proto::PullRequest { node: "p".into(), ..Default::default() };
+    let forked = Event::Pull(Ticket(1), request, vec!["me".to_owned()]);
+    assert_eq!(lost(&start().step(forked)), Some(IdLost::Forked));
+    // A clock that is older, or that does not name this node, proves nothing.
+    assert_eq!(lost(&start().pulled("p", &[("me", 3)])), None);
+    assert_eq!(lost(&start().pulled("p", &[("p", 9)])), None);
+
+    // Its own calls show the same.
+    let (mut one, calls) = One::start(&["a"]);
+    assert_eq!(lost(&one.greet(calls[0], "me", "2", &[])), Some(IdLost::Twin));
+    let (mut one, pull) = One::pulling(&[]);
+    let answer = proto::PullResponse { forked: vec!["me".to_owned()], ..last(&[]) };
+    assert_eq!(lost(&one.step(Event::PullPart(pull, answer))), Some(IdLost::Forked));
+}
+
+#[test]
+fn sr28_two_processes_that_answer_in_turn_are_twins_and_a_restart_is_none() {
+    let (mut one, calls) = One::start(&["a", "b"]);
+    let next = |one: &mut One, address: &str| {
+        one.wait_for(|action| match action {
+            Action::CallHello(call, at, _) if at == address => Some(*call),
+            _ => None,
+        })
+    };
+    // The process at `a` is another one than that at `b`, whose call was sent before: not a proof.
+    one.greet(calls[0], "p", "1", &[]);
+    let actions = one.greet(calls[1], "p", "2", &[]);
+    assert_eq!(one.replica.alarms().count(), 0, "{actions:?}");
+    for call in 0..2 {
+        let call = CallId(calls[1].0 + 1 + call);
+        one.step(Event::PullFailed(call, Failure::Unreachable));
+    }
+    let mut alarms = Vec::new();
+    for boot in ["1", "2", "1"] {
+        let address = if boot == "1" { "a" } else { "b" };
+        let call = next(&mut one, address);
+        let actions = one.greet(call, "p", boot, &[]);
+        alarms.push(actions.contains(&Action::Raise(Alarm::Twins("p".into()))));
+        if let Some((pull, _)) = pulls(&actions).first() {
+            one.step(Event::PullFailed(*pull, Failure::Unreachable));
+        }
+    }
+    assert_eq!(alarms, [false, false, true]);
+    // SR55: both of them hear it.
+    assert_eq!(refused(&one.greeted(hello("p", "1"))), Some(Refusal::TwoNodes));
+    assert_eq!(refused(&one.greeted(hello("p", "2"))), Some(Refusal::TwoNodes));
+
+    // One that was restarted answers with another boot at both addresses.
+    let (mut one, calls) = One::start(&["a"]);
+    let mut call = calls[0];
+    for boot in ["1", "2", "3"] {
+        let pull = pulls(&one.greet(call, "p", boot, &[]))[0].0;
+        one.step(Event::PullFailed(pull, Failure::Unreachable));
+        call = next(&mut one, "a");
+    }
+    assert_eq!(one.replica.alarms().count(), 0);
+}
+
+#[test]
+fn sr29_a_node_takes_a_new_id_at_once_and_goes_on() {
+    let (mut one, pull) = One::pulling(&[]);
+    one.step(Event::Await { ticket: Ticket(1), counter: 1, peers: 1, until: SECOND });
+    let actions = one.greeted(hello("me", "2"));
+    assert_eq!(actions[..2], [Action::TakeNewId(IdLost::Twin), Action::Cancel(pull)]);
+    assert_eq!(refused(&actions), Some(Refusal::TwoNodes));
+    // Until the store has it, nothing goes on under the former id.
+    assert_eq!(refused(&one.greeted(hello("p", "1"))), Some(Refusal::ChangingId));
+    one.now = SECOND / 2;
+    assert_eq!(one.step(Event::Due), []);
+    let actions = one.step(Event::Renamed("new".into(), clock(&[("me", 1)])));
+    assert!(actions.contains(&Action::Acked { ticket: Ticket(1), peers: 0, is_enough: false }));
+    let said = actions.iter().find_map(|action| match action {
+        Action::CallHello(_, _, hello) => Some((hello.node.clone(), hello.formerly.clone())),
+        _ => None,
+    });
+    assert_eq!(said, Some(("new".to_owned(), vec!["me".to_owned()])));
+    // The twin is a node like others now. A peer that is wrong costs one id each ten minutes.
+    assert_eq!(refused(&one.greeted(hello("me", "2"))), None);
+    assert_eq!(one.greeted(hello("new", "2"))[0], Action::Raise(Alarm::IdLostAgain));
+    one.now = 601 * SECOND;
+    assert_eq!(one.greeted(hello("new", "2"))[0], Action::TakeNewId(IdLost::Twin));
+}
+
+#[test]
+fn sr30_sr54_an_origin_whose_chain_differs_stops_for_that_peer_alone() {
+    let (mut one, calls) = One::start(&["a", "b"]);
+    let of_a = pulls(&one.greet(calls[0], "p", "1", &[]))[0].0;
+    let of_b = pulls(&one.greet(calls[1], "q", "1", &[]))[0].0;
+    one.part(of_a, vec![entry("x", 1)]);
+    let stop = Stopped { origin: "x".into(), counter: 1, is_forked: true };
+    let actions = one.step(Event::Applied { call: of_a, clock: clock(&[]), stopped: vec![stop] });
+    assert_eq!(actions, [Action::Raise(Alarm::Forked("a".into(), "x".into()))]);
+    assert_eq!(given(&one.part(of_a, vec![entry("x", 2)])), []);
+    assert_eq!(given(&one.part(of_b, vec![entry("x", 1)])).len(), 1);
+    one.applied(of_b, &[("x", 1)]);
+    one.step(Event::PullPart(of_a, last(&[])));
+    // What the callee finds counts in the same way, until a round without it.
+    let (pull, _) = one.wait_for(a_pull);
+    let answer = proto::PullResponse { forked: vec!["y".to_owned()], ..last(&[]) };
+    let actions = one.step(Event::PullPart(pull, answer));
+    let alarm = |origin: &str| Alarm::Forked("a".into(), origin.into());
+    assert_eq!(actions, [Action::End(alarm("x")), Action::Raise(alarm("y"))]);
+}
+
+#[test]
+fn sr55_a_node_whose_entries_differ_from_those_under_its_id_hears_it_and_one_that_hears_it_obeys() {
+    let (mut one, calls) = One::start(&["a"]);
+    let actions = one.step(Event::Hello(Ticket(8), hello("p", "1"), vec!["p".to_owned()]));
+    assert_eq!(refused(&actions), Some(Refusal::TwoNodes));
+    // Those of a third node prove nothing about the caller.
+    let actions = one.step(Event::Hello(Ticket(8), hello("p", "1"), vec!["x".to_owned()]));
+    assert_eq!(refused(&actions), None);
+    let told = Err(Failure::Refused(Refusal::TwoNodes));
+    assert_eq!(one.step(Event::HelloAnswered(calls[0], told))[0], Action::TakeNewId(IdLost::Told));
+}
+
+#[test]
+fn sr57_a_node_that_reaches_itself_drops_that_address_until_the_list_changes() {
+    let (mut one, calls) = One::start(&["a", "self"]);
+    assert_eq!(refused(&one.greeted(hello("me", "1"))), Some(Refusal::Yourself));
+    one.greet(calls[1], "me", "1", &[]);
+    assert_eq!(one.replica.peer_count(), 1);
+    assert_eq!(one.peers(&["self", "a"]), []);
+    assert_eq!(hellos(&one.peers(&["self", "a", "b"])).len(), 2);
+}
