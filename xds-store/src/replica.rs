@@ -101,7 +101,7 @@ pub struct CallId(pub u64);
 pub enum Event {
     /// The addresses of the peers, from options or from DNS (SR2).
     Peers(Vec<String>),
-    /// The nodes that are forgotten (SR33).
+    /// The nodes that are forgotten.
     Forgotten(BTreeSet<String>),
     /// The time of [`Replica::due`] has come.
     Due,
@@ -210,7 +210,7 @@ pub enum Action {
     TakeSnapshot {
         /// Where to take it.
         address: String,
-        /// Whether it replaces the records (SR21).
+        /// Whether it replaces the records.
         must_replace: bool,
     },
     /// Keep the clock of a node, for [`ReplicaConfig::known`] after a restart (SR9).

@@ -23,7 +23,7 @@ pub enum Refusal {
     /// Another node has the id of the caller, or its entries differ from those that are known (SR55).
     #[error("two nodes have the id of the caller: it needs another one")]
     TwoNodes,
-    /// The caller is forgotten (SR33).
+    /// The caller is forgotten.
     #[error("the node was forgotten: it needs another id")]
     Forgotten,
     /// There was no Hello yet.
