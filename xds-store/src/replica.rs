@@ -378,7 +378,7 @@ impl Replica {
     /// Does what is due.
     fn go_on(&mut self) {
         self.answer_waiting();
-        let remember = self.known.to_remember(self.now);
+        let remember = self.known.take_news(self.now);
         self.actions.extend(remember.into_iter().map(|(node, counters)| Action::Remember(node, counters)));
         let addresses: Vec<_> = self.peers.keys().cloned().collect();
         for address in addresses {

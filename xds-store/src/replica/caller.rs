@@ -37,9 +37,9 @@ impl Replica {
         };
         let peer = self.peers.get_mut(address).expect("it is above");
         if is_greeted {
-            peer.pull(call)
+            peer.pull(call);
         } else {
-            peer.state = State::Greeting(call)
+            peer.state = State::Greeting(call);
         }
         self.actions.push(action);
     }

@@ -140,7 +140,7 @@ impl Known {
     }
 
     /// The clocks that the store has to remember now.
-    pub(super) fn to_remember(&mut self, now: i64) -> Vec<(String, Counters)> {
+    pub(super) fn take_news(&mut self, now: i64) -> Vec<(String, Counters)> {
         let due = self.nodes.iter_mut().filter(|(_, node)| node.remember_at.is_some_and(|at| at <= now));
         due.map(|(id, node)| {
             (node.remember_at, node.remembered_at) = (None, Some(now));

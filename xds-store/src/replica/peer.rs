@@ -47,7 +47,7 @@ pub(super) struct Session {
 pub(super) enum State {
     Waiting { due: i64 },
     Greeting(Call),
-    Pulling(Pulling),
+    Pulling(Box<Pulling>),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -145,7 +145,7 @@ impl Peer {
     pub(super) fn pull(&mut self, call: Call) {
         self.out_of_sync.clear();
         self.forked.clear();
-        self.state = State::Pulling(Pulling::new(call));
+        self.state = State::Pulling(Box::new(Pulling::new(call)));
     }
 
     /// The peer called. SR59: this ends the back-off.
