@@ -29,15 +29,12 @@ fn sr19_a_snapshot_is_taken_when_no_answering_peer_can_serve_an_origin() {
     let of_c = pulls(&one.greet(calls[2], "q", "1", &[]))[0].0;
     // A peer that serves it.
     assert_eq!(snapshot(&one.step(Event::PullPart(of_c, last(&[("x", 6)])))), None);
-    let again = |one: &mut One, answer: proto::PullResponse, address: &str| loop {
-        let actions = one.wait();
-        let call = actions.iter().find_map(|action| match action {
+    let again = |one: &mut One, answer: proto::PullResponse, address: &str| {
+        let call = one.wait_for(|action| match action {
             Action::CallPull(call, at, _) if at == address => Some(*call),
             _ => None,
         });
-        if let Some(call) = call {
-            return one.step(Event::PullPart(call, answer));
-        }
+        one.step(Event::PullPart(call, answer))
     };
     assert_eq!(snapshot(&again(&mut one, out_of_sync("x", 5), "a")), None);
     // One that does not name the origin serves nothing of it.

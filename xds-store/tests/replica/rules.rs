@@ -293,24 +293,23 @@ fn sr16_peers_are_nudged_after_a_commit_at_most_every_50_ms() {
     one.now = SECOND;
     let first = nudges(&one.commit(1));
     assert_eq!((first.len(), first[0].1), (1, false));
-    let mut sent = Vec::new();
-    let mut running = Some(first[0].0);
+    let mut sent = vec![one.now];
+    let mut running = Some((first[0].0, 1));
     for counter in 2..200 {
         one.now += MS;
-        if let Some(call) = running.take() {
-            one.step(Event::NudgeAnswered(call, Ok(proto::NudgeResponse::default())));
+        if let Some((call, counter)) = running.take() {
+            let clock = clock(&[("me", counter)]).to_wire();
+            one.step(Event::NudgeAnswered(call, Ok(proto::NudgeResponse { clock })));
         }
-        one.commit(counter);
-        running = nudges(&one.step(Event::Due)).first().map(|(call, _)| *call).or(running);
+        running = nudges(&one.commit(counter)).first().map(|(call, _)| (*call, counter));
         sent.extend(running.map(|_| one.now));
     }
-    assert!(sent.len() <= 4, "{sent:?}");
+    let times: Vec<_> = sent.iter().map(|at| (at - SECOND) / MS).collect();
+    assert_eq!(times, [0, 50, 100, 150]);
     // A peer that has the commit already is not nudged.
-    let (mut one, pull) = One::pulling(&[]);
-    one.commit(1);
-    one.step(Event::PullPart(pull, last(&[("me", 1)])));
-    one.pulled("p", &[("me", 2)]);
-    assert_eq!(one.replica.alarms().count(), 0);
+    let (mut one, calls) = One::with(config(), &clock(&[("me", 3)]), &["a"]);
+    assert_eq!(nudges(&one.greet(calls[0], "p", "1", &[("me", 3)])), []);
+    assert_eq!(nudges(&one.commit(4)).len(), 1);
 }
 
 #[test]
