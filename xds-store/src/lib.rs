@@ -6,7 +6,8 @@
 //! The crate has no runtime, clock, entropy or threads; only the engines on a file and on etcd do I/O.
 //! The rules (ST) are in `docs/store-rules.md` of the repository.
 //!
-//! Replication and regions have their stages and fields, and no code yet.
+//! A [`Replica`](replica::Replica) is a machine, too: it says which other node is called when (SR). No
+//! program performs its actions yet. Regions have their stages and fields, and no code.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;
