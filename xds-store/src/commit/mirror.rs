@@ -4,10 +4,13 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::effect::{ChangeResult, Effect, Judging, tombstone};
+use super::owner;
 use super::refused::Refused;
 use crate::key::RecordKey;
 use crate::phase::{Form, Phase, PhaseRecord, Plan};
 use crate::record::{Present, RecordRevision, RecordState, Uid, content_digest};
+use crate::stored::ReadError;
+use crate::time;
 
 /// The other form of a record that a commit changes.
 #[derive(Debug)]
@@ -195,6 +198,7 @@ impl Judging<'_> {
             mirror_of: String::new(),
             ..new.clone()
         };
+        self.keep_own(live, &mirror.key, &mut old)?;
         (old.incarnation, old.generation) = self.next_generation(live, present);
         old.digest = content_digest(&old);
         let mut stamped = RecordState { mirror_of: RecordRevision::of(&old).to_string(), ..new.clone() };
@@ -262,6 +266,7 @@ impl Judging<'_> {
             owners: old.owners.clone(),
             ..RecordState::default()
         };
+        self.keep_own(live, &mirror.key, &mut state)?;
         state.digest = content_digest(&state);
         if live.is_some_and(|live| is_mirror && live.content == state.digest[..]) {
             return Ok(None);
@@ -269,6 +274,25 @@ impl Judging<'_> {
         (state.incarnation, state.generation) = self.next_generation(live, present);
         let outcome = if live.is_some() { proto::Outcome::Updated } else { proto::Outcome::Created };
         Ok(Some(changed.set(self, &mirror.key, state, outcome)))
+    }
+
+    /// A form that follows the other one keeps what belongs to its incarnation, so that nodes that merge it
+    /// keep what follows (SR37, SR42).
+    fn keep_own(
+        &self,
+        live: Option<&Present>,
+        key: &RecordKey,
+        state: &mut RecordState,
+    ) -> Result<(), ReadError> {
+        let Some(live) = live else { return Ok(()) };
+        let created_at = state.created_at.as_ref().map_or(live.created_at, time::from_proto);
+        state.created_at = Some(time::to_proto(created_at.min(live.created_at)));
+        if live.has_epochs {
+            let mut owners = self.state(key, live)?.owners;
+            owner::follow(&mut owners, &state.owners);
+            state.owners = owners;
+        }
+        Ok(())
     }
 
     fn converted(

@@ -82,6 +82,22 @@ pub(super) fn set_resources(state: &mut RecordState, owners: &[proto::ResourceOw
     has_changed
 }
 
+/// Lets the owners of a record be those of its other form.
+pub(super) fn follow(owners: &mut Vec<proto::OwnerState>, other: &[proto::OwnerState]) {
+    for owner in owners.iter_mut() {
+        let is_present = other.iter().any(|other| other.is_present && other.owner == owner.owner);
+        if owner.is_present != is_present {
+            (owner.is_present, owner.epoch) = (is_present, owner.epoch + 1);
+        }
+    }
+    for other in other.iter().filter(|other| other.is_present) {
+        if !owners.iter().any(|owner| owner.owner == other.owner) {
+            owners.push(other.clone());
+        }
+    }
+    sort(owners);
+}
+
 /// Nobody owns the record any more.
 pub(super) fn leave_all(state: &mut RecordState) {
     for owner in state.owners.iter_mut().filter(|owner| owner.is_present) {
@@ -107,9 +123,14 @@ fn set(state: &mut RecordState, who: Who, is_present: bool) -> bool {
         }
         None if is_present => {
             state.owners.push(proto::OwnerState { owner, epoch: 1, is_present });
-            state.owners.sort_by_cached_key(|owner| owner.owner.as_ref().map(Message::encode_to_vec));
+            sort(&mut state.owners);
             true
         }
         None => false,
     }
+}
+
+/// SR53.
+fn sort(owners: &mut [proto::OwnerState]) {
+    owners.sort_by_cached_key(|owner| owner.owner.as_ref().map(Message::encode_to_vec));
 }

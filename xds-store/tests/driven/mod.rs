@@ -8,7 +8,8 @@ use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine
 use xds_store::entry::Foreign;
 use xds_store::key::RecordKey;
 use xds_store::merge::merge;
-use xds_store::read::Reads;
+use xds_store::read::{Reads, is_configuration};
+use xds_store::rules::RULE_TYPE;
 use xds_store::store::{
     Action, Committed, Config, Event, Identity, Merged, Published, Stopped, Store, Ticket,
 };
@@ -132,7 +133,9 @@ impl Server {
         for ((key, state), change) in commit.changed.iter().zip(&commit.entry.changes) {
             // SR5: what is of this node alone, such as an end by date.
             let is_end = change.outcome() == proto::Outcome::Expired && state.lease.is_none();
-            if commit.entry.counter == 0 || is_end {
+            let type_url = key.type_url();
+            let is_own = is_configuration(type_url.as_str()) && type_url.as_str() != RULE_TYPE;
+            if commit.entry.counter == 0 || is_end || is_own {
                 continue;
             }
             if let Some(before) = self.states.insert(key.clone(), state.clone()) {
