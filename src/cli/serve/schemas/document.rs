@@ -459,7 +459,7 @@ plans:
         assert!(read.contains("down: Missing") && read.contains("FieldConverter"), "{read}");
         assert_eq!(
             plan("{ connect_timeout: cluster_name }").unwrap_err(),
-            "s.yaml:2:64: plan a: the field connect_timeout has another type than its new place cluster_name"
+            "s.yaml:2:69: plan a: the field connect_timeout has another type than its new place cluster_name"
         );
         assert!(plan("{ nothing: cluster_name }").unwrap_err().contains("no field nothing"));
         assert!(
