@@ -146,8 +146,8 @@ impl Judging<'_> {
 
 /// A record whose time has come, and that stays for its dependents.
 fn without_end(state: &RecordState) -> RecordState {
-    let renewed_by = String::new();
-    let mut state = RecordState { expires_at: None, lease: None, renewed_by, ..state.clone() };
+    let (renewed_by, renewal) = (String::new(), state.renewal + 1);
+    let mut state = RecordState { expires_at: None, lease: None, renewal, renewed_by, ..state.clone() };
     state.digest = content_digest(&state);
     state
 }

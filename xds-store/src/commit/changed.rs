@@ -85,6 +85,7 @@ impl Changed {
             && state.digest[..] != before.content
         {
             state.generation += 1;
+            state.origin.clone_from(&judging.head.node);
         }
         self.note(judging, key, state, outcome, resource)
     }

@@ -140,6 +140,7 @@ impl Judging<'_> {
             return Ok(Rewritten::Changed(Box::new(state)));
         }
         (state.incarnation, state.generation) = self.next_generation(Some(record), Some(record));
+        state.origin.clone_from(&self.head.node);
         // As in a put: the old form has not followed this content yet.
         state.mirror_of.clear();
         state.digest = content_digest(&state);
