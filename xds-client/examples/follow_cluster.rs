@@ -24,15 +24,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::start(Bootstrap::from_env()?)?;
     let mut cluster = client.watch::<Cluster>(&name)?;
     let mut endpoints = client.watch::<ClusterLoadAssignment>(&name)?;
+    let mut watched = name.clone();
     loop {
         tokio::select! {
             Some(event) = cluster.next() => match event {
                 Event::Changed(cluster) => {
                     println!("{name}: lb policy {:?}, version {}", cluster.lb_policy(), cluster.version());
-                    // Watching another name in its place ends the subscription to the former.
                     let service = cluster.eds_cluster_config.as_ref().map_or("", |eds| &eds.service_name);
                     let service = if service.is_empty() { &name } else { service };
-                    endpoints = client.watch::<ClusterLoadAssignment>(service)?;
+                    // Watching another name in its place ends the subscription to the former.
+                    if service != watched {
+                        endpoints = client.watch::<ClusterLoadAssignment>(service)?;
+                        watched = service.to_owned();
+                    }
                 }
                 Event::Absent(error) => println!("{name}: not to be used: {error}"),
                 Event::Ambient(Some(error)) => println!("{name}: still in use, but {error}"),
