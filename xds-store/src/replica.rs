@@ -14,12 +14,13 @@ use std::mem;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::clock::{Clock, Position};
-use crate::store::Ticket;
+use crate::entry::Foreign;
+use crate::store::{Stopped, Ticket};
 use crate::time::SECOND;
 use known::Known;
 pub use known::{Counters, NODES, ORIGINS};
 use peer::{Call, Peer, State};
-pub use round::{Gap, Malformed, Piece};
+pub use round::{Gap, Malformed};
 
 mod callee;
 mod caller;
@@ -129,8 +130,8 @@ pub enum Event {
         call: CallId,
         /// The durable clock.
         clock: Clock,
-        /// The origins that stopped.
-        stopped: Vec<Stopped>,
+        /// The origins of which entries were not taken ([`Merged::stopped`](crate::store::Merged::stopped)).
+        stopped: BTreeMap<String, Stopped>,
     },
     /// A commit is answered when so many peers have it durably (SR17).
     Await {
@@ -147,17 +148,6 @@ pub enum Event {
     Renamed(String, Clock),
     /// A snapshot was merged, and the store has this clock; or it failed.
     SnapshotEnded(Result<Clock, Failure>),
-}
-
-/// An origin whose entry the store did not apply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stopped {
-    /// Whose entry it is.
-    pub origin: String,
-    /// Its counter.
-    pub counter: u64,
-    /// Whether its chain does not follow (SR54). Otherwise its form is refused (SR15).
-    pub is_forked: bool,
 }
 
 /// Why a call of this node failed.
@@ -182,7 +172,7 @@ pub enum Action {
     Cancel(CallId),
     /// Give this to the store, in the order of the actions. The store leaves out what it has already. It
     /// has to answer with [`Event::Applied`].
-    Apply(CallId, Vec<Piece>),
+    Apply(CallId, Vec<Foreign>),
     /// These were dropped: for the log of the server.
     Dropped(String, Vec<Gap>),
     /// Answer the Hello of a peer.

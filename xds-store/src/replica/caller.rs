@@ -197,21 +197,33 @@ impl Replica {
     }
 
     /// The store applied entries, or stopped at some.
-    pub(super) fn on_applied(&mut self, call: CallId, clock: Clock, stopped: Vec<Stopped>) {
+    pub(super) fn on_applied(&mut self, call: CallId, clock: Clock, stopped: BTreeMap<String, Stopped>) {
         let has_moved = !self.clock.covers(&clock);
         self.set_clock(clock);
         let of_call = |peer: &Peer| matches!(&peer.state, State::Pulling(pulling) if pulling.call.id == call);
         let address = self.peers.iter().find(|(_, peer)| of_call(peer)).map(|(address, _)| address.clone());
-        for Stopped { origin, counter, is_forked } in stopped {
-            // SR15, SR54: the next round tries again, also with other peers, which may have other entries.
-            if let Some(Peer { state: State::Pulling(pulling), forked, .. }) =
-                address.as_ref().and_then(|address| self.peers.get_mut(address))
-            {
+        for (origin, stopped) in stopped {
+            let pulling = address.as_ref().and_then(|address| self.peers.get_mut(address));
+            // The next round tries again, also with other peers, which may have other entries.
+            if let Some(Peer { state: State::Pulling(pulling), forked, .. }) = pulling {
                 pulling.round.drop_rest(&origin);
-                if is_forked {
+                if let Stopped::Forked { .. } = stopped {
                     forked.insert(origin.clone());
                 }
             }
+            let (counter, is_forked) = match stopped {
+                // SR14: an entry before it was not written.
+                Stopped::Gap { .. } => continue,
+                // SR28: others have entries of this node that its store does not have.
+                Stopped::Own { .. } => {
+                    self.lose_id(IdLost::Behind);
+                    continue;
+                }
+                // SR54
+                Stopped::Forked { counter } => (counter, true),
+                // SR15
+                Stopped::Invalid { counter, .. } => (counter, false),
+            };
             if let (true, Some(address)) = (is_forked, &address) {
                 self.alarm(Alarm::Forked(address.clone(), origin.clone()), true);
             } else if !is_forked {

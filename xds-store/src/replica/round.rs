@@ -6,15 +6,7 @@ use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::clock::{Chain, Clock};
-
-/// What the store applies: of each origin in the order of counters.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Piece {
-    /// A whole entry (SR13).
-    Entry(proto::Entry),
-    /// Counters that hold nothing for this node (SR14).
-    Skip(proto::Skip),
-}
+use crate::entry::Foreign;
 
 /// A hole in the entries of an origin: what follows it in this round is dropped (SR14).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +63,7 @@ impl Round {
         entries: Vec<proto::Entry>,
         skips: Vec<proto::Skip>,
         limit: usize,
-    ) -> Result<(Vec<Piece>, Vec<Gap>), Malformed> {
+    ) -> Result<(Vec<Foreign>, Vec<Gap>), Malformed> {
         if self.is_beyond(clock, &entries, &skips) {
             return Err(Malformed::TooLarge);
         }
@@ -98,7 +90,7 @@ impl Round {
                 }
             }
             if self.follows(clock, &entry.origin, entry.counter, entry.counter, &mut gaps) {
-                pieces.push(Piece::Entry(entry));
+                pieces.push(Foreign::Entry(entry));
             }
         }
         for skip in of_origins.into_values().flatten() {
@@ -141,9 +133,9 @@ impl Round {
         Ok(Some(entry))
     }
 
-    fn skip(&mut self, clock: &Clock, skip: proto::Skip, pieces: &mut Vec<Piece>, gaps: &mut Vec<Gap>) {
+    fn skip(&mut self, clock: &Clock, skip: proto::Skip, pieces: &mut Vec<Foreign>, gaps: &mut Vec<Gap>) {
         if self.follows(clock, &skip.origin, skip.first, skip.last, gaps) {
-            pieces.push(Piece::Skip(skip));
+            pieces.push(Foreign::Skip(skip));
         }
     }
 

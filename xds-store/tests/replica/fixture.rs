@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::{Chain, Clock, Position};
+use xds_store::entry::Foreign;
 use xds_store::replica::*;
 use xds_store::store::Ticket;
 
@@ -109,7 +110,7 @@ impl One {
     }
 
     pub(crate) fn applied(&mut self, call: CallId, counters: &[(&str, u64)]) -> Vec<Action> {
-        self.step(Event::Applied { call, clock: clock(counters), stopped: Vec::new() })
+        self.step(Event::Applied { call, clock: clock(counters), stopped: BTreeMap::new() })
     }
 
     /// A peer pulls with this clock.
@@ -162,9 +163,9 @@ pub(crate) fn given(actions: &[Action]) -> Vec<(String, u64, u64)> {
         Action::Apply(_, pieces) => Some(pieces),
         _ => None,
     });
-    let range = |piece: &Piece| match piece {
-        Piece::Entry(entry) => (entry.origin.clone(), entry.counter, entry.counter),
-        Piece::Skip(skip) => (skip.origin.clone(), skip.first, skip.last),
+    let range = |piece: &Foreign| match piece {
+        Foreign::Entry(entry) => (entry.origin.clone(), entry.counter, entry.counter),
+        Foreign::Skip(skip) => (skip.origin.clone(), skip.first, skip.last),
     };
     pieces.flatten().map(range).collect()
 }

@@ -2,7 +2,7 @@
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::replica::*;
-use xds_store::store::Ticket;
+use xds_store::store::{Stopped, Ticket};
 
 use crate::fixture::*;
 use crate::sim::SECOND;
@@ -162,13 +162,23 @@ fn sr29_a_node_takes_a_new_id_at_once_and_goes_on() {
 }
 
 #[test]
+fn sr28_a_store_that_lacks_entries_of_its_own_node_takes_a_new_id() {
+    let (mut one, calls) = One::start(&["a"]);
+    let pull = pulls(&one.greet(calls[0], "p", "1", &[]))[0].0;
+    one.part(pull, vec![entry("me", 7)]);
+    let stopped = [("me".to_owned(), Stopped::Own { counter: 7 })].into();
+    let actions = one.step(Event::Applied { call: pull, clock: clock(&[]), stopped });
+    assert!(actions.contains(&Action::TakeNewId(IdLost::Behind)), "{actions:?}");
+}
+
+#[test]
 fn sr30_sr54_an_origin_whose_chain_differs_stops_for_that_peer_alone() {
     let (mut one, calls) = One::start(&["a", "b"]);
     let of_a = pulls(&one.greet(calls[0], "p", "1", &[]))[0].0;
     let of_b = pulls(&one.greet(calls[1], "q", "1", &[]))[0].0;
     one.part(of_a, vec![entry("x", 1)]);
-    let stop = Stopped { origin: "x".into(), counter: 1, is_forked: true };
-    let actions = one.step(Event::Applied { call: of_a, clock: clock(&[]), stopped: vec![stop] });
+    let stopped = [("x".to_owned(), Stopped::Forked { counter: 1 })].into();
+    let actions = one.step(Event::Applied { call: of_a, clock: clock(&[]), stopped });
     assert_eq!(actions, [Action::Raise(Alarm::Forked("a".into(), "x".into()))]);
     assert_eq!(given(&one.part(of_a, vec![entry("x", 2)])), []);
     assert_eq!(given(&one.part(of_b, vec![entry("x", 1)])).len(), 1);

@@ -1,8 +1,9 @@
 //! One test for each rule.
 
 use xds_proto::xds::store::v1 as proto;
+use xds_store::entry::Foreign;
 use xds_store::replica::*;
-use xds_store::store::Ticket;
+use xds_store::store::{Stopped, Ticket};
 
 use crate::fixture::*;
 use crate::sim::{MS, SECOND};
@@ -201,7 +202,7 @@ fn sr13_an_entry_in_several_messages_is_applied_with_the_last_one() {
     let actions = one.part(pull, vec![part(3, false), entry("p", 3)]);
     let [Action::Apply(_, pieces)] = &actions[..] else { panic!("{actions:?}") };
     let whole = proto::Entry { states: vec![state(1), state(2), state(3)], ..entry("p", 2) };
-    assert_eq!(pieces[..], [Piece::Entry(whole), Piece::Entry(entry("p", 3))]);
+    assert_eq!(pieces[..], [Foreign::Entry(whole), Foreign::Entry(entry("p", 3))]);
 }
 
 #[test]
@@ -267,8 +268,8 @@ fn sr14_skips_and_entries_of_an_origin_come_in_the_order_of_counters() {
 fn sr15_an_origin_that_stops_raises_an_alarm_and_affects_no_other() {
     let (mut one, pull) = One::pulling(&[("p", 3), ("q", 1)]);
     one.part(pull, vec![entry("p", 1), entry("p", 2)]);
-    let stop = Stopped { origin: "p".into(), counter: 2, is_forked: false };
-    let actions = one.step(Event::Applied { call: pull, clock: clock(&[("p", 1)]), stopped: vec![stop] });
+    let stopped = [("p".to_owned(), Stopped::Invalid { counter: 2, reason: String::new() })].into();
+    let actions = one.step(Event::Applied { call: pull, clock: clock(&[("p", 1)]), stopped });
     assert_eq!(actions, [Action::Raise(Alarm::Stopped("p".into()))]);
     let actions = one.part(pull, vec![entry("p", 3), entry("q", 1)]);
     assert_eq!(given(&actions), [("q".to_owned(), 1, 1)]);

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::{Chain, Clock, Position};
+use xds_store::entry::Foreign;
 use xds_store::replica::*;
 use xds_store::store::Ticket;
 
@@ -87,7 +88,7 @@ enum Happens {
     Due(usize),
     Arrives(Caller, usize, Request),
     Answered(Caller, Answer),
-    Applies { node: usize, boot: u64, call: CallId, pieces: Vec<Piece> },
+    Applies { node: usize, boot: u64, call: CallId, pieces: Vec<Foreign> },
     Commits(usize),
     Durable { node: usize, boot: u64, peers: usize },
     Crashes(usize),
@@ -288,7 +289,7 @@ impl Sim {
                 if self.is_running(node, boot) {
                     pieces.into_iter().try_for_each(|piece| self.apply(node, piece))?;
                     let clock = self.clock(node);
-                    self.step(node, Event::Applied { call, clock, stopped: Vec::new() })?;
+                    self.step(node, Event::Applied { call, clock, stopped: BTreeMap::new() })?;
                 }
             }
         }
@@ -318,10 +319,10 @@ impl Sim {
         self.step(node, Event::Peers(peers))
     }
 
-    fn apply(&mut self, node: usize, piece: Piece) -> Outcome {
+    fn apply(&mut self, node: usize, piece: Foreign) -> Outcome {
         let (origin, first, last) = match piece {
-            Piece::Entry(entry) => (number(&entry.origin), entry.counter, entry.counter),
-            Piece::Skip(skip) => (number(&skip.origin), skip.first, skip.last),
+            Foreign::Entry(entry) => (number(&entry.origin), entry.counter, entry.counter),
+            Foreign::Skip(skip) => (number(&skip.origin), skip.first, skip.last),
         };
         let at = self.nodes[node].disk.clock.entry(origin).or_default();
         if first > *at + 1 {
