@@ -28,10 +28,22 @@ pub struct Clock(BTreeMap<Box<str>, Position>);
 impl Chain {
     /// The chain behind an entry, whose states are given as its origin wrote them (SR53).
     #[must_use]
-    pub fn after(self, origin: &str, counter: u64, states: Vec<proto::RecordState>) -> Self {
-        let entry = proto::Entry { origin: origin.to_owned(), counter, states, ..proto::Entry::default() };
+    pub fn after<'s>(
+        self,
+        origin: &str,
+        counter: u64,
+        states: impl IntoIterator<Item = &'s proto::RecordState>,
+    ) -> Self {
+        let entry = proto::Entry { origin: origin.to_owned(), counter, ..proto::Entry::default() };
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.0).update(&entry.encode_to_vec());
+        // The states are the last field, and an entry may have 64 MiB of them.
+        let mut encoded = Vec::new();
+        for state in states {
+            encoded.clear();
+            prost::encoding::message::encode(STATES, state, &mut encoded);
+            hasher.update(&encoded);
+        }
         Self(*hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes"))
     }
 
@@ -98,6 +110,9 @@ impl Clock {
     }
 }
 
+/// The number of [`proto::Entry::states`].
+const STATES: u32 = 8;
+
 impl fmt::Debug for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -111,14 +126,14 @@ mod tests {
     #[test]
     fn sr53_a_chain_covers_origin_counter_and_states_and_all_entries_before() {
         let state = |generation| proto::RecordState { generation, ..Default::default() };
-        let one = Chain::default().after("a", 1, vec![state(1)]);
-        let two = one.after("a", 2, vec![state(2)]);
+        let one = Chain::default().after("a", 1, &[state(1)]);
+        let two = one.after("a", 2, &[state(2)]);
         let others = [
-            Chain::default().after("b", 1, vec![state(1)]),
-            Chain::default().after("a", 2, vec![state(1)]),
-            Chain::default().after("a", 1, vec![state(2)]),
-            Chain::default().after("a", 1, Vec::new()),
-            Chain::default().after("a", 2, vec![state(2)]),
+            Chain::default().after("b", 1, &[state(1)]),
+            Chain::default().after("a", 2, &[state(1)]),
+            Chain::default().after("a", 1, &[state(2)]),
+            Chain::default().after("a", 1, &[]),
+            Chain::default().after("a", 2, &[state(2)]),
         ];
         assert!(others.iter().all(|other| *other != one && *other != two), "{others:?}");
         // Peers of other versions compute the same.

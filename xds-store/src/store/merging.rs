@@ -163,7 +163,7 @@ fn misplaced(incoming: &Incoming, before: Position) -> Option<Stopped> {
     if incoming.first > next {
         return Some(Stopped::Gap { next, found: incoming.first });
     }
-    let states = || incoming.states.iter().map(|(_, state)| state.clone()).collect();
+    let states = || incoming.states.iter().map(|(_, state)| state);
     let follows = !incoming.is_verifiable
         || before.chain.after(&incoming.log.origin, counter, states()) == incoming.position.chain;
     (!follows).then_some(Stopped::Forked { counter })

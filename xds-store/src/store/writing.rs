@@ -117,10 +117,10 @@ impl Writing {
         let is_replicated = |(key, _): &(&RecordKey, &RecordState)| {
             !phase::is_local(key) && !pending.ended_by_date.contains_key(key)
         };
-        let states = pending.states.iter().filter(is_replicated).map(|(_, state)| state.clone());
+        let states = pending.states.iter().filter(is_replicated).map(|(_, state)| state);
         let chain = Chain::from_wire(&self.head.chain).unwrap_or_default();
         self.head.counter += 1;
-        self.head.chain = chain.after(&self.head.node, self.head.counter, states.collect()).to_wire();
+        self.head.chain = chain.after(&self.head.node, self.head.counter, states).to_wire();
     }
 
     pub(super) fn write(&mut self, key: bytes::Bytes, value: bytes::Bytes) {

@@ -219,7 +219,7 @@ impl Sim {
     fn chain(&mut self, origin: usize, counter: u64) -> Chain {
         let chains = &mut self.chains[origin];
         while (chains.len() as u64) <= counter {
-            let next = chains[chains.len() - 1].after(&name(origin), chains.len() as u64, Vec::new());
+            let next = chains[chains.len() - 1].after(&name(origin), chains.len() as u64, []);
             chains.push(next);
         }
         chains[counter as usize]

@@ -42,7 +42,7 @@ fn sr4_sr5_sr8_commits_that_others_get_are_numbered_and_chained_and_no_others_ar
             continue;
         }
         counter += 1;
-        chain = chain.after("node", counter, states);
+        chain = chain.after("node", counter, &states);
         assert_eq!((commit.entry.counter, &commit.entry.chain), (counter, &chain.to_wire()));
     }
     let head = server.store.head();
@@ -108,7 +108,7 @@ fn sr5_sr6_sr7_an_entry_is_read_as_its_origin_wrote_it() {
         let Foreign::Entry(entry) = reads.foreign(revision).unwrap() else { panic!("it is no skip") };
         let name = |state: &proto::RecordState| state.key.clone().unwrap().name;
         assert_eq!(entry.states.iter().map(name).collect::<Vec<_>>(), names);
-        chain = chain.after("node", revision, entry.states.clone());
+        chain = chain.after("node", revision, &entry.states);
         assert_eq!((entry.counter, &*entry.identity, entry.chain), (revision, "test", chain.to_wire()));
     }
 }
