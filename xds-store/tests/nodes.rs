@@ -12,7 +12,6 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::RefusalCode;
 use xds_store::engine::Engine as _;
 use xds_store::key::RecordKey;
-use xds_store::merge::merge;
 use xds_store::record::RecordState;
 use xds_store::store::{Config, Store};
 
@@ -21,45 +20,14 @@ use driven::*;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod driven;
 
-/// One of several nodes, and what it had before.
-struct Node {
-    server: Server,
-    /// The states that it published, as the merge of each with the one before has to be.
-    states: BTreeMap<RecordKey, RecordState>,
-    seen: usize,
-}
-
-impl Node {
-    fn new(id: &str) -> Self {
-        Self { server: Server::node(id), states: BTreeMap::new(), seen: 0 }
-    }
-
-    /// A state that a commit writes comes before the one that it replaces: other nodes merge the two.
-    fn check_published(&mut self) {
-        for commit in &self.server.published[self.seen..] {
-            for ((key, state), change) in commit.changed.iter().zip(&commit.entry.changes) {
-                // SR5: an end by date is one of this node alone.
-                if change.outcome() == proto::Outcome::Expired && state.lease.is_none() {
-                    continue;
-                }
-                if let Some(before) = self.states.insert(key.clone(), state.clone()) {
-                    assert_eq!(merge(&before, state), *state, "of {:?}: {before:#?}", commit.entry);
-                }
-            }
-        }
-        self.seen = self.server.published.len();
-    }
-
-    fn records(&self) -> BTreeMap<RecordKey, RecordState> {
-        let mut records = BTreeMap::new();
-        let view = self.server.engine.view().unwrap();
-        let config = Config::new(self.server.engine.limits(), 9);
-        Store::load(&*view, config, self.server.now, |loaded| {
-            records.insert(loaded.key, loaded.state);
-        })
-        .unwrap();
-        records
-    }
+fn records(node: &Server) -> BTreeMap<RecordKey, RecordState> {
+    let mut records = BTreeMap::new();
+    let config = Config::new(node.engine.limits(), 9);
+    Store::load(&*node.engine.view().unwrap(), config, node.now, |loaded| {
+        records.insert(loaded.key, loaded.state);
+    })
+    .unwrap();
+    records
 }
 
 fn pick<'t, T>(g: &mut Gen, of: &'t [T]) -> &'t T {
@@ -88,7 +56,7 @@ fn a_change(g: &mut Gen) -> proto::Change {
     }
 }
 
-fn commit(g: &mut Gen, node: &mut Node) {
+fn commit(g: &mut Gen, node: &mut Server) {
     let mut changes = BTreeMap::new();
     for _ in 0..=below(g, 3) {
         let change = a_change(g);
@@ -97,7 +65,7 @@ fn commit(g: &mut Gen, node: &mut Node) {
     let owner = pick(g, &["", "", "team", "shop"]).to_string();
     let take_over = below(g, 3) == 0;
     let request = proto::CommitRequest { owner, take_over, ..of(changes.into_values().collect::<Vec<_>>()) };
-    match node.server.commit(request) {
+    match node.commit(request) {
         Ok(_) => {}
         Err(refused) => assert!(
             [RefusalCode::FailedPrecondition, RefusalCode::InvalidArgument].contains(&refused.code),
@@ -107,17 +75,17 @@ fn commit(g: &mut Gen, node: &mut Node) {
 }
 
 /// Lets one node take some of what another one has, perhaps a part of it twice.
-fn pull(g: &mut Gen, nodes: &mut [Node], to: usize, from: usize) {
+fn pull(g: &mut Gen, nodes: &mut [Server], to: usize, from: usize) {
     let limit = 1 + below(g, 4);
-    let entries = nodes[from].server.entries_for(&nodes[to].server, limit);
+    let entries = nodes[from].entries_for(&nodes[to], limit);
     let repeated = if below(g, 4) == 0 { entries.clone() } else { Vec::new() };
     for entries in [entries, repeated] {
-        assert_eq!(nodes[to].server.merge(entries), BTreeMap::new());
+        assert_eq!(nodes[to].merge(entries), BTreeMap::new());
     }
 }
 
 fn run(g: &mut Gen) {
-    let mut nodes = ["a", "b", "c"].map(Node::new);
+    let mut nodes = ["a", "b", "c"].map(Server::node);
     for _ in 0..10 + below(g, 30) {
         let at = below(g, nodes.len());
         match below(g, 10) {
@@ -128,34 +96,26 @@ fn run(g: &mut Gen) {
             }
             8 => {
                 let seconds = 1 + below(g, 15) as i64;
-                nodes[at].server.wait(seconds * SECOND);
+                nodes[at].wait(seconds * SECOND);
             }
-            _ => {
-                let node = &mut nodes[at];
-                let published = std::mem::take(&mut node.server.published);
-                let (engine, now) = (node.server.engine.clone(), node.server.now);
-                node.server = Server::with(engine, now, |config| config.is_replicated = true);
-                node.server.published = published;
-            }
+            _ => nodes[at].restart(),
         }
-        nodes[at].check_published();
     }
     // All leases and expiries end: the latter by the clock of each node (SR5). Everybody gets everything.
     for _ in 0..2 * nodes.len() {
-        nodes.iter_mut().for_each(|node| node.server.wait(100 * SECOND));
+        nodes.iter_mut().for_each(|node| node.wait(100 * SECOND));
         for to in 0..nodes.len() {
             for from in (0..nodes.len()).filter(|from| *from != to) {
-                let entries = nodes[from].server.entries_for(&nodes[to].server, 1000);
-                assert_eq!(nodes[to].server.merge(entries), BTreeMap::new());
+                let entries = nodes[from].entries_for(&nodes[to], 1000);
+                assert_eq!(nodes[to].merge(entries), BTreeMap::new());
             }
-            nodes[to].check_published();
         }
     }
-    let clock = nodes[0].server.store.clock();
-    let records = nodes[0].records();
+    let clock = nodes[0].store.clock();
+    let of_first = records(&nodes[0]);
     for node in &nodes[1..] {
-        assert_eq!(node.server.store.clock(), clock);
-        assert_eq!(node.records(), records);
+        assert_eq!(node.store.clock(), clock);
+        assert_eq!(records(node), of_first);
     }
 }
 

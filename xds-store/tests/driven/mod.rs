@@ -67,6 +67,12 @@ impl Server {
         Self::with(engine, SECOND, |config| config.is_replicated = true)
     }
 
+    /// The process ends, and starts again with the same settings.
+    pub(crate) fn restart(&mut self) {
+        let config = self.store.config().clone();
+        self.store = Store::load(&*self.engine.view().unwrap(), config, self.now, |_| {}).unwrap();
+    }
+
     /// What this node has and another one lacks, at most so many entries of each origin.
     pub(crate) fn entries_for(&self, other: &Self, limit: usize) -> Vec<Foreign> {
         let lacking = self.store.lacking(&other.store.clock(), limit);

@@ -59,7 +59,7 @@ fn sr6_sr7_sr9_sr13_an_entry_is_merged_whole_at_one_revision_and_relayed_as_its_
     assert_eq!(b.published[0].changed, a.published[0].changed);
     assert_eq!(b.published[0].entry.identity, a.published[0].entry.identity);
     // Through a node in between, also after its restart.
-    let b = Server::on(b.engine, 1, b.now);
+    b.restart();
     assert!(pull(&mut c, &b));
     assert_equal(&[a, b, c], &["x", "y"]);
 }
@@ -110,7 +110,7 @@ fn sr14_a_skip_advances_the_clock_and_is_relayed_as_a_skip() {
     let skip = Foreign::Skip(proto::Skip { origin: "a".into(), first: 1, last: 2, chain });
     assert_eq!(b.merge(vec![skip.clone(), of_a[2].clone()]), BTreeMap::new());
     assert_eq!(b.store.clock(), a.store.clock());
-    let b = Server::on(b.engine, 1, b.now);
+    b.restart();
     assert_eq!(b.entries_for(&c, 9)[0], skip);
     assert!(pull(&mut c, &b));
     assert_eq!((payload(&c, "x"), c.store.clock()), (Some("3".into()), a.store.clock()));
