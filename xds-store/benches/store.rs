@@ -2,7 +2,7 @@
 //! at 0.85 times the rate of the same bytes; in etcd at 0.8 and 0.9 times. 64 writers make them at 0.5
 //! times the rate of one put of each, in etcd of 64 clients. The CPU of a commit with 1,000,000 records
 //! is at most 1.5 of that with 10 in the machine (1.4), and more with the search of the engine in memory
-//! (2.1). With owners and references, which are judged, it is 1.4 to 1.7 (`judged`): as many looks at the
+//! (2.1). With owners and references, which are judged, it is 1.6 to 1.7 (`judged`): as many looks at the
 //! index, and more of them miss the caches of the processor. The cost of a change grows with the number
 //! of variants of its name as the depth of a tree does (`variants`). A new variant costs more: its
 //! constraints are compared.
