@@ -38,7 +38,8 @@ fn stopped(test: &str, things: usize) -> Stored {
         "web.yaml",
         "resources:\n- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: shop-a\n\
          - '@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration\n  name: web\n  \
-           virtual_hosts: [{ name: a, domains: ['*'], routes: [{ match: { prefix: / }, route: { cluster: shop-a } }] }]\n",
+           virtual_hosts: [{ name: a, domains: ['*'], \
+         routes: [{ match: { prefix: / }, route: { cluster: shop-a } }] }]\n",
     );
     let mut server = serve(&stored, &[]);
     stored.ok("put things.yaml web.yaml --store data --descriptors acme.binpb");

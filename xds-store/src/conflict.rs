@@ -7,7 +7,7 @@
 //! | CONTENT | live, with different contents of one generation: each writer saw the one before | the greater digest |
 //! | CREATION | the same of generation 1 | the greater digest |
 //! | CREATION | different incarnations, of which the lower one is live | the lower incarnation |
-//! | DELETION | one is live, and has a content or an owner that the other one, which is deleted or being deleted, does not have | the live one |
+//! | DELETION | one is deleted or being deleted, and lacks a content or an owner of the live one | the live one |
 //!
 //! A later generation supersedes an earlier one, and a deletion supersedes what it has: then nothing
 //! counts as lost. So if two nodes wrote different numbers of generations apart from each other, only
@@ -35,7 +35,7 @@ pub struct Conflict {
 }
 
 /// Equal whenever the same content is found to be lost: at another node, in another order, and when a
-/// state arrives again. From the states alone, a repeat cannot be told from a first arrival.
+/// state arrives again. The states do not say whether they arrive for the first time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConflictId(u128);
 

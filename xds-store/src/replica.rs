@@ -442,7 +442,7 @@ const DEADLINE: i64 = 10 * SECOND;
 const NUDGE_EVERY: i64 = SECOND / 20;
 /// How long after a nudge that failed, or did not help, the next one may be.
 const NUDGE_AGAIN: i64 = SECOND;
-/// How long a nudge waits for entries. What is committed meanwhile is told by the next one.
+/// How long a nudge waits for entries. The next nudge names what is committed meanwhile.
 const NUDGE_WAIT: i64 = 5 * SECOND;
 /// The largest entry, which comes alone in its round.
 const ENTRY_BYTES: usize = 64 << 20;

@@ -112,7 +112,7 @@ impl Replica {
         let Some(peer) = self.peers.get_mut(&address).filter(|_| self.id.is_kept()) else { return };
         let (node, boot) = (callee.node.clone(), callee.boot.clone());
         (peer.session, peer.is_greeted) = (Some(Session { node, boot, clock }), true);
-        // Its log may have begun anew, so what was told counts no more.
+        // The peer may have lost its log, so this node nudges it again.
         peer.nudge.told = 0;
         peer.state = State::Waiting { due: self.now };
         self.compare_boots(&callee.node, &callee.boot);

@@ -113,7 +113,7 @@ impl Replica {
         let own = clock.get(self.node());
         let here = self.clock.get(self.node());
         // SR28: these are proofs, however late the message came: the own counter only grows, and the
-        // chain at a counter does not change. Who has less than this node proves nothing.
+        // chain at a counter does not change. A peer that has less than this node proves nothing.
         if own.counter > here.counter {
             self.lose_id(IdLost::Behind);
         } else if own.counter == here.counter && own.chain != here.chain {

@@ -1,4 +1,5 @@
-//! Who waits for entries to be durable elsewhere: commits of this node (SR17), and nudges of peers.
+//! What waits for entries: commits of this node, until peers have them durably (SR17), and nudges of
+//! peers, until this node has theirs.
 
 use xds_proto::xds::store::v1 as proto;
 

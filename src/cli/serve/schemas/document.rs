@@ -449,7 +449,8 @@ plans:
     fn sv32_a_plan_may_have_no_way_down() {
         let plan = |fields: &str| {
             let text = format!(
-                "plans:\n- {{ number: 1, name: a, from: {{ type: CDS }}, to: {{ type: EDS }}, up: {{ fields: {fields} }} }}\n"
+                "plans:\n- {{ number: 1, name: a, from: {{ type: CDS }}, to: {{ type: EDS }}, \
+                 up: {{ fields: {fields} }} }}\n"
             );
             let parsed = parse(&text, Path::new("s.yaml"), &Descriptors::envoy());
             parsed.map(|schemas| format!("{:?}", schemas.plans())).map_err(|errors| errors[0].to_string())
