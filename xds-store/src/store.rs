@@ -2,23 +2,20 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
-use std::sync::Arc;
 
 use crate::checked;
 use crate::clock::{Clock, Position};
-use crate::commit::{self, CommitLimits, Draft, Judging, Limit, RefusalCode, Refused};
-use crate::engine::{Batch, EngineError, EngineLimits, EngineRevision, Reader};
-use crate::entry::Foreign;
+use crate::commit::{self, Draft, Judging, Limit, RefusalCode, Refused};
+use crate::engine::{Batch, EngineError, EngineRevision, Reader};
 pub use crate::index::FormCounts;
 use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
-use crate::phase::Schemas;
-use crate::record::RecordState;
-use crate::rules::FieldSource;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
+pub use config::{Config, Identity};
+pub use event::{Action, Committed, Event, Published, Ticket};
 pub use load::{LoadError, Loaded};
 use merging::Merging;
 pub use merging::{Merged, Stopped};
@@ -31,7 +28,9 @@ pub use references::{DeletionInProgress, FoundReferrers, ReferrersQuery};
 
 mod catch_up;
 mod compaction;
+mod config;
 mod draining;
+mod event;
 mod load;
 mod merging;
 mod origins;
@@ -81,131 +80,6 @@ pub struct Store {
     drains_at: i64,
     /// When the next owners may be checked.
     owners_at: i64,
-}
-
-/// Settings of the machine.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Config {
-    /// Limits of one commit (ST42).
-    pub commit: CommitLimits,
-    /// What a batch may hold: of the engine.
-    pub engine: EngineLimits,
-    /// A number chosen at random for this run of the server, which differs from those of all other
-    /// servers of the store (ST20).
-    pub server: u64,
-    /// How long revisions are kept, in nanoseconds (ST44). Default 7 days.
-    pub history: i64,
-    /// How many revisions are kept (ST44). Default 100,000.
-    pub history_revisions: u64,
-    /// How long deleted records are kept, in nanoseconds. Default 24 h.
-    pub tombstones: i64,
-    /// How long an owner that is a record may be missing, in nanoseconds (SG17). Default 5 minutes.
-    pub owner_grace: i64,
-    /// Whether other nodes get the entries of this store. Once they did, it stays so. Default: no.
-    pub is_replicated: bool,
-    /// The schema versions that this server knows (SV2). Default: all types are 1.0.
-    pub schemas: Arc<Schemas>,
-    /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
-    /// built-in table reads.
-    pub fields: FieldSource,
-    /// The time between two steps of the background work of a plan, in nanoseconds (SV22). Default 0.1 s.
-    pub pass_pause: i64,
-}
-
-impl Config {
-    /// The defaults for an engine with these limits.
-    #[must_use]
-    pub fn new(engine: EngineLimits, server: u64) -> Self {
-        Self {
-            commit: CommitLimits::default(),
-            engine,
-            server,
-            history: 7 * 24 * 3600 * SECOND,
-            history_revisions: 100_000,
-            tombstones: 24 * 3600 * SECOND,
-            owner_grace: 300 * SECOND,
-            is_replicated: false,
-            schemas: Arc::default(),
-            fields: FieldSource::default(),
-            pass_pause: pass::STEP_EVERY,
-        }
-    }
-}
-
-/// The ids of a new store, which never change.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// The id of the node, chosen at random.
-    pub node: String,
-    /// The id of its cluster, chosen at random; nodes of one cluster have the same.
-    pub cluster: String,
-    /// The region of the node; empty without regions.
-    pub region: String,
-}
-
-/// Names a commit, entries or a compaction between its event and its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
-
-/// What happened.
-#[derive(Debug)]
-pub enum Event {
-    /// A commit was requested.
-    Commit(Ticket, Draft),
-    /// Other nodes have these entries: of each origin in the order of their numbers (SR13).
-    Merge(Ticket, Vec<Foreign>),
-    /// The engine answered the last [`Action::Write`].
-    Written(Result<EngineRevision, EngineError>),
-    /// Another server of the store may have committed ([`Changes`](crate::engine::Changes)).
-    Changed,
-    /// The time of [`Store::due`] has come.
-    Due,
-    /// Old revisions shall be forgotten: what the settings allow, or up to this revision.
-    Compact(Ticket, Option<u64>),
-    /// The compaction shall end after the step that is being written, because the server stops (ST6).
-    EndCompaction,
-    /// The store shall accept no commits until the process restarts (ST18).
-    Halt(String),
-}
-
-/// What to do.
-#[derive(Debug)]
-pub enum Action {
-    /// Give this batch to the engine.
-    Write(Batch),
-    /// These commits are durable, in the order of their revisions: show them to readers.
-    Publish(Vec<Published>),
-    /// Answer a commit.
-    Answer(Ticket, Result<Committed, Refused>),
-    /// Answer entries: what was taken is durable.
-    Merged(Ticket, Result<Merged, Refused>),
-    /// Answer a compaction: revisions up to this one are forgotten.
-    Compacted(Ticket, Result<u64, Refused>),
-}
-
-/// A durable commit.
-#[derive(Debug, Clone)]
-pub struct Published {
-    /// Its store revision.
-    pub revision: u64,
-    /// Who made it, when, and what it changed.
-    pub entry: LogEntry,
-    /// The states of the records that it changed, in the order of keys.
-    pub changed: Vec<(RecordKey, RecordState)>,
-}
-
-/// The answer of a commit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Committed {
-    /// The store revision of the commit, or the present one if it changed nothing (ST12).
-    pub revision: u64,
-    /// One for each change, in the order of the request.
-    pub results: Vec<commit::ChangeResult>,
-    /// What it did to further records.
-    pub effects: Vec<commit::Effect>,
-    /// For people: allowed, but probably a mistake.
-    pub warnings: Vec<String>,
 }
 
 #[derive(Debug)]

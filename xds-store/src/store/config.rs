@@ -1,0 +1,71 @@
+//! Settings of the machine, and what a new store is.
+
+use std::sync::Arc;
+
+use super::pass::STEP_EVERY;
+use crate::commit::CommitLimits;
+use crate::engine::EngineLimits;
+use crate::phase::Schemas;
+use crate::rules::FieldSource;
+use crate::time::SECOND;
+
+/// Settings of the machine.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// Limits of one commit (ST42).
+    pub commit: CommitLimits,
+    /// What a batch may hold: of the engine.
+    pub engine: EngineLimits,
+    /// A number chosen at random for this run of the server, which differs from those of all other
+    /// servers of the store (ST20).
+    pub server: u64,
+    /// How long revisions are kept, in nanoseconds (ST44). Default 7 days.
+    pub history: i64,
+    /// How many revisions are kept (ST44). Default 100,000.
+    pub history_revisions: u64,
+    /// How long deleted records are kept, in nanoseconds. Default 24 h.
+    pub tombstones: i64,
+    /// How long an owner that is a record may be missing, in nanoseconds (SG17). Default 5 minutes.
+    pub owner_grace: i64,
+    /// Whether other nodes get the entries of this store. Once they did, it stays so. Default: no.
+    pub is_replicated: bool,
+    /// The schema versions that this server knows (SV2). Default: all types are 1.0.
+    pub schemas: Arc<Schemas>,
+    /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
+    /// built-in table reads.
+    pub fields: FieldSource,
+    /// The time between two steps of the background work of a plan, in nanoseconds (SV22). Default 0.1 s.
+    pub pass_pause: i64,
+}
+
+impl Config {
+    /// The defaults for an engine with these limits.
+    #[must_use]
+    pub fn new(engine: EngineLimits, server: u64) -> Self {
+        Self {
+            commit: CommitLimits::default(),
+            engine,
+            server,
+            history: 7 * 24 * 3600 * SECOND,
+            history_revisions: 100_000,
+            tombstones: 24 * 3600 * SECOND,
+            owner_grace: 300 * SECOND,
+            is_replicated: false,
+            schemas: Arc::default(),
+            fields: FieldSource::default(),
+            pass_pause: STEP_EVERY,
+        }
+    }
+}
+
+/// The ids of a new store, which never change.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The id of the node, chosen at random.
+    pub node: String,
+    /// The id of its cluster, chosen at random; nodes of one cluster have the same.
+    pub cluster: String,
+    /// The region of the node; empty without regions.
+    pub region: String,
+}

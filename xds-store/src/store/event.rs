@@ -1,0 +1,73 @@
+//! What goes into the machine, and what comes out.
+
+use super::Merged;
+use crate::commit::{self, Draft, Refused};
+use crate::engine::{Batch, EngineError, EngineRevision};
+use crate::entry::Foreign;
+use crate::key::RecordKey;
+use crate::log::LogEntry;
+use crate::record::RecordState;
+
+/// Names a commit, entries or a compaction between its event and its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A commit was requested.
+    Commit(Ticket, Draft),
+    /// Other nodes have these entries: of each origin in the order of their numbers (SR13).
+    Merge(Ticket, Vec<Foreign>),
+    /// The engine answered the last [`Action::Write`].
+    Written(Result<EngineRevision, EngineError>),
+    /// Another server of the store may have committed ([`Changes`](crate::engine::Changes)).
+    Changed,
+    /// The time of [`Store::due`] has come.
+    Due,
+    /// Old revisions shall be forgotten: what the settings allow, or up to this revision.
+    Compact(Ticket, Option<u64>),
+    /// The compaction shall end after the step that is being written, because the server stops (ST6).
+    EndCompaction,
+    /// The store shall accept no commits until the process restarts (ST18).
+    Halt(String),
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Action {
+    /// Give this batch to the engine.
+    Write(Batch),
+    /// These commits are durable, in the order of their revisions: show them to readers.
+    Publish(Vec<Published>),
+    /// Answer a commit.
+    Answer(Ticket, Result<Committed, Refused>),
+    /// Answer entries: what was taken is durable.
+    Merged(Ticket, Result<Merged, Refused>),
+    /// Answer a compaction: revisions up to this one are forgotten.
+    Compacted(Ticket, Result<u64, Refused>),
+}
+
+/// A durable commit.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// Its store revision.
+    pub revision: u64,
+    /// Who made it, when, and what it changed.
+    pub entry: LogEntry,
+    /// The states of the records that it changed, in the order of keys.
+    pub changed: Vec<(RecordKey, RecordState)>,
+}
+
+/// The answer of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The store revision of the commit, or the present one if it changed nothing (ST12).
+    pub revision: u64,
+    /// One for each change, in the order of the request.
+    pub results: Vec<commit::ChangeResult>,
+    /// What it did to further records.
+    pub effects: Vec<commit::Effect>,
+    /// For people: allowed, but probably a mistake.
+    pub warnings: Vec<String>,
+}
