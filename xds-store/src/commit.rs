@@ -10,13 +10,16 @@
 //! | 6 owners | `owner`; `owning` for those that are records |
 //! | 7 ambiguity | `ambiguity` |
 //! | 8 references | `reference`, `reread`; for further records `cascade`, `collect`, `drain`, `rewrite` |
-//! | none: of entries of other nodes, what they make of the records | `merging` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
+//!
+//! No stage judges what the store does itself: records end (`ending`), and entries of other nodes are
+//! merged (`merging`).
 
 pub(crate) use ambiguity::check as check_ambiguity;
 pub(crate) use copy::Copied;
 pub use effect::{ChangeResult, Effect};
-pub(crate) use effect::{Judged, Judging, expiry};
+pub(crate) use effect::{Judged, Judging};
+pub(crate) use ending::expiry;
 pub use form::{CommitLimits, Draft};
 pub(crate) use forms::Forms;
 pub(crate) use merging::MergedEntry;
@@ -34,6 +37,7 @@ mod condition;
 mod copy;
 mod drain;
 mod effect;
+mod ending;
 mod form;
 mod forms;
 mod merging;
