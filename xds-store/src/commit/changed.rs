@@ -9,7 +9,7 @@ use super::effect::{ChangeResult, Judging};
 use crate::content;
 use crate::index::Renewed;
 use crate::key::RecordKey;
-use crate::record::{At, Present, RecordState, Uid, served};
+use crate::record::{At, Present, RecordState, Uid};
 use crate::refs::{Reference, ReferrerChanges};
 
 /// The changes of one commit while it is judged.
@@ -65,7 +65,7 @@ impl Changed {
         state: RecordState,
         outcome: proto::Outcome,
     ) -> ChangeResult {
-        let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
+        let resource = content::of_state(key, &state);
         self.with_resource(judging, key, state, outcome, resource.as_ref())
     }
 
@@ -98,7 +98,7 @@ impl Changed {
         state: RecordState,
         outcome: proto::Outcome,
     ) -> ChangeResult {
-        let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
+        let resource = content::of_state(key, &state);
         self.note(judging, key, state, outcome, resource.as_ref())
     }
 

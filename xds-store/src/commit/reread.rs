@@ -12,7 +12,7 @@ use crate::checked;
 use crate::content;
 use crate::index::Index;
 use crate::key::{RecordKey, stored};
-use crate::record::{Present, RecordState, served};
+use crate::record::{Present, RecordState};
 use crate::refs::{self, Reference};
 use crate::rules::{BadRule, Rules};
 use crate::stored::{ReadError, Stored};
@@ -108,7 +108,7 @@ pub(crate) fn reread(
                     return ControlFlow::Break(());
                 }
             };
-            let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
+            let resource = content::of_state(&key, &state);
             let references = refs::named_by(&key, &state, resource.as_ref(), after);
             if references != present.references {
                 each(key, present, references);

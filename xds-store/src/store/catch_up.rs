@@ -10,7 +10,7 @@ use crate::engine::{EngineError, Reader};
 use crate::index::{Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::LogEntry;
-use crate::record::{At, Present, served};
+use crate::record::{At, Present};
 use crate::rules::Rules;
 use crate::stored::{ReadError, Stored};
 
@@ -95,7 +95,7 @@ impl Store {
         }
         let of_commit = rules.as_ref().unwrap_or_else(|| self.index.rules());
         for (key, state) in states {
-            let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
+            let resource = content::of_state(&key, &state);
             let at = At { revision, now, head: &self.head };
             let present = Present::of(&key, &state, resource.as_ref(), at, of_commit);
             after.insert(key.clone(), present);
