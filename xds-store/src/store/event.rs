@@ -23,7 +23,7 @@ pub enum Event {
     Written(Result<EngineRevision, EngineError>),
     /// Another server of the store may have committed ([`Changes`](crate::engine::Changes)).
     Changed,
-    /// The time of [`Store::due`] has come.
+    /// The time of [`super::Store::due`] has come.
     Due,
     /// Old revisions shall be forgotten: what the settings allow, or up to this revision.
     Compact(Ticket, Option<u64>),
