@@ -9,9 +9,6 @@ use xds_proto::envoy::config::core::v3::Metadata;
 use xds_proto::xds::core::v3::ResourceLocator;
 use xds_proto::xds::store::v1 as proto;
 
-use crate::key::RecordKey;
-use crate::record::{RecordState, served};
-
 /// Why a content is no resource.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -76,11 +73,6 @@ pub fn resource(id: &VariantId, content: &proto::Content) -> Result<Resource, Co
         resource = resource.with_metadata(content.metadata.clone());
     }
     Ok(resource.with_constraints(id.constraints.clone()))
-}
-
-/// The resource that clients get for a record in this state; `None` if nothing is served.
-pub(crate) fn of_state(key: &RecordKey, state: &RecordState) -> Option<Resource> {
-    served(state).and_then(|content| resource(&key.id(), content).ok())
 }
 
 const NO_LOCATOR: &str = "the payload of a redirect is not an encoded xds.core.v3.ResourceLocator";

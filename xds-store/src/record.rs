@@ -7,6 +7,7 @@ use prost::Message;
 use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
+use crate::content;
 use crate::key::{NameDigest, RecordKey};
 use crate::log::Head;
 use crate::refs::{self, Reference};
@@ -164,6 +165,11 @@ pub fn served(state: &RecordState) -> Option<&proto::Content> {
         (Some(quarantined), _) => quarantined.serve.as_ref(),
         (None, _) => state.content.as_ref(),
     }
+}
+
+/// The resource that clients get for a record in this state; `None` if nothing is served.
+pub(crate) fn resource_of(key: &RecordKey, state: &RecordState) -> Option<Resource> {
+    served(state).and_then(|content| content::resource(&key.id(), content).ok())
 }
 
 fn without_content(state: &RecordState) -> RecordState {

@@ -6,10 +6,9 @@ use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use super::effect::{ChangeResult, Judging};
-use crate::content;
 use crate::index::Renewed;
 use crate::key::RecordKey;
-use crate::record::{At, Present, RecordState, Uid};
+use crate::record::{At, Present, RecordState, Uid, resource_of};
 use crate::refs::{Reference, ReferrerChanges};
 
 /// The changes of one commit while it is judged.
@@ -65,7 +64,7 @@ impl Changed {
         state: RecordState,
         outcome: proto::Outcome,
     ) -> ChangeResult {
-        let resource = content::of_state(key, &state);
+        let resource = resource_of(key, &state);
         self.with_resource(judging, key, state, outcome, resource.as_ref())
     }
 
@@ -98,7 +97,7 @@ impl Changed {
         state: RecordState,
         outcome: proto::Outcome,
     ) -> ChangeResult {
-        let resource = content::of_state(key, &state);
+        let resource = resource_of(key, &state);
         self.note(judging, key, state, outcome, resource.as_ref())
     }
 

@@ -9,10 +9,9 @@ use super::effect::Judging;
 use super::form::{Act, Draft, REFERENCES};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::checked;
-use crate::content;
 use crate::index::Index;
 use crate::key::{RecordKey, stored};
-use crate::record::{Present, RecordState};
+use crate::record::{Present, RecordState, resource_of};
 use crate::refs::{self, Reference};
 use crate::rules::{BadRule, Rules};
 use crate::stored::{ReadError, Stored};
@@ -108,7 +107,7 @@ pub(crate) fn reread(
                     return ControlFlow::Break(());
                 }
             };
-            let resource = content::of_state(&key, &state);
+            let resource = resource_of(&key, &state);
             let references = refs::named_by(&key, &state, resource.as_ref(), after);
             if references != present.references {
                 each(key, present, references);

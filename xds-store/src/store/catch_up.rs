@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use super::{Action, PATIENCE, Published, READ_AGAIN, Store, Unknown, Waiting, with_causes};
 use crate::checked::Damaged;
 use crate::commit::{self, RefusalCode, Refused};
-use crate::content;
 use crate::engine::{EngineError, Reader};
 use crate::index::{Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::LogEntry;
-use crate::record::{At, Present};
+use crate::record::{At, Present, resource_of};
 use crate::rules::Rules;
 use crate::stored::{ReadError, Stored};
 
@@ -95,7 +94,7 @@ impl Store {
         }
         let of_commit = rules.as_ref().unwrap_or_else(|| self.index.rules());
         for (key, state) in states {
-            let resource = content::of_state(&key, &state);
+            let resource = resource_of(&key, &state);
             let at = At { revision, now, head: &self.head };
             let present = Present::of(&key, &state, resource.as_ref(), at, of_commit);
             after.insert(key.clone(), present);
