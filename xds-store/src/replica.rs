@@ -28,9 +28,11 @@ mod identity;
 mod known;
 mod peer;
 mod round;
+mod view;
 mod waiting;
 
 pub use identity::{IdLost, Refusal};
+pub use view::PeerView;
 
 /// What a node does to have the entries of all others.
 #[derive(Debug)]

@@ -111,7 +111,9 @@ impl Replica {
         self.known.answered(&callee.node, &callee.boot, call, self.next_call);
         let Some(peer) = self.peers.get_mut(&address).filter(|_| self.id.is_kept()) else { return };
         let (node, boot) = (callee.node.clone(), callee.boot.clone());
-        (peer.session, peer.is_greeted) = (Some(Session { node, boot, clock }), true);
+        let proto::HelloRequest { region, build, .. } = callee;
+        (peer.session, peer.is_greeted) = (Some(Session { node, boot, region, build, clock }), true);
+        peer.heard_at = Some(self.now);
         // The peer may have lost its log, so this node nudges it again.
         peer.nudge.told = 0;
         peer.state = State::Waiting { due: self.now };
@@ -171,6 +173,7 @@ impl Replica {
         let State::Pulling(pulling) = &mut peer.state else { return };
         pulling.end = Some(is_behind);
         (peer.failures, peer.has_answered) = (0, true);
+        peer.heard_at = Some(self.now);
         let forked = peer.forked.clone();
         let node = peer.session.as_mut().map(|session| {
             session.clock = clock.clone();
@@ -192,6 +195,7 @@ impl Replica {
         if let Some(node) = node.filter(|_| self.id.is_kept()) {
             self.hear(&node, &clock);
         }
+        self.look_behind();
         self.take_snapshot_if_needed(address);
         self.finish_if_applied(address);
     }
@@ -200,6 +204,7 @@ impl Replica {
     pub(super) fn on_applied(&mut self, call: CallId, clock: Clock, stopped: BTreeMap<String, Stopped>) {
         let has_moved = !self.clock.covers(&clock);
         self.set_clock(clock);
+        self.look_behind();
         let of_call = |peer: &Peer| matches!(&peer.state, State::Pulling(pulling) if pulling.call.id == call);
         let address = self.peers.iter().find(|(_, peer)| of_call(peer)).map(|(address, _)| address.clone());
         for (origin, stopped) in stopped {

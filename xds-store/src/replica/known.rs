@@ -82,6 +82,11 @@ impl Known {
         self.nodes.contains_key(node)
     }
 
+    /// Up to where a node has the entries of each origin.
+    pub(super) fn counters(&self, node: &str) -> Option<&Counters> {
+        self.nodes.get(node).map(|node| &node.counters)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Counters)> {
         self.nodes.iter().map(|(id, node)| (&**id, &node.counters))
     }

@@ -33,12 +33,18 @@ pub(super) struct Peer {
     /// The origins whose chains differed in the last round.
     pub(super) forked: BTreeSet<String>,
     pub(super) nudge: Nudge,
+    /// When it answered last.
+    pub(super) heard_at: Option<i64>,
+    /// Since when it has entries that are missing here.
+    pub(super) behind_since: Option<i64>,
 }
 
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) node: String,
     pub(super) boot: String,
+    pub(super) region: String,
+    pub(super) build: String,
     /// Its newest clock.
     pub(super) clock: Clock,
 }
@@ -92,6 +98,8 @@ impl Peer {
             out_of_sync: BTreeMap::new(),
             forked: BTreeSet::new(),
             nudge: Nudge::default(),
+            heard_at: None,
+            behind_since: None,
         }
     }
 

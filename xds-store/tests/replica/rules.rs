@@ -389,3 +389,27 @@ fn sr17_a_nudge_for_a_waiting_commit_is_answered_when_the_entries_are_here() {
     one.now = 3 * SECOND;
     assert!(one.step(Event::Due).contains(&answer(&[("p", 1)], Ticket(2))));
 }
+
+#[test]
+fn sr9_a_view_says_what_a_peer_has_that_is_missing_here_and_since_when() {
+    let (mut one, pull) = One::pulling(&[("p", 3), ("q", 2)]);
+    let view = |one: &One| one.replica.peers().next().unwrap();
+    one.now = SECOND;
+    one.step(Event::PullPart(pull, last(&[("p", 3), ("q", 2)])));
+    let seen = view(&one);
+    assert_eq!((&*seen.address, &*seen.node, seen.is_up), ("a", "p", true));
+    assert_eq!((seen.behind, seen.behind_since, seen.heard_at), (5, Some(SECOND), Some(SECOND)));
+    one.now = 2 * SECOND;
+    let next = one.wait_for(|action| match action {
+        Action::CallPull(call, ..) => Some(*call),
+        _ => None,
+    });
+    one.part(next, (1..=3).map(|counter| entry("p", counter)).collect());
+    one.part(next, (1..=2).map(|counter| entry("q", counter)).collect());
+    one.applied(next, &[("p", 3)]);
+    assert_eq!((view(&one).behind, view(&one).behind_since), (2, Some(SECOND)), "without a break");
+    one.applied(next, &[("p", 3), ("q", 2)]);
+    assert_eq!((view(&one).behind, view(&one).behind_since), (0, None));
+    one.step(Event::PullFailed(next, Failure::Unreachable));
+    assert!(!view(&one).is_up);
+}
