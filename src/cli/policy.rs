@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use tracing::{error, info, warn};
 use xds::{Access, Authorizer, Denied, Identity, NamePatterns, Peer, Reloads, StreamClient, TypeUrl};
-use xds_store_server::{ApiClient, Rights, StoreAuthorizer, TOKEN_PREFIX};
+use xds_store_server::{ApiClient, Replicate, Rights, StoreAuthorizer, TOKEN_PREFIX};
 
 use document::Document;
 pub(super) use document::{PolicyMistake, PolicyWarning};
@@ -48,11 +48,12 @@ struct Rule {
 }
 
 /// What a client may change in a store (ST52). Texts may contain `{name}`, as parameters may.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct StoreGrant {
     write: Vec<WriteGrant>,
     owner: Option<String>,
     operate: bool,
+    replicate: Replicate,
 }
 
 /// `None`: all types, all names.
@@ -244,7 +245,7 @@ impl Rule {
     }
 
     fn rights(&self, found: &BTreeMap<&str, String>) -> Rights {
-        let StoreGrant { write: grants, owner, operate } = &self.store;
+        let StoreGrant { write: grants, owner, operate, replicate } = &self.store;
         let mut write = Access::nothing();
         for WriteGrant { types, names } in grants {
             let names = match names {
@@ -266,7 +267,8 @@ impl Rule {
         }
         let owner = owner.as_ref().map(|owner| fill(owner, found));
         let read = (*self.access(found)).clone();
-        Rights { read, write, owner, operate: *operate, inspect: self.may_inspect }
+        let (operate, replicate) = (*operate, replicate.clone());
+        Rights { read, write, owner, operate, inspect: self.may_inspect, replicate }
     }
 
     fn access(&self, found: &BTreeMap<&str, String>) -> Arc<Access> {
@@ -411,6 +413,8 @@ rules:
 - client: token:Admin
   operate: true
   inspect: true
+- {client: token:north-node, replicate: north}
+- {client: token:any-node, replicate: '*'}
 ",
         )
         .unwrap();
@@ -424,6 +428,8 @@ rules:
         assert!(!writes(&rights("ci-*"), "ads/a"), "a star in a captured text is no pattern");
         let admin = rights("Admin");
         assert_eq!((admin.operate, admin.inspect, &admin.write), (true, true, &Access::nothing()));
+        let replicate = ["north-node", "any-node", "Admin"].map(|name| rights(name).replicate);
+        assert_eq!(replicate, [Replicate::Region("north".into()), Replicate::Any, Replicate::No]);
         // `*` is for certificates.
         assert_eq!(rights("other"), Rights::nothing());
         let certificate = policy.rights(&ApiClient::Certificate(vec!["a.example".into()]));

@@ -44,6 +44,19 @@ pub struct Rights {
     pub operate: bool,
     /// The status of the store.
     pub inspect: bool,
+    /// The nodes that it may replicate as.
+    pub replicate: Replicate,
+}
+
+/// Which node of the cluster a client may be (SR50).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Replicate {
+    /// None.
+    No,
+    /// A node of this region.
+    Region(String),
+    /// Any node.
+    Any,
 }
 
 /// The certificate of a connection. The program that accepts the connection adds it to the
@@ -196,14 +209,16 @@ impl Rights {
     #[must_use]
     pub fn everything() -> Self {
         let everything = Access::everything();
-        Self { read: everything.clone(), write: everything, owner: None, operate: true, inspect: true }
+        let (write, replicate) = (everything.clone(), Replicate::Any);
+        Self { read: everything, write, owner: None, operate: true, inspect: true, replicate }
     }
 
     /// Nothing.
     #[must_use]
     pub fn nothing() -> Self {
         let nothing = Access::nothing();
-        Self { read: nothing.clone(), write: nothing, owner: None, operate: false, inspect: false }
+        let (write, replicate) = (nothing.clone(), Replicate::No);
+        Self { read: nothing, write, owner: None, operate: false, inspect: false, replicate }
     }
 
     /// The records that the client may write. Configuration needs `operate` (ST55).

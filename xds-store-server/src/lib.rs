@@ -45,7 +45,9 @@
 //! | `statistics` | counts and times of commits |
 #![forbid(unsafe_code)]
 
-pub use access::{AccessControl, ApiClient, ClientCertificate, Rights, StoreAuthorizer, TOKEN_PREFIX};
+pub use access::{
+    AccessControl, ApiClient, ClientCertificate, Replicate, Rights, StoreAuthorizer, TOKEN_PREFIX,
+};
 pub use alarm::Alarm;
 pub use api::StoreApi;
 pub use config::{

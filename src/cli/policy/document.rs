@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use xds::{Access, NamePatterns, type_name};
+use xds_store_server::Replicate;
 
 use super::super::yaml::{self, FilePosition, YamlError};
 use super::pattern::{Pattern, PatternError};
@@ -106,6 +107,8 @@ struct RuleDocument {
     owner: Option<Spanned<String>>,
     #[serde(default)]
     operate: bool,
+    /// SR50: the region of the nodes that it may replicate as, or `*`.
+    replicate: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -158,7 +161,8 @@ struct PolicyReader<'a> {
 impl PolicyReader<'_> {
     /// Reads a rule; `None` if its pattern is not valid.
     fn rule(&mut self, document: RuleDocument) -> Option<Rule> {
-        let RuleDocument { client: text, parameters, read, inspect, write, owner, operate } = document;
+        let RuleDocument { client: text, parameters, read, inspect, write, owner, operate, replicate } =
+            document;
         let client = match Pattern::parse(&text.value) {
             Ok(client) => client,
             Err(error) => {
@@ -191,7 +195,12 @@ impl PolicyReader<'_> {
         if let Some(owner) = &owner {
             self.captured("owner", owner, &client, &text.value);
         }
-        let store = StoreGrant { write, owner: owner.map(|owner| owner.value), operate };
+        let replicate = match replicate {
+            None => Replicate::No,
+            Some(all) if all == "*" => Replicate::Any,
+            Some(region) => Replicate::Region(region),
+        };
+        let store = StoreGrant { write, owner: owner.map(|owner| owner.value), operate, replicate };
         let parameters = parameters.into_iter().map(|(key, value)| (key, value.value)).collect();
         let (text, line) = (text.value, text.referenced.line());
         let access_cache = Mutex::default();

@@ -1,6 +1,7 @@
 //! Which nodes may exchange entries, and whether the id of this one is still its own (SR28).
 
 use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::peer_refused::Reason;
 
 use super::peer::Peer;
 use super::round::check_id;
@@ -38,6 +39,42 @@ pub enum Refusal {
     /// The request is none of this protocol.
     #[error("the request is malformed")]
     Malformed,
+}
+
+impl Refusal {
+    /// Its form on the wire.
+    #[must_use]
+    pub fn to_wire(self) -> proto::PeerRefused {
+        let reason = match self {
+            Self::OtherCluster => Reason::OtherCluster,
+            Self::NoCommonProtocol => Reason::NoCommonProtocol,
+            Self::Yourself => Reason::Yourself,
+            Self::TwoNodes => Reason::TwoNodes,
+            Self::Forgotten => Reason::Forgotten,
+            Self::NoHello => Reason::NoHello,
+            Self::ChangingId => Reason::ChangingId,
+            Self::TooManyNodes => Reason::TooManyNodes,
+            Self::Malformed => Reason::Malformed,
+        };
+        proto::PeerRefused { reason: reason.into() }
+    }
+
+    /// The refusal of its form on the wire; `None` if this version does not know the reason.
+    #[must_use]
+    pub fn from_wire(refused: proto::PeerRefused) -> Option<Self> {
+        match refused.reason() {
+            Reason::Unspecified => None,
+            Reason::OtherCluster => Some(Self::OtherCluster),
+            Reason::NoCommonProtocol => Some(Self::NoCommonProtocol),
+            Reason::Yourself => Some(Self::Yourself),
+            Reason::TwoNodes => Some(Self::TwoNodes),
+            Reason::Forgotten => Some(Self::Forgotten),
+            Reason::NoHello => Some(Self::NoHello),
+            Reason::ChangingId => Some(Self::ChangingId),
+            Reason::TooManyNodes => Some(Self::TooManyNodes),
+            Reason::Malformed => Some(Self::Malformed),
+        }
+    }
 }
 
 /// How a node found that its id is not its own, or that its store lost entries (SR28).

@@ -213,3 +213,23 @@ fn sr57_a_node_that_reaches_itself_drops_that_address_until_the_list_changes() {
     assert_eq!(one.peers(&["self", "a"]), []);
     assert_eq!(hellos(&one.peers(&["self", "a", "b"])).len(), 2);
 }
+
+#[test]
+fn sr3_a_refusal_is_the_same_on_the_other_side() {
+    let all = [
+        Refusal::OtherCluster,
+        Refusal::NoCommonProtocol,
+        Refusal::Yourself,
+        Refusal::TwoNodes,
+        Refusal::Forgotten,
+        Refusal::NoHello,
+        Refusal::ChangingId,
+        Refusal::TooManyNodes,
+        Refusal::Malformed,
+    ];
+    for refusal in all {
+        assert_eq!(Refusal::from_wire(refusal.to_wire()), Some(refusal));
+    }
+    // A peer of a later version has other reasons.
+    assert_eq!(Refusal::from_wire(proto::PeerRefused { reason: 99 }), None);
+}
