@@ -19,6 +19,7 @@ use tonic::Status;
 use tonic::service::Routes;
 use xds_proto::xds::store::v1::maintenance_server::MaintenanceServer;
 use xds_proto::xds::store::v1::migration_server::MigrationServer;
+use xds_proto::xds::store::v1::peer_server::PeerServer;
 use xds_proto::xds::store::v1::store_server::StoreServer;
 
 use crate::access::AccessControl;
@@ -27,10 +28,11 @@ use crate::handle::StoreHandle;
 use crate::maintenance::MaintenanceService;
 use crate::migration::MigrationService;
 use crate::reading::Reading;
+use crate::replication::PeerService;
 use crate::service::StoreService;
 use crate::status::exceeds;
 
-/// The API of a store: the gRPC services Store, Maintenance and Migration, with reflection.
+/// The API of a store: the gRPC services Store, Maintenance, Migration and Peer, with reflection.
 #[derive(Debug, Clone)]
 pub struct StoreApi {
     store: StoreHandle,
@@ -63,6 +65,7 @@ impl StoreApi {
         let routes = Routes::new(StoreServer::new(store).max_decoding_message_size(limit))
             .add_service(MaintenanceServer::new(maintenance))
             .add_service(MigrationServer::new(migration))
+            .add_service(PeerServer::new(PeerService::new(self.store.clone())))
             .add_service(reflection().build_v1().expect(invariant))
             .add_service(reflection().build_v1alpha().expect(invariant));
         let state = Gate {

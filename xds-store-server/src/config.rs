@@ -11,6 +11,7 @@ use xds_store::phase::Schemas;
 use xds_store::rules::FieldSource;
 use xds_store::store::LoadError;
 
+use crate::replication::PeersConfig;
 use crate::source::Refusal;
 
 /// Settings of a running store.
@@ -42,6 +43,8 @@ pub struct StoreConfig {
     /// Finds the fields of types that reference rules name (SG11). Default: only the fields that the
     /// built-in table reads.
     pub fields: FieldSource,
+    /// The nodes that this one replicates with. Default: none.
+    pub peers: Option<PeersConfig>,
     /// The time between two compactions. Default 60 s. The first one runs at the start.
     pub compact_every: Duration,
 }
@@ -60,6 +63,7 @@ impl Default for StoreConfig {
             schemas: Arc::default(),
             says_alive: false,
             fields: FieldSource::default(),
+            peers: None,
             compact_every: Duration::from_secs(60),
         }
     }
@@ -97,6 +101,9 @@ pub struct ApiConfig {
     pub build: String,
     /// What the program adds to each status. Default: nothing.
     pub additions: StatusSource,
+    /// How many peers have to have a commit durably before it is answered, unless the commit says a number
+    /// (SR17). Default: none.
+    pub ack_peers: usize,
     /// The streams of the xDS server. Default: there are none.
     pub streams: StreamsSource,
 }
@@ -180,6 +187,7 @@ impl Default for ApiConfig {
             engine: String::new(),
             build: String::new(),
             additions: StatusSource::default(),
+            ack_peers: 0,
             streams: StreamsSource::default(),
         }
     }

@@ -16,7 +16,8 @@ use xds_store::store::{Committed, DeletionInProgress, FoundReferrers, Store};
 
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
-use crate::queue::{Limits, Message, Queue, Referrers, refused};
+use crate::queue::{Acked, Acks, Limits, Message, Queue, Referrers, refused};
+use crate::replication::{PeerMessage, PeersStatus};
 use crate::standing::{Condition, Standing};
 use crate::statistics::Statistics;
 use crate::writer::Writer;
@@ -39,6 +40,8 @@ struct Running {
     standing: watch::Receiver<Standing>,
     /// Whether other servers may commit to the store.
     is_shared: bool,
+    /// Whether it replicates with other nodes.
+    replicates: bool,
 }
 
 impl StoreHandle {
@@ -68,8 +71,10 @@ impl StoreHandle {
                 .spawn(move || follow(changes, &queue, &statistics))
                 .expect("the system starts a thread");
         }
-        let (commit, fields) = (config.commit, config.fields);
-        let running = Running { queue, reader, statistics, commit, schemas, fields, standing, is_shared };
+        let StoreConfig { commit, fields, peers, .. } = config;
+        let replicates = peers.is_some();
+        let running =
+            Running { queue, reader, statistics, commit, schemas, fields, standing, is_shared, replicates };
         Ok(Self { running: Arc::new(running) })
     }
 
@@ -88,7 +93,15 @@ impl StoreHandle {
     /// # Errors
     /// See [`Refused`].
     pub async fn commit(&self, draft: Draft) -> Result<Committed, Refused> {
-        let queued = self.running.queue.add(draft);
+        self.commit_acked(draft, Acks::default()).await.map(|(committed, _)| committed)
+    }
+
+    /// Commits, and waits until so many peers have it durably (SR17), or until the time for that is over.
+    ///
+    /// # Errors
+    /// See [`Refused`]. A commit that too few peers have is no error: it is durable here.
+    pub async fn commit_acked(&self, draft: Draft, acks: Acks) -> Result<(Committed, Acked), Refused> {
+        let queued = self.running.queue.add(draft, acks);
         let queued = queued.inspect_err(|refused| self.running.statistics.on_refused(refused))?;
         let answer = queued.await;
         answer.unwrap_or_else(|_| {
@@ -130,6 +143,19 @@ impl StoreHandle {
     #[must_use]
     pub fn schemas(&self) -> Arc<Schemas> {
         self.running.schemas.load_full()
+    }
+
+    /// The peers; empty if the store has none, or has ended.
+    pub async fn peers(&self) -> PeersStatus {
+        let (sender, receiver) = oneshot::channel();
+        self.send(Message::Peer(PeerMessage::Status(sender)));
+        receiver.await.unwrap_or_default()
+    }
+
+    /// Whether the store replicates with other nodes.
+    #[must_use]
+    pub fn replicates(&self) -> bool {
+        self.running.replicates
     }
 
     pub(crate) fn send(&self, message: Message) {

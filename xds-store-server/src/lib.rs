@@ -37,6 +37,7 @@
 //! | `handle` | the handle of a running store |
 //! | `startup` | plans that run to their end before the store is served |
 //! | `writer` | the thread that judges and writes commits |
+//! | `replication` | calls between nodes, and the service Peer |
 //! | `source` | feeds the cache that clients read |
 //! | `queue` | the commits that wait for the thread, and their limits |
 //! | `spans` | spans of migrations for traces |
@@ -54,6 +55,8 @@ pub use config::{
     ApiConfig, NamePredicate, StartError, StatusAdditions, StatusSource, StoreConfig, StreamsSource,
 };
 pub use handle::StoreHandle;
+pub use queue::{Acked, Acks};
+pub use replication::{Connecting, PeerConnection, PeerConnector, PeersConfig, PeersStatus};
 pub use source::Refusal;
 pub use standing::{Condition, Standing};
 pub use startup::RunError;
@@ -71,6 +74,7 @@ mod migration;
 mod queue;
 mod reading;
 mod referring;
+mod replication;
 mod service;
 mod source;
 mod spans;

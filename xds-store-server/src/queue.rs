@@ -2,12 +2,14 @@
 
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::key::RecordKey;
 use xds_store::store::{Committed, DeletionInProgress, FoundReferrers, PlanProgress};
+
+use crate::replication::PeerMessage;
 
 /// A queue of commits with limits. A commit has its place from the request to the answer.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub(crate) enum Message {
     /// SV32: the time between two steps of a pass, in nanoseconds; `None`: the default. The answer is how far
     /// the plans are then.
     PassPause(Option<i64>, oneshot::Sender<Vec<PlanProgress>>),
+    /// What concerns peers.
+    Peer(PeerMessage),
     /// Another server of the store may have committed.
     Changed,
     /// The last message.
@@ -66,6 +70,29 @@ impl Debug for Referrers {
     }
 }
 
+/// What a caller gets: the commit, and which peers have it.
+pub(crate) type Answered = Result<(Committed, Acked), Refused>;
+
+/// How many peers shall have a commit durably before it is answered, and how long to wait for them (SR17).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers make it")]
+pub struct Acks {
+    /// How many peers. Default: none.
+    pub peers: usize,
+    /// How long. Then the commit is answered with [`Acked::is_enough`] unset.
+    pub timeout: Duration,
+}
+
+/// Which peers have a commit durably.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Acked {
+    /// How many of them are known to have it.
+    pub peers: usize,
+    /// Whether these are as many as requested.
+    pub is_enough: bool,
+}
+
 /// A commit whose caller waits.
 #[derive(Debug)]
 pub(crate) struct Waiting {
@@ -76,7 +103,9 @@ pub(crate) struct Waiting {
 /// Gets the answer of a commit. While it waits, the commit has its place in the queue.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    sender: oneshot::Sender<Result<Committed, Refused>>,
+    sender: oneshot::Sender<Answered>,
+    /// What the answer waits for.
+    pub(crate) acks: Acks,
     /// When the commit was requested.
     pub(crate) since: Instant,
     _place: Place,
@@ -102,7 +131,8 @@ impl Queue {
     pub(crate) fn add(
         self: &Arc<Self>,
         draft: Draft,
-    ) -> Result<oneshot::Receiver<Result<Committed, Refused>>, Refused> {
+        acks: Acks,
+    ) -> Result<oneshot::Receiver<Answered>, Refused> {
         let mut state = self.lock();
         if let Some(reason) = &state.closed {
             return Err(refused(RefusalCode::Unavailable, reason.clone()));
@@ -122,8 +152,8 @@ impl Queue {
         state.commits += 1;
         state.bytes += bytes;
         let (sender, receiver) = oneshot::channel();
-        let caller =
-            Caller { sender, since: Instant::now(), _place: Place { queue: Arc::clone(self), bytes } };
+        let place = Place { queue: Arc::clone(self), bytes };
+        let caller = Caller { sender, acks, since: Instant::now(), _place: place };
         let waiting = Message::Commit(Waiting { draft, caller });
         let sent = state.sender.send(waiting);
         drop(state);
@@ -166,7 +196,7 @@ impl Queue {
 
 impl Caller {
     /// Answers the commit. A caller that went away misses the answer only.
-    pub(crate) fn answer(self, answer: Result<Committed, Refused>) {
+    pub(crate) fn answer(self, answer: Answered) {
         let Self { sender, _place, .. } = self;
         // The place is free before the caller can send its next commit.
         drop(_place);

@@ -18,10 +18,13 @@ use xds_store::store::{Action, Config, Event, LoadError, Published, ReferrersQue
 
 use crate::config::{StartError, StoreConfig};
 use crate::queue::{Caller, Message, Queue, Referrers, Waiting, refused};
+use crate::replication::{Calls, Replication};
 use crate::source::{Refusal, Source};
 use crate::spans::{MigrationSpans, TRACE_TARGET};
 use crate::standing::{Condition, Standing};
 use crate::statistics::{Stage, Statistics};
+
+mod replicating;
 
 /// The machine with its engine, and the callers that wait.
 #[derive(Debug)]
@@ -45,6 +48,8 @@ pub(crate) struct Writer {
     /// The span of the batch that is written.
     batch: Span,
     migrations: MigrationSpans,
+    /// `None`: the store has no peers.
+    replication: Option<Replication>,
     /// Dropped after the engine, so that its end shows that the engine is closed.
     standing: watch::Sender<Standing>,
 }
@@ -65,6 +70,7 @@ impl Writer {
         config.history_revisions = settings.history_revisions;
         config.tombstones = nanoseconds(settings.tombstones);
         config.owner_grace = nanoseconds(settings.owner_grace);
+        config.is_replicated = settings.peers.is_some();
         config.schemas = Arc::clone(&settings.schemas);
         config.fields = settings.fields.clone();
         let store = Store::load(&*view, config, now(), |loaded| start.add(loaded))?;
@@ -76,6 +82,10 @@ impl Writer {
         let reader = engine.reader();
         let (compactions, statistics) = (BTreeMap::new(), Arc::default());
         let schemas = Arc::new(ArcSwap::new(Arc::clone(store.schemas())));
+        let replication = settings.peers.as_ref().map(|peers| {
+            let calls = Calls::new(peers.clone(), Arc::clone(&queue));
+            Replication::new(peers, &store, calls, run_number(), now())
+        });
         let writer = Self {
             store,
             engine,
@@ -92,6 +102,7 @@ impl Writer {
             schemas,
             batch: Span::none(),
             migrations: MigrationSpans::default(),
+            replication,
             standing,
         };
         Ok((writer, receiver))
@@ -127,6 +138,9 @@ impl Writer {
             standing.condition = condition;
             standing.reason = reason.to_owned();
         });
+        if let Some(replication) = self.replication.take() {
+            replication.stop();
+        }
         // They get no answer: their commits may be applied.
         self.callers.clear();
         self.compactions.clear();
@@ -144,6 +158,7 @@ impl Writer {
                 | Message::Referrers(..)
                 | Message::Deletions(..)
                 | Message::PassPause(..)
+                | Message::Peer(..)
                 | Message::Changed => {}
                 Message::Stop => return,
             }
@@ -165,6 +180,7 @@ impl Writer {
                 self.send_standing();
             }
             actions.extend(self.say_alive(is_stopping));
+            self.replicate_if_due(&mut actions);
             if now() >= self.compact_at && !is_stopping {
                 self.compact_at = now().saturating_add(self.compact_every);
                 // ST44. Nobody waits for the answer.
@@ -186,18 +202,12 @@ impl Writer {
                             actions.extend(self.step(Event::EndCompaction));
                         }
                         actions.extend(self.step(Event::Written(written)));
+                        self.report_committed(&mut actions);
                         self.send_standing();
                     }
                     Action::Publish(published) => self.publish(&published, &mut actions),
-                    Action::Answer(ticket, answer) => {
-                        if let Some(caller) = self.callers.remove(&ticket) {
-                            self.statistics.on_answer(&answer);
-                            self.statistics.on_stage(Stage::Total, caller.since.elapsed());
-                            caller.answer(answer);
-                        }
-                    }
-                    // Nothing was given to be merged: a server has no peers.
-                    Action::Merged(..) => {}
+                    Action::Answer(ticket, answer) => self.answer(ticket, answer, &mut actions),
+                    Action::Merged(ticket, merged) => self.on_merged(ticket, merged, &mut actions),
                     Action::Compacted(ticket, answer) => {
                         if let Some(caller) = self.compactions.remove(&ticket) {
                             // The caller may have gone away.
@@ -255,7 +265,8 @@ impl Writer {
             return Err(RecvTimeoutError::Timeout);
         }
         let due = [self.store.due(), self.live_at].into_iter().flatten().fold(self.compact_at, i64::min);
-        let wait = u64::try_from(due.saturating_sub(now())).unwrap_or_default();
+        let of_peers = self.replication.as_ref().and_then(Replication::due_in).unwrap_or(i64::MAX);
+        let wait = u64::try_from(due.saturating_sub(now()).min(of_peers)).unwrap_or_default();
         inbox.recv_timeout(Duration::from_nanos(wait))
     }
 
@@ -291,6 +302,10 @@ impl Writer {
                 self.store.set_pass_pause(pause);
                 // The caller may have gone away.
                 _ = caller.send(self.store.plans());
+                return false;
+            }
+            Message::Peer(message) => {
+                self.on_peer(message, actions);
                 return false;
             }
             Message::Changed => Event::Changed,

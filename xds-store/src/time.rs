@@ -20,8 +20,9 @@ pub(crate) fn length_from_proto(length: &Duration) -> i64 {
     nanoseconds(length.seconds, length.nanos)
 }
 
-/// A length for a message.
-pub(crate) fn length_to_proto(length: i64) -> Duration {
+/// A length for a message, in nanoseconds.
+#[must_use]
+pub fn length_to_proto(length: i64) -> Duration {
     let nanos = i32::try_from(length % SECOND).unwrap_or_default();
     Duration { seconds: length / SECOND, nanos }
 }

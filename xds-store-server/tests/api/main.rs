@@ -31,6 +31,7 @@ use xds_store_server::{
 mod attacks;
 mod maintenance;
 mod migration;
+mod peers;
 mod reads;
 mod references;
 mod rights;

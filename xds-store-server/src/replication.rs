@@ -1,0 +1,176 @@
+//! What the writer keeps for the machine that replicates: its calls, and those of peers that wait.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::clock::Clock;
+use xds_store::replica::{Alarm, CallId, Event, Refusal, Replica, ReplicaConfig};
+use xds_store::store::{Committed, Store, Ticket};
+use xds_store::time;
+
+use crate::queue::{Acked, Caller};
+
+pub(crate) use calls::Calls;
+pub use config::{Connecting, PeerConnection, PeerConnector, PeersConfig};
+pub(crate) use entries::Pulled;
+pub(crate) use service::PeerService;
+
+mod calls;
+mod config;
+mod entries;
+mod service;
+
+/// What tasks and services send to the writer.
+#[derive(Debug)]
+pub(crate) enum PeerMessage {
+    /// A call of this node was answered, or there are other addresses. The sender waits until the machine
+    /// has taken it.
+    Event(Event, oneshot::Sender<Infallible>),
+    /// A peer calls Hello.
+    Hello(proto::HelloRequest, Answer<proto::HelloResponse>),
+    /// A peer pulls.
+    Pull(proto::PullRequest, Answer<Pulled>),
+    /// A peer nudges.
+    Nudge(proto::NudgeRequest, Answer<proto::NudgeResponse>),
+    /// An operator looks at the peers.
+    Status(oneshot::Sender<PeersStatus>),
+}
+
+/// Answers a peer.
+pub(crate) type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// The peers of a store, as an operator sees them.
+#[derive(Debug, Default, Clone)]
+#[non_exhaustive]
+pub struct PeersStatus {
+    /// Of each origin, up to where this node has its entries.
+    pub clock: BTreeMap<String, u64>,
+    /// One for each address.
+    pub peers: Vec<proto::PeerStatus>,
+    /// What an operator has to act on (ST72).
+    pub alarms: Vec<String>,
+}
+
+/// A call of a peer that waits for the machine.
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    Hello(Answer<proto::HelloResponse>),
+    Pull(proto::PullRequest, Answer<Pulled>),
+    Nudge(Answer<proto::NudgeResponse>),
+}
+
+/// The machine with all that waits for it.
+#[derive(Debug)]
+pub(crate) struct Replication {
+    pub(crate) machine: Replica,
+    pub(crate) calls: Calls,
+    pub(crate) inbound: BTreeMap<Ticket, Inbound>,
+    /// The calls whose entries were given to the store.
+    pub(crate) applying: BTreeMap<Ticket, CallId>,
+    /// SR17: commits that are durable here, and wait for peers.
+    pub(crate) awaiting: BTreeMap<Ticket, (Caller, Committed)>,
+    /// The own counter that the machine knows of.
+    pub(crate) told: u64,
+    began: (i64, Instant),
+}
+
+impl Replication {
+    pub(crate) fn new(config: &PeersConfig, store: &Store, calls: Calls, seed: u64, now: i64) -> Self {
+        let head = store.head();
+        let hello = proto::HelloRequest {
+            cluster: head.cluster.clone(),
+            node: head.node.clone(),
+            boot: format!("{seed:016x}"),
+            region: head.region.clone(),
+            address: config.address.clone(),
+            build: config.build.clone(),
+            ..proto::HelloRequest::default()
+        };
+        let mut settings = ReplicaConfig::new(hello, seed);
+        settings.pull_interval = i64::try_from(config.pull_interval.as_nanos()).unwrap_or(i64::MAX);
+        settings.max_entries = config.pull_entries;
+        settings.max_bytes = config.pull_bytes;
+        Self {
+            machine: Replica::new(settings, store.clock(), now),
+            calls,
+            inbound: BTreeMap::new(),
+            applying: BTreeMap::new(),
+            awaiting: BTreeMap::new(),
+            told: head.counter,
+            began: (now, Instant::now()),
+        }
+    }
+
+    /// The time of the machine. It goes on evenly: the clock of the system may be set back, and all calls
+    /// would stop until it is where it was.
+    pub(crate) fn now(&self) -> i64 {
+        let (began, since) = self.began;
+        began.saturating_add(i64::try_from(since.elapsed().as_nanos()).unwrap_or(i64::MAX))
+    }
+
+    /// How long until the machine is due, in nanoseconds; 0 if it is due now.
+    pub(crate) fn due_in(&self) -> Option<i64> {
+        self.machine.due().map(|due| due.saturating_sub(self.now()).max(0))
+    }
+
+    pub(crate) fn status(&self) -> PeersStatus {
+        let now = self.now();
+        let clock = counters(self.machine.clock());
+        let errors = self.calls.errors();
+        let peers = self.machine.peers().map(|peer| proto::PeerStatus {
+            is_up: peer.is_up,
+            last_contact: peer.heard_at.map(time::to_proto),
+            error: errors.get(&peer.address).filter(|_| !peer.is_up).cloned().unwrap_or_default(),
+            clock: peer.counters,
+            entries_behind: peer.behind,
+            lag: peer.behind_since.map(|since| time::length_to_proto(now.saturating_sub(since))),
+            build: peer.build,
+            is_duplicate: peer.is_duplicate,
+            node: peer.node,
+            address: peer.address,
+            region: peer.region,
+            ..proto::PeerStatus::default()
+        });
+        let peers = peers.collect();
+        PeersStatus { clock, peers, alarms: self.machine.alarms().map(alarm_text).collect() }
+    }
+
+    /// ST6: commits that wait for peers are durable here, and are answered before the server ends.
+    pub(crate) fn stop(self) {
+        for (caller, committed) in self.awaiting.into_values() {
+            caller.answer(Ok((committed, Acked { peers: 0, is_enough: false })));
+        }
+    }
+}
+
+fn counters(clock: &Clock) -> BTreeMap<String, u64> {
+    clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect()
+}
+
+/// One line for an operator (ST72).
+pub(crate) fn alarm_text(alarm: &Alarm) -> String {
+    match alarm {
+        Alarm::Twins(node) => {
+            format!("two processes run as node {node}: stop one, and give its store a new id")
+        }
+        Alarm::Forked(address, origin) => format!(
+            "the log of node {origin} at {address} is another one than here: two nodes had this id, or one lost data"
+        ),
+        Alarm::Stopped(origin) => {
+            format!("an entry of node {origin} cannot be applied here: later entries of that node wait")
+        }
+        Alarm::Refused(address, refusal) => format!("the node at {address} refuses this one: {refusal}"),
+        Alarm::Malformed(address, malformed) => {
+            format!("the node at {address} answers what no node of this version does: {malformed}")
+        }
+        Alarm::TooManyPeers => "there are more than 64 peers: only 64 are used".to_owned(),
+        Alarm::TooManyNodes => "there are more than 256 nodes: forget those that are gone".to_owned(),
+        Alarm::IdLostAgain => {
+            "the id of this node was lost again within ten minutes: look whether a copy of its store runs"
+                .to_owned()
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The calls that this node makes at its peers.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prost::{Message as _, Name};
+use tokio::sync::{oneshot, watch};
+use tokio::task::{AbortHandle, JoinHandle};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use xds_proto::google;
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::peer_client::PeerClient;
+use xds_store::replica::{CallId, Event, Failure, Refusal};
+
+use super::{PeerConnection, PeerMessage, PeersConfig};
+use crate::queue::{Message, Queue};
+
+/// Makes calls, and reports their answers to the writer. When it is dropped, all calls end.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    config: PeersConfig,
+    shared: Arc<Shared>,
+    running: BTreeMap<CallId, AbortHandle>,
+    /// Follows the addresses.
+    addresses: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    queue: Arc<Queue>,
+    connections: Mutex<BTreeMap<String, PeerConnection>>,
+    /// Why the last call to an address failed.
+    errors: Mutex<BTreeMap<String, String>>,
+}
+
+impl Calls {
+    pub(crate) fn new(config: PeersConfig, queue: Arc<Queue>) -> Self {
+        let (connections, errors) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { queue, connections, errors });
+        let addresses = follow(config.addresses.clone(), Arc::clone(&shared));
+        let addresses = config.runtime.spawn(addresses);
+        Self { config, shared, running: BTreeMap::new(), addresses }
+    }
+
+    /// Calls Hello on a new connection.
+    pub(crate) fn hello(&mut self, call: CallId, address: String, request: proto::HelloRequest) {
+        let connecting = self.config.connector.connect(&address);
+        let shared = Arc::clone(&self.shared);
+        self.spawn(call, async move {
+            let result = match connecting.await {
+                Ok(connection) => {
+                    let answer = client(connection.clone()).hello(request).await;
+                    // Other calls use the connection once the peer has accepted this node (SR3).
+                    lock(&shared.connections).insert(address.clone(), connection);
+                    answer.map(tonic::Response::into_inner)
+                }
+                Err(reason) => Err(Status::unavailable(reason)),
+            };
+            let result = shared.noted(&address, result);
+            shared.report(Event::HelloAnswered(call, result)).await;
+        });
+    }
+
+    /// Pulls. Each part is read once the machine has taken the one before.
+    pub(crate) fn pull(&mut self, call: CallId, address: String, request: proto::PullRequest) {
+        let shared = Arc::clone(&self.shared);
+        self.spawn(call, async move {
+            if let Err(status) = shared.pull(call, &address, request).await {
+                let failure = shared.failure(&address, &status);
+                shared.report(Event::PullFailed(call, failure)).await;
+            }
+        });
+    }
+
+    /// Nudges.
+    pub(crate) fn nudge(&mut self, call: CallId, address: String, request: proto::NudgeRequest) {
+        let shared = Arc::clone(&self.shared);
+        self.spawn(call, async move {
+            let result = match shared.client(&address) {
+                Ok(mut client) => client.nudge(request).await.map(tonic::Response::into_inner),
+                Err(status) => Err(status),
+            };
+            let result = result.map_err(|status| shared.failure(&address, &status));
+            shared.report(Event::NudgeAnswered(call, result)).await;
+        });
+    }
+
+    pub(crate) fn cancel(&mut self, call: CallId) {
+        if let Some(running) = self.running.remove(&call) {
+            running.abort();
+        }
+    }
+
+    /// Why the last call to each address failed.
+    pub(crate) fn errors(&self) -> BTreeMap<String, String> {
+        lock(&self.shared.errors).clone()
+    }
+
+    fn spawn(&mut self, call: CallId, task: impl Future<Output = ()> + Send + 'static) {
+        self.running.retain(|_, running| !running.is_finished());
+        self.running.insert(call, self.config.runtime.spawn(task).abort_handle());
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.addresses.abort();
+        self.running.values().for_each(AbortHandle::abort);
+    }
+}
+
+impl Shared {
+    async fn pull(&self, call: CallId, address: &str, request: proto::PullRequest) -> Result<(), Status> {
+        let mut parts = self.client(address)?.pull(request).await?.into_inner();
+        loop {
+            let part = parts.message().await?;
+            let part = part.ok_or_else(|| Status::unavailable("the answer ended before its last message"))?;
+            let is_last = part.is_last;
+            if is_last {
+                lock(&self.errors).remove(address);
+            }
+            self.report(Event::PullPart(call, part)).await;
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    fn client(&self, address: &str) -> Result<Client, Status> {
+        let connection = lock(&self.connections).get(address).cloned();
+        connection.map(client).ok_or_else(|| Status::unavailable("there is no connection"))
+    }
+
+    /// Gives an event to the machine, and waits until it is taken.
+    async fn report(&self, event: Event) {
+        let (sender, taken) = oneshot::channel::<Infallible>();
+        self.queue.send(Message::Peer(PeerMessage::Event(event, sender)));
+        // Nothing is sent: the writer drops the sender.
+        _ = taken.await;
+    }
+
+    /// Notes why a call failed, or that it did not.
+    fn noted<T>(&self, address: &str, result: Result<T, Status>) -> Result<T, Failure> {
+        match result {
+            Ok(value) => {
+                lock(&self.errors).remove(address);
+                Ok(value)
+            }
+            Err(status) => Err(self.failure(address, &status)),
+        }
+    }
+
+    fn failure(&self, address: &str, status: &Status) -> Failure {
+        let reason = xds_core::shortened(status.message(), ERROR_LIMIT_BYTES).into_owned();
+        tracing::debug!(address, code = ?status.code(), reason, "a call to a peer failed");
+        lock(&self.errors).insert(address.to_owned(), reason);
+        refusal(status).map_or(Failure::Unreachable, Failure::Refused)
+    }
+}
+
+/// Reports the addresses of the peers, as often as they change.
+async fn follow(mut addresses: watch::Receiver<Vec<String>>, shared: Arc<Shared>) {
+    loop {
+        let present = addresses.borrow_and_update().clone();
+        lock(&shared.connections).retain(|address, _| present.contains(address));
+        lock(&shared.errors).retain(|address, _| present.contains(address));
+        shared.report(Event::Peers(present)).await;
+        if addresses.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+type Client = PeerClient<InterceptedService<Channel, Authorization>>;
+
+/// Adds the token to each call.
+#[derive(Debug, Clone)]
+struct Authorization(PeerConnection);
+
+impl Interceptor for Authorization {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(authorization) = &self.0.authorization {
+            request.metadata_mut().insert("authorization", authorization.clone());
+        }
+        Ok(request)
+    }
+}
+
+fn client(connection: PeerConnection) -> Client {
+    let channel = connection.channel.clone();
+    PeerClient::with_interceptor(channel, Authorization(connection))
+        .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
+}
+
+/// The refusal in the details of a status.
+fn refusal(status: &Status) -> Option<Refusal> {
+    if status.code() != Code::FailedPrecondition {
+        return None;
+    }
+    let details = google::rpc::Status::decode(status.details()).ok()?.details;
+    let detail = details.iter().find(|detail| detail.type_url == proto::PeerRefused::type_url())?;
+    Refusal::from_wire(proto::PeerRefused::decode(&*detail.value).ok()?)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The largest message of an answer: one record, and what is around it.
+const MESSAGE_LIMIT_BYTES: usize = 64 << 20;
+const ERROR_LIMIT_BYTES: usize = 512;

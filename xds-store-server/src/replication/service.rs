@@ -1,0 +1,184 @@
+//! The gRPC service Peer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+use tonic::{Code, Request, Response, Status};
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::peer_server::Peer;
+use xds_store::replica::{PEERS, Refusal};
+
+use super::{Answer, PeerMessage, Pulled};
+use crate::access::{Caller, Replicate};
+use crate::handle::StoreHandle;
+use crate::queue::Message;
+use crate::reading::{failed, permits};
+use crate::service::taken;
+use crate::status::{exceeds, lacks, with_detail};
+
+/// The service Peer of one running store.
+#[derive(Debug)]
+pub(crate) struct PeerService {
+    store: StoreHandle,
+    pulls: Arc<Semaphore>,
+}
+
+impl PeerService {
+    pub(crate) fn new(store: StoreHandle) -> Self {
+        Self { store, pulls: permits(PEERS) }
+    }
+
+    /// Gives a call to the machine, and waits for its answer.
+    async fn ask<T>(&self, message: impl FnOnce(Answer<T>) -> PeerMessage) -> Result<T, Status> {
+        let (sender, receiver) = oneshot::channel();
+        self.store.send(Message::Peer(message(sender)));
+        match receiver.await {
+            Ok(answer) => answer.map_err(refused),
+            Err(_) if !self.store.replicates() => {
+                Err(Status::unimplemented("this server has no peers: it does not replicate"))
+            }
+            Err(_) => Err(Status::unavailable("the store cannot answer now: call again")),
+        }
+    }
+}
+
+type Parts = Pin<Box<dyn Stream<Item = Result<proto::PullResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    type PullStream = Parts;
+    type SnapshotStream = Pin<Box<dyn Stream<Item = Result<proto::SnapshotResponse, Status>> + Send>>;
+
+    async fn hello(
+        &self,
+        request: Request<proto::HelloRequest>,
+    ) -> Result<Response<proto::HelloResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        check_region(&caller, &request.region)?;
+        self.ask(|answer| PeerMessage::Hello(request, answer)).await.map(Response::new)
+    }
+
+    async fn pull(&self, request: Request<proto::PullRequest>) -> Result<Response<Parts>, Status> {
+        let (caller, request) = taken(request)?;
+        check_replicate(&caller)?;
+        let permit = Arc::clone(&self.pulls).try_acquire_owned();
+        let permit = permit.map_err(|_| exceeds("pulls", "", PEERS, PEERS + 1))?;
+        let pulled = self.ask(|answer| PeerMessage::Pull(request, answer)).await?;
+        Ok(Response::new(parts(self.store.clone(), pulled, permit)))
+    }
+
+    async fn nudge(
+        &self,
+        request: Request<proto::NudgeRequest>,
+    ) -> Result<Response<proto::NudgeResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        check_replicate(&caller)?;
+        self.ask(|answer| PeerMessage::Nudge(request, answer)).await.map(Response::new)
+    }
+
+    async fn snapshot(
+        &self,
+        _: Request<proto::SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        Err(later("Snapshot"))
+    }
+
+    async fn peek(&self, _: Request<proto::PeekRequest>) -> Result<Response<proto::PeekResponse>, Status> {
+        Err(later("Peek"))
+    }
+
+    async fn digest(
+        &self,
+        _: Request<proto::DigestRequest>,
+    ) -> Result<Response<proto::DigestResponse>, Status> {
+        Err(later("Digest"))
+    }
+
+    async fn block_references(
+        &self,
+        _: Request<proto::BlockReferencesRequest>,
+    ) -> Result<Response<proto::BlockReferencesResponse>, Status> {
+        Err(later("BlockReferences"))
+    }
+
+    async fn confirm_references(
+        &self,
+        _: Request<proto::ConfirmReferencesRequest>,
+    ) -> Result<Response<proto::ConfirmReferencesResponse>, Status> {
+        Err(later("ConfirmReferences"))
+    }
+
+    async fn release_references(
+        &self,
+        _: Request<proto::ReleaseReferencesRequest>,
+    ) -> Result<Response<proto::ReleaseReferencesResponse>, Status> {
+        Err(later("ReleaseReferences"))
+    }
+
+    async fn check_references(
+        &self,
+        _: Request<proto::CheckReferencesRequest>,
+    ) -> Result<Response<proto::CheckReferencesResponse>, Status> {
+        Err(later("CheckReferences"))
+    }
+}
+
+/// SR50: the right to be a node of this region.
+fn check_region(caller: &Caller, region: &str) -> Result<(), Status> {
+    check_replicate(caller)?;
+    match &caller.rights.replicate {
+        Replicate::Region(own) if own != region => {
+            let message =
+                format!("the right to replicate is for region {own:?}, and the node says {region:?}");
+            Err(lacks("replicate", None, message))
+        }
+        Replicate::No | Replicate::Region(_) | Replicate::Any => Ok(()),
+    }
+}
+
+fn check_replicate(caller: &Caller) -> Result<(), Status> {
+    match &caller.rights.replicate {
+        Replicate::No => Err(lacks("replicate", None, "calls between nodes need the right to replicate")),
+        Replicate::Region(_) | Replicate::Any => Ok(()),
+    }
+}
+
+fn refused(refusal: Refusal) -> Status {
+    with_detail(Code::FailedPrecondition, refusal.to_string(), &refusal.to_wire())
+}
+
+fn later(call: &str) -> Status {
+    Status::unimplemented(format!("this version does not answer {call}"))
+}
+
+/// The messages of an answer, which are read while the caller takes them.
+fn parts(store: StoreHandle, pulled: Pulled, permit: OwnedSemaphorePermit) -> Parts {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _permit = permit;
+        let mut next = Some(pulled);
+        while let Some(mut pulled) = next.take() {
+            let read = tokio::task::spawn_blocking(move || (pulled.next(), pulled)).await;
+            let Ok((part, pulled)) = read else { return };
+            let standing = || store.standing().borrow().clone();
+            let part = match part {
+                Ok(None) => return,
+                Ok(Some(part)) => Ok(part),
+                Err(error) => Err(failed(&error, &standing())),
+            };
+            let is_error = part.is_err();
+            // A peer that reads nothing would keep what the view has in the engine.
+            let is_sent = timeout(PART_WAIT, sender.send(part)).await.is_ok_and(|sent| sent.is_ok());
+            next = (is_sent && !is_error).then_some(pulled);
+        }
+    });
+    Box::pin(unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver))))
+}
+
+/// How long a peer may not read a message.
+const PART_WAIT: Duration = Duration::from_secs(30);

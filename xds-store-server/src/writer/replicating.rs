@@ -1,0 +1,216 @@
+//! What the writer does for the machine that replicates: both run on its thread, so a peer can see no
+//! entry before the machine knows of it (SR28).
+
+use std::collections::VecDeque;
+
+use xds_store::clock::{Clock, Position};
+use xds_store::replica::{Action as ReplicaAction, Event as ReplicaEvent};
+use xds_store::store::{Action, Event, Merged, Ticket};
+
+use super::Writer;
+use crate::queue::Acked;
+use crate::replication::{Inbound, PeerMessage, Pulled, Replication, alarm_text};
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::Refused;
+use xds_store::store::Committed;
+
+impl Writer {
+    /// Takes a message of a task or of the service of peers.
+    pub(super) fn on_peer(&mut self, message: PeerMessage, actions: &mut VecDeque<Action>) {
+        let ticket = self.next_ticket();
+        // Without peers the senders of answers are dropped, which their receivers see.
+        let Some(replication) = &mut self.replication else { return };
+        let event = match message {
+            PeerMessage::Event(event, _taken) => return self.replicate(event, actions),
+            PeerMessage::Status(caller) => {
+                // The caller may have gone away.
+                _ = caller.send(replication.status());
+                return;
+            }
+            PeerMessage::Hello(request, answer) => {
+                replication.inbound.insert(ticket, Inbound::Hello(answer));
+                let forked = self.forked(&request.clock);
+                ReplicaEvent::Hello(ticket, request, forked)
+            }
+            PeerMessage::Pull(request, answer) => {
+                replication.inbound.insert(ticket, Inbound::Pull(request.clone(), answer));
+                let forked = self.forked(&request.clock);
+                ReplicaEvent::Pull(ticket, request, forked)
+            }
+            PeerMessage::Nudge(request, answer) => {
+                replication.inbound.insert(ticket, Inbound::Nudge(answer));
+                let forked = self.forked(&request.clock);
+                ReplicaEvent::Nudge(ticket, request, forked)
+            }
+        };
+        self.replicate(event, actions);
+    }
+
+    /// Gives an event to the machine, and does what it says.
+    pub(super) fn replicate(&mut self, event: ReplicaEvent, actions: &mut VecDeque<Action>) {
+        let Some(replication) = &mut self.replication else { return };
+        let now = replication.now();
+        for action in replication.machine.step(event, now) {
+            self.perform(action, actions);
+        }
+    }
+
+    /// Lets the machine do what is due.
+    pub(super) fn replicate_if_due(&mut self, actions: &mut VecDeque<Action>) {
+        if self.replication.as_ref().and_then(Replication::due_in) == Some(0) {
+            self.replicate(ReplicaEvent::Due, actions);
+        }
+    }
+
+    /// Tells the machine of commits that became durable.
+    pub(super) fn report_committed(&mut self, actions: &mut VecDeque<Action>) {
+        let counter = self.store.head().counter;
+        let Some(replication) = self.replication.as_mut().filter(|of| of.told < counter) else { return };
+        replication.told = counter;
+        let position: Position = self.store.clock().get(&self.store.head().node);
+        self.replicate(ReplicaEvent::Committed(position), actions);
+    }
+
+    /// Answers a commit, at once or when so many peers have it (SR17).
+    pub(super) fn answer(
+        &mut self,
+        ticket: Ticket,
+        answer: Result<Committed, Refused>,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let Some(caller) = self.callers.remove(&ticket) else { return };
+        self.statistics.on_answer(&answer);
+        self.statistics.on_stage(crate::statistics::Stage::Total, caller.since.elapsed());
+        let acks = caller.acks;
+        match (&mut self.replication, answer) {
+            (Some(replication), Ok(committed)) if acks.peers > 0 => {
+                let wait = i64::try_from(acks.timeout.as_nanos()).unwrap_or(i64::MAX);
+                let until = replication.now().saturating_add(wait);
+                replication.awaiting.insert(ticket, (caller, committed));
+                // A commit that changed nothing may confirm one that peers lack yet.
+                let counter = self.store.head().counter;
+                self.replicate(ReplicaEvent::Await { ticket, counter, peers: acks.peers, until }, actions);
+            }
+            (_, answer) => {
+                let acked = Acked { peers: 0, is_enough: acks.peers == 0 };
+                caller.answer(answer.map(|committed| (committed, acked)));
+            }
+        }
+    }
+
+    /// The store has done what it could with entries.
+    pub(super) fn on_merged(
+        &mut self,
+        ticket: Ticket,
+        merged: Result<Merged, Refused>,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let Some(call) = self.replication.as_mut().and_then(|of| of.applying.remove(&ticket)) else { return };
+        let stopped = match merged {
+            Ok(merged) => merged.stopped,
+            // The clock has not moved, so they come again with a later round.
+            Err(refused) => {
+                tracing::warn!("entries of peers were not applied: {}", refused.message);
+                Default::default()
+            }
+        };
+        self.replicate(ReplicaEvent::Applied { call, clock: self.store.clock(), stopped }, actions);
+    }
+
+    fn perform(&mut self, action: ReplicaAction, actions: &mut VecDeque<Action>) {
+        let Some(replication) = &mut self.replication else { return };
+        match action {
+            ReplicaAction::CallHello(call, address, request) => {
+                replication.calls.hello(call, address, request);
+            }
+            ReplicaAction::CallPull(call, address, request) => replication.calls.pull(call, address, request),
+            ReplicaAction::CallNudge(call, address, request) => {
+                replication.calls.nudge(call, address, request);
+            }
+            ReplicaAction::Cancel(call) => replication.calls.cancel(call),
+            ReplicaAction::Apply(call, entries) => {
+                let ticket = self.next_ticket();
+                if let Some(replication) = &mut self.replication {
+                    replication.applying.insert(ticket, call);
+                }
+                actions.extend(self.step(Event::Merge(ticket, entries)));
+            }
+            ReplicaAction::Dropped(address, gaps) => {
+                for gap in gaps {
+                    let (origin, expected, found) = (gap.origin, gap.expected, gap.found);
+                    tracing::warn!(
+                        address,
+                        origin,
+                        expected,
+                        found,
+                        "a peer left out entries: the rest was dropped"
+                    );
+                }
+            }
+            ReplicaAction::AnswerHello(ticket, answer) => {
+                if let Some(Inbound::Hello(caller)) = replication.inbound.remove(&ticket) {
+                    // The caller may have gone away, here and below.
+                    _ = caller.send(answer);
+                }
+            }
+            ReplicaAction::AnswerPull(ticket, answer) => {
+                let Some(Inbound::Pull(request, caller)) = replication.inbound.remove(&ticket) else {
+                    return;
+                };
+                match answer.map(|others| self.pulled(&request, others)) {
+                    Ok(Some(pulled)) => _ = caller.send(Ok(pulled)),
+                    // The engine cannot be read: the caller sees that the answer is missing.
+                    Ok(None) => drop(caller),
+                    Err(refusal) => _ = caller.send(Err(refusal)),
+                }
+            }
+            ReplicaAction::AnswerNudge(ticket, answer) => {
+                if let Some(Inbound::Nudge(caller)) = replication.inbound.remove(&ticket) {
+                    _ = caller.send(answer);
+                }
+            }
+            ReplicaAction::Acked { ticket, peers, is_enough } => {
+                if let Some((caller, committed)) = replication.awaiting.remove(&ticket) {
+                    caller.answer(Ok((committed, Acked { peers, is_enough })));
+                }
+            }
+            ReplicaAction::Raise(alarm) => tracing::error!("{}", alarm_text(&alarm)),
+            ReplicaAction::End(alarm) => tracing::info!("no longer: {}", alarm_text(&alarm)),
+            ReplicaAction::TakeNewId(_)
+            | ReplicaAction::TakeSnapshot { .. }
+            | ReplicaAction::Remember(..) => {}
+        }
+    }
+
+    /// The origins whose entries a peer with this clock has otherwise.
+    fn forked(&self, clock: &std::collections::BTreeMap<String, proto::Position>) -> Vec<String> {
+        // The machine refuses a clock that cannot be read.
+        Clock::from_wire(clock).map_or_else(Vec::new, |clock| self.store.lacking(&clock, 0).forked)
+    }
+
+    /// What a caller with this clock lacks; `None` if the engine cannot be read.
+    fn pulled(
+        &self,
+        request: &proto::PullRequest,
+        others: std::collections::BTreeMap<String, proto::Clock>,
+    ) -> Option<Pulled> {
+        let clock = Clock::from_wire(&request.clock)?;
+        let limit = match request.max_entries {
+            0 => ENTRIES,
+            entries => entries.min(ENTRIES_LIMIT),
+        };
+        let room = match request.max_bytes {
+            0 => BYTES,
+            bytes => bytes.min(BYTES_LIMIT),
+        };
+        let lacking = self.store.lacking(&clock, limit as usize);
+        let view = self.reader.view().ok()?;
+        Some(Pulled::new(view, lacking, &self.store.clock(), others, room as usize))
+    }
+}
+
+/// SR12: what a caller gets that does not say how much it takes, and the most that any caller gets.
+const ENTRIES: u32 = 1_000;
+const ENTRIES_LIMIT: u32 = 10_000;
+const BYTES: u32 = 16 << 20;
+const BYTES_LIMIT: u32 = 64 << 20;

@@ -1,0 +1,239 @@
+//! Nodes that replicate with each other, over the service Peer.
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use xds_proto::xds::store::v1::peer_client::PeerClient;
+use xds_store_server::{Connecting, PeerConnection, PeerConnector, PeersConfig, Replicate};
+
+use super::*;
+
+/// A node whose peers the test sets.
+struct Node {
+    served: Served,
+    peers: watch::Sender<Vec<String>>,
+}
+
+/// Connects with a token, over plain text.
+#[derive(Debug)]
+struct Connector(&'static str);
+
+impl PeerConnector for Connector {
+    fn connect(&self, address: &str) -> Connecting {
+        let endpoint = Channel::from_shared(address.to_owned()).unwrap();
+        let authorization = Some(format!("Bearer {}", self.0).parse().unwrap());
+        Box::pin(async move {
+            let channel = endpoint.connect().await.map_err(|error| error.to_string())?;
+            Ok(PeerConnection { channel, authorization })
+        })
+    }
+}
+
+fn engine(node: &str, cluster: &str) -> MemoryEngine {
+    let mut engine = MemoryEngine::default();
+    let identity = Identity { node: node.into(), cluster: cluster.into(), region: String::new() };
+    engine.commit(&Store::init(&identity)).unwrap();
+    engine
+}
+
+/// A node that presents this token, and whose peers present that of CI.
+async fn node(engine: impl Engine + 'static, token: &'static str) -> Node {
+    let (peers, addresses) = watch::channel(Vec::new());
+    let mut config = StoreConfig::default();
+    let mut of_peers = PeersConfig::new(addresses, Arc::new(Connector(token)), Handle::current());
+    of_peers.pull_interval = Duration::from_millis(200);
+    config.peers = Some(of_peers);
+    let served = serve_configured(engine, config, |_| {}).await;
+    served.policy.set("token:ci", Rights { replicate: Replicate::Any, ..Rights::nothing() });
+    Node { served, peers }
+}
+
+impl Node {
+    fn address(&self) -> String {
+        format!("http://{}", self.served.address)
+    }
+
+    fn dial(&self, others: &[&Self]) {
+        self.peers.send(others.iter().map(|other| other.address()).collect()).unwrap();
+    }
+
+    async fn commit(&self, name: &str, payload: &str) {
+        self.served.commit(vec![put(name, payload)]).await;
+    }
+
+    /// What it has: the revision of each record.
+    async fn records(&self) -> BTreeMap<String, String> {
+        let mut client = self.served.store().await;
+        let mut request =
+            proto::ListRequest { page_size: 10_000, without_payload: true, ..Default::default() };
+        let mut records = BTreeMap::new();
+        loop {
+            let page = client.list(request.clone()).await.unwrap().into_inner();
+            let named = page.records.into_iter().map(|record| (record.key.unwrap().name, record.revision));
+            records.extend(named);
+            if page.next_page_token.is_empty() {
+                return records;
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    async fn has(&self, name: &str) -> bool {
+        self.records().await.contains_key(name)
+    }
+
+    /// Until its only peer was answered, or was not.
+    async fn status_when(&self, is_it: impl Fn(&proto::PeerStatus) -> bool) -> proto::PeerStatus {
+        let found = async {
+            loop {
+                let peers = self.served.store.peers().await.peers;
+                if let Some(peer) = peers.into_iter().find(|peer| is_it(peer)) {
+                    return peer;
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(WAIT, found).await.expect("the status comes")
+    }
+}
+
+/// Waits until all of them have the same records, and this many.
+async fn converged(nodes: &[&Node], count: usize) -> BTreeMap<String, String> {
+    let equal = async {
+        loop {
+            let first = nodes[0].records().await;
+            let mut is_equal = first.len() == count;
+            for other in &nodes[1..] {
+                is_equal &= other.records().await == first;
+            }
+            if is_equal {
+                return first;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(WAIT, equal).await.expect("the nodes get each other's commits")
+}
+
+const WAIT: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn sr10_sr16_nodes_get_each_others_commits_also_through_a_third_one() {
+    let (a, b, c) = (
+        node(engine("a", "c"), CI).await,
+        node(engine("b", "c"), CI).await,
+        node(engine("c", "c"), CI).await,
+    );
+    a.commit("from-a", "1").await;
+    b.commit("from-b", "1").await;
+    c.commit("from-c", "1").await;
+    // A and C never call each other.
+    a.dial(&[&b]);
+    b.dial(&[&a, &c]);
+    c.dial(&[&b]);
+    converged(&[&a, &b, &c], 3).await;
+    // SR43: the same record was changed at both ends.
+    a.commit("both", "of a").await;
+    c.commit("both", "of c").await;
+    converged(&[&a, &b, &c], 4).await;
+    let up = a.status_when(|peer| peer.is_up && peer.entries_behind == 0 && peer.clock.len() == 3).await;
+    assert_eq!((&*up.node, up.address, up.lag), ("b", b.address(), None));
+    assert!(a.served.store.peers().await.alarms.is_empty());
+}
+
+#[tokio::test]
+async fn sr12_sr13_a_node_that_comes_late_gets_many_entries_and_large_ones() {
+    let a = node(engine("a", "c"), CI).await;
+    for number in 0..2_500 {
+        a.commit(&format!("small-{number}"), "1").await;
+    }
+    // 24 MiB in one commit: more than a round takes, in messages of which each has a part.
+    let large = "x".repeat(3 << 20);
+    a.served.commit((0..8).map(|number| put(&format!("large-{number}"), &large)).collect()).await;
+    a.commit("last", "1").await;
+    let b = node(engine("b", "c"), CI).await;
+    b.dial(&[&a]);
+    converged(&[&a, &b], 2_509).await;
+}
+
+#[tokio::test]
+async fn sr17_a_commit_is_answered_when_peers_have_it_or_says_that_they_have_it_not() {
+    let (a, b) = (node(engine("a", "c"), CI).await, node(engine("b", "c"), CI).await);
+    a.dial(&[&b]);
+    b.dial(&[&a]);
+    b.status_when(|peer| peer.is_up).await;
+    let mut client = a.served.store().await;
+    let request = |ack_peers, seconds| proto::CommitRequest {
+        ack_peers,
+        ack_timeout: Some(prost_types::Duration { seconds, nanos: 0 }),
+        ..commit_of(vec![put("a", &format!("{ack_peers} {seconds}"))])
+    };
+    let answer = client.commit(request(1, 20)).await.unwrap().into_inner();
+    assert_eq!(answer.acked_peers, 1);
+    assert!(b.has("a").await, "the peer has it");
+    // One that changes nothing is confirmed, too (ST12).
+    assert_eq!(client.commit(request(1, 20)).await.unwrap().into_inner().acked_peers, 1);
+    for wrong in [request(2, 1), request(1, 61)] {
+        assert_eq!(client.commit(wrong).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+    // B cannot pull any more.
+    b.dial(&[]);
+    let late = client.commit(request(1, 1)).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded, "{late:?}");
+    let response = detail::<proto::Committed>(&late).response.unwrap();
+    assert_eq!((response.acked_peers, response.results.len()), (0, 1));
+    assert_eq!(response.revision, client.get(get("a")).await.unwrap().into_inner().revision);
+}
+
+#[tokio::test]
+async fn sr3_nodes_of_two_clusters_refuse_each_other() {
+    let (a, b) = (node(engine("a", "c"), CI).await, node(engine("b", "other"), CI).await);
+    b.commit("of-another-cluster", "1").await;
+    a.dial(&[&b]);
+    let down = a.status_when(|peer| !peer.error.is_empty()).await;
+    assert!(!down.is_up && down.error.contains("another cluster"), "{down:?}");
+    assert!(a.served.store.peers().await.alarms[0].contains("another cluster"));
+    assert!(a.records().await.is_empty());
+}
+
+#[tokio::test]
+async fn sr50_st65_a_peer_needs_an_identity_the_right_to_replicate_and_its_region() {
+    let a = node(engine("a", "c"), CI).await;
+    let hello = |region: &str| proto::HelloRequest {
+        protocol: 1,
+        lowest_protocol: 1,
+        cluster: "c".into(),
+        node: "b".into(),
+        boot: "1".into(),
+        region: region.into(),
+        ..Default::default()
+    };
+    let channel = a.served.channel().await;
+    let client = |token| PeerClient::with_interceptor(channel.clone(), bearer(token));
+    let code = async |token, region| match client(token).hello(hello(region)).await {
+        Ok(_) => Code::Ok,
+        Err(status) => status.code(),
+    };
+    assert_eq!(code(None, "").await, Code::Unauthenticated);
+    assert_eq!(code(Some("wrong"), "").await, Code::Unauthenticated);
+    a.served.policy.set("token:ci", Rights { operate: true, ..Rights::nothing() });
+    assert_eq!(code(Some(CI), "").await, Code::PermissionDenied);
+    assert_eq!(
+        client(Some(CI)).pull(proto::PullRequest::default()).await.unwrap_err().code(),
+        Code::PermissionDenied
+    );
+    a.served
+        .policy
+        .set("token:ci", Rights { replicate: Replicate::Region("north".into()), ..Rights::nothing() });
+    assert_eq!(code(Some(CI), "south").await, Code::PermissionDenied);
+    assert_eq!(code(Some(CI), "north").await, Code::Ok);
+    // A node that was not heard gets nothing.
+    let unknown = proto::PullRequest { node: "unknown".into(), ..Default::default() };
+    let refused = client(Some(CI)).pull(unknown).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert_eq!(detail::<proto::PeerRefused>(&refused).reason(), proto::peer_refused::Reason::NoHello);
+    // A server without peers does not replicate.
+    let alone = serve().await;
+    let mut peer = PeerClient::with_interceptor(alone.channel().await, bearer(Some(LOCAL)));
+    assert_eq!(peer.hello(hello("")).await.unwrap_err().code(), Code::Unimplemented);
+}
