@@ -20,9 +20,10 @@ use xds_store::store::Committed;
 use crate::access::Caller;
 use crate::config::ApiConfig;
 use crate::listing::{Listing, PAGE_BYTES, STEP};
+use crate::queue::Acks;
 use crate::reading::{Reading, failed, now, permits};
 use crate::referring::{blockers, references};
-use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal};
+use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal, with_detail};
 use crate::watching::Watching;
 
 /// The service Store of one running store.
@@ -43,10 +44,9 @@ impl StoreService {
         caller: &Caller,
         mut request: proto::CommitRequest,
     ) -> Result<proto::CommitResponse, Status> {
-        if request.ack_peers > 0 {
-            let message = "ack_peers: this store has no peers, so none can confirm the commit";
-            return Err(invalid("ack_peers", message));
-        }
+        let acks = self.acks(&request).await?;
+        // The machine judges; the writer waits for peers.
+        request.ack_peers = 0;
         let owner = owner_of(caller, std::mem::take(&mut request.owner))?;
         request.owner = owner;
         let keys: Vec<_> =
@@ -57,8 +57,40 @@ impl StoreService {
         let draft = self.reading.store.draft(request, caller.client.identity()).map_err(refused)?;
         check_options(caller, force, prune, is_copy)?;
         let draft = draft.limited_to(caller.rights.write_access()).map_err(refused)?;
-        let committed = self.reading.store.commit(draft).await.map_err(refused)?;
-        Ok(self.committed(caller, committed, keys))
+        let (committed, acked) = self.reading.store.commit_acked(draft, acks).await.map_err(refused)?;
+        let response = self.committed(caller, committed, keys);
+        let response = proto::CommitResponse { acked_peers: wire(acked.peers), ..response };
+        if acked.is_enough {
+            return Ok(response);
+        }
+        let message = format!(
+            "it is committed here at revision {}, and {} of {} peers confirmed in time that they have it",
+            response.revision, acked.peers, acks.peers,
+        );
+        Err(with_detail(Code::DeadlineExceeded, message, &proto::Committed { response: Some(response) }))
+    }
+
+    /// What the answer of a commit waits for (SR17).
+    async fn acks(&self, request: &proto::CommitRequest) -> Result<Acks, Status> {
+        let timeout = match request.ack_timeout.map(Duration::try_from) {
+            None => ACK_TIMEOUT,
+            Some(Ok(timeout)) if timeout <= ACK_TIMEOUT_LIMIT => timeout,
+            Some(_) => return Err(invalid("ack_timeout", "ack_timeout is at most 60 s, and not negative")),
+        };
+        if request.dry_run {
+            return Ok(Acks::default());
+        }
+        if request.ack_peers == 0 {
+            return Ok(Acks { peers: self.config.ack_peers, timeout });
+        }
+        let peers = usize::try_from(request.ack_peers).unwrap_or(usize::MAX);
+        let there = self.reading.store.peers().await.peers.len();
+        if peers > there {
+            let message =
+                format!("ack_peers: {peers} peers cannot confirm the commit: this store has {there}");
+            return Err(invalid("ack_peers", message));
+        }
+        Ok(Acks { peers, timeout })
     }
 
     /// The answer of a commit. Effects on records that the caller may not read are only counted.
@@ -85,6 +117,10 @@ impl StoreService {
             ..proto::CommitResponse::default()
         }
     }
+}
+
+fn wire(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn result_of(key: proto::Key, result: &ChangeResult) -> proto::Result {
@@ -324,3 +360,7 @@ const HISTORY_PAGE: usize = 50;
 const LARGEST_HISTORY_PAGE: usize = 1_000;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(10);
 const SHORTEST_BOOKMARK: Duration = Duration::from_secs(1);
+
+/// How long a commit waits for peers (SR17).
+const ACK_TIMEOUT: Duration = Duration::from_secs(5);
+const ACK_TIMEOUT_LIMIT: Duration = Duration::from_secs(60);
