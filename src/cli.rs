@@ -258,6 +258,8 @@ enum Failure {
     #[error("error: {0}")]
     Tokens(serve::TokenError),
     #[error("error: {0}")]
+    Peers(serve::PeersError),
+    #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[cfg(feature = "otel")]
     #[error("error: --otlp-endpoint {endpoint}: {error}; write a URL such as http://127.0.0.1:4317")]
@@ -289,6 +291,7 @@ impl Failure {
             Self::Schemas(error) => ExitCode::from(error.exit_code()),
             Self::Migration(error) => ExitCode::from(error.exit_code()),
             Self::Tokens(error) => ExitCode::from(error.exit_code()),
+            Self::Peers(_) => ExitCode::from(2),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),

@@ -12,6 +12,7 @@ use super::check::ReportFormat;
 use super::progress::Spinner;
 use super::{Failure, type_name};
 pub(super) use backup_file::BackupFileError;
+pub(in crate::cli) use connection::bearer;
 use connection::{Connection, ConnectionOptions};
 pub(super) use error::StoreError;
 

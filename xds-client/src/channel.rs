@@ -3,7 +3,7 @@
 use tonic::transport::Channel;
 
 use crate::bootstrap::{Server, ServerUriError};
-use crate::transport::Transport;
+use crate::transport::{Connector, Transport};
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,19 @@ pub enum ConnectError {
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(server: &Server) -> Result<Channel, ConnectError> {
-    let transport = Transport::new(server.clone(), None, None)?;
+    open(server, None).await
+}
+
+/// Connects as [`connect`] does, over the connections of a connector: for one address of several that a
+/// name has. The certificate of the server is for the name.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect_through(server: &Server, connector: Connector) -> Result<Channel, ConnectError> {
+    open(server, Some(connector)).await
+}
+
+async fn open(server: &Server, connector: Option<Connector>) -> Result<Channel, ConnectError> {
+    let transport = Transport::new(server.clone(), connector, None)?;
     transport.connect().await.map_err(|error| ConnectError::Failed { reason: error.with_cause() })
 }

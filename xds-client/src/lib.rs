@@ -72,7 +72,7 @@ mod transport;
 mod trial;
 mod watcher;
 
-pub use channel::{ConnectError, connect};
+pub use channel::{ConnectError, connect, connect_through};
 pub use client::{Client, ClientBuilder, ServerState, StartError, WatchError};
 pub use csds::ClientStatus;
 pub use hub::ServerFailure;

@@ -15,11 +15,12 @@ use xds::{Cache, ClientList};
 use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store::rules::FieldSource;
 use xds_store_server::{
-    Alarm, Condition, StatusAdditions, StoreAuthorizer, StoreConfig, StoreHandle, StreamsSource,
+    Alarm, Condition, StatusAdditions, StatusSource, StoreAuthorizer, StoreConfig, StoreHandle, StreamsSource,
 };
 
 use super::backups::{BackupOptions, Backups};
 use super::migrate::MigrateOptions;
+use super::peers::PeersOptions;
 use super::schemas::SchemaOptions;
 use super::sealing::SealOptions;
 use super::server_file::{LocalToken, ServerFile};
@@ -74,6 +75,8 @@ pub(super) struct StoreOptions {
     #[command(flatten)]
     pub(super) migrate: MigrateOptions,
     #[command(flatten)]
+    peers: PeersOptions,
+    #[command(flatten)]
     backups: BackupOptions,
     #[command(flatten)]
     etcd: EtcdOptions,
@@ -85,6 +88,8 @@ pub(super) struct ServedStore {
     pub(super) place: Place,
     pub(super) handle: StoreHandle,
     pub(super) backups: Option<Backups>,
+    /// SR17: how many peers a commit waits for.
+    ack_peers: usize,
     /// What commands on the same machine present.
     token: LocalToken,
 }
@@ -110,11 +115,13 @@ impl StoreOptions {
         config.says_alive = matches!(place, Place::Etcd(_));
         let types = Arc::clone(descriptors);
         config.fields = FieldSource::new(move |type_url, field| types.field_path(type_url, field));
+        config.peers = self.peers.config(place, runtime).map_err(Failure::Peers)?;
         self.limits.apply(&mut config);
         let handle = StoreHandle::start(engine, config);
         let handle = handle.map_err(|error| Failure::Place(place.not_started(error)))?;
         let backups = self.backups.start(&handle).map_err(Failure::System)?;
-        Ok(Some(ServedStore { place: place.clone(), handle, backups, token: LocalToken::new()? }))
+        let (place, ack_peers) = (place.clone(), self.peers.ack);
+        Ok(Some(ServedStore { place, handle, backups, ack_peers, token: LocalToken::new()? }))
     }
 }
 
@@ -170,7 +177,11 @@ impl ServedStore {
             let clients = clients.clone();
             async move { clients.naming(|of, name| is_it(of.as_str(), name.as_str())).await as u64 }
         });
-        access.routes(self.handle.clone(), engine, streams, move || store.additions(&troubles))
+        access.routes(self.handle.clone(), engine, move |config| {
+            config.streams = streams;
+            config.ack_peers = store.ack_peers;
+            config.additions = StatusSource::new(move || store.additions(&troubles));
+        })
     }
 
     /// Writes how commands on the same machine reach the API. `None` for a store that is in no folder.

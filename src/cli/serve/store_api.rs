@@ -11,8 +11,8 @@ use clap::Args;
 use tracing::{error, info, warn};
 use xds::{Peer, Reloads};
 use xds_store_server::{
-    AccessControl, ApiConfig, ClientCertificate, StatusAdditions, StatusSource, StoreApi, StoreAuthorizer,
-    StoreHandle, StreamsSource, TokenFileError, Tokens,
+    AccessControl, ApiConfig, ClientCertificate, StoreApi, StoreAuthorizer, StoreHandle, TokenFileError,
+    Tokens,
 };
 
 use super::count;
@@ -81,13 +81,11 @@ impl ApiAccess {
         &self,
         store: StoreHandle,
         engine: &str,
-        streams: StreamsSource,
-        additions: impl Fn() -> StatusAdditions + Send + Sync + 'static,
+        change: impl FnOnce(&mut ApiConfig),
     ) -> Router {
         let mut config = ApiConfig::default();
         config.watches_limit = self.watch_limit;
-        config.additions = StatusSource::new(additions);
-        config.streams = streams;
+        change(&mut config);
         engine.clone_into(&mut config.engine);
         env!("CARGO_PKG_VERSION").clone_into(&mut config.build);
         // Outside of the check of identities, which needs the certificate.

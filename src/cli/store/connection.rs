@@ -163,7 +163,7 @@ impl Interceptor for Bearer {
 }
 
 /// The header with the token, unless others could read it on the way.
-fn bearer(server: &Server, token: &str) -> Result<MetadataValue<Ascii>, StoreError> {
+pub(in crate::cli) fn bearer(server: &Server, token: &str) -> Result<MetadataValue<Ascii>, StoreError> {
     let is_tls = matches!(server.credentials, ChannelCredentials::Tls(_));
     if !is_tls && !is_local(server)? {
         return Err(StoreError::TokenInPlain { server: server.uri.clone() });
