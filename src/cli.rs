@@ -260,6 +260,8 @@ enum Failure {
     #[error("error: {0}")]
     Peers(serve::PeersError),
     #[error("error: {0}")]
+    Join(store::JoinError),
+    #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[cfg(feature = "otel")]
     #[error("error: --otlp-endpoint {endpoint}: {error}; write a URL such as http://127.0.0.1:4317")]
@@ -291,7 +293,8 @@ impl Failure {
             Self::Schemas(error) => ExitCode::from(error.exit_code()),
             Self::Migration(error) => ExitCode::from(error.exit_code()),
             Self::Tokens(error) => ExitCode::from(error.exit_code()),
-            Self::Peers(_) => ExitCode::from(2),
+            Self::Peers(_) | Self::Join(store::JoinError::Etcd) => ExitCode::from(2),
+            Self::Join(store::JoinError::Peer { .. }) => ExitCode::from(1),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),

@@ -27,7 +27,7 @@ pub(super) use limits::{Limits, count, time, wait};
 pub(super) use migrate::MigrationError;
 use migrate::{Migrated, Stop};
 use nacks::NackQuorum;
-pub(super) use peers::PeersError;
+pub(super) use peers::{PeerCredentials, PeersConnector, PeersError, url as peer_url};
 pub(super) use schemas::SchemasError;
 pub(super) use sealing::SealError;
 use store::{ServedStore, StoreOptions};

@@ -15,6 +15,7 @@ pub(super) use backup_file::BackupFileError;
 pub(in crate::cli) use connection::bearer;
 use connection::{Connection, ConnectionOptions};
 pub(super) use error::StoreError;
+pub(super) use init::JoinError;
 
 pub(super) mod apply;
 mod backup;
@@ -34,6 +35,7 @@ mod maintenance;
 mod migrate;
 mod mirror;
 mod owner_record;
+mod peers;
 pub(super) mod place;
 pub(super) mod put;
 pub(super) mod quarantine;
@@ -57,6 +59,7 @@ enum Action {
     Init(init::Init),
     Status(maintenance::StatusCommand),
     Compact(maintenance::Compact),
+    Peers(peers::Peers),
     Mirror(Box<mirror::Mirror>),
     Migrate(migrate::Migrate),
     Downgrade(downgrade::Downgrade),
@@ -72,6 +75,7 @@ impl StoreCommand {
             Action::Init(init) => init.run(),
             Action::Status(status) => status.run(),
             Action::Compact(compact) => compact.run(),
+            Action::Peers(peers) => peers.run(),
             Action::Mirror(mirror) => mirror.run(),
             Action::Migrate(migrate) => migrate.run(),
             Action::Downgrade(downgrade) => downgrade.run(),

@@ -17,7 +17,7 @@ use xds_store::store::{Committed, DeletionInProgress, FoundReferrers, Store};
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
 use crate::queue::{Acked, Acks, Limits, Message, Queue, Referrers, refused};
-use crate::replication::{PeerMessage, PeersStatus};
+use crate::replication::PeersStatus;
 use crate::standing::{Condition, Standing};
 use crate::statistics::Statistics;
 use crate::writer::Writer;
@@ -40,8 +40,8 @@ struct Running {
     standing: watch::Receiver<Standing>,
     /// Whether other servers may commit to the store.
     is_shared: bool,
-    /// Whether it replicates with other nodes.
-    replicates: bool,
+    /// What is known of peers; `None`: it replicates with no other nodes.
+    peers: Option<Arc<ArcSwap<PeersStatus>>>,
 }
 
 impl StoreHandle {
@@ -58,7 +58,7 @@ impl StoreHandle {
         let reader = engine.reader();
         let changes = engine.changes(Store::head_key());
         let (writer, standing) = Writer::load(engine, &config, Arc::clone(&queue))?;
-        let (statistics, schemas) = (writer.statistics(), writer.schemas());
+        let (statistics, schemas, peers) = (writer.statistics(), writer.schemas(), writer.peers());
         thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(&inbox))
@@ -71,10 +71,9 @@ impl StoreHandle {
                 .spawn(move || follow(changes, &queue, &statistics))
                 .expect("the system starts a thread");
         }
-        let StoreConfig { commit, fields, peers, .. } = config;
-        let replicates = peers.is_some();
+        let StoreConfig { commit, fields, .. } = config;
         let running =
-            Running { queue, reader, statistics, commit, schemas, fields, standing, is_shared, replicates };
+            Running { queue, reader, statistics, commit, schemas, fields, standing, is_shared, peers };
         Ok(Self { running: Arc::new(running) })
     }
 
@@ -145,17 +144,10 @@ impl StoreHandle {
         self.running.schemas.load_full()
     }
 
-    /// The peers; empty if the store has none, or has ended.
-    pub async fn peers(&self) -> PeersStatus {
-        let (sender, receiver) = oneshot::channel();
-        self.send(Message::Peer(PeerMessage::Status(sender)));
-        receiver.await.unwrap_or_default()
-    }
-
-    /// Whether the store replicates with other nodes.
+    /// What is known of the peers, a tenth of a second ago or later; `None` if the store does not replicate.
     #[must_use]
-    pub fn replicates(&self) -> bool {
-        self.running.replicates
+    pub fn peers(&self) -> Option<Arc<PeersStatus>> {
+        self.running.peers.as_ref().map(|peers| peers.load_full())
     }
 
     pub(crate) fn send(&self, message: Message) {

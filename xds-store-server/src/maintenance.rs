@@ -22,6 +22,7 @@ use xds_store::record::PROBE_TYPE;
 use crate::access::Caller;
 use crate::config::ApiConfig;
 use crate::reading::{Reading, permits, printed};
+use crate::replication::PeersStatus;
 use crate::service::taken;
 use crate::status::{exceeds, invalid, lacks, of_engine, of_refused, refusal};
 
@@ -98,7 +99,13 @@ impl Maintenance for MaintenanceService {
         let source = self.config.additions.clone();
         let added = blocking(move || Ok(source.get())).await?;
         let alarm = self.reading.store.alarm().map(|alarm| alarm.to_string());
-        let alarms = alarm.into_iter().chain(added.alarms);
+        let peers = self.reading.store.peers().map(|peers| (*peers).clone());
+        let own = || BTreeMap::from([(head.node.clone(), head.counter)]);
+        let (clock, peers, of_peers) = match peers {
+            Some(PeersStatus { clock, peers, alarms }) => (clock, peers, alarms),
+            None => (own(), Vec::new(), Vec::new()),
+        };
+        let alarms = alarm.into_iter().chain(of_peers).chain(added.alarms);
         Ok(Response::new(proto::StatusResponse {
             condition: standing.condition.into(),
             reason: standing.reason.clone(),
@@ -110,7 +117,8 @@ impl Maintenance for MaintenanceService {
             format: head.format,
             revision: printed(&standing, standing.revision()),
             floor: printed(&standing, standing.head.floor),
-            clock: BTreeMap::from([(standing.head.node.clone(), head.counter)]),
+            clock,
+            peers,
             records: standing.records as u64,
             tombstones: standing.tombstones as u64,
             limits: limits.into(),

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::Clock;
@@ -35,8 +37,6 @@ pub(crate) enum PeerMessage {
     Pull(proto::PullRequest, Answer<Pulled>),
     /// A peer nudges.
     Nudge(proto::NudgeRequest, Answer<proto::NudgeResponse>),
-    /// An operator looks at the peers.
-    Status(oneshot::Sender<PeersStatus>),
 }
 
 /// Answers a peer.
@@ -48,7 +48,7 @@ pub(crate) type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
 pub struct PeersStatus {
     /// Of each origin, up to where this node has its entries.
     pub clock: BTreeMap<String, u64>,
-    /// One for each address.
+    /// One for each address. A peer is down until its first answer.
     pub peers: Vec<proto::PeerStatus>,
     /// What an operator has to act on (ST72).
     pub alarms: Vec<String>,
@@ -75,6 +75,9 @@ pub(crate) struct Replication {
     /// The own counter that the machine knows of.
     pub(crate) told: u64,
     began: (i64, Instant),
+    /// What readers see of the peers, and when it is made anew; `None`: nothing happened since.
+    shown: Arc<ArcSwap<PeersStatus>>,
+    show_at: Option<i64>,
 }
 
 impl Replication {
@@ -101,6 +104,8 @@ impl Replication {
             awaiting: BTreeMap::new(),
             told: head.counter,
             began: (now, Instant::now()),
+            shown: Arc::default(),
+            show_at: Some(now),
         }
     }
 
@@ -111,12 +116,32 @@ impl Replication {
         began.saturating_add(i64::try_from(since.elapsed().as_nanos()).unwrap_or(i64::MAX))
     }
 
-    /// How long until the machine is due, in nanoseconds; 0 if it is due now.
+    /// How long until there is something to do, in nanoseconds; 0 if it is due now.
     pub(crate) fn due_in(&self) -> Option<i64> {
-        self.machine.due().map(|due| due.saturating_sub(self.now()).max(0))
+        let due = self.machine.due().into_iter().chain(self.show_at).min();
+        due.map(|due| due.saturating_sub(self.now()).max(0))
     }
 
-    pub(crate) fn status(&self) -> PeersStatus {
+    /// What readers see of the peers.
+    pub(crate) fn shown(&self) -> Arc<ArcSwap<PeersStatus>> {
+        Arc::clone(&self.shown)
+    }
+
+    /// Shows readers what has happened, at most every [`SHOW_EVERY`].
+    pub(crate) fn show_if_due(&mut self) {
+        if self.show_at.is_some_and(|at| at <= self.now()) {
+            self.show_at = None;
+            self.shown.store(Arc::new(self.status()));
+        }
+    }
+
+    /// Something has happened.
+    pub(crate) fn show_soon(&mut self) {
+        let soon = self.now().saturating_add(SHOW_EVERY);
+        self.show_at.get_or_insert(soon);
+    }
+
+    fn status(&self) -> PeersStatus {
         let now = self.now();
         let clock = counters(self.machine.clock());
         let errors = self.calls.errors();
@@ -149,6 +174,8 @@ impl Replication {
 fn counters(clock: &Clock) -> BTreeMap<String, u64> {
     clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect()
 }
+
+const SHOW_EVERY: i64 = 100_000_000;
 
 /// One line for an operator (ST72).
 pub(crate) fn alarm_text(alarm: &Alarm) -> String {

@@ -84,7 +84,7 @@ impl StoreService {
             return Ok(Acks { peers: self.config.ack_peers, timeout });
         }
         let peers = usize::try_from(request.ack_peers).unwrap_or(usize::MAX);
-        let there = self.reading.store.peers().await.peers.len();
+        let there = self.reading.store.peers().map_or(0, |status| status.peers.len());
         if peers > there {
             let message =
                 format!("ack_peers: {peers} peers cannot confirm the commit: this store has {there}");

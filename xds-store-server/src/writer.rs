@@ -18,7 +18,7 @@ use xds_store::store::{Action, Config, Event, LoadError, Published, ReferrersQue
 
 use crate::config::{StartError, StoreConfig};
 use crate::queue::{Caller, Message, Queue, Referrers, Waiting, refused};
-use crate::replication::{Calls, Replication};
+use crate::replication::{Calls, PeersStatus, Replication};
 use crate::source::{Refusal, Source};
 use crate::spans::{MigrationSpans, TRACE_TARGET};
 use crate::standing::{Condition, Standing};
@@ -110,6 +110,11 @@ impl Writer {
 
     pub(crate) fn schemas(&self) -> Arc<ArcSwap<Schemas>> {
         Arc::clone(&self.schemas)
+    }
+
+    /// What readers see of the peers; `None` without peers.
+    pub(crate) fn peers(&self) -> Option<Arc<ArcSwap<PeersStatus>>> {
+        self.replication.as_ref().map(Replication::shown)
     }
 
     pub(crate) fn statistics(&self) -> Arc<Statistics> {

@@ -433,7 +433,7 @@ impl Alarm {
 }
 
 /// The protocol of this version (SR3).
-const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 1;
 /// How many addresses are pulled from.
 pub const PEERS: usize = 64;
 /// How many alarms are kept.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use xds::admin::{Trouble, Troubles};
 use xds::folder::Descriptors;
 use xds::{Cache, ClientList};
+use xds_proto::xds::store::v1 as proto;
 use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store::rules::FieldSource;
 use xds_store_server::{
@@ -232,7 +233,7 @@ impl ServedStore {
         let store = self.clone();
         troubles.add(move || {
             let of_backups = store.backups.as_ref().and_then(Backups::trouble);
-            store.trouble().into_iter().chain(of_backups).collect()
+            store.trouble().into_iter().chain(of_backups).chain(store.peer_troubles()).collect()
         });
     }
 
@@ -270,6 +271,28 @@ impl ServedStore {
         })
     }
 
+    /// What concerns the nodes that it replicates with.
+    fn peer_troubles(&self) -> Vec<Trouble> {
+        let Some(status) = self.handle.peers() else { return Vec::new() };
+        let now = SystemTime::now();
+        let is_silent = |peer: &&proto::PeerStatus| {
+            let heard = peer.last_contact.and_then(|at| SystemTime::try_from(at).ok());
+            !peer.is_up && heard.is_none_or(|at| now.duration_since(at).is_ok_and(|since| since > SILENT))
+        };
+        let silent = status.peers.iter().filter(is_silent).map(|peer| Trouble {
+            detail: peer.error.clone(),
+            cure: "Clients of this node keep what they have, and commits are accepted. The node gets the commits of \
+                   the peer once it can be reached. Look at `xds store peers`."
+                .into(),
+            ..Trouble::warning("store_peer_down", format!("The peer {} does not answer", peer.address))
+        });
+        let alarms = status.alarms.iter().map(|alarm| Trouble {
+            cure: "Look at `xds store peers` at this node and at the other one.".into(),
+            ..Trouble::error("store_replication", alarm.clone())
+        });
+        alarms.chain(silent).collect()
+    }
+
     /// `/readyz/store`: whether commits are accepted (ST59).
     pub(super) fn routes(&self) -> Router {
         let handle = self.handle.clone();
@@ -305,6 +328,9 @@ fn ready_to_commit(refusal: Option<String>) -> (StatusCode, String) {
 
 /// Troubles of the program that are alarms of the store, too.
 const ALARMS: [&str; 3] = ["store_backup_failed", "store_backup_overdue", "folder_refused"];
+
+/// How long a peer may not answer before that is a trouble.
+const SILENT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

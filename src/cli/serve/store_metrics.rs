@@ -9,8 +9,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use xds::metrics::Registry;
+use xds_proto::xds::store::v1 as proto;
 use xds_store::store::{PassProgress, PlanProgress};
-use xds_store_server::Stage;
+use xds_store_server::{PeersStatus, Stage};
 
 use super::store::ServedStore;
 
@@ -47,6 +48,42 @@ struct PlanLabels {
 struct PlanStateLabels {
     name: String,
     state: &'static str,
+}
+
+#[derive(Debug, Clone, EncodeLabelSet)]
+struct PeerLabels {
+    peer: String,
+}
+
+fn seconds(lag: prost_types::Duration) -> f64 {
+    lag.seconds as f64 + f64::from(lag.nanos) / 1e9
+}
+
+/// A number that a metric has of a peer.
+type OfPeer = fn(&proto::PeerStatus) -> f64;
+
+fn encode_peers(status: &PeersStatus, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let metrics: [(_, _, OfPeer); 3] = [
+        ("xds_store_peer_up", "Whether the last call to a peer was answered", |peer| {
+            f64::from(u8::from(peer.is_up))
+        }),
+        ("xds_store_entries_behind", "Commits that a peer has and that are missing here", |peer| {
+            peer.entries_behind as f64
+        }),
+        (
+            "xds_store_lag_seconds",
+            "How long commits that a peer has have been missing here without a break",
+            |peer| peer.lag.map_or(0.0, seconds),
+        ),
+    ];
+    for (name, help, value) in metrics {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for peer in &status.peers {
+            let labels = PeerLabels { peer: peer.address.clone() };
+            ConstGauge::new(value(peer)).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 impl Collector for StoreMetrics {
@@ -96,6 +133,9 @@ impl Collector for StoreMetrics {
                 None,
                 MetricType::Gauge,
             )?)?;
+        }
+        if let Some(status) = store.handle.peers() {
+            encode_peers(&status, &mut encoder)?;
         }
         if !standing.plans.is_empty() {
             let schemas = store.handle.schemas();

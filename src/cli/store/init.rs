@@ -1,12 +1,18 @@
 //! `xds store init`: creates a durable store.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::peer_client::PeerClient;
+use xds_store::replica::PROTOCOL;
 use xds_store::store::Identity;
+use xds_store_server::{PeerConnection, PeerConnector};
 
 use super::etcd::EtcdOptions;
 use super::place::{self, Place};
+use crate::cli::serve::{PeerCredentials, PeersConnector, peer_url as url};
 use crate::cli::{Failure, say};
 
 /// Create a store in a new or empty folder, or in etcd
@@ -20,13 +26,32 @@ pub(super) struct Init {
     /// etcds://.., where no key may begin with /PREFIX/
     #[arg(value_name = "STORE")]
     place: Place,
+    /// Join the cluster of the node at this URL: https://HOST:PORT or http://HOST:PORT of its admin port
+    ///
+    /// The node has to answer now. Its commits come once the new store is served with --peer.
+    #[arg(long, value_name = "URL", value_parser = url)]
+    join: Option<String>,
+    #[command(flatten)]
+    credentials: PeerCredentials,
     #[command(flatten)]
     etcd: EtcdOptions,
 }
 
+/// Why a store does not join a cluster.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cli) enum JoinError {
+    #[error("a store in etcd does not replicate: its servers share it, so it joins no cluster")]
+    Etcd,
+    #[error("cannot join the cluster of {peer}: {reason}; no store was made")]
+    Peer { peer: String, reason: String },
+}
+
 impl Init {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
-        let identity = new_identity()?;
+        let mut identity = new_identity()?;
+        if let Some(peer) = &self.join {
+            identity.cluster = self.cluster_of(peer, &identity.node)?;
+        }
         place::init(&self.place, &identity, &self.etcd).map_err(Failure::Place)?;
         let (place, Identity { node, cluster, .. }) = (&self.place, identity);
         say(format!("{place}: a new store, node {node}, cluster {cluster}"));
@@ -34,14 +59,52 @@ impl Init {
     }
 }
 
+impl Init {
+    /// SR58: asks a node for the id of its cluster.
+    fn cluster_of(&self, peer: &str, node: &str) -> Result<String, Failure> {
+        if matches!(self.place, Place::Etcd(_)) {
+            return Err(Failure::Join(JoinError::Etcd));
+        }
+        let connector = PeersConnector::new(self.credentials.clone());
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
+        let asked = runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, ask(&connector, peer, node))
+                .await
+                .unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+        });
+        let failed = |reason| Failure::Join(JoinError::Peer { peer: peer.to_owned(), reason });
+        asked.map_err(failed)
+    }
+}
+
+async fn ask(connector: &PeersConnector, peer: &str, node: &str) -> Result<String, String> {
+    let PeerConnection { channel, authorization } = connector.connect(peer).await?;
+    let mut request = tonic::Request::new(proto::HelloRequest {
+        protocol: PROTOCOL,
+        lowest_protocol: PROTOCOL,
+        node: node.to_owned(),
+        ..proto::HelloRequest::default()
+    });
+    if let Some(authorization) = authorization {
+        request.metadata_mut().insert("authorization", authorization);
+    }
+    let answer = PeerClient::new(channel).hello(request).await;
+    let answer = answer.map_err(|status| status.message().to_owned())?.into_inner();
+    let cluster = answer.callee.unwrap_or_default().cluster;
+    if cluster.is_empty() { Err("the answer names no cluster".to_owned()) } else { Ok(cluster) }
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
 const AFTER: &str = "\
 Examples:
   xds store init data
+  xds store init data --join https://a.example:9901 --peer-ca ca.pem --peer-cert b.pem --peer-key b.key
   xds store init etcd://10.0.0.1:2379,10.0.0.2:2379/xds
 
 Exit codes:
   0  the store is there
-  1  it cannot be written
+  1  it cannot be written; the node of --join does not answer, or refuses
   2  the folder, or the prefix in etcd, is not empty; arguments";
 
 /// The identity of a new store that is the first of its cluster.

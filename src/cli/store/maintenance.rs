@@ -9,7 +9,7 @@ use xds_proto::xds::store::v1::status_response::Condition;
 
 use super::connection::ConnectionOptions;
 use super::document::duration;
-use super::run;
+use super::{peers, run};
 use crate::cli::check::ReportFormat;
 use crate::cli::{Failure, counted, say};
 
@@ -109,6 +109,9 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
     fact("cluster", status.cluster.clone());
     fact("region", status.region.clone());
     fact("build", status.build.clone());
+    let up = status.peers.iter().filter(|peer| peer.is_up).count();
+    let peers = (!status.peers.is_empty()).then(|| format!("{up} of {} up", status.peers.len()));
+    fact("peers", peers.unwrap_or_default());
     fact("last backup", status.last_backup_at.map_or_else(|| "none".to_owned(), |at| at.to_string()));
     fact("probe", status.probe_time.map(duration).unwrap_or_default());
     for (limit, value) in &status.limits {
@@ -126,6 +129,7 @@ fn object(status: &proto::StatusResponse) -> serde_json::Value {
         "node": status.node, "cluster": status.cluster, "region": status.region, "build": status.build,
         "last_backup_at": status.last_backup_at.map(|at| at.to_string()),
         "probe_time": status.probe_time.map(duration), "limits": status.limits, "alarms": status.alarms,
+        "clock": status.clock, "peers": status.peers.iter().map(peers::object).collect::<Vec<_>>(),
     })
 }
 
@@ -158,7 +162,8 @@ Exit codes:
 const STATUS: &str = "\
 JSON: one object with condition, reason, revision, floor, records, tombstones, size_bytes, engine,
 format, node, cluster, region, build, last_backup_at, probe_time, limits {NAME: number}, alarms
-(what an operator has to act on, a line each; empty if all is well).
+(what an operator has to act on, a line each; empty if all is well), clock {NODE: number}, and peers
+(as in `xds store peers --format json`).
 Fields may be added.
 
 Exit codes:

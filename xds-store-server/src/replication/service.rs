@@ -39,7 +39,7 @@ impl PeerService {
         self.store.send(Message::Peer(message(sender)));
         match receiver.await {
             Ok(answer) => answer.map_err(refused),
-            Err(_) if !self.store.replicates() => {
+            Err(_) if self.store.peers().is_none() => {
                 Err(Status::unimplemented("this server has no peers: it does not replicate"))
             }
             Err(_) => Err(Status::unavailable("the store cannot answer now: call again")),

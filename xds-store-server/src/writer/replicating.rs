@@ -9,7 +9,7 @@ use xds_store::store::{Action, Event, Merged, Ticket};
 
 use super::Writer;
 use crate::queue::Acked;
-use crate::replication::{Inbound, PeerMessage, Pulled, Replication, alarm_text};
+use crate::replication::{Inbound, PeerMessage, Pulled, alarm_text};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Refused;
 use xds_store::store::Committed;
@@ -22,11 +22,6 @@ impl Writer {
         let Some(replication) = &mut self.replication else { return };
         let event = match message {
             PeerMessage::Event(event, _taken) => return self.replicate(event, actions),
-            PeerMessage::Status(caller) => {
-                // The caller may have gone away.
-                _ = caller.send(replication.status());
-                return;
-            }
             PeerMessage::Hello(request, answer) => {
                 replication.inbound.insert(ticket, Inbound::Hello(answer));
                 let forked = self.forked(&request.clock);
@@ -49,6 +44,7 @@ impl Writer {
     /// Gives an event to the machine, and does what it says.
     pub(super) fn replicate(&mut self, event: ReplicaEvent, actions: &mut VecDeque<Action>) {
         let Some(replication) = &mut self.replication else { return };
+        replication.show_soon();
         let now = replication.now();
         for action in replication.machine.step(event, now) {
             self.perform(action, actions);
@@ -57,7 +53,9 @@ impl Writer {
 
     /// Lets the machine do what is due.
     pub(super) fn replicate_if_due(&mut self, actions: &mut VecDeque<Action>) {
-        if self.replication.as_ref().and_then(Replication::due_in) == Some(0) {
+        let Some(replication) = &mut self.replication else { return };
+        replication.show_if_due();
+        if replication.due_in() == Some(0) {
             self.replicate(ReplicaEvent::Due, actions);
         }
     }

@@ -13,6 +13,14 @@ use crate::time;
 impl Replica {
     /// SR3: a peer says what it is, and hears what this node is.
     pub(super) fn on_hello(&mut self, ticket: Ticket, request: &proto::HelloRequest, forked: &[String]) {
+        // SR58: a store that is being made learns the cluster. It is no node yet.
+        if request.cluster.is_empty() && self.id.is_kept() {
+            let protocol = self.protocol(request);
+            let answer =
+                protocol.map(|protocol| proto::HelloResponse { protocol, callee: Some(self.hello()) });
+            let answer = answer.ok_or(Refusal::NoCommonProtocol);
+            return self.actions.push(Action::AnswerHello(ticket, answer));
+        }
         let answer = match self.refused_hello(request, forked) {
             Some(refusal) => Err(refusal),
             None => {

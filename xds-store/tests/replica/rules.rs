@@ -48,6 +48,22 @@ fn sr3_nodes_say_hello_first_and_refuse_those_that_they_cannot_replicate_with() 
 }
 
 #[test]
+fn sr58_a_store_that_is_being_made_learns_the_cluster_and_is_no_node_yet() {
+    let (mut one, _) = One::start(&[]);
+    let question = proto::HelloRequest { cluster: String::new(), ..hello("new", "1") };
+    let [Action::AnswerHello(_, Ok(answer))] = &one.step(Event::Hello(Ticket(1), question, Vec::new()))[..]
+    else {
+        panic!("it is answered")
+    };
+    assert_eq!(answer.callee.as_ref().unwrap().cluster, "c");
+    assert_eq!(one.replica.known().count(), 0);
+    let old =
+        proto::HelloRequest { cluster: String::new(), protocol: 0, lowest_protocol: 0, ..hello("new", "1") };
+    let refused = one.step(Event::Hello(Ticket(2), old, Vec::new()));
+    assert_eq!(refused, [Action::AnswerHello(Ticket(2), Err(Refusal::NoCommonProtocol))]);
+}
+
+#[test]
 fn sr61_the_highest_protocol_that_both_speak_is_used() {
     let mut config = config();
     (config.hello.protocol, config.hello.lowest_protocol) = (4, 2);
