@@ -237,7 +237,7 @@ fn load(api: &Api, node: usize, first: u64, sender: &mpsc::UnboundedSender<(Stri
 }
 
 #[test]
-fn sr22_nodes_that_are_killed_stopped_and_cut_off_end_in_one_state_and_lose_no_acknowledged_commit() {
+fn sr9_nodes_that_are_killed_stopped_and_cut_off_end_in_one_state_and_lose_no_acknowledged_commit() {
     let rounds = env::var("XDS_NODE_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
     Runtime::new().unwrap().block_on(async {
         let mut nodes = cluster("load").await;

@@ -275,6 +275,33 @@ mod tests {
         assert!(acks("all").is_err());
     }
 
+    #[test]
+    fn st71_a_peer_gets_the_token_of_its_line_or_the_one_for_all_and_the_certificate() {
+        let file = std::env::temp_dir().join(format!("xds-peer-tokens-{}", std::process::id()));
+        fs::write(&file, "# nodes\nhttps://b:1 for-b\nfor-all\nhttps://c:1 for-c\n").unwrap();
+        let credentials = PeerCredentials {
+            peer_cert: Some("cert".into()),
+            peer_key: Some("key".into()),
+            peer_ca: None,
+            peer_token_file: Some(file.clone()),
+        };
+        let token = |url| credentials.token(url).unwrap();
+        assert_eq!(
+            ["https://b:1", "https://c:1", "https://d:1"].map(token),
+            [Some("for-b".to_owned()), Some("for-c".to_owned()), Some("for-all".to_owned())]
+        );
+        let ChannelCredentials::Tls(files) = credentials.server("https://b:1").credentials else {
+            panic!("https is TLS")
+        };
+        assert!(files.identity.is_some());
+        // ST71 says nothing of plain text: there is no certificate then.
+        assert_eq!(credentials.server("http://b:1").credentials, ChannelCredentials::Insecure);
+        fs::write(&file, "https://b:1 for-b more\n").unwrap();
+        assert!(credentials.token("https://b:1").unwrap_err().contains("a line has more than"));
+        fs::remove_file(&file).unwrap();
+        assert!(credentials.token("https://b:1").unwrap_err().contains("No such file"));
+    }
+
     #[tokio::test]
     async fn sr2_a_name_has_a_peer_for_each_address_and_keeps_them_when_it_cannot_be_resolved() {
         let connector = Arc::new(PeersConnector::new(PeerCredentials::default()));

@@ -22,6 +22,10 @@ pub(in crate::cli) struct WriteOptions {
     /// Why, for the history; at most 1 KiB
     #[arg(long, value_name = "TEXT")]
     pub(super) message: Option<String>,
+    /// Wait until so many peers of the node have the change durably, for 5 s; then the command ends with an
+    /// error, and the change stays [default: --ack of the server]
+    #[arg(long, value_name = "PEERS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) ack: Option<u32>,
 }
 
 impl WriteOptions {
@@ -31,6 +35,7 @@ impl WriteOptions {
             dry_run: self.dry_run,
             owner: self.owner.clone().unwrap_or_default(),
             message: self.message.clone().unwrap_or_default(),
+            ack_peers: self.ack.unwrap_or_default(),
             ..proto::CommitRequest::default()
         }
     }
