@@ -11,13 +11,11 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use link::Link;
 use running::{Running, Scratch, xds};
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tonic::Request;
@@ -25,44 +23,11 @@ use tonic::transport::Channel;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::store_client::StoreClient;
 
+#[path = "binary/link.rs"]
+mod link;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
 mod running;
-
-/// Connections to one node, which a test can cut.
-struct Link {
-    address: SocketAddr,
-    is_cut: Arc<AtomicBool>,
-}
-
-impl Link {
-    /// Forwards connections to this address.
-    async fn to(target: SocketAddr) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let is_cut = Arc::new(AtomicBool::new(false));
-        let cut = Arc::clone(&is_cut);
-        tokio::spawn(async move {
-            while let Ok((mut from, _)) = listener.accept().await {
-                let cut = Arc::clone(&cut);
-                tokio::spawn(async move {
-                    let forward = async {
-                        if let Ok(mut to) = TcpStream::connect(target).await {
-                            _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
-                        }
-                    };
-                    let until_cut = async {
-                        while !cut.load(Ordering::Relaxed) {
-                            tokio::time::sleep(Duration::from_millis(10)).await;
-                        }
-                    };
-                    tokio::select! { () = forward => {}, () = until_cut => {} }
-                });
-            }
-        });
-        Self { address, is_cut }
-    }
-}
 
 /// A node, whose process may run.
 struct Node {
@@ -80,7 +45,9 @@ impl Node {
         fs::write(scratch.path("tokens"), "node the-token-of-the-nodes\n").unwrap();
         assert!(Command::new("chmod").args(["600", &path(&scratch, "tokens")]).status().unwrap().success());
         fs::write(scratch.path("token"), "the-token-of-the-nodes\n").unwrap();
-        Self { scratch, admin, link: Link::to(admin).await, process: None }
+        let link = Link::new().await;
+        link.lead_to(admin.port());
+        Self { scratch, admin, link, process: None }
     }
 
     fn path(&self, name: &str) -> String {
@@ -254,7 +221,7 @@ fn sr9_nodes_that_are_killed_stopped_and_cut_off_end_in_one_state_and_lose_no_ac
             match round % 4 {
                 0 | 2 => nodes[victim].kill(),
                 // Others do not reach it; it reaches them.
-                1 => nodes[victim].link.is_cut.store(true, Ordering::Relaxed),
+                1 => nodes[victim].link.cut(true),
                 _ => nodes[victim].process.as_ref().unwrap().signal("-STOP"),
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -277,7 +244,7 @@ fn sr9_nodes_that_are_killed_stopped_and_cut_off_end_in_one_state_and_lose_no_ac
                 *known = number.max(*known);
             }
             for node in &mut nodes {
-                node.link.is_cut.store(false, Ordering::Relaxed);
+                node.link.cut(false);
                 node.start(&urls, &[]);
             }
             let records = converged(&nodes).await;

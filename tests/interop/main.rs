@@ -18,10 +18,13 @@ mod grpc;
 mod grpc_peer;
 mod holding;
 mod http;
+#[path = "../binary/link.rs"]
+mod link;
 mod load;
 mod migration;
 mod mode;
 mod mtls;
+mod nodes;
 mod on_demand;
 mod own_type;
 mod peers;

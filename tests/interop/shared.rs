@@ -48,20 +48,25 @@ async fn st19_an_envoy_moves_to_the_other_server_of_its_store_and_loses_no_reque
 
 /// All programs of the test. Dropping this ends them.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     mode: Mode,
     upstreams: BTreeMap<&'static str, Upstream>,
-    servers: [Server; 2],
-    envoy: Envoy,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) envoy: Envoy,
     /// The port of the listener `web`.
-    port: u16,
-    store: SharedStore,
+    pub(crate) port: u16,
+    pub(crate) store: SharedStore,
 }
 
 impl Shared {
     async fn start(mode: Mode) -> Self {
         let store = SharedStore::start().await;
-        let servers = [store.server(&[]).await, store.server(&[]).await];
+        let servers = vec![store.server(&[]).await, store.server(&[]).await];
+        Self::over(mode, store, servers).await
+    }
+
+    /// An Envoy with the addresses of these servers.
+    pub(crate) async fn over(mode: Mode, store: SharedStore, servers: Vec<Server>) -> Self {
         let upstreams =
             BTreeMap::from([("red", Upstream::start("red").await), ("blue", Upstream::start("blue").await)]);
         let resources = [
@@ -71,12 +76,21 @@ impl Shared {
             endpoints("one", upstreams["red"].port),
         ];
         store.commit(&servers[0], &resources).await;
+        for server in &servers {
+            let has_all = async || {
+                let output = store.run(server, &["list", "EDS", "one"]).await;
+                output.status.success().then_some(())
+            };
+            until("each server has the resources", SOON, has_all).await;
+        }
         let mut both = bootstrap(mode, servers[0].port, &json!({}));
         let hosts =
             &mut both["static_resources"]["clusters"][0]["load_assignment"]["endpoints"][0]["lb_endpoints"];
-        let mut second = hosts[0].clone();
-        second["endpoint"]["address"]["socket_address"]["port_value"] = servers[1].port.into();
-        hosts.as_array_mut().expect("a list").push(second);
+        for server in &servers[1..] {
+            let mut host = hosts[0].clone();
+            host["endpoint"]["address"]["socket_address"]["port_value"] = server.port.into();
+            hosts.as_array_mut().expect("a list").push(host);
+        }
         let envoy = Envoy::start_with(store.folder(), &both.to_string(), "bootstrap.json").await;
         let envoy = envoy.expect("it was found before");
         let port = envoy.port("web").await;
@@ -84,7 +98,7 @@ impl Shared {
     }
 
     /// Commits other endpoints through one of the servers, and waits until Envoy uses them.
-    async fn put(&self, server: usize, upstream: &str) {
+    pub(crate) async fn put(&self, server: usize, upstream: &str) {
         let endpoints = endpoints("one", self.upstreams[upstream].port);
         self.store.commit(&self.servers[server], &[endpoints]).await;
         let answers = async || (http::get(self.port, "/v1").await.ok()?.body == upstream).then_some(());
@@ -93,8 +107,8 @@ impl Shared {
     }
 
     /// The server that has Envoy's stream.
-    async fn connected(&self) -> usize {
-        let ports = self.servers.each_ref().map(|server| server.port);
+    pub(crate) async fn connected(&self) -> usize {
+        let ports: Vec<_> = self.servers.iter().map(|server| server.port).collect();
         let connected = async || {
             let connections = self.envoy.connections("xds").await;
             ports.iter().position(|port| connections.get(port).is_some_and(|count| *count > 0))
@@ -102,12 +116,12 @@ impl Shared {
         until("Envoy is connected to a server", SOON, connected).await.0
     }
 
-    /// Kills the server that Envoy is connected to (SIGKILL). Envoy moves to the other one, which
+    /// Kills the server that Envoy is connected to (SIGKILL). Envoy moves to another one, which
     /// sends it the next commit and nothing that it has.
-    async fn kill(&mut self, server: usize, upstream: &str) {
+    pub(crate) async fn kill(&mut self, server: usize, upstream: &str) {
         let mode = self.mode;
         assert_eq!(self.connected().await, server, "{mode}");
-        let (before, sent) = (self.envoy.stats().await, self.sent(1 - server).await);
+        let (before, sent) = (self.envoy.stats().await, self.sent_without(server).await);
         self.servers[server].kill().await;
         let moved = async || {
             let stats = self.envoy.stats().await;
@@ -115,9 +129,10 @@ impl Shared {
                 .then_some(())
         };
         until("Envoy moves to the other server", SOON, moved).await;
-        self.put(1 - server, upstream).await;
+        let other = (server + 1) % self.servers.len();
+        self.put(other, upstream).await;
 
-        let (after, sent) = (self.envoy.stats().await, self.sent(1 - server).await - sent);
+        let (after, sent) = (self.envoy.stats().await, self.sent_without(server).await - sent);
         assert_eq!(after.ending(CHANGES), before.ending(CHANGES), "{mode}: nothing was taken for a change");
         let mut versions = before.ending(&[".version"]);
         versions.insert("cluster.one.version".to_owned(), after.get("cluster.one.version"));
@@ -128,6 +143,15 @@ impl Shared {
             assert_eq!(after.ending(RESPONSES), expected, "{mode}: only the commit was sent");
             assert_eq!(sent, 1, "{mode}: only the commit was sent");
         }
+    }
+
+    /// How many responses the other servers have sent.
+    async fn sent_without(&self, server: usize) -> u64 {
+        let mut sent = 0;
+        for other in (0..self.servers.len()).filter(|other| *other != server) {
+            sent += self.sent(other).await;
+        }
+        sent
     }
 
     /// How many responses a server has sent.

@@ -1,4 +1,4 @@
-//! A store in a real etcd, which several servers share.
+//! A store that several servers share in a real etcd, or of which each server has its own copy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,8 @@ use crate::server::Server;
 #[derive(Debug)]
 pub(crate) struct SharedStore {
     folder: Folder,
-    etcd: Etcd,
+    /// `None`: each server has a store of its own.
+    etcd: Option<Etcd>,
 }
 
 impl SharedStore {
@@ -26,17 +27,43 @@ impl SharedStore {
     /// If etcd is not installed.
     pub(crate) async fn start() -> Self {
         let etcd = Etcd::start().await.expect("it was found before");
+        succeeds(&run(&["store", "init", &etcd.store()]).await);
+        Self { etcd: Some(etcd), ..Self::of_nodes() }
+    }
+
+    /// The files of the users of stores that [`Self::node`] serves.
+    pub(crate) fn of_nodes() -> Self {
         let folder = Folder::new();
         let tokens = folder.path().join("tokens");
         fs::write(&tokens, "interop a-secret-of-the-tests\n").expect("the temporary directory is writable");
         fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("our own file");
-        succeeds(&run(&["store", "init", &etcd.store()]).await);
-        Self { folder, etcd }
+        fs::write(folder.path().join("token"), "a-secret-of-the-tests\n").expect("as above");
+        Self { folder, etcd: None }
+    }
+
+    /// Makes a store for a node in a folder of this name: of the cluster of a node at a URL, or a first one.
+    pub(crate) async fn init(&self, name: &str, join: Option<&str>) {
+        let (store, token) = (self.path(name), self.path("token"));
+        let join: &[&str] = match join {
+            Some(url) => &["--join", url, "--peer-token-file", &token],
+            None => &[],
+        };
+        succeeds(&run(&[&["store", "init", &*store], join].concat()).await);
+    }
+
+    /// A node with the store in a folder of this name, which replicates with these.
+    pub(crate) async fn node(&self, name: &str, peers: &[String]) -> Server {
+        let (store, tokens, token) = (self.path(name), self.path("tokens"), self.path("token"));
+        let mut options = vec!["--store", &store, "--token-file", &tokens, "--peer-token-file", &token];
+        options.extend(["--admin", "127.0.0.1:0", "--pull-interval", "1s"]);
+        options.extend(peers.iter().flat_map(|peer| ["--peer", peer]));
+        Server::of_store(&options).await
     }
 
     /// A server of it, with further options.
     pub(crate) async fn server(&self, options: &[&str]) -> Server {
-        let (store, tokens) = (self.etcd.store(), self.path("tokens"));
+        let etcd = self.etcd.as_ref().expect("it is in etcd");
+        let (store, tokens) = (etcd.store(), self.path("tokens"));
         let own = ["--store", &store, "--token-file", &tokens, "--admin", "127.0.0.1:0"];
         Server::of_store(&[&own, options].concat()).await
     }
