@@ -89,8 +89,9 @@ impl Changed {
         self.note(judging, key, state, outcome, resource)
     }
 
-    /// Notes the state of a record as another node, or a merge, made it.
-    pub(super) fn merged(
+    /// Notes a state that is decided already: that of another node, or of a merge, or one whose references are
+    /// only read again. Its generation stays as it is.
+    pub(super) fn decided(
         &mut self,
         judging: &Judging<'_>,
         key: &RecordKey,

@@ -47,7 +47,7 @@ impl Judging<'_> {
             if is_changed {
                 let existed = before.is_some_and(|record| record.exists(self.now));
                 let outcome = outcome(existed, &merged);
-                changed.merged(self, key, merged, outcome);
+                changed.decided(self, key, merged, outcome);
             }
         }
         let rules = self.rules_after(&changed);

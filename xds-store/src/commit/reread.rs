@@ -79,8 +79,9 @@ impl Judging<'_> {
         })?;
         let of_types = changed.states.iter().filter(|(key, _)| types.contains(key.type_url().as_str()));
         let of_types: Vec<_> = of_types.map(|(key, change)| (key.clone(), change.clone())).collect();
+        // SR43: of an entry, other nodes have these states as they are.
         for (key, (state, outcome)) in of_types {
-            changed.set(self, &key, state, outcome);
+            changed.decided(self, &key, state, outcome);
         }
         Ok(())
     }

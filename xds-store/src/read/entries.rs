@@ -19,6 +19,10 @@ impl Reads<'_> {
     /// # Errors
     /// See [`ReadError`]. A revision that is forgotten is [`ReadError::Compacted`].
     pub fn foreign(&self, revision: u64) -> Result<Foreign, ReadError> {
+        let floor = self.head.floor;
+        if revision <= floor {
+            return Err(ReadError::Compacted { floor });
+        }
         let entry: LogEntry = self.kept_entry(revision)?;
         if entry.skipped > 0 {
             let LogEntry { origin, counter, chain, skipped, .. } = entry;

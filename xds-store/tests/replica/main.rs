@@ -1,14 +1,22 @@
-//! The machine that replicates: its rules, and a simulator of several nodes.
+//! The machine that replicates: its rules, and simulators of several nodes.
 //!
 //!     SEEDS=20000 cargo test --release -p xds-store --test replica
 //!     SEED=17 cargo test -p xds-store --test replica -- --nocapture
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use nodes::Counts;
 use sim::Sim;
 
+#[path = "../merge/at_once.rs"]
+mod at_once;
+#[expect(dead_code, reason = "shared with the tests of rules")]
+#[path = "../driven/mod.rs"]
+mod driven;
 mod fixture;
 mod identity;
+mod nodes;
+mod random;
 mod rules;
 mod sim;
 
@@ -16,14 +24,31 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
 }
 
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(default),
+    }
+}
+
+#[test]
+fn sr7_sr13_sr17_sr43_nodes_with_stores_are_safe_in_any_trouble_and_equal_after_it() {
+    let mut all = Counts::default();
+    for seed in seeds(2000) {
+        let counts = nodes::run(seed).unwrap_or_else(|problem| panic!("SEED={seed}: {problem}"));
+        all.add(&counts);
+    }
+    println!("{all:?}");
+    // A simulator in which these do not happen shows nothing about them.
+    if number("SEED").is_none() {
+        assert!(all.committed > all.refused && all.compactions > 0 && all.acks[0] > 0 && all.acks[1] > 0);
+    }
+}
+
 #[test]
 fn nodes_are_safe_in_any_trouble_and_equal_after_it() {
-    let seeds = match number("SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(200),
-    };
     let (mut calls, mut snapshots, mut acks) = (0, 0, [0, 0]);
-    for seed in seeds {
+    for seed in seeds(200) {
         let (sim, outcome) = Sim::run(seed);
         if let Err(problem) = outcome {
             let from = sim.trace.len().saturating_sub(if number("SEED").is_some() { usize::MAX } else { 40 });

@@ -11,6 +11,8 @@ use xds_store::entry::Foreign;
 use xds_store::replica::*;
 use xds_store::store::Ticket;
 
+use crate::random::Random;
+
 pub(crate) const MS: i64 = 1_000_000;
 pub(crate) const SECOND: i64 = 1000 * MS;
 /// How long things go wrong.
@@ -18,25 +20,6 @@ const TROUBLE: i64 = 40 * SECOND;
 /// How long the nodes may take until they are equal: the longest deadline, the longest back-off, and a few
 /// rounds.
 const HEALING: i64 = 50 * SECOND;
-
-pub(crate) struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// What a node keeps when it crashes.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::{Chain, Clock, Position};
 use xds_store::engine::Engine as _;
 use xds_store::entry::Foreign;
-use xds_store::read::Reads;
+use xds_store::read::{ReadError, Reads};
 use xds_store::record::PROBE_TYPE;
 
 use crate::driven::migrating::{in_phase, put_new};
@@ -141,4 +141,19 @@ fn sr18_a_clock_below_the_floor_of_an_origin_is_out_of_sync_and_one_at_it_is_ser
         assert_eq!((lacking(2, 2).revisions, lacking(2, 2).out_of_sync), (vec![3], vec![]));
         assert_eq!(lacking(2, 1).forked, ["node"]);
     }
+}
+
+/// A peer may pull while a compaction is durable that the machine has not heard of.
+#[test]
+fn sr18_entries_that_are_forgotten_are_no_damage() {
+    let mut server = Server::new();
+    for payload in ["1", "2", "3"] {
+        server.commit(of([put("a", payload)])).unwrap();
+    }
+    server.wait(10 * 60 * SECOND);
+    assert_eq!(server.compact(Some(2)), 2);
+    let view = server.engine.view().unwrap();
+    let reads = Reads::new(&*view).unwrap();
+    assert!(matches!(reads.foreign(2), Err(ReadError::Compacted { floor: 2 })));
+    assert!(reads.foreign(3).is_ok());
 }

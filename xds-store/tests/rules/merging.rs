@@ -6,6 +6,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::entry::Foreign;
 use xds_store::store::Stopped;
 
+use crate::driven::envoy::*;
 use crate::driven::*;
 
 fn nodes() -> [Server; 3] {
@@ -202,4 +203,22 @@ fn sr7_sr18_the_states_of_forgotten_entries_are_forgotten_with_them() {
         );
     }
     assert_equal(&[a, b], &["x"]);
+}
+
+/// The node that merges wrote another content of the same generation. A rule in the entry makes it read the
+/// references of the record again, which once counted the generation up.
+#[test]
+fn sr7_sr43_a_state_that_comes_with_a_rule_of_its_type_stays_as_it_was_written() {
+    let [mut a, mut b, _] = nodes();
+    let clusters = || [cluster("x"), cluster("y")];
+    a.commit(of(clusters())).unwrap();
+    b.commit(of(clusters())).unwrap();
+    let unset = Rule::of_routes(proto::OnDelete::Unset).put("rule");
+    a.commit(of([routes("r", &["x"]), unset])).unwrap();
+    b.commit(of([routes("r", &["y"])])).unwrap();
+    pull(&mut a, &b);
+    pull(&mut b, &a);
+    let states = [&a, &b].map(|node| node.state(&routes_key("r")).unwrap());
+    assert_eq!(states[0], states[1]);
+    assert_eq!(states[0].generation, 1);
 }

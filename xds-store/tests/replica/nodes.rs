@@ -1,0 +1,387 @@
+//! Nodes of a cluster in virtual time: each has the machine of a store on an engine in memory, and the machine
+//! that replicates. One number determines a run: what users commit, what goes wrong, and when.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xds_store::engine::{Batch, Engine as _, MemoryEngine};
+use xds_store::replica::{CallId, Counters};
+use xds_store::store::{Identity, Store, Ticket};
+
+use crate::random::Random;
+use driver::{Answer, Input, Process, Request};
+use history::History;
+
+mod answers;
+mod driver;
+mod history;
+mod network;
+mod process;
+mod users;
+
+const MS: i64 = 1_000_000;
+const SECOND: i64 = 1000 * MS;
+const START: i64 = 1_000_000 * SECOND;
+/// How long things go wrong.
+const TROUBLE: i64 = START + 15 * SECOND;
+/// How long the core may take until its nodes are equal: the longest deadline, the longest back-off, and a few
+/// rounds.
+const HEALING: i64 = 50 * SECOND;
+/// After this, all dates are over by the clocks of all nodes.
+const DATES: i64 = 10 * 3600 * SECOND;
+
+type Outcome = Result<(), String>;
+
+struct Node {
+    engine: MemoryEngine,
+    /// What the replica remembers. It is kept like the engine.
+    known: BTreeMap<String, Counters>,
+    process: Option<Process>,
+    /// The number of the process.
+    boot: u64,
+    /// How far the wall clock is ahead of the timers.
+    skew: i64,
+    /// How long a batch or a message may take, in milliseconds.
+    slowness: u64,
+    is_full: bool,
+    writing: Option<Batch>,
+    /// The next time for which it waits.
+    woken_at: Option<i64>,
+    /// How often it was due at the present time.
+    dues: (i64, u32),
+    /// Its calls, with the addresses, and whether they are nudges.
+    calls: BTreeMap<CallId, (usize, bool)>,
+    /// The answers that its pulls follow.
+    streams: BTreeMap<CallId, u64>,
+    nudged_at: BTreeMap<usize, i64>,
+    commits: BTreeMap<Ticket, Sent>,
+}
+
+/// A commit that is not answered yet.
+struct Sent {
+    peers: usize,
+    until: i64,
+}
+
+#[derive(Debug)]
+enum Happens {
+    Due(usize),
+    Arrives(Caller, usize, Request),
+    /// One message of an answer, which has a number.
+    Answered(Caller, u64, Answer),
+    Written(usize, u64),
+    Commits(usize),
+    Compacts(usize),
+    Crashes(usize),
+    Starts(usize),
+    Cuts(usize, usize, bool),
+    Fills(usize, bool),
+    Jumps(usize, i64),
+    Heals,
+}
+
+/// A call of a node: the caller, its boot and the number.
+#[derive(Debug, Clone, Copy)]
+struct Caller {
+    node: usize,
+    boot: u64,
+    call: CallId,
+}
+
+/// What a run did.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) events: u64,
+    /// The events of the longest run.
+    pub(crate) most: u64,
+    pub(crate) calls: u64,
+    pub(crate) committed: u64,
+    pub(crate) refused: u64,
+    pub(crate) entries: u64,
+    pub(crate) crashes: u64,
+    pub(crate) compactions: u64,
+    /// Commits whose peers were not there in time, and those whose were.
+    pub(crate) acks: [u64; 2],
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        self.calls += other.calls;
+        self.committed += other.committed;
+        self.refused += other.refused;
+        self.entries += other.entries;
+        self.crashes += other.crashes;
+        self.compactions += other.compactions;
+        self.acks = [self.acks[0] + other.acks[0], self.acks[1] + other.acks[1]];
+        self.most = self.most.max(other.events);
+    }
+}
+
+pub(crate) struct Sim {
+    random: Random,
+    now: i64,
+    queue: BTreeMap<(i64, u64), Happens>,
+    next: u64,
+    nodes: Vec<Node>,
+    peers: Vec<Vec<usize>>,
+    /// The nodes that heal. The others stay as they are.
+    core: BTreeSet<usize>,
+    /// Where requests and answers get lost, by sender and receiver.
+    cut: BTreeSet<(usize, usize)>,
+    loss: u64,
+    is_healed: bool,
+    /// Calls of peers that were not answered yet.
+    tickets: BTreeMap<(usize, Ticket), Caller>,
+    history: History,
+    trace: Option<Vec<String>>,
+    counts: Counts,
+}
+
+fn name(node: usize) -> String {
+    format!("n{node}")
+}
+
+fn number(name: &str) -> usize {
+    name[1..].parse().unwrap()
+}
+
+/// Runs one seed. What went wrong, with the last lines of the trace.
+pub(crate) fn run(seed: u64) -> Result<Counts, String> {
+    let run = |is_traced| {
+        let mut sim = Sim::new(seed, is_traced);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sim.play()));
+        (sim, outcome.unwrap_or_else(|_| Err("a panic".into())))
+    };
+    let (sim, outcome) = run(false);
+    outcome.map(|()| sim.counts).map_err(|problem| {
+        let trace = run(true).0.trace.unwrap_or_default();
+        format!("{problem}\n{}", trace[trace.len().saturating_sub(60)..].join("\n"))
+    })
+}
+
+impl Sim {
+    fn new(seed: u64, is_traced: bool) -> Self {
+        let mut random = Random(seed);
+        let count = 2 + random.below(4) as usize;
+        let is_chain = random.chance(25);
+        let others = |node: usize| (0..count).filter(move |other| *other != node);
+        let near =
+            |node: usize| others(node).filter(|other| !is_chain || other.abs_diff(node) == 1).collect();
+        // A part of a chain is connected.
+        let first = random.below(count as u64 - 1) as usize;
+        let last = first + 1 + random.below((count - first - 1) as u64) as usize;
+        let mut node = |number| {
+            let mut engine = MemoryEngine::default();
+            let identity = Identity { node: name(number), cluster: "c".into(), region: String::new() };
+            engine.commit(&Store::init(&identity)).unwrap();
+            Node {
+                engine,
+                known: BTreeMap::new(),
+                process: None,
+                boot: 0,
+                skew: if random.chance(50) { random.below(7200) as i64 - 3600 } else { 0 } * SECOND,
+                slowness: *random.pick(&[5, 5, 50, 900]),
+                is_full: false,
+                writing: None,
+                woken_at: None,
+                dues: (0, 0),
+                calls: BTreeMap::new(),
+                streams: BTreeMap::new(),
+                nudged_at: BTreeMap::new(),
+                commits: BTreeMap::new(),
+            }
+        };
+        Self {
+            nodes: (0..count).map(&mut node).collect(),
+            now: START,
+            queue: BTreeMap::new(),
+            next: 0,
+            peers: (0..count).map(near).collect(),
+            core: (first..=last).collect(),
+            cut: BTreeSet::new(),
+            loss: *random.pick(&[0, 2, 20]),
+            is_healed: false,
+            tickets: BTreeMap::new(),
+            history: History::new((0..count).map(name)),
+            trace: is_traced.then(Vec::new),
+            counts: Counts::default(),
+            random,
+        }
+    }
+
+    /// A time while things go wrong.
+    fn some_time(&mut self) -> i64 {
+        START + self.random.below((TROUBLE - START) as u64) as i64
+    }
+
+    fn plan(&mut self) {
+        for node in 0..self.nodes.len() {
+            let at = START + self.random.below(2000) as i64 * MS;
+            self.at(at, Happens::Starts(node));
+            for _ in 0..self.random.below(12) {
+                let at = self.some_time();
+                self.at(at, Happens::Commits(node));
+            }
+            for _ in 0..self.random.below(3) {
+                let at = self.some_time();
+                self.at(at, Happens::Crashes(node));
+                let at = self.some_time();
+                self.at(at, Happens::Compacts(node));
+                let other = self.random.below(self.nodes.len() as u64) as usize;
+                let (from, to) = (self.some_time(), self.some_time());
+                self.at(from, Happens::Cuts(node, other, true));
+                self.at(to, Happens::Cuts(node, other, false));
+            }
+            if self.random.chance(30) {
+                let (from, to) = (self.some_time(), self.some_time());
+                self.at(from, Happens::Fills(node, true));
+                self.at(to, Happens::Fills(node, false));
+            }
+            if self.random.chance(40) {
+                let (at, seconds) = (self.some_time(), self.random.below(1800) as i64 - 600);
+                self.at(at, Happens::Jumps(node, seconds * SECOND));
+            }
+        }
+        self.at(TROUBLE, Happens::Heals);
+    }
+
+    fn play(&mut self) -> Outcome {
+        self.plan();
+        self.play_until(TROUBLE)?;
+        self.converge(TROUBLE + HEALING)?;
+        // All dates end, by the clock of each node, and what follows from that reaches the others.
+        let core: Vec<_> = self.core.iter().copied().collect();
+        for node in core {
+            self.happen(Happens::Jumps(node, DATES))?;
+        }
+        self.play_until(self.now + 2 * SECOND)?;
+        self.converge(self.now + HEALING)?;
+        for node in self.core.clone() {
+            self.history.check(&name(node))?;
+            self.history.check_merged(&name(node), true)?;
+        }
+        self.counts.entries = self.history.entries() as u64;
+        Ok(())
+    }
+
+    fn play_until(&mut self, until: i64) -> Outcome {
+        while let Some((&(at, _), _)) = self.queue.first_key_value() {
+            if at > until {
+                break;
+            }
+            let Some(((at, _), event)) = self.queue.pop_first() else { break };
+            self.now = at;
+            self.note(|| format!("{event:?}"));
+            self.counts.events += 1;
+            if self.counts.events > EVENTS {
+                return Err("liveness: too many events".into());
+            }
+            self.happen(event)?;
+        }
+        self.now = self.now.max(until);
+        Ok(())
+    }
+
+    /// The nodes of the core become equal, and answer all commits.
+    fn converge(&mut self, until: i64) -> Outcome {
+        loop {
+            self.play_until((self.now + SECOND).min(until))?;
+            let clocks: BTreeSet<_> =
+                self.core.iter().map(|node| self.history.counters(&name(*node))).collect();
+            let unanswered = self.core.iter().map(|node| self.nodes[*node].commits.len()).sum::<usize>();
+            if clocks.len() == 1 && unanswered == 0 {
+                return Ok(());
+            }
+            if self.now >= until {
+                return Err(format!("liveness: {unanswered} commits without answer, and clocks {clocks:?}"));
+            }
+        }
+    }
+
+    fn at(&mut self, at: i64, event: Happens) {
+        self.next += 1;
+        self.queue.insert((at, self.next), event);
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            let mut line = format!("{:>7} ms {}", (self.now - START) / MS, line());
+            line.truncate((0..=300).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0));
+            trace.push(line);
+        }
+    }
+
+    /// The timers, and the wall clock of a node.
+    fn times(&self, node: usize) -> (i64, i64) {
+        (self.now, self.now + self.nodes[node].skew)
+    }
+
+    fn happen(&mut self, event: Happens) -> Outcome {
+        match event {
+            Happens::Due(node) => {
+                let due = &mut self.nodes[node];
+                if due.woken_at != Some(self.now) {
+                    return Ok(());
+                }
+                due.woken_at = None;
+                due.dues = if due.dues.0 == self.now { (self.now, due.dues.1 + 1) } else { (self.now, 1) };
+                if due.dues.1 > 10 {
+                    return Err(format!("liveness: {} is due at once, again and again", name(node)));
+                }
+                self.input(node, Input::Due)
+            }
+            Happens::Arrives(caller, callee, request) => self.arrive(caller, callee, request),
+            Happens::Answered(caller, stream, answer) => self.answered(caller, stream, answer),
+            Happens::Written(node, boot) => self.written(node, boot),
+            Happens::Commits(node) => self.commit(node),
+            Happens::Compacts(node) => {
+                let upto = self.history.everywhere(&name(node));
+                self.input(node, Input::Compact(upto))
+            }
+            Happens::Crashes(node) => self.crash(node),
+            Happens::Starts(node) => self.start(node),
+            Happens::Cuts(from, to, true) => {
+                self.cut.insert((from, to));
+                Ok(())
+            }
+            Happens::Cuts(from, to, false) => {
+                self.cut.remove(&(from, to));
+                Ok(())
+            }
+            Happens::Fills(node, is_full) => {
+                self.nodes[node].is_full = is_full;
+                Ok(())
+            }
+            Happens::Jumps(node, by) => {
+                self.nodes[node].skew += by;
+                self.wake(node);
+                Ok(())
+            }
+            Happens::Heals => self.heal(),
+        }
+    }
+
+    /// The core is connected, and has room. No other node reaches it any more, though it may hear it.
+    fn heal(&mut self) -> Outcome {
+        self.is_healed = true;
+        for one in 0..self.nodes.len() {
+            for other in 0..self.nodes.len() {
+                match (self.core.contains(&one), self.core.contains(&other)) {
+                    (true, true) => drop(self.cut.remove(&(one, other))),
+                    (false, true) => drop(self.cut.insert((one, other))),
+                    (true | false, false) => {}
+                }
+            }
+            if self.core.contains(&one) {
+                (self.nodes[one].is_full, self.nodes[one].slowness) = (false, 5);
+                self.start(one)?;
+            } else if self.random.chance(30) {
+                self.crash(one)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// More than any run has.
+const EVENTS: u64 = 10_000;

@@ -1,0 +1,330 @@
+//! How a driver connects the two machines of a node: the store and the replica.
+//!
+//! One input is done to its end before the next one comes, as in a driver of one task. So the replica hears of
+//! a commit before a peer can be answered from a store that has it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use xds_proto::xds::store::v1 as proto;
+use xds_store::clock::{Chain, Clock, Position};
+use xds_store::commit::{Draft, Refused};
+use xds_store::engine::{Batch, Engine as _, EngineError, EngineRevision, MemoryEngine};
+use xds_store::entry::Foreign;
+use xds_store::read::{ReadError, Reads};
+use xds_store::replica::{self, Alarm, CallId, Counters, Failure, Refusal, Replica, ReplicaConfig};
+use xds_store::store::{self, Committed, Config, Loaded, Published, Store, Ticket};
+
+/// A call of a node to a peer.
+#[derive(Debug, Clone)]
+pub(crate) enum Request {
+    Hello(proto::HelloRequest),
+    Pull(proto::PullRequest),
+    Nudge(proto::NudgeRequest),
+}
+
+/// One message of the answer to a call.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    Hello(Result<proto::HelloResponse, Failure>),
+    Pull(Result<proto::PullResponse, Failure>),
+    Nudge(Result<proto::NudgeResponse, Failure>),
+}
+
+/// What happens to a process.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A client commits, and waits until so many peers have it.
+    Commit { ticket: Ticket, draft: Draft, peers: usize, until: i64 },
+    /// The engine answered the last batch.
+    Written(Result<EngineRevision, EngineError>),
+    /// Revisions up to this one shall be forgotten.
+    Compact(u64),
+    /// The time of [`Process::due`] has come.
+    Due,
+    /// The addresses of the peers.
+    Peers(Vec<String>),
+    /// A peer calls.
+    Called(Ticket, Request),
+    /// A call was answered.
+    Answered(CallId, Answer),
+}
+
+/// What a process does.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Write(Batch),
+    Published(Vec<Published>),
+    Call(CallId, String, Request),
+    Cancel(CallId),
+    Answer(Ticket, Vec<Answer>),
+    /// A commit is answered with OK.
+    Committed(Ticket, Committed, Acked),
+    Refused(Ticket, Refused),
+    Compacted,
+    Remember(String, Counters),
+    Raise(Alarm),
+    /// What the store cannot do yet.
+    Resync(replica::Action),
+}
+
+/// The counter of the last commit of the node when a commit is answered, and how many peers have it: also enough, if
+/// the client waits for them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Acked {
+    pub(crate) counter: u64,
+    pub(crate) peers: Option<(usize, bool)>,
+}
+
+enum Step {
+    Store(store::Event),
+    Replica(replica::Event),
+}
+
+/// The process of a node.
+pub(crate) struct Process {
+    pub(crate) store: Store,
+    pub(crate) replica: Replica,
+    engine: MemoryEngine,
+    steps: VecDeque<Step>,
+    outputs: Vec<Output>,
+    /// Pulls of peers that are not answered yet, with their clocks.
+    pulls: BTreeMap<Ticket, (proto::PullRequest, Clock)>,
+    /// Entries that the store has not answered yet, with the calls that brought them.
+    applying: BTreeMap<Ticket, CallId>,
+    /// Commits that wait for peers: how many and how long; with the answer once it is durable here.
+    acks: BTreeMap<Ticket, (usize, i64, Option<(u64, Committed)>)>,
+    next: u64,
+}
+
+impl Process {
+    /// Reads the store of an engine. The times are those of timers and of the wall clock.
+    pub(crate) fn start(
+        engine: MemoryEngine,
+        run: (&str, u64),
+        known: Vec<(String, Counters)>,
+        (now, wall): (i64, i64),
+        each: impl FnMut(Loaded),
+    ) -> Self {
+        let (address, boot) = run;
+        let mut config = Config::new(engine.limits(), boot);
+        config.is_replicated = true;
+        let store = Store::load(&*engine.view().unwrap(), config, wall, each).unwrap();
+        let hello = proto::HelloRequest {
+            cluster: store.head().cluster.clone(),
+            node: store.head().node.clone(),
+            boot: boot.to_string(),
+            address: address.to_owned(),
+            ..Default::default()
+        };
+        let mut config = ReplicaConfig::new(hello, boot);
+        (config.known, config.max_entries) = (known, 4);
+        let replica = Replica::new(config, store.clock(), now);
+        Self {
+            store,
+            replica,
+            engine,
+            steps: VecDeque::new(),
+            outputs: Vec::new(),
+            pulls: BTreeMap::new(),
+            applying: BTreeMap::new(),
+            acks: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// When an [`Input::Due`] shall come, by the timers.
+    pub(crate) fn due(&self, (now, wall): (i64, i64)) -> Option<i64> {
+        let of_store = self.store.due().map(|due| due.saturating_sub(wall).saturating_add(now));
+        of_store.into_iter().chain(self.replica.due()).min()
+    }
+
+    /// Does all that follows from an input.
+    pub(crate) fn handle(&mut self, input: Input, (now, wall): (i64, i64)) -> Vec<Output> {
+        self.take(input);
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Store(event) => {
+                    let reader = self.engine.reader();
+                    let actions = self.store.step(event, wall, &*reader);
+                    actions.into_iter().for_each(|action| self.do_of_store(action));
+                }
+                Step::Replica(event) => {
+                    let actions = self.replica.step(event, now);
+                    actions.into_iter().for_each(|action| self.do_of_replica(action));
+                }
+            }
+        }
+        std::mem::take(&mut self.outputs)
+    }
+
+    fn take(&mut self, input: Input) {
+        let store = |event| [Step::Store(event)];
+        match input {
+            Input::Commit { ticket, draft, peers, until } => {
+                if peers > 0 {
+                    self.acks.insert(ticket, (peers, until, None));
+                }
+                self.steps.extend(store(store::Event::Commit(ticket, draft)));
+            }
+            Input::Written(result) => self.steps.extend(store(store::Event::Written(result))),
+            Input::Compact(upto) => self.steps.extend(store(store::Event::Compact(Ticket(0), Some(upto)))),
+            Input::Due => {
+                self.steps.extend([Step::Store(store::Event::Due), Step::Replica(replica::Event::Due)]);
+            }
+            Input::Peers(addresses) => self.tell(replica::Event::Peers(addresses)),
+            Input::Called(ticket, Request::Hello(request)) => {
+                let (_, forked) = self.compare(&request.clock);
+                self.tell(replica::Event::Hello(ticket, request, forked));
+            }
+            Input::Called(ticket, Request::Pull(request)) => {
+                let (clock, forked) = self.compare(&request.clock);
+                self.pulls.insert(ticket, (request.clone(), clock));
+                self.tell(replica::Event::Pull(ticket, request, forked));
+            }
+            Input::Called(ticket, Request::Nudge(request)) => {
+                let (_, forked) = self.compare(&request.clock);
+                self.tell(replica::Event::Nudge(ticket, request, forked));
+            }
+            Input::Answered(call, Answer::Hello(result)) => {
+                self.tell(replica::Event::HelloAnswered(call, result));
+            }
+            Input::Answered(call, Answer::Pull(Ok(part))) => self.tell(replica::Event::PullPart(call, part)),
+            Input::Answered(call, Answer::Pull(Err(failure))) => {
+                self.tell(replica::Event::PullFailed(call, failure));
+            }
+            Input::Answered(call, Answer::Nudge(result)) => {
+                self.tell(replica::Event::NudgeAnswered(call, result));
+            }
+        }
+    }
+
+    fn tell(&mut self, event: replica::Event) {
+        self.steps.push_back(Step::Replica(event));
+    }
+
+    /// The clock of a peer, and the origins whose entries differ there. The replica refuses a clock that cannot
+    /// be read.
+    fn compare(&self, clock: &BTreeMap<String, proto::Position>) -> (Clock, Vec<String>) {
+        let clock = Clock::from_wire(clock).unwrap_or_default();
+        let forked = self.store.lacking(&clock, 0).forked;
+        (clock, forked)
+    }
+
+    fn do_of_store(&mut self, action: store::Action) {
+        match action {
+            store::Action::Write(batch) => self.outputs.push(Output::Write(batch)),
+            store::Action::Publish(commits) => {
+                let own = |commit: &&Published| {
+                    commit.entry.counter > 0 && commit.entry.origin == self.store.head().node
+                };
+                if let Some(last) = commits.iter().rfind(own) {
+                    let chain = Chain::from_wire(&last.entry.chain).unwrap();
+                    let position = Position { counter: last.entry.counter, chain };
+                    self.tell(replica::Event::Committed(position));
+                }
+                self.outputs.push(Output::Published(commits));
+            }
+            store::Action::Answer(ticket, Ok(committed)) => {
+                // A commit that changed nothing may repeat one that peers lack yet.
+                let counter = self.store.head().counter;
+                match self.acks.get_mut(&ticket) {
+                    Some((peers, until, answer)) => {
+                        let (peers, until) = (*peers, *until);
+                        *answer = Some((counter, committed));
+                        self.tell(replica::Event::Await { ticket, counter, peers, until });
+                    }
+                    None => {
+                        let acked = Acked { counter, peers: None };
+                        self.outputs.push(Output::Committed(ticket, committed, acked));
+                    }
+                }
+            }
+            store::Action::Answer(ticket, Err(refused)) => {
+                self.acks.remove(&ticket);
+                self.outputs.push(Output::Refused(ticket, refused));
+            }
+            store::Action::Merged(ticket, result) => {
+                let call = self.applying.remove(&ticket).unwrap();
+                // Entries that the engine refused come again with the next round.
+                let stopped = result.map(|merged| merged.stopped).unwrap_or_default();
+                self.tell(replica::Event::Applied { call, clock: self.store.clock(), stopped });
+            }
+            store::Action::Compacted(..) => self.outputs.push(Output::Compacted),
+        }
+    }
+
+    fn do_of_replica(&mut self, action: replica::Action) {
+        use replica::Action;
+        let output = match action {
+            Action::CallHello(call, address, request) => Output::Call(call, address, Request::Hello(request)),
+            Action::CallPull(call, address, request) => Output::Call(call, address, Request::Pull(request)),
+            Action::CallNudge(call, address, request) => Output::Call(call, address, Request::Nudge(request)),
+            Action::Cancel(call) => Output::Cancel(call),
+            Action::Apply(call, pieces) => {
+                self.next += 1;
+                let ticket = Ticket(self.next);
+                self.applying.insert(ticket, call);
+                return self.steps.push_back(Step::Store(store::Event::Merge(ticket, pieces)));
+            }
+            Action::AnswerHello(ticket, result) => {
+                Output::Answer(ticket, vec![Answer::Hello(result.map_err(Failure::Refused))])
+            }
+            Action::AnswerNudge(ticket, result) => {
+                Output::Answer(ticket, vec![Answer::Nudge(result.map_err(Failure::Refused))])
+            }
+            Action::AnswerPull(ticket, result) => {
+                let (request, clock) = self.pulls.remove(&ticket).unwrap();
+                Output::Answer(ticket, self.parts(&request, &clock, result))
+            }
+            Action::Acked { ticket, peers, is_enough } => {
+                let (_, _, committed) = self.acks.remove(&ticket).unwrap();
+                let (counter, committed) = committed.expect("a commit is awaited once it is durable");
+                Output::Committed(ticket, committed, Acked { counter, peers: Some((peers, is_enough)) })
+            }
+            Action::Remember(node, counters) => Output::Remember(node, counters),
+            Action::Raise(alarm) => Output::Raise(alarm),
+            Action::TakeNewId(_) | Action::TakeSnapshot { .. } => Output::Resync(action),
+            // For the log of the server.
+            Action::Dropped(..) | Action::End(_) => return,
+        };
+        self.outputs.push(output);
+    }
+
+    /// The messages of the answer to a pull: one, which the network takes apart. The entries are those that the
+    /// machine knows, and all of them are in the engine.
+    fn parts(
+        &self,
+        request: &proto::PullRequest,
+        clock: &Clock,
+        accepted: Result<BTreeMap<String, proto::Clock>, Refusal>,
+    ) -> Vec<Answer> {
+        let others = match accepted {
+            Ok(others) => others,
+            Err(refusal) => return vec![Answer::Pull(Err(Failure::Refused(refusal)))],
+        };
+        let lacking = self.store.lacking(clock, request.max_entries as usize);
+        let view = self.engine.view().unwrap();
+        let reads = Reads::new(&*view).unwrap();
+        let mut answer = proto::PullResponse {
+            is_last: true,
+            is_behind: lacking.is_behind,
+            clock: self.store.clock().to_wire(),
+            others,
+            forked: lacking.forked,
+            ..Default::default()
+        };
+        for (origin, floor) in lacking.out_of_sync {
+            answer.out_of_sync.push(proto::OutOfSync { origin, floor, must_replace: false });
+        }
+        for revision in lacking.revisions {
+            match reads.foreign(revision) {
+                Ok(Foreign::Entry(entry)) => answer.entries.push(entry),
+                Ok(Foreign::Skip(skip)) => answer.skips.push(skip),
+                // A compaction is durable that the machine has not heard of.
+                Err(ReadError::Compacted { .. }) => return vec![Answer::Pull(Err(Failure::Unreachable))],
+                Err(error) => panic!("{error}"),
+            }
+        }
+        vec![Answer::Pull(Ok(answer))]
+    }
+}

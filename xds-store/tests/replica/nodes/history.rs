@@ -1,0 +1,263 @@
+//! What is known of a run from outside: the entries as their origins wrote them, and what each node has of
+//! them durably. So the state that a node has to hold is known, too: that of all entries up to its clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xds_proto::xds::store::v1 as proto;
+use xds_store::clock::Chain;
+use xds_store::engine::{Engine as _, MemoryEngine};
+use xds_store::entry::Foreign;
+use xds_store::key::RecordKey;
+use xds_store::merge::merge;
+use xds_store::read::Reads;
+use xds_store::record::{RecordState, served};
+use xds_store::replica::Counters;
+use xds_store::store::{Loaded, Published};
+
+use super::Outcome;
+use crate::at_once::all_at_once;
+
+/// The entries of all origins, and what the nodes have.
+pub(crate) struct History {
+    /// The entries of each node, in the order of counters from 1.
+    log: BTreeMap<String, Vec<proto::Entry>>,
+    nodes: BTreeMap<String, Durable>,
+}
+
+/// What a node has durably.
+#[derive(Default)]
+struct Durable {
+    /// The last revision of its store, and the greatest one that is forgotten.
+    revision: u64,
+    floor: u64,
+    counters: Counters,
+    /// The counters at its revisions.
+    at: BTreeMap<u64, Counters>,
+    /// The records, but for what dates ended here.
+    states: BTreeMap<RecordKey, RecordState>,
+    /// The records as its process last published or loaded them.
+    shown: BTreeMap<RecordKey, RecordState>,
+}
+
+impl History {
+    pub(crate) fn new(nodes: impl Iterator<Item = String>) -> Self {
+        Self { log: BTreeMap::new(), nodes: nodes.map(|node| (node, Durable::default())).collect() }
+    }
+
+    /// Up to where a node has the entries of each origin durably.
+    pub(crate) fn counters(&self, node: &str) -> &Counters {
+        &self.nodes[node].counters
+    }
+
+    /// The state of a record, as a node has it.
+    pub(crate) fn state(&self, node: &str, key: &RecordKey) -> Option<&RecordState> {
+        self.nodes[node].states.get(key)
+    }
+
+    /// The states that a node wrote, the newest first.
+    pub(crate) fn written(&self, node: &str) -> impl Iterator<Item = &RecordState> + Clone {
+        let entries = self.log.get(node).into_iter().flatten().rev();
+        entries.flat_map(|entry| &entry.states)
+    }
+
+    /// How many entries there are.
+    pub(crate) fn entries(&self) -> usize {
+        self.log.values().map(Vec::len).sum()
+    }
+
+    /// The last revision of a node of which all nodes have the entries.
+    pub(crate) fn everywhere(&self, node: &str) -> u64 {
+        let everybody = |counters: &Counters| {
+            let has =
+                |other: &Durable| counters.iter().all(|(origin, at)| of(&other.counters, origin) >= *at);
+            self.nodes.values().all(has)
+        };
+        let at = &self.nodes[node].at;
+        at.iter().rev().find(|(_, counters)| everybody(counters)).map_or(0, |(revision, _)| *revision)
+    }
+
+    /// The engine of a node has changed: reads what is new there, and checks it.
+    pub(crate) fn durable(&mut self, node: &str, engine: &MemoryEngine) -> Outcome {
+        let view = engine.view().unwrap();
+        let reads = Reads::new(&*view).unwrap();
+        let (head, mut touched) = (reads.head(), BTreeSet::new());
+        let durable = self.nodes.get_mut(node).unwrap();
+        if head.revision < durable.revision || head.floor < durable.floor {
+            return Err(format!("{node} goes back: {head:?}"));
+        }
+        for revision in durable.revision + 1..=head.revision {
+            let Foreign::Entry(entry) = reads.foreign(revision).unwrap() else {
+                return Err(format!("{node} skips entries of its own accord at {revision}"));
+            };
+            if entry.counter > 0 {
+                touched.extend(note(&mut self.log, node, durable, entry)?);
+            }
+            durable.at.insert(revision, durable.counters.clone());
+        }
+        (durable.revision, durable.floor) = (head.revision, head.floor);
+        if of(&durable.counters, node) != head.counter {
+            return Err(format!("{node} has {head:?}, and its log ends at {:?}", durable.counters));
+        }
+        for key in touched {
+            let found = reads.last(&key).unwrap().map(|version| version.state);
+            let (found, expected) = (found.map(without_date), without_date(durable.states[&key].clone()));
+            if found.as_ref() != Some(&expected) {
+                return Err(format!("{node} has {found:?}, and its entries say {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A process shows commits to its cache: a record goes only if something ended it.
+    pub(crate) fn published(&mut self, node: &str, commits: &[Published], wall: i64) -> Outcome {
+        let durable = self.nodes.get_mut(node).unwrap();
+        for commit in commits {
+            if commit.revision > durable.revision {
+                return Err(format!("{node} shows {commit:?}, which is not durable"));
+            }
+            let before: BTreeMap<_, _> =
+                commit.changed.iter().filter_map(|(key, _)| durable.shown.remove_entry(key)).collect();
+            durable.shown.extend(commit.changed.iter().cloned());
+            let mut gone = commit.changed.iter().filter(|(key, state)| {
+                served(state).is_none() && before.get(key).is_some_and(|before| served(before).is_some())
+            });
+            let is_ended = |(key, state): &(RecordKey, RecordState)| {
+                let by_user = commit.entry.identity == super::users::USER;
+                let is_withheld = state.lifecycle() != proto::State::Deleted && state.quarantined.is_some();
+                // SR36, SR37: another node ended it.
+                let from_entry = commit.entry.origin != node && {
+                    let entry = &self.log[&commit.entry.origin][commit.entry.counter as usize - 1];
+                    let of_key = |state: &&RecordState| state.key.as_ref() == Some(&key.to_proto());
+                    entry.states.iter().find(of_key).is_some_and(|state| served(state).is_none())
+                };
+                by_user
+                    || is_withheld
+                    || from_entry
+                    || before.values().any(|before| is_over(node, before, wall))
+            };
+            if let Some(gone) = gone.find(|gone| !is_ended(gone)) {
+                return Err(format!("{node} ends {gone:?} by {:?}, before: {before:?}", commit.entry));
+            }
+        }
+        Ok(())
+    }
+
+    /// A process has loaded its store.
+    pub(crate) fn loaded(&mut self, node: &str, records: Vec<Loaded>, clock: &Counters) -> Outcome {
+        let durable = self.nodes.get_mut(node).unwrap();
+        durable.shown = records.into_iter().map(|record| (record.key, record.state)).collect();
+        if *clock != durable.counters {
+            return Err(format!("{node} starts with {clock:?}, and had {:?}", durable.counters));
+        }
+        self.check(node)
+    }
+
+    /// The records of a node are those that its entries say, but for dates.
+    pub(crate) fn check(&self, node: &str) -> Outcome {
+        let durable = &self.nodes[node];
+        let without = |states: &BTreeMap<RecordKey, RecordState>| {
+            states.iter().map(|(key, state)| (key.clone(), without_date(state.clone()))).collect()
+        };
+        let (shown, states): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (without(&durable.shown), without(&durable.states));
+        if shown == states { Ok(()) } else { Err(format!("{node} shows {shown:?}, and has {states:?}")) }
+    }
+
+    /// The records of a node are what the rules of the merge say of all states that it got, in any order. After
+    /// the last date they are equal to the last bit.
+    pub(crate) fn check_merged(&self, node: &str, is_after_dates: bool) -> Outcome {
+        let durable = &self.nodes[node];
+        let mut all: BTreeMap<RecordKey, Vec<RecordState>> = BTreeMap::new();
+        for (origin, counter) in &durable.counters {
+            let entries = &self.log[origin][..*counter as usize];
+            for state in entries.iter().flat_map(|entry| &entry.states) {
+                all.entry(key_of(state)).or_default().push(state.clone());
+            }
+        }
+        for (key, states) in all {
+            let (shown, said) = (&durable.shown[&key], all_at_once(&states));
+            let is_equal = if is_after_dates && has_date(&said) {
+                *shown == RecordState { lifecycle: proto::State::Deleted.into(), ..said.clone() }
+            } else {
+                without_date(shown.clone()) == without_date(said.clone())
+            };
+            if !is_equal {
+                return Err(format!("{node} has {shown:?}, and the rules say {said:?} of {states:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Notes an entry that a node has got or made. The records that it changes.
+fn note(
+    log: &mut BTreeMap<String, Vec<proto::Entry>>,
+    node: &str,
+    durable: &mut Durable,
+    entry: proto::Entry,
+) -> Result<Vec<RecordKey>, String> {
+    let (origin, counter) = (entry.origin.clone(), entry.counter);
+    let at = durable.counters.entry(origin.clone()).or_default();
+    if counter != *at + 1 {
+        return Err(format!("{node} has {counter} of {origin} behind {at}"));
+    }
+    *at = counter;
+    let keys: Vec<_> = entry.states.iter().map(key_of).collect();
+    for (key, state) in keys.iter().zip(&entry.states) {
+        let before = durable.states.remove(key);
+        let after = before.as_ref().map_or_else(|| state.clone(), |before| merge(before, state));
+        // No incarnation that was deleted comes back.
+        let is_back = |before: &RecordState| {
+            let is_deleted = |state: &RecordState| state.lifecycle() == proto::State::Deleted;
+            (after.incarnation, is_deleted(&after)) < (before.incarnation, is_deleted(before))
+        };
+        if let Some(before) = before.filter(is_back) {
+            return Err(format!("{before:?} comes back at {node} as {after:?}"));
+        }
+        durable.states.insert(key.clone(), after);
+    }
+    let entries = log.entry(origin.clone()).or_default();
+    match entries.get(counter as usize - 1) {
+        Some(known) if *known == entry => {}
+        Some(known) => return Err(format!("{node} has {entry:?} instead of {known:?}")),
+        None if origin != node => {
+            return Err(format!("{node} has {counter} of {origin}, which {origin} lost"));
+        }
+        None => {
+            let before = entries.last().map(|last| Chain::from_wire(&last.chain).unwrap());
+            let chain = before.unwrap_or_default().after(node, counter, &entry.states);
+            if chain.to_wire() != entry.chain {
+                return Err(format!("the chain of {node} is broken at {counter}"));
+            }
+            entries.push(entry);
+        }
+    }
+    Ok(keys)
+}
+
+/// Whether a node may end a record by itself: by its date, with a lease that this node renewed last (ST36, ST39),
+/// or as a deletion in progress (SG7).
+fn is_over(node: &str, state: &RecordState, wall: i64) -> bool {
+    let is_past = state.expires_at.is_some_and(|at| xds_store::time::from_proto(&at) <= wall);
+    let has_ended = is_past && (state.lease.is_none() || state.renewed_by == node);
+    has_ended || state.lifecycle() == proto::State::Deleting
+}
+
+/// SR5: whether its date ends the record, at each node by its own clock.
+fn has_date(state: &RecordState) -> bool {
+    state.lease.is_none() && state.expires_at.is_some()
+}
+
+/// What a date ends at each node by itself is no part of the replicated state.
+fn without_date(state: RecordState) -> RecordState {
+    let lifecycle = if has_date(&state) { 0 } else { state.lifecycle };
+    RecordState { lifecycle, ..state }
+}
+
+fn key_of(state: &RecordState) -> RecordKey {
+    RecordKey::parse(state.key.as_ref().unwrap()).unwrap()
+}
+
+fn of(counters: &Counters, origin: &str) -> u64 {
+    counters.get(origin).copied().unwrap_or_default()
+}

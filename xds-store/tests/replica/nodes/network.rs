@@ -1,0 +1,130 @@
+//! Calls between the nodes: they are slow, get lost, come twice, and overtake each other.
+
+use xds_proto::xds::store::v1 as proto;
+use xds_store::replica::{CallId, Failure};
+use xds_store::store::Ticket;
+
+use super::driver::{Answer, Input, Request};
+use super::{Caller, Happens, MS, Outcome, Sim, name, number};
+
+impl Sim {
+    /// How long a batch or a message of a node takes.
+    pub(super) fn delay(&mut self, node: usize) -> i64 {
+        (1 + self.random.below(self.nodes[node].slowness) as i64) * MS
+    }
+
+    fn is_lost(&mut self, from: usize, to: usize) -> bool {
+        let is_whole = self.is_healed && self.core.contains(&from) && self.core.contains(&to);
+        self.cut.contains(&(from, to)) || (!is_whole && self.random.chance(self.loss))
+    }
+
+    pub(super) fn call(&mut self, node: usize, call: CallId, address: &str, request: Request) -> Outcome {
+        self.counts.calls += 1;
+        let (callee, is_nudge) = (number(address), matches!(request, Request::Nudge(_)));
+        let (caller, now) = (&mut self.nodes[node], self.now);
+        // SR10: one call at a time, and one nudge.
+        if caller.calls.values().any(|running| *running == (callee, is_nudge)) {
+            return Err(format!("{} calls {address} beside another call", name(node)));
+        }
+        caller.calls.insert(call, (callee, is_nudge));
+        let last = if is_nudge { caller.nudged_at.insert(callee, now) } else { None };
+        // SR16
+        if last.is_some_and(|at| now < at + 50 * MS) {
+            return Err(format!("{} nudges {address} too often", name(node)));
+        }
+        let caller = Caller { node, boot: caller.boot, call };
+        let copies = if !self.is_healed && self.random.chance(5) { 2 } else { 1 };
+        for _ in 0..copies {
+            if !self.is_lost(node, callee) {
+                let at = self.now + self.delay(node);
+                self.at(at, Happens::Arrives(caller, callee, request.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn arrive(&mut self, caller: Caller, callee: usize, request: Request) -> Outcome {
+        self.next += 1;
+        let ticket = Ticket(self.next);
+        self.tickets.insert((callee, ticket), caller);
+        if self.nodes[callee].process.is_none() {
+            let answer = match request {
+                Request::Hello(_) => Answer::Hello(Err(Failure::Unreachable)),
+                Request::Pull(_) => Answer::Pull(Err(Failure::Unreachable)),
+                Request::Nudge(_) => Answer::Nudge(Err(Failure::Unreachable)),
+            };
+            self.answer(callee, ticket, vec![answer]);
+            return Ok(());
+        }
+        self.input(callee, Input::Called(ticket, request))
+    }
+
+    /// Sends an answer, whose messages come in their order: not at all, in part, whole, or twice.
+    pub(super) fn answer(&mut self, node: usize, ticket: Ticket, parts: Vec<Answer>) {
+        let caller = self.tickets.remove(&(node, ticket)).unwrap();
+        let parts: Vec<_> = parts.into_iter().flat_map(|part| self.in_pieces(part)).collect();
+        let copies = if !self.is_healed && self.random.chance(5) { 2 } else { 1 };
+        for _ in 0..copies {
+            self.next += 1;
+            let (mut at, stream) = (self.now, self.next);
+            for part in parts.clone() {
+                if self.is_lost(node, caller.node) {
+                    break;
+                }
+                at += self.delay(node);
+                self.at(at, Happens::Answered(caller, stream, part));
+            }
+        }
+    }
+
+    /// The messages of a peer that sends smaller ones, and leaves out an entry sometimes, which no correct node
+    /// does (SR14).
+    fn in_pieces(&mut self, answer: Answer) -> Vec<Answer> {
+        let Answer::Pull(Ok(part)) = answer else { return vec![answer] };
+        let mut pieces = Vec::new();
+        let last = proto::PullResponse { entries: Vec::new(), ..part };
+        for entry in part.entries {
+            if !self.is_healed && self.random.chance(2) {
+                continue;
+            }
+            let mut left = entry.states.clone();
+            let mut entry = entry;
+            while left.len() > 1 && self.random.chance(30) {
+                let rest = left.split_off(1);
+                entry.states = std::mem::replace(&mut left, rest);
+                entry.more = true;
+                let rest = proto::Entry { more: false, ..entry.clone() };
+                pieces.push(vec![std::mem::replace(&mut entry, rest)]);
+            }
+            entry.states = left;
+            match pieces.last_mut() {
+                Some(piece)
+                    if !piece.last().is_some_and(|last: &proto::Entry| last.more)
+                        && self.random.chance(60) =>
+                {
+                    piece.push(entry);
+                }
+                _ => pieces.push(vec![entry]),
+            }
+        }
+        let message = |entries| proto::PullResponse { entries, ..Default::default() };
+        pieces.into_iter().map(message).chain([last]).map(|part| Answer::Pull(Ok(part))).collect()
+    }
+
+    pub(super) fn answered(&mut self, caller: Caller, stream: u64, answer: Answer) -> Outcome {
+        let Caller { node, boot, call } = caller;
+        if self.nodes[node].boot != boot || self.nodes[node].process.is_none() {
+            return Ok(());
+        }
+        // The messages of one answer come in order, and a caller follows one of them.
+        let is_pull = matches!(answer, Answer::Pull(_));
+        if is_pull && *self.nodes[node].streams.entry(call).or_insert(stream) != stream {
+            return Ok(());
+        }
+        // A call ends with its last message. What comes then is of a copy of the request.
+        if !matches!(&answer, Answer::Pull(Ok(part)) if !part.is_last) {
+            self.nodes[node].calls.remove(&call);
+        }
+        self.input(node, Input::Answered(call, answer))
+    }
+}

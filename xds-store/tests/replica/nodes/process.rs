@@ -1,0 +1,147 @@
+//! The process of a node: it starts, does what its machines say, and crashes between any two actions.
+
+use xds_store::commit::Draft;
+use xds_store::engine::{Engine as _, EngineError};
+use xds_store::store::{Published, Ticket};
+
+use super::driver::{Input, Output, Process};
+use super::{Happens, MS, Outcome, SECOND, Sent, Sim, name, users};
+
+impl Sim {
+    pub(super) fn start(&mut self, node: usize) -> Outcome {
+        if self.nodes[node].process.is_some() || (self.is_healed && !self.core.contains(&node)) {
+            return Ok(());
+        }
+        let (times, id) = (self.times(node), name(node));
+        let started = &mut self.nodes[node];
+        started.boot += 1;
+        let known = started.known.clone().into_iter().collect();
+        let mut loaded = Vec::new();
+        let run = (&*id, started.boot);
+        let process = Process::start(started.engine.clone(), run, known, times, |record| loaded.push(record));
+        let clock = process.store.clock();
+        let counters = clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect();
+        started.process = Some(process);
+        self.history.loaded(&id, loaded, &counters)?;
+        let peers = self.peers[node].iter().map(|peer| name(*peer)).collect();
+        self.input(node, Input::Peers(peers))
+    }
+
+    /// The process ends. A batch that is being written may be lost, or not.
+    pub(super) fn crash(&mut self, node: usize) -> Outcome {
+        let crashed = &mut self.nodes[node];
+        if crashed.process.take().is_none() {
+            return Ok(());
+        }
+        self.counts.crashes += 1;
+        crashed.calls.clear();
+        crashed.streams.clear();
+        crashed.commits.clear();
+        crashed.woken_at = None;
+        if let Some(batch) = crashed.writing.take().filter(|_| self.random.chance(50)) {
+            // On another condition than the present state it was lost in any case.
+            _ = crashed.engine.commit(&batch);
+        }
+        self.history.durable(&name(node), &crashed.engine)?;
+        if self.random.chance(20) {
+            crashed.skew += (self.random.below(7200) as i64 - 3600) * SECOND;
+        }
+        let at = self.now + self.random.below(8_000) as i64 * MS;
+        self.at(at, Happens::Starts(node));
+        Ok(())
+    }
+
+    pub(super) fn commit(&mut self, node: usize) -> Outcome {
+        let (now, wall) = self.times(node);
+        let Some(process) = &self.nodes[node].process else { return Ok(()) };
+        let most = process.replica.peer_count() as u64 + 1;
+        let request = users::request(&mut self.random, &self.history, &name(node), wall);
+        self.note(|| format!("{} commits {:?}", name(node), request.changes));
+        let draft = Draft::parse(request, users::USER.into()).map_err(|refused| format!("{refused:?}"))?;
+        self.next += 1;
+        let (ticket, peers) = (Ticket(self.next), self.random.below(most) as usize);
+        let until = now + 5 * SECOND;
+        self.nodes[node].commits.insert(ticket, Sent { peers, until });
+        self.input(node, Input::Commit { ticket, draft, peers, until })
+    }
+
+    /// The engine has written the batch of a node, or not.
+    pub(super) fn written(&mut self, node: usize, boot: u64) -> Outcome {
+        let written = &mut self.nodes[node];
+        if written.boot != boot || written.process.is_none() {
+            return Ok(());
+        }
+        let Some(batch) = written.writing.take() else { return Ok(()) };
+        let unknown = || Err(EngineError::Unknown("no answer".into()));
+        let result = match self.random.below(100) {
+            _ if written.is_full => Err(EngineError::Full),
+            0 if !self.is_healed => unknown(),
+            1 if !self.is_healed => written.engine.commit(&batch).and_then(|_| unknown()),
+            _ => written.engine.commit(&batch),
+        };
+        self.history.durable(&name(node), &written.engine)?;
+        self.input(node, Input::Written(result))
+    }
+
+    pub(super) fn input(&mut self, node: usize, input: Input) -> Outcome {
+        let times = self.times(node);
+        let Some(process) = &mut self.nodes[node].process else { return Ok(()) };
+        let outputs = process.handle(input, times);
+        self.check(node)?;
+        for output in outputs {
+            if !self.is_healed && self.random.below(1000) == 0 {
+                return self.crash(node);
+            }
+            self.output(node, output)?;
+        }
+        self.wake(node);
+        Ok(())
+    }
+
+    pub(super) fn wake(&mut self, node: usize) {
+        let times = self.times(node);
+        let woken = &mut self.nodes[node];
+        let due = woken.process.as_ref().and_then(|process| process.due(times));
+        let Some(due) = due.map(|due| due.max(self.now)) else { return };
+        if woken.woken_at.is_none_or(|at| at > due) {
+            woken.woken_at = Some(due);
+            self.at(due, Happens::Due(node));
+        }
+    }
+
+    pub(super) fn output(&mut self, node: usize, output: Output) -> Outcome {
+        let (id, (_, wall)) = (name(node), self.times(node));
+        match output {
+            Output::Write(batch) => {
+                let writer = &mut self.nodes[node];
+                if writer.writing.replace(batch).is_some() {
+                    return Err(format!("{id} writes two batches at once"));
+                }
+                let (boot, at) = (writer.boot, self.now + self.delay(node));
+                self.at(at, Happens::Written(node, boot));
+            }
+            Output::Published(commits) => {
+                let shows =
+                    |commit: &Published| (commit.revision, commit.entry.origin.clone(), commit.entry.counter);
+                self.note(|| format!("{id} publishes {:?}", commits.iter().map(shows).collect::<Vec<_>>()));
+                // ST41: the time of a store never goes back, though its clock may.
+                let time = self.nodes[node].process.as_ref().map_or(wall, |process| process.store.time());
+                self.history.published(&name(node), &commits, wall.max(time))?;
+            }
+            Output::Call(call, address, request) => self.call(node, call, &address, request)?,
+            Output::Cancel(call) => drop(self.nodes[node].calls.remove(&call)),
+            Output::Answer(ticket, parts) => self.answer(node, ticket, parts),
+            Output::Committed(ticket, committed, acked) => self.committed(node, ticket, &committed, acked)?,
+            Output::Refused(ticket, refused) => {
+                self.nodes[node].commits.remove(&ticket).unwrap();
+                self.counts.refused += 1;
+                self.note(|| format!("{id} refuses {:?} {}", refused.code, refused.message));
+            }
+            Output::Compacted => self.counts.compactions += 1,
+            Output::Remember(of, counters) => drop(self.nodes[node].known.insert(of, counters)),
+            Output::Raise(alarm) => return Err(format!("{id} raises {alarm:?}")),
+            Output::Resync(action) => return Err(format!("{id} wants {action:?}")),
+        }
+        Ok(())
+    }
+}
