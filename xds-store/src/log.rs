@@ -1,5 +1,6 @@
 //! The log of a store: what each commit changed, and the head that the next one follows.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use prost::Message;
@@ -44,6 +45,10 @@ pub struct Head {
     /// is an entry, too.
     #[prost(bool, tag = "16")]
     pub is_replicated: bool,
+    /// How long processes have run with this store since it replicates, in nanoseconds. Each batch has what is
+    /// counted so far, so a crash loses some of it.
+    #[prost(int64, tag = "17")]
+    pub running: i64,
     /// The ids that the node had before its store was restored from backups, the first one first
     /// (SR31).
     #[prost(string, repeated, tag = "14")]
@@ -69,6 +74,17 @@ pub struct StoredOrigin {
     /// The chain at it.
     #[prost(bytes = "bytes", tag = "4")]
     pub floor_chain: bytes::Bytes,
+}
+
+/// Another node that this one knows, with the newest clock that is known of it (SR9).
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct StoredNode {
+    /// Of each origin, up to where it has the entries.
+    #[prost(btree_map = "string, uint64", tag = "1")]
+    pub counters: BTreeMap<String, u64>,
+    /// [`Head::running`] when it was heard last.
+    #[prost(int64, tag = "2")]
+    pub heard_at: i64,
 }
 
 /// One commit, with its time, identity, owner and message (ST23). It has keys only: the states of the

@@ -19,12 +19,14 @@ pub use event::{Action, Committed, Event, Published, Ticket};
 pub use load::{LoadError, Loaded};
 use merging::Merging;
 pub use merging::{Merged, Stopped};
+use nodes::Nodes;
 pub use origins::Lacking;
 use origins::Origins;
 use pass::Pass;
 pub use pass::PassProgress;
 pub use plans::PlanProgress;
 pub use references::{DeletionInProgress, FoundReferrers, ReferrersQuery};
+use running::Running;
 
 mod catch_up;
 mod compaction;
@@ -33,11 +35,13 @@ mod draining;
 mod event;
 mod load;
 mod merging;
+mod nodes;
 mod origins;
 mod owning;
 mod pass;
 mod plans;
 mod references;
+mod running;
 mod serving;
 mod writing;
 
@@ -54,6 +58,9 @@ pub struct Store {
     head_revision: Option<EngineRevision>,
     index: Index,
     origins: Origins,
+    /// The other nodes.
+    nodes: Nodes,
+    running: Running,
     /// ST21: why the store accepts no commits until the process restarts.
     read_only: Option<String>,
     waiting: VecDeque<Waiting>,
@@ -240,6 +247,8 @@ impl Store {
                     .chain(self.pass_due())
                     .chain(self.drain_due())
                     .chain(self.owner_check_due())
+                    .chain(self.nodes.has_news().then_some(self.ends_again_at))
+                    .chain(self.running_due())
                     .min()
             }
         }
@@ -250,6 +259,9 @@ impl Store {
     pub fn step(&mut self, event: Event, now: i64, reader: &dyn Reader) -> Vec<Action> {
         // ST41: time never goes back.
         let now = now.max(self.head.time);
+        if self.replicates() {
+            self.running.count(now);
+        }
         let mut actions = Vec::new();
         match event {
             Event::Commit(ticket, draft) => {
@@ -272,12 +284,27 @@ impl Store {
                 let refused = Refused::whole(RefusalCode::Unavailable, "the server is stopping");
                 self.compaction.refuse(&refused, &mut actions);
             }
+            Event::Remember(node, counters) if node != self.head.node => {
+                self.nodes.hear(&node, counters, self.running.length());
+            }
+            // A node needs no memory of itself.
+            Event::Remember(..) => {}
             Event::Halt(reason) => self.read_only = Some(reason),
         }
         if self.writing.is_none() {
             self.write_next(now, reader, &mut actions);
         }
         actions
+    }
+
+    /// Whether other nodes get the entries of this store, or got them.
+    fn replicates(&self) -> bool {
+        self.head.is_replicated || self.config.is_replicated
+    }
+
+    /// When the head has to say how long the node has run.
+    fn running_due(&self) -> Option<i64> {
+        self.replicates().then(|| self.running.due(&self.head).max(self.ends_again_at))
     }
 
     fn on_written(
@@ -331,6 +358,7 @@ impl Store {
         let Writing { head, pending, collected, published, merged, commits, .. } = writing;
         self.head_revision = Some(revision);
         self.head = head;
+        self.nodes.written();
         published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
         self.origins.forget(self.head.floor);
         self.unknown = None;
@@ -376,9 +404,11 @@ impl Store {
             return self.refuse_all(actions);
         }
         self.batch += 1;
+        self.nodes.not_written();
         let mut writing = Writing::new(self.head.clone(), self.head_revision, self.batch);
         writing.head.time = now;
-        writing.head.is_replicated |= self.config.is_replicated;
+        writing.head.is_replicated = self.replicates();
+        writing.head.running = self.running.length();
         if let Err(error) = self.add_ended(&mut writing, &stored, now) {
             self.on_unreadable(error, now, actions);
             return;
@@ -418,8 +448,10 @@ impl Store {
         }
         // ST22: a batch of the head alone finds out whether there is room. Writers that wait for room
         // send no commit.
+        self.add_nodes(&mut writing, now);
         let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
-        if writing.batch.writes.is_empty() && !looks_for_room {
+        let is_of_head = looks_for_room || self.running_due().is_some_and(|due| due <= now);
+        if writing.batch.writes.is_empty() && !is_of_head {
             // The condition of a write proves that nobody else committed meanwhile; an answer without
             // a write needs that proof, too.
             let merged = mem::take(&mut writing.merged).into_iter();

@@ -23,6 +23,8 @@ mod late_phases;
 mod leases;
 #[path = "rules/merging.rs"]
 mod merging;
+#[path = "rules/nodes.rs"]
+mod nodes;
 #[path = "rules/owners.rs"]
 mod owners;
 #[path = "rules/pass.rs"]

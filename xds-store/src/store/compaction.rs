@@ -53,9 +53,11 @@ impl Store {
         }
         let upto = self.compaction.requests.iter().filter_map(|(_, upto)| *upto).max();
         let limit = self.config.engine.operations.saturating_sub(3).min(KEYS_OF_STEP);
+        let forgettable =
+            self.nodes.forgettable(&self.origins, self.running.length()).min(self.head.revision);
         while writing.batch.writes.len() < limit {
             let revision = writing.head.floor + 1;
-            if revision > self.head.revision {
+            if revision > forgettable {
                 break;
             }
             let Some(entry) = stored.entry(revision)? else { break };

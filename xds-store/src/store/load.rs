@@ -8,7 +8,9 @@ use bytes::Bytes;
 use xds_core::Resource;
 
 use super::compaction::Compaction;
+use super::nodes::Nodes;
 use super::origins::Origins;
+use super::running::Running;
 use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
 use crate::content::{self, ContentError};
@@ -185,6 +187,8 @@ impl Store {
             return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
         }
         let origins = Origins::load(view, &head)?;
+        let nodes = Nodes::load(view)?;
+        let running = Running::resumed(&head, now.max(head.time));
         serving::loaded(&index, index.schemas(), of_plans, &mut each);
         Ok(Self {
             config,
@@ -192,6 +196,8 @@ impl Store {
             head_revision,
             index,
             origins,
+            nodes,
+            running,
             read_only: None,
             waiting: VecDeque::new(),
             merging: VecDeque::new(),

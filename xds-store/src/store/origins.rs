@@ -10,6 +10,7 @@ use crate::clock::{Chain, Clock, Position};
 use crate::engine::View;
 use crate::key::stored;
 use crate::log::{Head, LogEntry, StoredOrigin};
+use crate::replica::Counters;
 use crate::stored::ReadError;
 
 /// Where the entries of each origin are in the log of this store.
@@ -137,6 +138,20 @@ impl Origins {
     /// Up to where the entries of an origin are forgotten.
     pub(super) fn floor(&self, origin: &str) -> Position {
         self.0.get(origin).map(|origin| origin.floor).unwrap_or_default()
+    }
+
+    /// The last revision up to which a node with this clock lacks nothing of the log. A node that lacks what is
+    /// forgotten has none.
+    pub(super) fn covered(&self, counters: &Counters) -> u64 {
+        let covered = self.0.iter().map(|(id, origin)| {
+            let counter = counters.get(&**id).copied().unwrap_or_default();
+            if counter < origin.floor.counter {
+                return 0;
+            }
+            let lacked = origin.kept.partition_point(|kept| kept.position.counter <= counter);
+            origin.kept.get(lacked).map_or(u64::MAX, |kept| kept.revision - 1)
+        });
+        covered.min().unwrap_or(u64::MAX)
     }
 
     /// Up to where this node has the entries of each origin.
