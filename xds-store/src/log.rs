@@ -129,6 +129,10 @@ pub struct LogEntry {
     /// So many numbers of the origin, up to the counter, hold nothing for this node (SR14).
     #[prost(uint64, tag = "12")]
     pub skipped: u64,
+    /// When it was merged here, in nanoseconds since 1970: the time of another node is that of its clock. 0 for
+    /// a commit of this store.
+    #[prost(int64, tag = "13")]
+    pub merged_at: i64,
 }
 
 /// One record that a commit changed.
@@ -149,6 +153,13 @@ impl Head {
     /// Whether this is the id of the node, or one that it had.
     pub(crate) fn is_node(&self, id: &str) -> bool {
         id == self.node || self.former_nodes.iter().any(|former| former == id)
+    }
+}
+
+impl LogEntry {
+    /// When the store revision was made here.
+    pub(crate) fn logged_at(&self) -> i64 {
+        if self.merged_at == 0 { self.time } else { self.merged_at }
     }
 }
 

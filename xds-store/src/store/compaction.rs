@@ -61,11 +61,11 @@ impl Store {
                 break;
             }
             let Some(entry) = stored.entry(revision)? else { break };
-            let is_old = entry.time <= now.saturating_sub(self.config.history)
+            let is_old = entry.logged_at() <= now.saturating_sub(self.config.history)
                 || revision + self.config.history_revisions <= self.head.revision
                 || upto.is_some_and(|upto| revision <= upto);
             // ST26: a list of the revision before may still be read.
-            let is_listed = entry.time > now.saturating_sub(LISTED_FOR);
+            let is_listed = entry.logged_at() > now.saturating_sub(LISTED_FOR);
             let has_room = writing.batch.writes.is_empty()
                 || writing.batch.writes.len() + entry.changes.len() + entry.originals.len() < limit;
             if !is_old || is_listed || !has_room {

@@ -89,7 +89,8 @@ impl Writing {
             self.write(at, value);
         }
         let originals = originals.iter().map(|(key, _)| key.to_proto()).collect();
-        self.log(judged.pending, LogEntry { changes: judged.changes, originals, server, ..entry });
+        let merged_at = self.head.time;
+        self.log(judged.pending, LogEntry { changes: judged.changes, originals, server, merged_at, ..entry });
     }
 
     /// Adds the states of records and the entry of the log that changed them. Their revision.

@@ -203,3 +203,18 @@ fn sr7_sr18_the_states_of_forgotten_entries_are_forgotten_with_them() {
     }
     assert_equal(&[a, b], &["x"]);
 }
+
+#[test]
+fn st26_st44_an_entry_is_as_old_as_its_revision_here_whatever_the_clock_of_its_origin_says() {
+    let [mut a, mut b, mut c] = nodes();
+    a.commit(of([put("x", "1")])).unwrap();
+    c.now += 30 * 24 * 3600 * SECOND;
+    c.commit(of([put("y", "1")])).unwrap();
+    b.now += 10 * 24 * 3600 * SECOND;
+    pull(&mut b, &a);
+    pull(&mut b, &c);
+    // The pages of a list may still be read.
+    assert_eq!((b.compact(None), b.compact(Some(2))), (0, 0));
+    b.wait(600 * SECOND);
+    assert_eq!((b.compact(None), b.compact(Some(2))), (0, 2));
+}
