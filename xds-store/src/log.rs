@@ -74,6 +74,9 @@ pub struct StoredOrigin {
     /// The chain at it.
     #[prost(bytes = "bytes", tag = "4")]
     pub floor_chain: bytes::Bytes,
+    /// Up to it, deletions are forgotten with their records. It is at most the floor.
+    #[prost(uint64, tag = "5")]
+    pub deletion_floor: u64,
 }
 
 /// Another node that this one knows, with the newest clock that is known of it (SR9).
@@ -164,12 +167,13 @@ impl LogEntry {
 }
 
 impl StoredOrigin {
-    pub(crate) fn new(position: Position, floor: Position) -> Self {
+    pub(crate) fn new(position: Position, floor: Position, deletion_floor: u64) -> Self {
         Self {
             counter: position.counter,
             chain: position.chain.to_wire(),
             floor: floor.counter,
             floor_chain: floor.chain.to_wire(),
+            deletion_floor,
         }
     }
 }

@@ -20,8 +20,8 @@ pub use load::{LoadError, Loaded};
 use merging::Merging;
 pub use merging::{Merged, Stopped};
 use nodes::Nodes;
-pub use origins::Lacking;
 use origins::Origins;
+pub use origins::{Lacking, OutOfSync};
 use pass::Pass;
 pub use pass::PassProgress;
 pub use plans::PlanProgress;
@@ -29,6 +29,7 @@ pub use references::{DeletionInProgress, FoundReferrers, ReferrersQuery};
 use running::Running;
 
 mod catch_up;
+mod collecting;
 mod compaction;
 mod config;
 mod draining;
@@ -125,6 +126,8 @@ struct Writing {
     published: Vec<Published>,
     /// Of the origins whose entries it has.
     positions: BTreeMap<Box<str>, Position>,
+    /// Up to where it forgets deletions of each origin.
+    deletion_floors: BTreeMap<Box<str>, u64>,
     merged: Vec<(Ticket, Merged)>,
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
     compacted: bool,
@@ -355,12 +358,13 @@ impl Store {
 
     /// The batch is durable.
     fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
-        let Writing { head, pending, collected, published, merged, commits, .. } = writing;
+        let Writing { head, pending, collected, published, deletion_floors, merged, commits, .. } = writing;
         self.head_revision = Some(revision);
         self.head = head;
         self.nodes.written();
         published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
         self.origins.forget(self.head.floor);
+        self.origins.forget_deletions(&deletion_floors);
         self.unknown = None;
         self.room_at = None;
         self.apply(pending, self.head.time);

@@ -76,6 +76,11 @@ impl<'a> Stored<'a> {
         self.get(&stored::record(key, changed_at))
     }
 
+    /// What the store keeps with a version; `None` if the version is forgotten.
+    pub(crate) fn local_if_kept(&self, key: &RecordKey, changed_at: u64) -> Result<Option<Local>, ReadError> {
+        self.get(&stored::record(key, changed_at))
+    }
+
     /// The entry of a store revision; `None` if it is forgotten.
     pub(crate) fn entry(&self, revision: u64) -> Result<Option<LogEntry>, ReadError> {
         self.get(&stored::log(revision))

@@ -8,6 +8,8 @@ mod ambiguity;
 mod cascades;
 #[path = "rules/ceilings.rs"]
 mod ceilings;
+#[path = "rules/collecting.rs"]
+mod collecting;
 #[path = "rules/drains.rs"]
 mod drains;
 mod driven;

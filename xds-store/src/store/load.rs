@@ -138,6 +138,9 @@ impl Store {
             let time = if local.committed_at == 0 { now.max(head.time) } else { local.committed_at };
             let at = At { revision: at, now: time, head: &head };
             let mut record = Present::of(&key, &state, of_clients, at, index.rules());
+            if (head.is_replicated || config.is_replicated) && record.is_deleted() {
+                record.deleted_at = Some(local.running);
+            }
             if let Some(lease) = record.lease.filter(|_| record.expires_at.is_some()) {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }

@@ -5,13 +5,13 @@ use xds_store::store::Event;
 
 use crate::driven::*;
 
-const HOUR: i64 = 3600 * SECOND;
+pub(crate) const HOUR: i64 = 3600 * SECOND;
 
 pub(crate) fn counters(of: &[(&str, u64)]) -> Counters {
     of.iter().map(|(origin, counter)| ((*origin).to_owned(), *counter)).collect()
 }
 
-fn remember(server: &mut Server, node: &str, of: &[(&str, u64)]) {
+pub(crate) fn remember(server: &mut Server, node: &str, of: &[(&str, u64)]) {
     server.step(Event::Remember(node.to_owned(), counters(of)));
 }
 

@@ -1,0 +1,106 @@
+//! Forgets deleted records (SR25 to SR27).
+
+use xds_proto::xds::store::v1 as proto;
+
+use super::{Store, Writing};
+use crate::key::{RecordKey, stored};
+use crate::phase;
+use crate::record::{Local, Present};
+use crate::stored::{ReadError, Stored};
+
+impl Store {
+    /// Forgets records that have been deleted for long, at most so many. SR27: new records of their keys start
+    /// above their incarnations, so a uid is never used again.
+    pub(super) fn collect(
+        &self,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        now: i64,
+        limit: usize,
+    ) -> Result<(), ReadError> {
+        let upto = self.collectable(writing.head.floor);
+        let mut has_unknown = false;
+        let deleted = self.index.tombstones().take_while(|(changed_at, _)| *changed_at <= upto);
+        for (_, key) in deleted.take(LOOKED_AT) {
+            if writing.batch.writes.len() >= limit {
+                break;
+            }
+            let Some(record) = self.index.get(key).filter(|record| self.is_old(record, now)) else {
+                continue;
+            };
+            // Another server of the store may have forgotten it.
+            if let Some(local) = stored.local_if_kept(key, record.changed_at)? {
+                match deletion(key, local) {
+                    Deletion::By(origin, counter) => {
+                        let floor = writing.deletion_floors.entry(origin.into()).or_default();
+                        *floor = counter.max(*floor);
+                    }
+                    Deletion::Unknown => has_unknown = true,
+                    Deletion::OfThisStore => {}
+                }
+            }
+            writing.delete(stored::record(key, record.changed_at));
+            writing.head.incarnation_floor = writing.head.incarnation_floor.max(record.incarnation);
+            writing.collected.push(key.clone());
+        }
+        if has_unknown {
+            // It is one of those that are forgotten.
+            writing.deletion_floors = self.origins.floors_without(writing.head.floor);
+        }
+        Ok(())
+    }
+
+    /// The revision up to which deleted records may be forgotten. Older revisions refer to those that were
+    /// deleted after the floor.
+    ///
+    /// SR26: in a store that replicates, the known clocks of all nodes have to cover what this node had when
+    /// the record was deleted. Then what they write knows the deletion. What they wrote before has to be here,
+    /// so that no older write can still arrive. A clock that is out of date says less, and is true.
+    fn collectable(&self, floor: u64) -> u64 {
+        if !self.replicates() {
+            return floor;
+        }
+        let mut upto = floor;
+        for (_, counters) in self.nodes.iter() {
+            if !self.origins.has(counters) {
+                return 0;
+            }
+            upto = upto.min(self.origins.covered(counters));
+        }
+        upto
+    }
+
+    /// SR25: whether a record has been deleted for long enough.
+    fn is_old(&self, record: &Present, now: i64) -> bool {
+        let for_long =
+            |now: i64| record.deleted_at.is_some_and(|at| at <= now.saturating_sub(self.config.tombstones));
+        if !self.replicates() {
+            return for_long(now);
+        }
+        // SR61: a lease counts like an expiry.
+        let end = record.lease.map(|lease| lease.stored_end).or(record.expires_at);
+        // SR26: nodes that were all stopped for months start as they stopped.
+        for_long(self.running.length()) || end.is_some_and(|end| end <= now)
+    }
+}
+
+/// From where a store has a deletion.
+enum Deletion {
+    By(String, u64),
+    /// A date has ended the record here, or it is one that other nodes do not get (SR5).
+    OfThisStore,
+    /// An earlier version of this program did not keep it.
+    Unknown,
+}
+
+fn deletion(key: &RecordKey, local: Local) -> Deletion {
+    let is_by_date = local.lifecycle_of_others() != proto::State::Unspecified;
+    match local.deleted_by {
+        _ if phase::is_local(key) || is_by_date => Deletion::OfThisStore,
+        Some(by) => Deletion::By(by.origin, by.counter),
+        None => Deletion::Unknown,
+    }
+}
+
+/// How many deleted records a step looks at. Those that come first are old first, so none waits for ever.
+const LOOKED_AT: usize = 10_000;
