@@ -9,6 +9,7 @@ use xds_core::{Constraints, Formula, VariantId, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
 use crate::checked::Damaged;
+use crate::forgotten::Forgotten;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
 use crate::log::Head;
 use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
@@ -53,6 +54,7 @@ pub(crate) struct Index {
     phases: Phases,
     servers: LiveServers,
     rules: Rules,
+    forgotten: Forgotten,
 }
 
 /// The variants of a name. No two match the same parameters.
@@ -247,6 +249,11 @@ impl Index {
         &self.rules
     }
 
+    /// The nodes that are forgotten.
+    pub(crate) fn forgotten(&self) -> &Forgotten {
+        &self.forgotten
+    }
+
     /// What the program knows, below the ceilings of the store.
     pub(crate) fn schemas(&self) -> &Arc<Schemas> {
         &self.schemas
@@ -261,6 +268,7 @@ impl Index {
     pub(crate) fn note_own(&mut self, key: &RecordKey, state: &RecordState) {
         self.phases.note(key, state);
         self.servers.note(key, state);
+        self.forgotten.note(key, state);
         if let Some(ceiling) = Ceiling::of_record(key, state) {
             Arc::make_mut(&mut self.schemas).set_stored_ceiling(ceiling);
         }

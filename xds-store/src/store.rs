@@ -1,6 +1,6 @@
 //! The machine of one store. Commits go in; batches for the engine and answers come out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 use crate::checked;
@@ -16,6 +16,7 @@ use crate::time::SECOND;
 use compaction::Compaction;
 pub use config::{Config, Identity};
 pub use event::{Action, Committed, Event, Published, Ticket};
+pub use forgetting::Forgetting;
 pub use load::{LoadError, Loaded};
 use merging::Merging;
 pub use merging::{Merged, Stopped};
@@ -34,6 +35,7 @@ mod compaction;
 mod config;
 mod draining;
 mod event;
+mod forgetting;
 mod load;
 mod merging;
 mod nodes;
@@ -128,6 +130,8 @@ struct Writing {
     positions: BTreeMap<Box<str>, Position>,
     /// Up to where it forgets deletions of each origin.
     deletion_floors: BTreeMap<Box<str>, u64>,
+    /// Forgotten nodes of which it keeps nothing.
+    dropped_nodes: BTreeSet<Box<str>>,
     merged: Vec<(Ticket, Merged)>,
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
     compacted: bool,
@@ -287,11 +291,12 @@ impl Store {
                 let refused = Refused::whole(RefusalCode::Unavailable, "the server is stopping");
                 self.compaction.refuse(&refused, &mut actions);
             }
-            Event::Remember(node, counters) if node != self.head.node => {
-                self.nodes.hear(&node, counters, self.running.length());
+            Event::Remember(node, counters) => {
+                // It needs no memory of itself, and drops that of forgotten nodes.
+                if node != self.head.node && !self.index.forgotten().contains(&node) {
+                    self.nodes.hear(&node, counters, self.running.length());
+                }
             }
-            // A node needs no memory of itself.
-            Event::Remember(..) => {}
             Event::Halt(reason) => self.read_only = Some(reason),
         }
         if self.writing.is_none() {
@@ -358,10 +363,12 @@ impl Store {
 
     /// The batch is durable.
     fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
-        let Writing { head, pending, collected, published, deletion_floors, merged, commits, .. } = writing;
+        let Writing { head, pending, collected, published, deletion_floors, dropped_nodes, .. } = writing;
+        let Writing { merged, commits, .. } = writing;
         self.head_revision = Some(revision);
         self.head = head;
         self.nodes.written();
+        self.nodes.drop_all(&dropped_nodes);
         published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
         self.origins.forget(self.head.floor);
         self.origins.forget_deletions(&deletion_floors);

@@ -17,6 +17,8 @@ mod driven;
 mod entries;
 #[path = "rules/forgetting.rs"]
 mod forgetting;
+#[path = "rules/forgotten.rs"]
+mod forgotten;
 #[path = "rules/form.rs"]
 mod form;
 #[path = "rules/late_phases.rs"]

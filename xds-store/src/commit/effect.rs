@@ -80,6 +80,7 @@ impl Judging<'_> {
     pub(crate) fn judge(&self, draft: &Draft) -> Result<Judged, Refused> {
         self.check_times(draft)?;
         self.check_rules(draft)?;
+        self.check_forgotten(draft)?;
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
         condition::check(draft, self.forms())?;

@@ -18,7 +18,7 @@ impl Store {
         now: i64,
         limit: usize,
     ) -> Result<(), ReadError> {
-        let upto = self.collectable(writing.head.floor);
+        let upto = self.collectable(writing);
         let mut has_unknown = false;
         let deleted = self.index.tombstones().take_while(|(changed_at, _)| *changed_at <= upto);
         for (_, key) in deleted.take(LOOKED_AT) {
@@ -56,12 +56,12 @@ impl Store {
     /// SR26: in a store that replicates, the known clocks of all nodes have to cover what this node had when
     /// the record was deleted. Then what they write knows the deletion. What they wrote before has to be here,
     /// so that no older write can still arrive. A clock that is out of date says less, and is true.
-    fn collectable(&self, floor: u64) -> u64 {
+    fn collectable(&self, writing: &Writing) -> u64 {
+        let mut upto = writing.head.floor;
         if !self.replicates() {
-            return floor;
+            return upto;
         }
-        let mut upto = floor;
-        for (_, counters) in self.nodes.iter() {
+        for (_, counters) in self.nodes.iter().filter(|(id, _)| !writing.dropped_nodes.contains(*id)) {
             if !self.origins.has(counters) {
                 return 0;
             }

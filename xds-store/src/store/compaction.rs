@@ -53,8 +53,7 @@ impl Store {
         }
         let upto = self.compaction.requests.iter().filter_map(|(_, upto)| *upto).max();
         let limit = self.config.engine.operations.saturating_sub(3).min(KEYS_OF_STEP);
-        let forgettable =
-            self.nodes.forgettable(&self.origins, self.running.length()).min(self.head.revision);
+        let forgettable = self.forgettable().min(self.head.revision);
         while writing.batch.writes.len() < limit {
             let revision = writing.head.floor + 1;
             if revision > forgettable {
@@ -84,6 +83,7 @@ impl Store {
             writing.delete(stored::log(revision));
             writing.head.floor = revision;
         }
+        self.drop_forgotten(writing);
         self.collect(writing, stored, now, limit)?;
         let mut of_origins = Vec::new();
         for (origin, of) in self.origins.without(writing.head.floor, &writing.deletion_floors) {

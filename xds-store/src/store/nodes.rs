@@ -1,11 +1,10 @@
 //! The other nodes that this one knows, as a restart has to find them (SR9).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::origins::Origins;
 use super::{Store, Writing};
 use crate::checked::{self, Damaged};
 use crate::engine::View;
@@ -79,11 +78,16 @@ impl Nodes {
         self.0.iter().map(|(id, node)| (&**id, &node.counters))
     }
 
-    /// SR60: the revision up to which the log may be forgotten: entries are kept for a node that lacks them, for
-    /// 24 h after it was heard. This is running time, so a stop of all nodes puts none of them out of sync.
-    pub(super) fn forgettable(&self, origins: &Origins, running: i64) -> u64 {
-        let kept_for = self.0.values().filter(|node| running.saturating_sub(node.heard_at) < KEPT_FOR);
-        kept_for.map(|node| origins.covered(&node.counters)).min().unwrap_or(u64::MAX)
+    /// What the engine has of a node is all that it gets.
+    pub(super) fn keep_as_stored(&mut self, id: &str) {
+        if let Some(node) = self.0.get_mut(id) {
+            node.stored = InEngine::Yes;
+        }
+    }
+
+    /// These nodes are known no longer.
+    pub(super) fn drop_all(&mut self, ids: &BTreeSet<Box<str>>) {
+        self.0.retain(|id, _| !ids.contains(id));
     }
 
     /// Whether the engine lacks something.
@@ -105,9 +109,20 @@ impl Nodes {
 }
 
 impl Store {
-    /// The nodes that were remembered, with their clocks (SR9).
+    /// The nodes that were remembered, with their clocks (SR9), but for forgotten ones.
     pub fn known(&self) -> impl Iterator<Item = (&str, &Counters)> {
-        self.nodes.iter()
+        self.nodes.iter().filter(|(id, _)| !self.index.forgotten().contains(id))
+    }
+
+    /// SR60: the revision up to which the log may be forgotten: entries are kept for a node that lacks them, for
+    /// 24 h after it was heard. This is running time, so a stop of all nodes puts none of them out of sync.
+    pub(super) fn forgettable(&self) -> u64 {
+        let forgotten = self.index.forgotten();
+        let nodes = self.nodes.0.iter().filter(|(id, node)| {
+            let since = self.running.length().saturating_sub(node.heard_at);
+            since < KEPT_FOR && !forgotten.contains(id)
+        });
+        nodes.map(|(_, node)| self.origins.covered(&node.counters)).min().unwrap_or(u64::MAX)
     }
 
     /// Adds what the engine lacks of nodes, as far as the batch has room. It makes no revision: no other node

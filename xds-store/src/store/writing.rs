@@ -30,6 +30,7 @@ impl Writing {
             published: Vec::new(),
             positions: BTreeMap::new(),
             deletion_floors: BTreeMap::new(),
+            dropped_nodes: BTreeSet::new(),
             merged: Vec::new(),
             commits: Vec::new(),
             compacted: false,

@@ -15,7 +15,7 @@ pub(crate) fn remember(server: &mut Server, node: &str, of: &[(&str, u64)]) {
     server.step(Event::Remember(node.to_owned(), counters(of)));
 }
 
-fn known(server: &Server) -> Vec<(String, Counters)> {
+pub(crate) fn known(server: &Server) -> Vec<(String, Counters)> {
     server.store.known().map(|(node, counters)| (node.to_owned(), counters.clone())).collect()
 }
 

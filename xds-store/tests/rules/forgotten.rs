@@ -1,0 +1,157 @@
+//! Nodes that will not come back.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use xds_core::Access;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::{RefusalCode, WriteAccess};
+use xds_store::forgotten::FORGOTTEN_TYPE;
+
+use super::nodes::{HOUR, known, remember};
+use crate::driven::*;
+
+fn on_record(node: &str, act: proto::change::Act) -> proto::Change {
+    let key = proto::Key { type_url: FORGOTTEN_TYPE.into(), name: node.into(), when: String::new() };
+    proto::Change { key: Some(key), act: Some(act), condition: None }
+}
+
+fn forget(node: &str) -> proto::Change {
+    let payload = proto::ForgottenNode { at: None, counter: 7 }.encode_to_vec().into();
+    let content = Some(proto::Content { payload, ..Default::default() });
+    on_record(node, proto::change::Act::Put(proto::Put { content, ..Default::default() }))
+}
+
+fn forgotten(server: &Server) -> Vec<&str> {
+    server.store.forgotten().collect()
+}
+
+/// Lets a node take what another one has.
+fn pull(to: &mut Server, from: &Server) {
+    assert_eq!(to.merge(from.entries_for(to, 100)), BTreeMap::new());
+}
+
+#[test]
+fn sr33_the_record_of_a_forgotten_node_is_for_all_nodes_and_stays() {
+    let (mut a, mut b) = (Server::node("a"), Server::node("b"));
+    a.commit(of([forget("x"), forget("y")])).unwrap();
+    pull(&mut b, &a);
+    for server in [&mut a, &mut b] {
+        assert_eq!(forgotten(server), ["x", "y"]);
+        server.restart();
+        assert_eq!(forgotten(server), ["x", "y"]);
+    }
+    for act in [
+        proto::change::Act::Delete(proto::Delete::default()),
+        proto::change::Act::Touch(proto::Touch {}),
+        proto::change::Act::Quarantine(proto::Quarantine::default()),
+    ] {
+        assert_eq!(a.code(of([on_record("x", act)])), RefusalCode::InvalidArgument);
+    }
+    let changed = |change: fn(&mut proto::Put)| {
+        let mut forget = forget("z");
+        if let Some(proto::change::Act::Put(put)) = &mut forget.act {
+            change(put);
+        }
+        forget
+    };
+    let changes = [
+        changed(|put| put.lease = Some(prost_types::Duration { seconds: 60, nanos: 0 })),
+        changed(|put| put.expires_at = Some(prost_types::Timestamp { seconds: 6000, nanos: 0 })),
+        changed(|put| put.owners.push(proto::ResourceOwner::default())),
+        changed(|put| put.content.as_mut().unwrap().payload = "\u{1}?".into()),
+    ];
+    for change in changes {
+        assert_eq!(a.code(of([change.clone()])), RefusalCode::InvalidArgument, "{change:?}");
+    }
+    let owned = proto::CommitRequest { owner: "team".into(), ..of([forget("z")]) };
+    assert_eq!(a.code(owned), RefusalCode::InvalidArgument);
+}
+
+#[test]
+fn sr33_st55_to_forget_a_node_needs_the_right_to_operate_and_no_node_forgets_itself() {
+    let mut a = Server::node("a");
+    let access = |configuration| {
+        let (records, read) = (Access::everything(), Access::everything());
+        WriteAccess { records, configuration, read }
+    };
+    let refused = a.commit_with(&access(false), of([forget("x")])).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::PermissionDenied);
+    assert_eq!(
+        a.commit_with(&access(true), of([forget("a")])).unwrap_err().code,
+        RefusalCode::FailedPrecondition
+    );
+    a.commit_with(&access(true), of([forget("x")])).unwrap();
+    assert_eq!(forgotten(&a), ["x"]);
+}
+
+#[test]
+fn sr33_sr60_a_forgotten_node_holds_nothing_back_once_all_others_know_it() {
+    let mut a = Server::node("a");
+    a.commit(of([put("r", "1")])).unwrap();
+    a.commit(of([delete("r")])).unwrap();
+    // The entries of the lost node never come.
+    remember(&mut a, "x", &[("a", 1), ("x", 5)]);
+    remember(&mut a, "b", &[("a", 2)]);
+    a.wait(23 * HOUR);
+    assert_eq!(a.compact(Some(2)), 1);
+    a.commit(of([forget("x")])).unwrap();
+    assert_eq!(known(&a).iter().map(|(node, _)| &**node).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(a.compact(Some(2)), 2, "the log is kept for nodes that may come back");
+    // It may have told its writes to the other node, which does not know yet that it is forgotten.
+    a.wait(25 * HOUR);
+    a.restart();
+    a.compact(None);
+    assert_eq!(a.store.counts().1, 1);
+    remember(&mut a, "x", &[("a", 1), ("x", 6)]);
+    remember(&mut a, "b", &[("a", 3)]);
+    a.compact(None);
+    assert_eq!(a.store.counts().1, 0);
+    // Nothing of it is left, and an old word of it brings nothing back.
+    remember(&mut a, "x", &[("a", 1), ("x", 6)]);
+    let mut found = 0;
+    let count = &mut |_: &[u8], _| {
+        found += 1;
+        std::ops::ControlFlow::Continue(())
+    };
+    xds_store::engine::Engine::view(&a.engine).unwrap().range(b"p", b"q", count).unwrap();
+    assert_eq!(found, 1);
+}
+
+#[test]
+fn sr33_two_lost_nodes_do_not_wait_for_each_other() {
+    let mut a = Server::node("a");
+    a.commit(of([put("r", "1")])).unwrap();
+    a.commit(of([delete("r")])).unwrap();
+    remember(&mut a, "x", &[("x", 5)]);
+    remember(&mut a, "y", &[("y", 5)]);
+    a.commit(of([forget("x"), forget("y")])).unwrap();
+    a.wait(25 * HOUR);
+    a.compact(Some(2));
+    assert_eq!((a.store.counts().1, known(&a)), (0, vec![]));
+}
+
+#[test]
+fn sr33_what_would_be_lost_with_a_node_is_known_before() {
+    let (mut a, mut b) = (Server::node("a"), Server::node("b"));
+    b.commit(of([put("r", "1")])).unwrap();
+    pull(&mut a, &b);
+    let of = |server: &Server| {
+        let forgetting = server.store.forgetting("b").unwrap();
+        (forgetting.counter, forgetting.lacking)
+    };
+    assert_eq!((a.store.forgetting("z"), of(&a)), (None, (1, vec![])));
+    remember(&mut a, "b", &[("b", 3)]);
+    remember(&mut a, "c", &[("b", 2)]);
+    assert_eq!(of(&a), (3, vec!["c".to_owned(), "a".to_owned()]));
+    remember(&mut a, "c", &[("b", 3)]);
+    assert_eq!(of(&a), (3, vec!["a".to_owned()]));
+    remember(&mut a, "d", &[]);
+    a.commit(of_forget("d")).unwrap();
+    assert_eq!(of(&a), (3, vec!["a".to_owned()]));
+    assert!(a.store.forgetting("d").is_some());
+}
+
+fn of_forget(node: &str) -> proto::CommitRequest {
+    of([forget(node)])
+}
