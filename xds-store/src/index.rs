@@ -22,6 +22,7 @@ use form_counts::PlanCounts;
 use ownership::Ownership;
 
 mod form_counts;
+mod leases;
 mod ownership;
 mod referring;
 
@@ -55,6 +56,8 @@ pub(crate) struct Index {
     servers: LiveServers,
     rules: Rules,
     forgotten: Forgotten,
+    /// The records with a lease that another node ends (ST39), by that node.
+    leases_of_others: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
 }
 
 /// The variants of a name. No two match the same parameters.
@@ -365,6 +368,7 @@ impl Index {
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);
             self.note(key, before.as_ref(), Some(&after));
+            self.note_lease(key, before.as_ref(), &after, state);
             self.count_forms(key, before.as_ref(), &after);
             self.ownership.note(key, before.as_ref(), &after, check_owners_at);
             let references = before.as_ref().map_or(&[][..], |before| &before.references);

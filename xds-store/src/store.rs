@@ -36,6 +36,7 @@ mod config;
 mod draining;
 mod event;
 mod forgetting;
+mod leases;
 mod load;
 mod merging;
 mod nodes;
@@ -416,6 +417,7 @@ impl Store {
         }
         self.batch += 1;
         self.nodes.not_written();
+        self.take_over_leases(now);
         let mut writing = Writing::new(self.head.clone(), self.head_revision, self.batch);
         writing.head.time = now;
         writing.head.is_replicated = self.replicates();

@@ -144,6 +144,7 @@ impl Store {
             if let Some(lease) = record.lease.filter(|_| record.expires_at.is_some()) {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
+            index.note_lease(&key, None, &record, &state);
             index.add(&mut loading, &id, &key, record, check_owners_at)?;
             index.note_own(&key, &state);
             let loaded = Loaded { key, state, resource };
@@ -193,7 +194,7 @@ impl Store {
         let nodes = Nodes::load(view)?;
         let running = Running::resumed(&head, now.max(head.time));
         serving::loaded(&index, index.schemas(), of_plans, &mut each);
-        Ok(Self {
+        let mut store = Self {
             config,
             head,
             head_revision,
@@ -215,7 +216,10 @@ impl Store {
             passes: BTreeMap::new(),
             drains_at: i64::MIN,
             owners_at: i64::MIN,
-        })
+        };
+        // ST40: these start again, too.
+        store.take_over_leases(now.max(store.head.time));
+        Ok(store)
     }
 }
 

@@ -131,6 +131,71 @@ fn sr33_two_lost_nodes_do_not_wait_for_each_other() {
     assert_eq!((a.store.counts().1, known(&a)), (0, vec![]));
 }
 
+/// Three nodes that know each other, and the lease of the last one.
+fn with_lease() -> [Server; 3] {
+    let mut nodes = ["a", "b", "c"].map(Server::node);
+    let [a, b, c] = &mut nodes;
+    c.now += HOUR;
+    c.commit(of([put_lease("leased", "1", 60)])).unwrap();
+    pull(a, c);
+    pull(b, c);
+    remember(a, "b", &[]);
+    remember(b, "a", &[]);
+    for server in [a, b] {
+        remember(server, "c", &[("c", 1)]);
+        server.wait(600 * SECOND);
+        assert!(server.record("leased", "").is_some(), "ST39");
+    }
+    nodes
+}
+
+#[test]
+fn sr33_st39_the_smallest_node_ends_the_leases_of_a_forgotten_one() {
+    let [mut a, mut b, _] = with_lease();
+    b.commit(of([forget("c")])).unwrap();
+    pull(&mut a, &b);
+    for server in [&mut a, &mut b] {
+        server.wait(59 * SECOND);
+        assert!(server.record("leased", "").is_some(), "it starts again");
+    }
+    // ST40: with the process, too.
+    a.restart();
+    a.wait(59 * SECOND);
+    assert!(a.record("leased", "").is_some());
+    a.wait(2 * SECOND);
+    b.wait(3600 * SECOND);
+    assert_eq!((a.record("leased", "").is_some(), b.record("leased", "").is_some()), (false, true));
+    // Other nodes get this end.
+    pull(&mut b, &a);
+    assert!(b.record("leased", "").is_none());
+}
+
+#[test]
+fn sr33_st37_a_lease_that_was_taken_over_is_renewed_at_any_node() {
+    for at in 0..2 {
+        let [a, mut b, _] = with_lease();
+        b.commit(of([forget("c")])).unwrap();
+        let mut nodes = [a, b];
+        let [a, b] = &mut nodes;
+        pull(a, b);
+        // By the clock of the lost node, the last renewal is in the future.
+        nodes[at].commit(of([touch("leased")])).unwrap();
+        let [a, b] = &mut nodes;
+        pull(a, b);
+        pull(b, a);
+        a.wait(40 * SECOND);
+        b.wait(40 * SECOND);
+        nodes[at].commit(of([touch("leased")])).unwrap();
+        let [a, b] = &mut nodes;
+        pull(a, b);
+        pull(b, a);
+        for server in [a, b] {
+            server.wait(30 * SECOND);
+            assert!(server.record("leased", "").is_some(), "node {at}");
+        }
+    }
+}
+
 #[test]
 fn sr33_what_would_be_lost_with_a_node_is_known_before() {
     let (mut a, mut b) = (Server::node("a"), Server::node("b"));
