@@ -1,7 +1,12 @@
 //! When a store forgets deleted records.
 
+use std::io::Cursor;
+
 use xds_proto::xds::store::v1 as proto;
+use xds_store::backup::{Backup, History};
 use xds_store::clock::{Chain, Clock, Position};
+use xds_store::engine::{Engine, MemoryEngine};
+use xds_store::restore::{NewIds, restore};
 use xds_store::store::Event;
 
 use super::nodes::{HOUR, counters, remember};
@@ -164,4 +169,25 @@ fn sr5_sr18_what_a_date_has_ended_here_is_no_deletion_for_others() {
     assert_eq!(kept(&mut a), 0);
     let lacking = a.store.lacking(&Clock::default(), 9).out_of_sync;
     assert!(!lacking[0].must_replace);
+}
+
+#[test]
+fn sr9_sr18_a_restored_store_knows_the_nodes_of_its_cluster_and_which_deletions_it_has_forgotten() {
+    let mut a = with_deleted(put("x", "1"));
+    a.wait(25 * HOUR);
+    assert_eq!(kept(&mut a), 0);
+    remember(&mut a, "b", &[("a", 2)]);
+    let backup = Backup::new(a.engine.view().unwrap(), History::Whole).unwrap();
+    let file: Vec<u8> = backup.flat_map(|part| part.unwrap().data).collect();
+    for (cluster, known) in [(None, vec!["b"]), (Some("other".to_owned()), vec![])] {
+        let mut target = MemoryEngine::default();
+        let ids = NewIds { node: "new".into(), cluster };
+        restore(&mut Cursor::new(&file), &mut target, &ids, &mut |_| {}).unwrap();
+        let restored = Server::with(target, a.now, |config| config.is_replicated = true);
+        assert_eq!(restored.store.known().map(|(node, _)| node).collect::<Vec<_>>(), known);
+        let lacking = restored.store.lacking(&clock(1), 9).out_of_sync;
+        assert_eq!((lacking.len(), &*lacking[0].origin, lacking[0].must_replace), (1, "a", true));
+        // The new node has run for as long as the old one.
+        assert_eq!(restored.store.head().running, a.store.head().running);
+    }
 }
