@@ -2,25 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use prost::Message;
 use xds_core::Access;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{RefusalCode, WriteAccess};
-use xds_store::forgotten::FORGOTTEN_TYPE;
 
 use super::nodes::{HOUR, known, remember};
 use crate::driven::*;
-
-fn on_record(node: &str, act: proto::change::Act) -> proto::Change {
-    let key = proto::Key { type_url: FORGOTTEN_TYPE.into(), name: node.into(), when: String::new() };
-    proto::Change { key: Some(key), act: Some(act), condition: None }
-}
-
-fn forget(node: &str) -> proto::Change {
-    let payload = proto::ForgottenNode { at: None, counter: 7 }.encode_to_vec().into();
-    let content = Some(proto::Content { payload, ..Default::default() });
-    on_record(node, proto::change::Act::Put(proto::Put { content, ..Default::default() }))
-}
 
 fn forgotten(server: &Server) -> Vec<&str> {
     server.store.forgotten().collect()
@@ -46,7 +33,7 @@ fn sr33_the_record_of_a_forgotten_node_is_for_all_nodes_and_stays() {
         proto::change::Act::Touch(proto::Touch {}),
         proto::change::Act::Quarantine(proto::Quarantine::default()),
     ] {
-        assert_eq!(a.code(of([on_record("x", act)])), RefusalCode::InvalidArgument);
+        assert_eq!(a.code(of([forgotten_node("x", act)])), RefusalCode::InvalidArgument);
     }
     let changed = |change: fn(&mut proto::Put)| {
         let mut forget = forget("z");
