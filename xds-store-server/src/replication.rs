@@ -1,6 +1,6 @@
 //! What the writer keeps for the machine that replicates: its calls, and those of peers that wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,6 +74,8 @@ pub(crate) struct Replication {
     pub(crate) awaiting: BTreeMap<Ticket, (Caller, Committed)>,
     /// The own counter that the machine knows of.
     pub(crate) told: u64,
+    /// SR33: the nodes that the machine knows to be forgotten.
+    pub(crate) forgotten: BTreeSet<String>,
     began: (i64, Instant),
     /// What readers see of the peers, and when it is made anew; `None`: nothing happened since.
     shown: Arc<ArcSwap<PeersStatus>>,
@@ -96,6 +98,7 @@ impl Replication {
         settings.pull_interval = i64::try_from(config.pull_interval.as_nanos()).unwrap_or(i64::MAX);
         settings.max_entries = config.pull_entries;
         settings.max_bytes = config.pull_bytes;
+        settings.known = store.known().map(|(node, counters)| (node.to_owned(), counters.clone())).collect();
         Self {
             machine: Replica::new(settings, store.clock(), now),
             calls,
@@ -103,6 +106,7 @@ impl Replication {
             applying: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             told: head.counter,
+            forgotten: BTreeSet::new(),
             began: (now, Instant::now()),
             shown: Arc::default(),
             show_at: Some(now),

@@ -17,7 +17,7 @@ use crate::backup::{BackupReader, ReadError};
 use crate::checked;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
-use crate::log::{Head, LogEntry, StoredOrigin};
+use crate::log::{Head, LogEntry, StoredNode, StoredOrigin};
 use crate::record::{self, RecordState};
 use crate::store::{LoadError, Store};
 
@@ -204,6 +204,10 @@ impl<'f> Checker<'f> {
             self.add_version(key, record, revision, value);
         } else if stored::parse_origin(key).is_some() {
             if checked::decode::<StoredOrigin>(key, value).is_err() {
+                self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
+            }
+        } else if stored::parse_node(key).is_some() {
+            if checked::decode::<StoredNode>(key, value).is_err() {
                 self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
             }
         } else if stored::parse_original(key).is_some() {

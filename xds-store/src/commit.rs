@@ -2,7 +2,7 @@
 //!
 //! | stage | module |
 //! | --- | --- |
-//! | 1 form and size | `form` |
+//! | 1 form and size | `form`; `forget` for nodes that are forgotten |
 //! | 2 rights | `rights` |
 //! | 3 region | none yet |
 //! | 4 conditions | `condition` |
@@ -38,6 +38,7 @@ mod copy;
 mod drain;
 mod effect;
 mod ending;
+mod forget;
 mod form;
 mod forms;
 mod merging;

@@ -5,6 +5,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use crate::clock::{Chain, Position};
 use crate::content;
+use crate::forgotten::FORGOTTEN_TYPE;
 use crate::key::RecordKey;
 use crate::log::LogEntry;
 use crate::phase;
@@ -116,7 +117,8 @@ fn parse_state(state: &RecordState) -> Result<(RecordKey, RecordState), String> 
     if key.to_proto() != *wire_key {
         return Err(wrong("its key is not in its canonical form"));
     }
-    if phase::is_local(&key) || (is_configuration(type_url.as_str()) && type_url.as_str() != RULE_TYPE) {
+    let is_replicated = [RULE_TYPE, FORGOTTEN_TYPE].contains(&type_url.as_str());
+    if phase::is_local(&key) || (is_configuration(type_url.as_str()) && !is_replicated) {
         return Err(wrong("records of this type are not replicated"));
     }
     if state.incarnation == 0 || state.generation == 0 {

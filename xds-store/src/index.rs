@@ -9,9 +9,11 @@ use xds_core::{Constraints, Formula, VariantId, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
 use crate::checked::Damaged;
+use crate::forgotten::Forgotten;
 use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
+use crate::log::Head;
 use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
-use crate::record::{Local, Present, RecordState};
+use crate::record::{EntryId, Local, Present, RecordState};
 use crate::refs::{Reference, ReferrerChanges, Referrers};
 use crate::rules::{Acts, Rules};
 use crate::{looks, time};
@@ -20,6 +22,7 @@ use form_counts::PlanCounts;
 use ownership::Ownership;
 
 mod form_counts;
+mod leases;
 mod ownership;
 mod referring;
 
@@ -44,14 +47,17 @@ pub(crate) struct Index {
     ends: BTreeSet<(i64, RecordKey)>,
     /// Since when records are being deleted.
     deleting_since: BTreeSet<(i64, RecordKey)>,
-    /// Since when records are deleted.
-    tombstones: BTreeSet<(i64, RecordKey)>,
+    /// Deleted records, with the store revisions that deleted them.
+    tombstones: BTreeSet<(u64, RecordKey)>,
     live: usize,
     form_counts: PlanCounts,
     schemas: Arc<Schemas>,
     phases: Phases,
     servers: LiveServers,
     rules: Rules,
+    forgotten: Forgotten,
+    /// The records with a lease that another node ends (ST39), by that node.
+    leases_of_others: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
 }
 
 /// The variants of a name. No two match the same parameters.
@@ -84,6 +90,8 @@ pub(crate) struct Pending {
     pub(crate) renewed: BTreeMap<RecordKey, Renewed>,
     /// Records that their dates have ended, with the lifecycles that they have for other nodes (SR5).
     pub(crate) ended_by_date: BTreeMap<RecordKey, proto::State>,
+    /// Deleted records, with the entries from which this store has their deletions.
+    pub(crate) deleted_by: BTreeMap<RecordKey, EntryId>,
     /// Records that did not change, and whose references are other ones by a changed rule.
     pub(crate) reread: BTreeMap<RecordKey, Box<[Reference]>>,
 }
@@ -118,9 +126,15 @@ pub(crate) fn edited(
 
 impl Pending {
     /// What the store keeps with the state of a record. All commits of a batch have one time.
-    pub(crate) fn local(&self, key: &RecordKey, now: i64) -> Local {
+    pub(crate) fn local(&self, key: &RecordKey, head: &Head) -> Local {
         let of_others = self.ended_by_date.get(key).copied().unwrap_or_default();
-        Local { committed_at: now, lifecycle_of_others: of_others.into() }
+        let is_deleted = self.states.get(key).is_some_and(|state| state.lifecycle() == proto::State::Deleted);
+        Local {
+            committed_at: head.time,
+            lifecycle_of_others: of_others.into(),
+            deleted_by: self.deleted_by.get(key).cloned(),
+            running: if is_deleted { head.running } else { 0 },
+        }
     }
 
     /// Adds the changes of one more commit.
@@ -133,6 +147,7 @@ impl Pending {
         self.states.extend(commit.states);
         self.renewed.extend(commit.renewed);
         self.ended_by_date.extend(commit.ended_by_date);
+        self.deleted_by.extend(commit.deleted_by);
         self.reread.extend(commit.reread);
     }
 }
@@ -237,6 +252,11 @@ impl Index {
         &self.rules
     }
 
+    /// The nodes that are forgotten.
+    pub(crate) fn forgotten(&self) -> &Forgotten {
+        &self.forgotten
+    }
+
     /// What the program knows, below the ceilings of the store.
     pub(crate) fn schemas(&self) -> &Arc<Schemas> {
         &self.schemas
@@ -251,6 +271,7 @@ impl Index {
     pub(crate) fn note_own(&mut self, key: &RecordKey, state: &RecordState) {
         self.phases.note(key, state);
         self.servers.note(key, state);
+        self.forgotten.note(key, state);
         if let Some(ceiling) = Ceiling::of_record(key, state) {
             Arc::make_mut(&mut self.schemas).set_stored_ceiling(ceiling);
         }
@@ -347,6 +368,7 @@ impl Index {
             let Some(after) = records.remove(&digest) else { continue };
             let before = self.records.remove(&digest);
             self.note(key, before.as_ref(), Some(&after));
+            self.note_lease(key, before.as_ref(), &after, state);
             self.count_forms(key, before.as_ref(), &after);
             self.ownership.note(key, before.as_ref(), &after, check_owners_at);
             let references = before.as_ref().map_or(&[][..], |before| &before.references);
@@ -400,9 +422,10 @@ impl Index {
     /// Forgets a deleted record.
     pub(crate) fn collect(&mut self, key: &RecordKey) {
         let digest = key.record_digest();
-        let Some(deleted_at) = self.records.get(&digest).and_then(|record| record.deleted_at) else { return };
-        self.tombstones.remove(&(deleted_at, key.clone()));
-        self.records.remove(&digest);
+        if let Some(record) = self.records.get(&digest).filter(|record| record.is_deleted()) {
+            self.tombstones.remove(&(record.changed_at, key.clone()));
+            self.records.remove(&digest);
+        }
     }
 
     /// How many records are being deleted, and since when the one that has waited the longest is.
@@ -436,9 +459,9 @@ impl Index {
         ended.take(limit).map(|(_, key)| key.clone()).collect()
     }
 
-    /// Deleted records, the one that was deleted first, first.
-    pub(crate) fn tombstones(&self) -> impl Iterator<Item = (i64, &RecordKey)> {
-        self.tombstones.iter().map(|(since, key)| (*since, key))
+    /// Deleted records with the store revisions that deleted them, the one that was deleted first, first.
+    pub(crate) fn tombstones(&self) -> impl Iterator<Item = (u64, &RecordKey)> {
+        self.tombstones.iter().map(|(changed_at, key)| (*changed_at, key))
     }
 
     fn note(&mut self, key: &RecordKey, before: Option<&Present>, after: Option<&Present>) {
@@ -456,12 +479,14 @@ impl Index {
                     }
                 }
             }
-            before.deleted_at.into_iter().for_each(|at| _ = self.tombstones.remove(&(at, key.clone())));
+            if before.is_deleted() {
+                self.tombstones.remove(&(before.changed_at, key.clone()));
+            }
             before.deleting_at.into_iter().for_each(|at| _ = self.deleting_since.remove(&(at, key.clone())));
         }
         let Some(after) = after else { return };
-        if let Some(deleted_at) = after.deleted_at {
-            self.tombstones.insert((deleted_at, key.clone()));
+        if after.is_deleted() {
+            self.tombstones.insert((after.changed_at, key.clone()));
             return;
         }
         after.expires_at.into_iter().for_each(|end| _ = self.ends.insert((end, key.clone())));

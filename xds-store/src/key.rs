@@ -246,6 +246,8 @@ pub(crate) mod stored {
     pub(crate) const LOG: (&[u8], &[u8]) = (b"l", b"m");
     /// The first and the end of the states that other nodes wrote, where the merged ones differ.
     pub(crate) const ORIGINALS: (&[u8], &[u8]) = (b"o", b"p");
+    /// The first and the end of the nodes that are known, of what belongs to this store alone.
+    pub(crate) const NODES: (&[u8], &[u8]) = (b"pn", b"po");
     /// The first and the end of all record versions.
     pub(crate) const RECORDS: (&[u8], &[u8]) = (b"v", b"w");
 
@@ -257,6 +259,16 @@ pub(crate) mod stored {
     /// The id of an origin; `None` for other keys.
     pub(crate) fn parse_origin(stored: &[u8]) -> Option<&str> {
         std::str::from_utf8(stored.strip_prefix(ORIGINS.0)?).ok()
+    }
+
+    /// What the store keeps of another node.
+    pub(crate) fn node(id: &str) -> Bytes {
+        [NODES.0, id.as_bytes()].concat().into()
+    }
+
+    /// The id of a node; `None` for other keys.
+    pub(crate) fn parse_node(stored: &[u8]) -> Option<&str> {
+        std::str::from_utf8(stored.strip_prefix(NODES.0)?).ok()
     }
 
     /// The entry of a store revision.

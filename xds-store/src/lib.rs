@@ -57,6 +57,7 @@
 //! | `refs` | which records refer to which resources |
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
+//! | [`forgotten`] | the records of nodes that will not come back |
 //! | [`replica`] | which peer is called when, and for what |
 //! | [`restore`] | writes a backup into an empty engine |
 //! | [`phase`] | the versions that a server knows; migrations: plans and their phases |
@@ -80,6 +81,7 @@ pub mod conformance;
 pub mod content;
 pub mod engine;
 pub mod entry;
+pub mod forgotten;
 mod index;
 pub mod key;
 pub mod log;

@@ -1,5 +1,6 @@
 //! The log of a store: what each commit changed, and the head that the next one follows.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use prost::Message;
@@ -44,6 +45,10 @@ pub struct Head {
     /// is an entry, too.
     #[prost(bool, tag = "16")]
     pub is_replicated: bool,
+    /// How long processes have run with this store since it replicates, in nanoseconds. Each batch has what is
+    /// counted so far, so a crash loses some of it.
+    #[prost(int64, tag = "17")]
+    pub running: i64,
     /// The ids that the node had before its store was restored from backups, the first one first
     /// (SR31).
     #[prost(string, repeated, tag = "14")]
@@ -69,6 +74,20 @@ pub struct StoredOrigin {
     /// The chain at it.
     #[prost(bytes = "bytes", tag = "4")]
     pub floor_chain: bytes::Bytes,
+    /// Up to it, deletions are forgotten with their records. It is at most the floor.
+    #[prost(uint64, tag = "5")]
+    pub deletion_floor: u64,
+}
+
+/// Another node that this one knows, with the newest clock that is known of it (SR9).
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct StoredNode {
+    /// Of each origin, up to where it has the entries.
+    #[prost(btree_map = "string, uint64", tag = "1")]
+    pub counters: BTreeMap<String, u64>,
+    /// [`Head::running`] when it was heard last.
+    #[prost(int64, tag = "2")]
+    pub heard_at: i64,
 }
 
 /// One commit, with its time, identity, owner and message (ST23). It has keys only: the states of the
@@ -113,6 +132,10 @@ pub struct LogEntry {
     /// So many numbers of the origin, up to the counter, hold nothing for this node (SR14).
     #[prost(uint64, tag = "12")]
     pub skipped: u64,
+    /// When it was merged here, in nanoseconds since 1970: the time of another node is that of its clock. 0 for
+    /// a commit of this store.
+    #[prost(int64, tag = "13")]
+    pub merged_at: i64,
 }
 
 /// One record that a commit changed.
@@ -136,13 +159,21 @@ impl Head {
     }
 }
 
+impl LogEntry {
+    /// When the store revision was made here.
+    pub(crate) fn logged_at(&self) -> i64 {
+        if self.merged_at == 0 { self.time } else { self.merged_at }
+    }
+}
+
 impl StoredOrigin {
-    pub(crate) fn new(position: Position, floor: Position) -> Self {
+    pub(crate) fn new(position: Position, floor: Position, deletion_floor: u64) -> Self {
         Self {
             counter: position.counter,
             chain: position.chain.to_wire(),
             floor: floor.counter,
             floor_chain: floor.chain.to_wire(),
+            deletion_floor,
         }
     }
 }

@@ -30,6 +30,22 @@ pub(crate) struct Local {
     /// other nodes (SR5). Otherwise 0.
     #[prost(enumeration = "proto::State", tag = "1001")]
     pub(crate) lifecycle_of_others: i32,
+    /// Of a deleted record: the entry from which this store has the deletion (SR18). None if other nodes do
+    /// not get it, and in states of an earlier version of this program.
+    #[prost(message, optional, tag = "1002")]
+    pub(crate) deleted_by: Option<EntryId>,
+    /// Of a deleted record: [`Head::running`] when the state was committed here (SR26).
+    #[prost(int64, tag = "1003")]
+    pub(crate) running: i64,
+}
+
+/// An entry of a node.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct EntryId {
+    #[prost(string, tag = "1")]
+    pub(crate) origin: String,
+    #[prost(uint64, tag = "2")]
+    pub(crate) counter: u64,
 }
 
 /// The type of the records that a probe of the store writes (ST59). No client of xDS gets them.
@@ -58,7 +74,8 @@ pub(crate) struct Present {
     pub(crate) schema: SchemaVersion,
     /// On the new form of a mirrored write: the revision of the old form.
     pub(crate) stamp: Option<Box<RecordRevision>>,
-    /// Since when it is deleted, as far as this process can say: its start, if it was before.
+    /// Since when it is deleted, as far as this process can say: its start, if it was before. In a store that
+    /// replicates, how long the node had run then (SR26).
     pub(crate) deleted_at: Option<i64>,
     pub(crate) is_quarantined: bool,
     /// Since when it is to be deleted once nothing blocks it (SG7), as far as this process can say.
@@ -214,7 +231,11 @@ impl Present {
             generation: state.generation,
             content: state.digest.first_chunk().copied().unwrap_or_default(),
             schema: SchemaVersion::of_stored(state.content.as_ref().map_or("", |content| &content.schema)),
-            deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(now),
+            deleted_at: (state.lifecycle() == proto::State::Deleted).then_some(if head.is_replicated {
+                head.running
+            } else {
+                now
+            }),
             stamp: RecordRevision::parse(&state.mirror_of).map(Box::new),
             is_quarantined: state.quarantined.is_some(),
             deleting_at: (state.lifecycle() == proto::State::Deleting).then_some(now),

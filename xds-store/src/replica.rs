@@ -72,7 +72,7 @@ pub struct ReplicaConfig {
     pub max_bytes: u32,
     /// A number chosen at random, which spreads the calls of nodes that start together.
     pub seed: u64,
-    /// The clocks that the store remembered ([`Action::Remember`]).
+    /// The clocks that the store remembered ([`Store::known`](crate::store::Store::known)).
     pub known: Vec<(String, Counters)>,
     /// A new node of a cluster, which starts with a snapshot (SR19).
     pub is_joining: bool,
@@ -205,7 +205,8 @@ pub enum Action {
         /// Whether it replaces the records.
         must_replace: bool,
     },
-    /// Keep the clock of a node, for [`ReplicaConfig::known`] after a restart (SR9).
+    /// Keep the clock of a node over a restart (SR9), by
+    /// [`Event::Remember`](crate::store::Event::Remember).
     Remember(String, Counters),
 }
 

@@ -68,7 +68,13 @@ pub fn restore(
         let (key, value) = entry?;
         if key == former {
             let stored: StoredOrigin = checked::decode(&key, value).map_err(ReadError::Value)?;
-            (of_former.floor, of_former.floor_chain) = (stored.floor, stored.floor_chain);
+            let StoredOrigin { floor, floor_chain, deletion_floor, .. } = stored;
+            of_former = StoredOrigin { floor, floor_chain, deletion_floor, ..of_former };
+            entries_done += 1;
+            continue;
+        }
+        // The nodes of the old cluster never say again what they have.
+        if ids.cluster.is_some() && stored::parse_node(&key).is_some() {
             entries_done += 1;
             continue;
         }

@@ -1,6 +1,6 @@
 //! The machine of one store. Commits go in; batches for the engine and answers come out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 use crate::checked;
@@ -16,28 +16,36 @@ use crate::time::SECOND;
 use compaction::Compaction;
 pub use config::{Config, Identity};
 pub use event::{Action, Committed, Event, Published, Ticket};
+pub use forgetting::Forgetting;
 pub use load::{LoadError, Loaded};
 use merging::Merging;
 pub use merging::{Merged, Stopped};
-pub use origins::Lacking;
+use nodes::Nodes;
 use origins::Origins;
+pub use origins::{Lacking, OutOfSync};
 use pass::Pass;
 pub use pass::PassProgress;
 pub use plans::PlanProgress;
 pub use references::{DeletionInProgress, FoundReferrers, ReferrersQuery};
+use running::Running;
 
 mod catch_up;
+mod collecting;
 mod compaction;
 mod config;
 mod draining;
 mod event;
+mod forgetting;
+mod leases;
 mod load;
 mod merging;
+mod nodes;
 mod origins;
 mod owning;
 mod pass;
 mod plans;
 mod references;
+mod running;
 mod serving;
 mod writing;
 
@@ -54,6 +62,9 @@ pub struct Store {
     head_revision: Option<EngineRevision>,
     index: Index,
     origins: Origins,
+    /// The other nodes.
+    nodes: Nodes,
+    running: Running,
     /// ST21: why the store accepts no commits until the process restarts.
     read_only: Option<String>,
     waiting: VecDeque<Waiting>,
@@ -118,6 +129,10 @@ struct Writing {
     published: Vec<Published>,
     /// Of the origins whose entries it has.
     positions: BTreeMap<Box<str>, Position>,
+    /// Up to where it forgets deletions of each origin.
+    deletion_floors: BTreeMap<Box<str>, u64>,
+    /// Forgotten nodes of which it keeps nothing.
+    dropped_nodes: BTreeSet<Box<str>>,
     merged: Vec<(Ticket, Merged)>,
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
     compacted: bool,
@@ -240,6 +255,8 @@ impl Store {
                     .chain(self.pass_due())
                     .chain(self.drain_due())
                     .chain(self.owner_check_due())
+                    .chain(self.nodes.has_news().then_some(self.ends_again_at))
+                    .chain(self.running_due())
                     .min()
             }
         }
@@ -250,6 +267,9 @@ impl Store {
     pub fn step(&mut self, event: Event, now: i64, reader: &dyn Reader) -> Vec<Action> {
         // ST41: time never goes back.
         let now = now.max(self.head.time);
+        if self.replicates() {
+            self.running.count(now);
+        }
         let mut actions = Vec::new();
         match event {
             Event::Commit(ticket, draft) => {
@@ -272,12 +292,28 @@ impl Store {
                 let refused = Refused::whole(RefusalCode::Unavailable, "the server is stopping");
                 self.compaction.refuse(&refused, &mut actions);
             }
+            Event::Remember(node, counters) => {
+                // It needs no memory of itself, and drops that of forgotten nodes.
+                if node != self.head.node && !self.index.forgotten().contains(&node) {
+                    self.nodes.hear(&node, counters, self.running.length());
+                }
+            }
             Event::Halt(reason) => self.read_only = Some(reason),
         }
         if self.writing.is_none() {
             self.write_next(now, reader, &mut actions);
         }
         actions
+    }
+
+    /// Whether other nodes get the entries of this store, or got them.
+    fn replicates(&self) -> bool {
+        self.head.is_replicated || self.config.is_replicated
+    }
+
+    /// When the head has to say how long the node has run.
+    fn running_due(&self) -> Option<i64> {
+        self.replicates().then(|| self.running.due(&self.head).max(self.ends_again_at))
     }
 
     fn on_written(
@@ -328,11 +364,15 @@ impl Store {
 
     /// The batch is durable.
     fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
-        let Writing { head, pending, collected, published, merged, commits, .. } = writing;
+        let Writing { head, pending, collected, published, deletion_floors, dropped_nodes, .. } = writing;
+        let Writing { merged, commits, .. } = writing;
         self.head_revision = Some(revision);
         self.head = head;
+        self.nodes.written();
+        self.nodes.drop_all(&dropped_nodes);
         published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
         self.origins.forget(self.head.floor);
+        self.origins.forget_deletions(&deletion_floors);
         self.unknown = None;
         self.room_at = None;
         self.apply(pending, self.head.time);
@@ -376,9 +416,12 @@ impl Store {
             return self.refuse_all(actions);
         }
         self.batch += 1;
+        self.nodes.not_written();
+        self.take_over_leases(now);
         let mut writing = Writing::new(self.head.clone(), self.head_revision, self.batch);
         writing.head.time = now;
-        writing.head.is_replicated |= self.config.is_replicated;
+        writing.head.is_replicated = self.replicates();
+        writing.head.running = self.running.length();
         if let Err(error) = self.add_ended(&mut writing, &stored, now) {
             self.on_unreadable(error, now, actions);
             return;
@@ -418,8 +461,10 @@ impl Store {
         }
         // ST22: a batch of the head alone finds out whether there is room. Writers that wait for room
         // send no commit.
+        self.add_nodes(&mut writing, now);
         let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
-        if writing.batch.writes.is_empty() && !looks_for_room {
+        let is_of_head = looks_for_room || self.running_due().is_some_and(|due| due <= now);
+        if writing.batch.writes.is_empty() && !is_of_head {
             // The condition of a write proves that nobody else committed meanwhile; an answer without
             // a write needs that proof, too.
             let merged = mem::take(&mut writing.merged).into_iter();

@@ -76,6 +76,19 @@ impl<'a> Stored<'a> {
         self.get(&stored::record(key, changed_at))
     }
 
+    /// What the store keeps with a version, and how many bytes were read for that; `None` if the version is
+    /// forgotten.
+    pub(crate) fn local_if_kept(
+        &self,
+        key: &RecordKey,
+        changed_at: u64,
+    ) -> Result<Option<(Local, usize)>, ReadError> {
+        let at = stored::record(key, changed_at);
+        let Some(value) = self.view()?.get(&at)? else { return Ok(None) };
+        let bytes = value.bytes.len();
+        Ok(Some((checked::decode(&at, value.bytes)?, bytes)))
+    }
+
     /// The entry of a store revision; `None` if it is forgotten.
     pub(crate) fn entry(&self, revision: u64) -> Result<Option<LogEntry>, ReadError> {
         self.get(&stored::log(revision))

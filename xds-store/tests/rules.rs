@@ -8,6 +8,8 @@ mod ambiguity;
 mod cascades;
 #[path = "rules/ceilings.rs"]
 mod ceilings;
+#[path = "rules/collecting.rs"]
+mod collecting;
 #[path = "rules/drains.rs"]
 mod drains;
 mod driven;
@@ -15,6 +17,8 @@ mod driven;
 mod entries;
 #[path = "rules/forgetting.rs"]
 mod forgetting;
+#[path = "rules/forgotten.rs"]
+mod forgotten;
 #[path = "rules/form.rs"]
 mod form;
 #[path = "rules/late_phases.rs"]
@@ -23,6 +27,8 @@ mod late_phases;
 mod leases;
 #[path = "rules/merging.rs"]
 mod merging;
+#[path = "rules/nodes.rs"]
+mod nodes;
 #[path = "rules/owners.rs"]
 mod owners;
 #[path = "rules/pass.rs"]

@@ -9,7 +9,7 @@ use xds_store::clock::Clock;
 use xds_store::engine::View;
 use xds_store::entry::Foreign;
 use xds_store::read::{ReadError, Reads};
-use xds_store::store::Lacking;
+use xds_store::store::{Lacking, OutOfSync};
 
 /// What a caller gets. The entries are read while they are sent.
 #[derive(Debug)]
@@ -41,10 +41,9 @@ impl Pulled {
     ) -> Self {
         let Lacking { mut revisions, is_behind, out_of_sync, forked, .. } = lacking;
         revisions.sort_unstable();
-        let out_of_sync = out_of_sync.into_iter();
-        let out_of_sync = out_of_sync
-            .map(|(origin, floor)| proto::OutOfSync { origin, floor, ..Default::default() })
-            .collect();
+        let to_wire =
+            |OutOfSync { origin, floor, must_replace, .. }| proto::OutOfSync { origin, floor, must_replace };
+        let out_of_sync = out_of_sync.into_iter().map(to_wire).collect();
         Self {
             view,
             revisions: revisions.into(),

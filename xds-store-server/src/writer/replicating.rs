@@ -1,7 +1,7 @@
 //! What the writer does for the machine that replicates: both run on its thread, so a peer can see no
 //! entry before the machine knows of it (SR28).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xds_store::clock::{Clock, Position};
 use xds_store::replica::{Action as ReplicaAction, Event as ReplicaEvent};
@@ -53,6 +53,7 @@ impl Writer {
 
     /// Lets the machine do what is due.
     pub(super) fn replicate_if_due(&mut self, actions: &mut VecDeque<Action>) {
+        self.report_forgotten(actions);
         let Some(replication) = &mut self.replication else { return };
         replication.show_if_due();
         if replication.due_in() == Some(0) {
@@ -67,6 +68,17 @@ impl Writer {
         replication.told = counter;
         let position: Position = self.store.clock().get(&self.store.head().node);
         self.replicate(ReplicaEvent::Committed(position), actions);
+    }
+
+    /// Tells the machine which nodes are forgotten (SR33), at the start and when that changes.
+    fn report_forgotten(&mut self, actions: &mut VecDeque<Action>) {
+        let Some(replication) = &mut self.replication else { return };
+        if self.store.forgotten().eq(replication.forgotten.iter().map(String::as_str)) {
+            return;
+        }
+        let forgotten: BTreeSet<String> = self.store.forgotten().map(str::to_owned).collect();
+        replication.forgotten.clone_from(&forgotten);
+        self.replicate(ReplicaEvent::Forgotten(forgotten), actions);
     }
 
     /// Answers a commit, at once or when so many peers have it (SR17).
@@ -174,24 +186,21 @@ impl Writer {
             }
             ReplicaAction::Raise(alarm) => tracing::error!("{}", alarm_text(&alarm)),
             ReplicaAction::End(alarm) => tracing::info!("no longer: {}", alarm_text(&alarm)),
-            ReplicaAction::TakeNewId(_)
-            | ReplicaAction::TakeSnapshot { .. }
-            | ReplicaAction::Remember(..) => {}
+            ReplicaAction::Remember(node, counters) => {
+                actions.extend(self.step(Event::Remember(node, counters)));
+            }
+            ReplicaAction::TakeNewId(_) | ReplicaAction::TakeSnapshot { .. } => {}
         }
     }
 
     /// The origins whose entries a peer with this clock has otherwise.
-    fn forked(&self, clock: &std::collections::BTreeMap<String, proto::Position>) -> Vec<String> {
+    fn forked(&self, clock: &BTreeMap<String, proto::Position>) -> Vec<String> {
         // The machine refuses a clock that cannot be read.
         Clock::from_wire(clock).map_or_else(Vec::new, |clock| self.store.lacking(&clock, 0).forked)
     }
 
     /// What a caller with this clock lacks; `None` if the engine cannot be read.
-    fn pulled(
-        &self,
-        request: &proto::PullRequest,
-        others: std::collections::BTreeMap<String, proto::Clock>,
-    ) -> Option<Pulled> {
+    fn pulled(&self, request: &proto::PullRequest, others: BTreeMap<String, proto::Clock>) -> Option<Pulled> {
         let clock = Clock::from_wire(&request.clock)?;
         let limit = match request.max_entries {
             0 => ENTRIES,

@@ -8,7 +8,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::effect::{ChangeResult, Judging};
 use crate::index::Renewed;
 use crate::key::RecordKey;
-use crate::record::{At, Present, RecordState, Uid, resource_of};
+use crate::record::{At, EntryId, Present, RecordState, Uid, resource_of};
 use crate::refs::{Reference, ReferrerChanges};
 
 /// The changes of one commit while it is judged.
@@ -22,6 +22,8 @@ pub(super) struct Changed {
     pub(super) renewed: BTreeMap<RecordKey, Renewed>,
     /// Records that their dates have ended, with the lifecycles that they have for other nodes (SR5).
     pub(super) ended_by_date: BTreeMap<RecordKey, proto::State>,
+    /// Records that were deleted before, with the entries of their deletions.
+    pub(super) deleted_by: BTreeMap<RecordKey, EntryId>,
     /// Deletions that may become deletions in progress (SG7).
     pub(super) may_wait: BTreeSet<RecordKey>,
     /// The targets with which further records go.

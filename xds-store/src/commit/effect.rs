@@ -80,6 +80,7 @@ impl Judging<'_> {
     pub(crate) fn judge(&self, draft: &Draft) -> Result<Judged, Refused> {
         self.check_times(draft)?;
         self.check_rules(draft)?;
+        self.check_forgotten(draft)?;
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
         condition::check(draft, self.forms())?;
@@ -213,8 +214,8 @@ impl Judging<'_> {
         if self.head.is_replicated {
             changed.log_renewals(self);
         }
-        let Changed { states, after, referrers, deleting, renewed, reread, causes, ended_by_date, .. } =
-            changed;
+        let Changed { states, after, referrers, deleting, renewed, reread, causes, .. } = changed;
+        let (ended_by_date, deleted_by) = (changed.ended_by_date, changed.deleted_by);
         let numbers: OnceCell<BTreeMap<&RecordKey, usize>> = OnceCell::new();
         let number = |key: &RecordKey| {
             let all = || {
@@ -255,6 +256,7 @@ impl Judging<'_> {
         }
         pending.renewed = renewed;
         pending.ended_by_date = ended_by_date;
+        pending.deleted_by = deleted_by;
         pending.reread = reread;
         Ok(Judged { pending, changes, results, effects, warnings, is_replicated })
     }
@@ -532,7 +534,7 @@ impl Judging<'_> {
         let renewed = renewed.get(key).filter(|renewed| renewed.at == record.changed_at);
         Ok(match (renewed, states.get(key)) {
             (Some(Renewed { state, local, .. }), _) => (state.clone(), local.clone()),
-            (None, Some(state)) => (state.clone(), self.records.batch.local(key, self.now)),
+            (None, Some(state)) => (state.clone(), self.records.batch.local(key, self.head)),
             (None, None) => self.stored.version(key, record.changed_at)?,
         })
     }

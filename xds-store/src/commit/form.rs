@@ -9,9 +9,11 @@ use xds_core::matching::SetError;
 use xds_core::{Constraints, Resource, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
+use super::forget;
 use super::refused::{Limit, RefusalCode, Refused, Violations};
 use super::rights::WriteAccess;
 use crate::content;
+use crate::forgotten::FORGOTTEN_TYPE;
 use crate::key::{KeyError, RecordKey, parse_id};
 use crate::phase::{Ceiling, PhaseStep, StepTime};
 use crate::read::is_configuration;
@@ -147,6 +149,10 @@ impl Draft {
                     if let Some(first) = seen.insert(change.key.clone(), number) {
                         let twice = Wrong::new("key", format!("change {first} has the same key"));
                         twice.add(number, wire_key, &mut violations);
+                    // An owner could release it.
+                    } else if change.key.has_type(FORGOTTEN_TYPE) && !request.owner.is_empty() {
+                        let owned = Wrong::new("owner", "a forgotten node has no owner");
+                        owned.add(number, wire_key, &mut violations);
                     } else {
                         changes.push(change);
                     }
@@ -210,14 +216,14 @@ impl Draft {
 }
 
 /// What is wrong with one change.
-struct Wrong {
+pub(super) struct Wrong {
     field: &'static str,
     message: String,
     limit: Option<(Limit, usize)>,
 }
 
 impl Wrong {
-    fn new(field: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(field: &'static str, message: impl Into<String>) -> Self {
         Self { field, message: message.into(), limit: None }
     }
 
@@ -270,7 +276,7 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
         error => Wrong::new("key", error.to_string()),
     })?;
     // ST55. They change how the store judges, so a version that does not read them refuses them.
-    let is_known = [PROBE_TYPE, RULE_TYPE].contains(&id.type_url.as_str());
+    let is_known = [PROBE_TYPE, RULE_TYPE, FORGOTTEN_TYPE].contains(&id.type_url.as_str());
     if is_configuration(id.type_url.as_str()) && !is_known {
         return Err(Wrong::new("key.type_url", "this version has no configuration records"));
     }
@@ -292,6 +298,9 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
     let key = RecordKey::of(&id);
     if id.type_url.as_str() == RULE_TYPE {
         check_rule(&id, change.act.as_ref())?;
+    }
+    if id.type_url.as_str() == FORGOTTEN_TYPE {
+        forget::check_form(&id, change.act.as_ref())?;
     }
     let act = match change.act.ok_or_else(|| Wrong::new("act", "the change has no act"))? {
         proto::change::Act::Put(put) => Act::Put(Box::new(parse_put(&id, put)?)),

@@ -37,7 +37,9 @@ impl Judging<'_> {
         let mut originals = Vec::new();
         for (key, incoming) in states {
             let before = self.records.get(key);
-            let present = before.map(|record| self.as_stored(key, record)).transpose()?.map(of_others);
+            let stored = before.map(|record| self.as_stored(key, record)).transpose()?;
+            let deleted_by = stored.as_ref().and_then(|(_, local)| local.deleted_by.clone());
+            let present = stored.map(of_others);
             let merged =
                 present.as_ref().map_or_else(|| incoming.clone(), |present| merge(present, incoming));
             let is_changed = present.as_ref() != Some(&merged);
@@ -45,6 +47,12 @@ impl Judging<'_> {
                 originals.push((key.clone(), incoming.clone()));
             }
             if is_changed {
+                // SR18: what a deleted record gets later is no deletion.
+                let is_deletion =
+                    |state: &RecordState| (state.lifecycle() == proto::State::Deleted, state.incarnation);
+                if present.as_ref().map(is_deletion) == Some(is_deletion(&merged)) {
+                    changed.deleted_by.extend(deleted_by.map(|by| (key.clone(), by)));
+                }
                 let existed = before.is_some_and(|record| record.exists(self.now));
                 let outcome = outcome(existed, &merged);
                 changed.decided(self, key, merged, outcome);

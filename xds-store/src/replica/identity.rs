@@ -157,6 +157,7 @@ impl Replica {
             self.lose_id(IdLost::Forked);
         }
         let is_known = self.hear_of(node, clock.iter().map(|(origin, at)| (origin, at.counter)));
+        self.known.is_alive(node, self.now);
         if self.id.is_kept() {
             self.known.confirm(node, own.counter);
         }

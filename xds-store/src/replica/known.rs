@@ -98,6 +98,16 @@ impl Known {
         }
     }
 
+    /// A node called or answered. SR60: the store keeps what the node lacks, so it has to know now and then,
+    /// also if the clock is the same.
+    pub(super) fn is_alive(&mut self, node: &str, now: i64) {
+        if let Some(known) = self.nodes.get_mut(node)
+            && known.remembered_at.is_none_or(|at| at.saturating_add(ALIVE_EVERY) <= now)
+        {
+            known.remember_at = Some(now);
+        }
+    }
+
     /// Up to where a node has the entries of this one durably.
     pub(super) fn confirmed(&self, node: &str) -> u64 {
         self.nodes.get(node).map_or(0, |known| known.confirmed)
@@ -161,3 +171,5 @@ pub const NODES: usize = 256;
 pub const ORIGINS: usize = 4096;
 /// How often the clock of a node is remembered.
 const REMEMBER_EVERY: i64 = 60 * SECOND;
+/// How often a node is remembered whose clock is the same.
+const ALIVE_EVERY: i64 = 600 * SECOND;

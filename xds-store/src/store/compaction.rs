@@ -1,4 +1,4 @@
-//! Forgets old revisions, and deleted records, step by step (ST44).
+//! Forgets old revisions step by step (ST44), and with them deleted records.
 
 use super::{Action, Store, Ticket, Writing};
 use crate::checked;
@@ -53,17 +53,18 @@ impl Store {
         }
         let upto = self.compaction.requests.iter().filter_map(|(_, upto)| *upto).max();
         let limit = self.config.engine.operations.saturating_sub(3).min(KEYS_OF_STEP);
+        let forgettable = self.forgettable().min(self.head.revision);
         while writing.batch.writes.len() < limit {
             let revision = writing.head.floor + 1;
-            if revision > self.head.revision {
+            if revision > forgettable {
                 break;
             }
             let Some(entry) = stored.entry(revision)? else { break };
-            let is_old = entry.time <= now.saturating_sub(self.config.history)
+            let is_old = entry.logged_at() <= now.saturating_sub(self.config.history)
                 || revision + self.config.history_revisions <= self.head.revision
                 || upto.is_some_and(|upto| revision <= upto);
             // ST26: a list of the revision before may still be read.
-            let is_listed = entry.time > now.saturating_sub(LISTED_FOR);
+            let is_listed = entry.logged_at() > now.saturating_sub(LISTED_FOR);
             let has_room = writing.batch.writes.is_empty()
                 || writing.batch.writes.len() + entry.changes.len() + entry.originals.len() < limit;
             if !is_old || is_listed || !has_room {
@@ -82,36 +83,19 @@ impl Store {
             writing.delete(stored::log(revision));
             writing.head.floor = revision;
         }
-        for (origin, of) in self.origins.without(writing.head.floor) {
+        self.drop_forgotten(writing);
+        self.collect(writing, stored, now, limit)?;
+        let mut of_origins = Vec::new();
+        for (origin, of) in self.origins.without(writing.head.floor, &writing.deletion_floors) {
             let at = stored::origin(origin);
-            let value = checked::encode(&at, &of);
-            writing.write(at, value);
+            of_origins.push((checked::encode(&at, &of), at));
         }
-        self.collect(writing, now, limit);
+        of_origins.into_iter().for_each(|(value, at)| writing.write(at, value));
         writing.compacted = !writing.batch.writes.is_empty();
         if !writing.compacted {
             self.compaction.answer(self.head.floor, actions);
         }
         Ok(())
-    }
-
-    /// Forgets records that have been deleted for long. SR27: new records of their keys start above their
-    /// incarnations, so a uid is never used again.
-    fn collect(&self, writing: &mut Writing, now: i64, limit: usize) {
-        let until = now.saturating_sub(self.config.tombstones);
-        for (deleted_at, key) in self.index.tombstones() {
-            if deleted_at > until || writing.batch.writes.len() >= limit {
-                break;
-            }
-            let Some(record) = self.index.get(key) else { continue };
-            // An older revision still refers to it.
-            if record.changed_at > writing.head.floor {
-                continue;
-            }
-            writing.delete(stored::record(key, record.changed_at));
-            writing.head.incarnation_floor = writing.head.incarnation_floor.max(record.incarnation);
-            writing.collected.push(key.clone());
-        }
     }
 }
 

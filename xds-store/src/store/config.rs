@@ -24,7 +24,8 @@ pub struct Config {
     pub history: i64,
     /// How many revisions are kept (ST44). Default 100,000.
     pub history_revisions: u64,
-    /// How long deleted records are kept, in nanoseconds. Default 24 h.
+    /// How long deleted records are kept, in nanoseconds (SR25). In a store that replicates, this is time for
+    /// which the node runs, and other nodes may need them for longer (SR26). Default 24 h.
     pub tombstones: i64,
     /// How long an owner that is a record may be missing, in nanoseconds (SG17). Default 5 minutes.
     pub owner_grace: i64,

@@ -7,6 +7,7 @@ use crate::entry::Foreign;
 use crate::key::RecordKey;
 use crate::log::LogEntry;
 use crate::record::RecordState;
+use crate::replica::Counters;
 
 /// Names a commit, entries or a compaction between its event and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,9 @@ pub enum Event {
     Commit(Ticket, Draft),
     /// Other nodes have these entries: of each origin in the order of their numbers (SR13).
     Merge(Ticket, Vec<Foreign>),
+    /// A node was heard, and has the entries of each origin up to there: keep it over a restart (SR9). No
+    /// answer follows.
+    Remember(String, Counters),
     /// The engine answered the last [`Action::Write`].
     Written(Result<EngineRevision, EngineError>),
     /// Another server of the store may have committed ([`Changes`](crate::engine::Changes)).

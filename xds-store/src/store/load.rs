@@ -8,7 +8,9 @@ use bytes::Bytes;
 use xds_core::Resource;
 
 use super::compaction::Compaction;
+use super::nodes::Nodes;
 use super::origins::Origins;
+use super::running::Running;
 use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
 use crate::content::{self, ContentError};
@@ -136,9 +138,13 @@ impl Store {
             let time = if local.committed_at == 0 { now.max(head.time) } else { local.committed_at };
             let at = At { revision: at, now: time, head: &head };
             let mut record = Present::of(&key, &state, of_clients, at, index.rules());
+            if (head.is_replicated || config.is_replicated) && record.is_deleted() {
+                record.deleted_at = Some(local.running);
+            }
             if let Some(lease) = record.lease.filter(|_| record.expires_at.is_some()) {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
+            index.note_lease(&key, None, &record, &state);
             index.add(&mut loading, &id, &key, record, check_owners_at)?;
             index.note_own(&key, &state);
             let loaded = Loaded { key, state, resource };
@@ -185,13 +191,17 @@ impl Store {
             return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
         }
         let origins = Origins::load(view, &head)?;
+        let nodes = Nodes::load(view)?;
+        let running = Running::resumed(&head, now.max(head.time));
         serving::loaded(&index, index.schemas(), of_plans, &mut each);
-        Ok(Self {
+        let mut store = Self {
             config,
             head,
             head_revision,
             index,
             origins,
+            nodes,
+            running,
             read_only: None,
             waiting: VecDeque::new(),
             merging: VecDeque::new(),
@@ -206,7 +216,10 @@ impl Store {
             passes: BTreeMap::new(),
             drains_at: i64::MIN,
             owners_at: i64::MIN,
-        })
+        };
+        // ST40: these start again, too.
+        store.take_over_leases(now.max(store.head.time));
+        Ok(store)
     }
 }
 

@@ -8,7 +8,6 @@ use crate::clock::Position;
 use crate::commit::{MergedEntry, Refused};
 use crate::entry::{Foreign, Incoming};
 use crate::key::stored;
-use crate::log::StoredOrigin;
 use crate::stored::Stored;
 
 /// What became of entries that were given to the store.
@@ -133,7 +132,7 @@ impl Store {
     pub(super) fn add_positions(&self, writing: &mut Writing) {
         for (origin, position) in std::mem::take(&mut writing.positions) {
             let at = stored::origin(&origin);
-            let value = checked::encode(&at, &StoredOrigin::new(position, self.origins.floor(&origin)));
+            let value = checked::encode(&at, &self.origins.stored(&origin, position));
             writing.write(at, value);
         }
     }

@@ -10,6 +10,7 @@ use crate::clock::{Chain, Clock, Position};
 use crate::engine::View;
 use crate::key::stored;
 use crate::log::{Head, LogEntry, StoredOrigin};
+use crate::replica::Counters;
 use crate::stored::ReadError;
 
 /// Where the entries of each origin are in the log of this store.
@@ -23,6 +24,8 @@ struct Origin {
     position: Position,
     /// Up to where compaction has forgotten them.
     floor: Position,
+    /// Up to where deletions are forgotten with their records.
+    deletion_floor: u64,
     /// Those that are kept, in the order of counters, which is that of store revisions.
     kept: VecDeque<Kept>,
 }
@@ -44,10 +47,23 @@ pub struct Lacking {
     pub revisions: Vec<u64>,
     /// Origins of which it lacks more.
     pub is_behind: bool,
-    /// Origins whose first entries that it lacks are forgotten here, with the floor (SR18).
-    pub out_of_sync: Vec<(String, u64)>,
+    /// Origins whose first entries that it lacks are forgotten here.
+    pub out_of_sync: Vec<OutOfSync>,
     /// Origins whose entries differ at its position: two nodes had one id (SR8).
     pub forked: Vec<String>,
+}
+
+/// An origin of which a node lacks entries that are forgotten here (SR18).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutOfSync {
+    /// The id of the origin.
+    pub origin: String,
+    /// A node that has this many entries is served.
+    pub floor: u64,
+    /// Whether the node lacks a deletion whose record is forgotten here, too. A merge could revive the record,
+    /// so a snapshot has to replace what the node has.
+    pub must_replace: bool,
 }
 
 impl Origins {
@@ -75,13 +91,15 @@ impl Origins {
         let damaged = || Damaged { key: Bytes::copy_from_slice(stored_key) };
         match stored::parse_origin(stored_key) {
             Some(origin) => {
-                let StoredOrigin { counter, chain, floor, floor_chain } = checked::decode(stored_key, value)?;
+                let StoredOrigin { counter, chain, floor, floor_chain, deletion_floor } =
+                    checked::decode(stored_key, value)?;
                 let position = |counter, chain: &[u8]| {
                     let chain = Chain::from_wire(chain).ok_or_else(damaged)?;
                     Ok(Position { counter, chain })
                 };
                 let (position, floor) = (position(counter, &chain)?, position(floor, &floor_chain)?);
-                self.0.insert(origin.into(), Origin { position, floor, kept: VecDeque::new() });
+                let kept = VecDeque::new();
+                self.0.insert(origin.into(), Origin { position, floor, deletion_floor, kept });
             }
             None => {
                 let revision = stored::parse_log(stored_key).ok_or_else(damaged)?;
@@ -119,14 +137,33 @@ impl Origins {
         }
     }
 
-    /// What the store has to keep of the origins whose floors rise if revisions up to this one are
-    /// forgotten.
-    pub(super) fn without(&self, revision: u64) -> impl Iterator<Item = (&str, StoredOrigin)> {
+    /// Deletions up to these numbers are forgotten with their records.
+    pub(super) fn forget_deletions(&mut self, floors: &BTreeMap<Box<str>, u64>) {
+        for (origin, floor) in floors {
+            if let Some(of) = self.0.get_mut(origin) {
+                of.deletion_floor = of.deletion_floor.max(*floor);
+            }
+        }
+    }
+
+    /// What the store has to keep of the origins whose floors rise if revisions up to this one, and deletions
+    /// up to these numbers, are forgotten.
+    pub(super) fn without<'o>(
+        &'o self,
+        revision: u64,
+        deletions: &'o BTreeMap<Box<str>, u64>,
+    ) -> impl Iterator<Item = (&'o str, StoredOrigin)> {
         self.0.iter().filter_map(move |(origin, of)| {
-            let forgotten = of.kept.iter().take_while(|kept| kept.revision <= revision);
-            let floor = forgotten.last()?.position;
-            Some((&**origin, StoredOrigin::new(of.position, floor)))
+            let floor = of.floor_without(revision);
+            let deletion_floor = deletions.get(origin).copied().unwrap_or_default().max(of.deletion_floor);
+            let rises = (floor, deletion_floor) != (of.floor, of.deletion_floor);
+            rises.then(|| (&**origin, StoredOrigin::new(of.position, floor, deletion_floor)))
         })
+    }
+
+    /// The floors of all origins if revisions up to this one are forgotten.
+    pub(super) fn floors_without(&self, revision: u64) -> BTreeMap<Box<str>, u64> {
+        self.0.iter().map(|(origin, of)| (origin.clone(), of.floor_without(revision).counter)).collect()
     }
 
     /// Up to where this node has the entries of an origin.
@@ -134,9 +171,30 @@ impl Origins {
         self.0.get(origin).map(|origin| origin.position).unwrap_or_default()
     }
 
-    /// Up to where the entries of an origin are forgotten.
-    pub(super) fn floor(&self, origin: &str) -> Position {
-        self.0.get(origin).map(|origin| origin.floor).unwrap_or_default()
+    /// What the store has to keep of an origin whose entries it has up to here.
+    pub(super) fn stored(&self, origin: &str, position: Position) -> StoredOrigin {
+        let of = |origin: &Origin| (origin.floor, origin.deletion_floor);
+        let (floor, deletion_floor) = self.0.get(origin).map(of).unwrap_or_default();
+        StoredOrigin::new(position, floor, deletion_floor)
+    }
+
+    /// The last revision up to which a node with this clock lacks nothing of the log. A node that lacks what is
+    /// forgotten has none.
+    pub(super) fn covered(&self, counters: &Counters) -> u64 {
+        let covered = self.0.iter().map(|(id, origin)| {
+            let counter = counters.get(&**id).copied().unwrap_or_default();
+            if counter < origin.floor.counter {
+                return 0;
+            }
+            let lacked = origin.kept.partition_point(|kept| kept.position.counter <= counter);
+            origin.kept.get(lacked).map_or(u64::MAX, |kept| kept.revision - 1)
+        });
+        covered.min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether this node lacks nothing that a node with this clock has.
+    pub(super) fn has(&self, counters: &Counters) -> bool {
+        counters.iter().all(|(origin, counter)| *counter <= self.position(origin).counter)
     }
 
     /// Up to where this node has the entries of each origin.
@@ -157,7 +215,11 @@ impl Origins {
                 continue;
             }
             if at.counter < origin.floor.counter {
-                lacking.out_of_sync.push((id.to_string(), origin.floor.counter));
+                lacking.out_of_sync.push(OutOfSync {
+                    origin: id.to_string(),
+                    floor: origin.floor.counter,
+                    must_replace: at.counter < origin.deletion_floor,
+                });
                 continue;
             }
             let first = origin.kept.partition_point(|kept| kept.position.counter <= at.counter);
@@ -175,6 +237,12 @@ impl Origins {
 }
 
 impl Origin {
+    /// The floor if revisions up to this one are forgotten.
+    fn floor_without(&self, revision: u64) -> Position {
+        let forgotten = self.kept.partition_point(|kept| kept.revision <= revision);
+        forgotten.checked_sub(1).map_or(self.floor, |last| self.kept[last].position)
+    }
+
     /// A backup without history says less than is forgotten.
     fn raise_floor(&mut self) {
         match self.kept.front() {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
+use xds_proto::xds::store::v1 as proto;
 
 use super::{Committed, Published, Writing};
 use crate::checked;
@@ -13,7 +14,7 @@ use crate::index::{Pending, Renewed};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
 use crate::phase;
-use crate::record::RecordState;
+use crate::record::{EntryId, RecordState};
 
 impl Writing {
     /// An empty batch on this head.
@@ -28,6 +29,8 @@ impl Writing {
             collected: Vec::new(),
             published: Vec::new(),
             positions: BTreeMap::new(),
+            deletion_floors: BTreeMap::new(),
+            dropped_nodes: BTreeSet::new(),
             merged: Vec::new(),
             commits: Vec::new(),
             compacted: false,
@@ -89,18 +92,26 @@ impl Writing {
             self.write(at, value);
         }
         let originals = originals.iter().map(|(key, _)| key.to_proto()).collect();
-        self.log(judged.pending, LogEntry { changes: judged.changes, originals, server, ..entry });
+        let merged_at = self.head.time;
+        self.log(judged.pending, LogEntry { changes: judged.changes, originals, server, merged_at, ..entry });
     }
 
     /// Adds the states of records and the entry of the log that changed them. Their revision.
-    fn log(&mut self, pending: Pending, entry: LogEntry) -> u64 {
+    fn log(&mut self, mut pending: Pending, entry: LogEntry) -> u64 {
         self.head.revision += 1;
         let revision = self.head.revision;
         let entry = LogEntry { batch: self.number, ..entry };
+        let Pending { states, ended_by_date, deleted_by, .. } = &mut pending;
+        for (key, state) in states.iter().filter(|(key, _)| is_of_others(key, ended_by_date)) {
+            if state.lifecycle() == proto::State::Deleted {
+                let by = || EntryId { origin: entry.origin.clone(), counter: entry.counter };
+                deleted_by.entry(key.clone()).or_insert_with(by);
+            }
+        }
         let mut changed = Vec::with_capacity(entry.changes.len());
         for (key, state) in &pending.states {
             let version = stored::record(key, revision);
-            let value = checked::encode_both(&version, state, &pending.local(key, self.head.time));
+            let value = checked::encode_both(&version, state, &pending.local(key, &self.head));
             self.write(version, value);
             changed.push((key.clone(), state.clone()));
         }
@@ -114,10 +125,8 @@ impl Writing {
 
     /// The next entry of this node (SR4), with what other nodes get of the commit.
     fn count(&mut self, pending: &Pending) {
-        let is_replicated = |(key, _): &(&RecordKey, &RecordState)| {
-            !phase::is_local(key) && !pending.ended_by_date.contains_key(key)
-        };
-        let states = pending.states.iter().filter(is_replicated).map(|(_, state)| state);
+        let states = pending.states.iter().filter(|(key, _)| is_of_others(key, &pending.ended_by_date));
+        let states = states.map(|(_, state)| state);
         let chain = Chain::from_wire(&self.head.chain).unwrap_or_default();
         self.head.counter += 1;
         self.head.chain = chain.after(&self.head.node, self.head.counter, states).to_wire();
@@ -144,6 +153,11 @@ impl Writing {
         let keys: BTreeSet<_> = self.batch.writes.iter().map(|(key, _)| key).collect();
         keys.len() == self.batch.writes.len()
     }
+}
+
+/// Whether other nodes get what a commit makes of a record (SR5).
+fn is_of_others(key: &RecordKey, ended_by_date: &BTreeMap<RecordKey, proto::State>) -> bool {
+    !phase::is_local(key) && !ended_by_date.contains_key(key)
 }
 
 /// More than the head and the keys of one log entry take.

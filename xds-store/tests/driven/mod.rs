@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode, Refused, WriteAccess};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine};
 use xds_store::entry::Foreign;
+use xds_store::forgotten::FORGOTTEN_TYPE;
 use xds_store::key::RecordKey;
 use xds_store::merge::merge;
 use xds_store::read::{Reads, is_configuration};
@@ -311,6 +313,18 @@ pub(crate) fn touch(name: &str) -> proto::Change {
 pub(crate) fn quarantine(name: &str) -> proto::Change {
     let quarantine = proto::Quarantine { reason: "clients crash".into(), serve_nothing: false };
     change(name, "", proto::change::Act::Quarantine(quarantine))
+}
+
+/// A change of the record of a node that is forgotten.
+pub(crate) fn forgotten_node(node: &str, act: proto::change::Act) -> proto::Change {
+    let key = proto::Key { type_url: FORGOTTEN_TYPE.into(), name: node.into(), when: String::new() };
+    proto::Change { key: Some(key), act: Some(act), condition: None }
+}
+
+pub(crate) fn forget(node: &str) -> proto::Change {
+    let payload = proto::ForgottenNode { at: None, counter: 7 }.encode_to_vec().into();
+    let content = Some(proto::Content { payload, ..Default::default() });
+    forgotten_node(node, proto::change::Act::Put(proto::Put { content, ..Default::default() }))
 }
 
 pub(crate) fn only_if(is: proto::condition::Is, change: proto::Change) -> proto::Change {

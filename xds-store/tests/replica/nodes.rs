@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use xds_store::engine::{Batch, Engine as _, MemoryEngine};
-use xds_store::replica::{CallId, Counters};
+use xds_store::replica::CallId;
 use xds_store::store::{Identity, Store, Ticket};
 
 use crate::random::Random;
@@ -33,8 +33,6 @@ type Outcome = Result<(), String>;
 
 struct Node {
     engine: MemoryEngine,
-    /// What the replica remembers. It is kept like the engine.
-    known: BTreeMap<String, Counters>,
     process: Option<Process>,
     /// The number of the process.
     boot: u64,
@@ -176,7 +174,6 @@ impl Sim {
             engine.commit(&Store::init(&identity)).unwrap();
             Node {
                 engine,
-                known: BTreeMap::new(),
                 process: None,
                 boot: 0,
                 skew: if random.chance(50) { random.below(7200) as i64 - 3600 } else { 0 } * SECOND,

@@ -107,11 +107,15 @@ fn sr9_known_clocks_only_grow_are_passed_on_and_survive_a_restart() {
         |action: &Action| matches!(action, Action::Remember(node, _) if node == "q").then_some(());
     one.wait_for(remembered);
     assert_eq!(one.now, 60 * SECOND);
+    // SR60: also that it lives, each ten minutes.
+    assert!(!one.pulled("q", &[("q", 10)]).iter().any(|action| remembered(action).is_some()));
+    one.now += 600 * SECOND;
+    assert!(one.pulled("q", &[("q", 10)]).iter().any(|action| remembered(action).is_some()));
 
     let mut config = config();
     config.known = expected.into();
     let (mut one, _) = One::with(config, &clock(&[]), &[]);
-    assert!(matches!(&one.pulled("q", &[])[..], [Action::AnswerPull(_, Ok(_))]));
+    assert!(matches!(&one.pulled("q", &[])[..], [Action::AnswerPull(_, Ok(_)), Action::Remember(..)]));
     assert_eq!(one.replica.known().count(), 2);
 }
 

@@ -11,8 +11,8 @@ use xds_store::commit::{Draft, Refused};
 use xds_store::engine::{Batch, Engine as _, EngineError, EngineRevision, MemoryEngine};
 use xds_store::entry::Foreign;
 use xds_store::read::{ReadError, Reads};
-use xds_store::replica::{self, Alarm, CallId, Counters, Failure, Refusal, Replica, ReplicaConfig};
-use xds_store::store::{self, Committed, Config, Loaded, Published, Store, Ticket};
+use xds_store::replica::{self, Alarm, CallId, Failure, Refusal, Replica, ReplicaConfig};
+use xds_store::store::{self, Committed, Config, Loaded, OutOfSync, Published, Store, Ticket};
 
 /// A call of a node to a peer.
 #[derive(Debug, Clone)]
@@ -61,7 +61,6 @@ pub(crate) enum Output {
     Committed(Ticket, Committed, Acked),
     Refused(Ticket, Refused),
     Compacted,
-    Remember(String, Counters),
     Raise(Alarm),
     /// What the store cannot do yet.
     Resync(replica::Action),
@@ -74,6 +73,9 @@ pub(crate) struct Acked {
     pub(crate) counter: u64,
     pub(crate) peers: Option<(usize, bool)>,
 }
+
+/// How many peers, until when, and the answer with the own counter.
+type Awaited = (usize, i64, Option<(u64, Committed)>);
 
 enum Step {
     Store(store::Event),
@@ -92,7 +94,7 @@ pub(crate) struct Process {
     /// Entries that the store has not answered yet, with the calls that brought them.
     applying: BTreeMap<Ticket, CallId>,
     /// Commits that wait for peers: how many and how long; with the answer once it is durable here.
-    acks: BTreeMap<Ticket, (usize, i64, Option<(u64, Committed)>)>,
+    acks: BTreeMap<Ticket, Awaited>,
     next: u64,
 }
 
@@ -101,7 +103,6 @@ impl Process {
     pub(crate) fn start(
         engine: MemoryEngine,
         run: (&str, u64),
-        known: Vec<(String, Counters)>,
         (now, wall): (i64, i64),
         each: impl FnMut(Loaded),
     ) -> Self {
@@ -117,7 +118,8 @@ impl Process {
             ..Default::default()
         };
         let mut config = ReplicaConfig::new(hello, boot);
-        (config.known, config.max_entries) = (known, 4);
+        config.known = store.known().map(|(node, counters)| (node.to_owned(), counters.clone())).collect();
+        config.max_entries = 4;
         let replica = Replica::new(config, store.clock(), now);
         Self {
             store,
@@ -281,7 +283,10 @@ impl Process {
                 let (counter, committed) = committed.expect("a commit is awaited once it is durable");
                 Output::Committed(ticket, committed, Acked { counter, peers: Some((peers, is_enough)) })
             }
-            Action::Remember(node, counters) => Output::Remember(node, counters),
+            Action::Remember(node, counters) => {
+                let remember = store::Event::Remember(node, counters);
+                return self.steps.push_back(Step::Store(remember));
+            }
             Action::Raise(alarm) => Output::Raise(alarm),
             Action::TakeNewId(_) | Action::TakeSnapshot { .. } => Output::Resync(action),
             // For the log of the server.
@@ -313,8 +318,8 @@ impl Process {
             forked: lacking.forked,
             ..Default::default()
         };
-        for (origin, floor) in lacking.out_of_sync {
-            answer.out_of_sync.push(proto::OutOfSync { origin, floor, must_replace: false });
+        for OutOfSync { origin, floor, must_replace, .. } in lacking.out_of_sync {
+            answer.out_of_sync.push(proto::OutOfSync { origin, floor, must_replace });
         }
         for revision in lacking.revisions {
             match reads.foreign(revision) {

@@ -15,10 +15,9 @@ impl Sim {
         let (times, id) = (self.times(node), name(node));
         let started = &mut self.nodes[node];
         started.boot += 1;
-        let known = started.known.clone().into_iter().collect();
         let mut loaded = Vec::new();
         let run = (&*id, started.boot);
-        let process = Process::start(started.engine.clone(), run, known, times, |record| loaded.push(record));
+        let process = Process::start(started.engine.clone(), run, times, |record| loaded.push(record));
         let clock = process.store.clock();
         let counters = clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect();
         started.process = Some(process);
@@ -138,7 +137,6 @@ impl Sim {
                 self.note(|| format!("{id} refuses {:?} {}", refused.code, refused.message));
             }
             Output::Compacted => self.counts.compactions += 1,
-            Output::Remember(of, counters) => drop(self.nodes[node].known.insert(of, counters)),
             Output::Raise(alarm) => return Err(format!("{id} raises {alarm:?}")),
             Output::Resync(action) => return Err(format!("{id} wants {action:?}")),
         }
