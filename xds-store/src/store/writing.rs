@@ -45,8 +45,11 @@ impl Writing {
         let renewed =
             judged.pending.renewed.values().map(|renewed| renewed.state.encoded_len()).sum::<usize>();
         let changes = judged.changes.iter().map(|change| 2 * change.encoded_len()).sum::<usize>();
+        let is_deleted = |state: &&RecordState| state.lifecycle() == proto::State::Deleted;
+        let deleted = judged.pending.states.values().filter(is_deleted).count() * DELETION_BYTES;
         let counted = (self.batch.compares.len() + operations) * OPERATION_BYTES;
-        (operations, self.bytes + states + renewed + changes + message_bytes + counted + HEAD_BYTES)
+        let bytes = states + renewed + deleted + changes + message_bytes;
+        (operations, self.bytes + bytes + counted + HEAD_BYTES)
     }
 
     /// Adds a judged commit, unless it changes nothing (ST12, ST64).
@@ -162,3 +165,5 @@ fn is_of_others(key: &RecordKey, ended_by_date: &BTreeMap<RecordKey, proto::Stat
 
 /// More than the head and the keys of one log entry take.
 const HEAD_BYTES: usize = 1 << 10;
+/// More than what a store keeps with a deleted record.
+const DELETION_BYTES: usize = 256;

@@ -3,9 +3,11 @@ use std::io::Cursor;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::backup::{Backup, History};
+use xds_store::commit::Draft;
 use xds_store::engine::{Engine, MemoryEngine};
 use xds_store::read::{Filter, Knows, ListQuery, Payload, Reads, RecordVersion};
 use xds_store::restore::{NewIds, restore};
+use xds_store::store::{Action, Event, Ticket};
 use xds_store::watch::{Watch, WatchError};
 
 use crate::driven::*;
@@ -164,4 +166,33 @@ fn sr27_a_deleted_record_is_forgotten_and_its_uid_is_never_used_again() {
     server.commit(of([put("a", "1"), put("b", "1")])).unwrap();
     assert_eq!(server.record("a", "").unwrap().incarnation, 4);
     assert_eq!(server.record("b", "").unwrap().incarnation, 4);
+}
+
+#[test]
+fn st43_the_batch_of_a_deletion_is_no_larger_than_the_store_has_counted() {
+    let new = || {
+        let mut server = Server::node("a-node-with-an-id-of-32-characters");
+        let names: Vec<_> = (0..50).map(|number| number.to_string()).collect();
+        server.commit(of(names.iter().map(|name| put(name, "1")).collect::<Vec<_>>())).unwrap();
+        (server, of(names.iter().map(|name| delete(name)).collect::<Vec<_>>()))
+    };
+    let mut refused = 0;
+    for limit in (16_000..48_000).step_by(500) {
+        let (server, deletion) = new();
+        let mut server = Server::with(server.engine, server.now, |config| {
+            config.is_replicated = true;
+            config.engine.bytes = limit;
+        });
+        let draft = Draft::parse(deletion, "test".into()).unwrap();
+        let event = Event::Commit(Ticket(1), draft);
+        let reader = server.engine.reader();
+        for action in server.store.step(event, server.now, &*reader) {
+            match action {
+                Action::Write(batch) => assert!(batch.bytes() <= limit, "{limit}"),
+                Action::Answer(_, answer) => refused += usize::from(answer.is_err()),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!((1..64).contains(&refused), "{refused}");
 }
