@@ -12,7 +12,7 @@ use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
 use xds_store::phase::Schemas;
 use xds_store::rules::FieldSource;
-use xds_store::store::{Committed, DeletionInProgress, FoundReferrers, Store};
+use xds_store::store::{Committed, DeletionInProgress, Forgetting, FoundReferrers, Store};
 
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
@@ -120,6 +120,14 @@ impl StoreHandle {
         receiver
             .await
             .unwrap_or_else(|_| Err(refused(RefusalCode::Unavailable, "the store has ended".to_owned())))
+    }
+
+    /// What would be lost if a node were forgotten now (SR33); `None` if the store does not know the node, or
+    /// has ended.
+    pub(crate) async fn forgetting(&self, node: &str) -> Option<Forgetting> {
+        let (sender, receiver) = oneshot::channel();
+        self.running.queue.send(Message::Forgetting(node.to_owned(), sender));
+        receiver.await.ok().flatten()
     }
 
     /// What refers to a resource; `None` if the store has ended.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
+use prost::Message as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
@@ -15,6 +16,7 @@ use xds_proto::xds::store::v1::maintenance_server::Maintenance;
 use xds_proto::xds::store::v1::violation::Why;
 use xds_store::backup::{Backup, BackupError, History};
 use xds_store::commit::Draft;
+use xds_store::forgotten::FORGOTTEN_TYPE;
 use xds_store::key::RecordKey;
 use xds_store::read::Reads;
 use xds_store::record::PROBE_TYPE;
@@ -49,21 +51,27 @@ impl MaintenanceService {
         let parsed = RecordKey::parse(&key).map_err(|error| Status::internal(error.to_string()))?;
         let content = proto::Content::default();
         let put = proto::change::Act::Put(proto::Put { content: Some(content), ..Default::default() });
-        self.commit(caller, &key, put).await?;
+        self.commit(caller, &key, put, "probe").await?;
         let read = move |reads: &Reads<'_>| match reads.get(&parsed, 0) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(Status::data_loss("the probe record was committed and cannot be read")),
             Err(error) => Err(crate::reading::failed(&error, &standing)),
         };
         self.reading.local(read).await?;
-        self.commit(caller, &key, proto::change::Act::Delete(proto::Delete::default())).await?;
+        self.commit(caller, &key, proto::change::Act::Delete(proto::Delete::default()), "probe").await?;
         prost_types::Duration::try_from(began.elapsed()).map_err(|error| Status::internal(error.to_string()))
     }
 
-    async fn commit(&self, caller: &Caller, key: &proto::Key, act: proto::change::Act) -> Result<(), Status> {
+    async fn commit(
+        &self,
+        caller: &Caller,
+        key: &proto::Key,
+        act: proto::change::Act,
+        message: &str,
+    ) -> Result<(), Status> {
         let change = proto::Change { key: Some(key.clone()), condition: None, act: Some(act) };
         let request =
-            proto::CommitRequest { changes: vec![change], message: "probe".into(), ..Default::default() };
+            proto::CommitRequest { changes: vec![change], message: message.into(), ..Default::default() };
         let refused = |refused| of_refused(refused, &self.reading.standing(), caller);
         let draft = Draft::parse(request, caller.client.identity()).map_err(refused)?;
         self.reading.store.commit(draft).await.map(|_| ()).map_err(refused)
@@ -202,7 +210,28 @@ impl Maintenance for MaintenanceService {
             let message = "this is the node of this server: stop it first, and ask another node";
             return Err(refusal(Code::FailedPrecondition, message, None, why));
         }
-        Err(refusal(Code::NotFound, format!("this store knows no node {:?}", request.node), None, why))
+        let proto::ForgetRequest { node, force } = request;
+        let Some(forgetting) = self.reading.store.forgetting(&node).await else {
+            return Err(refusal(Code::NotFound, format!("this store knows no node {node:?}"), None, why));
+        };
+        let refused = |message| Err(refusal(Code::FailedPrecondition, message, None, why));
+        let answers = |peer: &proto::PeerStatus| peer.node == node && peer.is_up;
+        if !force && self.reading.store.peers().is_some_and(|peers| peers.peers.iter().any(answers)) {
+            return refused(format!("the node {node:?} answers: stop it first, or use force"));
+        }
+        // What only the forgotten node has is lost.
+        if !force && !forgetting.lacking.is_empty() {
+            let lacking = forgetting.lacking.join(", ");
+            return refused(format!("{lacking} lacks entries of {node:?}, which would be lost: use force"));
+        }
+        let counter = forgetting.counter;
+        let payload = proto::ForgottenNode { at: Some(SystemTime::now().into()), counter }.encode_to_vec();
+        let content = Some(proto::Content { payload: payload.into(), ..Default::default() });
+        let put = proto::change::Act::Put(proto::Put { content, ..Default::default() });
+        let key = proto::Key { type_url: FORGOTTEN_TYPE.into(), name: node, when: String::new() };
+        self.commit(&caller, &key, put, "forget").await?;
+        // Deleted records are forgotten once the other nodes have the record.
+        Ok(Response::new(proto::ForgetResponse { counter, freed_tombstones: 0 }))
     }
 }
 

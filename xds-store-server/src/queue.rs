@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::key::RecordKey;
-use xds_store::store::{Committed, DeletionInProgress, FoundReferrers, PlanProgress};
+use xds_store::store::{Committed, DeletionInProgress, Forgetting, FoundReferrers, PlanProgress};
 
 use crate::replication::PeerMessage;
 
@@ -47,6 +47,8 @@ pub(crate) enum Message {
     /// SV32: the time between two steps of a pass, in nanoseconds; `None`: the default. The answer is how far
     /// the plans are then.
     PassPause(Option<i64>, oneshot::Sender<Vec<PlanProgress>>),
+    /// What would be lost if a node were forgotten (SR33).
+    Forgetting(String, oneshot::Sender<Option<Forgetting>>),
     /// What concerns peers.
     Peer(PeerMessage),
     /// Another server of the store may have committed.

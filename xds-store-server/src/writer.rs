@@ -163,6 +163,7 @@ impl Writer {
                 | Message::Referrers(..)
                 | Message::Deletions(..)
                 | Message::PassPause(..)
+                | Message::Forgetting(..)
                 | Message::Peer(..)
                 | Message::Changed => {}
                 Message::Stop => return,
@@ -293,6 +294,11 @@ impl Writer {
             Message::Deletions((limit, blockers), caller) => {
                 // The caller may have gone away.
                 _ = caller.send(self.store.deletions(limit, blockers));
+                return false;
+            }
+            Message::Forgetting(node, caller) => {
+                // The caller may have gone away.
+                _ = caller.send(self.store.forgetting(&node));
                 return false;
             }
             Message::Commit(Waiting { draft, caller }) => {

@@ -241,3 +241,31 @@ async fn sr50_st65_a_peer_needs_an_identity_the_right_to_replicate_and_its_regio
     let mut peer = PeerClient::with_interceptor(alone.channel().await, bearer(Some(LOCAL)));
     assert_eq!(peer.hello(hello("")).await.unwrap_err().code(), Code::Unimplemented);
 }
+
+#[tokio::test]
+async fn sr33_a_node_is_forgotten_once_it_answers_no_longer_and_is_refused_then() {
+    let (a, b) = (node(engine("a", "c"), CI).await, node(engine("b", "c"), CI).await);
+    b.commit("x", "1").await;
+    a.dial(&[&b]);
+    converged(&[&a, &b], 1).await;
+    a.status_when(|peer| peer.is_up).await;
+    let mut maintenance = a.served.maintenance_as(Some(LOCAL)).await;
+    let mut forget =
+        async || maintenance.forget(proto::ForgetRequest { node: "b".into(), force: false }).await;
+    violation(&forget().await.unwrap_err(), Code::FailedPrecondition);
+    a.dial(&[]);
+    let gone = async {
+        while !a.peers_seen().peers.is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(WAIT, gone).await.expect("the list of peers is empty");
+    assert_eq!(forget().await.unwrap().into_inner().counter, 1);
+    b.dial(&[&a]);
+    let refused = async {
+        while !b.peers_seen().alarms.iter().any(|alarm| alarm.contains("forgotten")) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(WAIT, refused).await.expect("the node hears that it is forgotten");
+}
