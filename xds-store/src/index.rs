@@ -144,6 +144,11 @@ impl Pending {
         self.aliases.extend(commit.aliases);
         self.referrers.extend(commit.referrers);
         self.deleting.extend(commit.deleting);
+        // What is kept with a state goes with the one before.
+        for key in commit.states.keys() {
+            self.ended_by_date.remove(key);
+            self.deleted_by.remove(key);
+        }
         self.states.extend(commit.states);
         self.renewed.extend(commit.renewed);
         self.ended_by_date.extend(commit.ended_by_date);

@@ -238,3 +238,25 @@ fn st26_st44_an_entry_is_as_old_as_its_revision_here_whatever_the_clock_of_its_o
     b.wait(600 * SECOND);
     assert_eq!((b.compact(None), b.compact(Some(2))), (0, 2));
 }
+
+/// The end by date, the deletion and the late change are in one batch.
+#[test]
+fn sr5_sr37_a_deletion_stays_although_its_date_has_ended_the_record_here_in_the_same_batch() {
+    let [mut a, mut b, mut c] = nodes();
+    let mut dated = put("x", "1");
+    if let Some(proto::change::Act::Put(put)) = &mut dated.act {
+        put.expires_at = Some(xds_store::time::to_proto(a.now + 60 * SECOND));
+    }
+    a.commit(of([dated])).unwrap();
+    pull(&mut b, &a);
+    pull(&mut c, &a);
+    a.commit(of([delete("x")])).unwrap();
+    c.commit(of([put("x", "2")])).unwrap();
+    b.now += 61 * SECOND;
+    let late = a.entries_for(&b, 100).into_iter().chain(c.entries_for(&b, 100)).collect();
+    assert_eq!(b.merge(late), BTreeMap::new());
+    pull(&mut a, &c);
+    pull(&mut c, &a);
+    assert_eq!(payload(&b, "x"), None);
+    assert_equal(&[a, b, c], &["x"]);
+}
