@@ -114,6 +114,8 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
         &store,
         "--backup-dir",
         &backups,
+        "--peer",
+        "http://127.0.0.1:1",
         "--schemas",
         "examples/migrations/new-names/schemas.yaml",
         "examples/variants",

@@ -27,8 +27,8 @@ use crate::config::ApiConfig;
 use crate::handle::StoreHandle;
 use crate::maintenance::MaintenanceService;
 use crate::migration::MigrationService;
+use crate::peer_service::PeerService;
 use crate::reading::Reading;
-use crate::replication::PeerService;
 use crate::service::StoreService;
 use crate::status::exceeds;
 

@@ -11,7 +11,7 @@ use xds_store::phase::Schemas;
 use xds_store::rules::FieldSource;
 use xds_store::store::LoadError;
 
-use crate::replication::PeersConfig;
+use crate::peers::PeersConfig;
 use crate::source::Refusal;
 
 /// Settings of a running store.

@@ -16,8 +16,8 @@ use xds_store::store::{Committed, DeletionInProgress, Forgetting, FoundReferrers
 
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
+use crate::peers::PeersStatus;
 use crate::queue::{Acked, Acks, Limits, Message, Queue, Referrers, refused};
-use crate::replication::PeersStatus;
 use crate::standing::{Condition, Standing};
 use crate::statistics::Statistics;
 use crate::writer::Writer;

@@ -37,7 +37,8 @@
 //! | `handle` | the handle of a running store |
 //! | `startup` | plans that run to their end before the store is served |
 //! | `writer` | the thread that judges and writes commits |
-//! | `replication` | calls between nodes, and the service Peer |
+//! | `peers` | the nodes that a store replicates with: settings, and what an operator sees |
+//! | `replication`, `peer_service` | calls to peers, and the service Peer |
 //! | `source` | feeds the cache that clients read |
 //! | `queue` | the commits that wait for the thread, and their limits |
 //! | `spans` | spans of migrations for traces |
@@ -55,8 +56,8 @@ pub use config::{
     ApiConfig, NamePredicate, StartError, StatusAdditions, StatusSource, StoreConfig, StreamsSource,
 };
 pub use handle::StoreHandle;
+pub use peers::{Connecting, PeerConnection, PeerConnector, PeersConfig, PeersStatus};
 pub use queue::{Acked, Acks};
-pub use replication::{Connecting, PeerConnection, PeerConnector, PeersConfig, PeersStatus};
 pub use source::Refusal;
 pub use standing::{Condition, Standing};
 pub use startup::RunError;
@@ -71,6 +72,8 @@ mod handle;
 mod listing;
 mod maintenance;
 mod migration;
+mod peer_service;
+mod peers;
 mod queue;
 mod reading;
 mod referring;

@@ -23,8 +23,8 @@ use xds_store::record::PROBE_TYPE;
 
 use crate::access::Caller;
 use crate::config::ApiConfig;
+use crate::peers::PeersStatus;
 use crate::reading::{Reading, permits, printed};
-use crate::replication::PeersStatus;
 use crate::service::taken;
 use crate::status::{exceeds, invalid, lacks, of_engine, of_refused, refusal};
 

@@ -9,7 +9,7 @@ use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::key::RecordKey;
 use xds_store::store::{Committed, DeletionInProgress, Forgetting, FoundReferrers, PlanProgress};
 
-use crate::replication::PeerMessage;
+use crate::peers::PeerMessage;
 
 /// A queue of commits with limits. A commit has its place from the request to the answer.
 #[derive(Debug)]

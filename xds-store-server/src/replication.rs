@@ -1,58 +1,22 @@
 //! What the writer keeps for the machine that replicates: its calls, and those of peers that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::Clock;
-use xds_store::replica::{Alarm, CallId, Event, Refusal, Replica, ReplicaConfig};
+use xds_store::replica::{Alarm, CallId, Replica, ReplicaConfig};
 use xds_store::store::{Committed, Store, Ticket};
 use xds_store::time;
 
+use crate::peers::{Answer, PeersConfig, PeersStatus, Pulled};
 use crate::queue::{Acked, Caller};
 
 pub(crate) use calls::Calls;
-pub use config::{Connecting, PeerConnection, PeerConnector, PeersConfig};
-pub(crate) use entries::Pulled;
-pub(crate) use service::PeerService;
 
 mod calls;
-mod config;
-mod entries;
-mod service;
-
-/// What tasks and services send to the writer.
-#[derive(Debug)]
-pub(crate) enum PeerMessage {
-    /// A call of this node was answered, or there are other addresses. The sender waits until the machine
-    /// has taken it.
-    Event(Event, oneshot::Sender<Infallible>),
-    /// A peer calls Hello.
-    Hello(proto::HelloRequest, Answer<proto::HelloResponse>),
-    /// A peer pulls.
-    Pull(proto::PullRequest, Answer<Pulled>),
-    /// A peer nudges.
-    Nudge(proto::NudgeRequest, Answer<proto::NudgeResponse>),
-}
-
-/// Answers a peer.
-pub(crate) type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
-
-/// The peers of a store, as an operator sees them.
-#[derive(Debug, Default, Clone)]
-#[non_exhaustive]
-pub struct PeersStatus {
-    /// Of each origin, up to where this node has its entries.
-    pub clock: BTreeMap<String, u64>,
-    /// One for each address. A peer is down until its first answer.
-    pub peers: Vec<proto::PeerStatus>,
-    /// What an operator has to act on (ST72).
-    pub alarms: Vec<String>,
-}
 
 /// A call of a peer that waits for the machine.
 #[derive(Debug)]

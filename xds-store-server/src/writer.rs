@@ -17,8 +17,9 @@ use xds_store::phase::Schemas;
 use xds_store::store::{Action, Config, Event, LoadError, Published, ReferrersQuery, Store, Ticket};
 
 use crate::config::{StartError, StoreConfig};
+use crate::peers::PeersStatus;
 use crate::queue::{Caller, Message, Queue, Referrers, Waiting, refused};
-use crate::replication::{Calls, PeersStatus, Replication};
+use crate::replication::{Calls, Replication};
 use crate::source::{Refusal, Source};
 use crate::spans::{MigrationSpans, TRACE_TARGET};
 use crate::standing::{Condition, Standing};

@@ -63,6 +63,9 @@ impl Chain {
     }
 }
 
+/// Of each origin, up to where a node has its entries.
+pub type Counters = BTreeMap<String, u64>;
+
 impl Clock {
     /// The position of an origin.
     #[must_use]

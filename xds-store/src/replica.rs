@@ -13,12 +13,13 @@ use std::mem;
 
 use xds_proto::xds::store::v1 as proto;
 
+pub use crate::clock::Counters;
 use crate::clock::{Clock, Position};
 use crate::entry::Foreign;
 use crate::store::{Stopped, Ticket};
 use crate::time::SECOND;
 use known::Known;
-pub use known::{Counters, NODES, ORIGINS};
+pub use known::{NODES, ORIGINS};
 use peer::{Call, Peer, State};
 pub use round::{Gap, Malformed};
 

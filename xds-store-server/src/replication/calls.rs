@@ -16,7 +16,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::peer_client::PeerClient;
 use xds_store::replica::{CallId, Event, Failure, Refusal};
 
-use super::{PeerConnection, PeerMessage, PeersConfig};
+use crate::peers::{PeerConnection, PeerMessage, PeersConfig};
 use crate::queue::{Message, Queue};
 
 /// Makes calls, and reports their answers to the writer. When it is dropped, all calls end.

@@ -8,8 +8,9 @@ use xds_store::replica::{Action as ReplicaAction, Event as ReplicaEvent};
 use xds_store::store::{Action, Event, Merged, Ticket};
 
 use super::Writer;
+use crate::peers::{PeerMessage, Pulled};
 use crate::queue::Acked;
-use crate::replication::{Inbound, PeerMessage, Pulled, alarm_text};
+use crate::replication::{Inbound, alarm_text};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Refused;
 use xds_store::store::Committed;

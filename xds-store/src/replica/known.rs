@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::CallId;
+use crate::clock::Counters;
 use crate::time::SECOND;
-
-/// Of each origin, up to where a node has its entries.
-pub type Counters = BTreeMap<String, u64>;
 
 /// The nodes that were heard, or of which another one told.
 ///

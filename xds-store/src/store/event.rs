@@ -1,13 +1,13 @@
 //! What goes into the machine, and what comes out.
 
 use super::Merged;
+use crate::clock::Counters;
 use crate::commit::{self, Draft, Refused};
 use crate::engine::{Batch, EngineError, EngineRevision};
 use crate::entry::Foreign;
 use crate::key::RecordKey;
 use crate::log::LogEntry;
 use crate::record::RecordState;
-use crate::replica::Counters;
 
 /// Names a commit, entries or a compaction between its event and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

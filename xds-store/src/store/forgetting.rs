@@ -24,7 +24,7 @@ impl Store {
     #[must_use]
     pub fn forgetting(&self, node: &str) -> Option<Forgetting> {
         let here = self.origins.position(node).counter;
-        let of = |counters: &crate::replica::Counters| counters.get(node).copied().unwrap_or_default();
+        let of = |counters: &crate::clock::Counters| counters.get(node).copied().unwrap_or_default();
         let is_known =
             here > 0 || self.forgotten().chain(self.nodes.iter().map(|(id, _)| id)).any(|id| id == node);
         let forgotten = self.index.forgotten();

@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use super::{Store, Writing};
 use crate::checked::{self, Damaged};
+use crate::clock::Counters;
 use crate::engine::View;
 use crate::key::stored;
 use crate::log::StoredNode;
-use crate::replica::Counters;
 use crate::stored::ReadError;
 use crate::time::SECOND;
 

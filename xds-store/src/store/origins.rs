@@ -6,11 +6,10 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use crate::checked::{self, Damaged};
-use crate::clock::{Chain, Clock, Position};
+use crate::clock::{Chain, Clock, Counters, Position};
 use crate::engine::View;
 use crate::key::stored;
 use crate::log::{Head, LogEntry, StoredOrigin};
-use crate::replica::Counters;
 use crate::stored::ReadError;
 
 /// Where the entries of each origin are in the log of this store.

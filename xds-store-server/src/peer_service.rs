@@ -13,9 +13,9 @@ use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::peer_server::Peer;
 use xds_store::replica::{PEERS, Refusal};
 
-use super::{Answer, PeerMessage, Pulled};
 use crate::access::{Caller, Replicate};
 use crate::handle::StoreHandle;
+use crate::peers::{Answer, PeerMessage, Pulled};
 use crate::queue::Message;
 use crate::reading::{failed, permits};
 use crate::service::taken;
