@@ -18,6 +18,23 @@ pub(crate) use calls::Calls;
 
 mod calls;
 
+/// A trouble that an operator has to mend.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub(crate) enum Stuck {
+    /// SR28
+    #[error(
+        "another node has the id of this one, or the store lost commits: this node exchanges nothing with its peers any \
+         more; restore its store from a backup, which gives it another id"
+    )]
+    IdLost,
+    /// SR18
+    #[error(
+        "all peers have forgotten commits that this node lacks: make its store anew with `xds store init --join`, or \
+         copy one with `xds store mirror`"
+    )]
+    OutOfSync,
+}
+
 /// A call of a peer that waits for the machine.
 #[derive(Debug)]
 pub(crate) enum Inbound {
@@ -38,6 +55,8 @@ pub(crate) struct Replication {
     pub(crate) awaiting: BTreeMap<Ticket, (Caller, Committed)>,
     /// The own counter that the machine knows of.
     pub(crate) told: u64,
+    /// What this node cannot mend by itself.
+    pub(crate) stuck: BTreeSet<Stuck>,
     /// SR33: the nodes that the machine knows to be forgotten.
     pub(crate) forgotten: BTreeSet<String>,
     began: (i64, Instant),
@@ -70,6 +89,7 @@ impl Replication {
             applying: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             told: head.counter,
+            stuck: BTreeSet::new(),
             forgotten: BTreeSet::new(),
             began: (now, Instant::now()),
             shown: Arc::default(),
@@ -128,7 +148,9 @@ impl Replication {
             ..proto::PeerStatus::default()
         });
         let peers = peers.collect();
-        PeersStatus { clock, peers, alarms: self.machine.alarms().map(alarm_text).collect() }
+        let alarms = self.machine.alarms().map(alarm_text);
+        let alarms = alarms.chain(self.stuck.iter().map(ToString::to_string)).collect();
+        PeersStatus { clock, peers, alarms }
     }
 
     /// ST6: commits that wait for peers are durable here, and are answered before the server ends.

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xds_store::clock::{Clock, Position};
-use xds_store::replica::{Action as ReplicaAction, Event as ReplicaEvent};
+use xds_store::replica::{Action as ReplicaAction, Event as ReplicaEvent, Failure};
 use xds_store::store::{Action, Event, Merged, Ticket};
 
 use super::Writer;
 use crate::peers::{PeerMessage, Pulled};
 use crate::queue::Acked;
-use crate::replication::{Inbound, alarm_text};
+use crate::replication::{Inbound, Stuck, alarm_text};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Refused;
 use xds_store::store::Committed;
@@ -190,7 +190,22 @@ impl Writer {
             ReplicaAction::Remember(node, counters) => {
                 actions.extend(self.step(Event::Remember(node, counters)));
             }
-            ReplicaAction::TakeNewId(_) | ReplicaAction::TakeSnapshot { .. } => {}
+            ReplicaAction::TakeNewId(_) => self.is_stuck(Stuck::IdLost),
+            ReplicaAction::TakeSnapshot { .. } => {
+                self.is_stuck(Stuck::OutOfSync);
+                // Other origins are pulled on.
+                let failed = Err(Failure::Unreachable);
+                self.replicate(ReplicaEvent::SnapshotEnded(failed), actions);
+            }
+        }
+    }
+
+    /// Says once what only an operator can mend, and keeps it as an alarm.
+    fn is_stuck(&mut self, stuck: Stuck) {
+        if let Some(replication) = &mut self.replication
+            && replication.stuck.insert(stuck.clone())
+        {
+            tracing::error!("{stuck}");
         }
     }
 

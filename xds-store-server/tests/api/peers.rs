@@ -269,3 +269,18 @@ async fn sr33_a_node_is_forgotten_once_it_answers_no_longer_and_is_refused_then(
     };
     timeout(WAIT, refused).await.expect("the node hears that it is forgotten");
 }
+
+#[tokio::test]
+async fn sr28_a_node_whose_id_another_one_has_says_so() {
+    let (a, twin) = (node(engine("a", "c"), CI).await, node(engine("a", "c"), CI).await);
+    a.commit("of-a", "1").await;
+    a.dial(&[&twin]);
+    let said = async {
+        while !a.peers_seen().alarms.iter().any(|alarm| alarm.contains("another node has the id")) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(WAIT, said).await.expect("it is an alarm");
+    assert!(twin.records().await.is_empty());
+    a.commit("more", "1").await;
+}
