@@ -158,10 +158,11 @@ fn commit(number: usize) -> proto::CommitRequest {
 }
 
 /// Commits at the rate; the answer is when each one was acknowledged.
-async fn load(client: &StoreClient<Channel>, count: usize) -> Vec<Instant> {
+async fn load(client: &StoreClient<Channel>, first: usize, count: usize) -> Vec<Instant> {
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
     let mut commits = JoinSet::new();
-    for number in 0..count {
+    // A commit of what is there already would change nothing.
+    for number in first..first + count {
         ticks.tick().await;
         let mut client = client.clone();
         commits.spawn(async move {
@@ -206,10 +207,10 @@ async fn measure(seconds: usize) {
     let (a, b) = pair();
     let client = a.client().await;
     // The first ones wait for the Hello.
-    load(&client, RATE as usize).await;
+    load(&client, 0, RATE as usize).await;
     let seen = watched(&b, count).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let acknowledged = load(&client, count).await;
+    let acknowledged = load(&client, RATE as usize, count).await;
     let seen = seen.await.unwrap();
     let lag = |(one, other): (&Instant, &Instant)| other.saturating_duration_since(*one);
     let mut lags: Vec<_> = acknowledged.iter().zip(&seen).map(lag).collect();
@@ -224,13 +225,13 @@ async fn measure(seconds: usize) {
         let mut alone = Node::start("alone", &folder, &[]);
         let client = alone.client().await;
         let before = alone.cpu();
-        load(&client, count).await;
+        load(&client, RATE as usize, count).await;
         local.push((alone.cpu() - before) / count as f64);
         drop(alone);
         let (a, mut b) = pair();
         let client = a.client().await;
         let before = b.cpu();
-        load(&client, count).await;
+        load(&client, RATE as usize, count).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         replicated.push((b.cpu() - before) / count as f64);
     }
