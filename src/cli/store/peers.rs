@@ -48,7 +48,7 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
     let clock = |clock: &std::collections::BTreeMap<String, u64>| {
         let parts: Vec<_> =
             clock.iter().map(|(origin, counter)| format!("{}:{counter}", short(origin))).collect();
-        parts.join(" ")
+        if parts.is_empty() { "no commit yet".to_owned() } else { parts.join(" ") }
     };
     let mut lines = vec![format!("this node {}  {}", short(&status.node), clock(&status.clock))];
     if status.peers.is_empty() {
