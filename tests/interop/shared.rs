@@ -1,6 +1,6 @@
 //! Two servers of one store in a real etcd. A real Envoy has the addresses of both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
@@ -98,7 +98,19 @@ impl Shared {
     }
 
     /// Commits other endpoints through one of the servers, and waits until Envoy uses them.
+    ///
+    /// A server that lacks what another one committed would make a concurrent change, which may lose (SR39).
+    /// So it waits first until all that answer have one state.
     pub(crate) async fn put(&self, server: usize, upstream: &str) {
+        let agree = async || {
+            let mut states = BTreeSet::new();
+            for server in &self.servers {
+                let output = self.store.run(server, &["list", "EDS", "one", "--format", "yaml"]).await;
+                states.extend(output.status.success().then_some(output.stdout));
+            }
+            (states.len() == 1).then_some(())
+        };
+        until("the servers have one state", SOON, agree).await;
         let endpoints = endpoints("one", self.upstreams[upstream].port);
         self.store.commit(&self.servers[server], &[endpoints]).await;
         let answers = async || (http::get(self.port, "/v1").await.ok()?.body == upstream).then_some(());
