@@ -291,3 +291,57 @@ fn sr17_a_commit_that_two_peers_have_survives_the_loss_of_its_node() {
         nodes[1].process.as_ref().unwrap().until_metric(&metric, 0.0);
     });
 }
+
+#[test]
+fn sr33_a_node_is_forgotten_once_it_is_down_and_is_refused_when_it_comes_back() {
+    Runtime::new().unwrap().block_on(async {
+        let mut nodes = cluster("forget").await;
+        let urls: Vec<_> = nodes.iter().map(Node::url).collect();
+        let mut api = nodes[0].api().await;
+        let start = Instant::now();
+        while let Err(status) = api.put("a", 1, 2).await {
+            assert!(start.elapsed() < PATIENCE, "{status:?}");
+        }
+        while nodes[0].peers().0 != Some(0) {
+            assert!(start.elapsed() < PATIENCE, "{:#}", nodes[0].peers().1);
+        }
+        let retired = nodes[2].peers().1["node"].as_str().unwrap().to_owned();
+        let store = nodes[0].path("store");
+        let forget = |node: &str, more: &[&str]| {
+            let output =
+                xds().args(["store", "forget", node, "--store", &store]).args(more).output().unwrap();
+            let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            (output.status.code(), text)
+        };
+        let (code, text) = forget(&retired, &[]);
+        assert!(code == Some(4) && text.contains("answers"), "{code:?} {text}");
+        assert_eq!(forget(&retired[..7], &[]).0, Some(2));
+        assert_eq!(forget("0123456789", &[]).0, Some(3));
+        nodes[2].kill();
+        let start = Instant::now();
+        // The beginning that `xds store peers` shows is enough.
+        while forget(&retired[..8], &[])
+            != (Some(0), format!("{retired} is forgotten; its last known commit is 0\n"))
+        {
+            assert!(start.elapsed() < PATIENCE, "{:?}", forget(&retired[..8], &[]));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // The other name of the command, for a node that is forgotten already.
+        let arguments = ["store", "peers", "forget", &retired, "--format", "json", "--store", &store];
+        let output = xds().args(arguments).output().unwrap();
+        let done: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(done, serde_json::json!({ "node": retired, "counter": 0 }));
+
+        nodes[2].start(&urls, &[]);
+        let start = Instant::now();
+        while !nodes[2].peers().1["peers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|peer| peer["error"].to_string().contains("forg"))
+        {
+            assert!(start.elapsed() < PATIENCE, "{:#}", nodes[2].peers().1);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+}

@@ -28,6 +28,7 @@ mod document;
 mod downgrade;
 mod error;
 pub(super) mod etcd;
+mod forget;
 pub(super) mod history;
 pub(super) mod init;
 pub(super) mod list;
@@ -59,7 +60,8 @@ enum Action {
     Init(init::Init),
     Status(maintenance::StatusCommand),
     Compact(maintenance::Compact),
-    Peers(peers::Peers),
+    Peers(Box<peers::Peers>),
+    Forget(forget::Forget),
     Mirror(Box<mirror::Mirror>),
     Migrate(migrate::Migrate),
     Downgrade(downgrade::Downgrade),
@@ -76,6 +78,7 @@ impl StoreCommand {
             Action::Status(status) => status.run(),
             Action::Compact(compact) => compact.run(),
             Action::Peers(peers) => peers.run(),
+            Action::Forget(forget) => forget.run(),
             Action::Mirror(mirror) => mirror.run(),
             Action::Migrate(migrate) => migrate.run(),
             Action::Downgrade(downgrade) => downgrade.run(),

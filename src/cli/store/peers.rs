@@ -2,20 +2,23 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
 use super::document::duration;
+use super::forget::Forget;
 use super::run;
 use crate::cli::check::ReportFormat;
 use crate::cli::{Failure, counted, say};
 
 /// Show the nodes that a store replicates with, and how far this node is behind each
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(super) struct Peers {
+    #[command(subcommand)]
+    action: Option<PeersAction>,
     #[command(flatten)]
     connection: ConnectionOptions,
     /// Format of the report
@@ -23,8 +26,16 @@ pub(super) struct Peers {
     format: ReportFormat,
 }
 
+#[derive(Debug, Subcommand)]
+enum PeersAction {
+    Forget(Forget),
+}
+
 impl Peers {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        if let Some(PeersAction::Forget(forget)) = &self.action {
+            return forget.run();
+        }
         run(&self.connection, self.format, async |connection| {
             let mut client = connection.maintenance.clone();
             let status = connection.answer(client.status(proto::StatusRequest::default())).await?;
