@@ -288,7 +288,24 @@ fn sr17_a_commit_that_two_peers_have_survives_the_loss_of_its_node() {
             assert!(start.elapsed() < PATIENCE, "{report:#}");
         }
         let metric = format!("xds_store_peer_up{{peer=\"{url}\"}}");
-        nodes[1].process.as_ref().unwrap().until_metric(&metric, 0.0);
+        let process = nodes[1].process.as_ref().unwrap();
+        process.until_metric(&metric, 0.0);
+        // The admin page shows the same.
+        let request =
+            format!("GET /api/store HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", process.admin);
+        let answer = running::http(&process.admin, &request);
+        let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        let shown = answer["peers"].as_array().unwrap();
+        let of_a = shown.iter().find(|peer| peer["address"] == *url).unwrap();
+        assert_eq!(
+            (shown.len(), &of_a["is_up"], &of_a["entries_behind"]),
+            (2, &false.into(), &0.into()),
+            "{of_a}"
+        );
+        assert!(
+            of_a["node"].is_string() && of_a["error"].is_string() && of_a["heard_at_ms"].as_u64() > Some(0),
+            "{of_a}"
+        );
     });
 }
 

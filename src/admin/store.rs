@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
@@ -45,9 +45,24 @@ pub(super) async fn store(State(state): State<Arc<AdminState>>) -> JsonAnswer {
             "size_bytes": (shown.size_bytes)(),
             "waiting_commits": commits, "waiting_bytes": bytes,
             "plans": plans(&shown.handle, &standing.plans),
+            // SR2: none of a store that does not replicate.
+            "peers": shown.handle.peers().map(|status| status.peers.iter().map(peer).collect::<Vec<_>>()),
         })
     });
     Ok(JsonBody(answer.await))
+}
+
+/// A node that this one replicates with, and how far this one is behind it.
+fn peer(peer: &proto::PeerStatus) -> Value {
+    let heard_at = peer.last_contact.and_then(|at| SystemTime::try_from(at).ok());
+    let lag = peer.lag.and_then(|lag| Duration::try_from(lag).ok());
+    let text = |text: &str| (!text.is_empty()).then(|| shortened(text, TEXT_LIMIT_BYTES).into_owned());
+    json!({
+        "address": peer.address, "node": text(&peer.node), "region": text(&peer.region), "build": text(&peer.build),
+        "is_up": peer.is_up, "error": text(&peer.error), "is_duplicate": peer.is_duplicate,
+        "entries_behind": peer.entries_behind, "lag_ms": lag.map(|lag| lag.as_millis() as u64),
+        "heard_at_ms": heard_at.map(at_ms),
+    })
 }
 
 /// How far the migrations are.
