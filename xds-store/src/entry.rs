@@ -7,9 +7,9 @@ use crate::clock::{Chain, Position};
 use crate::content;
 use crate::forgotten::FORGOTTEN_TYPE;
 use crate::key::RecordKey;
+use crate::key::is_configuration;
 use crate::log::LogEntry;
 use crate::phase;
-use crate::read::is_configuration;
 use crate::record::{RecordState, content_digest};
 use crate::rules::RULE_TYPE;
 use crate::time;
@@ -107,18 +107,23 @@ fn in_order(states: Vec<(RecordKey, RecordState)>) -> Result<Vec<(RecordKey, Rec
     }
 }
 
+/// Whether nodes exchange the record.
+pub(crate) fn is_exchanged(key: &RecordKey) -> bool {
+    let type_url = key.type_url();
+    let is_replicated = [RULE_TYPE, FORGOTTEN_TYPE].contains(&type_url.as_str());
+    !phase::is_local(key) && (is_replicated || !is_configuration(type_url.as_str()))
+}
+
 /// What a store never commits, it never merges: the cache would refuse it (ST18), or nodes that merge it
 /// would differ.
-fn parse_state(state: &RecordState) -> Result<(RecordKey, RecordState), String> {
+pub(crate) fn parse_state(state: &RecordState) -> Result<(RecordKey, RecordState), String> {
     let wire_key = state.key.as_ref().ok_or("a state has no key")?;
     let key = RecordKey::parse(wire_key).map_err(|error| format!("a key: {error}"))?;
     let wrong = |why: &str| format!("{key:?}: {why}");
-    let type_url = key.type_url();
     if key.to_proto() != *wire_key {
         return Err(wrong("its key is not in its canonical form"));
     }
-    let is_replicated = [RULE_TYPE, FORGOTTEN_TYPE].contains(&type_url.as_str());
-    if phase::is_local(&key) || (is_configuration(type_url.as_str()) && !is_replicated) {
+    if !is_exchanged(&key) {
         return Err(wrong("records of this type are not replicated"));
     }
     if state.incarnation == 0 || state.generation == 0 {

@@ -25,6 +25,7 @@ use crate::time;
 
 pub use crate::key::is_configuration;
 pub use answer::Payload;
+pub use compared::BUCKETS;
 pub use events::{EventQuery, Events, Position};
 pub use filter::{Filter, FilterError};
 pub use history::{HistoryPage, HistoryQuery};
@@ -34,6 +35,7 @@ pub use token::{PageToken, TokenError};
 pub use versions::Knows;
 
 mod answer;
+mod compared;
 mod entries;
 mod events;
 mod filter;

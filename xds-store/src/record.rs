@@ -135,6 +135,11 @@ impl RecordRevision {
         Self(digest(&compared.encode_to_vec()))
     }
 
+    /// Its bytes, as digests cover them (SR53).
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
     /// The revision of its printed form.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

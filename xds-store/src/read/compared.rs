@@ -1,0 +1,178 @@
+//! What nodes ask each other about records (SR49, SR51): their states, and digests to compare them.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use prost::Message;
+use xds_proto::xds::store::v1 as proto;
+
+use super::{Knows, Payload, ReadError, Reads, RecordVersion};
+use crate::checked;
+use crate::clock::{Chain, Clock, Position};
+use crate::entry::{is_exchanged, parse_state};
+use crate::key::{RecordKey, stored};
+use crate::log::StoredOrigin;
+use crate::merge::merge;
+use crate::record::{Local, RecordRevision, RecordState};
+
+/// Of how many buckets a node tells the digests (SR51).
+pub const BUCKETS: usize = 256;
+
+impl Reads<'_> {
+    /// Up to where this view has the entries of each origin.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn clock(&self) -> Result<Clock, ReadError> {
+        let mut clock = Clock::default();
+        let mut failed = None;
+        let (from, to) = stored::ORIGINS;
+        self.view.range(from, to, &mut |stored_key, value| {
+            let Some(origin) = stored::parse_origin(stored_key) else { return ControlFlow::Continue(()) };
+            match checked::decode::<StoredOrigin>(stored_key, value.bytes) {
+                Ok(StoredOrigin { counter, chain, .. }) => {
+                    let chain = Chain::from_wire(&chain).unwrap_or_default();
+                    clock.set(origin, Position { counter, chain });
+                    ControlFlow::Continue(())
+                }
+                Err(damaged) => {
+                    failed = Some(damaged);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        let head = self.head();
+        let chain = Chain::from_wire(&head.chain).unwrap_or_default();
+        clock.set(&head.node, Position { counter: head.counter, chain });
+        Ok(clock)
+    }
+
+    /// The answer to a peek: the states of these keys as other nodes have them, deleted and quarantined ones
+    /// included. It has at least one key, and ends behind 4 MiB.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn peek(&self, keys: &[RecordKey]) -> Result<proto::PeekResponse, ReadError> {
+        let mut answer = proto::PeekResponse { clock: self.clock()?.to_wire(), ..Default::default() };
+        let mut bytes = 0;
+        for key in keys {
+            if bytes >= PEEK_BYTES {
+                break;
+            }
+            let state = if is_exchanged(key) { self.state_of_others(key)? } else { None };
+            bytes += state.as_ref().map_or(0, Message::encoded_len);
+            answer.records.extend(state);
+            answer.keys_done += 1;
+        }
+        Ok(answer)
+    }
+
+    /// A record that is absent here, as the states of some peers and of this store make it, with the number of
+    /// the first state that says all of it; `None` if it does not exist by them (SR49). States that no node of
+    /// this version has are left out.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn peeked(
+        &self,
+        key: &RecordKey,
+        states: &[RecordState],
+        now: i64,
+        knows: &Knows,
+    ) -> Result<Option<(proto::Record, Option<usize>)>, ReadError> {
+        let is_it = |state: &&RecordState| matches!(parse_state(state), Ok((found, _)) if found == *key);
+        let all = self.state_of_others(key)?.into_iter().chain(states.iter().filter(is_it).cloned());
+        let Some(state) = all.reduce(|one, other| merge(&one, &other)) else { return Ok(None) };
+        let version = RecordVersion { key: key.clone(), changed_at: 0, committed_at: Some(0), state };
+        if !version.exists(now) {
+            return Ok(None);
+        }
+        let from = states.iter().position(|state| *state == version.state);
+        let record = self.answer_to(&version, Payload::With, knows)?;
+        // It is not in this store yet, so no commit of it changed the record.
+        Ok(Some((proto::Record { store_revision: String::new(), changed_at: None, ..record }, from)))
+    }
+
+    /// The newest state of a record as other nodes have it, where its date may not have ended it yet (SR5).
+    fn state_of_others(&self, key: &RecordKey) -> Result<Option<RecordState>, ReadError> {
+        let Some(version) = self.last(key)? else { return Ok(None) };
+        let mut state = version.state;
+        if state.lifecycle() == proto::State::Deleted {
+            let at = stored::record(key, version.changed_at);
+            let value = self.view.get(&at)?;
+            let local = value.map(|value| checked::decode::<Local>(&at, value.bytes)).transpose()?;
+            match local.unwrap_or_default().lifecycle_of_others() {
+                proto::State::Unspecified => {}
+                lifecycle => state.lifecycle = lifecycle.into(),
+            }
+        }
+        Ok(Some(state))
+    }
+
+    /// SR51: what a peer compares with its own: digests of all buckets, or records of some, at most `limit` of
+    /// them and none behind `until`. Deleted records are in no bucket, because nodes forget them at different
+    /// times; a record that its date has ended here counts as deleted.
+    ///
+    /// This reads all records: they are compared once a day, so digests that each commit changes would cost more,
+    /// and would not find what is damaged in the engine.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn digest(
+        &self,
+        request: &proto::DigestRequest,
+        until: Option<&RecordKey>,
+        limit: usize,
+    ) -> Result<proto::DigestResponse, ReadError> {
+        let mut answer = proto::DigestResponse { clock: self.clock()?.to_wire(), ..Default::default() };
+        let mut hashers = vec![blake3::Hasher::new(); BUCKETS];
+        let after = request.after.as_ref().and_then(|key| RecordKey::parse(key).ok());
+        let from = after.map_or_else(|| Bytes::from_static(stored::RECORDS.0), |after| stored::after(&after));
+        let (to, revision) = (stored::RECORDS.1, self.head().revision);
+        let is_of_all = request.records_of.is_empty();
+        let mut bytes = 0;
+        self.newest_of_each((&from, to), revision, &mut |RecordVersion { key, state, .. }| {
+            if until.is_some_and(|until| key > *until) {
+                return ControlFlow::Break(());
+            }
+            // Without regions, no name belongs to one.
+            let is_counted = request.owner_region.is_empty()
+                && state.lifecycle() != proto::State::Deleted
+                && is_exchanged(&key)
+                && (request.name_prefixes.is_empty() || {
+                    let name = key.name();
+                    request.name_prefixes.iter().any(|prefix| name.as_str().starts_with(prefix))
+                });
+            if !is_counted {
+                return ControlFlow::Continue(());
+            }
+            let wire_key = key.to_proto();
+            let encoded = wire_key.encode_to_vec();
+            let bucket = blake3::hash(&encoded).as_bytes()[0];
+            let digest = RecordRevision::of(&state).to_bytes();
+            if is_of_all {
+                hashers[usize::from(bucket)].update(&encoded).update(&digest);
+            } else if request.records_of.contains(&u32::from(bucket)) {
+                if answer.records.len() >= limit || bytes >= PAGE_BYTES {
+                    answer.more = true;
+                    return ControlFlow::Break(());
+                }
+                bytes += encoded.len() + digest.len();
+                let revision = Bytes::copy_from_slice(&digest);
+                answer.records.push(proto::RecordDigest { key: Some(wire_key), revision });
+            }
+            ControlFlow::Continue(())
+        })?;
+        if is_of_all {
+            let first = |hasher: blake3::Hasher| Bytes::copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+            answer.buckets = hashers.into_iter().map(first).collect();
+        }
+        Ok(answer)
+    }
+}
+
+/// An answer to a peek ends behind so many bytes.
+const PEEK_BYTES: usize = 4 << 20;
+/// A page of records ends behind so many bytes.
+const PAGE_BYTES: usize = 1 << 20;
