@@ -38,6 +38,7 @@ mod event;
 mod forgetting;
 mod leases;
 mod load;
+mod mending;
 mod merging;
 mod nodes;
 mod origins;
@@ -276,8 +277,10 @@ impl Store {
                 self.waiting.push_back(Waiting { ticket, draft, since: now });
             }
             Event::Merge(ticket, entries) => {
-                let merging = Merging { ticket, entries: entries.into(), merged: Merged::default() };
-                self.merging.push_back(merging);
+                self.merging.push_back(Merging { entries: entries.into(), ..Merging::new(ticket) });
+            }
+            Event::Mend(ticket, states) => {
+                self.merging.push_back(Merging { states: states.into(), ..Merging::new(ticket) });
             }
             Event::Written(result) => self.on_written(result, now, reader, &mut actions),
             Event::Changed => self.is_behind = true,

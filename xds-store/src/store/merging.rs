@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::mending::Mended;
 use super::{Action, Store, Ticket, Writing};
 use crate::checked;
 use crate::clock::Position;
 use crate::commit::{MergedEntry, Refused};
 use crate::entry::{Foreign, Incoming};
 use crate::key::stored;
+use crate::record::RecordState;
 use crate::stored::Stored;
 
 /// What became of entries that were given to the store.
@@ -16,6 +18,8 @@ use crate::stored::Stored;
 pub struct Merged {
     /// Origins of which an entry, and all behind it, were not taken.
     pub stopped: BTreeMap<String, Stopped>,
+    /// Of states of a peer: how many records were other ones here, and were mended (SR51).
+    pub mended: u64,
 }
 
 /// Why the entries of an origin were not taken.
@@ -53,7 +57,15 @@ pub enum Stopped {
 pub(super) struct Merging {
     pub(super) ticket: Ticket,
     pub(super) entries: VecDeque<Foreign>,
+    /// States of a peer that was compared (SR51).
+    pub(super) states: VecDeque<RecordState>,
     pub(super) merged: Merged,
+}
+
+impl Merging {
+    pub(super) fn new(ticket: Ticket) -> Self {
+        Self { ticket, entries: VecDeque::new(), states: VecDeque::new(), merged: Merged::default() }
+    }
 }
 
 impl Store {
@@ -77,6 +89,18 @@ impl Store {
                     Ok(Added::Not(stopped)) => _ = merging.merged.stopped.insert(origin.to_owned(), stopped),
                     Ok(Added::Later) | Err(_) => {
                         merging.entries.push_front(entry);
+                        self.merging.push_front(merging);
+                        return added.map(|_| ());
+                    }
+                }
+            }
+            while let Some(state) = merging.states.pop_front() {
+                let added = self.add_mended(writing, stored, &state, now);
+                match added {
+                    Ok(Mended::Yes) => merging.merged.mended += 1,
+                    Ok(Mended::No) => {}
+                    Ok(Mended::Later) | Err(_) => {
+                        merging.states.push_front(state);
                         self.merging.push_front(merging);
                         return added.map(|_| ());
                     }
@@ -145,8 +169,8 @@ impl Store {
 }
 
 /// How many entries, and bytes, of other nodes a batch has, so that commits do not wait for long.
-const AT_ONCE: usize = 1_000;
-const AT_ONCE_BYTES: usize = 4 << 20;
+pub(super) const AT_ONCE: usize = 1_000;
+pub(super) const AT_ONCE_BYTES: usize = 4 << 20;
 
 enum Added {
     Yes,

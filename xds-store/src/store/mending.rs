@@ -1,0 +1,76 @@
+//! States of a peer, merged where this store lost or damaged its own (SR51).
+
+use xds_proto::xds::store::v1 as proto;
+
+use super::merging::{AT_ONCE, AT_ONCE_BYTES};
+use super::{Store, Writing};
+use crate::commit::{MergedEntry, RefusalCode, Refused};
+use crate::entry::parse_state;
+use crate::log::LogEntry;
+use crate::record::RecordState;
+use crate::stored::Stored;
+use crate::time;
+
+/// What became of a state.
+pub(super) enum Mended {
+    /// The record was another one.
+    Yes,
+    /// The record is the same, or the state cannot be taken.
+    No,
+    /// The batch has no room for it.
+    Later,
+}
+
+impl Store {
+    /// Merges a state into the record here, as an entry of another node is merged, but with a commit that takes no
+    /// counter (SR5): the peer, and all that have its entries, have it already.
+    ///
+    /// # Errors
+    /// The engine cannot be read.
+    pub(super) fn add_mended(
+        &self,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        state: &RecordState,
+        now: i64,
+    ) -> Result<Mended, Refused> {
+        let Ok(parsed) = parse_state(state) else { return Ok(Mended::No) };
+        let judging = self.judging(writing, stored, now);
+        // SR26: nodes forget what is over at different times, and this one needs it no more.
+        if judging.records.get(&parsed.0).is_none() && is_over(state, now) {
+            return Ok(Mended::No);
+        }
+        let parsed = [parsed];
+        let is_full = writing.published.len() >= AT_ONCE || writing.bytes > AT_ONCE_BYTES;
+        if is_full || judging.has_to_wait_for_rules(&parsed) {
+            return Ok(Mended::Later);
+        }
+        let MergedEntry { judged, .. } = match judging.merge(&parsed) {
+            Ok(merged) => merged,
+            // Its variant would be ambiguous here, as it was when its entry came.
+            Err(refused) if refused.code == RefusalCode::FailedPrecondition => return Ok(Mended::No),
+            Err(refused) => return Err(refused),
+        };
+        if judged.changes.is_empty() {
+            return Ok(Mended::No);
+        }
+        let (operations, bytes) = writing.size_with(&judged, 0);
+        if self.check_size(operations, bytes).is_err() {
+            return Ok(if writing.batch.writes.is_empty() { Mended::No } else { Mended::Later });
+        }
+        let entry = LogEntry {
+            origin: self.head.node.clone(),
+            time: now,
+            identity: "comparison".to_owned(),
+            ..LogEntry::default()
+        };
+        writing.add_merged(judged, entry, &[], self.config.server);
+        Ok(Mended::Yes)
+    }
+}
+
+/// Whether a record in this state is deleted, or will be at once.
+fn is_over(state: &RecordState, now: i64) -> bool {
+    let has_ended = |end: &prost_types::Timestamp| state.lease.is_none() && time::from_proto(end) <= now;
+    state.lifecycle() == proto::State::Deleted || state.expires_at.as_ref().is_some_and(has_ended)
+}
