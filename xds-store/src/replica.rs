@@ -25,6 +25,7 @@ pub use round::{Gap, Malformed};
 
 mod callee;
 mod caller;
+mod comparing;
 mod identity;
 mod known;
 mod peer;
@@ -32,6 +33,7 @@ mod round;
 mod view;
 mod waiting;
 
+pub use comparing::Digests;
 pub use identity::{IdLost, Refusal};
 pub use view::PeerView;
 
@@ -53,6 +55,7 @@ pub struct Replica {
     alarms: BTreeSet<Alarm>,
     id: identity::Id,
     snapshot: Snapshot,
+    comparing: comparing::Comparing,
     next_call: CallId,
     random: u64,
     now: i64,
@@ -71,6 +74,9 @@ pub struct ReplicaConfig {
     pub max_entries: u32,
     /// How many bytes a round may have. Default 16 MiB.
     pub max_bytes: u32,
+    /// How often it compares its records with those of each peer, in nanoseconds, give or take a tenth (SR51);
+    /// `None`: never. Default 24 h.
+    pub compare_interval: Option<i64>,
     /// A number chosen at random, which spreads the calls of nodes that start together.
     pub seed: u64,
     /// The clocks that the store remembered ([`Store::known`](crate::store::Store::known)).
@@ -89,6 +95,7 @@ impl ReplicaConfig {
             pull_interval: 5 * SECOND,
             max_entries: 1000,
             max_bytes: 16 << 20,
+            compare_interval: Some(24 * 3600 * SECOND),
             seed,
             known: Vec::new(),
             is_joining: false,
@@ -125,6 +132,14 @@ pub enum Event {
     Pull(Ticket, proto::PullRequest, Vec<String>),
     /// A peer nudges.
     Nudge(Ticket, proto::NudgeRequest, Vec<String>),
+    /// A peer wants to read records (SR49, SR51): its id.
+    Look(Ticket, String),
+    /// An [`Action::CallDigest`] was answered, by the peer and by the store of this node.
+    DigestAnswered(CallId, Result<Box<Digests>, Failure>),
+    /// An [`Action::CallPeek`] was answered.
+    PeekAnswered(CallId, Result<proto::PeekResponse, Failure>),
+    /// The store has done what [`Action::Mend`] says, and so many records were other ones; `None` if it could not.
+    Mended(CallId, Option<u64>),
     /// A commit of this node is durable: its position.
     Committed(Position),
     /// The store has done what [`Action::Apply`] says, as far as it could.
@@ -171,6 +186,13 @@ pub enum Action {
     CallPull(CallId, String, proto::PullRequest),
     /// Call Nudge at an address.
     CallNudge(CallId, String, proto::NudgeRequest),
+    /// Call Digest at an address, and give the same request to the store of this node (SR51).
+    CallDigest(CallId, String, proto::DigestRequest),
+    /// Call Peek at an address.
+    CallPeek(CallId, String, proto::PeekRequest),
+    /// Give these states of a peer to the store ([`Event::Mend`](crate::store::Event::Mend)). It has to answer with
+    /// [`Event::Mended`].
+    Mend(CallId, Vec<proto::RecordState>),
     /// End a call. What it still answers has no effect.
     Cancel(CallId),
     /// Give this to the store, in the order of the actions. The store leaves out what it has already. It
@@ -182,6 +204,8 @@ pub enum Action {
     AnswerHello(Ticket, Result<proto::HelloResponse, Refusal>),
     /// Answer the pull of a peer: with what it lacks, and the clocks of others that are known here (SR9).
     AnswerPull(Ticket, Result<BTreeMap<String, proto::Clock>, Refusal>),
+    /// Answer a peer that reads records, or refuse it.
+    AnswerLook(Ticket, Result<(), Refusal>),
     /// Answer the nudge of a peer.
     AnswerNudge(Ticket, Result<proto::NudgeResponse, Refusal>),
     /// Answer a commit that waits for peers.
@@ -224,6 +248,9 @@ pub enum Alarm {
     Refused(String, Refusal),
     /// The node at an address answers what no node of this version does.
     Malformed(String, Malformed),
+    /// Records here were not as at an address, though this node has all that the one there has. They are mended
+    /// (SR51).
+    Differed(String),
     /// There are more addresses than are used.
     TooManyPeers,
     /// There are more nodes than are known here.
@@ -266,6 +293,7 @@ impl Replica {
             alarms: BTreeSet::new(),
             id: identity::Id::default(),
             snapshot,
+            comparing: comparing::Comparing::default(),
             next_call: CallId::default(),
             now,
             actions: Vec::new(),
@@ -290,6 +318,13 @@ impl Replica {
             Event::Hello(ticket, request, forked) => self.on_hello(ticket, &request, &forked),
             Event::Pull(ticket, request, forked) => self.on_pull(ticket, &request, &forked),
             Event::Nudge(ticket, request, forked) => self.on_nudge(ticket, &request, &forked),
+            Event::Look(ticket, node) => {
+                let answer = self.check_caller(&node);
+                self.actions.push(Action::AnswerLook(ticket, answer));
+            }
+            Event::DigestAnswered(call, result) => self.on_digest_answered(call, result),
+            Event::PeekAnswered(call, result) => self.on_peek_answered(call, result),
+            Event::Mended(call, mended) => self.on_mended(call, mended),
             Event::Committed(position) => self.clock.set(&self.config.hello.node, position),
             Event::Applied { call, clock, stopped } => self.on_applied(call, clock, stopped),
             Event::Await { ticket, counter, peers, until } => {
@@ -313,7 +348,14 @@ impl Replica {
             Some(call) => Some(call.until),
             None => self.wants_nudge(peer).then_some(peer.nudge.not_before),
         });
-        calls.chain(nudges).chain(self.known.due()).chain(self.acks.due()).chain(self.nudged.due()).min()
+        let compared = self.comparing.due().filter(|_| self.may_call());
+        calls
+            .chain(nudges)
+            .chain(compared)
+            .chain(self.known.due())
+            .chain(self.acks.due())
+            .chain(self.nudged.due())
+            .min()
     }
 
     /// The id of this node.
@@ -364,8 +406,9 @@ impl Replica {
 
     fn remove_peer(&mut self, address: &str) {
         let Some(peer) = self.peers.remove(address) else { return };
-        let calls = peer.call().into_iter().chain(peer.nudge.call);
-        self.actions.extend(calls.map(|call| Action::Cancel(call.id)));
+        let calls = peer.call().into_iter().chain(peer.nudge.call).map(|call| call.id);
+        let calls = calls.chain(self.comparing.remove(address));
+        self.actions.extend(calls.map(Action::Cancel));
         self.end_alarms(|alarm| alarm.address() == Some(address));
     }
 
@@ -383,6 +426,9 @@ impl Replica {
             if self.id.is_kept() {
                 self.nudge_if_due(&address);
             }
+        }
+        if self.may_call() {
+            self.compare_if_due();
         }
     }
 
@@ -426,9 +472,10 @@ impl Alarm {
     /// The peer that it is about.
     fn address(&self) -> Option<&str> {
         match self {
-            Self::Forked(address, _) | Self::Refused(address, _) | Self::Malformed(address, _) => {
-                Some(address)
-            }
+            Self::Forked(address, _)
+            | Self::Refused(address, _)
+            | Self::Malformed(address, _)
+            | Self::Differed(address) => Some(address),
             _ => None,
         }
     }

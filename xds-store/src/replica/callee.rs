@@ -84,6 +84,18 @@ impl Replica {
         }
     }
 
+    /// SR3: a caller was accepted by a Hello, now or before a restart.
+    pub(super) fn check_caller(&self, node: &str) -> Result<(), Refusal> {
+        if !self.id.is_kept() {
+            return Err(Refusal::ChangingId);
+        }
+        match self.refusal_of_node(node) {
+            Some(refusal) => Err(refusal),
+            None if self.known.contains(node) => Ok(()),
+            None => Err(Refusal::NoHello),
+        }
+    }
+
     /// SR3: takes the clock of a caller that was accepted by a Hello, now or before a restart.
     fn hear_call(
         &mut self,
@@ -91,15 +103,7 @@ impl Replica {
         clock: &BTreeMap<String, proto::Position>,
         forked: &[String],
     ) -> Result<Clock, Refusal> {
-        if !self.id.is_kept() {
-            return Err(Refusal::ChangingId);
-        }
-        if !self.known.contains(node) {
-            return Err(self.refusal_of_node(node).unwrap_or(Refusal::NoHello));
-        }
-        if let Some(refusal) = self.refusal_of_node(node) {
-            return Err(refusal);
-        }
+        self.check_caller(node)?;
         let clock = read_clock(clock).map_err(|_| Refusal::Malformed)?;
         self.hear_forked(forked);
         self.hear(node, &clock);

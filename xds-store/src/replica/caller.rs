@@ -197,6 +197,7 @@ impl Replica {
         }
         self.look_behind();
         self.take_snapshot_if_needed(address);
+        self.compare_soon(address);
         self.finish_if_applied(address);
     }
 

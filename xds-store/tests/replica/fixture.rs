@@ -131,7 +131,10 @@ impl One {
 }
 
 pub(crate) fn config() -> ReplicaConfig {
-    ReplicaConfig::new(proto::HelloRequest { address: "me:1".into(), ..hello("me", "1") }, 1)
+    let hello = proto::HelloRequest { address: "me:1".into(), ..hello("me", "1") };
+    let mut config = ReplicaConfig::new(hello, 1);
+    config.compare_interval = None;
+    config
 }
 
 pub(crate) fn hellos(actions: &[Action]) -> Vec<CallId> {

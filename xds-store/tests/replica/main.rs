@@ -10,6 +10,7 @@ use sim::Sim;
 
 #[path = "../merge/at_once.rs"]
 mod at_once;
+mod comparing;
 #[expect(dead_code, reason = "shared with the tests of rules")]
 #[path = "../driven/mod.rs"]
 mod driven;
@@ -42,6 +43,7 @@ fn sr7_sr13_sr17_sr43_nodes_with_stores_are_safe_in_any_trouble_and_equal_after_
     // A simulator in which these do not happen shows nothing about them.
     if number("SEED").is_none() {
         assert!(all.committed > all.refused && all.compactions > 0 && all.acks[0] > 0 && all.acks[1] > 0);
+        assert!(all.peeks > 0);
     }
 }
 

@@ -12,7 +12,7 @@ use driver::{Answer, Input, Process, Request};
 use history::History;
 
 mod answers;
-mod driver;
+pub(crate) mod driver;
 mod history;
 mod network;
 mod process;
@@ -46,8 +46,8 @@ struct Node {
     woken_at: Option<i64>,
     /// How often it was due at the present time.
     dues: (i64, u32),
-    /// Its calls, with the addresses, and whether they are nudges.
-    calls: BTreeMap<CallId, (usize, bool)>,
+    /// Its calls, with the addresses.
+    calls: BTreeMap<CallId, (usize, network::Kind)>,
     /// The answers that its pulls follow.
     streams: BTreeMap<CallId, u64>,
     nudged_at: BTreeMap<usize, i64>,
@@ -97,6 +97,8 @@ pub(crate) struct Counts {
     pub(crate) entries: u64,
     pub(crate) crashes: u64,
     pub(crate) compactions: u64,
+    /// Answers to peeks of comparisons.
+    pub(crate) peeks: u64,
     /// Commits whose peers were not there in time, and those whose were.
     pub(crate) acks: [u64; 2],
 }
@@ -110,6 +112,7 @@ impl Counts {
         self.entries += other.entries;
         self.crashes += other.crashes;
         self.compactions += other.compactions;
+        self.peeks += other.peeks;
         self.acks = [self.acks[0] + other.acks[0], self.acks[1] + other.acks[1]];
         self.most = self.most.max(other.events);
     }

@@ -297,6 +297,8 @@ impl Sim {
         let mut config = ReplicaConfig::new(hello, self.random.next());
         config.known = started.disk.known.clone().into_iter().collect();
         config.max_entries = 4;
+        // These nodes have no records.
+        config.compare_interval = None;
         started.replica = Some(Replica::new(config, clock, self.now));
         let peers = self.peers[node].iter().map(|peer| name(*peer)).collect();
         self.step(node, Event::Peers(peers))
@@ -346,6 +348,9 @@ impl Sim {
                     return Err(format!("{} nudges {address} too often", name(node)));
                 }
                 self.call(node, call, &address, Request::Nudge(request))?;
+            }
+            Action::CallDigest(..) | Action::CallPeek(..) | Action::Mend(..) | Action::AnswerLook(..) => {
+                return Err(format!("{} compares", name(node)));
             }
             Action::Cancel(call) => drop(self.nodes[node].calls.remove(&call)),
             Action::Apply(call, pieces) => {

@@ -10,6 +10,7 @@ use xds_store::clock::{Chain, Clock, Position};
 use xds_store::commit::{Draft, Refused};
 use xds_store::engine::{Batch, Engine as _, EngineError, EngineRevision, MemoryEngine};
 use xds_store::entry::Foreign;
+use xds_store::key::RecordKey;
 use xds_store::read::{ReadError, Reads};
 use xds_store::replica::{self, Alarm, CallId, Failure, Refusal, Replica, ReplicaConfig};
 use xds_store::store::{self, Committed, Config, Loaded, OutOfSync, Published, Store, Ticket};
@@ -20,6 +21,8 @@ pub(crate) enum Request {
     Hello(proto::HelloRequest),
     Pull(proto::PullRequest),
     Nudge(proto::NudgeRequest),
+    Digest(proto::DigestRequest),
+    Peek(proto::PeekRequest),
 }
 
 /// One message of the answer to a call.
@@ -28,6 +31,8 @@ pub(crate) enum Answer {
     Hello(Result<proto::HelloResponse, Failure>),
     Pull(Result<proto::PullResponse, Failure>),
     Nudge(Result<proto::NudgeResponse, Failure>),
+    Digest(Result<proto::DigestResponse, Failure>),
+    Peek(Result<proto::PeekResponse, Failure>),
 }
 
 /// What happens to a process.
@@ -61,6 +66,8 @@ pub(crate) enum Output {
     Committed(Ticket, Committed, Acked),
     Refused(Ticket, Refused),
     Compacted,
+    /// So many records were mended.
+    Mended(u64),
     Raise(Alarm),
     /// What the store cannot do yet.
     Resync(replica::Action),
@@ -91,6 +98,11 @@ pub(crate) struct Process {
     outputs: Vec<Output>,
     /// Pulls of peers that are not answered yet, with their clocks.
     pulls: BTreeMap<Ticket, (proto::PullRequest, Clock)>,
+    /// Peers that read records and are not answered yet.
+    looks: BTreeMap<Ticket, Request>,
+    /// What this node has asked peers to compare.
+    digests: BTreeMap<CallId, proto::DigestRequest>,
+    mending: BTreeMap<Ticket, CallId>,
     /// Entries that the store has not answered yet, with the calls that brought them.
     applying: BTreeMap<Ticket, CallId>,
     /// Commits that wait for peers: how many and how long; with the answer once it is durable here.
@@ -120,6 +132,8 @@ impl Process {
         let mut config = ReplicaConfig::new(hello, boot);
         config.known = store.known().map(|(node, counters)| (node.to_owned(), counters.clone())).collect();
         config.max_entries = 4;
+        // Much more often than once a day, so that entries are under way.
+        config.compare_interval = Some(3_000_000_000);
         let replica = Replica::new(config, store.clock(), now);
         Self {
             store,
@@ -128,6 +142,9 @@ impl Process {
             steps: VecDeque::new(),
             outputs: Vec::new(),
             pulls: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            digests: BTreeMap::new(),
+            mending: BTreeMap::new(),
             applying: BTreeMap::new(),
             acks: BTreeMap::new(),
             next: 0,
@@ -187,6 +204,24 @@ impl Process {
                 let (_, forked) = self.compare(&request.clock);
                 self.tell(replica::Event::Nudge(ticket, request, forked));
             }
+            Input::Called(ticket, request) => {
+                let (Request::Digest(proto::DigestRequest { node, .. })
+                | Request::Peek(proto::PeekRequest { node, .. })) = &request
+                else {
+                    unreachable!("the others are above");
+                };
+                let node = node.clone();
+                self.looks.insert(ticket, request);
+                self.tell(replica::Event::Look(ticket, node));
+            }
+            Input::Answered(call, Answer::Digest(result)) => {
+                let Some(request) = self.digests.remove(&call) else { return };
+                let digests = result.map(|theirs| Box::new(self.digests_for(&request, theirs)));
+                self.tell(replica::Event::DigestAnswered(call, digests));
+            }
+            Input::Answered(call, Answer::Peek(result)) => {
+                self.tell(replica::Event::PeekAnswered(call, result));
+            }
             Input::Answered(call, Answer::Hello(result)) => {
                 self.tell(replica::Event::HelloAnswered(call, result));
             }
@@ -245,6 +280,12 @@ impl Process {
                 self.acks.remove(&ticket);
                 self.outputs.push(Output::Refused(ticket, refused));
             }
+            store::Action::Merged(ticket, result) if self.mending.contains_key(&ticket) => {
+                let call = self.mending.remove(&ticket).unwrap();
+                let mended = result.ok().map(|merged| merged.mended);
+                self.outputs.extend(mended.filter(|mended| *mended > 0).map(Output::Mended));
+                self.tell(replica::Event::Mended(call, mended));
+            }
             store::Action::Merged(ticket, result) => {
                 let call = self.applying.remove(&ticket).unwrap();
                 // Entries that the engine refused come again with the next round.
@@ -261,6 +302,21 @@ impl Process {
             Action::CallHello(call, address, request) => Output::Call(call, address, Request::Hello(request)),
             Action::CallPull(call, address, request) => Output::Call(call, address, Request::Pull(request)),
             Action::CallNudge(call, address, request) => Output::Call(call, address, Request::Nudge(request)),
+            Action::CallDigest(call, address, request) => {
+                self.digests.insert(call, request.clone());
+                Output::Call(call, address, Request::Digest(request))
+            }
+            Action::CallPeek(call, address, request) => Output::Call(call, address, Request::Peek(request)),
+            Action::Mend(call, states) => {
+                self.next += 1;
+                let ticket = Ticket(self.next);
+                self.mending.insert(ticket, call);
+                return self.steps.push_back(Step::Store(store::Event::Mend(ticket, states)));
+            }
+            Action::AnswerLook(ticket, accepted) => {
+                let request = self.looks.remove(&ticket).unwrap();
+                Output::Answer(ticket, vec![self.look(&request, accepted.map_err(Failure::Refused))])
+            }
             Action::Cancel(call) => Output::Cancel(call),
             Action::Apply(call, pieces) => {
                 self.next += 1;
@@ -293,6 +349,32 @@ impl Process {
             Action::Dropped(..) | Action::End(_) => return,
         };
         self.outputs.push(output);
+    }
+
+    /// What a peer reads.
+    fn look(&self, request: &Request, accepted: Result<(), Failure>) -> Answer {
+        let view = self.engine.view().unwrap();
+        let reads = Reads::new(&*view).unwrap();
+        match request {
+            Request::Peek(request) => {
+                let key = |key| RecordKey::parse(key).unwrap();
+                let keys: Vec<_> = request.keys.iter().map(key).collect();
+                Answer::Peek(accepted.map(|()| reads.peek(&keys).unwrap()))
+            }
+            Request::Digest(request) => {
+                Answer::Digest(accepted.map(|()| reads.digest(request, None, 3).unwrap()))
+            }
+            request => unreachable!("{request:?}"),
+        }
+    }
+
+    /// Both answers to a request for digests.
+    fn digests_for(&self, request: &proto::DigestRequest, theirs: proto::DigestResponse) -> replica::Digests {
+        let view = self.engine.view().unwrap();
+        let last = theirs.records.last().filter(|_| theirs.more).and_then(|last| last.key.as_ref());
+        let until = last.map(|key| RecordKey::parse(key).unwrap());
+        let own = Reads::new(&*view).unwrap().digest(request, until.as_ref(), usize::MAX).unwrap();
+        replica::Digests { own, theirs }
     }
 
     /// The messages of the answer to a pull: one, which the network takes apart. The entries are those that the

@@ -20,14 +20,16 @@ impl Sim {
 
     pub(super) fn call(&mut self, node: usize, call: CallId, address: &str, request: Request) -> Outcome {
         self.counts.calls += 1;
-        let (callee, is_nudge) = (number(address), matches!(request, Request::Nudge(_)));
+        let (callee, kind) = (number(address), Kind::of(&request));
         let (caller, now) = (&mut self.nodes[node], self.now);
-        // SR10: one call at a time, and one nudge.
-        if caller.calls.values().any(|running| *running == (callee, is_nudge)) {
+        // SR10: one call at a time, and beside it one nudge, and one comparison with some peer.
+        let is_second =
+            |(at, running): &(usize, Kind)| *running == kind && (*at == callee || kind == Kind::Comparison);
+        if caller.calls.values().any(is_second) {
             return Err(format!("{} calls {address} beside another call", name(node)));
         }
-        caller.calls.insert(call, (callee, is_nudge));
-        let last = if is_nudge { caller.nudged_at.insert(callee, now) } else { None };
+        caller.calls.insert(call, (callee, kind));
+        let last = if kind == Kind::Nudge { caller.nudged_at.insert(callee, now) } else { None };
         // SR16
         if last.is_some_and(|at| now < at + 50 * MS) {
             return Err(format!("{} nudges {address} too often", name(node)));
@@ -52,6 +54,8 @@ impl Sim {
                 Request::Hello(_) => Answer::Hello(Err(Failure::Unreachable)),
                 Request::Pull(_) => Answer::Pull(Err(Failure::Unreachable)),
                 Request::Nudge(_) => Answer::Nudge(Err(Failure::Unreachable)),
+                Request::Digest(_) => Answer::Digest(Err(Failure::Unreachable)),
+                Request::Peek(_) => Answer::Peek(Err(Failure::Unreachable)),
             };
             self.answer(callee, ticket, vec![answer]);
             return Ok(());
@@ -125,6 +129,25 @@ impl Sim {
         if !matches!(&answer, Answer::Pull(Ok(part)) if !part.is_last) {
             self.nodes[node].calls.remove(&call);
         }
+        self.counts.peeks += u64::from(matches!(answer, Answer::Peek(Ok(_))));
         self.input(node, Input::Answered(call, answer))
+    }
+}
+
+/// Of how many calls there may be one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Round,
+    Nudge,
+    Comparison,
+}
+
+impl Kind {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::Hello(_) | Request::Pull(_) => Self::Round,
+            Request::Nudge(_) => Self::Nudge,
+            Request::Digest(_) | Request::Peek(_) => Self::Comparison,
+        }
     }
 }

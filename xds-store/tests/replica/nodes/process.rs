@@ -136,6 +136,10 @@ impl Sim {
                 self.counts.refused += 1;
                 self.note(|| format!("{id} refuses {:?} {}", refused.code, refused.message));
             }
+            // SR51: what is under way is no difference.
+            Output::Mended(mended) => {
+                return Err(format!("{id} mends {mended} records, and nothing was lost"));
+            }
             Output::Compacted => self.counts.compactions += 1,
             Output::Raise(alarm) => return Err(format!("{id} raises {alarm:?}")),
             Output::Resync(action) => return Err(format!("{id} wants {action:?}")),

@@ -1,0 +1,309 @@
+//! Comparing records with those of a peer (SR51): what was lost or damaged here comes from there.
+//!
+//! ```text
+//! Digests ── some differ ──> Records ── a page has others ──> Peek ──> Waiting ── applied ──> Mending
+//!    └─ all are equal: done     └─ the last page: done          ^                                │
+//!                               └──────────── the next page ────┴── more keys of the page ───────┘
+//! ```
+//!
+//! Entries keep flowing meanwhile, so most of what differs is under way. Therefore a state is merged once this node
+//! has all entries that the peer had when it told the state. What such a merge changes was lost here, and is a
+//! defect. It is also why no commit becomes visible in part.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use xds_proto::xds::store::v1 as proto;
+
+use super::round::read_clock;
+use super::{Action, Alarm, CallId, Failure, Malformed, Replica, SECOND};
+use crate::clock::Clock;
+use crate::read::BUCKETS;
+use crate::record::RecordState;
+
+/// When this node compares, and what it does just now: one comparison at a time.
+#[derive(Debug, Default)]
+pub(super) struct Comparing {
+    /// By address; peers that have not answered a whole round yet are missing.
+    due: BTreeMap<String, i64>,
+    running: Option<Comparison>,
+}
+
+#[derive(Debug)]
+struct Comparison {
+    address: String,
+    step: Step,
+    /// When it counts as failed, unless its step ends before.
+    until: i64,
+    /// How many records it has mended.
+    mended: u64,
+    /// The buckets that differ, once they are known.
+    buckets: Vec<u32>,
+    /// Of the page: the keys that are not peeked yet.
+    keys: Vec<proto::Key>,
+    /// The last key of the page, if there is a next one.
+    after: Option<proto::Key>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Digests(CallId),
+    Records(CallId),
+    Peek(CallId, Vec<proto::Key>),
+    /// The peer had these states when it had this clock.
+    Waiting(Clock, Vec<RecordState>),
+    Mending(CallId),
+}
+
+/// Both answers to one request: of this node, and of the peer.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the caller of the machine makes it")]
+pub struct Digests {
+    /// Of this node. Of records, those up to the last one of the peer, if the peer has more.
+    pub own: proto::DigestResponse,
+    /// Of the peer.
+    pub theirs: proto::DigestResponse,
+}
+
+impl Comparing {
+    pub(super) fn due(&self) -> Option<i64> {
+        match &self.running {
+            Some(comparison) => Some(comparison.until),
+            None => self.due.values().copied().min(),
+        }
+    }
+
+    /// The peer is not used any more.
+    pub(super) fn remove(&mut self, address: &str) -> Option<CallId> {
+        self.due.remove(address);
+        let running = self.running.take_if(|comparison| comparison.address == address);
+        running.and_then(|comparison| comparison.step.call())
+    }
+}
+
+impl Step {
+    /// The call that runs.
+    fn call(&self) -> Option<CallId> {
+        match self {
+            Self::Digests(call) | Self::Records(call) | Self::Peek(call, _) => Some(*call),
+            Self::Waiting(..) | Self::Mending(_) => None,
+        }
+    }
+}
+
+impl Replica {
+    /// SR51: a peer has answered a whole round. The first comparison is soon after the start.
+    pub(super) fn compare_soon(&mut self, address: &str) {
+        let Some(interval) = self.config.compare_interval else { return };
+        let is_running = self.comparing.running.as_ref().is_some_and(|running| running.address == address);
+        if is_running || self.comparing.due.contains_key(address) {
+            return;
+        }
+        let due = self.now.saturating_add(self.jittered(FIRST.min(interval)));
+        self.comparing.due.insert(address.to_owned(), due);
+    }
+
+    /// Does what is due.
+    pub(super) fn compare_if_due(&mut self) {
+        if let Some(late) = self.comparing.running.take_if(|comparison| comparison.until <= self.now) {
+            self.actions.extend(late.step.call().map(Action::Cancel));
+            self.try_again(&late.address);
+        }
+        let covers = |clock: &Clock| self.clock.covers(clock);
+        match &mut self.comparing.running {
+            Some(Comparison { step: Step::Waiting(clock, states), .. }) if covers(clock) => {
+                let states = std::mem::take(states);
+                let call = self.new_call();
+                self.enter(Step::Mending(call), LONGEST_MERGE);
+                self.actions.push(Action::Mend(call, states));
+            }
+            Some(_) => {}
+            None => self.compare_next(),
+        }
+    }
+
+    fn compare_next(&mut self) {
+        let Self { comparing, peers, now, .. } = self;
+        let is_up =
+            |address: &str| peers.get(address).is_some_and(|peer| peer.is_greeted && peer.failures == 0);
+        let mut due =
+            comparing.due.iter().filter(|(_, due)| **due <= *now).map(|(address, _)| address.clone());
+        let Some(address) = due.find(|address| is_up(address)).filter(|_| self.may_call()) else {
+            // Those that are down are compared after they are back.
+            let (now, later) = (self.now, self.now.saturating_add(self.again()));
+            self.comparing.due.values_mut().filter(|due| **due <= now).for_each(|due| *due = later);
+            return;
+        };
+        let call = self.new_call();
+        let (step, until) = (Step::Digests(call), self.now.saturating_add(LONGEST_CALL));
+        let (buckets, keys) = (Vec::new(), Vec::new());
+        self.comparing.due.remove(&address);
+        let comparison =
+            Comparison { address: address.clone(), step, until, mended: 0, buckets, keys, after: None };
+        self.comparing.running = Some(comparison);
+        let request = proto::DigestRequest { node: self.node().to_owned(), ..Default::default() };
+        self.actions.push(Action::CallDigest(call, address, request));
+    }
+
+    fn enter(&mut self, step: Step, length: i64) {
+        let until = self.now.saturating_add(length);
+        if let Some(comparison) = &mut self.comparing.running {
+            (comparison.step, comparison.until) = (step, until);
+        }
+    }
+
+    pub(super) fn on_digest_answered(&mut self, call: CallId, result: Result<Box<Digests>, Failure>) {
+        let Some(comparison) = &mut self.comparing.running else { return };
+        if !matches!(comparison.step, Step::Digests(of) | Step::Records(of) if of == call) {
+            return;
+        }
+        let Ok(digests) = result else { return self.comparison_failed() };
+        let Digests { own, theirs } = *digests;
+        let is_first = matches!(comparison.step, Step::Digests(_));
+        if is_first {
+            if theirs.buckets.len() != BUCKETS || own.buckets.len() != BUCKETS {
+                return self.comparison_is_malformed();
+            }
+            let differing = (0..).zip(own.buckets.iter().zip(&theirs.buckets));
+            comparison.buckets =
+                differing.filter(|(_, (own, theirs))| own != theirs).map(|(at, _)| at).collect();
+            return if comparison.buckets.is_empty() { self.compared() } else { self.next_page() };
+        }
+        comparison.after = theirs.records.last().filter(|_| theirs.more).and_then(|last| last.key.clone());
+        if theirs.more && comparison.after.is_none() {
+            return self.comparison_is_malformed();
+        }
+        comparison.keys = differing(own.records, theirs.records);
+        self.next_keys();
+    }
+
+    fn next_page(&mut self) {
+        let call = self.new_call();
+        self.enter(Step::Records(call), LONGEST_CALL);
+        let Some(comparison) = &self.comparing.running else { return };
+        let request = proto::DigestRequest {
+            node: self.config.hello.node.clone(),
+            records_of: comparison.buckets.clone(),
+            after: comparison.after.clone(),
+            ..Default::default()
+        };
+        self.actions.push(Action::CallDigest(call, comparison.address.clone(), request));
+    }
+
+    /// Peeks the next keys of the page; without any, goes on with the next page.
+    fn next_keys(&mut self) {
+        let Some(comparison) = &mut self.comparing.running else { return };
+        if comparison.keys.is_empty() {
+            return if comparison.after.is_some() { self.next_page() } else { self.compared() };
+        }
+        let count = comparison.keys.len().min(PEEKED);
+        let keys: Vec<_> = comparison.keys.drain(..count).collect();
+        let address = comparison.address.clone();
+        let call = self.new_call();
+        self.enter(Step::Peek(call, keys.clone()), LONGEST_CALL);
+        let request = proto::PeekRequest { keys, node: self.node().to_owned() };
+        self.actions.push(Action::CallPeek(call, address, request));
+    }
+
+    pub(super) fn on_peek_answered(&mut self, call: CallId, result: Result<proto::PeekResponse, Failure>) {
+        let Some(comparison) = &mut self.comparing.running else { return };
+        let Step::Peek(of, requested) = &mut comparison.step else { return };
+        if *of != call {
+            return;
+        }
+        let Ok(answer) = result else { return self.comparison_failed() };
+        let done = answer.keys_done as usize;
+        let is_requested =
+            |state: &RecordState| state.key.as_ref().is_some_and(|key| requested.contains(key));
+        let is_well = (1..=requested.len()).contains(&done) && answer.records.iter().all(is_requested);
+        let (true, Ok(clock)) = (is_well, read_clock(&answer.clock)) else {
+            return self.comparison_is_malformed();
+        };
+        comparison.keys.extend(requested.drain(done..));
+        let address = comparison.address.clone();
+        self.enter(Step::Waiting(clock, answer.records), LONGEST_WAIT);
+        // What the peer has more of comes with the next round.
+        if let Some(peer) = self.peers.get_mut(&address) {
+            peer.pull_now(self.now);
+        }
+    }
+
+    /// The store has merged the states, and has changed so many records; `None` if it could not.
+    pub(super) fn on_mended(&mut self, call: CallId, mended: Option<u64>) {
+        let Some(comparison) = &mut self.comparing.running else { return };
+        if !matches!(comparison.step, Step::Mending(of) if of == call) {
+            return;
+        }
+        let Some(mended) = mended else { return self.comparison_failed() };
+        comparison.mended += mended;
+        let address = comparison.address.clone();
+        if mended > 0 {
+            self.alarm(Alarm::Differed(address), true);
+        }
+        self.next_keys();
+    }
+
+    /// All of it was compared.
+    fn compared(&mut self) {
+        let Some(Comparison { address, mended, .. }) = self.comparing.running.take() else { return };
+        if mended == 0 {
+            self.alarm(Alarm::Differed(address.clone()), false);
+        }
+        let interval = self.config.compare_interval.unwrap_or(i64::MAX);
+        let due = self.now.saturating_add(self.jittered(interval));
+        self.comparing.due.insert(address, due);
+    }
+
+    fn comparison_failed(&mut self) {
+        if let Some(Comparison { address, .. }) = self.comparing.running.take() {
+            self.try_again(&address);
+        }
+    }
+
+    fn comparison_is_malformed(&mut self) {
+        if let Some(Comparison { address, .. }) = &self.comparing.running {
+            self.alarm(Alarm::Malformed(address.clone(), Malformed::Missing), true);
+        }
+        self.comparison_failed();
+    }
+
+    fn try_again(&mut self, address: &str) {
+        let again = self.again();
+        let due = self.now.saturating_add(self.jittered(again));
+        self.comparing.due.insert(address.to_owned(), due);
+    }
+
+    fn again(&self) -> i64 {
+        self.config.compare_interval.map_or(AGAIN, |interval| interval.min(AGAIN))
+    }
+}
+
+/// The keys of records that one side lacks or has otherwise. The peer may have the deletion of what only this node
+/// has.
+fn differing(own: Vec<proto::RecordDigest>, theirs: Vec<proto::RecordDigest>) -> Vec<proto::Key> {
+    let by_key = |record: proto::RecordDigest| {
+        let key = record.key.unwrap_or_default();
+        (key.encode_to_vec(), (key, record.revision))
+    };
+    let mut left: BTreeMap<_, _> = own.into_iter().map(by_key).collect();
+    let mut keys = Vec::new();
+    for (encoded, (key, revision)) in theirs.into_iter().map(by_key) {
+        if left.remove(&encoded).is_none_or(|(_, here)| here != revision) {
+            keys.push(key);
+        }
+    }
+    keys.extend(left.into_values().map(|(key, _)| key));
+    keys
+}
+
+/// After the first whole round with a peer, what is under way gets time to arrive.
+const FIRST: i64 = 10 * SECOND;
+/// After a comparison that failed.
+const AGAIN: i64 = 600 * SECOND;
+/// A peer reads its whole store for an answer.
+const LONGEST_CALL: i64 = 300 * SECOND;
+/// How long entries may take that a peer has. An origin that stopped here (SR15) does not arrive.
+const LONGEST_WAIT: i64 = 60 * SECOND;
+const LONGEST_MERGE: i64 = 300 * SECOND;
+/// Keys of a peek, as the service allows.
+const PEEKED: usize = 100;
