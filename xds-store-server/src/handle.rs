@@ -6,17 +6,20 @@ use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
 use xds_store::engine::{Changes, Engine, EngineError, Reader, View};
+use xds_store::key::RecordKey;
 use xds_store::phase::Schemas;
+use xds_store::record::RecordState;
 use xds_store::rules::FieldSource;
 use xds_store::store::{Committed, DeletionInProgress, Forgetting, FoundReferrers, Store};
 
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
-use crate::peers::PeersStatus;
+use crate::peers::{PEEK_TIMEOUT, PeerMessage, PeersStatus};
 use crate::queue::{Acked, Acks, Limits, Message, Queue, Referrers, refused};
 use crate::standing::{Condition, Standing};
 use crate::statistics::Statistics;
@@ -156,6 +159,24 @@ impl StoreHandle {
     #[must_use]
     pub fn peers(&self) -> Option<Arc<PeersStatus>> {
         self.running.peers.as_ref().map(|peers| peers.load_full())
+    }
+
+    /// What peers that answer in time have of a record, with their ids (SR49).
+    pub(crate) async fn peek(&self, key: &RecordKey) -> Vec<(String, RecordState)> {
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        let mut found = Vec::new();
+        if self.running.peers.is_none() {
+            return found;
+        }
+        self.send(Message::Peer(PeerMessage::Peek(key.to_proto(), sender)));
+        let collect = async {
+            while let Some((node, answer)) = answers.recv().await {
+                found.extend(answer.records.into_iter().map(|state| (node.clone(), state)));
+            }
+        };
+        // A peer that is silent counts as having nothing.
+        _ = timeout(PEEK_TIMEOUT, collect).await;
+        found
     }
 
     pub(crate) fn send(&self, message: Message) {

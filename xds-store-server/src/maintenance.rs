@@ -110,7 +110,7 @@ impl Maintenance for MaintenanceService {
         let peers = self.reading.store.peers().map(|peers| (*peers).clone());
         let own = || BTreeMap::from([(head.node.clone(), head.counter)]);
         let (clock, peers, of_peers) = match peers {
-            Some(PeersStatus { clock, peers, alarms }) => (clock, peers, alarms),
+            Some(PeersStatus { clock, peers, alarms, .. }) => (clock, peers, alarms),
             None => (own(), Vec::new(), Vec::new()),
         };
         let alarms = alarm.into_iter().chain(of_peers).chain(added.alarms);

@@ -11,26 +11,31 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::peer_server::Peer;
+use xds_store::key::RecordKey;
+use xds_store::read::Reads;
 use xds_store::replica::{PEERS, Refusal};
 
 use crate::access::{Caller, Replicate};
 use crate::handle::StoreHandle;
 use crate::peers::{Answer, PeerMessage, Pulled};
 use crate::queue::Message;
-use crate::reading::{failed, permits};
+use crate::reading::{Reading, failed, permits};
 use crate::service::taken;
-use crate::status::{exceeds, lacks, with_detail};
+use crate::status::{exceeds, invalid_key, lacks, with_detail};
 
 /// The service Peer of one running store.
 #[derive(Debug)]
 pub(crate) struct PeerService {
     store: StoreHandle,
+    reading: Reading,
     pulls: Arc<Semaphore>,
+    digests: Arc<Semaphore>,
 }
 
 impl PeerService {
     pub(crate) fn new(store: StoreHandle) -> Self {
-        Self { store, pulls: permits(PEERS) }
+        let reading = Reading::new(store.clone());
+        Self { store, reading, pulls: permits(PEERS), digests: permits(1) }
     }
 
     /// Gives a call to the machine, and waits for its answer.
@@ -88,15 +93,39 @@ impl Peer for PeerService {
         Err(later("Snapshot"))
     }
 
-    async fn peek(&self, _: Request<proto::PeekRequest>) -> Result<Response<proto::PeekResponse>, Status> {
-        Err(later("Peek"))
+    async fn peek(
+        &self,
+        request: Request<proto::PeekRequest>,
+    ) -> Result<Response<proto::PeekResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        check_replicate(&caller)?;
+        let count = request.keys.len();
+        if count > PEEKED {
+            return Err(exceeds("keys", "", PEEKED, count));
+        }
+        let key = |key| RecordKey::parse(&key).map_err(|error| invalid_key(key, &error));
+        let keys: Vec<_> = request.keys.into_iter().map(key).collect::<Result<_, _>>()?;
+        self.ask(|answer| PeerMessage::Look(request.node, answer)).await?;
+        let standing = self.reading.standing();
+        let read = move |reads: &Reads<'_>| reads.peek(&keys).map_err(|error| failed(&error, &standing));
+        self.reading.local(read).await.map(Response::new)
     }
 
     async fn digest(
         &self,
-        _: Request<proto::DigestRequest>,
+        request: Request<proto::DigestRequest>,
     ) -> Result<Response<proto::DigestResponse>, Status> {
-        Err(later("Digest"))
+        let (caller, request) = taken(request)?;
+        check_replicate(&caller)?;
+        // Each of them reads the whole store.
+        let permit = Arc::clone(&self.digests).acquire_owned().await;
+        self.ask(|answer| PeerMessage::Look(request.node.clone(), answer)).await?;
+        let standing = self.reading.standing();
+        let read = move |reads: &Reads<'_>| {
+            let _permit = permit;
+            reads.digest(&request, None, RECORDS).map_err(|error| failed(&error, &standing))
+        };
+        self.reading.local(read).await.map(Response::new)
     }
 
     async fn block_references(
@@ -180,5 +209,9 @@ fn parts(store: StoreHandle, pulled: Pulled, permit: OwnedSemaphorePermit) -> Pa
     Box::pin(unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver))))
 }
 
+/// The keys of a peek.
+const PEEKED: usize = 100;
+/// The records of a page of digests.
+const RECORDS: usize = 10_000;
 /// How long a peer may not read a message.
 const PART_WAIT: Duration = Duration::from_secs(30);

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::time::Duration;
 
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::replica::{Event, Refusal};
@@ -25,6 +27,10 @@ pub(crate) enum PeerMessage {
     Pull(proto::PullRequest, Answer<Pulled>),
     /// A peer nudges.
     Nudge(proto::NudgeRequest, Answer<proto::NudgeResponse>),
+    /// A peer, which has this id, wants to read records.
+    Look(String, Answer<()>),
+    /// A reader wants what peers have (SR49). The answers follow, each with the id of its node.
+    Peek(proto::Key, UnboundedSender<(String, proto::PeekResponse)>),
 }
 
 /// Answers a peer.
@@ -38,6 +44,11 @@ pub struct PeersStatus {
     pub clock: BTreeMap<String, u64>,
     /// One for each address. A peer is down until its first answer.
     pub peers: Vec<proto::PeerStatus>,
+    /// How many records a comparison with a peer has mended since the start (SR51).
+    pub mended: u64,
     /// What an operator has to act on (ST72).
     pub alarms: Vec<String>,
 }
+
+/// How long peers are asked for a record (SR49).
+pub(crate) const PEEK_TIMEOUT: Duration = Duration::from_secs(1);

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use tokio::sync::mpsc::UnboundedSender;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::Clock;
 use xds_store::replica::{Alarm, CallId, Replica, ReplicaConfig};
@@ -41,6 +42,7 @@ pub(crate) enum Inbound {
     Hello(Answer<proto::HelloResponse>),
     Pull(proto::PullRequest, Answer<Pulled>),
     Nudge(Answer<proto::NudgeResponse>),
+    Look(Answer<()>),
 }
 
 /// The machine with all that waits for it.
@@ -51,6 +53,10 @@ pub(crate) struct Replication {
     pub(crate) inbound: BTreeMap<Ticket, Inbound>,
     /// The calls whose entries were given to the store.
     pub(crate) applying: BTreeMap<Ticket, CallId>,
+    /// The states of a peer that were given to the store (SR51).
+    pub(crate) mending: BTreeMap<Ticket, CallId>,
+    /// How many records they have changed.
+    pub(crate) mended: u64,
     /// SR17: commits that are durable here, and wait for peers.
     pub(crate) awaiting: BTreeMap<Ticket, (Caller, Committed)>,
     /// The own counter that the machine knows of.
@@ -78,7 +84,9 @@ impl Replication {
             ..proto::HelloRequest::default()
         };
         let mut settings = ReplicaConfig::new(hello, seed);
-        settings.pull_interval = i64::try_from(config.pull_interval.as_nanos()).unwrap_or(i64::MAX);
+        let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        settings.pull_interval = nanoseconds(config.pull_interval);
+        settings.compare_interval = Some(nanoseconds(config.compare_interval));
         settings.max_entries = config.pull_entries;
         settings.max_bytes = config.pull_bytes;
         settings.known = store.known().map(|(node, counters)| (node.to_owned(), counters.clone())).collect();
@@ -87,6 +95,8 @@ impl Replication {
             calls,
             inbound: BTreeMap::new(),
             applying: BTreeMap::new(),
+            mending: BTreeMap::new(),
+            mended: 0,
             awaiting: BTreeMap::new(),
             told: head.counter,
             stuck: BTreeSet::new(),
@@ -150,7 +160,16 @@ impl Replication {
         let peers = peers.collect();
         let alarms = self.machine.alarms().map(alarm_text);
         let alarms = alarms.chain(self.stuck.iter().map(ToString::to_string)).collect();
-        PeersStatus { clock, peers, alarms }
+        PeersStatus { clock, peers, mended: self.mended, alarms }
+    }
+
+    /// SR49: asks all nodes that are up for a record.
+    pub(crate) fn peek(&self, key: &proto::Key, answers: &UnboundedSender<(String, proto::PeekResponse)>) {
+        for peer in self.machine.peers().filter(|peer| peer.is_up) {
+            let node = self.machine.node().to_owned();
+            let request = proto::PeekRequest { keys: vec![key.clone()], node };
+            self.calls.peek_for((peer.address, peer.node), request, answers.clone());
+        }
     }
 
     /// ST6: commits that wait for peers are durable here, and are answered before the server ends.
@@ -183,6 +202,10 @@ pub(crate) fn alarm_text(alarm: &Alarm) -> String {
         Alarm::Malformed(address, malformed) => {
             format!("the node at {address} answers what no node of this version does: {malformed}")
         }
+        Alarm::Differed(address) => format!(
+            "records were not as at {address}, though no commit was missing, and were mended: look at the disk of \
+             this node"
+        ),
         Alarm::TooManyPeers => "there are more than 64 peers: only 64 are used".to_owned(),
         Alarm::TooManyNodes => "there are more than 256 nodes: forget those that are gone".to_owned(),
         Alarm::IdLostAgain => {

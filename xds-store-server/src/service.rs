@@ -39,6 +39,27 @@ impl StoreService {
         Self { reading, watches: permits(config.watches_limit), config }
     }
 
+    /// SR49: a record that is absent here, as peers have it.
+    async fn peek(&self, key: RecordKey, knows: Knows, absent: Status) -> Result<proto::GetResponse, Status> {
+        let found = self.reading.store.peek(&key).await;
+        if found.is_empty() {
+            return Err(absent);
+        }
+        let standing = self.reading.standing();
+        let read = move |reads: &Reads<'_>| {
+            let (nodes, states): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+            let peeked = reads.peeked(&key, &states, now(), &knows);
+            let Some((record, from)) = peeked.map_err(|error| failed(&error, &standing))? else {
+                return Err(absent);
+            };
+            let revision = reads.printed(reads.head().revision);
+            // Where several nodes have a part of it, the first one is named.
+            let peeked_from = nodes[from.unwrap_or_default()].clone();
+            Ok(proto::GetResponse { record: Some(record), revision, peeked_from })
+        };
+        self.reading.local(read).await
+    }
+
     async fn commit_of(
         &self,
         caller: &Caller,
@@ -141,7 +162,7 @@ impl Store for StoreService {
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetResponse>, Status> {
         let (caller, request) = taken(request)?;
         let level = request.level();
-        let proto::GetRequest { key, at_least, knows, .. } = request;
+        let proto::GetRequest { key, at_least, knows, peek, .. } = request;
         let wire_key = key.unwrap_or_default();
         let key = RecordKey::parse(&wire_key).map_err(|error| invalid_key(wire_key, &error))?;
         if !caller.may_read(&key) {
@@ -153,6 +174,7 @@ impl Store for StoreService {
             text => Knows::of(&key, text.parse().map_err(|error| invalid_knows(&error))?),
         };
         let standing = self.reading.standing();
+        let peeked = peek.then(|| (key.clone(), knows.clone()));
         let read = move |reads: &Reads<'_>| {
             let failed = |error| failed(&error, &standing);
             let record = reads.read(&key, now(), Payload::With, &knows).map_err(failed)?;
@@ -166,10 +188,14 @@ impl Store for StoreService {
                 ));
             }
             let revision = reads.printed(reads.head().revision);
-            // `peek` asks peers, and this store has none.
             Ok(proto::GetResponse { record, revision, peeked_from: String::new() })
         };
-        let mut response = self.reading.at_level(level, at_least, read).await?;
+        let mut response = match (self.reading.at_level(level, at_least, read).await, peeked) {
+            (Err(absent), Some((key, knows))) if absent.code() == Code::NotFound => {
+                self.peek(key, knows, absent).await?
+            }
+            (response, _) => response?,
+        };
         if let Some(record) = response.record.as_mut().filter(|record| record.state() == State::Deleting) {
             record.blocked_by =
                 blockers(&self.reading, caller, record.key.clone().unwrap_or_default()).await?;

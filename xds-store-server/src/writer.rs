@@ -84,7 +84,7 @@ impl Writer {
         let (compactions, statistics) = (BTreeMap::new(), Arc::default());
         let schemas = Arc::new(ArcSwap::new(Arc::clone(store.schemas())));
         let replication = settings.peers.as_ref().map(|peers| {
-            let calls = Calls::new(peers.clone(), Arc::clone(&queue));
+            let calls = Calls::new(peers.clone(), Arc::clone(&queue), Arc::clone(&reader));
             Replication::new(peers, &store, calls, run_number(), now())
         });
         let writer = Self {

@@ -76,6 +76,9 @@ fn encode_peers(status: &PeersStatus, encoder: &mut DescriptorEncoder<'_>) -> fm
             |peer| peer.lag.map_or(0.0, seconds),
         ),
     ];
+    let (name, help) = ("xds_store_mended", "Records that were not as at a peer, and were mended");
+    let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    ConstCounter::new(status.mended).encode(counter)?;
     for (name, help, value) in metrics {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for peer in &status.peers {

@@ -333,7 +333,7 @@ async fn st44_a_running_store_forgets_old_revisions_by_itself() {
     let store = StoreHandle::start(Box::new(engine), config).unwrap();
     let mut standing = store.standing();
     let forgotten = standing.wait_for(|standing| standing.head.floor == 2);
-    tokio::time::timeout(Duration::from_secs(10), forgotten).await.unwrap().unwrap();
+    timeout(Duration::from_secs(10), forgotten).await.unwrap().unwrap();
     // The records are there.
     assert_eq!(store.standing().borrow().records, 2);
 }
@@ -359,7 +359,7 @@ async fn st6_a_stop_ends_a_compaction_after_the_step_that_is_written() {
         () = std::future::ready(()) => {}
     }
     orders.send(Order::Write).unwrap();
-    tokio::time::timeout(Duration::from_secs(10), stopping).await.expect("after one step");
+    timeout(Duration::from_secs(10), stopping).await.expect("after one step");
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ pub struct PeersConfig {
     pub pull_entries: u32,
     /// How many bytes one call takes. Default 16 MiB.
     pub pull_bytes: u32,
+    /// How often all records are compared with those of each peer, give or take a tenth (SR51). Default 24 h.
+    pub compare_interval: Duration,
 }
 
 impl PeersConfig {
@@ -49,6 +51,7 @@ impl PeersConfig {
             pull_interval: Duration::from_secs(5),
             pull_entries: 1_000,
             pull_bytes: 16 << 20,
+            compare_interval: Duration::from_secs(24 * 3600),
         }
     }
 }

@@ -5,8 +5,10 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prost::{Message as _, Name};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::timeout;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
@@ -14,10 +16,14 @@ use tonic::{Code, Request, Status};
 use xds_proto::google;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::peer_client::PeerClient;
-use xds_store::replica::{CallId, Event, Failure, Refusal};
+use xds_store::engine::Reader;
+use xds_store::key::RecordKey;
+use xds_store::read::Reads;
+use xds_store::replica::{CallId, Digests, Event, Failure, Refusal};
 
-use crate::peers::{PeerConnection, PeerMessage, PeersConfig};
+use crate::peers::{PEEK_TIMEOUT, PeerConnection, PeerMessage, PeersConfig};
 use crate::queue::{Message, Queue};
+use crate::status::of_engine;
 
 /// Makes calls, and reports their answers to the writer. When it is dropped, all calls end.
 #[derive(Debug)]
@@ -32,15 +38,16 @@ pub(crate) struct Calls {
 #[derive(Debug)]
 struct Shared {
     queue: Arc<Queue>,
+    reader: Arc<dyn Reader>,
     connections: Mutex<BTreeMap<String, PeerConnection>>,
     /// Why the last call to an address failed.
     errors: Mutex<BTreeMap<String, String>>,
 }
 
 impl Calls {
-    pub(crate) fn new(config: PeersConfig, queue: Arc<Queue>) -> Self {
+    pub(crate) fn new(config: PeersConfig, queue: Arc<Queue>, reader: Arc<dyn Reader>) -> Self {
         let (connections, errors) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { queue, connections, errors });
+        let shared = Arc::new(Shared { queue, reader, connections, errors });
         let addresses = follow(config.addresses.clone(), Arc::clone(&shared));
         let addresses = config.runtime.spawn(addresses);
         Self { config, shared, running: BTreeMap::new(), addresses }
@@ -89,6 +96,42 @@ impl Calls {
         });
     }
 
+    /// Asks a peer for digests, and the store of this node for the same (SR51).
+    pub(crate) fn digest(&mut self, call: CallId, address: String, request: proto::DigestRequest) {
+        let shared = Arc::clone(&self.shared);
+        self.spawn(call, async move {
+            let result = shared.digests(&address, request).await.map(Box::new);
+            let result = result.map_err(|status| shared.failure(&address, &status));
+            shared.report(Event::DigestAnswered(call, result)).await;
+        });
+    }
+
+    /// Asks a peer for the states of records.
+    pub(crate) fn peek(&mut self, call: CallId, address: String, request: proto::PeekRequest) {
+        let shared = Arc::clone(&self.shared);
+        self.spawn(call, async move {
+            let result = shared.peek(&address, request).await;
+            let result = result.map_err(|status| shared.failure(&address, &status));
+            shared.report(Event::PeekAnswered(call, result)).await;
+        });
+    }
+
+    /// SR49: asks a node for a record that a reader here does not find. A peer that does not answer has nothing.
+    pub(crate) fn peek_for(
+        &self,
+        (address, node): (String, String),
+        request: proto::PeekRequest,
+        answers: UnboundedSender<(String, proto::PeekResponse)>,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        self.config.runtime.spawn(async move {
+            if let Ok(Ok(answer)) = timeout(PEEK_TIMEOUT, shared.peek(&address, request)).await {
+                // The reader may have gone away.
+                _ = answers.send((node, answer));
+            }
+        });
+    }
+
     pub(crate) fn cancel(&mut self, call: CallId) {
         if let Some(running) = self.running.remove(&call) {
             running.abort();
@@ -128,6 +171,24 @@ impl Shared {
                 return Ok(());
             }
         }
+    }
+
+    async fn peek(&self, address: &str, request: proto::PeekRequest) -> Result<proto::PeekResponse, Status> {
+        self.client(address)?.peek(request).await.map(tonic::Response::into_inner)
+    }
+
+    async fn digests(&self, address: &str, request: proto::DigestRequest) -> Result<Digests, Status> {
+        let theirs = self.client(address)?.digest(request.clone()).await?.into_inner();
+        let reader = Arc::clone(&self.reader);
+        let last = theirs.records.last().filter(|_| theirs.more).and_then(|last| last.key.as_ref());
+        let until = last.and_then(|key| RecordKey::parse(key).ok());
+        let own = tokio::task::spawn_blocking(move || {
+            let view = reader.view().map_err(|error| of_engine(&error))?;
+            let digest = |reads: Reads<'_>| reads.digest(&request, until.as_ref(), usize::MAX);
+            Reads::new(&*view).and_then(digest).map_err(|error| Status::internal(error.to_string()))
+        });
+        let own = own.await.map_err(|error| Status::internal(error.to_string()))??;
+        Ok(Digests { own, theirs })
     }
 
     fn client(&self, address: &str) -> Result<Client, Status> {

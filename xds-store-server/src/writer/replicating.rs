@@ -38,6 +38,11 @@ impl Writer {
                 let forked = self.forked(&request.clock);
                 ReplicaEvent::Nudge(ticket, request, forked)
             }
+            PeerMessage::Look(node, answer) => {
+                replication.inbound.insert(ticket, Inbound::Look(answer));
+                ReplicaEvent::Look(ticket, node)
+            }
+            PeerMessage::Peek(key, answers) => return replication.peek(&key, &answers),
         };
         self.replicate(event, actions);
     }
@@ -116,7 +121,13 @@ impl Writer {
         merged: Result<Merged, Refused>,
         actions: &mut VecDeque<Action>,
     ) {
-        let Some(call) = self.replication.as_mut().and_then(|of| of.applying.remove(&ticket)) else { return };
+        let Some(replication) = &mut self.replication else { return };
+        if let Some(call) = replication.mending.remove(&ticket) {
+            let mended = merged.ok().map(|merged| merged.mended);
+            replication.mended += mended.unwrap_or_default();
+            return self.replicate(ReplicaEvent::Mended(call, mended), actions);
+        }
+        let Some(call) = replication.applying.remove(&ticket) else { return };
         let stopped = match merged {
             Ok(merged) => merged.stopped,
             // The clock has not moved, so they come again with a later round.
@@ -137,6 +148,22 @@ impl Writer {
             ReplicaAction::CallPull(call, address, request) => replication.calls.pull(call, address, request),
             ReplicaAction::CallNudge(call, address, request) => {
                 replication.calls.nudge(call, address, request);
+            }
+            ReplicaAction::CallDigest(call, address, request) => {
+                replication.calls.digest(call, address, request);
+            }
+            ReplicaAction::CallPeek(call, address, request) => replication.calls.peek(call, address, request),
+            ReplicaAction::Mend(call, states) => {
+                let ticket = self.next_ticket();
+                if let Some(replication) = &mut self.replication {
+                    replication.mending.insert(ticket, call);
+                }
+                actions.extend(self.step(Event::Mend(ticket, states)));
+            }
+            ReplicaAction::AnswerLook(ticket, answer) => {
+                if let Some(Inbound::Look(caller)) = replication.inbound.remove(&ticket) {
+                    _ = caller.send(answer);
+                }
             }
             ReplicaAction::Cancel(call) => replication.calls.cancel(call),
             ReplicaAction::Apply(call, entries) => {

@@ -38,10 +38,20 @@ fn engine(node: &str, cluster: &str) -> MemoryEngine {
 
 /// A node that presents this token, and whose peers present that of CI.
 async fn node(engine: impl Engine + 'static, token: &'static str) -> Node {
+    node_with(engine, token, |_| {}).await
+}
+
+/// The same, with other settings.
+async fn node_with(
+    engine: impl Engine + 'static,
+    token: &'static str,
+    set: impl FnOnce(&mut PeersConfig),
+) -> Node {
     let (peers, addresses) = watch::channel(Vec::new());
     let mut config = StoreConfig::default();
     let mut of_peers = PeersConfig::new(addresses, Arc::new(Connector(token)), Handle::current());
     of_peers.pull_interval = Duration::from_millis(200);
+    set(&mut of_peers);
     config.peers = Some(of_peers);
     let served = serve_configured(engine, config, |_| {}).await;
     served.policy.set("token:ci", Rights { replicate: Replicate::Any, ..Rights::nothing() });
@@ -283,4 +293,70 @@ async fn sr28_a_node_whose_id_another_one_has_says_so() {
     timeout(WAIT, said).await.expect("it is an alarm");
     assert!(twin.records().await.is_empty());
     a.commit("more", "1").await;
+}
+
+#[tokio::test]
+async fn sr49_a_get_asks_peers_for_what_is_absent_here_and_their_deletions_count() {
+    let (a, c) = (node(engine("a", "c"), CI).await, node(engine("c", "c"), CI).await);
+    // It pulls once, and nobody nudges it.
+    let b = node_with(engine("b", "c"), CI, |peers| peers.pull_interval = Duration::from_secs(3600)).await;
+    b.dial(&[&a, &c]);
+    b.status_when(|peer| peer.is_up && peer.node == "a" && peer.last_contact.is_some()).await;
+    b.status_when(|peer| peer.is_up && peer.node == "c" && peer.last_contact.is_some()).await;
+    sleep(Duration::from_millis(200)).await;
+    a.commit("new", "of a").await;
+    a.commit("gone", "1").await;
+    c.dial(&[&a]);
+    converged(&[&a, &c], 2).await;
+    c.served.commit(vec![delete("gone")]).await;
+    let get = async |name: &str, peek| {
+        let request = proto::GetRequest { key: Some(key(name)), peek, ..Default::default() };
+        b.served.store().await.get(request).await.map(tonic::Response::into_inner)
+    };
+    let of_here = get("new", false).await.map(|_| ()).map_err(|status| status.code());
+    let answer = get("new", true).await.unwrap();
+    let record = answer.record.unwrap();
+    assert_eq!((of_here, record.content.unwrap().payload), (Err(Code::NotFound), "of a".into()));
+    assert!(["a", "c"].contains(&&*answer.peeked_from) && record.store_revision.is_empty());
+    // A has it still, as it does not pull from C.
+    assert!(a.has("gone").await);
+    assert_eq!(get("gone", true).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(get("nowhere", true).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn sr51_a_node_mends_what_it_lost_and_says_so() {
+    let a = node(engine("a", "c"), CI).await;
+    let (lost, names) = (engine("b", "c"), ["one", "two", "three"]);
+    let disk = lost.clone();
+    let every = |peers: &mut PeersConfig| peers.compare_interval = Duration::from_millis(500);
+    let b = node_with(lost, CI, every).await;
+    b.dial(&[&a]);
+    for name in names {
+        a.commit(name, name).await;
+    }
+    let whole = converged(&[&a, &b], 3).await;
+    b.served.store.stop().await;
+    let mut disk = disk;
+    let view = disk.view().unwrap();
+    let mut writes = Vec::new();
+    view.range(b"v", b"w", &mut |stored, _| {
+        writes.extend(stored.windows(3).any(|at| at == b"two").then(|| (stored.to_vec().into(), None)));
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
+    drop(view);
+    assert_eq!(writes.len(), 1);
+    disk.commit(&xds_store::engine::Batch { compares: Vec::new(), writes }).unwrap();
+    let b = node_with(disk, CI, every).await;
+    assert!(!b.has("two").await);
+    b.dial(&[&a]);
+    assert_eq!(converged(&[&a, &b], 3).await, whole);
+    let mended = async {
+        while b.peers_seen().mended == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(WAIT, mended).await.expect("it is counted");
+    assert_eq!((b.peers_seen().mended, a.peers_seen().mended), (1, 0));
 }
