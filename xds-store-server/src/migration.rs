@@ -21,6 +21,8 @@ use crate::reading::Reading;
 use crate::service::taken;
 use crate::status::{gates_of, invalid, lacks, of_refused, refusal};
 
+mod peers;
+
 /// The service Migration of one running store.
 #[derive(Debug)]
 pub(crate) struct MigrationService {
@@ -79,7 +81,13 @@ impl MigrationService {
         let dry_run = self.reading.store.commit(Draft::set_phase(step, String::new(), true)).await;
         let refused = dry_run.err();
         let gates = refused.iter().flat_map(gates_of).cloned();
-        gates.chain(streams_gate(step, streams_on_old)).collect()
+        gates.chain(streams_gate(step, streams_on_old)).chain(self.peer_gates(step, &[])).collect()
+    }
+
+    /// SV15: what peers do not allow.
+    fn peer_gates(&self, step: PhaseStep, without: &[String]) -> Vec<proto::ClosedGate> {
+        let status = self.reading.store.peers();
+        status.map_or_else(Vec::new, |status| peers::gates(step, &status.peers, without))
     }
 
     /// SV26: how many streams ask for the old form of a plan.
@@ -119,8 +127,12 @@ impl Migration for MigrationService {
         if !caller.rights.operate {
             return Err(lacks("operate", None, "a step of a plan needs the right to operate"));
         }
-        if let Some(node) = request.without.first() {
-            return Err(invalid("without", format!("this store has no peers, so {node} cannot be left out")));
+        let status = self.reading.store.peers().unwrap_or_default();
+        if let Some(node) = request.without.iter().find(|node| !peers::is_down(&status.peers, node)) {
+            return Err(invalid(
+                "without",
+                format!("{node} is no peer that is down, and cannot be left out"),
+            ));
         }
         let phase = |field: &str, number: u32| {
             let phase = Phase::of_number(number);
@@ -139,6 +151,10 @@ impl Migration for MigrationService {
                 let message = format!("{streams} streams ask for the old form of the plan {}", plan.name());
                 return Err(refusal(Code::FailedPrecondition, message, None, Why::Gate(gate)));
             }
+        }
+        let gates = self.peer_gates(step, &request.without);
+        if !gates.is_empty() {
+            return Err(peers::refused(plan, gates));
         }
         let refused = |refused| of_refused(refused, &self.reading.standing(), &caller);
         let draft = Draft::set_phase(step, caller.client.identity(), request.dry_run);

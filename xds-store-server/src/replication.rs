@@ -151,6 +151,7 @@ impl Replication {
             entries_behind: peer.behind,
             lag: peer.behind_since.map(|since| time::length_to_proto(now.saturating_sub(since))),
             build: peer.build,
+            phases: peer.phases.unwrap_or_default(),
             is_duplicate: peer.is_duplicate,
             node: peer.node,
             address: peer.address,

@@ -79,6 +79,9 @@ struct Step {
     /// Go to F5 although clients ask for the old form by name: it is removed from them
     #[arg(long)]
     force: bool,
+    /// Leave out a peer that is down: its id, or its address if it was never heard; repeatable
+    #[arg(long, value_name = "NODE")]
+    without: Vec<String>,
     /// Do not wait for a clean pass
     #[arg(long)]
     no_wait: bool,
@@ -190,7 +193,7 @@ impl Step {
             to_phase,
             force: self.force,
             dry_run: self.dry_run,
-            ..proto::SetPhaseRequest::default()
+            without: self.without.clone(),
         };
         let spinner = Spinner::hidden();
         loop {
@@ -288,6 +291,9 @@ fn gate_text(gate: &proto::ClosedGate) -> String {
     let (count, node) = (gate.count, &gate.node);
     match &*gate.gate {
         "server_lacks_plan" => format!("the server {node} of this store runs without the plan"),
+        "peer_phase" => format!("the peer {node} would be two phases away: move it first"),
+        "peer_silent" => format!("the peer {node} is down: start it, or use --without {node}"),
+        "peer_lacks_version" => format!("the peer {node} lacks the plan"),
         "pass_not_clean" => "the last pass of the copy wrote something: wait for a clean one".to_owned(),
         "way_back_not_clean" => "the pass back wrote something: wait for a clean one".to_owned(),
         "still_named" => format!("other records still name {count} of the resources that the step hides"),

@@ -37,6 +37,7 @@ impl Pulled {
         lacking: Lacking,
         clock: &Clock,
         others: BTreeMap<String, proto::Clock>,
+        phases: BTreeMap<u32, u32>,
         room: usize,
     ) -> Self {
         let Lacking { mut revisions, is_behind, out_of_sync, forked, .. } = lacking;
@@ -52,6 +53,7 @@ impl Pulled {
                 is_behind,
                 clock: clock.to_wire(),
                 others,
+                phases,
                 ..Default::default()
             },
             part: proto::PullResponse { out_of_sync, forked, ..Default::default() },

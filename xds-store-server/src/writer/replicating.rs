@@ -255,7 +255,9 @@ impl Writer {
         };
         let lacking = self.store.lacking(&clock, limit as usize);
         let view = self.reader.view().ok()?;
-        Some(Pulled::new(view, lacking, &self.store.clock(), others, room as usize))
+        // SV15: what the caller compares with its own.
+        let phases = self.store.plans().into_iter().map(|plan| (plan.number, plan.phase.number())).collect();
+        Some(Pulled::new(view, lacking, &self.store.clock(), others, phases, room as usize))
     }
 }
 

@@ -21,7 +21,7 @@ impl Convert for NoOdd {
     }
 }
 
-fn schemas() -> Schemas {
+pub(super) fn schemas() -> Schemas {
     let plan = |number, name: &str, from: &str, to: &str| {
         Plan::new(PlanSpec {
             number,
@@ -61,7 +61,7 @@ async fn migrating() -> (Served, Arc<AtomicU64>) {
     (serve_configured(engine, settings, |config| config.streams = source).await, streams)
 }
 
-async fn migration_as(served: &Served, token: &str) -> MigrationClient<Api> {
+pub(super) async fn migration_as(served: &Served, token: &str) -> MigrationClient<Api> {
     MigrationClient::with_interceptor(served.channel().await, bearer(Some(token)))
 }
 

@@ -45,14 +45,14 @@ async fn node(engine: impl Engine + 'static, token: &'static str) -> Node {
 async fn node_with(
     engine: impl Engine + 'static,
     token: &'static str,
-    set: impl FnOnce(&mut PeersConfig),
+    set: impl FnOnce(&mut StoreConfig),
 ) -> Node {
     let (peers, addresses) = watch::channel(Vec::new());
     let mut config = StoreConfig::default();
     let mut of_peers = PeersConfig::new(addresses, Arc::new(Connector(token)), Handle::current());
     of_peers.pull_interval = Duration::from_millis(200);
-    set(&mut of_peers);
     config.peers = Some(of_peers);
+    set(&mut config);
     let served = serve_configured(engine, config, |_| {}).await;
     served.policy.set("token:ci", Rights { replicate: Replicate::Any, ..Rights::nothing() });
     Node { served, peers }
@@ -299,7 +299,10 @@ async fn sr28_a_node_whose_id_another_one_has_says_so() {
 async fn sr49_a_get_asks_peers_for_what_is_absent_here_and_their_deletions_count() {
     let (a, c) = (node(engine("a", "c"), CI).await, node(engine("c", "c"), CI).await);
     // It pulls once, and nobody nudges it.
-    let b = node_with(engine("b", "c"), CI, |peers| peers.pull_interval = Duration::from_secs(3600)).await;
+    let once = |config: &mut StoreConfig| {
+        config.peers.as_mut().unwrap().pull_interval = Duration::from_secs(3600);
+    };
+    let b = node_with(engine("b", "c"), CI, once).await;
     b.dial(&[&a, &c]);
     b.status_when(|peer| peer.is_up && peer.node == "a" && peer.last_contact.is_some()).await;
     b.status_when(|peer| peer.is_up && peer.node == "c" && peer.last_contact.is_some()).await;
@@ -329,7 +332,9 @@ async fn sr51_a_node_mends_what_it_lost_and_says_so() {
     let a = node(engine("a", "c"), CI).await;
     let (lost, names) = (engine("b", "c"), ["one", "two", "three"]);
     let disk = lost.clone();
-    let every = |peers: &mut PeersConfig| peers.compare_interval = Duration::from_millis(500);
+    let every = |config: &mut StoreConfig| {
+        config.peers.as_mut().unwrap().compare_interval = Duration::from_millis(500);
+    };
     let b = node_with(lost, CI, every).await;
     b.dial(&[&a]);
     for name in names {
@@ -359,4 +364,49 @@ async fn sr51_a_node_mends_what_it_lost_and_says_so() {
     };
     timeout(WAIT, mended).await.expect("it is counted");
     assert_eq!((b.peers_seen().mended, a.peers_seen().mended), (1, 0));
+}
+
+#[tokio::test]
+async fn sv15_a_step_waits_for_peers_and_one_that_is_down_can_be_left_out() {
+    let with_plans = |config: &mut StoreConfig| config.schemas = migration::schemas().into();
+    let (a, b, c) = (
+        node_with(engine("a", "c"), CI, with_plans).await,
+        node_with(engine("b", "c"), CI, with_plans).await,
+        node(engine("c", "c"), CI).await,
+    );
+    a.dial(&[&b, &c]);
+    b.dial(&[&a]);
+    let knows = async |node: &Node, phase| {
+        node.status_when(|peer| peer.is_up && peer.phases.get(&1) == Some(&phase)).await;
+    };
+    knows(&a, 0).await;
+    knows(&b, 0).await;
+    a.status_when(|peer| peer.is_up && peer.node == "c").await;
+    let step = async |node: &Node, from_phase, without: &[&str]| {
+        let mut client = migration::migration_as(&node.served, LOCAL).await;
+        let without = without.iter().map(ToString::to_string).collect();
+        let to_phase = from_phase + 1;
+        let request = proto::SetPhaseRequest { plan: 1, from_phase, to_phase, without, ..Default::default() };
+        client.set_phase(request).await.map(|_| ()).map_err(|status| status.message().to_owned())
+    };
+    // C runs without the plan, and cannot be left out while it answers.
+    assert_eq!(step(&a, 0, &[]).await, Err("the peer c lacks the plan t-v2".to_owned()));
+    assert!(step(&a, 0, &["c"]).await.unwrap_err().contains("c is no peer that is down"));
+    a.dial(&[&b]);
+    a.status_when(|peer| peer.is_up && peer.node == "b").await;
+    let start = std::time::Instant::now();
+    while let Err(message) = step(&a, 0, &[]).await {
+        assert!(start.elapsed() < WAIT, "{message}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let two_away = "the peer b would be two phases away in the plan t-v2: move it first";
+    assert_eq!(step(&a, 1, &[]).await, Err(two_away.to_owned()));
+    knows(&b, 1).await;
+    assert_eq!(step(&b, 0, &[]).await, Ok(()));
+    knows(&a, 1).await;
+    assert_eq!(step(&a, 1, &[]).await, Ok(()));
+    a.served.store.stop().await;
+    b.status_when(|peer| !peer.is_up).await;
+    assert!(step(&b, 1, &[]).await.unwrap_err().starts_with("the peer a is down"));
+    assert_eq!(step(&b, 1, &["a"]).await, Ok(()));
 }

@@ -129,8 +129,8 @@ impl Replica {
         let Some(Peer { state: State::Pulling(pulling), .. }) = self.peers.get_mut(&address) else { return };
         // SR10: the deadline is that of each message, so a large entry on a slow link arrives.
         pulling.call.until = self.now.saturating_add(DEADLINE);
-        let proto::PullResponse { entries, skips, is_last, is_behind, clock, others, out_of_sync, forked } =
-            part;
+        let proto::PullResponse { entries, skips, is_last, is_behind, clock, others, .. } = part;
+        let proto::PullResponse { out_of_sync, forked, phases, .. } = part;
         let pieces = match pulling.round.part(&self.clock, entries, skips, limit) {
             Ok((pieces, gaps)) => {
                 let gaps = Some(gaps).filter(|gaps| !gaps.is_empty());
@@ -153,6 +153,8 @@ impl Replica {
         if !is_last {
             return;
         }
+        // SV15: a peer has few plans.
+        peer.phases = Some(phases.into_iter().take(PLANS).collect());
         match read_clock(&clock) {
             Ok(clock) => self.on_last_part(&address, is_behind, clock, others),
             Err(malformed) => self.on_malformed(&address, malformed),
@@ -335,3 +337,6 @@ impl Replica {
         self.peers.iter().find(|(_, peer)| is_of_call(peer)).map(|(address, _)| address.clone())
     }
 }
+
+/// More plans than a node has.
+const PLANS: usize = 1_000;

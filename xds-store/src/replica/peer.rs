@@ -33,6 +33,8 @@ pub(super) struct Peer {
     /// The origins whose chains differed in the last round.
     pub(super) forked: BTreeSet<String>,
     pub(super) nudge: Nudge,
+    /// The phases of its plans, as of its last round (SV15).
+    pub(super) phases: Option<BTreeMap<u32, u32>>,
     /// When it answered last.
     pub(super) heard_at: Option<i64>,
     /// Since when it has entries that are missing here.
@@ -98,6 +100,7 @@ impl Peer {
             out_of_sync: BTreeMap::new(),
             forked: BTreeSet::new(),
             nudge: Nudge::default(),
+            phases: None,
             heard_at: None,
             behind_since: None,
         }
@@ -132,6 +135,7 @@ impl Peer {
         self.has_answered = false;
         // It may be another node, or another process, when it answers again.
         self.is_greeted = false;
+        self.phases = None;
         (SECOND << (self.failures - 1).min(4)).min(BACK_OFF)
     }
 

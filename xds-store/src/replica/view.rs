@@ -24,6 +24,8 @@ pub struct PeerView {
     pub counters: super::Counters,
     /// How many entries it has that are missing here.
     pub behind: u64,
+    /// The phases of its plans by their numbers, as of its last round; `None` if it is down (SV15).
+    pub phases: Option<std::collections::BTreeMap<u32, u32>>,
     /// Since when such entries have been missing without a break.
     pub behind_since: Option<i64>,
     /// Whether another process has the id of its node (SR28).
@@ -46,6 +48,7 @@ impl Replica {
                 heard_at: peer.heard_at,
                 counters: self.known.counters(node).cloned().unwrap_or_default(),
                 behind: self.behind(peer),
+                phases: peer.phases.clone(),
                 behind_since: peer.behind_since,
                 is_duplicate: self.known.is_twin(node),
             }

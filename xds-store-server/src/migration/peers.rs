@@ -1,0 +1,99 @@
+//! What the peers of a store allow (SV15): nodes that replicate are at most one phase apart, and all of them know a
+//! form before it is written.
+
+use tonic::{Code, Status};
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::violation::Why;
+use xds_store::phase::{PhaseStep, Plan};
+
+use crate::status::with_detail;
+
+/// The gates of a step that peers keep closed. Those that are down, and that `without` does not name, do.
+pub(super) fn gates(
+    step: PhaseStep,
+    peers: &[proto::PeerStatus],
+    without: &[String],
+) -> Vec<proto::ClosedGate> {
+    let closed = |peer: &proto::PeerStatus| {
+        let is_forward = step.from.number() < step.to.number();
+        let gate = match peer.phases.get(&step.plan) {
+            None if !peer.is_up && without.iter().any(|name| names(peer, name)) => return None,
+            None if !peer.is_up => "peer_silent",
+            // It stays in F0.
+            None if is_forward => "peer_lacks_version",
+            None => return None,
+            Some(phase) if phase.abs_diff(step.to.number()) > 1 => "peer_phase",
+            Some(_) => return None,
+        };
+        let node = if peer.node.is_empty() { &peer.address } else { &peer.node };
+        Some(proto::ClosedGate { gate: gate.to_owned(), node: node.clone(), count: 1 })
+    };
+    peers.iter().filter_map(closed).collect()
+}
+
+/// Whether a peer of this name is down.
+pub(super) fn is_down(peers: &[proto::PeerStatus], name: &str) -> bool {
+    peers.iter().any(|peer| !peer.is_up && names(peer, name))
+}
+
+fn names(peer: &proto::PeerStatus, name: &str) -> bool {
+    [&peer.node, &peer.address].iter().any(|of| *of == name)
+}
+
+/// The refusal of a step with these gates.
+pub(super) fn refused(plan: &Plan, gates: Vec<proto::ClosedGate>) -> Status {
+    let violation = |gate: proto::ClosedGate| {
+        let (node, name) = (&gate.node, plan.name());
+        let message = match &*gate.gate {
+            "peer_silent" => format!("the peer {node} is down: start it, or leave it out (--without {node})"),
+            "peer_phase" => {
+                format!("the peer {node} would be two phases away in the plan {name}: move it first")
+            }
+            _ => format!("the peer {node} lacks the plan {name}"),
+        };
+        proto::Violation { change: 0, key: None, message, why: Some(Why::Gate(gate)) }
+    };
+    let violations: Vec<_> = gates.into_iter().map(violation).collect();
+    let message = violations.first().map(|violation| violation.message.clone()).unwrap_or_default();
+    with_detail(Code::FailedPrecondition, message, &proto::Refusal { violations })
+}
+
+#[cfg(test)]
+mod tests {
+    use xds_store::phase::Phase;
+
+    use super::*;
+
+    fn peer(node: &str, is_up: bool, phase: Option<u32>) -> proto::PeerStatus {
+        let phases = phase.into_iter().map(|phase| (7, phase)).collect();
+        let address = format!("http://{node}");
+        proto::PeerStatus { node: node.to_owned(), address, is_up, phases, ..Default::default() }
+    }
+
+    fn of(step: (Phase, Phase), peer: proto::PeerStatus, without: &[&str]) -> Option<String> {
+        let step = PhaseStep { plan: 7, from: step.0, to: step.1 };
+        let without: Vec<_> = without.iter().map(ToString::to_string).collect();
+        let gates = gates(step, &[peer], &without);
+        gates.into_iter().next().map(|gate| gate.gate)
+    }
+
+    #[test]
+    fn sv15_a_step_waits_for_peers_that_would_be_two_phases_away_lack_the_plan_or_are_down() {
+        let forward = (Phase::F1, Phase::F2);
+        for (phase, expected) in
+            [(0, Some("peer_phase")), (1, None), (2, None), (3, None), (4, Some("peer_phase"))]
+        {
+            let found = of(forward, peer("b", true, Some(phase)), &[]);
+            assert_eq!(found.as_deref(), expected, "{phase}");
+        }
+        assert_eq!(of(forward, peer("b", true, None), &[]).as_deref(), Some("peer_lacks_version"));
+        // Back, nothing needs the new form.
+        assert_eq!(of((Phase::F1, Phase::F0), peer("b", true, None), &[]), None);
+        assert_eq!(of(forward, peer("b", false, None), &["c"]).as_deref(), Some("peer_silent"));
+        assert_eq!(of(forward, peer("b", false, None), &["b"]), None);
+        assert_eq!(of(forward, peer("b", false, None), &["http://b"]), None);
+        // One that answers cannot be left out.
+        assert_eq!(of(forward, peer("b", true, Some(0)), &["b"]).as_deref(), Some("peer_phase"));
+        assert!(!is_down(&[peer("b", true, None)], "b") && is_down(&[peer("b", false, None)], "b"));
+    }
+}
