@@ -135,9 +135,9 @@ impl Source {
 impl Start {
     /// Adds a record.
     pub(crate) fn add(&mut self, loaded: Loaded) {
-        let Loaded { key, state, resource, .. } = loaded;
         if self.refused.is_none() {
-            let change = change_to(&key, &state, self.now, || resource);
+            let (key, state) = (loaded.key.clone(), loaded.for_clients().clone());
+            let change = change_to(&key, &state, self.now, || loaded.resource);
             self.refused = add(&mut self.transaction, &key, change).err();
         }
     }

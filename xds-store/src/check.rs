@@ -2,7 +2,7 @@
 //!
 //! A start verifies only what it reads. This verifies everything that a store says twice: checksums,
 //! the log beside the versions of records, digests beside contents, keys beside the keys in records,
-//! and that no two variants of a name match the same parameters.
+//! and, in a store that never replicated, that no two variants of a name match the same parameters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -144,7 +144,8 @@ pub enum Finding {
         /// The store revision of the state.
         revision: u64,
     },
-    /// G16: variants of a name that cannot be served together.
+    /// G16: variants of a name that cannot be served together. In a store that has replicated they are
+    /// none (SR47).
     Ambiguous {
         /// One of them.
         key: RecordKey,
@@ -157,6 +158,8 @@ pub enum Finding {
 struct Checker<'f> {
     found: &'f mut dyn FnMut(Finding),
     checked: Checked,
+    /// SR47: variants may overlap after a merge.
+    is_replicated: bool,
     /// The revision that the log must have next.
     next_log: u64,
     counters: BTreeMap<String, u64>,
@@ -188,6 +191,7 @@ impl<'f> Checker<'f> {
         Self {
             found,
             checked: Checked { revision, floor, ..Checked::default() },
+            is_replicated: head.is_replicated,
             next_log: floor + 1,
             counters: BTreeMap::new(),
             log: BTreeMap::new(),
@@ -337,6 +341,9 @@ impl<'f> Checker<'f> {
     /// All variants of a name were added.
     fn end_name(&mut self) {
         let variants = std::mem::take(&mut self.variants);
+        if self.is_replicated {
+            return;
+        }
         // Keys that cannot be read were found before.
         let constraints = |key: &RecordKey| match key.to_proto().when {
             when if when.is_empty() => Some(Constraints::NONE),

@@ -12,6 +12,8 @@
 //! | 8 references | `reference`, `reread`; for further records `cascade`, `collect`, `drain`, `rewrite` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 //!
+//! `shown` says what clients get where states do not say it.
+//!
 //! No stage judges what the store does itself: records end (`ending`), and entries of other nodes are
 //! merged (`merging`).
 
@@ -27,6 +29,7 @@ pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
 pub(crate) use reread::reread;
 pub use rights::WriteAccess;
+pub(crate) use shown::{hidden, shown};
 
 mod ambiguity;
 mod cascade;
@@ -52,3 +55,4 @@ mod reread;
 mod rewrite;
 mod rights;
 mod schema;
+mod shown;

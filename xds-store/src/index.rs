@@ -8,9 +8,8 @@ use xds_core::matching::SetError;
 use xds_core::{Constraints, Formula, VariantId, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
-use crate::checked::Damaged;
 use crate::forgotten::Forgotten;
-use crate::key::{NameDigest, RecordDigest, RecordKey, stored};
+use crate::key::{NameDigest, RecordDigest, RecordKey};
 use crate::log::Head;
 use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
 use crate::record::{EntryId, Local, Present, RecordState};
@@ -19,10 +18,12 @@ use crate::rules::{Acts, Rules};
 use crate::{looks, time};
 pub use form_counts::FormCounts;
 use form_counts::PlanCounts;
+pub(crate) use overlap::{Withheld, arrange, key_of};
 use ownership::Ownership;
 
 mod form_counts;
 mod leases;
+mod overlap;
 mod ownership;
 mod referring;
 
@@ -31,9 +32,11 @@ mod referring;
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     records: BTreeMap<RecordDigest, Present>,
-    /// The constraints of the variants that are not deleted. Names that never had constraints are not
+    /// The constraints of the variants that are served. Names that never had constraints are not
     /// in it: they have at most one record, and a start has a million of them.
     variants: BTreeMap<NameDigest, Variants>,
+    /// The variants that are not among those, because they overlap with them (SR47).
+    withheld: BTreeMap<NameDigest, Withheld>,
     /// Of each alias: the name that has it (D24), and how many variants of this name.
     aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
@@ -68,7 +71,7 @@ pub(crate) type Variants = VariantSet<Constraints>;
 pub(crate) struct Loading {
     records: Vec<(RecordDigest, Present)>,
     /// The last record.
-    last: Option<(RecordKey, u64)>,
+    last: Option<RecordKey>,
     /// The constraints of its name so far, without those of deleted records.
     constraints: Vec<Constraints>,
     references: Vec<((NameDigest, RecordKey), Acts)>,
@@ -81,6 +84,9 @@ pub(crate) struct Loading {
 pub(crate) struct Pending {
     pub(crate) records: BTreeMap<RecordDigest, Present>,
     pub(crate) variants: BTreeMap<NameDigest, Variants>,
+    pub(crate) withheld: BTreeMap<NameDigest, Withheld>,
+    /// What clients get instead of the states that records have, if that changes (SR47).
+    pub(crate) shown: BTreeMap<RecordKey, RecordState>,
     pub(crate) aliases: BTreeMap<NameDigest, Option<(NameDigest, usize)>>,
     pub(crate) referrers: ReferrerChanges,
     pub(crate) deleting: ReferrerChanges,
@@ -141,6 +147,7 @@ impl Pending {
     pub(crate) fn extend(&mut self, commit: Self) {
         self.records.extend(commit.records);
         self.variants.extend(commit.variants);
+        self.withheld.extend(commit.withheld);
         self.aliases.extend(commit.aliases);
         self.referrers.extend(commit.referrers);
         self.deleting.extend(commit.deleting);
@@ -288,9 +295,6 @@ impl Index {
     }
 
     /// Adds a record of an engine. Records come in the order of keys.
-    ///
-    /// # Errors
-    /// See [`finish`](Self::finish).
     pub(crate) fn add(
         &mut self,
         loading: &mut Loading,
@@ -298,12 +302,12 @@ impl Index {
         key: &RecordKey,
         record: Present,
         check_owners_at: i64,
-    ) -> Result<(), Damaged> {
+    ) {
         let name = key.name_digest();
-        if loading.last.as_ref().is_some_and(|(last, _)| last.name_digest() != name) {
-            self.end_name(loading)?;
+        if loading.last.as_ref().is_some_and(|last| last.name_digest() != name) {
+            self.end_name(loading);
         }
-        loading.last = Some((key.clone(), record.changed_at));
+        loading.last = Some(key.clone());
         self.note(key, None, Some(&record));
         self.ownership.note(key, None, &record, check_owners_at);
         self.load_form(key, &record, loading);
@@ -324,39 +328,35 @@ impl Index {
         self.deleting.replace(key, &[], &deleting);
         self.drained.extend(deleting.iter().map(|deleting| deleting.target));
         loading.records.push((key.record_digest(), record));
-        Ok(())
     }
 
     /// All variants of a name were added. They are checked at once: one by one, each of many variants
     /// would build a part of the set again.
-    fn end_name(&mut self, loading: &mut Loading) -> Result<(), Damaged> {
-        let Some((key, changed_at)) = &loading.last else { return Ok(()) };
+    fn end_name(&mut self, loading: &mut Loading) {
+        let Some(key) = &loading.last else { return };
         if loading.constraints.iter().any(|constraints| !constraints.is_unconstrained()) {
-            let variants = edited(&Variants::new(), &[], &loading.constraints);
-            let variants = variants.map_err(|_| Damaged { key: stored::record(key, *changed_at) })?;
-            self.variants.insert(key.name_digest(), variants);
+            match edited(&Variants::new(), &[], &loading.constraints) {
+                Ok(variants) => _ = self.variants.insert(key.name_digest(), variants),
+                Err(_) => self.load_overlap(loading, key),
+            }
         }
         loading.constraints.clear();
-        Ok(())
     }
 
     /// All records were added. Builds the tree from sorted records at once, which is faster than to
     /// insert each, and smaller.
-    ///
-    /// # Errors
-    /// Two variants of a name match the same parameters, which a store never commits.
-    pub(crate) fn finish(&mut self, mut loading: Loading) -> Result<(), Damaged> {
-        self.end_name(&mut loading)?;
+    pub(crate) fn finish(&mut self, mut loading: Loading) {
+        self.end_name(&mut loading);
         self.records = loading.records.into_iter().collect();
         self.count_loaded(&loading.forms);
         self.referrers = Referrers::load(loading.references);
         self.ownership.note_start();
-        Ok(())
     }
 
     /// Takes what a batch made durable. The owners of what it changed are checked at this time.
     pub(crate) fn apply(&mut self, pending: Pending, check_owners_at: i64) {
-        let Pending { mut records, variants, aliases, states, renewed, reread, .. } = pending;
+        let Pending { mut records, variants, withheld, aliases, states, renewed, reread, .. } = pending;
+        self.apply_withheld(withheld);
         if !reread.is_empty() {
             self.drained.extend(self.deleting.targets());
         }

@@ -101,6 +101,11 @@ impl RecordKey {
         self.parts()[2]
     }
 
+    /// Whether both are variants of one name.
+    pub(crate) fn is_of_name_of(&self, other: &Self) -> bool {
+        self.parts()[..2] == other.parts()[..2]
+    }
+
     /// A digest of type and name, which all variants of a name share.
     pub(crate) fn name_digest(&self) -> NameDigest {
         let [type_url, name, _] = self.parts();
@@ -188,6 +193,11 @@ impl RecordDigest {
     /// The record of a name that has no constraints.
     pub(crate) fn unconstrained(name: NameDigest) -> Self {
         Self { name, when: 0 }
+    }
+
+    /// That of its name.
+    pub(crate) fn name(&self) -> NameDigest {
+        self.name
     }
 }
 

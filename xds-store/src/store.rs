@@ -83,6 +83,8 @@ pub struct Store {
     ends_again_at: i64,
     /// ST22: the disk was full; when to find out whether there is room.
     room_at: Option<i64>,
+    /// What the clock showed last.
+    wall: i64,
     /// The number of the last batch of this run.
     batch: u64,
     compaction: Compaction,
@@ -105,7 +107,8 @@ struct Waiting {
 /// A batch may have been applied (ST20).
 #[derive(Debug)]
 struct Unknown {
-    /// When the commits are answered `UNKNOWN`.
+    /// When the commits are answered `UNKNOWN`, by the clock as it is: it may have gone back, and then the time
+    /// of the store waits for it.
     until: i64,
     /// When to read the head again; `None` while the batch is being written again.
     read_at: Option<i64>,
@@ -266,6 +269,7 @@ impl Store {
     /// What to do about an event at this time, in nanoseconds since 1970. `reader` shows what the
     /// engine has.
     pub fn step(&mut self, event: Event, now: i64, reader: &dyn Reader) -> Vec<Action> {
+        self.wall = now;
         // ST41: time never goes back.
         let now = now.max(self.head.time);
         if self.replicates() {
@@ -286,7 +290,7 @@ impl Store {
             Event::Changed => self.is_behind = true,
             Event::Due => {
                 let read_at = self.unknown.as_ref().and_then(|unknown| unknown.read_at);
-                if read_at.is_some_and(|at| at <= now) {
+                if read_at.is_some_and(|at| at <= self.wall) {
                     self.find_out(now, reader, &mut actions);
                 }
             }
@@ -337,7 +341,7 @@ impl Store {
                 self.find_out(now, reader, actions);
             }
             Err(EngineError::Unknown(_)) => {
-                self.unknown.get_or_insert_with(|| Unknown::since(now));
+                self.unknown.get_or_insert_with(|| Unknown::since(self.wall));
                 self.writing = Some(writing);
                 self.find_out(now, reader, actions);
             }
@@ -347,10 +351,10 @@ impl Store {
                     self.room_at = Some(now.saturating_add(ROOM_AGAIN));
                 }
                 if let Some(unknown) = &mut self.unknown {
-                    unknown.read_at = Some(now.saturating_add(READ_AGAIN));
+                    unknown.read_at = Some(self.wall.saturating_add(READ_AGAIN));
                 }
                 self.writing = Some(writing);
-                self.give_up(now, actions);
+                self.give_up(actions);
             }
             Err(error) => {
                 self.try_later(now);

@@ -29,6 +29,8 @@ mod leases;
 mod merging;
 #[path = "rules/nodes.rs"]
 mod nodes;
+#[path = "rules/overlaps.rs"]
+mod overlaps;
 #[path = "rules/owners.rs"]
 mod owners;
 #[path = "rules/pass.rs"]

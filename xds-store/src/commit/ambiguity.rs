@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use xds_core::Constraints;
 use xds_core::matching::SetError;
-use xds_core::{Constraints, VariantId};
 use xds_proto::xds::store::v1 as proto;
 
 use super::refused::{RefusalCode, Refused, Violations};
@@ -12,7 +12,8 @@ use crate::key::{NameDigest, RecordKey};
 use crate::phase::Schemas;
 use crate::record::Present;
 
-/// What the commit makes of these records; `number` is the change that a key belongs to.
+/// What the commit makes of these records; `number` is the change that a key belongs to. With `may_overlap`
+/// variants of a name may overlap, as after a merge, and some of them are not served (SR47).
 ///
 /// A change of a variant that stays costs the same however many variants the name has, and there is
 /// no limit of their number. A new or removed one is compared with those that share values with it;
@@ -22,6 +23,7 @@ pub(crate) fn check(
     records: Records<'_>,
     changed: BTreeMap<RecordKey, Present>,
     number: impl Fn(&RecordKey) -> usize,
+    may_overlap: bool,
 ) -> Result<Pending, Refused> {
     let mut violations = Violations::default();
     let mut pending = Pending::default();
@@ -40,6 +42,15 @@ pub(crate) fn check(
                 (true, true) | (false, false) => {}
             }
         }
+        if records.withheld(*name).is_some() {
+            let after = after(records, changes);
+            let error = if may_overlap { None } else { added_overlap(schemas, &inserted, &after) };
+            match error {
+                None => arrange(*name, schemas, after, &mut pending),
+                Some(error) => add(&mut violations, (changes[0].0, schemas), error, &number),
+            }
+            continue;
+        }
         // Without constraints there is one record of the name, which nothing can overlap with.
         let is_plain =
             records.constrained(*name).is_none() && inserted.iter().all(Constraints::is_unconstrained);
@@ -48,6 +59,7 @@ pub(crate) fn check(
         }
         match index::edited(&records.variants(*name), &removed, &inserted) {
             Ok(variants) => _ = pending.variants.insert(*name, variants),
+            Err(_) if may_overlap => arrange(*name, schemas, after(records, changes), &mut pending),
             Err(error) => add(&mut violations, (changes[0].0, schemas), error, &number),
         }
     }
@@ -55,6 +67,42 @@ pub(crate) fn check(
     violations.into_result()?;
     pending.records = changed.into_iter().map(|(key, record)| (key.record_digest(), record)).collect();
     Ok(pending)
+}
+
+/// The variants of a name that exist after the commit.
+fn after<'a>(
+    records: Records<'a>,
+    changes: &[(&'a RecordKey, &'a Present)],
+) -> BTreeMap<RecordKey, &'a Present> {
+    let Some((of_name, _)) = changes.first() else { return BTreeMap::new() };
+    let before = records.keys(of_name).into_iter();
+    let mut after: BTreeMap<_, _> =
+        before.filter_map(|key| records.get(&key).map(|record| (key, record))).collect();
+    after.extend(changes.iter().map(|(key, record)| ((*key).clone(), *record)));
+    after.retain(|_, record| !record.is_deleted());
+    after
+}
+
+/// SR47: some variants of a name overlap, and others may. Which of them are served follows from all of them.
+fn arrange(name: NameDigest, schemas: &Schemas, after: BTreeMap<RecordKey, &Present>, pending: &mut Pending) {
+    let (served, withheld) = index::arrange(schemas, after.iter().map(|(key, record)| (key, *record)));
+    pending.variants.insert(name, served);
+    pending.withheld.insert(name, withheld);
+}
+
+/// Whether a new variant overlaps with one that exists, be it served or not. Those that overlap already do not
+/// keep a commit from changing or deleting one of them.
+fn added_overlap(
+    schemas: &Schemas,
+    inserted: &[Constraints],
+    after: &BTreeMap<RecordKey, &Present>,
+) -> Option<SetError<Constraints>> {
+    let all: Vec<_> = after.keys().map(|key| schemas.selecting(key)).collect();
+    let pairs = inserted.iter().flat_map(|new| all.iter().map(move |other| (other, new)));
+    let mut pairs = pairs.filter(|(other, new)| other != new);
+    pairs.find_map(|(other, new)| {
+        index::edited(&index::Variants::new(), &[], &[other.clone(), new.clone()]).err()
+    })
 }
 
 fn is_live(record: Option<&Present>) -> bool {
@@ -72,10 +120,7 @@ fn add(
     error: SetError<Constraints>,
     number: &impl Fn(&RecordKey) -> usize,
 ) {
-    let key = |constraints: Constraints| {
-        let id = VariantId { type_url: name.type_url(), name: name.name(), constraints };
-        schemas.stored_key(RecordKey::of(&id))
-    };
+    let key = |constraints| index::key_of(schemas, name, constraints);
     let (one, other, witness, kind) = match error {
         SetError::Overlap { first, second, witness } => {
             let witness = witness.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();

@@ -30,6 +30,8 @@ pub(super) struct Changed {
     pub(super) causes: BTreeMap<RecordKey, RecordKey>,
     /// The references of records before the commit, where a changed rule makes them other ones.
     pub(super) reread: BTreeMap<RecordKey, Box<[Reference]>>,
+    /// Whether it is a merge, after which variants of a name may overlap (SR47).
+    pub(super) is_merge: bool,
 }
 
 impl Changed {

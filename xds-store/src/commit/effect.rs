@@ -12,6 +12,7 @@ use super::mirror::{Mirror, MirrorMode};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
 use super::schema::Checked;
+use super::shown::shown;
 use super::{ambiguity, cascade, collect, condition, drain, owner, rights, schema};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
@@ -226,7 +227,8 @@ impl Judging<'_> {
             };
             numbers.get_or_init(all).get(key).copied()
         };
-        let mut pending = ambiguity::check(self.records, after, |key| number(key).unwrap_or_default())?;
+        let number_of = |key: &RecordKey| number(key).unwrap_or_default();
+        let mut pending = ambiguity::check(self.records, after, number_of, changed.is_merge)?;
         let warnings = match commit.map(|commit| &*commit.draft).filter(|draft| !draft.is_copy) {
             Some(draft) => {
                 let (states, pending) = (&states, &pending);
@@ -258,6 +260,8 @@ impl Judging<'_> {
         pending.ended_by_date = ended_by_date;
         pending.deleted_by = deleted_by;
         pending.reread = reread;
+        let state = |key: &RecordKey, record: &Present| self.state(key, record);
+        pending.shown = shown(self.records, &pending, state)?;
         Ok(Judged { pending, changes, results, effects, warnings, is_replicated })
     }
 

@@ -33,7 +33,7 @@ impl Judging<'_> {
     /// # Errors
     /// The engine cannot be read.
     pub(crate) fn merge(&self, states: &[(RecordKey, RecordState)]) -> Result<MergedEntry, Refused> {
-        let mut changed = Changed::default();
+        let mut changed = Changed { is_merge: true, ..Changed::default() };
         let mut originals = Vec::new();
         for (key, incoming) in states {
             let before = self.records.get(key);

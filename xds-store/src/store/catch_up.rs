@@ -103,15 +103,18 @@ impl Store {
         let nothing = Pending::default();
         let records = Records { index: &self.index, batch: &nothing };
         // The other server checked the same.
-        let mut pending = commit::check_ambiguity(records, after, |_| 0).map_err(|_| damaged())?;
+        let checked = commit::check_ambiguity(records, after, |_| 0, true);
+        let mut pending = checked.map_err(|_| damaged())?;
         pending.states = changed.iter().cloned().collect();
+        let state = |key: &RecordKey, record: &Present| stored.state(key, record.changed_at);
+        let shown = commit::shown(records, &pending, state)?;
         if let Some(rules) = &rules {
             commit::reread(stored, &self.index, (self.index.rules(), rules), |key, _, references| {
                 pending.reread.insert(key, references);
             })?;
         }
         self.apply(pending, now);
-        Ok(Published { revision, entry, changed })
+        Ok(Published { revision, entry, changed, shown })
     }
 
     /// ST20: finds out whether the batch that is being written was applied.
@@ -135,9 +138,9 @@ impl Store {
                     // It may still be on its way. Written again on the same condition, it is applied
                     // once at most.
                     actions.push(Action::Write(writing.batch.clone()));
-                    self.unknown.get_or_insert_with(|| Unknown::since(now)).read_at = None;
+                    self.unknown.get_or_insert_with(|| Unknown::since(self.wall)).read_at = None;
                     self.writing = Some(writing);
-                    self.give_up(now, actions);
+                    self.give_up(actions);
                 } else if head.floor > self.head.revision && self.unknown.is_some() {
                     // The log no longer says whether it was applied.
                     self.is_behind = true;
@@ -155,21 +158,21 @@ impl Store {
                     ReadError::Damaged(_)
                         | ReadError::Engine(EngineError::Broken(_) | EngineError::Corrupt { .. })
                 );
-                let unknown = self.unknown.get_or_insert_with(|| Unknown::since(now));
-                unknown.read_at = Some(now.saturating_add(READ_AGAIN));
+                let unknown = self.unknown.get_or_insert_with(|| Unknown::since(self.wall));
+                unknown.read_at = Some(self.wall.saturating_add(READ_AGAIN));
                 self.writing = Some(writing);
                 if !can_recover {
-                    unknown.until = now;
+                    unknown.until = self.wall;
                     self.read_only = Some(with_causes(&error));
                 }
-                self.give_up(now, actions);
+                self.give_up(actions);
             }
         }
     }
 
     /// Answers `UNKNOWN` when the time for finding out has passed.
-    pub(super) fn give_up(&mut self, now: i64, actions: &mut Vec<Action>) {
-        if self.unknown.as_ref().is_none_or(|unknown| now < unknown.until) {
+    pub(super) fn give_up(&mut self, actions: &mut Vec<Action>) {
+        if self.unknown.as_ref().is_none_or(|unknown| self.wall < unknown.until) {
             return;
         }
         let Some(writing) = self.writing.take() else { return };

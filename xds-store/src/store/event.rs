@@ -1,5 +1,7 @@
 //! What goes into the machine, and what comes out.
 
+use std::collections::BTreeMap;
+
 use super::Merged;
 use crate::clock::Counters;
 use crate::commit::{self, Draft, Refused};
@@ -63,6 +65,9 @@ pub struct Published {
     pub entry: LogEntry,
     /// The states of the records that it changed, in the order of keys.
     pub changed: Vec<(RecordKey, RecordState)>,
+    /// The records of which clients get something else than their states say, or get again what these say
+    /// (SR47): with the states as clients get them. Their records may be unchanged.
+    pub shown: BTreeMap<RecordKey, RecordState>,
 }
 
 /// The answer of a commit.

@@ -13,6 +13,7 @@ use super::origins::Origins;
 use super::running::Running;
 use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
+use crate::commit::hidden;
 use crate::content::{self, ContentError};
 use crate::engine::{EngineError, EngineRevision, View};
 use crate::index::{Index, Loading};
@@ -84,6 +85,8 @@ pub struct Loaded {
     pub key: RecordKey,
     /// Its state; deleted records are loaded, too.
     pub state: RecordState,
+    /// The state as clients get it, if that is another one (SR47).
+    pub shown: Option<RecordState>,
     /// What clients get; `None` if nothing is served.
     pub resource: Option<Result<Resource, ContentError>>,
 }
@@ -129,6 +132,17 @@ impl Store {
         let mut newest: Option<(RecordKey, u64, Bytes, Bytes)> = None;
         let mut failed: Option<LoadError> = None;
         let mut of_plans = Vec::new();
+        // Which of the variants of a name are served is known when all of them were read.
+        let mut of_name: Vec<Loaded> = Vec::new();
+        let mut end_name = |index: &Index, loaded: &mut Vec<Loaded>| {
+            for loaded in loaded.drain(..).map(|loaded| loaded.withheld(index)) {
+                // The phase of its plan may come later.
+                match config.schemas.form(&loaded.key) {
+                    Some(_) => of_plans.push(loaded),
+                    None => each(loaded),
+                }
+            }
+        };
         let mut keep = |(key, at, stored_key, value): (RecordKey, u64, Bytes, Bytes)| {
             let (state, local): (RecordState, Local) = checked::decode_both(&stored_key, value)?;
             let id = key.id();
@@ -145,14 +159,12 @@ impl Store {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
             index.note_lease(&key, None, &record, &state);
-            index.add(&mut loading, &id, &key, record, check_owners_at)?;
-            index.note_own(&key, &state);
-            let loaded = Loaded { key, state, resource };
-            // The phase of its plan may come later.
-            match config.schemas.form(&loaded.key) {
-                Some(_) => of_plans.push(loaded),
-                None => each(loaded),
+            index.add(&mut loading, &id, &key, record, check_owners_at);
+            if of_name.first().is_some_and(|first| !first.key.is_of_name_of(&key)) {
+                end_name(&index, &mut of_name);
             }
+            index.note_own(&key, &state);
+            of_name.push(Loaded { key, state, shown: None, resource });
             Ok::<(), Damaged>(())
         };
         view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
@@ -185,7 +197,8 @@ impl Store {
         })?;
         failed.map_or(Ok(()), Err)?;
         newest.map_or(Ok(()), &mut keep)?;
-        index.finish(loading)?;
+        index.finish(loading);
+        end_name(&index, &mut of_name);
         // SV13.
         if let Some((number, name, phase)) = index.phases().lacking(config.schemas.plans()) {
             return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
@@ -211,6 +224,7 @@ impl Store {
             has_lost_log: false,
             ends_again_at: i64::MIN,
             room_at: None,
+            wall: now,
             batch: 0,
             compaction: Compaction::default(),
             passes: BTreeMap::new(),
@@ -220,6 +234,22 @@ impl Store {
         // ST40: these start again, too.
         store.take_over_leases(now.max(store.head.time));
         Ok(store)
+    }
+}
+
+impl Loaded {
+    /// SR47: a variant that overlaps with one that is served is not.
+    fn withheld(self, index: &Index) -> Self {
+        match index.is_withheld(&self.key) {
+            true => Self { shown: Some(hidden(self.state.clone())), resource: None, ..self },
+            false => self,
+        }
+    }
+
+    /// The state as clients get it.
+    #[must_use]
+    pub fn for_clients(&self) -> &RecordState {
+        self.shown.as_ref().unwrap_or(&self.state)
     }
 }
 

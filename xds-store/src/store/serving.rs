@@ -1,6 +1,7 @@
 //! What clients of xDS get of the records (SV29): the forms that the phase serves.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use xds_proto::xds::store::v1 as proto;
 
@@ -17,11 +18,12 @@ impl Store {
     #[must_use]
     pub fn served<'p>(&self, commit: &'p Published) -> Cow<'p, [(RecordKey, RecordState)]> {
         let schemas = self.index.schemas();
+        let changed = with_shown(commit);
         if schemas.plans().is_empty() {
-            return Cow::Borrowed(&commit.changed);
+            return changed;
         }
-        let mut changes = Vec::with_capacity(commit.changed.len());
-        for (key, state) in &commit.changed {
+        let mut changes = Vec::with_capacity(changed.len());
+        for (key, state) in &*changed {
             let Some((plan, form)) = schemas.form(key) else {
                 changes.push((key.clone(), state.clone()));
                 continue;
@@ -41,7 +43,7 @@ impl Store {
                 Form::Old if phase.ignores_old() => {}
                 Form::Old => {
                     let is_there =
-                        |new: &RecordKey| commit.changed.binary_search_by(|(key, _)| key.cmp(new)).is_ok();
+                        |new: &RecordKey| changed.binary_search_by(|(key, _)| key.cmp(new)).is_ok();
                     // A server that does not know the new form wrote the old one alone.
                     let new = other.filter(|new| shows_new && !is_there(new));
                     changes.extend(new.map(|new| converted(plan, (new, Form::New), state, schemas)));
@@ -78,6 +80,9 @@ impl Store {
         let old = schemas.stored_key(key.clone());
         let is_beside = old != *key && !self.exists(key);
         let stored = if is_beside { &old } else { key };
+        if self.index.is_withheld(stored) {
+            return false;
+        }
         let Some((plan, form)) = schemas.form(stored) else { return self.exists(key) };
         let phase = self.index.phases().phase(plan);
         let is_served = match form {
@@ -86,6 +91,16 @@ impl Store {
         };
         is_served && counts(&self.index, plan, stored, form) != Counts::Nothing
     }
+}
+
+/// The changed records with their states as clients get them, in the order of keys (SR47).
+fn with_shown(commit: &Published) -> Cow<'_, [(RecordKey, RecordState)]> {
+    if commit.shown.is_empty() {
+        return Cow::Borrowed(&commit.changed);
+    }
+    let mut changed: BTreeMap<_, _> = commit.changed.iter().map(|(key, state)| (key, state)).collect();
+    changed.extend(&commit.shown);
+    Cow::Owned(changed.into_iter().map(|(key, state)| (key.clone(), state.clone())).collect())
 }
 
 /// The records of plans, which a load gives to its caller when it knows the phases.
@@ -111,10 +126,10 @@ pub(super) fn loaded(index: &Index, schemas: &Schemas, records: Vec<Loaded>, eac
         let other_form = if form == Form::Old { Form::New } else { Form::Old };
         let other = plan.other_key(&record.key, form).ok().filter(|_| is_alone && shows(other_form));
         if let Some(other) = other {
-            let (key, state) = converted(plan, (other, other_form), &record.state, schemas);
+            let (key, state) = converted(plan, (other, other_form), record.for_clients(), schemas);
             let key = if other_form == Form::Old { beside(index, schemas, plan, key) } else { key };
             let resource = served(&state).map(|content| content::resource(&key.id(), content));
-            each(Loaded { key, state, resource });
+            each(Loaded { key, state, shown: None, resource });
         }
         if shows(form) {
             let key = match form {
@@ -123,7 +138,7 @@ pub(super) fn loaded(index: &Index, schemas: &Schemas, records: Vec<Loaded>, eac
             };
             let resource = match key == record.key {
                 true => record.resource,
-                false => served(&record.state).map(|content| content::resource(&key.id(), content)),
+                false => served(record.for_clients()).map(|content| content::resource(&key.id(), content)),
             };
             each(Loaded { key, resource, ..record });
         }

@@ -118,11 +118,12 @@ impl Writing {
             self.write(version, value);
             changed.push((key.clone(), state.clone()));
         }
+        let shown = std::mem::take(&mut pending.shown);
         self.pending.extend(pending);
         let at = stored::log(revision);
         let value = checked::encode(&at, &entry);
         self.write(at, value);
-        self.published.push(Published { revision, entry, changed });
+        self.published.push(Published { revision, entry, changed, shown });
         revision
     }
 

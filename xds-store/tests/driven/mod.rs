@@ -11,9 +11,10 @@ use xds_store::forgotten::FORGOTTEN_TYPE;
 use xds_store::key::RecordKey;
 use xds_store::merge::merge;
 use xds_store::read::{Reads, is_configuration};
+use xds_store::record::served;
 use xds_store::rules::RULE_TYPE;
 use xds_store::store::{
-    Action, Committed, Config, Event, Identity, Merged, Published, Stopped, Store, Ticket,
+    Action, Committed, Config, Event, Identity, Loaded, Merged, Published, Stopped, Store, Ticket,
 };
 
 pub(crate) mod envoy;
@@ -44,6 +45,8 @@ pub(crate) struct Server {
     pub(crate) published: Vec<Published>,
     /// The newest states that were published.
     states: BTreeMap<RecordKey, proto::RecordState>,
+    /// What clients of xDS have: the contents that were published and loaded.
+    clients: BTreeMap<RecordKey, proto::Content>,
     pub(crate) answers: BTreeMap<u64, Result<Committed, Refused>>,
     pub(crate) compacted: Vec<Result<u64, Refused>>,
     pub(crate) merged: Vec<Result<Merged, Refused>>,
@@ -72,7 +75,32 @@ impl Server {
     /// The process ends, and starts again with the same settings.
     pub(crate) fn restart(&mut self) {
         let config = self.store.config().clone();
-        self.store = Store::load(&*self.engine.view().unwrap(), config, self.now, |_| {}).unwrap();
+        let before = std::mem::take(&mut self.clients);
+        let each = |loaded| note(&mut self.clients, &loaded);
+        self.store = Store::load(&*self.engine.view().unwrap(), config, self.now, each).unwrap();
+        assert_eq!(self.clients, before, "a restart changes nothing for clients");
+    }
+
+    /// What clients get of the records of the test's type: names with constraints, and contents.
+    pub(crate) fn clients(&self) -> Vec<String> {
+        let of_type = self.clients.iter().filter(|(key, _)| key.type_url().as_str() == TYPE);
+        let show = |(key, content): (&RecordKey, &proto::Content)| {
+            let proto::Key { name, when, .. } = key.to_proto();
+            format!("{name} [{when}] {}", String::from_utf8_lossy(&content.payload))
+        };
+        of_type.map(show).collect()
+    }
+
+    fn publish(&mut self, commits: Vec<Published>) {
+        for commit in commits {
+            for (key, state) in &*self.store.served(&commit) {
+                match served(state) {
+                    Some(content) => _ = self.clients.insert(key.clone(), content.clone()),
+                    None => _ = self.clients.remove(key),
+                }
+            }
+            self.published.push(commit);
+        }
     }
 
     /// What this node has and another one lacks, at most so many entries of each origin.
@@ -97,7 +125,9 @@ impl Server {
     pub(crate) fn with(engine: MemoryEngine, now: i64, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new(engine.limits(), 1);
         change(&mut config);
-        let store = Store::load(&*engine.view().unwrap(), config, now, |_| {}).unwrap();
+        let mut clients = BTreeMap::new();
+        let each = |loaded| note(&mut clients, &loaded);
+        let store = Store::load(&*engine.view().unwrap(), config, now, each).unwrap();
         let (fates, published, answers) = (VecDeque::new(), Vec::new(), BTreeMap::new());
         Self {
             engine,
@@ -109,6 +139,7 @@ impl Server {
             compacted: Vec::new(),
             merged: Vec::new(),
             states: BTreeMap::new(),
+            clients,
             last: 0,
         }
     }
@@ -123,7 +154,7 @@ impl Server {
                     Action::Write(batch) => events.push_back(Event::Written(self.write(&batch))),
                     Action::Publish(commits) => {
                         commits.iter().for_each(|commit| self.check_states(commit));
-                        self.published.extend(commits);
+                        self.publish(commits);
                     }
                     Action::Answer(ticket, answer) => {
                         assert!(self.answers.insert(ticket.0, answer).is_none(), "answered twice");
@@ -206,7 +237,7 @@ impl Server {
             for action in self.store.step(Event::Commit(Ticket(self.last), draft), self.now, &*reader) {
                 match action {
                     Action::Write(batch) => assert!(held.replace(batch).is_none(), "one batch at a time"),
-                    Action::Publish(commits) => self.published.extend(commits),
+                    Action::Publish(commits) => self.publish(commits),
                     Action::Answer(ticket, answer) => _ = self.answers.insert(ticket.0, answer),
                     Action::Merged(..) | Action::Compacted(..) => {}
                 }
@@ -268,6 +299,13 @@ impl Server {
     }
 }
 
+/// What clients get of a loaded record.
+fn note(clients: &mut BTreeMap<RecordKey, proto::Content>, loaded: &Loaded) {
+    let content = served(loaded.for_clients()).cloned();
+    assert_eq!(content.is_some(), loaded.resource.is_some(), "{loaded:?}");
+    clients.extend(content.map(|content| (loaded.key.clone(), content)));
+}
+
 pub(crate) fn key(name: &str, when: &str) -> proto::Key {
     proto::Key { type_url: TYPE.into(), name: name.into(), when: when.into() }
 }
@@ -304,6 +342,10 @@ pub(crate) fn put_lease(name: &str, payload: &str, seconds: i64) -> proto::Chang
 
 pub(crate) fn delete(name: &str) -> proto::Change {
     change(name, "", proto::change::Act::Delete(proto::Delete::default()))
+}
+
+pub(crate) fn delete_when(name: &str, when: &str) -> proto::Change {
+    change(name, when, proto::change::Act::Delete(proto::Delete::default()))
 }
 
 pub(crate) fn touch(name: &str) -> proto::Change {

@@ -33,7 +33,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn sr7_sr13_sr17_sr43_nodes_with_stores_are_safe_in_any_trouble_and_equal_after_it() {
+fn sr7_sr13_sr17_sr43_sr47_nodes_with_stores_are_safe_in_any_trouble_and_equal_after_it() {
     let mut all = Counts::default();
     for seed in seeds(2000) {
         let counts = nodes::run(seed).unwrap_or_else(|problem| panic!("SEED={seed}: {problem}"));
@@ -44,6 +44,7 @@ fn sr7_sr13_sr17_sr43_nodes_with_stores_are_safe_in_any_trouble_and_equal_after_
     if number("SEED").is_none() {
         assert!(all.committed > all.refused && all.compactions > 0 && all.acks[0] > 0 && all.acks[1] > 0);
         assert!(all.peeks > 0);
+        assert!(all.shown > 0);
     }
 }
 

@@ -99,6 +99,8 @@ pub(crate) struct Counts {
     pub(crate) compactions: u64,
     /// Answers to peeks of comparisons.
     pub(crate) peeks: u64,
+    /// How often a variant was withheld, or served again.
+    pub(crate) shown: u64,
     /// Commits whose peers were not there in time, and those whose were.
     pub(crate) acks: [u64; 2],
 }
@@ -113,6 +115,7 @@ impl Counts {
         self.crashes += other.crashes;
         self.compactions += other.compactions;
         self.peeks += other.peeks;
+        self.shown += other.shown;
         self.acks = [self.acks[0] + other.acks[0], self.acks[1] + other.acks[1]];
         self.most = self.most.max(other.events);
     }
@@ -261,6 +264,7 @@ impl Sim {
             self.history.check_merged(&name(node), true)?;
         }
         self.counts.entries = self.history.entries() as u64;
+        self.counts.shown = self.history.shown;
         Ok(())
     }
 

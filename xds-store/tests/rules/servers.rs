@@ -206,6 +206,19 @@ fn st22_after_a_full_disk_the_store_finds_out_by_itself_that_there_is_room() {
 }
 
 #[test]
+fn st20_st41_a_clock_that_went_back_does_not_keep_an_outcome_unknown() {
+    let mut server = Server::new();
+    server.now = 10_000 * SECOND;
+    server.commit(of([put("a", "1")])).unwrap();
+    server.now -= 600 * SECOND;
+    server.fates.extend([Fate::LostUnknown, Fate::Full]);
+    let ticket = server.request(of([put("a", "2")])).unwrap();
+    assert!(!server.answers.contains_key(&ticket));
+    server.wait(SECOND);
+    assert_eq!(server.answers[&ticket].as_ref().unwrap().revision, 2);
+}
+
+#[test]
 fn st22_a_full_disk_while_an_outcome_is_unknown_is_not_for_ever() {
     let mut server = Server::new();
     server.commit(of([put("a", "1")])).unwrap();

@@ -1,4 +1,3 @@
-use xds_proto::xds::store::v1 as proto;
 use xds_store::check::check_store;
 use xds_store::commit::RefusalCode;
 use xds_store::engine::Engine;
@@ -16,10 +15,6 @@ fn schemas() -> Schemas {
 
 fn server() -> Server {
     Server::with(Server::new().engine, SECOND, |config| config.schemas = schemas().into())
-}
-
-fn delete_when(name: &str, when: &str) -> proto::Change {
-    change(name, when, proto::change::Act::Delete(proto::Delete::default()))
 }
 
 fn payload(server: &Server, when: &str) -> String {

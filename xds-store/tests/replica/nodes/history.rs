@@ -1,6 +1,7 @@
 //! What is known of a run from outside: the entries as their origins wrote them, and what each node has of
 //! them durably. So the state that a node has to hold is known, too: that of all entries up to its clock.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use xds_proto::xds::store::v1 as proto;
@@ -22,6 +23,8 @@ pub(crate) struct History {
     /// The entries of each node, in the order of counters from 1.
     log: BTreeMap<String, Vec<proto::Entry>>,
     nodes: BTreeMap<String, Durable>,
+    /// How often clients got something else than the states say.
+    pub(crate) shown: u64,
 }
 
 /// What a node has durably.
@@ -37,11 +40,13 @@ struct Durable {
     states: BTreeMap<RecordKey, RecordState>,
     /// The records as its process last published or loaded them.
     shown: BTreeMap<RecordKey, RecordState>,
+    /// The records that its clients have.
+    clients: BTreeSet<RecordKey>,
 }
 
 impl History {
     pub(crate) fn new(nodes: impl Iterator<Item = String>) -> Self {
-        Self { log: BTreeMap::new(), nodes: nodes.map(|node| (node, Durable::default())).collect() }
+        Self { log: BTreeMap::new(), nodes: nodes.map(|node| (node, Durable::default())).collect(), shown: 0 }
     }
 
     /// Up to where a node has the entries of each origin durably.
@@ -118,6 +123,10 @@ impl History {
             let before: BTreeMap<_, _> =
                 commit.changed.iter().filter_map(|(key, _)| durable.shown.remove_entry(key)).collect();
             durable.shown.extend(commit.changed.iter().cloned());
+            self.shown += commit.shown.len() as u64;
+            for (key, state) in commit.changed.iter().map(|(key, state)| (key, state)).chain(&commit.shown) {
+                durable.serve(key, state);
+            }
             let mut gone = commit.changed.iter().filter(|(key, state)| {
                 served(state).is_none() && before.get(key).is_some_and(|before| served(before).is_some())
             });
@@ -145,7 +154,14 @@ impl History {
     /// A process has loaded its store.
     pub(crate) fn loaded(&mut self, node: &str, records: Vec<Loaded>, clock: &Counters) -> Outcome {
         let durable = self.nodes.get_mut(node).unwrap();
+        durable.clients.clear();
+        records.iter().for_each(|record| durable.serve(&record.key, record.for_clients()));
         durable.shown = records.into_iter().map(|record| (record.key, record.state)).collect();
+        // SR25: it may have forgotten deleted ones.
+        let deleted = durable.states.iter().filter(|(_, state)| state.lifecycle() == proto::State::Deleted);
+        for (key, state) in deleted {
+            durable.shown.entry(key.clone()).or_insert_with(|| state.clone());
+        }
         if *clock != durable.counters {
             return Err(format!("{node} starts with {clock:?}, and had {:?}", durable.counters));
         }
@@ -160,7 +176,14 @@ impl History {
         };
         let (shown, states): (BTreeMap<_, _>, BTreeMap<_, _>) =
             (without(&durable.shown), without(&durable.states));
-        if shown == states { Ok(()) } else { Err(format!("{node} shows {shown:?}, and has {states:?}")) }
+        if shown != states {
+            return Err(format!("{node} shows {shown:?}, and has {states:?}"));
+        }
+        let expected = for_clients(&durable.shown);
+        if durable.clients != expected {
+            return Err(format!("{node} serves {:?}, and should {expected:?}", durable.clients));
+        }
+        Ok(())
     }
 
     /// The records of a node are what the rules of the merge say of all states that it got, in any order. After
@@ -187,6 +210,40 @@ impl History {
         }
         Ok(())
     }
+}
+
+impl Durable {
+    fn serve(&mut self, key: &RecordKey, state: &RecordState) {
+        if served(state).is_some() {
+            self.clients.insert(key.clone());
+        } else {
+            self.clients.remove(key);
+        }
+    }
+}
+
+/// What clients get of these records: of variants that overlap, those that come first (SR47).
+fn for_clients(records: &BTreeMap<RecordKey, RecordState>) -> BTreeSet<RecordKey> {
+    let mut first: Vec<_> =
+        records.iter().filter(|(_, state)| state.lifecycle() != proto::State::Deleted).collect();
+    first.sort_by_key(|(key, state)| {
+        (Reverse((state.incarnation, state.generation)), state.digest.clone(), *key)
+    });
+    let mut kept: Vec<proto::Key> = Vec::new();
+    let mut clients = BTreeSet::new();
+    for (key, state) in first {
+        let own = key.to_proto();
+        let overlaps = |other: &&proto::Key| {
+            let are_disjoint =
+                [&own.when, &other.when].iter().all(|when| !matches!(&***when, "" | "env in (1,2)"));
+            (&other.type_url, &other.name) == (&own.type_url, &own.name) && !are_disjoint
+        };
+        if !kept.iter().any(|other| overlaps(&other)) {
+            kept.push(own);
+            clients.extend(served(state).map(|_| key.clone()));
+        }
+    }
+    clients
 }
 
 /// Notes an entry that a node has got or made. The records that it changes.

@@ -11,6 +11,8 @@ use crate::driven::envoy::*;
 use crate::driven::*;
 use crate::random::Random;
 
+/// The constraints of the variants of a name.
+pub(crate) const WHEN: [&str; 4] = ["", "env=1", "env in (1,2)", "env=2"];
 /// The identity of all users.
 pub(crate) const USER: &str = "user";
 
@@ -35,7 +37,11 @@ fn change(random: &mut Random, wall: i64, has_lease: impl Fn(&str) -> bool) -> p
     let name = *random.pick(&["a", "b", "c"]);
     let payload = *random.pick(&["1", "2", "3"]);
     let (cluster_name, routes_name) = (*random.pick(&["x", "y"]), *random.pick(&["r", "s"]));
-    match random.below(20) {
+    let when = *random.pick(&WHEN);
+    match random.below(24) {
+        // Their variants overlap in each way (SR47).
+        20..=22 => put_when("v", when, payload),
+        23 => delete_when("v", when),
         0..=2 => delete(name),
         3..=6 if has_lease(name) => touch(name),
         3..=6 => put_lease(name, payload, 5 + random.below(15) as i64),
