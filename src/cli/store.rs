@@ -21,6 +21,7 @@ pub(super) mod apply;
 mod backup;
 pub(super) mod backup_file;
 mod check;
+mod conflicts;
 mod connection;
 pub(super) mod delete;
 pub(super) mod diff;
@@ -62,6 +63,7 @@ enum Action {
     Compact(maintenance::Compact),
     Peers(Box<peers::Peers>),
     Forget(forget::Forget),
+    Conflicts(conflicts::Conflicts),
     Mirror(Box<mirror::Mirror>),
     Migrate(migrate::Migrate),
     Downgrade(downgrade::Downgrade),
@@ -79,6 +81,7 @@ impl StoreCommand {
             Action::Compact(compact) => compact.run(),
             Action::Peers(peers) => peers.run(),
             Action::Forget(forget) => forget.run(),
+            Action::Conflicts(conflicts) => conflicts.run(),
             Action::Mirror(mirror) => mirror.run(),
             Action::Migrate(migrate) => migrate.run(),
             Action::Downgrade(downgrade) => downgrade.run(),

@@ -18,13 +18,14 @@ use xds_store::backup::{Backup, BackupError, History};
 use xds_store::commit::Draft;
 use xds_store::forgotten::FORGOTTEN_TYPE;
 use xds_store::key::RecordKey;
-use xds_store::read::Reads;
+use xds_store::read::{ConflictsPage, ConflictsQuery, Reads};
 use xds_store::record::PROBE_TYPE;
 
 use crate::access::Caller;
 use crate::config::ApiConfig;
+use crate::listing::PAGE_BYTES;
 use crate::peers::PeersStatus;
-use crate::reading::{Reading, permits, printed};
+use crate::reading::{Reading, failed, permits, printed};
 use crate::service::taken;
 use crate::status::{exceeds, invalid, lacks, of_engine, of_refused, refusal};
 
@@ -55,7 +56,7 @@ impl MaintenanceService {
         let read = move |reads: &Reads<'_>| match reads.get(&parsed, 0) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(Status::data_loss("the probe record was committed and cannot be read")),
-            Err(error) => Err(crate::reading::failed(&error, &standing)),
+            Err(error) => Err(failed(&error, &standing)),
         };
         self.reading.local(read).await?;
         self.commit(caller, &key, proto::change::Act::Delete(proto::Delete::default()), "probe").await?;
@@ -190,10 +191,25 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<proto::ConflictsRequest>,
     ) -> Result<Response<proto::ConflictsResponse>, Status> {
-        let (caller, _) = taken(request)?;
+        let (caller, request) = taken(request)?;
         check_operate(&caller, "the conflict journal")?;
-        // A store without peers has no conflicts.
-        Ok(Response::new(proto::ConflictsResponse::default()))
+        let before = match &*request.before {
+            "" => None,
+            text => Some(text.parse().map_err(|_| invalid("before", "before is not that of a page"))?),
+        };
+        let limit = match request.limit {
+            0 => CONFLICTS_DEFAULT,
+            limit => limit.min(CONFLICTS_LIMIT) as usize,
+        };
+        let standing = self.reading.standing();
+        let page = move |reads: &Reads<'_>| {
+            let may_read = &|key: &RecordKey| caller.may_read(key);
+            let query = ConflictsQuery { before, may_read, limit, limit_bytes: PAGE_BYTES };
+            reads.conflicts(query).map_err(|error| failed(&error, &standing))
+        };
+        let ConflictsPage { conflicts, next } = self.reading.local(page).await?;
+        let next = next.map_or_else(String::new, |next| next.to_string());
+        Ok(Response::new(proto::ConflictsResponse { conflicts, next }))
     }
 
     async fn forget(
@@ -308,6 +324,10 @@ fn parts(backup: Backup, permit: OwnedSemaphorePermit, revision: String) -> Part
         }
     }))
 }
+
+/// The conflicts of a page, unless the request says another number, and the most of them.
+const CONFLICTS_DEFAULT: usize = 50;
+const CONFLICTS_LIMIT: u32 = 1_000;
 
 /// The longest line of an alarm.
 const ALARM_LIMIT_BYTES: usize = 1024;

@@ -18,7 +18,7 @@ use crate::checked;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, StoredNode, StoredOrigin};
-use crate::record::{self, RecordState};
+use crate::record::{self, Local, RecordState};
 use crate::store::{LoadError, Store};
 
 /// Checks a store. Calls `found` with each finding, in the order of keys.
@@ -160,6 +160,8 @@ struct Checker<'f> {
     checked: Checked,
     /// SR47: variants may overlap after a merge.
     is_replicated: bool,
+    /// How many were journaled (SR44).
+    conflicts: u64,
     /// The revision that the log must have next.
     next_log: u64,
     counters: BTreeMap<String, u64>,
@@ -192,6 +194,7 @@ impl<'f> Checker<'f> {
             found,
             checked: Checked { revision, floor, ..Checked::default() },
             is_replicated: head.is_replicated,
+            conflicts: head.conflicts,
             next_log: floor + 1,
             counters: BTreeMap::new(),
             log: BTreeMap::new(),
@@ -212,6 +215,12 @@ impl<'f> Checker<'f> {
             }
         } else if stored::parse_node(key).is_some() {
             if checked::decode::<StoredNode>(key, value).is_err() {
+                self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
+            }
+        } else if let Some((_, number)) = stored::parse_conflict(key) {
+            let local = checked::decode::<Local>(key, value.clone());
+            let is_whole = local.is_ok_and(|local| local.conflict.is_some());
+            if !is_whole || number > self.conflicts || checked::decode::<RecordState>(key, value).is_err() {
                 self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
             }
         } else if stored::parse_original(key).is_some() {

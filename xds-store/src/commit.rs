@@ -29,7 +29,7 @@ pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
 pub(crate) use reread::reread;
 pub use rights::WriteAccess;
-pub(crate) use shown::{hidden, shown};
+pub(crate) use shown::{Shown, hidden, shown};
 
 mod ambiguity;
 mod cascade;

@@ -9,6 +9,8 @@
 //! | CREATION | different incarnations, of which the lower one is live | the lower incarnation |
 //! | DELETION | one is deleted or being deleted, and lacks a content or an owner of the live one | the live one |
 //!
+//! Besides, a store finds variants that are withheld (OVERLAP, SR47).
+//!
 //! A later generation supersedes an earlier one, and a deletion supersedes what it has: then nothing
 //! counts as lost. So if two nodes wrote different numbers of generations apart from each other, only
 //! contents that meet one of the same number are found.
@@ -32,6 +34,8 @@ pub struct Conflict {
     pub id: ConflictId,
     /// For the journal, which sets the time.
     pub entry: proto::Conflict,
+    /// The state with the content.
+    pub loser: RecordState,
 }
 
 /// Equal whenever the same content is found to be lost: at another node, in another order, and when a
@@ -97,11 +101,39 @@ impl Conflict {
             loser: loser.content.clone(),
             detail,
         };
-        Self { id, entry }
+        Self { id, entry, loser: loser.clone() }
+    }
+
+    /// SR47: a variant is withheld, because another one of its name is served.
+    pub(crate) fn overlap(loser: &RecordState, winner: Option<&RecordState>) -> Self {
+        let detail = match winner.and_then(|winner| winner.key.as_ref()) {
+            Some(key) if key.when.is_empty() => "the variant for all clients is served instead".to_owned(),
+            Some(key) => format!("the variant [{}] is served instead", key.when),
+            None => "other variants are served instead".to_owned(),
+        };
+        let origin = winner.map_or("", |winner| &winner.origin);
+        let kind = proto::conflict::Kind::Overlap;
+        let merged = winner.unwrap_or(loser);
+        Self::new(kind, ConflictId::of_kind(kind, loser), (loser, merged), origin, detail)
     }
 }
 
 impl ConflictId {
+    /// The same content may also be lost in another way.
+    fn of_kind(kind: proto::conflict::Kind, state: &RecordState) -> Self {
+        Self::of(&RecordState { lifecycle: -i32::from(kind), ..identity(state) })
+    }
+
+    /// Of its bytes; `None` if these are none.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(|bytes| Self(u128::from_be_bytes(bytes)))
+    }
+
+    /// The bytes that are stored.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
     fn of(identity: &RecordState) -> Self {
         let hash = blake3::hash(&identity.encode_to_vec());
         Self(u128::from_be_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes")))

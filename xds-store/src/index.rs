@@ -8,6 +8,7 @@ use xds_core::matching::SetError;
 use xds_core::{Constraints, Formula, VariantId, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
+use crate::conflict::Conflict;
 use crate::forgotten::Forgotten;
 use crate::key::{NameDigest, RecordDigest, RecordKey};
 use crate::log::Head;
@@ -87,6 +88,8 @@ pub(crate) struct Pending {
     pub(crate) withheld: BTreeMap<NameDigest, Withheld>,
     /// What clients get instead of the states that records have, if that changes (SR47).
     pub(crate) shown: BTreeMap<RecordKey, RecordState>,
+    /// What is lost with that, or by a merge (SR44).
+    pub(crate) lost: Vec<Conflict>,
     pub(crate) aliases: BTreeMap<NameDigest, Option<(NameDigest, usize)>>,
     pub(crate) referrers: ReferrerChanges,
     pub(crate) deleting: ReferrerChanges,
@@ -140,6 +143,7 @@ impl Pending {
             lifecycle_of_others: of_others.into(),
             deleted_by: self.deleted_by.get(key).cloned(),
             running: if is_deleted { head.running } else { 0 },
+            conflict: None,
         }
     }
 

@@ -252,6 +252,8 @@ pub(crate) mod stored {
     pub(crate) const ALL: (&[u8], &[u8]) = (b"a", b"{");
     /// The first and the end of what the store keeps of origins.
     pub(crate) const ORIGINS: (&[u8], &[u8]) = (b"c", b"d");
+    /// The first and the end of the journal of conflicts.
+    pub(crate) const CONFLICTS: (&[u8], &[u8]) = (b"j", b"k");
     /// The first and the end of all log entries.
     pub(crate) const LOG: (&[u8], &[u8]) = (b"l", b"m");
     /// The first and the end of the states that other nodes wrote, where the merged ones differ.
@@ -300,9 +302,26 @@ pub(crate) mod stored {
         Some((RecordKey::from_stored(key)?, u64::from_be_bytes(*revision)))
     }
 
+    /// A state that lost, with its number in the journal.
+    pub(crate) fn conflict(number: u64, key: &RecordKey) -> Bytes {
+        [CONFLICTS.0, &number.to_be_bytes(), &key.0].concat().into()
+    }
+
+    /// Before the states with this number or a later one in the journal.
+    pub(crate) fn conflicts_from(number: u64) -> Bytes {
+        [CONFLICTS.0, &number.to_be_bytes()].concat().into()
+    }
+
+    /// The key and the number of a state in the journal; `None` for other keys.
+    pub(crate) fn parse_conflict(stored: &[u8]) -> Option<(RecordKey, u64)> {
+        let (number, key) = stored.strip_prefix(CONFLICTS.0)?.split_first_chunk::<REVISION_BYTES>()?;
+        Some((RecordKey::from_stored(key)?, u64::from_be_bytes(*number)))
+    }
+
     /// The record whose state is stored; `None` for other keys.
     pub(crate) fn parse_state(stored: &[u8]) -> Option<RecordKey> {
-        parse_record(stored).or_else(|| parse_original(stored)).map(|(key, _)| key)
+        let parsed = parse_record(stored).or_else(|| parse_original(stored));
+        parsed.or_else(|| parse_conflict(stored)).map(|(key, _)| key)
     }
 
     /// A record as of a store revision. All versions of a record lie together, the oldest first.

@@ -56,6 +56,9 @@ pub struct Head {
     /// A restore has begun here and has not finished: this is no store (ST46).
     #[prost(bool, tag = "15")]
     pub is_incomplete: bool,
+    /// How many conflicts were journaled, those that are forgotten included (SR44).
+    #[prost(uint64, tag = "1010")]
+    pub conflicts: u64,
 }
 
 /// How far the store follows the log of an origin (SR9), and how much of it compaction has forgotten (SR18).
@@ -88,6 +91,25 @@ pub struct StoredNode {
     /// [`Head::running`] when it was heard last.
     #[prost(int64, tag = "2")]
     pub heard_at: i64,
+}
+
+/// What the journal keeps with a state that lost (SR44).
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct StoredConflict {
+    /// Equal if the same loss is found again.
+    #[prost(bytes = "bytes", tag = "1010")]
+    pub(crate) id: bytes::Bytes,
+    #[prost(enumeration = "xds_proto::xds::store::v1::conflict::Kind", tag = "1011")]
+    pub(crate) kind: i32,
+    /// When it was found here, in nanoseconds since 1970.
+    #[prost(int64, tag = "1012")]
+    pub(crate) at: i64,
+    #[prost(string, tag = "1013")]
+    pub(crate) winner_revision: String,
+    #[prost(string, tag = "1014")]
+    pub(crate) winner_origin: String,
+    #[prost(string, tag = "1015")]
+    pub(crate) detail: String,
 }
 
 /// One commit, with its time, identity, owner and message (ST23). It has keys only: the states of the

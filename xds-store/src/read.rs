@@ -26,6 +26,7 @@ use crate::time;
 pub use crate::key::is_configuration;
 pub use answer::Payload;
 pub use compared::BUCKETS;
+pub use conflicts::{ConflictsPage, ConflictsQuery};
 pub use events::{EventQuery, Events, Position};
 pub use filter::{Filter, FilterError};
 pub use history::{HistoryPage, HistoryQuery};
@@ -36,6 +37,7 @@ pub use versions::Knows;
 
 mod answer;
 mod compared;
+mod conflicts;
 mod entries;
 mod events;
 mod filter;

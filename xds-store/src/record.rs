@@ -9,7 +9,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use crate::content;
 use crate::key::{NameDigest, RecordKey};
-use crate::log::Head;
+use crate::log::{Head, StoredConflict};
 use crate::refs::{self, Reference};
 use crate::rules::Rules;
 use crate::schema::SchemaVersion;
@@ -37,6 +37,9 @@ pub(crate) struct Local {
     /// Of a deleted record: [`Head::running`] when the state was committed here (SR26).
     #[prost(int64, tag = "1003")]
     pub(crate) running: i64,
+    /// Of a state in the journal: what it lost to (SR44).
+    #[prost(message, optional, tag = "1010")]
+    pub(crate) conflict: Option<StoredConflict>,
 }
 
 /// An entry of a node.

@@ -6,6 +6,7 @@ use std::mem;
 use crate::checked;
 use crate::clock::{Clock, Position};
 use crate::commit::{self, Draft, Judging, Limit, RefusalCode, Refused};
+use crate::conflict::Conflict;
 use crate::engine::{Batch, EngineError, EngineRevision, Reader};
 pub use crate::index::FormCounts;
 use crate::index::{Index, Pending, Records};
@@ -17,6 +18,7 @@ use compaction::Compaction;
 pub use config::{Config, Identity};
 pub use event::{Action, Committed, Event, Published, Ticket};
 pub use forgetting::Forgetting;
+use journal::{Journal, Journaled};
 pub use load::{LoadError, Loaded};
 use merging::Merging;
 pub use merging::{Merged, Stopped};
@@ -36,6 +38,7 @@ mod config;
 mod draining;
 mod event;
 mod forgetting;
+mod journal;
 mod leases;
 mod load;
 mod mending;
@@ -65,6 +68,7 @@ pub struct Store {
     origins: Origins,
     /// The other nodes.
     nodes: Nodes,
+    journal: Journal,
     running: Running,
     /// ST21: why the store accepts no commits until the process restarts.
     read_only: Option<String>,
@@ -137,6 +141,9 @@ struct Writing {
     deletion_floors: BTreeMap<Box<str>, u64>,
     /// Forgotten nodes of which it keeps nothing.
     dropped_nodes: BTreeSet<Box<str>>,
+    /// What its commits lost, until it is journaled.
+    lost: Vec<Conflict>,
+    journaled: Vec<Journaled>,
     merged: Vec<(Ticket, Merged)>,
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
     compacted: bool,
@@ -372,7 +379,8 @@ impl Store {
     /// The batch is durable.
     fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
         let Writing { head, pending, collected, published, deletion_floors, dropped_nodes, .. } = writing;
-        let Writing { merged, commits, .. } = writing;
+        let Writing { merged, commits, journaled, .. } = writing;
+        self.journal.extend(journaled);
         self.head_revision = Some(revision);
         self.head = head;
         self.nodes.written();
@@ -498,6 +506,7 @@ impl Store {
             return;
         }
         self.add_positions(&mut writing);
+        self.add_conflicts(&mut writing);
         writing.seal();
         actions.push(Action::Write(writing.batch.clone()));
         self.writing = Some(writing);

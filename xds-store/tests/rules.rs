@@ -21,6 +21,8 @@ mod forgetting;
 mod forgotten;
 #[path = "rules/form.rs"]
 mod form;
+#[path = "rules/journal.rs"]
+mod journal;
 #[path = "rules/late_phases.rs"]
 mod late_phases;
 #[path = "rules/leases.rs"]

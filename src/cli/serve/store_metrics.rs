@@ -108,6 +108,9 @@ impl Collector for StoreMetrics {
             let mut metric = family.encode_family(&labels)?;
             metric.encode_histogram::<StageLabels>(times.sum().as_secs_f64(), count, &buckets, None)?;
         }
+        let help = "Conflicts that this node has journaled";
+        let family = encoder.encode_descriptor("xds_store_conflicts", help, None, MetricType::Counter)?;
+        ConstCounter::new(standing.head.conflicts).encode(family)?;
         let (name, help) = ("xds_store_records", "Records, by their state");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (state, count) in

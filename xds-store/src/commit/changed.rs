@@ -6,6 +6,7 @@ use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use super::effect::{ChangeResult, Judging};
+use crate::conflict::Conflict;
 use crate::index::Renewed;
 use crate::key::RecordKey;
 use crate::record::{At, EntryId, Present, RecordState, Uid, resource_of};
@@ -32,6 +33,8 @@ pub(super) struct Changed {
     pub(super) reread: BTreeMap<RecordKey, Box<[Reference]>>,
     /// Whether it is a merge, after which variants of a name may overlap (SR47).
     pub(super) is_merge: bool,
+    /// What a merge lost (SR44).
+    pub(super) lost: Vec<Conflict>,
 }
 
 impl Changed {

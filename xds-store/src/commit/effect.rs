@@ -12,7 +12,7 @@ use super::mirror::{Mirror, MirrorMode};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
 use super::schema::Checked;
-use super::shown::shown;
+use super::shown::{Shown, shown};
 use super::{ambiguity, cascade, collect, condition, drain, owner, rights, schema};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
@@ -261,7 +261,9 @@ impl Judging<'_> {
         pending.deleted_by = deleted_by;
         pending.reread = reread;
         let state = |key: &RecordKey, record: &Present| self.state(key, record);
-        pending.shown = shown(self.records, &pending, state)?;
+        let Shown { states, lost } = shown(self.records, &pending, state)?;
+        (pending.shown, pending.lost) = (states, changed.lost);
+        pending.lost.extend(lost);
         Ok(Judged { pending, changes, results, effects, warnings, is_replicated })
     }
 

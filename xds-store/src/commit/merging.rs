@@ -6,6 +6,7 @@ use super::changed::Changed;
 use super::effect::{Judged, Judging};
 use super::form::CommitLimits;
 use super::refused::Refused;
+use crate::conflict;
 use crate::key::RecordKey;
 use crate::merge::merge;
 use crate::record::{Local, RecordState};
@@ -46,6 +47,8 @@ impl Judging<'_> {
             if !is_changed || merged != *incoming {
                 originals.push((key.clone(), incoming.clone()));
             }
+            let lost = present.as_ref().and_then(|present| conflict::lost(present, incoming, &merged));
+            changed.lost.extend(lost);
             if is_changed {
                 // SR18: what a deleted record gets later is no deletion.
                 let is_deletion =

@@ -4,9 +4,17 @@ use std::collections::BTreeMap;
 
 use xds_proto::xds::store::v1 as proto;
 
+use crate::conflict::Conflict;
 use crate::index::{Pending, Records, Withheld};
 use crate::key::RecordKey;
 use crate::record::{Present, RecordState};
+
+/// What clients get of records, and what they lose with that.
+pub(crate) struct Shown {
+    /// The states as clients get them.
+    pub(crate) states: BTreeMap<RecordKey, RecordState>,
+    pub(crate) lost: Vec<Conflict>,
+}
 
 /// The records for which clients get something else once these changes are done, or get again what the state
 /// says: with the states as clients get them. `state` reads that of a record that did not change.
@@ -17,18 +25,27 @@ pub(crate) fn shown<E>(
     records: Records<'_>,
     pending: &Pending,
     state: impl Fn(&RecordKey, &Present) -> Result<RecordState, E>,
-) -> Result<BTreeMap<RecordKey, RecordState>, E> {
-    let mut shown = BTreeMap::new();
+) -> Result<Shown, E> {
+    let (mut shown, mut lost) = (BTreeMap::new(), Vec::new());
     for (name, after) in &pending.withheld {
         let nothing = Withheld::new();
         let before = records.withheld(*name).unwrap_or(&nothing);
-        for key in after.keys() {
-            let state = match (pending.states.get(key), records.get(key)) {
+        for (key, by) in after {
+            let hidden_state = match (pending.states.get(key), records.get(key)) {
                 (Some(state), _) => state.clone(),
                 (None, Some(record)) if !before.contains_key(key) => state(key, record)?,
                 (None, _) => continue,
             };
-            shown.insert(key.clone(), hidden(state));
+            if !before.contains_key(key) {
+                let winner = by.as_ref().map(|by| match (pending.states.get(by), records.get(by)) {
+                    (Some(state), _) => Ok(Some(state.clone())),
+                    (None, Some(record)) => state(by, record).map(Some),
+                    (None, None) => Ok(None),
+                });
+                let winner = winner.transpose()?.flatten();
+                lost.push(Conflict::overlap(&hidden_state, winner.as_ref()));
+            }
+            shown.insert(key.clone(), hidden(hidden_state));
         }
         for key in before.keys().filter(|key| !after.contains_key(*key) && !pending.states.contains_key(*key))
         {
@@ -37,7 +54,7 @@ pub(crate) fn shown<E>(
             }
         }
     }
-    Ok(shown)
+    Ok(Shown { states: shown, lost })
 }
 
 /// The state of a record that is not served, for clients.

@@ -107,7 +107,7 @@ impl Store {
         let mut pending = checked.map_err(|_| damaged())?;
         pending.states = changed.iter().cloned().collect();
         let state = |key: &RecordKey, record: &Present| stored.state(key, record.changed_at);
-        let shown = commit::shown(records, &pending, state)?;
+        let commit::Shown { states: shown, .. } = commit::shown(records, &pending, state)?;
         if let Some(rules) = &rules {
             commit::reread(stored, &self.index, (self.index.rules(), rules), |key, _, references| {
                 pending.reread.insert(key, references);

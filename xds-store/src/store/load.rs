@@ -8,6 +8,7 @@ use bytes::Bytes;
 use xds_core::Resource;
 
 use super::compaction::Compaction;
+use super::journal::Journal;
 use super::nodes::Nodes;
 use super::origins::Origins;
 use super::running::Running;
@@ -205,6 +206,7 @@ impl Store {
         }
         let origins = Origins::load(view, &head)?;
         let nodes = Nodes::load(view)?;
+        let journal = Journal::load(view)?;
         let running = Running::resumed(&head, now.max(head.time));
         serving::loaded(&index, index.schemas(), of_plans, &mut each);
         let mut store = Self {
@@ -214,6 +216,7 @@ impl Store {
             index,
             origins,
             nodes,
+            journal,
             running,
             read_only: None,
             waiting: VecDeque::new(),

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use xds_proto::xds::store::v1 as proto;
+
 use super::mending::Mended;
 use super::{Action, Store, Ticket, Writing};
 use crate::checked;
 use crate::clock::Position;
-use crate::commit::{MergedEntry, Refused};
+use crate::commit::{Judged, MergedEntry, Refused};
 use crate::entry::{Foreign, Incoming};
 use crate::key::stored;
 use crate::record::RecordState;
@@ -83,7 +85,7 @@ impl Store {
                 if merging.merged.stopped.contains_key(origin) {
                     continue;
                 }
-                let added = self.add_entry(writing, stored, &entry, now);
+                let added = self.add_entry(writing, stored, (&entry, &merging.entries), now);
                 match added {
                     Ok(Added::Yes) => {}
                     Ok(Added::Not(stopped)) => _ = merging.merged.stopped.insert(origin.to_owned(), stopped),
@@ -115,7 +117,7 @@ impl Store {
         &self,
         writing: &mut Writing,
         stored: &Stored<'_>,
-        entry: &Foreign,
+        (entry, later): (&Foreign, &VecDeque<Foreign>),
         now: i64,
     ) -> Result<Added, Refused> {
         let origin = entry.origin();
@@ -140,11 +142,19 @@ impl Store {
         if is_full || judging.has_to_wait_for_rules(&incoming.states) {
             return Ok(Added::Later);
         }
-        let MergedEntry { judged, originals } = judging.merge(&incoming.states)?;
-        let (operations, bytes) = writing.size_with(&judged, incoming.log.message.len());
+        let MergedEntry { mut judged, originals } = judging.merge(&incoming.states)?;
+        judged.pending.lost.retain(|lost| !later.iter().any(|later| deletes(later, &lost.loser)));
         let beside: usize = originals.iter().map(|(_, state)| prost::Message::encoded_len(state)).sum();
-        if let Err(refused) = self.check_size(operations + originals.len() + 1, bytes + beside) {
-            let is_alone = writing.batch.writes.is_empty();
+        let fits = |writing: &Writing, judged: &Judged| {
+            let (operations, bytes) = writing.size_with(judged, incoming.log.message.len());
+            self.check_size(operations + originals.len() + 1, bytes + beside)
+        };
+        let is_alone = writing.batch.writes.is_empty();
+        if is_alone && fits(writing, &judged).is_err() {
+            // The entry counts more than the journal.
+            judged.pending.lost.clear();
+        }
+        if let Err(refused) = fits(writing, &judged) {
             return Ok(if is_alone { invalid(refused.message) } else { Added::Later });
         }
         writing.add_merged(judged, incoming.log, &originals, self.config.server);
@@ -177,6 +187,17 @@ enum Added {
     /// The batch has no room for it.
     Later,
     Not(Stopped),
+}
+
+/// Whether an entry ends the incarnation of a state. Then a creation of its key that came before was one that
+/// followed this deletion, and nothing is lost.
+fn deletes(entry: &Foreign, state: &RecordState) -> bool {
+    let Foreign::Entry(entry) = entry else { return false };
+    let is_end = |other: &RecordState| {
+        (&other.key, other.incarnation) == (&state.key, state.incarnation)
+            && other.lifecycle() == proto::State::Deleted
+    };
+    entry.states.iter().any(is_end)
 }
 
 /// SR14, SR54.

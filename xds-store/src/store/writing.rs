@@ -31,6 +31,8 @@ impl Writing {
             positions: BTreeMap::new(),
             deletion_floors: BTreeMap::new(),
             dropped_nodes: BTreeSet::new(),
+            lost: Vec::new(),
+            journaled: Vec::new(),
             merged: Vec::new(),
             commits: Vec::new(),
             compacted: false,
@@ -40,7 +42,10 @@ impl Writing {
     /// The operations and bytes of the batch with one more commit and the head.
     pub(super) fn size_with(&self, judged: &Judged, message_bytes: usize) -> (usize, usize) {
         let records = judged.pending.states.len() + judged.pending.renewed.len();
-        let operations = self.batch.writes.len() + records + 2;
+        // A conflict may forget another one.
+        let lost = self.lost.iter().chain(&judged.pending.lost);
+        let operations = self.batch.writes.len() + records + 2 + 2 * lost.clone().count();
+        let lost = lost.map(|lost| lost.loser.encoded_len() + CONFLICT_BYTES).sum::<usize>();
         let states = judged.pending.states.values().map(Message::encoded_len).sum::<usize>();
         let renewed =
             judged.pending.renewed.values().map(|renewed| renewed.state.encoded_len()).sum::<usize>();
@@ -48,7 +53,7 @@ impl Writing {
         let is_deleted = |state: &&RecordState| state.lifecycle() == proto::State::Deleted;
         let deleted = judged.pending.states.values().filter(is_deleted).count() * DELETION_BYTES;
         let counted = (self.batch.compares.len() + operations) * OPERATION_BYTES;
-        let bytes = states + renewed + deleted + changes + message_bytes;
+        let bytes = states + renewed + deleted + changes + lost + message_bytes;
         (operations, self.bytes + bytes + counted + HEAD_BYTES)
     }
 
@@ -119,6 +124,7 @@ impl Writing {
             changed.push((key.clone(), state.clone()));
         }
         let shown = std::mem::take(&mut pending.shown);
+        self.lost.append(&mut pending.lost);
         self.pending.extend(pending);
         let at = stored::log(revision);
         let value = checked::encode(&at, &entry);
@@ -166,5 +172,7 @@ fn is_of_others(key: &RecordKey, ended_by_date: &BTreeMap<RecordKey, proto::Stat
 
 /// More than the head and the keys of one log entry take.
 const HEAD_BYTES: usize = 1 << 10;
+/// More than what the journal keeps with a state, but for the key and what it quotes of another one.
+const CONFLICT_BYTES: usize = 40 << 10;
 /// More than what a store keeps with a deleted record.
 const DELETION_BYTES: usize = 256;

@@ -102,7 +102,7 @@ fn sr44_a_change_that_a_deletion_did_not_see_is_lost() {
         let deletion = RecordState { lifecycle: lifecycle.into(), ..live.clone() };
         let changed = RecordState { generation: 5, origin: "b".into(), ..with("b") };
         let conflict = found(&deletion, &changed).unwrap();
-        let Conflict { entry, id } = &conflict;
+        let Conflict { entry, id, .. } = &conflict;
         assert_eq!((entry.kind(), &entry.loser), (Kind::Deletion, &changed.content));
         assert_eq!((&*entry.winner_origin, &*entry.loser_origin), ("", "b"));
         let merged = merge(&deletion, &changed);
