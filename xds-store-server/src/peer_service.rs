@@ -11,8 +11,9 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::peer_server::Peer;
+use xds_store::engine::View;
 use xds_store::key::RecordKey;
-use xds_store::read::Reads;
+use xds_store::read::{Reads, SnapshotError};
 use xds_store::replica::{PEERS, Refusal};
 
 use crate::access::{Caller, Replicate};
@@ -30,12 +31,14 @@ pub(crate) struct PeerService {
     reading: Reading,
     pulls: Arc<Semaphore>,
     digests: Arc<Semaphore>,
+    snapshots: Arc<Semaphore>,
 }
 
 impl PeerService {
     pub(crate) fn new(store: StoreHandle) -> Self {
         let reading = Reading::new(store.clone());
-        Self { store, reading, pulls: permits(PEERS), digests: permits(1) }
+        let (pulls, digests, snapshots) = (permits(PEERS), permits(1), permits(SNAPSHOTS));
+        Self { store, reading, pulls, digests, snapshots }
     }
 
     /// Gives a call to the machine, and waits for its answer.
@@ -53,11 +56,12 @@ impl PeerService {
 }
 
 type Parts = Pin<Box<dyn Stream<Item = Result<proto::PullResponse, Status>> + Send>>;
+type Pages = Pin<Box<dyn Stream<Item = Result<proto::SnapshotResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Peer for PeerService {
     type PullStream = Parts;
-    type SnapshotStream = Pin<Box<dyn Stream<Item = Result<proto::SnapshotResponse, Status>> + Send>>;
+    type SnapshotStream = Pages;
 
     async fn hello(
         &self,
@@ -88,9 +92,18 @@ impl Peer for PeerService {
 
     async fn snapshot(
         &self,
-        _: Request<proto::SnapshotRequest>,
+        request: Request<proto::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(later("Snapshot"))
+        let (caller, request) = taken(request)?;
+        check_replicate(&caller)?;
+        if !request.name_prefixes.is_empty() || !request.buckets.is_empty() {
+            return Err(later("a part of a snapshot"));
+        }
+        let permit = Arc::clone(&self.snapshots).try_acquire_owned();
+        let permit = permit.map_err(|_| exceeds("snapshots", "", SNAPSHOTS, SNAPSHOTS + 1))?;
+        let resume = request.resume.clone();
+        let view = self.ask(|answer| PeerMessage::Snapshot(request, answer)).await?;
+        Ok(Response::new(pages(self.store.clone(), view, resume, permit)))
     }
 
     async fn peek(
@@ -209,6 +222,44 @@ fn parts(store: StoreHandle, pulled: Pulled, permit: OwnedSemaphorePermit) -> Pa
     Box::pin(unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver))))
 }
 
+/// The pages of a snapshot, all of one view (SR19).
+fn pages(store: StoreHandle, view: Box<dyn View>, resume: String, permit: OwnedSemaphorePermit) -> Pages {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _permit = permit;
+        let total = |store: &StoreHandle| {
+            let standing = store.standing();
+            let standing = standing.borrow();
+            (standing.records + standing.tombstones) as u64
+        };
+        let mut next = Some((view, resume));
+        while let Some((view, resume)) = next.take() {
+            let read = tokio::task::spawn_blocking(move || (page(&*view, &resume), view)).await;
+            let Ok((page, view)) = read else { return };
+            let page = match page {
+                Ok(page) => Ok(proto::SnapshotResponse { records_total: total(&store), ..page }),
+                Err(SnapshotError::Read(error)) => {
+                    let standing = store.standing().borrow().clone();
+                    Err(failed(&error, &standing))
+                }
+                Err(gone) => Err(Status::out_of_range(gone.to_string())),
+            };
+            let goes_on = page.as_ref().ok().filter(|page| !page.is_last).map(|page| page.resume.clone());
+            let is_sent = timeout(PART_WAIT, sender.send(page)).await.is_ok_and(|sent| sent.is_ok());
+            next = goes_on.filter(|_| is_sent).map(|resume| (view, resume));
+        }
+    });
+    Box::pin(unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver))))
+}
+
+fn page(view: &dyn View, resume: &str) -> Result<proto::SnapshotResponse, SnapshotError> {
+    Reads::new(view)?.snapshot(resume, PAGE_BYTES)
+}
+
+/// How many peers may take a snapshot at the same time.
+const SNAPSHOTS: usize = 8;
+/// The size of a page; one record may be larger.
+const PAGE_BYTES: usize = 1 << 20;
 /// The keys of a peek.
 const PEEKED: usize = 100;
 /// The records of a page of digests.

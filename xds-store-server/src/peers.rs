@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
-use xds_store::replica::{Event, Refusal};
+use xds_store::engine::View;
+use xds_store::replica::{Event, Failure, Refusal};
 
 pub use config::{Connecting, PeerConnection, PeerConnector, PeersConfig};
 pub(crate) use entries::Pulled;
@@ -31,6 +32,20 @@ pub(crate) enum PeerMessage {
     Look(String, Answer<()>),
     /// A reader wants what peers have (SR49). The answers follow, each with the id of its node.
     Peek(proto::Key, UnboundedSender<(String, proto::PeekResponse)>),
+    /// A peer takes a snapshot.
+    Snapshot(proto::SnapshotRequest, Answer<Box<dyn View>>),
+    /// A page of the snapshot that this node takes, with its number. The sender waits until it is durable.
+    Page(u64, proto::SnapshotResponse, oneshot::Sender<PageEnd>),
+    /// The snapshot with this number came to no end.
+    SnapshotFailed(u64, Failure),
+}
+
+/// What became of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PageEnd {
+    Kept,
+    /// It was the last one, or no page is taken any more.
+    Ended,
 }
 
 /// Answers a peer.

@@ -6,34 +6,28 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::Clock;
 use xds_store::replica::{Alarm, CallId, Replica, ReplicaConfig};
 use xds_store::store::{Committed, Store, Ticket};
 use xds_store::time;
 
-use crate::peers::{Answer, PeersConfig, PeersStatus, Pulled};
+use crate::peers::{Answer, PageEnd, PeersConfig, PeersStatus, Pulled};
 use crate::queue::{Acked, Caller};
+use crate::standing::Condition;
 
 pub(crate) use calls::Calls;
 
 mod calls;
 
-/// A trouble that an operator has to mend.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub(crate) enum Stuck {
-    /// SR28
-    #[error(
-        "another node has the id of this one, or the store lost commits: this node exchanges nothing with its peers any \
-         more; restore its store from a backup, which gives it another id"
-    )]
-    IdLost,
-    /// SR18
-    #[error(
-        "all peers have forgotten commits that this node lacks: make its store anew with `xds store init --join`, or \
-         copy one with `xds store mirror`"
-    )]
-    OutOfSync,
+/// A snapshot that this node takes (SR19).
+#[derive(Debug)]
+pub(crate) struct Taking {
+    /// Pages of another number are late ones of an earlier snapshot.
+    pub(crate) number: u64,
+    /// The page that the store has, and who waits for it.
+    pub(crate) page: Option<(Ticket, oneshot::Sender<PageEnd>)>,
 }
 
 /// A call of a peer that waits for the machine.
@@ -61,8 +55,12 @@ pub(crate) struct Replication {
     pub(crate) awaiting: BTreeMap<Ticket, (Caller, Committed)>,
     /// The own counter that the machine knows of.
     pub(crate) told: u64,
-    /// What this node cannot mend by itself.
-    pub(crate) stuck: BTreeSet<Stuck>,
+    pub(crate) taking: Option<Taking>,
+    pub(crate) snapshots: u64,
+    /// Since when no page came, while the records are not those that this node shall serve (SR20).
+    pub(crate) unsynced_at: Option<i64>,
+    /// A new id is requested from the store. If that failed, when it is requested again.
+    pub(crate) takes_id: Option<Option<i64>>,
     /// SR33: the nodes that the machine knows to be forgotten.
     pub(crate) forgotten: BTreeSet<String>,
     began: (i64, Instant),
@@ -81,6 +79,7 @@ impl Replication {
             region: head.region.clone(),
             address: config.address.clone(),
             build: config.build.clone(),
+            formerly: head.former_nodes.clone(),
             ..proto::HelloRequest::default()
         };
         let mut settings = ReplicaConfig::new(hello, seed);
@@ -90,6 +89,8 @@ impl Replication {
         settings.max_entries = config.pull_entries;
         settings.max_bytes = config.pull_bytes;
         settings.known = store.known().map(|(node, counters)| (node.to_owned(), counters.clone())).collect();
+        settings.is_joining = head.is_joining;
+        settings.owes_reissue = head.owes_reissue;
         Self {
             machine: Replica::new(settings, store.clock(), now),
             calls,
@@ -99,7 +100,10 @@ impl Replication {
             mended: 0,
             awaiting: BTreeMap::new(),
             told: head.counter,
-            stuck: BTreeSet::new(),
+            taking: None,
+            snapshots: 0,
+            unsynced_at: None,
+            takes_id: None,
             forgotten: BTreeSet::new(),
             began: (now, Instant::now()),
             shown: Arc::default(),
@@ -116,7 +120,10 @@ impl Replication {
 
     /// How long until there is something to do, in nanoseconds; 0 if it is due now.
     pub(crate) fn due_in(&self) -> Option<i64> {
-        let due = self.machine.due().into_iter().chain(self.show_at).min();
+        let read_only_at =
+            self.unsynced_at.map(|at| at.saturating_add(SILENCE)).filter(|at| *at > self.now());
+        let due = self.machine.due().into_iter().chain(self.show_at);
+        let due = due.chain(self.takes_id.flatten()).chain(read_only_at).min();
         due.map(|due| due.saturating_sub(self.now()).max(0))
     }
 
@@ -159,8 +166,7 @@ impl Replication {
             ..proto::PeerStatus::default()
         });
         let peers = peers.collect();
-        let alarms = self.machine.alarms().map(alarm_text);
-        let alarms = alarms.chain(self.stuck.iter().map(ToString::to_string)).collect();
+        let alarms = self.machine.alarms().map(alarm_text).collect();
         PeersStatus { clock, peers, mended: self.mended, alarms }
     }
 
@@ -171,6 +177,12 @@ impl Replication {
             let request = proto::PeekRequest { keys: vec![key.clone()], node };
             self.calls.peek_for((peer.address, peer.node), request, answers.clone());
         }
+    }
+
+    /// What this node does about its records, if they are not those that it shall serve (SR20, SR23).
+    pub(crate) fn condition(&self) -> Option<Condition> {
+        let since = self.now().saturating_sub(self.unsynced_at?);
+        Some(if since < SILENCE { Condition::Resyncing } else { Condition::ReadOnly })
     }
 
     /// ST6: commits that wait for peers are durable here, and are answered before the server ends.
@@ -185,6 +197,8 @@ fn counters(clock: &Clock) -> BTreeMap<String, u64> {
     clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect()
 }
 
+/// SR23: how long no peer may answer a node that takes a snapshot.
+const SILENCE: i64 = 60_000_000_000;
 const SHOW_EVERY: i64 = 100_000_000;
 
 /// One line for an operator (ST72).

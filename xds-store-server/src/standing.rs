@@ -42,9 +42,13 @@ impl Standing {
         StoreRevision::of(&self.head, self.head.revision).to_string()
     }
 
-    /// Whether commits are accepted: a store that waits for its first commit accepts it (ST5).
+    /// Whether commits are accepted: a store that waits for its first commit accepts it, and one that waits
+    /// for its first snapshot does not (ST5).
     #[must_use]
     pub fn accepts_commits(&self) -> bool {
-        matches!(self.condition, Condition::Serving | Condition::Waiting)
+        match self.condition {
+            Condition::Waiting => !self.head.is_joining,
+            condition => condition == Condition::Serving,
+        }
     }
 }

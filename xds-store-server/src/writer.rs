@@ -26,6 +26,7 @@ use crate::standing::{Condition, Standing};
 use crate::statistics::{Stage, Statistics};
 
 mod replicating;
+mod resyncing;
 
 /// The machine with its engine, and the callers that wait.
 #[derive(Debug)]
@@ -78,7 +79,8 @@ impl Writer {
         drop(view);
         let source = Source::new(Arc::clone(&settings.cache));
         source.load(store.head(), start)?;
-        let (standing, receiver) = watch::channel(standing_of(&store, Condition::Serving, ""));
+        let condition = if store.head().is_joining { Condition::Waiting } else { Condition::Serving };
+        let (standing, receiver) = watch::channel(standing_of(&store, condition, ""));
         let (callers, last_ticket) = (BTreeMap::new(), Ticket(0));
         let reader = engine.reader();
         let (compactions, statistics) = (BTreeMap::new(), Arc::default());
@@ -215,6 +217,8 @@ impl Writer {
                     Action::Publish(published) => self.publish(&published, &mut actions),
                     Action::Answer(ticket, answer) => self.answer(ticket, answer, &mut actions),
                     Action::Merged(ticket, merged) => self.on_merged(ticket, merged, &mut actions),
+                    Action::Staged(ticket, staged) => self.on_staged(ticket, staged, &mut actions),
+                    Action::TookId(_, took) => self.on_took_id(took, &mut actions),
                     Action::Compacted(ticket, answer) => {
                         if let Some(caller) = self.compactions.remove(&ticket) {
                             // The caller may have gone away.
@@ -406,10 +410,8 @@ impl Writer {
         if !Arc::ptr_eq(&self.schemas.load(), self.store.schemas()) {
             self.schemas.store(Arc::clone(self.store.schemas()));
         }
-        let standing = match self.store.read_only() {
-            Some(reason) => standing_of(&self.store, Condition::ReadOnly, reason),
-            None => standing_of(&self.store, Condition::Serving, ""),
-        };
+        let (condition, reason) = self.condition();
+        let standing = standing_of(&self.store, condition, reason);
         self.migrations.look(&standing.plans, self.store.schemas());
         self.standing.send_if_modified(|sent| {
             let is_new = *sent != standing;

@@ -249,7 +249,11 @@ impl<E: Engine> Driven<E> {
                     actions.extend(self.store.step(Event::Written(result), 0, &*reader));
                 }
                 Action::Answer(_, answer) => answered = Some(answer),
-                Action::Publish(_) | Action::Merged(..) | Action::Compacted(..) => {}
+                Action::Publish(_)
+                | Action::Merged(..)
+                | Action::Staged(..)
+                | Action::TookId(..)
+                | Action::Compacted(..) => {}
             }
         }
         answered.unwrap()
@@ -274,7 +278,11 @@ impl<E: Engine> Driven<E> {
             match action {
                 Action::Write(batch) => self.writing = Some(batch),
                 Action::Answer(_, answer) => drop(answer.unwrap()),
-                Action::Publish(_) | Action::Merged(..) | Action::Compacted(..) => {}
+                Action::Publish(_)
+                | Action::Merged(..)
+                | Action::Staged(..)
+                | Action::TookId(..)
+                | Action::Compacted(..) => {}
             }
         }
         self.writing.clone().unwrap()

@@ -127,6 +127,7 @@ impl Backup {
         if !has_history {
             head.floor = head.revision;
         }
+        head.has_staged = false;
         let header = BackupHeader { head, entries, records, has_history };
         let encoded = header.encode_to_vec();
         let mut ready = BytesMut::from(MAGIC);
@@ -217,7 +218,8 @@ fn each_entry(
     // Without history: the newest version of a record so far.
     let mut newest: Option<(RecordKey, Bytes, Bytes)> = None;
     view.range_stored(from, stored::ALL.1, &mut |key, value| {
-        if key == stored::HEAD {
+        // A snapshot that is being taken is not of the store yet.
+        if key == stored::HEAD || stored::parse_staged(key).is_some() {
             return ControlFlow::Continue(());
         }
         if let Err(error) = checked::verify(key, &value.bytes) {

@@ -4,7 +4,7 @@
 //! the log beside the versions of records, digests beside contents, keys beside the keys in records,
 //! and, in a store that never replicated, that no two variants of a name match the same parameters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -165,6 +165,9 @@ struct Checker<'f> {
     /// The revision that the log must have next.
     next_log: u64,
     counters: BTreeMap<String, u64>,
+    /// The revisions of snapshots of other nodes. One that replaced the records (SR21) may have older ones, and
+    /// the logs of the origins begin again behind it.
+    resyncs: BTreeSet<u64>,
     /// Per record: what the log has of it, the oldest first.
     log: BTreeMap<RecordKey, Vec<Logged>>,
     /// The last version, and its record.
@@ -196,6 +199,7 @@ impl<'f> Checker<'f> {
             is_replicated: head.is_replicated,
             conflicts: head.conflicts,
             next_log: floor + 1,
+            resyncs: BTreeSet::new(),
             counters: BTreeMap::new(),
             log: BTreeMap::new(),
             last: None,
@@ -223,7 +227,7 @@ impl<'f> Checker<'f> {
             if !is_whole || number > self.conflicts || checked::decode::<RecordState>(key, value).is_err() {
                 self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
             }
-        } else if stored::parse_original(key).is_some() {
+        } else if stored::parse_original(key).is_some() || stored::parse_staged(key).is_some() {
             if checked::decode::<RecordState>(key, value).is_err() {
                 self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
             }
@@ -244,6 +248,10 @@ impl<'f> Checker<'f> {
         let Ok(entry) = checked::decode::<LogEntry>(key, value) else {
             return self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
         };
+        if entry.is_resync() {
+            self.counters.clear();
+            self.resyncs.insert(revision);
+        }
         let last = self.counters.insert(entry.origin, entry.counter);
         if entry.counter > 0 && last.is_some_and(|last| last >= entry.counter) {
             self.find(Finding::Counter { revision });
@@ -295,7 +303,8 @@ impl<'f> Checker<'f> {
             self.find(Finding::Digest { key: key.clone(), revision });
         }
         let number = (state.incarnation, state.generation);
-        if before.is_some_and(|(_, before)| before > number) {
+        let is_replaced = self.resyncs.contains(&revision);
+        if before.is_some_and(|(_, before)| before > number) && !is_replaced {
             self.find(Finding::Generation { key: key.clone(), revision });
         }
         let is_deleted = state.lifecycle() == xds_proto::xds::store::v1::State::Deleted;

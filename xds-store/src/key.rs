@@ -260,6 +260,8 @@ pub(crate) mod stored {
     pub(crate) const ORIGINALS: (&[u8], &[u8]) = (b"o", b"p");
     /// The first and the end of the nodes that are known, of what belongs to this store alone.
     pub(crate) const NODES: (&[u8], &[u8]) = (b"pn", b"po");
+    /// The first and the end of the records of a snapshot that is being taken, of what belongs to this store alone.
+    pub(crate) const STAGED: (&[u8], &[u8]) = (b"ps", b"pt");
     /// The first and the end of all record versions.
     pub(crate) const RECORDS: (&[u8], &[u8]) = (b"v", b"w");
 
@@ -318,10 +320,21 @@ pub(crate) mod stored {
         Some((RecordKey::from_stored(key)?, u64::from_be_bytes(*number)))
     }
 
+    /// A record of a snapshot that is being taken (SR20).
+    pub(crate) fn staged(key: &RecordKey) -> Bytes {
+        [STAGED.0, &key.0].concat().into()
+    }
+
+    /// The key of such a record; `None` for other keys.
+    pub(crate) fn parse_staged(stored: &[u8]) -> Option<RecordKey> {
+        RecordKey::from_stored(stored.strip_prefix(STAGED.0)?)
+    }
+
     /// The record whose state is stored; `None` for other keys.
     pub(crate) fn parse_state(stored: &[u8]) -> Option<RecordKey> {
-        let parsed = parse_record(stored).or_else(|| parse_original(stored));
-        parsed.or_else(|| parse_conflict(stored)).map(|(key, _)| key)
+        let versioned = parse_record(stored).or_else(|| parse_original(stored));
+        let versioned = versioned.or_else(|| parse_conflict(stored)).map(|(key, _)| key);
+        versioned.or_else(|| parse_staged(stored))
     }
 
     /// A record as of a store revision. All versions of a record lie together, the oldest first.

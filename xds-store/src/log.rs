@@ -59,6 +59,23 @@ pub struct Head {
     /// How many conflicts were journaled, those that are forgotten included (SR44).
     #[prost(uint64, tag = "1010")]
     pub conflicts: u64,
+    /// The engine may have records of a snapshot that is being taken, or that came to no end (SR20).
+    #[prost(bool, tag = "1020")]
+    pub has_staged: bool,
+    /// A new node of a cluster, which waits for its first snapshot (SR24).
+    #[prost(bool, tag = "1021")]
+    pub is_joining: bool,
+    /// The node took its id, and peers may lack what it wrote under a former one (SR31).
+    #[prost(bool, tag = "1022")]
+    pub owes_reissue: bool,
+    /// Another node may have written other entries under the former id (SR28), so that some peers follow those.
+    /// What the entries in the log changed is owed, whatever one peer has.
+    #[prost(bool, tag = "1023")]
+    pub owes_log: bool,
+    /// A snapshot has replaced the records (SR21) at the revision behind this one. Other nodes get no older
+    /// entry of the log from here.
+    #[prost(uint64, tag = "1024")]
+    pub replaced_at: u64,
 }
 
 /// How far the store follows the log of an origin (SR9), and how much of it compaction has forgotten (SR18).
@@ -182,6 +199,15 @@ impl Head {
 }
 
 impl LogEntry {
+    /// What a snapshot of another node made of the records (SR20). Other nodes do not get it.
+    pub(crate) fn resync() -> Self {
+        Self { identity: RESYNC.to_owned(), ..Self::default() }
+    }
+
+    pub(crate) fn is_resync(&self) -> bool {
+        self.counter == 0 && self.identity == RESYNC
+    }
+
     /// When the store revision was made here.
     pub(crate) fn logged_at(&self) -> i64 {
         if self.merged_at == 0 { self.time } else { self.merged_at }
@@ -251,6 +277,8 @@ impl fmt::Display for StoreRevision {
         write!(f, "s{:04x}-{}", self.store, self.number)
     }
 }
+
+const RESYNC: &str = "resync";
 
 /// The format that this version writes.
 pub const FORMAT: u32 = 1;

@@ -32,6 +32,7 @@ pub use filter::{Filter, FilterError};
 pub use history::{HistoryPage, HistoryQuery};
 pub use list::{ListPage, ListQuery, NextPage};
 pub(crate) use references::reference;
+pub use snapshot::SnapshotError;
 pub use token::{PageToken, TokenError};
 pub use versions::Knows;
 
@@ -45,6 +46,7 @@ mod forms;
 mod history;
 mod list;
 mod references;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -84,6 +86,8 @@ pub struct RecordVersion {
     pub committed_at: Option<i64>,
     /// Its state.
     pub state: RecordState,
+    /// The lifecycle that it has for other nodes if its date has ended it here (SR5); otherwise 0.
+    pub(crate) lifecycle_of_others: i32,
 }
 
 /// Why a store cannot be read at a revision.
@@ -355,7 +359,8 @@ fn version(stored_key: &[u8], value: Value) -> Result<RecordVersion, ReadError> 
         return Err(EngineError::from(UnsealError::without_keys(&key, &state)).into());
     }
     let committed_at = Some(local.committed_at).filter(|time| *time != 0);
-    Ok(RecordVersion { key, changed_at, committed_at, state })
+    let lifecycle_of_others = local.lifecycle_of_others;
+    Ok(RecordVersion { key, changed_at, committed_at, state, lifecycle_of_others })
 }
 
 /// How many changes of owners alone are looked behind: there are hardly ever more.

@@ -83,6 +83,8 @@ pub struct ReplicaConfig {
     pub known: Vec<(String, Counters)>,
     /// A new node of a cluster, which starts with a snapshot (SR19).
     pub is_joining: bool,
+    /// The node has a new id, and takes a snapshot to see what peers lack (SR31).
+    pub owes_reissue: bool,
 }
 
 impl ReplicaConfig {
@@ -99,6 +101,7 @@ impl ReplicaConfig {
             seed,
             known: Vec::new(),
             is_joining: false,
+            owes_reissue: false,
         }
     }
 }
@@ -162,9 +165,18 @@ pub enum Event {
         /// When to answer at the latest.
         until: i64,
     },
-    /// The store has this id now, and this clock.
-    Renamed(String, Clock),
-    /// A snapshot was merged, and the store has this clock; or it failed.
+    /// The store has another id.
+    Renamed {
+        /// It.
+        node: String,
+        /// Its clock now.
+        clock: Clock,
+        /// Whether peers may lack what it wrote under the former one
+        /// ([`Store::owes_reissue`](crate::store::Store::owes_reissue)).
+        owes_reissue: bool,
+    },
+    /// A snapshot was taken, and the store has this clock; or it failed. If the store has another id then, that
+    /// is reported before.
     SnapshotEnded(Result<Clock, Failure>),
 }
 
@@ -266,6 +278,8 @@ enum Snapshot {
     First,
     Taking {
         is_first: bool,
+        /// SR31: it shows what peers lack.
+        is_owed: bool,
     },
     NotNeeded,
 }
@@ -330,7 +344,7 @@ impl Replica {
             Event::Await { ticket, counter, peers, until } => {
                 self.acks.add(waiting::Ack { ticket, counter, peers, until });
             }
-            Event::Renamed(node, clock) => self.on_renamed(node, clock),
+            Event::Renamed { node, clock, owes_reissue } => self.on_renamed(node, clock, owes_reissue),
             Event::SnapshotEnded(result) => self.on_snapshot_ended(result),
         }
         self.go_on();
@@ -379,6 +393,16 @@ impl Replica {
     /// The nodes that are known, with their newest clocks (SR9).
     pub fn known(&self) -> impl Iterator<Item = (&str, &Counters)> {
         self.known.iter()
+    }
+
+    /// Whether a peer has answered a round, and all that it cannot serve is here or comes from another one.
+    #[must_use]
+    pub fn is_in_sync(&self) -> bool {
+        let answered = || self.peers.values().filter(|peer| peer.has_answered);
+        let is_here = |(origin, at): (&String, &proto::OutOfSync)| {
+            self.clock.get(origin).counter >= at.floor || !self.is_unserved(origin)
+        };
+        answered().next().is_some() && answered().all(|peer| peer.out_of_sync.iter().all(is_here))
     }
 
     /// What an operator has to act on.

@@ -46,6 +46,8 @@ pub fn restore(
     }
     let mut head = header.head.clone();
     head.former_nodes.push(std::mem::replace(&mut head.node, ids.node.clone()));
+    // SR31: peers may lack what this store has. SR32: those of the old cluster get nothing of it.
+    (head.owes_reissue, head.owes_log) = (ids.cluster.is_none(), false);
     if let Some(cluster) = &ids.cluster {
         head.cluster.clone_from(cluster);
     }

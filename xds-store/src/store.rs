@@ -29,7 +29,10 @@ use pass::Pass;
 pub use pass::PassProgress;
 pub use plans::PlanProgress;
 pub use references::{DeletionInProgress, FoundReferrers, ReferrersQuery};
+pub use resync::Resynced;
 use running::Running;
+pub use staging::Staged;
+use staging::{Alone, Staging};
 
 mod catch_up;
 mod collecting;
@@ -49,8 +52,11 @@ mod owning;
 mod pass;
 mod plans;
 mod references;
+mod renaming;
+mod resync;
 mod running;
 mod serving;
+mod staging;
 mod writing;
 
 /// One store.
@@ -75,6 +81,10 @@ pub struct Store {
     waiting: VecDeque<Waiting>,
     /// Entries of other nodes.
     merging: VecDeque<Merging>,
+    /// A snapshot that is being taken.
+    staging: Option<Staging>,
+    /// A new id that waits.
+    take_id: Option<(Ticket, String)>,
     /// The batch that is being written, or whose outcome is not known yet.
     writing: Option<Writing>,
     /// ST20: whether the batch was applied is not known.
@@ -147,14 +157,25 @@ struct Writing {
     merged: Vec<(Ticket, Merged)>,
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
     compacted: bool,
+    alone: Option<Alone>,
 }
 
 impl Store {
     /// The batch that makes a store in an empty engine (ST1).
     #[must_use]
     pub fn init(identity: &Identity) -> Batch {
+        Self::first_batch(identity, false)
+    }
+
+    /// The same for a new node of a cluster, which waits for its first snapshot (SR24).
+    #[must_use]
+    pub fn init_joining(identity: &Identity) -> Batch {
+        Self::first_batch(identity, true)
+    }
+
+    fn first_batch(identity: &Identity, is_joining: bool) -> Batch {
         let Identity { node, cluster, region } = identity.clone();
-        let head = Head { format: FORMAT, node, cluster, region, ..Head::default() };
+        let head = Head { format: FORMAT, node, cluster, region, is_joining, ..Head::default() };
         Batch {
             compares: vec![(stored::HEAD.into(), None)],
             writes: vec![(stored::HEAD.into(), Some(checked::encode(stored::HEAD, &head)))],
@@ -248,7 +269,8 @@ impl Store {
     /// Whether no commit waits for its answer.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.merging.is_empty() && self.writing.is_none()
+        let is_idle = self.waiting.is_empty() && self.merging.is_empty() && self.writing.is_none();
+        is_idle && self.take_id.is_none()
     }
 
     /// When to call [`step`](Self::step) with [`Event::Due`], unless something else happens before,
@@ -259,6 +281,10 @@ impl Store {
             (Some(_), Some(unknown)) => unknown.read_at,
             (Some(_), None) => None,
             (None, _) if self.read_only.is_some() || self.has_lost_log => None,
+            (None, _) if self.is_closed() => {
+                let remembers = self.nodes.has_news().then_some(self.ends_again_at);
+                remembers.into_iter().chain(self.room_at).chain(self.running_due()).min()
+            }
             (None, _) => {
                 let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
                 end.into_iter()
@@ -268,6 +294,7 @@ impl Store {
                     .chain(self.owner_check_due())
                     .chain(self.nodes.has_news().then_some(self.ends_again_at))
                     .chain(self.running_due())
+                    .chain(self.has_remains().then_some(self.ends_again_at))
                     .min()
             }
         }
@@ -293,6 +320,12 @@ impl Store {
             Event::Mend(ticket, states) => {
                 self.merging.push_back(Merging { states: states.into(), ..Merging::new(ticket) });
             }
+            Event::BeginResync { must_replace, new_id } => {
+                self.begin_resync(must_replace, new_id, &mut actions);
+            }
+            Event::Stage(ticket, page) => self.stage(ticket, page, &mut actions),
+            Event::EndResync => self.end_resync(&mut actions),
+            Event::TakeId(ticket, id) => self.take_new_id(ticket, id),
             Event::Written(result) => self.on_written(result, now, reader, &mut actions),
             Event::Changed => self.is_behind = true,
             Event::Due => {
@@ -379,12 +412,16 @@ impl Store {
     /// The batch is durable.
     fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
         let Writing { head, pending, collected, published, deletion_floors, dropped_nodes, .. } = writing;
-        let Writing { merged, commits, journaled, .. } = writing;
+        let Writing { merged, commits, journaled, alone, .. } = writing;
         self.journal.extend(journaled);
         self.head_revision = Some(revision);
         self.head = head;
         self.nodes.written();
         self.nodes.drop_all(&dropped_nodes);
+        let mut answers_alone = Vec::new();
+        if let Some(alone) = alone {
+            self.finish_alone(alone, &mut answers_alone);
+        }
         published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
         self.origins.forget(self.head.floor);
         self.origins.forget_deletions(&deletion_floors);
@@ -396,6 +433,7 @@ impl Store {
         if !published.is_empty() {
             actions.push(Action::Publish(published));
         }
+        actions.extend(answers_alone);
         let answers = commits.into_iter().map(|(waiting, answer)| Action::Answer(waiting.ticket, answer));
         actions.extend(answers);
         actions.extend(merged.into_iter().map(|(ticket, merged)| Action::Merged(ticket, Ok(merged))));
@@ -406,6 +444,9 @@ impl Store {
         self.unknown = None;
         if writing.compacted {
             self.compaction.refuse(refused, actions);
+        }
+        if writing.alone.is_some() {
+            self.refuse_alone(refused, actions);
         }
         let answers = writing.commits.into_iter();
         actions.extend(answers.map(|(waiting, _)| Action::Answer(waiting.ticket, Err(refused.clone()))));
@@ -437,42 +478,22 @@ impl Store {
         writing.head.time = now;
         writing.head.is_replicated = self.replicates();
         writing.head.running = self.running.length();
-        if let Err(error) = self.add_ended(&mut writing, &stored, now) {
-            self.on_unreadable(error, now, actions);
-            return;
-        }
-        if writing.batch.writes.is_empty() {
-            self.add_copies(&mut writing, &stored, now);
-        }
-        if writing.batch.writes.is_empty()
-            && let Err(error) = self.add_drained(&mut writing, &stored, now)
-        {
-            self.on_unreadable(error, now, actions);
-            return;
-        }
-        if writing.batch.writes.is_empty() {
-            self.add_owner_checks(&mut writing, &stored, now);
-        }
-        // Commits go first, and wait for one step of a compaction at most (ST44).
-        if writing.batch.writes.is_empty()
-            && self.compaction.is_next(self.waiting.is_empty())
-            && let Err(error) = self.add_compaction(&mut writing, &stored, now, actions)
-        {
-            self.on_unreadable(error, now, actions);
-            return;
-        }
-        while !writing.compacted
-            && let Some(waiting) = self.waiting.pop_front()
-        {
-            if let Some(waiting) = self.add_commit(&mut writing, &stored, waiting, now) {
-                self.waiting.push_front(waiting);
-                break;
+        match self.add_alone(&mut writing, &stored, now, actions) {
+            Ok(true) => return self.write(writing, actions),
+            Ok(false) => {}
+            Err(refused) => {
+                self.try_later(now);
+                self.refuse_alone(&refused, actions);
+                return self.write_next(now, reader, actions);
             }
         }
-        if !writing.compacted
-            && let Err(refused) = self.add_entries(&mut writing, &stored, now)
-        {
-            self.refuse_entries(&refused, actions);
+        if self.is_closed() {
+            self.refuse_closed(actions);
+            if let Err(refused) = self.add_entries(&mut writing, &stored, now) {
+                self.refuse_entries(&refused, actions);
+            }
+        } else if let Err(error) = self.add_all(&mut writing, &stored, now, actions) {
+            return self.on_unreadable(error, now, actions);
         }
         // ST22: a batch of the head alone finds out whether there is room. Writers that wait for room
         // send no commit.
@@ -505,6 +526,48 @@ impl Store {
             actions.extend(answers.map(|(waiting, answer)| Action::Answer(waiting.ticket, answer)));
             return;
         }
+        self.write(writing, actions);
+    }
+
+    /// Adds what time has ended, what runs in the background, commits and entries.
+    fn add_all(
+        &mut self,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        now: i64,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ReadError> {
+        self.add_ended(writing, stored, now)?;
+        if writing.batch.writes.is_empty() {
+            self.add_copies(writing, stored, now);
+        }
+        if writing.batch.writes.is_empty() {
+            self.add_drained(writing, stored, now)?;
+        }
+        if writing.batch.writes.is_empty() {
+            self.add_owner_checks(writing, stored, now);
+        }
+        // Commits go first, and wait for one step of a compaction at most (ST44).
+        if writing.batch.writes.is_empty() && self.compaction.is_next(self.waiting.is_empty()) {
+            self.add_compaction(writing, stored, now, actions)?;
+        }
+        while !writing.compacted
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            if let Some(waiting) = self.add_commit(writing, stored, waiting, now) {
+                self.waiting.push_front(waiting);
+                break;
+            }
+        }
+        if !writing.compacted
+            && let Err(refused) = self.add_entries(writing, stored, now)
+        {
+            self.refuse_entries(&refused, actions);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, mut writing: Writing, actions: &mut Vec<Action>) {
         self.add_positions(&mut writing);
         self.add_conflicts(&mut writing);
         writing.seal();
@@ -518,10 +581,36 @@ impl Store {
             || Refused::whole(RefusalCode::Unavailable, "this server reads the store again: retry"),
             Refused::read_only,
         );
+        self.refuse_waiting(&refused, actions);
+        self.refuse_alone(&refused, actions);
+        self.compaction.refuse(&refused, actions);
+    }
+
+    /// SR20: commits are made on the records that the snapshot leaves.
+    fn refuse_closed(&mut self, actions: &mut Vec<Action>) {
+        let message = match self.head.is_joining {
+            true => "this node waits for the first snapshot of its peers (ST5): retry",
+            false => "this node takes a snapshot from a peer: retry, or commit at another node",
+        };
+        let refused = Refused::whole(RefusalCode::Unavailable, message);
         let waiting = mem::take(&mut self.waiting).into_iter();
         actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
-        self.refuse_entries(&refused, actions);
-        self.compaction.refuse(&refused, actions);
+        if self.head.is_joining {
+            self.refuse_entries(&refused, actions);
+        }
+    }
+
+    fn refuse_waiting(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
+        let waiting = mem::take(&mut self.waiting).into_iter();
+        actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        self.refuse_entries(refused, actions);
+    }
+
+    /// What went alone is not tried again.
+    fn refuse_alone(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
+        self.refuse_page(refused, actions);
+        let id = self.take_id.take();
+        actions.extend(id.map(|(ticket, _)| Action::TookId(ticket, Err(refused.clone()))));
     }
 
     /// Adds the ends of records whose time has come (ST36, ST39).

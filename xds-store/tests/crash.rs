@@ -226,7 +226,11 @@ impl Driven {
                 match action {
                     Action::Write(batch) => events.push(Event::Written(self.engine.commit(&batch))),
                     Action::Answer(_, answer) => answers.push(answer),
-                    Action::Publish(_) | Action::Merged(..) | Action::Compacted(..) => {}
+                    Action::Publish(_)
+                    | Action::Merged(..)
+                    | Action::Staged(..)
+                    | Action::TookId(..)
+                    | Action::Compacted(..) => {}
                 }
             }
         }

@@ -35,7 +35,7 @@ impl Held {
                     self.published.extend(commits.iter().map(|commit| commit.revision));
                 }
                 Action::Answer(ticket, answer) => self.answers.push((ticket, answer)),
-                Action::Merged(..) | Action::Compacted(..) => {}
+                Action::Merged(..) | Action::Staged(..) | Action::TookId(..) | Action::Compacted(..) => {}
             }
         }
     }

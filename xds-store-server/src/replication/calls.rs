@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use prost::{Message as _, Name};
 use tokio::sync::mpsc::UnboundedSender;
@@ -21,7 +22,7 @@ use xds_store::key::RecordKey;
 use xds_store::read::Reads;
 use xds_store::replica::{CallId, Digests, Event, Failure, Refusal};
 
-use crate::peers::{PEEK_TIMEOUT, PeerConnection, PeerMessage, PeersConfig};
+use crate::peers::{PEEK_TIMEOUT, PageEnd, PeerConnection, PeerMessage, PeersConfig};
 use crate::queue::{Message, Queue};
 use crate::status::of_engine;
 
@@ -31,6 +32,7 @@ pub(crate) struct Calls {
     config: PeersConfig,
     shared: Arc<Shared>,
     running: BTreeMap<CallId, AbortHandle>,
+    snapshot: Option<AbortHandle>,
     /// Follows the addresses.
     addresses: JoinHandle<()>,
 }
@@ -50,7 +52,7 @@ impl Calls {
         let shared = Arc::new(Shared { queue, reader, connections, errors });
         let addresses = follow(config.addresses.clone(), Arc::clone(&shared));
         let addresses = config.runtime.spawn(addresses);
-        Self { config, shared, running: BTreeMap::new(), addresses }
+        Self { config, shared, running: BTreeMap::new(), snapshot: None, addresses }
     }
 
     /// Calls Hello on a new connection.
@@ -132,6 +134,24 @@ impl Calls {
         });
     }
 
+    /// Takes a snapshot (SR19), and reports its pages, or that it came to no end.
+    pub(crate) fn snapshot(&mut self, number: u64, address: String, node: String) {
+        let shared = Arc::clone(&self.shared);
+        let task = async move {
+            let Err(status) = shared.snapshot(number, &address, node).await else { return };
+            let failure = shared.failure(&address, &status);
+            shared.queue.send(Message::Peer(PeerMessage::SnapshotFailed(number, failure)));
+        };
+        self.end_snapshot();
+        self.snapshot = Some(self.config.runtime.spawn(task).abort_handle());
+    }
+
+    pub(crate) fn end_snapshot(&mut self) {
+        if let Some(snapshot) = self.snapshot.take() {
+            snapshot.abort();
+        }
+    }
+
     pub(crate) fn cancel(&mut self, call: CallId) {
         if let Some(running) = self.running.remove(&call) {
             running.abort();
@@ -143,6 +163,10 @@ impl Calls {
         lock(&self.shared.errors).clone()
     }
 
+    pub(crate) fn note_error(&self, address: &str, reason: &str) {
+        lock(&self.shared.errors).insert(address.to_owned(), reason.to_owned());
+    }
+
     fn spawn(&mut self, call: CallId, task: impl Future<Output = ()> + Send + 'static) {
         self.running.retain(|_, running| !running.is_finished());
         self.running.insert(call, self.config.runtime.spawn(task).abort_handle());
@@ -152,7 +176,7 @@ impl Calls {
 impl Drop for Calls {
     fn drop(&mut self) {
         self.addresses.abort();
-        self.running.values().for_each(AbortHandle::abort);
+        self.running.values().chain(&self.snapshot).for_each(AbortHandle::abort);
     }
 }
 
@@ -189,6 +213,53 @@ impl Shared {
         });
         let own = own.await.map_err(|error| Status::internal(error.to_string()))??;
         Ok(Digests { own, theirs })
+    }
+
+    /// SR19: a stream that broke goes on where it was, as long as the peer has that view.
+    async fn snapshot(&self, number: u64, address: &str, node: String) -> Result<(), Status> {
+        let mut resume = String::new();
+        let mut heard_at = Instant::now();
+        loop {
+            let request = proto::SnapshotRequest {
+                resume: resume.clone(),
+                node: node.clone(),
+                ..proto::SnapshotRequest::default()
+            };
+            match self.pages(number, address, request, &mut resume, &mut heard_at).await {
+                Ok(()) => return Ok(()),
+                Err(status) if resume.is_empty() || heard_at.elapsed() > SNAPSHOT_WAIT => return Err(status),
+                Err(status) if !matches!(status.code(), Code::Unavailable | Code::Unknown) => {
+                    return Err(status);
+                }
+                Err(_) => tokio::time::sleep(RESUME_AFTER).await,
+            }
+        }
+    }
+
+    async fn pages(
+        &self,
+        number: u64,
+        address: &str,
+        request: proto::SnapshotRequest,
+        resume: &mut String,
+        heard_at: &mut Instant,
+    ) -> Result<(), Status> {
+        let mut pages = self.client(address)?.snapshot(request).await?.into_inner();
+        loop {
+            let page = timeout(SNAPSHOT_WAIT, pages.message()).await;
+            let page =
+                page.map_err(|_| Status::deadline_exceeded("no page of the snapshot came for 10 s"))??;
+            let page = page.ok_or_else(|| Status::unavailable("the snapshot ended before its last page"))?;
+            let goes_on = page.resume.clone();
+            let (sender, ended) = oneshot::channel();
+            self.queue.send(Message::Peer(PeerMessage::Page(number, page, sender)));
+            if ended.await != Ok(PageEnd::Kept) {
+                lock(&self.errors).remove(address);
+                return Ok(());
+            }
+            *resume = goes_on;
+            *heard_at = Instant::now();
+        }
     }
 
     fn client(&self, address: &str) -> Result<Client, Status> {
@@ -274,3 +345,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The largest message of an answer: one record, and what is around it.
 const MESSAGE_LIMIT_BYTES: usize = 64 << 20;
 const ERROR_LIMIT_BYTES: usize = 512;
+/// How long a snapshot may bring no page.
+const SNAPSHOT_WAIT: Duration = Duration::from_secs(10);
+/// When a snapshot whose stream broke goes on.
+const RESUME_AFTER: Duration = Duration::from_millis(500);

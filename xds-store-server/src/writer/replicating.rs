@@ -10,7 +10,7 @@ use xds_store::store::{Action, Event, Merged, Ticket};
 use super::Writer;
 use crate::peers::{PeerMessage, Pulled};
 use crate::queue::Acked;
-use crate::replication::{Inbound, Stuck, alarm_text};
+use crate::replication::{Inbound, alarm_text};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Refused;
 use xds_store::store::Committed;
@@ -32,6 +32,13 @@ impl Writer {
                 replication.inbound.insert(ticket, Inbound::Pull(request.clone(), answer));
                 let forked = self.forked(&request.clock);
                 ReplicaEvent::Pull(ticket, request, forked)
+            }
+            PeerMessage::Snapshot(request, answer) => return self.give_snapshot(&request, answer),
+            PeerMessage::Page(number, page, answer) => {
+                return self.on_page((number, ticket), page, answer, actions);
+            }
+            PeerMessage::SnapshotFailed(number, failure) => {
+                return self.on_snapshot_failed(number, failure, actions);
             }
             PeerMessage::Nudge(request, answer) => {
                 replication.inbound.insert(ticket, Inbound::Nudge(answer));
@@ -64,7 +71,9 @@ impl Writer {
         replication.show_if_due();
         if replication.due_in() == Some(0) {
             self.replicate(ReplicaEvent::Due, actions);
+            self.take_id_again(actions);
         }
+        self.end_resync_if_in_sync(actions);
     }
 
     /// Tells the machine of commits that became durable.
@@ -145,7 +154,17 @@ impl Writer {
             ReplicaAction::CallHello(call, address, request) => {
                 replication.calls.hello(call, address, request);
             }
-            ReplicaAction::CallPull(call, address, request) => replication.calls.pull(call, address, request),
+            ReplicaAction::CallPull(call, address, request) => {
+                // SR22: no node but one that nobody knew, such as one from a backup, lacks such deletions.
+                let counters = replication.machine.counters_at(&address);
+                if !counters.is_empty() && self.store.may_revive(&counters) {
+                    replication
+                        .calls
+                        .note_error(&address, "it lacks deletions, and has to take a snapshot first");
+                    return self.replicate(ReplicaEvent::PullFailed(call, Failure::Unreachable), actions);
+                }
+                replication.calls.pull(call, address, request);
+            }
             ReplicaAction::CallNudge(call, address, request) => {
                 replication.calls.nudge(call, address, request);
             }
@@ -217,22 +236,13 @@ impl Writer {
             ReplicaAction::Remember(node, counters) => {
                 actions.extend(self.step(Event::Remember(node, counters)));
             }
-            ReplicaAction::TakeNewId(_) => self.is_stuck(Stuck::IdLost),
-            ReplicaAction::TakeSnapshot { .. } => {
-                self.is_stuck(Stuck::OutOfSync);
-                // Other origins are pulled on.
-                let failed = Err(Failure::Unreachable);
-                self.replicate(ReplicaEvent::SnapshotEnded(failed), actions);
+            ReplicaAction::TakeNewId(why) => {
+                tracing::error!("the id of this node is lost ({why:?}): it takes another one");
+                self.take_id(actions);
             }
-        }
-    }
-
-    /// Says once what only an operator can mend, and keeps it as an alarm.
-    fn is_stuck(&mut self, stuck: Stuck) {
-        if let Some(replication) = &mut self.replication
-            && replication.stuck.insert(stuck.clone())
-        {
-            tracing::error!("{stuck}");
+            ReplicaAction::TakeSnapshot { address, must_replace } => {
+                self.take_snapshot(address, must_replace, actions);
+            }
         }
     }
 

@@ -34,6 +34,7 @@ mod migration;
 mod peers;
 mod reads;
 mod references;
+mod resync;
 mod rights;
 mod watches;
 mod writes;

@@ -82,7 +82,11 @@ fn closed(store: &mut Driven<EtcdEngine>, writers: u64, numbers: std::ops::Range
                 answer.unwrap();
                 next(store, &mut actions);
             }
-            Action::Publish(_) | Action::Merged(..) | Action::Compacted(..) => {}
+            Action::Publish(_)
+            | Action::Merged(..)
+            | Action::Staged(..)
+            | Action::TookId(..)
+            | Action::Compacted(..) => {}
         }
     }
     batches

@@ -11,6 +11,7 @@ use crate::key::RecordKey;
 use crate::merge::merge;
 use crate::record::{Local, RecordState};
 use crate::rules::{RULE_TYPE, Rules};
+use crate::stored::ReadError;
 
 /// An entry that is merged.
 pub(crate) struct MergedEntry {
@@ -61,14 +62,38 @@ impl Judging<'_> {
                 changed.decided(self, key, merged, outcome);
             }
         }
+        let judged = self.unrefused(changed)?;
+        Ok(MergedEntry { judged: Judged { is_replicated: false, ..judged }, originals })
+    }
+
+    /// Takes states that are decided: those of a snapshot, or those that this node gives to others once more. None
+    /// of them is refused.
+    ///
+    /// # Errors
+    /// The engine cannot be read.
+    pub(crate) fn take(&self, states: &[(RecordKey, RecordState)]) -> Result<Judged, Refused> {
+        let mut changed = Changed::default();
+        for (key, state) in states {
+            let existed = self.records.get(key).is_some_and(|record| record.exists(self.now));
+            changed.decided(self, key, state.clone(), outcome(existed, state));
+        }
+        self.unrefused(changed)
+    }
+
+    /// The state of a record as other nodes have it, as far as the changes before leave it.
+    pub(crate) fn present(&self, key: &RecordKey) -> Result<Option<RecordState>, ReadError> {
+        let stored = self.records.get(key).map(|record| self.as_stored(key, record)).transpose()?;
+        Ok(stored.map(of_others))
+    }
+
+    fn unrefused(&self, mut changed: Changed) -> Result<Judged, Refused> {
         let rules = self.rules_after(&changed);
         let unlimited = CommitLimits { changes: usize::MAX, ..self.limits };
         let judging = Judging { rules: rules.as_ref().unwrap_or(self.rules), limits: unlimited, ..*self };
         if rules.is_some() {
             judging.reread(self.rules, &mut changed)?;
         }
-        let judged = judging.finish(changed, Vec::new(), Vec::new(), None)?;
-        Ok(MergedEntry { judged: Judged { is_replicated: false, ..judged }, originals })
+        judging.finish(changed, Vec::new(), Vec::new(), None)
     }
 }
 

@@ -72,7 +72,7 @@ impl Driven {
                         (commit.revision, names.collect())
                     })),
                     Action::Answer(ticket, answer) => assert!(answers.insert(ticket, answer).is_none()),
-                    Action::Merged(..) | Action::Compacted(..) => {}
+                    Action::Merged(..) | Action::Staged(..) | Action::TookId(..) | Action::Compacted(..) => {}
                 }
             }
         }

@@ -76,7 +76,7 @@ impl Reads<'_> {
         payload: Payload,
         schema: String,
     ) -> Result<proto::Record, ReadError> {
-        let RecordVersion { key, changed_at, committed_at, state } = version;
+        let RecordVersion { key, changed_at, committed_at, state, .. } = version;
         let shown = shown_state(state);
         let content = state.content.as_ref().filter(|_| shown != proto::State::Deleted);
         let content = content.map(|content| payload.of(content, schema));

@@ -84,7 +84,13 @@ impl Reads<'_> {
         let is_it = |state: &&RecordState| matches!(parse_state(state), Ok((found, _)) if found == *key);
         let all = self.state_of_others(key)?.into_iter().chain(states.iter().filter(is_it).cloned());
         let Some(state) = all.reduce(|one, other| merge(&one, &other)) else { return Ok(None) };
-        let version = RecordVersion { key: key.clone(), changed_at: 0, committed_at: Some(0), state };
+        let version = RecordVersion {
+            key: key.clone(),
+            changed_at: 0,
+            committed_at: Some(0),
+            state,
+            lifecycle_of_others: 0,
+        };
         if !version.exists(now) {
             return Ok(None);
         }

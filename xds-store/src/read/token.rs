@@ -57,10 +57,7 @@ impl PageToken {
             after: Some(self.after.to_proto()),
             filter: self.filter.to_vec(),
         };
-        checked::encode(PURPOSE, &encoded).iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("a text grows");
-            text
-        })
+        to_hex(&checked::encode(PURPOSE, &encoded))
     }
 
     /// Reads an opaque text.
@@ -84,7 +81,14 @@ impl PageToken {
     }
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a text grows");
+        text
+    })
+}
+
+pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     if !rest.is_empty() {

@@ -85,7 +85,10 @@ impl Replica {
     }
 
     /// SR3: a caller was accepted by a Hello, now or before a restart.
-    pub(super) fn check_caller(&self, node: &str) -> Result<(), Refusal> {
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn check_caller(&self, node: &str) -> Result<(), Refusal> {
         if !self.id.is_kept() {
             return Err(Refusal::ChangingId);
         }

@@ -3,7 +3,7 @@
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::peer_refused::Reason;
 
-use super::peer::Peer;
+use super::peer::{Peer, Session};
 use super::round::check_id;
 use super::{Action, Alarm, Failure, Replica, SECOND, Snapshot, State};
 use crate::clock::Clock;
@@ -193,7 +193,11 @@ impl Replica {
     }
 
     /// The store has another id, so all peers get a Hello.
-    pub(super) fn on_renamed(&mut self, node: String, clock: Clock) {
+    pub(super) fn on_renamed(&mut self, node: String, clock: Clock, owes_reissue: bool) {
+        self.config.owes_reissue = owes_reissue;
+        if let Snapshot::Taking { is_owed, .. } = &mut self.snapshot {
+            *is_owed = false;
+        }
         let former = std::mem::replace(&mut self.config.hello.node, node);
         self.config.hello.formerly.push(former);
         self.clock = clock;
@@ -220,7 +224,7 @@ impl Replica {
             return self.alarm(Alarm::Twins(node.to_owned()), true);
         }
         for peer in self.peers.values_mut() {
-            let is_other = |session: &super::peer::Session| session.node == node && session.boot != boot;
+            let is_other = |session: &Session| session.node == node && session.boot != boot;
             if peer.session.as_ref().is_some_and(is_other) {
                 peer.is_greeted = false;
                 peer.pull_now(self.now);
@@ -240,25 +244,16 @@ impl Replica {
         let Some(peer) = self.peers.get(address).filter(|_| self.may_call()) else { return };
         // A peer that was not reached yet may be able to serve. One that does not answer is not waited for.
         let is_open = self.peers.values().any(|peer| !peer.has_answered && peer.failures == 0);
-        let is_unserved = |origin: &str| {
-            let here = self.clock.get(origin).counter;
-            let serves = |peer: &&Peer| {
-                // An origin that a peer does not know is not one that it serves.
-                let has_more = |clock: &Clock| clock.get(origin).counter > here;
-                let is_up = peer.has_answered && !peer.out_of_sync.contains_key(origin);
-                is_up && peer.session.as_ref().is_some_and(|session| has_more(&session.clock))
-            };
-            !self.peers.values().any(|peer| serves(&peer))
-        };
         let is_lacking = |(origin, at): (&String, &proto::OutOfSync)| {
-            self.clock.get(origin).counter < at.floor && is_unserved(origin)
+            self.clock.get(origin).counter < at.floor && self.is_unserved(origin)
         };
         let unserved = peer.out_of_sync.iter().any(is_lacking);
-        if !is_first && (is_open || !unserved) {
+        let is_owed = self.config.owes_reissue;
+        if !is_first && !is_owed && (is_open || !unserved) {
             return;
         }
         let must_replace = peer.out_of_sync.values().any(|origin| origin.must_replace);
-        self.snapshot = Snapshot::Taking { is_first };
+        self.snapshot = Snapshot::Taking { is_first, is_owed };
         self.actions.push(Action::TakeSnapshot { address: address.to_owned(), must_replace });
         let pulling = |peer: &&mut Peer| !matches!(peer.state, State::Waiting { .. });
         for peer in self.peers.values_mut().filter(pulling) {
@@ -267,8 +262,23 @@ impl Replica {
         }
     }
 
+    /// Whether no peer that answers serves the next entries of an origin.
+    pub(super) fn is_unserved(&self, origin: &str) -> bool {
+        let here = self.clock.get(origin).counter;
+        let serves = |peer: &Peer| {
+            // An origin that a peer does not know is not one that it serves.
+            let has_more = |clock: &Clock| clock.get(origin).counter > here;
+            let is_up = peer.has_answered && !peer.out_of_sync.contains_key(origin);
+            // The origin itself has its entries, though its last answer may have been before them.
+            let has_some = |session: &Session| session.node == origin || has_more(&session.clock);
+            is_up && peer.session.as_ref().is_some_and(has_some)
+        };
+        !self.peers.values().any(serves)
+    }
+
     pub(super) fn on_snapshot_ended(&mut self, result: Result<Clock, Failure>) {
-        let Snapshot::Taking { is_first } = self.snapshot else { return };
+        let Snapshot::Taking { is_first, is_owed } = self.snapshot else { return };
+        self.config.owes_reissue &= !is_owed || result.is_err();
         self.snapshot = if is_first && result.is_err() { Snapshot::First } else { Snapshot::NotNeeded };
         // The next rounds say again who can serve what.
         for peer in self.peers.values_mut() {

@@ -55,6 +55,14 @@ impl Replica {
         })
     }
 
+    /// Up to where the node that answers at an address has the entries of each origin, as it said last.
+    #[must_use]
+    pub fn counters_at(&self, address: &str) -> super::Counters {
+        let session = self.peers.get(address).and_then(|peer| peer.session.as_ref());
+        let clock = session.into_iter().flat_map(|session| session.clock.iter());
+        clock.map(|(origin, at)| (origin.to_owned(), at.counter)).collect()
+    }
+
     /// How many entries the node behind an address has that are missing here.
     fn behind(&self, peer: &Peer) -> u64 {
         let counters = peer.node().and_then(|node| self.known.counters(node));

@@ -130,7 +130,10 @@ impl Store {
             Ok((head, revision, entry)) => {
                 let is_ours =
                     |entry: &LogEntry| (entry.server, entry.batch) == (self.config.server, writing.number);
-                if !writing.published.is_empty() && entry.as_ref().is_some_and(is_ours) {
+                // A batch that has nothing else may have no entry. No other server writes to such a store.
+                let is_alone = writing.alone.is_some() && head == writing.head;
+                let is_applied = is_alone && Some(revision) != self.head_revision;
+                if is_applied || !writing.published.is_empty() && entry.as_ref().is_some_and(is_ours) {
                     let is_last = head == writing.head;
                     self.finish(writing, revision, actions);
                     self.is_behind = !is_last;

@@ -128,7 +128,7 @@ mod tests {
                     Action::Write(batch) => events.push(Event::Written(engine.commit(&batch))),
                     Action::Answer(_, answer) => assert!(answer.is_ok(), "{answer:?}"),
                     Action::Compacted(_, answer) => assert!(answer.is_ok(), "{answer:?}"),
-                    Action::Publish(_) | Action::Merged(..) => {}
+                    Action::Publish(_) | Action::Merged(..) | Action::Staged(..) | Action::TookId(..) => {}
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Merged;
+use super::{Merged, Staged};
 use crate::clock::Counters;
 use crate::commit::{self, Draft, Refused};
 use crate::engine::{Batch, EngineError, EngineRevision};
@@ -10,6 +10,7 @@ use crate::entry::Foreign;
 use crate::key::RecordKey;
 use crate::log::LogEntry;
 use crate::record::RecordState;
+use xds_proto::xds::store::v1 as proto;
 
 /// Names a commit, entries or a compaction between its event and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +28,19 @@ pub enum Event {
     /// A node was heard, and has the entries of each origin up to there: keep it over a restart (SR9). No
     /// answer follows.
     Remember(String, Counters),
+    /// A snapshot of another node is about to come (SR19). One that was being taken is dropped.
+    BeginResync {
+        /// It has to replace the records, because a merge could revive what was deleted (SR21).
+        must_replace: bool,
+        /// An id chosen at random, which the node gets if the records are replaced.
+        new_id: String,
+    },
+    /// The next page of the snapshot.
+    Stage(Ticket, proto::SnapshotResponse),
+    /// The snapshot came to no end: the records stay as they are (SR23). No answer follows.
+    EndResync,
+    /// The node shall have this id, chosen at random, because its own may be that of another node (SR29).
+    TakeId(Ticket, String),
     /// The engine answered the last [`Action::Write`].
     Written(Result<EngineRevision, EngineError>),
     /// Another server of the store may have committed ([`Changes`](crate::engine::Changes)).
@@ -52,6 +66,10 @@ pub enum Action {
     Answer(Ticket, Result<Committed, Refused>),
     /// Answer entries: what was taken is durable.
     Merged(Ticket, Result<Merged, Refused>),
+    /// Answer a page of a snapshot.
+    Staged(Ticket, Result<Staged, Refused>),
+    /// Answer a new id: it is durable.
+    TookId(Ticket, Result<(), Refused>),
     /// Answer a compaction: revisions up to this one are forgotten.
     Compacted(Ticket, Result<u64, Refused>),
 }

@@ -221,6 +221,8 @@ impl Store {
             read_only: None,
             waiting: VecDeque::new(),
             merging: VecDeque::new(),
+            staging: None,
+            take_id: None,
             writing: None,
             unknown: None,
             is_behind: false,

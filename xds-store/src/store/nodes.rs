@@ -114,6 +114,13 @@ impl Store {
         self.nodes.iter().filter(|(id, _)| !self.index.forgotten().contains(id))
     }
 
+    /// Whether what a node with these entries has may revive what is deleted: the records of the deletions that it
+    /// lacks are forgotten here (SR21). Its entries can be taken once it has replaced its records.
+    #[must_use]
+    pub fn may_revive(&self, counters: &Counters) -> bool {
+        self.origins.lacks_deletions(counters)
+    }
+
     /// SR60: the revision up to which the log may be forgotten: entries are kept for a node that lacks them, for
     /// 24 h after it was heard. This is running time, so a stop of all nodes puts none of them out of sync.
     pub(super) fn forgettable(&self) -> u64 {

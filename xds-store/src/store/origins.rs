@@ -66,6 +66,72 @@ pub struct OutOfSync {
 }
 
 impl Origins {
+    /// What the store has to keep of the origins once it has a snapshot with this clock, which has replaced the
+    /// records or was merged into them. `has_no_past`: nothing that this node had says which deletions are
+    /// forgotten at the node of the snapshot.
+    pub(super) fn with_snapshot(
+        &self,
+        clock: &Clock,
+        (own, has_replaced, has_no_past): (&str, bool, bool),
+    ) -> Vec<(Box<str>, StoredOrigin)> {
+        let mut after = Vec::new();
+        for (id, at) in clock.iter().filter(|(id, _)| *id != own || has_replaced) {
+            let here = self.position(id);
+            if at.counter > here.counter || has_replaced {
+                // SR18: a merge is right only if this node had all deletions that are forgotten there.
+                let had = if has_no_past { at.counter } else { here.counter };
+                let known = self.0.get(id).map_or(0, |origin| origin.deletion_floor);
+                after.push((id.into(), StoredOrigin::new(at, at, had.max(known).min(at.counter))));
+            }
+        }
+        let dropped = self.0.keys().filter(|id| has_replaced && clock.get(id).counter == 0);
+        after.extend(dropped.map(|id| (id.clone(), StoredOrigin::default())));
+        after
+    }
+
+    /// A snapshot has come: the same, once it is durable. After one that replaced the records, no entry of
+    /// before is given to others.
+    pub(super) fn follow(&mut self, after: Vec<(Box<str>, StoredOrigin)>, has_replaced: bool) {
+        if has_replaced {
+            self.0.clear();
+        }
+        for (id, StoredOrigin { counter, chain, deletion_floor, .. }) in after {
+            let position = Position { counter, chain: Chain::from_wire(&chain).unwrap_or_default() };
+            let kept = VecDeque::new();
+            self.0.insert(id, Origin { position, floor: position, deletion_floor, kept });
+        }
+    }
+
+    /// The revisions of entries that a snapshot with this clock does not cover (SR21).
+    pub(super) fn uncovered(&self, clock: &Clock) -> Vec<u64> {
+        let mut uncovered = Vec::new();
+        for (id, origin) in &self.0 {
+            let at = clock.get(id);
+            let covered = origin.kept.partition_point(|kept| kept.position.counter <= at.counter);
+            let last = covered.checked_sub(1).map(|last| origin.kept[last].position);
+            let is_forked = last.is_some_and(|last| last.counter == at.counter && last.chain != at.chain);
+            let first = if is_forked { 0 } else { covered };
+            uncovered.extend(origin.kept.range(first..).map(|kept| kept.revision));
+        }
+        uncovered
+    }
+
+    /// Whether a node with these entries lacks a deletion whose record is forgotten here.
+    pub(super) fn lacks_deletions(&self, counters: &Counters) -> bool {
+        let at = |id: &str| counters.get(id).copied().unwrap_or_default();
+        self.0.iter().any(|(id, origin)| at(id) < origin.deletion_floor)
+    }
+
+    /// Whether entries are forgotten here that a snapshot with this clock does not cover.
+    pub(super) fn has_forgotten(&self, clock: &Clock) -> bool {
+        self.0.iter().any(|(id, origin)| origin.floor.counter > clock.get(id).counter)
+    }
+
+    /// The revisions of the entries of an origin that are kept.
+    pub(super) fn kept(&self, origin: &str) -> impl Iterator<Item = u64> {
+        self.0.get(origin).into_iter().flat_map(|origin| origin.kept.iter().map(|kept| kept.revision))
+    }
+
     /// The origins of a store.
     pub(super) fn load(view: &dyn View, head: &Head) -> Result<Self, ReadError> {
         let mut origins = Self::default();
@@ -77,7 +143,9 @@ impl Origins {
                 ControlFlow::Break(())
             }
         };
-        for (from, to) in [stored::ORIGINS, stored::LOG] {
+        // SR21: older entries are not those of a log that others can follow from here.
+        let first = stored::log(head.replaced_at + 1);
+        for (from, to) in [stored::ORIGINS, (&*first, stored::LOG.1)] {
             view.range(from, to, &mut |stored_key, value| each(stored_key, value.bytes))?;
         }
         failed.map_or(Ok(()), Err)?;
@@ -110,7 +178,9 @@ impl Origins {
 
     /// Notes an entry of the log of this store.
     pub(super) fn note(&mut self, revision: u64, entry: &LogEntry) {
-        if entry.counter == 0 {
+        // A snapshot may have brought more than the log has.
+        let is_forgotten = |origin: &Origin| entry.counter <= origin.floor.counter;
+        if entry.counter == 0 || self.0.get(&*entry.origin).is_some_and(is_forgotten) {
             return;
         }
         let chain = Chain::from_wire(&entry.chain).unwrap_or_default();

@@ -36,6 +36,7 @@ impl Writing {
             merged: Vec::new(),
             commits: Vec::new(),
             compacted: false,
+            alone: None,
         }
     }
 
@@ -111,7 +112,8 @@ impl Writing {
         let entry = LogEntry { batch: self.number, ..entry };
         let Pending { states, ended_by_date, deleted_by, .. } = &mut pending;
         for (key, state) in states.iter().filter(|(key, _)| is_of_others(key, ended_by_date)) {
-            if state.lifecycle() == proto::State::Deleted {
+            // A snapshot does not say which entries made its deletions.
+            if state.lifecycle() == proto::State::Deleted && entry.counter > 0 {
                 let by = || EntryId { origin: entry.origin.clone(), counter: entry.counter };
                 deleted_by.entry(key.clone()).or_insert_with(by);
             }

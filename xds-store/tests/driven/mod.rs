@@ -14,7 +14,7 @@ use xds_store::read::{Reads, is_configuration};
 use xds_store::record::served;
 use xds_store::rules::RULE_TYPE;
 use xds_store::store::{
-    Action, Committed, Config, Event, Identity, Loaded, Merged, Published, Stopped, Store, Ticket,
+    Action, Committed, Config, Event, Identity, Loaded, Merged, Published, Staged, Stopped, Store, Ticket,
 };
 
 pub(crate) mod envoy;
@@ -50,6 +50,8 @@ pub(crate) struct Server {
     pub(crate) answers: BTreeMap<u64, Result<Committed, Refused>>,
     pub(crate) compacted: Vec<Result<u64, Refused>>,
     pub(crate) merged: Vec<Result<Merged, Refused>>,
+    pub(crate) staged: Vec<Result<Staged, Refused>>,
+    pub(crate) took_ids: Vec<Result<(), Refused>>,
     last: u64,
 }
 
@@ -138,6 +140,8 @@ impl Server {
             answers,
             compacted: Vec::new(),
             merged: Vec::new(),
+            staged: Vec::new(),
+            took_ids: Vec::new(),
             states: BTreeMap::new(),
             clients,
             last: 0,
@@ -160,6 +164,8 @@ impl Server {
                         assert!(self.answers.insert(ticket.0, answer).is_none(), "answered twice");
                     }
                     Action::Merged(_, answer) => self.merged.push(answer),
+                    Action::Staged(_, answer) => self.staged.push(answer),
+                    Action::TookId(_, answer) => self.took_ids.push(answer),
                     Action::Compacted(_, answer) => self.compacted.push(answer),
                 }
             }
@@ -239,7 +245,7 @@ impl Server {
                     Action::Write(batch) => assert!(held.replace(batch).is_none(), "one batch at a time"),
                     Action::Publish(commits) => self.publish(commits),
                     Action::Answer(ticket, answer) => _ = self.answers.insert(ticket.0, answer),
-                    Action::Merged(..) | Action::Compacted(..) => {}
+                    Action::Merged(..) | Action::Staged(..) | Action::TookId(..) | Action::Compacted(..) => {}
                 }
             }
         }

@@ -97,7 +97,7 @@ impl World {
                 Action::Answer(ticket, answer) => {
                     assert!(self.answers.insert(ticket.0, answer).is_none(), "answered twice");
                 }
-                Action::Merged(..) => {}
+                Action::Merged(..) | Action::Staged(..) | Action::TookId(..) => {}
                 Action::Compacted(_, floor) => assert!(floor.unwrap() >= self.floor),
                 Action::Publish(_) => {}
             }

@@ -147,7 +147,8 @@ fn sr29_a_node_takes_a_new_id_at_once_and_goes_on() {
     assert_eq!(refused(&one.greeted(hello("p", "1"))), Some(Refusal::ChangingId));
     one.now = SECOND / 2;
     assert_eq!(one.step(Event::Due), []);
-    let actions = one.step(Event::Renamed("new".into(), clock(&[("me", 1)])));
+    let actions =
+        one.step(Event::Renamed { node: "new".into(), clock: clock(&[("me", 1)]), owes_reissue: false });
     assert!(actions.contains(&Action::Acked { ticket: Ticket(1), peers: 0, is_enough: false }));
     let said = actions.iter().find_map(|action| match action {
         Action::CallHello(_, _, hello) => Some((hello.node.clone(), hello.formerly.clone())),

@@ -292,6 +292,7 @@ impl Process {
                 let stopped = result.map(|merged| merged.stopped).unwrap_or_default();
                 self.tell(replica::Event::Applied { call, clock: self.store.clock(), stopped });
             }
+            store::Action::Staged(..) | store::Action::TookId(..) => {}
             store::Action::Compacted(..) => self.outputs.push(Output::Compacted),
         }
     }

@@ -1,0 +1,220 @@
+//! Snapshots and new ids: what the writer does for them between the store and the peers.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+
+use tokio::sync::oneshot;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::Refused;
+use xds_store::engine::View;
+use xds_store::replica::{Event as ReplicaEvent, Failure};
+use xds_store::store::{Action, Event, Resynced, Staged, Ticket};
+
+use super::Writer;
+use crate::peers::{Answer, PageEnd};
+use crate::replication::Taking;
+use crate::standing::Condition;
+
+impl Writer {
+    /// What the store is for clients and readers (ST5, SR20, SR23), with the reason for people.
+    pub(super) fn condition(&self) -> (Condition, &str) {
+        if let Some(reason) = self.store.read_only() {
+            return (Condition::ReadOnly, reason);
+        }
+        if self.store.head().is_joining {
+            return (Condition::Waiting, "this node waits for the first snapshot of its peers");
+        }
+        match self.replication.as_ref().and_then(|replication| replication.condition()) {
+            Some(Condition::Resyncing) => (
+                Condition::Resyncing,
+                "this node takes a snapshot: its peers have forgotten commits that it lacks",
+            ),
+            Some(_) => (
+                Condition::ReadOnly,
+                "this node lacks commits, and no peer has given it a snapshot for 60 s: it retries",
+            ),
+            None => (Condition::Serving, ""),
+        }
+    }
+
+    /// SR19: a peer takes a snapshot. Of two nodes that take one from each other, that with the smaller id gives
+    /// one, and takes the other's when that is done: if both replaced their records at once, each would drop what
+    /// the other one takes.
+    pub(super) fn give_snapshot(&self, request: &proto::SnapshotRequest, answer: Answer<Box<dyn View>>) {
+        let Some(replication) = &self.replication else { return };
+        let head = self.store.head();
+        let waits = replication.unsynced_at.is_some() && head.node > request.node;
+        let given = match replication.machine.check_caller(&request.node) {
+            Err(refusal) => Err(refusal),
+            // The sender is dropped, which its receiver sees.
+            Ok(()) if waits || head.is_joining => return,
+            Ok(()) => match self.reader.view() {
+                Ok(view) => Ok(view),
+                Err(_) => return,
+            },
+        };
+        // The caller may have gone away.
+        _ = answer.send(given);
+    }
+
+    /// SR19: takes a snapshot from a peer.
+    pub(super) fn take_snapshot(
+        &mut self,
+        address: String,
+        must_replace: bool,
+        actions: &mut VecDeque<Action>,
+    ) {
+        tracing::warn!(address, must_replace, "this node takes a snapshot from a peer");
+        actions.extend(self.step(Event::BeginResync { must_replace, new_id: random_id() }));
+        let node = self.store.head().node.clone();
+        let is_resyncing = self.store.is_resyncing() && !self.store.head().is_joining;
+        let Some(replication) = &mut self.replication else { return };
+        replication.snapshots += 1;
+        let number = replication.snapshots;
+        replication.taking = Some(Taking { number, page: None });
+        if is_resyncing {
+            let now = replication.now();
+            replication.unsynced_at.get_or_insert(now);
+        }
+        replication.calls.snapshot(number, address, node);
+        self.send_standing();
+    }
+
+    pub(super) fn on_page(
+        &mut self,
+        (number, ticket): (u64, Ticket),
+        page: proto::SnapshotResponse,
+        answer: oneshot::Sender<PageEnd>,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let Some(replication) = &mut self.replication else { return };
+        // The sender of a late page is dropped.
+        let Some(taking) = replication.taking.as_mut().filter(|taking| taking.number == number) else {
+            return;
+        };
+        taking.page = Some((ticket, answer));
+        let now = replication.now();
+        replication.unsynced_at = replication.unsynced_at.map(|_| now);
+        actions.extend(self.step(Event::Stage(ticket, page)));
+    }
+
+    pub(super) fn on_staged(
+        &mut self,
+        ticket: Ticket,
+        staged: Result<Staged, Refused>,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let Some(replication) = &mut self.replication else { return };
+        let Some(taking) = &mut replication.taking else { return };
+        let Some((_, answer)) = taking.page.take_if(|(of, _)| *of == ticket) else { return };
+        match staged {
+            Ok(Staged::Merged(resynced)) => {
+                _ = answer.send(PageEnd::Ended);
+                replication.taking = None;
+                replication.unsynced_at = None;
+                self.on_resynced(&resynced, actions);
+            }
+            // The sender may have gone away, here and below.
+            Ok(_) => _ = answer.send(PageEnd::Kept),
+            Err(refused) => {
+                _ = answer.send(PageEnd::Ended);
+                tracing::error!("the snapshot was not taken: {}", refused.message);
+                replication.taking = None;
+                self.replicate(ReplicaEvent::SnapshotEnded(Err(Failure::Unreachable)), actions);
+            }
+        }
+    }
+
+    fn on_resynced(&mut self, resynced: &Resynced, actions: &mut VecDeque<Action>) {
+        let (replaced, reissued) = (resynced.has_replaced, resynced.reissued);
+        tracing::info!(replaced, reissued, "a snapshot was taken");
+        for (key, state) in &resynced.dropped {
+            tracing::warn!(
+                ?key,
+                generation = state.generation,
+                "a change is lost: the record was deleted elsewhere"
+            );
+        }
+        if resynced.has_replaced {
+            self.report_renamed(actions);
+        }
+        self.report_committed(actions);
+        self.replicate(ReplicaEvent::SnapshotEnded(Ok(self.store.clock())), actions);
+        self.send_standing();
+    }
+
+    /// SR23: the records stay as they are, and the machine tries again.
+    pub(super) fn on_snapshot_failed(
+        &mut self,
+        number: u64,
+        failure: Failure,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let Some(replication) = &mut self.replication else { return };
+        if replication.taking.take_if(|taking| taking.number == number).is_some() {
+            self.replicate(ReplicaEvent::SnapshotEnded(Err(failure)), actions);
+            self.send_standing();
+        }
+    }
+
+    /// Serves on if a peer came back that has the entries which this node lacked.
+    pub(super) fn end_resync_if_in_sync(&mut self, actions: &mut VecDeque<Action>) {
+        let Some(replication) = &mut self.replication else { return };
+        if replication.taking.is_some() || replication.unsynced_at.is_none() {
+            return;
+        }
+        if replication.machine.is_in_sync() {
+            replication.unsynced_at = None;
+            actions.extend(self.step(Event::EndResync));
+        }
+        self.send_standing();
+    }
+
+    /// SR29: a node whose id is lost takes another one at once.
+    pub(super) fn take_id(&mut self, actions: &mut VecDeque<Action>) {
+        let ticket = self.next_ticket();
+        if let Some(replication) = &mut self.replication {
+            replication.takes_id = Some(None);
+        }
+        actions.extend(self.step(Event::TakeId(ticket, random_id())));
+    }
+
+    pub(super) fn on_took_id(&mut self, took: Result<(), Refused>, actions: &mut VecDeque<Action>) {
+        match took {
+            Ok(()) => self.report_renamed(actions),
+            Err(refused) => {
+                tracing::error!("the new id cannot be written: {}", refused.message);
+                let Some(replication) = &mut self.replication else { return };
+                let again_at = replication.now().saturating_add(ID_AGAIN);
+                replication.takes_id = Some(Some(again_at));
+            }
+        }
+    }
+
+    pub(super) fn take_id_again(&mut self, actions: &mut VecDeque<Action>) {
+        let Some(replication) = &self.replication else { return };
+        if replication.takes_id.flatten().is_some_and(|at| at <= replication.now()) {
+            self.take_id(actions);
+        }
+    }
+
+    fn report_renamed(&mut self, actions: &mut VecDeque<Action>) {
+        let head = self.store.head();
+        let (node, owes_reissue, clock) = (head.node.clone(), head.owes_reissue, self.store.clock());
+        let Some(replication) = &mut self.replication else { return };
+        replication.takes_id = None;
+        replication.told = head.counter;
+        tracing::warn!(node, "this node has another id");
+        self.replicate(ReplicaEvent::Renamed { node, clock, owes_reissue }, actions);
+        self.send_standing();
+    }
+}
+
+/// 128 random bits: the keys of a hash map are made from the entropy of the system.
+fn random_id() -> String {
+    let state = RandomState::new();
+    format!("{:016x}{:016x}", state.hash_one(0), state.hash_one(1))
+}
+
+/// When a new id is requested again after that failed.
+const ID_AGAIN: i64 = 1_000_000_000;

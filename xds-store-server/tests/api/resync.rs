@@ -1,0 +1,199 @@
+//! Nodes that fell behind, that are new, and whose ids others have.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use tokio::time::{sleep, timeout};
+use xds_store::commit::Draft;
+use xds_store::engine::{Batch, Value};
+use xds_store::read::Reads;
+use xds_store::store::{Action, Config, Event, Ticket};
+use xds_store_server::Condition;
+
+use super::peers::{Node, WAIT, converged, engine, node};
+use super::*;
+
+/// A store that no process serves, in a time that passes at once: an hour ago.
+struct Offline {
+    engine: MemoryEngine,
+    store: Store,
+    now: i64,
+}
+
+const SECOND: i64 = 1_000_000_000;
+
+impl Offline {
+    fn new(id: &str) -> Self {
+        let engine = engine(id, "c");
+        let mut config = Config::new(engine.limits(), 1);
+        config.is_replicated = true;
+        config.tombstones = 20 * SECOND;
+        let now =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() - Duration::from_secs(3_600);
+        let now = i64::try_from(now.as_nanos()).unwrap();
+        let store = Store::load(&*engine.view().unwrap(), config, now, |_| {}).unwrap();
+        Self { engine, store, now }
+    }
+
+    fn step(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.store.step(event, self.now, &*self.engine.reader()) {
+                match action {
+                    Action::Write(batch) => events.push(Event::Written(self.engine.commit(&batch))),
+                    Action::Answer(_, answer) => assert!(answer.is_ok(), "{answer:?}"),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, changes: Vec<proto::Change>) {
+        let request = proto::CommitRequest { changes, ..Default::default() };
+        self.step(Event::Commit(Ticket(0), Draft::parse(request, "test".into()).unwrap()));
+    }
+
+    fn pull(&mut self, from: &Self) {
+        let view = from.engine.view().unwrap();
+        let reads = Reads::new(&*view).unwrap();
+        let lacking = from.store.lacking(&self.store.clock(), 100).revisions;
+        let entries = lacking.into_iter().map(|revision| reads.foreign(revision).unwrap()).collect();
+        self.step(Event::Merge(Ticket(0), entries));
+    }
+
+    /// Forgets the log, and what was deleted in it.
+    fn forget_all(&mut self) {
+        for _ in 0..2 {
+            self.now += 400 * SECOND;
+            self.step(Event::Due);
+            self.step(Event::Compact(Ticket(0), Some(self.store.revision())));
+        }
+        assert_eq!(self.store.head().floor, self.store.revision());
+    }
+
+    fn copy(&self) -> MemoryEngine {
+        let mut copy = Batch::default();
+        let each = &mut |key: &[u8], value: Value| {
+            copy.writes.push((Bytes::copy_from_slice(key), Some(value.bytes)));
+            ControlFlow::Continue(())
+        };
+        self.engine.view().unwrap().range(b"a", b"{", each).unwrap();
+        let mut engine = MemoryEngine::default();
+        engine.commit(&copy).unwrap();
+        engine
+    }
+}
+
+fn id(node: &Node) -> String {
+    node.served.store.standing().borrow().head.node.clone()
+}
+
+#[tokio::test]
+async fn sr19_sr20_a_node_whose_peers_forgot_what_it_lacks_takes_a_snapshot() {
+    let (mut a, mut b) = (Offline::new("a"), Offline::new("b"));
+    a.commit(vec![put("x", "1"), put("y", "1")]);
+    b.pull(&a);
+    b.commit(vec![put("unpulled", "1")]);
+    a.commit((0..3_000).map(|number| put(&format!("n{number}"), &"x".repeat(1_000))).collect());
+    a.commit(vec![put("x", "2")]);
+    a.forget_all();
+    let (a, b) = (node(a.engine, CI).await, node(b.engine, CI).await);
+    a.dial(&[&b]);
+    b.dial(&[&a]);
+    converged(&[&a, &b], 3_003).await;
+    assert_eq!(id(&b), "b");
+    b.commit("later", "1").await;
+    a.commit("later-too", "1").await;
+    converged(&[&a, &b], 3_005).await;
+    assert_eq!(b.served.store.standing().borrow().condition, Condition::Serving);
+    assert!(a.peers_seen().alarms.is_empty() && b.peers_seen().alarms.is_empty());
+}
+
+#[tokio::test]
+async fn sr21_a_node_that_lacks_forgotten_deletions_revives_none_and_loses_no_creation() {
+    let (mut a, mut b) = (Offline::new("a"), Offline::new("b"));
+    a.commit(vec![put("x", "1"), put("gone", "1")]);
+    b.pull(&a);
+    b.commit(vec![put("unpulled", "1"), put("x", "of b"), put("gone", "of b")]);
+    a.commit(vec![delete("gone")]);
+    a.forget_all();
+    assert_eq!(a.store.counts(), (1, 0));
+    let (a, b) = (node(a.engine, CI).await, node(b.engine, CI).await);
+    a.dial(&[&b]);
+    b.dial(&[&a]);
+    let records = converged(&[&a, &b], 2).await;
+    assert_eq!(records.keys().collect::<Vec<_>>(), ["unpulled", "x"]);
+    assert_ne!(id(&b), "b");
+    assert_eq!(b.served.store.standing().borrow().head.former_nodes, ["b"]);
+    b.commit("later", "1").await;
+    converged(&[&a, &b], 3).await;
+}
+
+#[tokio::test]
+async fn sr20_two_nodes_that_both_fell_behind_take_snapshots_one_after_the_other() {
+    let (mut a, mut b) = (Offline::new("a"), Offline::new("b"));
+    a.commit(vec![put("x", "1")]);
+    b.pull(&a);
+    a.commit(vec![put("of-a", "1")]);
+    b.commit(vec![put("of-b", "1")]);
+    a.forget_all();
+    b.forget_all();
+    let (a, b) = (node(a.engine, CI).await, node(b.engine, CI).await);
+    a.dial(&[&b]);
+    b.dial(&[&a]);
+    converged(&[&a, &b], 3).await;
+    assert_eq!((&*id(&a), &*id(&b)), ("a", "b"));
+}
+
+#[tokio::test]
+async fn sr24_sr58_a_new_node_waits_for_its_first_snapshot() {
+    let mut a = Offline::new("a");
+    a.commit(vec![put("x", "1"), put("gone", "1")]);
+    a.commit(vec![delete("gone")]);
+    a.forget_all();
+    let mut joining = MemoryEngine::default();
+    let identity = Identity { node: "b".into(), cluster: "c".into(), region: String::new() };
+    joining.commit(&Store::init_joining(&identity)).unwrap();
+    let (a, b) = (node(a.engine, CI).await, node(joining, CI).await);
+    assert_eq!(b.served.store.standing().borrow().condition, Condition::Waiting);
+    assert!(b.served.store.refuses_commits().is_some());
+    let mut client = b.served.store().await;
+    let request = proto::CommitRequest { changes: vec![put("early", "1")], ..Default::default() };
+    let refused = client.commit(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    b.dial(&[&a]);
+    converged(&[&a, &b], 1).await;
+    b.commit("later", "1").await;
+    a.dial(&[&b]);
+    converged(&[&a, &b], 2).await;
+    assert_eq!(id(&b), "b");
+}
+
+#[tokio::test]
+async fn sr28_sr31_sr55_nodes_with_one_id_take_new_ones_and_lose_nothing() {
+    let mut a = Offline::new("a");
+    a.commit(vec![put("x", "1")]);
+    let (a, twin, c) = (node(a.copy(), CI).await, node(a.copy(), CI).await, node(engine("c", "c"), CI).await);
+    a.commit("of-a", "1").await;
+    twin.commit("of-twin", "1").await;
+    c.commit("of-c", "1").await;
+    // C follows one of them, before they find each other.
+    c.dial(&[&a]);
+    a.dial(&[&c]);
+    converged(&[&a, &c], 3).await;
+    a.dial(&[&twin, &c]);
+    twin.dial(&[&a, &c]);
+    c.dial(&[&a, &twin]);
+    converged(&[&a, &twin, &c], 4).await;
+    let changed = async {
+        while id(&a) == "a" || id(&twin) == "a" {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(WAIT, changed).await.expect("both take new ids");
+    assert_ne!(id(&a), id(&twin));
+    // SR29: both go on.
+    a.commit("more-of-a", "1").await;
+    twin.commit("more-of-twin", "1").await;
+    converged(&[&a, &twin, &c], 6).await;
+}

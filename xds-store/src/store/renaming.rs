@@ -1,0 +1,42 @@
+//! A new id for this node (SR29).
+
+use super::staging::Alone;
+use super::{Store, Ticket, Writing};
+use crate::checked;
+use crate::key::stored;
+
+impl Store {
+    /// Whether the node took its id, and has not given to others yet what they lack of its former one (SR31).
+    #[must_use]
+    pub fn owes_reissue(&self) -> bool {
+        self.head.owes_reissue
+    }
+
+    pub(super) fn take_new_id(&mut self, ticket: Ticket, id: String) {
+        self.take_id = Some((ticket, id));
+    }
+
+    /// Adds the id that waits. The former one is that of another origin from now on, of which this node has what
+    /// it wrote itself.
+    pub(super) fn add_id(&self, writing: &mut Writing) {
+        let Some((_, id)) = &self.take_id else { return };
+        let former = &self.head.node;
+        if self.head.counter > 0 {
+            let at = stored::origin(former);
+            let value = checked::encode(&at, &self.origins.stored(former, self.origins.position(former)));
+            writing.write(at, value);
+        }
+        writing.take_id(id);
+        (writing.head.owes_reissue, writing.head.owes_log) = (true, true);
+        writing.alone = Some(Alone::Id);
+    }
+}
+
+impl Writing {
+    /// SR31: the former id is remembered. The numbers of the new one begin at 1 (SR4).
+    pub(super) fn take_id(&mut self, id: &str) {
+        let former = std::mem::replace(&mut self.head.node, id.to_owned());
+        self.head.former_nodes.push(former);
+        (self.head.counter, self.head.chain) = (0, bytes::Bytes::new());
+    }
+}

@@ -1,0 +1,219 @@
+//! A snapshot that comes in, page by page (SR20). Its records wait in the engine, so that memory does not limit
+//! them, and so that the records of the store are whole until all of it is there (SR23).
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use xds_proto::xds::store::v1 as proto;
+
+use super::resync::Resynced;
+use super::{Action, Store, Ticket, Writing};
+use crate::checked;
+use crate::clock::Clock;
+use crate::commit::{RefusalCode, Refused};
+use crate::entry::parse_state;
+use crate::key::stored;
+use crate::stored::Stored;
+
+/// What became of a page.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Staged {
+    /// It is durable, and waits for the next ones.
+    Kept,
+    /// It was the last one: the records are those of this node and of the snapshot.
+    Merged(Resynced),
+}
+
+/// A snapshot that is being taken.
+#[derive(Debug)]
+pub(super) struct Staging {
+    pub(super) kind: Kind,
+    /// The id that this node gets if the records are replaced.
+    pub(super) new_id: String,
+    page: Option<(Ticket, proto::SnapshotResponse)>,
+    /// The engine has no records of an earlier one.
+    is_clean: bool,
+}
+
+/// What becomes of the records of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The snapshot is merged into them.
+    Merge {
+        /// This node had nothing before, or nothing that counts for deletions that are forgotten.
+        has_no_past: bool,
+    },
+    /// SR21: the snapshot replaces them.
+    Replace,
+    /// SR31: the snapshot is merged, and what its node lacks is given to others under the new id.
+    Reissue,
+}
+
+impl Kind {
+    pub(super) fn is_merge(self) -> bool {
+        matches!(self, Self::Merge { .. })
+    }
+}
+
+/// A batch that has nothing else.
+#[derive(Debug)]
+pub(super) enum Alone {
+    /// Records of an earlier snapshot are dropped.
+    Clear,
+    Page,
+    Snapshot(Resynced, Vec<(Box<str>, crate::log::StoredOrigin)>),
+    Id,
+}
+
+impl Store {
+    /// Whether the records are not those that this node shall serve: a snapshot is being taken (SR20).
+    #[must_use]
+    pub fn is_resyncing(&self) -> bool {
+        self.staging.as_ref().is_some_and(|staging| staging.kind != Kind::Reissue)
+    }
+
+    /// Whether commits and entries wait for a snapshot.
+    pub(super) fn is_closed(&self) -> bool {
+        self.head.is_joining || self.is_resyncing()
+    }
+
+    /// A snapshot is about to come.
+    pub(super) fn begin_resync(&mut self, must_replace: bool, new_id: String, actions: &mut Vec<Action>) {
+        self.end_resync(actions);
+        let is_empty = self.head.counter == 0 && self.index.counts() == (0, 0);
+        let kind = match must_replace {
+            true if !is_empty => Kind::Replace,
+            _ if self.head.owes_reissue => Kind::Reissue,
+            _ => Kind::Merge { has_no_past: must_replace || self.head.is_joining },
+        };
+        self.staging = Some(Staging { kind, new_id, page: None, is_clean: false });
+    }
+
+    pub(super) fn stage(&mut self, ticket: Ticket, page: proto::SnapshotResponse, actions: &mut Vec<Action>) {
+        match &mut self.staging {
+            Some(staging) if staging.page.is_none() => staging.page = Some((ticket, page)),
+            _ => actions.push(Action::Staged(ticket, Err(refused("no snapshot is being taken")))),
+        }
+    }
+
+    /// SR23: the records stay as they are.
+    pub(super) fn end_resync(&mut self, actions: &mut Vec<Action>) {
+        self.refuse_page(&refused("the snapshot is not taken any more"), actions);
+    }
+
+    pub(super) fn refuse_page(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
+        let page = self.staging.take().and_then(|staging| staging.page);
+        actions.extend(page.map(|(ticket, _)| Action::Staged(ticket, Err(refused.clone()))));
+    }
+
+    /// Whether records of a snapshot that came to no end wait to be dropped.
+    pub(super) fn has_remains(&self) -> bool {
+        self.staging.is_none() && self.head.has_staged
+    }
+
+    /// Fills a batch with what goes alone; `false` if there is nothing.
+    pub(super) fn add_alone(
+        &mut self,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        now: i64,
+        actions: &mut Vec<Action>,
+    ) -> Result<bool, Refused> {
+        if self.take_id.is_some() {
+            self.add_id(writing);
+            return Ok(true);
+        }
+        if self.has_remains() {
+            return if self.waiting.is_empty() { add_clearing(writing, stored) } else { Ok(false) };
+        }
+        let Some(staging) = self.staging.as_mut().filter(|staging| staging.page.is_some()) else {
+            return Ok(false);
+        };
+        if !staging.is_clean && self.head.has_staged {
+            return add_clearing(writing, stored);
+        }
+        staging.is_clean = true;
+        let Some((ticket, page)) = &staging.page else { return Ok(false) };
+        let clock = Clock::from_wire(&page.clock);
+        if let Err(reason) = add_page(writing, page) {
+            return self.refuse_snapshot(&reason, actions);
+        }
+        let Some(clock) = clock else { return self.refuse_snapshot("its clock is malformed", actions) };
+        if !page.records.is_empty() {
+            writing.head.has_staged = true;
+            writing.alone = Some(Alone::Page);
+            return Ok(true);
+        }
+        if !page.is_last {
+            actions.push(Action::Staged(*ticket, Ok(Staged::Kept)));
+            staging.page = None;
+            return Ok(false);
+        }
+        let (kind, new_id, floor) = (staging.kind, staging.new_id.clone(), page.incarnation_floor);
+        self.add_snapshot(writing, stored, now, (kind, &new_id, &clock, floor))?;
+        Ok(true)
+    }
+
+    fn refuse_snapshot(&mut self, reason: &str, actions: &mut Vec<Action>) -> Result<bool, Refused> {
+        self.refuse_page(&refused(&format!("the snapshot cannot be used: {reason}")), actions);
+        Ok(false)
+    }
+
+    /// A batch that went alone is durable.
+    pub(super) fn finish_alone(&mut self, alone: Alone, actions: &mut Vec<Action>) {
+        match alone {
+            Alone::Clear => {}
+            Alone::Id => {
+                let took = self.take_id.take();
+                actions.extend(took.map(|(ticket, _)| Action::TookId(ticket, Ok(()))));
+            }
+            Alone::Page => {
+                let Some(staging) = &mut self.staging else { return };
+                let Some((ticket, page)) = &mut staging.page else { return };
+                page.records.clear();
+                if !page.is_last {
+                    actions.push(Action::Staged(*ticket, Ok(Staged::Kept)));
+                    staging.page = None;
+                }
+            }
+            Alone::Snapshot(resynced, origins) => {
+                self.origins.follow(origins, resynced.has_replaced);
+                let page = self.staging.take().and_then(|staging| staging.page);
+                actions.extend(page.map(|(ticket, _)| Action::Staged(ticket, Ok(Staged::Merged(resynced)))));
+            }
+        }
+    }
+}
+
+/// Adds the records of a page, or says why they cannot be used.
+fn add_page(writing: &mut Writing, page: &proto::SnapshotResponse) -> Result<(), String> {
+    for state in &page.records {
+        let (key, state) = parse_state(state)?;
+        let at = stored::staged(&key);
+        let value = checked::encode(&at, &state);
+        writing.write(at, value);
+    }
+    Ok(())
+}
+
+/// Adds the removal of records that an earlier snapshot left.
+fn add_clearing(writing: &mut Writing, stored: &Stored<'_>) -> Result<bool, Refused> {
+    let mut keys = Vec::new();
+    let view = stored.view().map_err(|error| Refused::of_engine(&error))?;
+    let each = &mut |key: &[u8], _| {
+        keys.push(Bytes::copy_from_slice(key));
+        if keys.len() < CLEARED_AT_ONCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    view.range(stored::STAGED.0, stored::STAGED.1, each).map_err(|error| Refused::of_engine(&error))?;
+    writing.head.has_staged = keys.len() == CLEARED_AT_ONCE;
+    keys.into_iter().for_each(|key| writing.delete(key));
+    writing.alone = Some(Alone::Clear);
+    Ok(true)
+}
+
+fn refused(message: &str) -> Refused {
+    Refused::whole(RefusalCode::Unavailable, message)
+}
+
+const CLEARED_AT_ONCE: usize = 1_000;
