@@ -182,6 +182,7 @@ async fn sr17_a_commit_is_answered_when_peers_have_it_or_says_that_they_have_it_
     let (a, b) = (node(engine("a", "c"), CI).await, node(engine("b", "c"), CI).await);
     a.dial(&[&b]);
     b.dial(&[&a]);
+    a.status_when(|peer| peer.is_up).await;
     b.status_when(|peer| peer.is_up).await;
     let mut client = a.served.store().await;
     let request = |ack_peers, seconds| proto::CommitRequest {
