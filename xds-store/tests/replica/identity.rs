@@ -63,6 +63,34 @@ fn sr19_a_new_node_starts_with_a_snapshot_and_tries_again_after_a_failure() {
 }
 
 #[test]
+fn sr31_a_node_with_a_new_id_takes_one_snapshot_after_its_first_round_with_a_peer() {
+    let mut config = config();
+    config.owes_reissue = true;
+    let (mut one, calls) = One::with(config, &clock(&[]), &["a", "b"]);
+    let pull = |actions: &[Action]| pulls(actions)[0].0;
+    let call = pull(&one.greet(calls[0], "p", "1", &[]));
+    // What the peer has comes before, and says whether deletions are forgotten there (SR21).
+    let actions = one.step(Event::PullPart(call, out_of_sync("x", 5)));
+    assert_eq!(snapshot(&actions), Some(("a".to_owned(), true)));
+    // It is owed until one is taken.
+    one.step(Event::SnapshotEnded(Err(Failure::Unreachable)));
+    let round = |one: &mut One, counter| {
+        let call = one.wait_for(|action| match action {
+            Action::CallPull(call, at, _) if at == "a" => Some(*call),
+            _ => None,
+        });
+        snapshot(&one.step(Event::PullPart(call, last(&[("x", counter)]))))
+    };
+    assert_eq!(round(&mut one, 5), Some(("a".to_owned(), false)));
+    let call = pull(&one.step(Event::SnapshotEnded(Ok(clock(&[("x", 5)])))));
+    assert_eq!(snapshot(&one.step(Event::PullPart(call, last(&[("x", 5)])))), None);
+    // An id that is new again owes again.
+    one.step(Event::Renamed { node: "new".into(), clock: clock(&[("x", 5)]), owes_reissue: true });
+    assert!(one.replica.is_in_sync());
+    assert_eq!(round(&mut one, 5), Some(("a".to_owned(), false)));
+}
+
+#[test]
 fn sr28_a_node_finds_that_its_id_or_its_entries_are_not_its_own() {
     let start = || {
         let (mut one, _) = One::with(config(), &clock(&[("me", 4)]), &["a"]);
