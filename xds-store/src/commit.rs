@@ -12,7 +12,7 @@
 //! | 8 references | `reference`, `reread`; for further records `cascade`, `collect`, `drain`, `rewrite` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 //!
-//! `shown` says what clients get where states do not say it.
+//! `shown` says what clients get where states do not say it, and `held` which deleted records they get.
 //!
 //! No stage judges what the store does itself: records end (`ending`), and entries of other nodes are
 //! merged (`merging`).
@@ -24,12 +24,13 @@ pub(crate) use effect::{Judged, Judging};
 pub(crate) use ending::expiry;
 pub use form::{CommitLimits, Draft};
 pub(crate) use forms::Forms;
+pub(crate) use held::{held, held_of};
 pub(crate) use merging::MergedEntry;
 pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
 pub(crate) use reread::reread;
 pub use rights::WriteAccess;
-pub(crate) use shown::{Shown, hidden, shown};
+pub(crate) use shown::{Shown, drained, hidden, shown};
 
 mod ambiguity;
 mod cascade;
@@ -44,6 +45,7 @@ mod ending;
 mod forget;
 mod form;
 mod forms;
+mod held;
 mod merging;
 mod mirror;
 mod owner;

@@ -9,7 +9,8 @@
 //! | CREATION | different incarnations, of which the lower one is live | the lower incarnation |
 //! | DELETION | one is deleted or being deleted, and lacks a content or an owner of the live one | the live one |
 //!
-//! Besides, a store finds variants that are withheld (OVERLAP, SR47).
+//! Besides, a store finds variants that are withheld (OVERLAP, SR47), and deleted records that others refer
+//! to (DANGLING, SR48).
 //!
 //! A later generation supersedes an earlier one, and a deletion supersedes what it has: then nothing
 //! counts as lost. So if two nodes wrote different numbers of generations apart from each other, only
@@ -102,6 +103,13 @@ impl Conflict {
             detail,
         };
         Self { id, entry, loser: loser.clone() }
+    }
+
+    /// SR48: a deleted record is served, because a record refers to it.
+    pub(crate) fn dangling(loser: &RecordState) -> Self {
+        let detail = "a record still refers to it, and it is served until that ends".to_owned();
+        let kind = proto::conflict::Kind::Dangling;
+        Self::new(kind, ConflictId::of_kind(kind, loser), (loser, loser), "", detail)
     }
 
     /// SR47: a variant is withheld, because another one of its name is served.

@@ -38,6 +38,9 @@ pub(crate) struct Index {
     variants: BTreeMap<NameDigest, Variants>,
     /// The variants that are not among those, because they overlap with them (SR47).
     withheld: BTreeMap<NameDigest, Withheld>,
+    /// The deleted records of each name, and those of them that are served (SR48).
+    deleted: BTreeMap<NameDigest, BTreeSet<RecordKey>>,
+    held: BTreeMap<NameDigest, BTreeSet<RecordKey>>,
     /// Of each alias: the name that has it (D24), and how many variants of this name.
     aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
@@ -86,6 +89,9 @@ pub(crate) struct Pending {
     pub(crate) records: BTreeMap<RecordDigest, Present>,
     pub(crate) variants: BTreeMap<NameDigest, Variants>,
     pub(crate) withheld: BTreeMap<NameDigest, Withheld>,
+    pub(crate) held: BTreeMap<NameDigest, BTreeSet<RecordKey>>,
+    /// The records of each name that commits of the batch deleted.
+    pub(crate) deleted: BTreeMap<NameDigest, BTreeSet<RecordKey>>,
     /// What clients get instead of the states that records have, if that changes (SR47).
     pub(crate) shown: BTreeMap<RecordKey, RecordState>,
     /// What is lost with that, or by a merge (SR44).
@@ -152,9 +158,15 @@ impl Pending {
         self.records.extend(commit.records);
         self.variants.extend(commit.variants);
         self.withheld.extend(commit.withheld);
+        self.held.extend(commit.held);
         self.aliases.extend(commit.aliases);
         self.referrers.extend(commit.referrers);
         self.deleting.extend(commit.deleting);
+        for (key, state) in &commit.states {
+            if state.lifecycle() == proto::State::Deleted {
+                self.deleted.entry(key.name_digest()).or_default().insert(key.clone());
+            }
+        }
         // What is kept with a state goes with the one before.
         for key in commit.states.keys() {
             self.ended_by_date.remove(key);
@@ -359,8 +371,8 @@ impl Index {
 
     /// Takes what a batch made durable. The owners of what it changed are checked at this time.
     pub(crate) fn apply(&mut self, pending: Pending, check_owners_at: i64) {
-        let Pending { mut records, variants, withheld, aliases, states, renewed, reread, .. } = pending;
-        self.apply_withheld(withheld);
+        let Pending { mut records, variants, withheld, held, aliases, states, renewed, reread, .. } = pending;
+        self.apply_withheld(withheld, held);
         if !reread.is_empty() {
             self.drained.extend(self.deleting.targets());
         }
@@ -433,6 +445,7 @@ impl Index {
         let digest = key.record_digest();
         if let Some(record) = self.records.get(&digest).filter(|record| record.is_deleted()) {
             self.tombstones.remove(&(record.changed_at, key.clone()));
+            self.note_deleted(key, false);
             self.records.remove(&digest);
         }
     }
@@ -490,12 +503,14 @@ impl Index {
             }
             if before.is_deleted() {
                 self.tombstones.remove(&(before.changed_at, key.clone()));
+                self.note_deleted(key, false);
             }
             before.deleting_at.into_iter().for_each(|at| _ = self.deleting_since.remove(&(at, key.clone())));
         }
         let Some(after) = after else { return };
         if after.is_deleted() {
             self.tombstones.insert((after.changed_at, key.clone()));
+            self.note_deleted(key, true);
             return;
         }
         after.expires_at.into_iter().for_each(|end| _ = self.ends.insert((end, key.clone())));

@@ -280,6 +280,11 @@ impl Present {
         self.stamp.as_deref() == Some(&old.revision)
     }
 
+    /// Whether it ends by its date or with its lease.
+    pub(crate) fn ends(&self) -> bool {
+        self.lease.is_some() || self.expires_at.is_some()
+    }
+
     pub(crate) fn is_deleting(&self) -> bool {
         self.deleting_at.is_some()
     }

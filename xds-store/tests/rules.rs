@@ -10,6 +10,8 @@ mod cascades;
 mod ceilings;
 #[path = "rules/collecting.rs"]
 mod collecting;
+#[path = "rules/dangling.rs"]
+mod dangling;
 #[path = "rules/drains.rs"]
 mod drains;
 mod driven;

@@ -8,6 +8,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::changed::Changed;
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
 use super::forms::Forms;
+use super::held::held;
 use super::mirror::{Mirror, MirrorMode};
 use super::reference::Referring;
 use super::refused::{RefusalCode, Refused, Violations};
@@ -241,7 +242,6 @@ impl Judging<'_> {
             }
             None => Vec::new(),
         };
-        pending.referrers = referrers;
         pending.deleting = deleting;
         let found = results.len() + effects.len();
         if found > self.limits.changes {
@@ -260,6 +260,11 @@ impl Judging<'_> {
         pending.ended_by_date = ended_by_date;
         pending.deleted_by = deleted_by;
         pending.reread = reread;
+        // SR48: nodes that do not replicate have no crossing commits.
+        if self.head.is_replicated {
+            pending.held = held(self.records, &pending, &referrers, self.now);
+        }
+        pending.referrers = referrers;
         let state = |key: &RecordKey, record: &Present| self.state(key, record);
         let Shown { states, lost } = shown(self.records, &pending, state)?;
         (pending.shown, pending.lost) = (states, changed.lost);

@@ -1,6 +1,6 @@
 //! What clients get of records, where that is not what their states say (SR47).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use xds_proto::xds::store::v1 as proto;
 
@@ -54,7 +54,43 @@ pub(crate) fn shown<E>(
             }
         }
     }
+    for (name, after) in &pending.held {
+        let nothing = BTreeSet::new();
+        let before = records.held(*name).unwrap_or(&nothing);
+        for key in after.union(before) {
+            let own = match (pending.states.get(key), records.get(key)) {
+                (Some(state), _) => state.clone(),
+                (None, Some(record)) => state(key, record)?,
+                (None, None) => continue,
+            };
+            match (after.contains(key), before.contains(key)) {
+                (true, was_held) => {
+                    if !was_held {
+                        lost.push(Conflict::dangling(&own));
+                    }
+                    shown.insert(key.clone(), drained(own));
+                }
+                (false, _) => _ = shown.insert(key.clone(), own),
+            }
+        }
+    }
+    // A deleted record that is held anyhow may have got another state.
+    for (key, state) in &pending.states {
+        let name = key.name_digest();
+        let is_held =
+            !pending.held.contains_key(&name) && records.held(name).is_some_and(|held| held.contains(key));
+        if is_held {
+            shown.insert(key.clone(), drained(state.clone()));
+        }
+    }
     Ok(Shown { states: shown, lost })
+}
+
+/// The state of a deleted record that is served, for clients. Its aliases may be those of other resources by now.
+pub(crate) fn drained(mut state: RecordState) -> RecordState {
+    state.lifecycle = proto::State::Deleting.into();
+    state.content.iter_mut().for_each(|content| content.aliases.clear());
+    state
 }
 
 /// The state of a record that is not served, for clients.

@@ -4,7 +4,7 @@
 //! them clients get follows from the records alone, so it is equal at all nodes that have the same records.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use xds_core::matching::SetError;
 use xds_core::{Constraints, VariantId};
@@ -78,6 +78,18 @@ impl<'a> Records<'a> {
         withheld.filter(|withheld| !withheld.is_empty())
     }
 
+    /// The deleted records of a name that are served; `None`: there are none (SR48).
+    pub(crate) fn held(self, name: NameDigest) -> Option<&'a BTreeSet<RecordKey>> {
+        let held = self.batch.held.get(&name).or_else(|| self.index.held.get(&name));
+        held.filter(|held| !held.is_empty())
+    }
+
+    /// The deleted records of a name, and maybe others of it.
+    pub(crate) fn deleted(self, name: NameDigest) -> impl Iterator<Item = &'a RecordKey> {
+        let (durable, of_batch) = (self.index.deleted.get(&name), self.batch.deleted.get(&name));
+        durable.into_iter().chain(of_batch).flatten()
+    }
+
     /// The keys of the variants of a name that exist.
     pub(crate) fn keys(self, of_name: &RecordKey) -> Vec<RecordKey> {
         let name = of_name.name_digest();
@@ -89,6 +101,33 @@ impl<'a> Records<'a> {
 }
 
 impl Index {
+    /// Whether a deleted record is served, because another one refers to it (SR48).
+    pub(crate) fn is_held(&self, key: &RecordKey) -> bool {
+        !self.held.is_empty() && self.held.get(&key.name_digest()).is_some_and(|held| held.contains(key))
+    }
+
+    /// The names that have deleted records, each with these.
+    pub(crate) fn deleted(&self) -> impl Iterator<Item = (NameDigest, &BTreeSet<RecordKey>)> {
+        self.deleted.iter().map(|(name, keys)| (*name, keys))
+    }
+
+    /// Of a load: the deleted records that are served.
+    pub(crate) fn set_held(&mut self, held: BTreeMap<NameDigest, BTreeSet<RecordKey>>) {
+        self.held = held;
+    }
+
+    pub(super) fn note_deleted(&mut self, key: &RecordKey, is_deleted: bool) {
+        let name = key.name_digest();
+        if is_deleted {
+            self.deleted.entry(name).or_default().insert(key.clone());
+        } else if let Some(keys) = self.deleted.get_mut(&name) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.deleted.remove(&name);
+            }
+        }
+    }
+
     /// Whether a record is not served, because it overlaps with one that is (SR47).
     pub(crate) fn is_withheld(&self, key: &RecordKey) -> bool {
         !self.withheld.is_empty()
@@ -109,7 +148,18 @@ impl Index {
     }
 
     /// Takes what a batch made durable.
-    pub(super) fn apply_withheld(&mut self, changed: BTreeMap<NameDigest, Withheld>) {
+    pub(super) fn apply_withheld(
+        &mut self,
+        changed: BTreeMap<NameDigest, Withheld>,
+        held: BTreeMap<NameDigest, BTreeSet<RecordKey>>,
+    ) {
+        for (name, held) in held {
+            if held.is_empty() {
+                self.held.remove(&name);
+            } else {
+                self.held.insert(name, held);
+            }
+        }
         for (name, withheld) in changed {
             if withheld.is_empty() {
                 self.withheld.remove(&name);

@@ -10,6 +10,7 @@ use crate::index::{Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::LogEntry;
 use crate::record::{At, Present, resource_of};
+use crate::refs::ReferrerChanges;
 use crate::rules::Rules;
 use crate::stored::{ReadError, Stored};
 
@@ -106,6 +107,17 @@ impl Store {
         let checked = commit::check_ambiguity(records, after, |_| 0, true);
         let mut pending = checked.map_err(|_| damaged())?;
         pending.states = changed.iter().cloned().collect();
+        if self.head.is_replicated {
+            let mut referrers = ReferrerChanges::default();
+            for (key, _) in &changed {
+                let of = |record: Option<&Present>| {
+                    record.map(|record| record.references.clone()).unwrap_or_default()
+                };
+                let after = pending.records.get(&key.record_digest());
+                referrers.replace(key, &of(self.index.get(key)), &of(after));
+            }
+            pending.held = commit::held(records, &pending, &referrers, now);
+        }
         let state = |key: &RecordKey, record: &Present| stored.state(key, record.changed_at);
         let commit::Shown { states: shown, .. } = commit::shown(records, &pending, state)?;
         if let Some(rules) = &rules {

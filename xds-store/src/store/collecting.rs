@@ -25,7 +25,9 @@ impl Store {
             if writing.batch.writes.len() >= limit || read_bytes > READ_BYTES {
                 break;
             }
-            let Some(record) = self.index.get(key).filter(|record| self.is_old(record, now)) else {
+            let Some(record) =
+                self.index.get(key).filter(|record| self.is_old(record, now) && !self.index.is_held(key))
+            else {
                 continue;
             };
             // Another server of the store may have forgotten it.

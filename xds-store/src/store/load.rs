@@ -1,11 +1,12 @@
 //! Reads a store when its server starts.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use xds_core::Resource;
+use xds_proto::xds::store::v1 as proto;
 
 use super::compaction::Compaction;
 use super::journal::Journal;
@@ -14,13 +15,14 @@ use super::origins::Origins;
 use super::running::Running;
 use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
-use crate::commit::hidden;
+use crate::commit::{self, drained, hidden};
 use crate::content::{self, ContentError};
 use crate::engine::{EngineError, EngineRevision, View};
-use crate::index::{Index, Loading};
-use crate::key::{RecordKey, stored};
+use crate::index::{Index, Loading, Pending, Records};
+use crate::key::{NameDigest, RecordKey, stored};
 use crate::log::{FORMAT, Head};
 use crate::record::{At, Local, Present, RecordState, served};
+use crate::refs::ReferrerChanges;
 use crate::seal::{self, UnsealError};
 use crate::stored::{self as durable, ReadError};
 
@@ -134,7 +136,7 @@ impl Store {
         let mut failed: Option<LoadError> = None;
         let mut of_plans = Vec::new();
         // Which of the variants of a name are served is known when all of them were read.
-        let mut of_name: Vec<Loaded> = Vec::new();
+        let (mut of_name, mut deleted): (Vec<Loaded>, Vec<Loaded>) = Default::default();
         let mut end_name = |index: &Index, loaded: &mut Vec<Loaded>| {
             for loaded in loaded.drain(..).map(|loaded| loaded.withheld(index)) {
                 // The phase of its plan may come later.
@@ -165,7 +167,10 @@ impl Store {
                 end_name(&index, &mut of_name);
             }
             index.note_own(&key, &state);
-            of_name.push(Loaded { key, state, shown: None, resource });
+            let loaded = Loaded { key, state, shown: None, resource };
+            // SR48: whether it is served is known when all records were read.
+            let may_be_held = head.is_replicated && loaded.state.lifecycle() == proto::State::Deleted;
+            if may_be_held { &mut deleted } else { &mut of_name }.push(loaded);
             Ok::<(), Damaged>(())
         };
         view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
@@ -200,6 +205,15 @@ impl Store {
         newest.map_or(Ok(()), &mut keep)?;
         index.finish(loading);
         end_name(&index, &mut of_name);
+        if head.is_replicated {
+            index.set_held(all_held(&index, now.max(head.time)));
+        }
+        for loaded in deleted.into_iter().map(|loaded| loaded.held(&index)) {
+            match config.schemas.form(&loaded.key) {
+                Some(_) => of_plans.push(loaded),
+                None => each(loaded),
+            }
+        }
         // SV13.
         if let Some((number, name, phase)) = index.phases().lacking(config.schemas.plans()) {
             return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
@@ -242,7 +256,26 @@ impl Store {
     }
 }
 
+/// The deleted records that are served (SR48).
+fn all_held(index: &Index, now: i64) -> BTreeMap<NameDigest, BTreeSet<RecordKey>> {
+    let (nothing, unchanged) = (Pending::default(), ReferrerChanges::default());
+    let records = Records { index, batch: &nothing };
+    let of = |name| commit::held_of(records, (&nothing, &unchanged), (name, &[]), now);
+    let held = index.deleted().map(|(name, _)| (name, of(name)));
+    held.filter(|(_, held)| !held.is_empty()).collect()
+}
+
 impl Loaded {
+    /// SR48: a deleted record that another one refers to is served.
+    fn held(self, index: &Index) -> Self {
+        if !index.is_held(&self.key) {
+            return self;
+        }
+        let shown = drained(self.state.clone());
+        let resource = served(&shown).map(|content| content::resource(&self.key.id(), content));
+        Self { shown: Some(shown), resource, ..self }
+    }
+
     /// SR47: a variant that overlaps with one that is served is not.
     fn withheld(self, index: &Index) -> Self {
         match index.is_withheld(&self.key) {

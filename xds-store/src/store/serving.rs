@@ -70,7 +70,10 @@ impl Store {
     #[must_use]
     pub fn has(&self, key: &RecordKey) -> bool {
         let schemas = self.index.schemas();
-        self.exists(key) || schemas.form(key).is_some() || schemas.stored_key(key.clone()) != *key
+        self.exists(key)
+            || self.index.is_held(key)
+            || schemas.form(key).is_some()
+            || schemas.stored_key(key.clone()) != *key
     }
 
     /// Whether clients of xDS get something for a key.
@@ -80,6 +83,9 @@ impl Store {
         let old = schemas.stored_key(key.clone());
         let is_beside = old != *key && !self.exists(key);
         let stored = if is_beside { &old } else { key };
+        if self.index.is_held(stored) {
+            return true;
+        }
         if self.index.is_withheld(stored) {
             return false;
         }

@@ -93,6 +93,11 @@ impl Server {
         of_type.map(show).collect()
     }
 
+    /// Whether clients have a record.
+    pub(crate) fn has_client(&self, key: &proto::Key) -> bool {
+        self.clients.contains_key(&RecordKey::parse(key).unwrap())
+    }
+
     fn publish(&mut self, commits: Vec<Published>) {
         for commit in commits {
             for (key, state) in &*self.store.served(&commit) {

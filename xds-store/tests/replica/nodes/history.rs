@@ -243,7 +243,28 @@ fn for_clients(records: &BTreeMap<RecordKey, RecordState>) -> BTreeSet<RecordKey
             clients.extend(served(state).map(|_| key.clone()));
         }
     }
+    clients.extend(dangling(records));
     clients
+}
+
+/// SR48: the deleted clusters that routes refer to, unless a rule says what goes with a cluster.
+fn dangling(records: &BTreeMap<RecordKey, RecordState>) -> impl Iterator<Item = RecordKey> {
+    let is_live = |state: &RecordState| state.lifecycle() != proto::State::Deleted;
+    let of_type = |name: &'static str| {
+        records.iter().filter(move |(key, _)| key.type_url().message_name().ends_with(name))
+    };
+    let has_rule = of_type("ReferenceRule").any(|(_, state)| is_live(state));
+    let names = |state: &RecordState, name: &str| {
+        let field = [b"\n", &[name.len() as u8][..], name.as_bytes()].concat();
+        let payload = state.content.as_ref().map_or(&[][..], |content| &content.payload);
+        payload.windows(field.len()).any(|part| part == field)
+    };
+    let is_held = move |key: &RecordKey, state: &RecordState| {
+        let mut routes = of_type("RouteConfiguration").filter(|(_, state)| is_live(state));
+        !has_rule && !is_live(state) && routes.any(|(_, state)| names(state, key.name().as_str()))
+    };
+    let held: Vec<_> = of_type("Cluster").filter(|(key, state)| is_held(key, state)).collect();
+    held.into_iter().map(|(key, _)| key.clone())
 }
 
 /// Notes an entry that a node has got or made. The records that it changes.
