@@ -34,6 +34,17 @@ impl Drain {
     }
 }
 
+/// SR20: not ready while the store takes a snapshot, and else as before.
+pub(super) fn unless_resyncing(
+    is_resyncing: impl Fn() -> bool + Send + Sync + 'static,
+    ready: Ready,
+) -> Ready {
+    Arc::new(move |type_url| match is_resyncing() {
+        true => Err("the store takes a snapshot from a peer".to_owned()),
+        false => ready(type_url),
+    })
+}
+
 /// `/healthz`, `/readyz` and `/readyz/TYPE`.
 pub(super) fn routes(ready: Ready) -> Router {
     Router::new()
@@ -80,5 +91,15 @@ mod tests {
         drain.begin_after(async {}).await;
         assert_eq!(ready(None), Err("draining: the server stops".into()));
         assert_eq!(ready(Some(&xds::type_url::CLUSTER.into())), ready(None));
+    }
+
+    #[test]
+    fn sr20_a_server_is_not_ready_while_its_store_takes_a_snapshot() {
+        let (is_resyncing, synced): (_, Ready) = (Arc::new(AtomicBool::new(true)), Arc::new(|_| Ok(())));
+        let seen = Arc::clone(&is_resyncing);
+        let ready = unless_resyncing(move || seen.load(Ordering::Acquire), synced);
+        assert!(ready(None).is_err());
+        is_resyncing.store(false, Ordering::Release);
+        assert_eq!(ready(None), Ok(()));
     }
 }

@@ -243,7 +243,13 @@ impl Serve {
                 store.handle.stop().await;
             }
         };
-        let ready = drain.or(ready(&cache, store.is_some()));
+        let of_cache = ready(&cache, store.is_some());
+        let is_resyncing = store.as_ref().map(ServedStore::resyncing);
+        let ready = match is_resyncing {
+            Some(is_resyncing) => health::unless_resyncing(is_resyncing, of_cache),
+            None => of_cache,
+        };
+        let ready = drain.or(ready);
         let mut health = health::routes(Arc::clone(&ready));
         if let Some(store) = &store {
             health = health.merge(store.routes());

@@ -293,6 +293,12 @@ impl ServedStore {
         alarms.chain(silent).collect()
     }
 
+    /// Tells whether it takes a snapshot from a peer (SR20).
+    pub(super) fn resyncing(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let standing = self.handle.standing();
+        move || standing.borrow().condition == Condition::Resyncing
+    }
+
     /// `/readyz/store`: whether commits are accepted (ST59).
     pub(super) fn routes(&self) -> Router {
         let handle = self.handle.clone();
