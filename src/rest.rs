@@ -259,6 +259,8 @@ struct Poll {
 impl Poll {
     fn new(state: &RestState, type_url: &TypeUrl, peer: &Peer, body: &[u8]) -> Result<Self, PollError> {
         let ServerConfig { stream, parameters, .. } = &state.config.server;
+        let taken = state.config.server.takes_streams();
+        taken.map_err(|status| PollError::Refused(status.message().to_owned()))?;
         // Read the request as a stream does: names, locators and the node are interpreted in one
         // place.
         let frame = json::request_frame(body)?;

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use xds::{TypeUrl, shortened, type_name};
+use xds::{Readiness, TypeUrl, shortened, type_name};
 
 /// Decides whether a type (or with `None` the whole server) is ready; `Err` has the reason if it is
 /// not.
@@ -34,14 +34,11 @@ impl Drain {
     }
 }
 
-/// SR20: not ready while the store takes a snapshot, and else as before.
-pub(super) fn unless_resyncing(
-    is_resyncing: impl Fn() -> bool + Send + Sync + 'static,
-    ready: Ready,
-) -> Ready {
-    Arc::new(move |type_url| match is_resyncing() {
-        true => Err("the store takes a snapshot from a peer".to_owned()),
-        false => ready(type_url),
+/// Not ready while the server takes no streams, and else as before.
+pub(super) fn unless_refusing(readiness: Arc<dyn Readiness>, ready: Ready) -> Ready {
+    Arc::new(move |type_url| match readiness.refuses_streams() {
+        Some(reason) => Err(reason),
+        None => ready(type_url),
     })
 }
 
@@ -93,13 +90,25 @@ mod tests {
         assert_eq!(ready(Some(&xds::type_url::CLUSTER.into())), ready(None));
     }
 
+    #[derive(Debug)]
+    struct Refusing(AtomicBool);
+
+    impl Readiness for Refusing {
+        fn is_ready(&self, _: Option<&TypeUrl>) -> bool {
+            true
+        }
+
+        fn refuses_streams(&self) -> Option<String> {
+            self.0.load(Ordering::Acquire).then(|| "no".to_owned())
+        }
+    }
+
     #[test]
     fn sr20_a_server_is_not_ready_while_its_store_takes_a_snapshot() {
-        let (is_resyncing, synced): (_, Ready) = (Arc::new(AtomicBool::new(true)), Arc::new(|_| Ok(())));
-        let seen = Arc::clone(&is_resyncing);
-        let ready = unless_resyncing(move || seen.load(Ordering::Acquire), synced);
-        assert!(ready(None).is_err());
-        is_resyncing.store(false, Ordering::Release);
+        let readiness = Arc::new(Refusing(AtomicBool::new(true)));
+        let ready = unless_refusing(Arc::clone(&readiness) as Arc<dyn Readiness>, Arc::new(|_| Ok(())));
+        assert_eq!(ready(None), Err("no".into()));
+        readiness.0.store(false, Ordering::Release);
         assert_eq!(ready(None), Ok(()));
     }
 }

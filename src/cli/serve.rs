@@ -244,9 +244,10 @@ impl Serve {
             }
         };
         let of_cache = ready(&cache, store.is_some());
-        let is_resyncing = store.as_ref().map(ServedStore::resyncing);
-        let ready = match is_resyncing {
-            Some(is_resyncing) => health::unless_resyncing(is_resyncing, of_cache),
+        // Before the configuration is copied: polls heed it, too.
+        config.readiness = store.as_ref().map(ServedStore::readiness);
+        let ready = match &config.readiness {
+            Some(readiness) => health::unless_refusing(Arc::clone(readiness), of_cache),
             None => of_cache,
         };
         let ready = drain.or(ready);

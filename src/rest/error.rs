@@ -45,6 +45,9 @@ pub(super) enum PollError {
     /// G13.
     #[error("no source has committed yet: poll again later")]
     NotSynced,
+    /// The server takes no new streams.
+    #[error("{0}")]
+    Refused(String),
     #[error("{} {name:?} cannot be sent as JSON: {error}", type_url.message_name())]
     Resource { type_url: TypeUrl, name: ResourceName, error: JsonError },
     #[error("the requested {} exceed the limit of {limit} bytes of one answer", type_url.message_name())]
@@ -78,6 +81,7 @@ impl PollError {
             ) => (StatusCode::PAYLOAD_TOO_LARGE, RESOURCE_EXHAUSTED),
             Self::BodyTooLate { .. } => (StatusCode::REQUEST_TIMEOUT, DEADLINE_EXCEEDED),
             Self::NotSynced
+            | Self::Refused(_)
             | Self::Busy { .. }
             | Self::OtherAccess
             | Self::Request(StreamError::FellBehind { .. }) => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),

@@ -40,7 +40,7 @@ pub struct ServerConfig {
     /// none.
     pub observer: Option<Arc<dyn Observer>>,
     /// Whether gRPC health reports the server, and each type, as serving after the first commit
-    /// (G13). Default: always.
+    /// (G13), and whether new streams are taken. Default: always.
     pub readiness: Option<Arc<dyn Readiness>>,
     /// The largest request, in bytes (G9). A larger one closes its stream. Default 16 MiB: after a
     /// restart, a delta client with 100,000 resources sends their names and versions, which take 6
@@ -131,6 +131,15 @@ impl ServerConfig {
     /// Whether responses to this client may carry TTLs (S38).
     pub(crate) fn honours_ttl(&self, client: &Client) -> bool {
         client.supports_ttl || self.ttl_user_agents.contains(&client.user_agent)
+    }
+
+    /// Whether new streams and polls are taken at present.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` with the text of [`Readiness::refuses_streams`].
+    pub fn takes_streams(&self) -> Result<(), Status> {
+        let refusal = self.readiness.as_ref().and_then(|readiness| readiness.refuses_streams());
+        refusal.map_or(Ok(()), |text| Err(Status::unavailable(text)))
     }
 
     /// What a client may read. `None` means everything: there is no authorizer.

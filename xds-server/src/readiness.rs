@@ -10,10 +10,17 @@ use xds_proto::service::{ADS, CSDS, SERVICES};
 /// Says whether a server can serve clients: a hook for servers whose cache depends on others, such
 /// as a proxy.
 ///
-/// The server calls it once a second for each type that has a service, after the first commit.
+/// The server calls [`is_ready`](Self::is_ready) once a second for each type that has a service,
+/// after the first commit.
 pub trait Readiness: Debug + Send + Sync {
     /// Whether clients can get resources of a type; with `None`, of any type.
     fn is_ready(&self, type_url: Option<&TypeUrl>) -> bool;
+
+    /// Why the server takes no new streams at present. Their clients get `UNAVAILABLE` with this
+    /// text, and can use another server; open streams stay. Default: `None`, streams are taken.
+    fn refuses_streams(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The gRPC health of each service.

@@ -324,6 +324,9 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
     /// The response headers are sent at once: some clients wait for them before they send a
     /// request.
     fn call(&mut self, request: Request<axum::body::Body>) -> Self::Future {
+        if let Err(status) = self.server.config.takes_streams() {
+            return ready(Ok(status.into_http()));
+        }
         let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
             let config = &self.server.config;
             if let Some(observer) = &config.observer {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
-use xds_core::Cache;
+use xds_core::{Cache, TypeUrl};
 use xds_proto::envoy::service::discovery::v3::DiscoveryRequest;
 use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use xds_proto::type_url::CLUSTER;
 use xds_server::skim::Client;
-use xds_server::{ConnectionEnd, Event, Observer, Server, ServerConfig, listen};
+use xds_server::{ConnectionEnd, Event, Observer, Readiness, Server, ServerConfig, listen};
 
 /// The events of connections and requests that the server ended.
 #[derive(Debug, Default)]
@@ -266,4 +267,40 @@ async fn streams_without_a_request_leave_their_places_to_others() {
     let (requests, mut stream) = server.sotw().await;
     requests.send(ask("", CLUSTER, &["a"])).await.unwrap();
     next(&mut stream).await.unwrap().unwrap();
+}
+
+/// Takes no streams while it holds `true`.
+#[derive(Debug)]
+struct Refusing(AtomicBool);
+
+impl Readiness for Refusing {
+    fn is_ready(&self, _: Option<&TypeUrl>) -> bool {
+        self.refuses_streams().is_none()
+    }
+
+    fn refuses_streams(&self) -> Option<String> {
+        self.0.load(Ordering::Relaxed).then(|| "not now".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn sr20_a_server_that_refuses_streams_keeps_the_open_ones() {
+    let (cache, refusing) = (Cache::new(), Arc::new(Refusing(AtomicBool::new(false))));
+    put(&cache, CLUSTER, "a", "1");
+    let readiness = Some(Arc::clone(&refusing) as Arc<dyn Readiness>);
+    let server = Running::with(&cache, ServerConfig { readiness, ..ServerConfig::default() }).await;
+    let (requests, mut stream) = server.sotw().await;
+    requests.send(ask("", CLUSTER, &["a"])).await.unwrap();
+    let first = next(&mut stream).await.unwrap().unwrap();
+    refusing.0.store(true, Ordering::Relaxed);
+    let mut client = AggregatedDiscoveryServiceClient::new(server.channel().await);
+    let refused = client.stream_aggregated_resources(tokio_stream::pending()).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::Unavailable, "not now"));
+    let refused = client.delta_aggregated_resources(tokio_stream::pending()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    put(&cache, CLUSTER, "a", "2");
+    let second = next(&mut stream).await.unwrap().unwrap();
+    assert_ne!(first.version_info, second.version_info);
+    refusing.0.store(false, Ordering::Relaxed);
+    assert!(client.stream_aggregated_resources(tokio_stream::pending()).await.is_ok());
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use tokio::runtime::Handle;
 use xds::admin::{Trouble, Troubles};
 use xds::folder::Descriptors;
-use xds::{Cache, ClientList};
+use xds::{Cache, ClientList, Readiness, TypeUrl};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store::rules::FieldSource;
@@ -293,10 +293,9 @@ impl ServedStore {
         alarms.chain(silent).collect()
     }
 
-    /// Tells whether it takes a snapshot from a peer (SR20).
-    pub(super) fn resyncing(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let standing = self.handle.standing();
-        move || standing.borrow().condition == Condition::Resyncing
+    /// Whether it can serve clients.
+    pub(super) fn readiness(&self) -> Arc<dyn Readiness> {
+        Arc::new(StoreReadiness(self.handle.clone()))
     }
 
     /// `/readyz/store`: whether commits are accepted (ST59).
@@ -308,6 +307,25 @@ impl ServedStore {
         };
         Router::new().route("/readyz/store", get(answer))
     }
+}
+
+#[derive(Debug)]
+struct StoreReadiness(StoreHandle);
+
+impl Readiness for StoreReadiness {
+    fn is_ready(&self, _: Option<&TypeUrl>) -> bool {
+        self.refuses_streams().is_none()
+    }
+
+    fn refuses_streams(&self) -> Option<String> {
+        refusal(self.0.standing().borrow().condition)
+    }
+}
+
+/// SR20: its records are not those that clients shall get, so they use another server.
+fn refusal(condition: Condition) -> Option<String> {
+    let text = "the store takes a snapshot from a peer: use another server, or try again";
+    (condition == Condition::Resyncing).then(|| text.to_owned())
 }
 
 /// ST72.
@@ -341,6 +359,14 @@ const SILENT: Duration = Duration::from_secs(30);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sr20_new_streams_are_refused_while_the_store_takes_a_snapshot_and_else_never() {
+        assert!(refusal(Condition::Resyncing).is_some());
+        for other in [Condition::Waiting, Condition::Serving, Condition::ReadOnly, Condition::Stopping] {
+            assert_eq!(refusal(other), None, "{other:?}");
+        }
+    }
 
     #[test]
     fn st72_an_alarm_without_detail_ends_with_its_sentence() {
