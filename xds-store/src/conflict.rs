@@ -10,7 +10,7 @@
 //! | DELETION | one is deleted or being deleted, and lacks a content or an owner of the live one | the live one |
 //!
 //! Besides, a store finds variants that are withheld (OVERLAP, SR47), and deleted records that others refer
-//! to (DANGLING, SR48).
+//! to (DANGLING, SR48). A snapshot that replaces the records drops changes (DROPPED, SR21).
 //!
 //! A later generation supersedes an earlier one, and a deletion supersedes what it has: then nothing
 //! counts as lost. So if two nodes wrote different numbers of generations apart from each other, only
@@ -103,6 +103,18 @@ impl Conflict {
             detail,
         };
         Self { id, entry, loser: loser.clone() }
+    }
+
+    /// SR21: what this node had is not in the snapshot that replaced its records.
+    pub(crate) fn dropped(loser: &RecordState, winner: Option<&RecordState>) -> Self {
+        let detail = match winner {
+            Some(_) => "the record was created again elsewhere, and what this node had of it is dropped",
+            None => "the record was deleted elsewhere, and what this node had of it is dropped",
+        };
+        let kind = proto::conflict::Kind::Dropped;
+        let origin = winner.map_or("", |winner| &winner.origin);
+        let id = ConflictId::of_kind(kind, loser);
+        Self::new(kind, id, (loser, winner.unwrap_or(loser)), origin, detail.to_owned())
     }
 
     /// SR48: a deleted record is served, because a record refers to it.

@@ -23,6 +23,8 @@ use driven::*;
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod driven;
+#[path = "resync/journal.rs"]
+mod journal;
 
 impl Server {
     /// The pages of a snapshot of this node.

@@ -11,6 +11,7 @@ use super::{Store, Writing};
 use crate::checked::{self, Damaged};
 use crate::clock::Clock;
 use crate::commit::{Judged, Judging, Refused};
+use crate::conflict::{self, Conflict};
 use crate::key::{RecordKey, stored};
 use crate::log::LogEntry;
 use crate::merge::merge;
@@ -38,6 +39,8 @@ struct Decided {
     /// What this node gives to others as changes of its own.
     reissued: Vec<(RecordKey, RecordState)>,
     dropped: Vec<(RecordKey, RecordState)>,
+    /// SR44.
+    lost: Vec<Conflict>,
     /// SR27: the greatest incarnation that was replaced.
     incarnation: u64,
     /// The incarnation floor of the snapshot.
@@ -71,6 +74,7 @@ impl Store {
             Decided { floor, has_forgotten: self.origins.has_forgotten(clock), ..Decided::default() };
         self.decide_all(&judging, kind, &uncovered, &mut decided)?;
         let judged = Judged { is_replicated: false, ..judging.take(&decided.after)? };
+        writing.lost.append(&mut decided.lost);
         let has_replaced = kind == Kind::Replace;
         let head = &mut writing.head;
         head.incarnation_floor = head.incarnation_floor.max(floor).max(decided.incarnation);
@@ -146,8 +150,7 @@ impl Store {
         stored: &Stored<'_>,
     ) -> Result<BTreeMap<RecordKey, Uncovered>, ReadError> {
         let revisions = match kind {
-            Kind::Merge { .. } => Vec::new(),
-            Kind::Replace => self.origins.uncovered(clock),
+            Kind::Merge { .. } | Kind::Replace => self.origins.uncovered(clock),
             Kind::Reissue if !self.head.owes_log => Vec::new(),
             // Peers may follow another log of the former id, so that none of them shows what all have.
             Kind::Reissue => {
@@ -235,6 +238,15 @@ impl Decided {
             (Some(one), None) | (None, Some(one)) => one.clone(),
             (None, None) => return,
         };
+        if let (Some(present), Some(staged)) = (&present, &staged) {
+            let lost = conflict::lost(present, staged, &merged);
+            // The node of the snapshot may have created the record again after it deleted what is here.
+            let is_lost = |lost: &Conflict| {
+                let is_own = kind.is_merge() && uncovered.has_changed && lost.loser == *present;
+                lost.loser.incarnation == merged.incarnation || is_own
+            };
+            self.lost.extend(lost.filter(is_lost));
+        }
         let is_owed = kind == Kind::Reissue && present.is_some();
         if is_owed && (uncovered.has_changed || staged.as_ref() != Some(&merged)) {
             self.reissued.push((key.clone(), merged.clone()));
@@ -261,6 +273,7 @@ impl Decided {
             // A merge of one incarnation revives nothing (SR37).
             Some(staged) if of_staged == present.incarnation => {
                 let merged = merge(&present, &staged);
+                self.lost.extend(conflict::lost(&present, &staged, &merged));
                 if merged != staged {
                     self.reissued.push((key.clone(), merged));
                 }
@@ -280,6 +293,7 @@ impl Decided {
             _ => {
                 if uncovered.has_changed || (self.has_forgotten && staged.is_none()) {
                     self.dropped.push((key.clone(), present.clone()));
+                    self.lost.push(Conflict::dropped(&present, staged.as_ref()));
                 }
                 if staged.is_none() {
                     // It was deleted, and that is forgotten at the node of the snapshot.
