@@ -208,6 +208,20 @@ fn sr20_a_node_that_fell_behind_gets_the_records_in_one_commit_and_keeps_its_own
 }
 
 #[test]
+fn sr47_a_snapshot_brings_variants_that_overlap() {
+    for must_replace in [false, true] {
+        let (mut a, mut b) = cut_off();
+        commit(&mut b, [put_when("v", "env=1", "of b")]);
+        commit(&mut a, [put_when("v", "", "of a")]);
+        b.resync(&a, must_replace, "b2");
+        check(&mut b);
+        pull(&mut a, &b);
+        assert_eq!(a.clients(), b.clients());
+        assert_eq!(a.clients().iter().filter(|client| client.starts_with("v ")).count(), 1);
+    }
+}
+
+#[test]
 fn sr20_commits_wait_for_the_end_of_a_resync() {
     let (a, mut b) = cut_off();
     b.step(Event::BeginResync { must_replace: false, new_id: "b2".into() });

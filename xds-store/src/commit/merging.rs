@@ -72,7 +72,8 @@ impl Judging<'_> {
     /// # Errors
     /// The engine cannot be read.
     pub(crate) fn take(&self, states: &[(RecordKey, RecordState)]) -> Result<Judged, Refused> {
-        let mut changed = Changed::default();
+        // SR47: variants of two nodes may overlap.
+        let mut changed = Changed { is_merge: true, ..Changed::default() };
         for (key, state) in states {
             let existed = self.records.get(key).is_some_and(|record| record.exists(self.now));
             changed.decided(self, key, state.clone(), outcome(existed, state));
