@@ -72,6 +72,28 @@ fn st45_st46_a_backup_is_restored_with_a_new_node_id() {
 }
 
 #[test]
+fn sr31_a_copied_folder_gets_another_id_and_a_store_that_is_open_or_absent_does_not() {
+    let stores = Stores::with_store("reid");
+    let (store, copy) = (stores.path("store"), stores.path("copy"));
+    fs::create_dir(&copy).unwrap();
+    fs::copy(Path::new(&store).join("store.redb"), Path::new(&copy).join("store.redb")).unwrap();
+    let renamed = json(&["store", "reid", &copy]);
+    let formerly = renamed["former_nodes"][0].as_str().unwrap().to_owned();
+    assert_ne!(renamed["node"], renamed["former_nodes"][0]);
+    assert_eq!(run(&["store", "check", &copy]).0, Some(0));
+    let (code, text) = run(&["store", "reid", &store]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(&formerly), "the copy had the id of the original: {text}");
+    let again = json(&["store", "reid", &copy]);
+    assert_eq!(again["former_nodes"][1], renamed["node"]);
+    let server = Running::start(&["serve", "--store", &store]);
+    let (code, text) = run(&["store", "reid", &store]);
+    assert!(code == Some(1) && text.contains("another process"), "{code:?}: {text}");
+    drop(server);
+    assert_eq!(run(&["store", "reid", &stores.path("none")]).0, Some(2));
+}
+
+#[test]
 fn st46_a_file_that_is_no_whole_backup_makes_no_store() {
     let stores = Stores::with_store("cut");
     let (file, target) = (stores.path("file"), stores.path("target"));

@@ -43,6 +43,7 @@ pub(super) mod put;
 pub(super) mod quarantine;
 pub(super) mod records;
 pub(super) mod refs;
+mod reid;
 mod report;
 mod restore;
 pub(super) mod rollback;
@@ -71,6 +72,7 @@ enum Action {
     Restore(restore::Restore),
     Check(check::CheckCommand),
     Upgrade(upgrade::Upgrade),
+    Reid(reid::Reid),
 }
 
 impl StoreCommand {
@@ -89,6 +91,7 @@ impl StoreCommand {
             Action::Restore(restore) => restore.run(),
             Action::Check(check) => check.run(),
             Action::Upgrade(upgrade) => upgrade.run(),
+            Action::Reid(reid) => reid.run(),
         }
     }
 }

@@ -25,6 +25,8 @@ use driven::*;
 mod driven;
 #[path = "resync/journal.rs"]
 mod journal;
+#[path = "resync/reid.rs"]
+mod reid;
 
 impl Server {
     /// The pages of a snapshot of this node.

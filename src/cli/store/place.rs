@@ -103,12 +103,24 @@ impl Place {
 
     /// The engine with the store in a folder, for readers alone: nothing is changed.
     pub(in crate::cli) fn read(folder: &Path) -> Result<RedbEngine, PlaceError> {
+        Self::open_folder(folder, RedbEngine::open_unchanged)
+    }
+
+    /// The same for a command that writes.
+    pub(in crate::cli) fn write(folder: &Path) -> Result<RedbEngine, PlaceError> {
+        Self::open_folder(folder, RedbEngine::open)
+    }
+
+    fn open_folder(
+        folder: &Path,
+        open: impl FnOnce(&Path) -> Result<RedbEngine, OpenError>,
+    ) -> Result<RedbEngine, PlaceError> {
         if is_in_etcd(folder)
             && let Some(Ok(place)) = folder.to_str().map(str::parse)
         {
             return Err(PlaceError::NotFolder { place });
         }
-        Self::Folder(folder.to_owned()).open_file(folder, RedbEngine::open_unchanged)
+        Self::Folder(folder.to_owned()).open_file(folder, open)
     }
 
     fn open_file(

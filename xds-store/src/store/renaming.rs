@@ -1,11 +1,41 @@
-//! A new id for this node (SR29).
+//! A new id for this node (SR29, SR31).
 
 use super::staging::Alone;
-use super::{Store, Ticket, Writing};
+use super::{LoadError, Store, Ticket, Writing};
 use crate::checked;
+use crate::engine::{Batch, View};
 use crate::key::stored;
+use crate::log::{Head, StoredOrigin};
 
 impl Store {
+    /// The batch that gives another id to a store that nobody has open, such as one in a copied folder, and the head
+    /// with it. Another node may go on with the former id, so all that the log has of it is owed (SR31).
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn rename(view: &dyn View, id: &str) -> Result<(Batch, Head), LoadError> {
+        let (former, revision) = Self::read_head(view)?;
+        let mut writing = Writing::new(former.clone(), Some(revision), 0);
+        if former.counter > 0 {
+            let at = stored::origin(&former.node);
+            let kept: Option<StoredOrigin> =
+                view.get(&at)?.map(|value| checked::decode(&at, value.bytes)).transpose()?;
+            let of_former = StoredOrigin {
+                counter: former.counter,
+                chain: former.chain.clone(),
+                ..kept.unwrap_or_default()
+            };
+            let value = checked::encode(&at, &of_former);
+            writing.write(at, value);
+        }
+        writing.take_id(id);
+        // A node that has no snapshot yet has nothing that anybody could lack (SR24).
+        let owes = !former.is_joining;
+        (writing.head.owes_reissue, writing.head.owes_log) = (owes, owes);
+        writing.seal();
+        Ok((writing.batch, writing.head))
+    }
+
     /// Whether the node took its id, and has not given to others yet what they lack of its former one (SR31).
     #[must_use]
     pub fn owes_reissue(&self) -> bool {
