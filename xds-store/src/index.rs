@@ -9,7 +9,7 @@ use xds_core::{Constraints, Formula, VariantId, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
 use crate::conflict::Conflict;
-use crate::forgotten::Forgotten;
+use crate::forgotten::{FORGOTTEN_TYPE, Forgotten};
 use crate::key::{NameDigest, RecordDigest, RecordKey};
 use crate::log::Head;
 use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
@@ -48,7 +48,7 @@ pub(crate) struct Index {
     pub(crate) referrers: Referrers,
     /// The records that are being deleted, by the names of both of their forms.
     pub(crate) deleting: Referrers,
-    /// Names that are being deleted, and that may have dependents.
+    /// Names that are being deleted, and of whose deletions there may be a step to do.
     drained: BTreeSet<NameDigest>,
     /// When records end, by expiry or with their lease.
     ends: BTreeSet<(i64, RecordKey)>,
@@ -105,7 +105,7 @@ pub(crate) struct Pending {
     pub(crate) renewed: BTreeMap<RecordKey, Renewed>,
     /// Records that their dates have ended, with the lifecycles that they have for other nodes (SR5).
     pub(crate) ended_by_date: BTreeMap<RecordKey, proto::State>,
-    /// Deleted records, with the entries from which this store has their deletions.
+    /// Records that are deleted or being deleted, with the entries from which this store has that.
     pub(crate) deleted_by: BTreeMap<RecordKey, EntryId>,
     /// Records that did not change, and whose references are other ones by a changed rule.
     pub(crate) reread: BTreeMap<RecordKey, Box<[Reference]>>,
@@ -373,7 +373,8 @@ impl Index {
     pub(crate) fn apply(&mut self, pending: Pending, check_owners_at: i64) {
         let Pending { mut records, variants, withheld, held, aliases, states, renewed, reread, .. } = pending;
         self.apply_withheld(withheld, held);
-        if !reread.is_empty() {
+        // SG41: those of a forgotten node are finished by another one.
+        if !reread.is_empty() || states.keys().any(|key| key.has_type(FORGOTTEN_TYPE)) {
             self.drained.extend(self.deleting.targets());
         }
         for (key, references) in reread {
@@ -398,9 +399,10 @@ impl Index {
             let deleting_after = self.deleting_names(key, &after);
             self.deleting.replace(key, &deleting, &deleting_after);
             self.drained.extend(deleting_after.iter().map(|deleting| deleting.target));
-            // A field that named it in another way may be one that goes with it now.
+            // A field that named it in another way may be one that goes with it now. If it named it before, it may
+            // have been the last one.
             let is_deleting = |target: &NameDigest| self.deleting.of(*target).next().is_some();
-            let targets = after.references.iter().map(|one| one.target);
+            let targets = references.iter().chain(&after.references).map(|one| one.target);
             self.drained.extend(targets.filter(is_deleting));
             self.records.insert(digest, after);
         }
@@ -460,12 +462,12 @@ impl Index {
         self.deleting_since.iter().map(|(since, key)| (*since, key))
     }
 
-    /// A name that is being deleted, and that may have dependents.
+    /// A name that is being deleted, and of whose deletion there may be a step to do.
     pub(crate) fn next_drained(&self) -> Option<NameDigest> {
         self.drained.first().copied()
     }
 
-    /// A name has no dependents.
+    /// There is nothing to do until something changes.
     pub(crate) fn note_drained(&mut self, name: NameDigest) {
         self.drained.remove(&name);
     }

@@ -30,8 +30,9 @@ pub(crate) struct Local {
     /// other nodes (SR5). Otherwise 0.
     #[prost(enumeration = "proto::State", tag = "1001")]
     pub(crate) lifecycle_of_others: i32,
-    /// Of a deleted record: the entry from which this store has the deletion (SR18). None if other nodes do
-    /// not get it, and in states of an earlier version of this program.
+    /// Of a deleted record: the entry from which this store has the deletion (SR18). Of one that is being deleted:
+    /// the entry that began it (SG41). None if other nodes do not get it, if the state came without its entry, and
+    /// in states of an earlier version of this program.
     #[prost(message, optional, tag = "1002")]
     pub(crate) deleted_by: Option<EntryId>,
     /// Of a deleted record: [`Head::running`] when the state was committed here (SR26).

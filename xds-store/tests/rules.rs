@@ -17,6 +17,8 @@ mod drains;
 mod driven;
 #[path = "rules/entries.rs"]
 mod entries;
+#[path = "rules/finishing.rs"]
+mod finishing;
 #[path = "rules/forgetting.rs"]
 mod forgetting;
 #[path = "rules/forgotten.rs"]

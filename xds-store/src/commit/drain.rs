@@ -1,4 +1,4 @@
-//! Deletions that wait until nothing blocks them (SG7), and their end.
+//! Deletions that wait until nothing blocks them (SG7), and their end (SG41).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,11 @@ use xds_core::VariantId;
 use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
-use super::effect::{Effect, Judging, tombstone};
+use super::effect::{Effect, Judged, Judging, tombstone};
+use super::form::CommitLimits;
 use super::owner;
 use crate::key::{NameDigest, RecordKey};
-use crate::record::RecordState;
+use crate::record::{EntryId, RecordState};
 use crate::stored::ReadError;
 
 /// Deletions that may wait and that others block become deletions in progress. So may what such a record
@@ -65,6 +66,43 @@ pub(super) fn finish(judging: &Judging<'_>, changed: &mut Changed) -> Result<Vec
         }
     }
     Ok(ended)
+}
+
+impl Judging<'_> {
+    /// SG41: the end of a deletion in progress that nothing keeps, and that no commit ended: another node began it, or
+    /// removed what blocked it. `None` if something keeps it, or if the entry that began it is not one of those that
+    /// this node finishes.
+    ///
+    /// # Errors
+    /// The engine cannot be read.
+    pub(crate) fn late_end(
+        &self,
+        name: NameDigest,
+        finishes: impl Fn(Option<&EntryId>) -> bool,
+    ) -> Result<Option<Judged>, ReadError> {
+        let mut changed = Changed::default();
+        let keys: Vec<_> = self.records.deleting(&changed.deleting, name).cloned().collect();
+        let Some(ended) = keys.first().and_then(|first| ends_with(self, &changed, first)) else {
+            return Ok(None);
+        };
+        let mut is_here = false;
+        for key in &keys {
+            let Some(record) = self.records.get(key) else { continue };
+            is_here |= finishes(self.as_stored(key, record)?.1.deleted_by.as_ref());
+        }
+        if !is_here {
+            return Ok(None);
+        }
+        for key in ended {
+            let Some(state) = self.state_after(&key, &changed)? else { continue };
+            changed.set(self, &key, tombstone(state), proto::Outcome::Deleted);
+        }
+        self.follow_references(None, &mut changed)?;
+        let unlimited = CommitLimits { changes: usize::MAX, ..self.limits };
+        let judging = Judging { limits: unlimited, ..*self };
+        // Removals make nothing ambiguous.
+        Ok(judging.finish(changed, Vec::new(), Vec::new(), None).ok())
+    }
 }
 
 /// The deletions in progress that can end together with that of this name: nothing else refers to one of

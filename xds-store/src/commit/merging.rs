@@ -51,10 +51,9 @@ impl Judging<'_> {
             let lost = present.as_ref().and_then(|present| conflict::lost(present, incoming, &merged));
             changed.lost.extend(lost);
             if is_changed {
-                // SR18: what a deleted record gets later is no deletion.
-                let is_deletion =
-                    |state: &RecordState| (state.lifecycle() == proto::State::Deleted, state.incarnation);
-                if present.as_ref().map(is_deletion) == Some(is_deletion(&merged)) {
+                // SR18, SG41: what a deleted record gets later is no deletion, and begins none.
+                let lifecycle = |state: &RecordState| (state.lifecycle(), state.incarnation);
+                if present.as_ref().map(lifecycle) == Some(lifecycle(&merged)) {
                     changed.deleted_by.extend(deleted_by.map(|by| (key.clone(), by)));
                 }
                 let existed = before.is_some_and(|record| record.exists(self.now));

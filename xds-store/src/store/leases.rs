@@ -17,7 +17,8 @@ impl Store {
         lessors.iter().for_each(|node| self.index.take_over_leases(node, now));
     }
 
-    fn is_smallest(&self) -> bool {
+    /// Whether this node has the smallest id of those that it knows, but for forgotten ones.
+    pub(super) fn is_smallest(&self) -> bool {
         let own = self.head.node.as_str();
         let forgotten = self.index.forgotten();
         let mut others = self.nodes.iter().map(|(node, _)| node).filter(|node| !forgotten.contains(node));

@@ -51,8 +51,8 @@ impl Writing {
         let renewed =
             judged.pending.renewed.values().map(|renewed| renewed.state.encoded_len()).sum::<usize>();
         let changes = judged.changes.iter().map(|change| 2 * change.encoded_len()).sum::<usize>();
-        let is_deleted = |state: &&RecordState| state.lifecycle() == proto::State::Deleted;
-        let deleted = judged.pending.states.values().filter(is_deleted).count() * DELETION_BYTES;
+        let ending = judged.pending.states.values().filter(|state| is_ending(state));
+        let deleted = ending.count() * DELETION_BYTES;
         let counted = (self.batch.compares.len() + operations) * OPERATION_BYTES;
         let bytes = states + renewed + deleted + changes + lost + message_bytes;
         (operations, self.bytes + bytes + counted + HEAD_BYTES)
@@ -113,7 +113,7 @@ impl Writing {
         let Pending { states, ended_by_date, deleted_by, .. } = &mut pending;
         for (key, state) in states.iter().filter(|(key, _)| is_of_others(key, ended_by_date)) {
             // A snapshot does not say which entries made its deletions.
-            if state.lifecycle() == proto::State::Deleted && entry.counter > 0 {
+            if is_ending(state) && entry.counter > 0 {
                 let by = || EntryId { origin: entry.origin.clone(), counter: entry.counter };
                 deleted_by.entry(key.clone()).or_insert_with(by);
             }
@@ -172,9 +172,14 @@ fn is_of_others(key: &RecordKey, ended_by_date: &BTreeMap<RecordKey, proto::Stat
     !phase::is_local(key) && !ended_by_date.contains_key(key)
 }
 
+/// Whether a record is deleted, or will be once nothing blocks it.
+fn is_ending(state: &RecordState) -> bool {
+    matches!(state.lifecycle(), proto::State::Deleted | proto::State::Deleting)
+}
+
 /// More than the head and the keys of one log entry take.
 const HEAD_BYTES: usize = 1 << 10;
 /// More than what the journal keeps with a state, but for the key and what it quotes of another one.
 const CONFLICT_BYTES: usize = 40 << 10;
-/// More than what a store keeps with a deleted record.
+/// More than what a store keeps with a deleted record, or one that is being deleted.
 const DELETION_BYTES: usize = 256;
