@@ -263,6 +263,72 @@ fn sr9_nodes_that_are_killed_stopped_and_cut_off_end_in_one_state_and_lose_no_ac
     });
 }
 
+/// Gives a node the store of another one: a copy of its folder.
+fn copy_store(from: &Node, to: &Node) {
+    fs::create_dir_all(to.scratch.path("store")).unwrap();
+    for entry in fs::read_dir(from.scratch.path("store")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.scratch.path("store").join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn sr28_sr29_sr31_copies_of_a_folder_and_an_old_one_take_new_ids_and_no_acknowledged_commit_is_lost() {
+    Runtime::new().unwrap().block_on(async {
+        let mut nodes = cluster("copies").await;
+        let mut urls: Vec<_> = nodes.iter().map(Node::url).collect();
+        let put = async |node: &Node, name: &str, number| {
+            let (mut api, start) = (node.api().await, Instant::now());
+            while let Err(status) = api.put(name, number, 0).await {
+                assert!(start.elapsed() < PATIENCE, "{status:?}");
+            }
+        };
+        for (number, node) in (1..).zip(&nodes) {
+            put(node, &format!("early/{number}"), number).await;
+        }
+        converged(&nodes).await;
+        // A copy of the folder of C, as it was then.
+        nodes[2].kill();
+        let mut copy = Node::new("copies", "d").await;
+        let old = Node::new("copies", "old").await;
+        copy_store(&nodes[2], &copy);
+        copy_store(&nodes[2], &old);
+        urls.push(copy.url());
+        nodes[2].start(&urls, &[]);
+        put(&nodes[2], "late/of-c", 10).await;
+        // Its twin begins with another commit of the same number.
+        copy.start(&urls, &[]);
+        put(&copy, "late/of-d", 11).await;
+        nodes.push(copy);
+        for node in &mut nodes[..2] {
+            node.kill();
+            node.start(&urls, &[]);
+        }
+        let records = converged(&nodes).await;
+        let expected = ["early/1", "early/2", "early/3", "late/of-c", "late/of-d"];
+        assert_eq!(records.keys().map(String::as_str).collect::<Vec<_>>(), expected);
+        let id = |node: &Node| node.peers().1["node"].as_str().unwrap().to_owned();
+        assert_ne!(id(&nodes[2]), id(&nodes[3]));
+        // The folder of C comes back from an old copy.
+        nodes[2].kill();
+        fs::remove_dir_all(nodes[2].scratch.path("store")).unwrap();
+        copy_store(&old, &nodes[2]);
+        nodes[2].start(&urls, &[]);
+        put(&nodes[2], "late/of-old", 12).await;
+        let records = converged(&nodes).await;
+        assert_eq!(records.len(), 6);
+        for (at, node) in nodes.iter().enumerate() {
+            let others = nodes[..at].iter().all(|other| id(other) != id(node));
+            assert!(others, "two nodes have one id");
+        }
+        for node in &mut nodes {
+            node.kill();
+            let check = xds().args(["store", "check", &node.path("store")]).output().unwrap();
+            assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+        }
+    });
+}
+
 #[test]
 fn sr17_a_commit_that_two_peers_have_survives_the_loss_of_its_node() {
     Runtime::new().unwrap().block_on(async {
