@@ -13,7 +13,7 @@ use crate::resources::{cluster, endpoints, listener, routes};
 use crate::server::Server;
 use crate::shared_store::SharedStore;
 use crate::upstream::Upstream;
-use crate::wait::{SOON, until};
+use crate::wait::{CONTACT, SOON, until};
 use crate::world::every_turn;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,8 +100,22 @@ impl Shared {
     /// Commits other endpoints through one of the servers, and waits until Envoy uses them.
     ///
     /// A server that lacks what another one committed would make a concurrent change, which may lose (SR39).
-    /// So it waits first until all that answer have one state.
     pub(crate) async fn put(&self, server: usize, upstream: &str) {
+        self.agree().await;
+        self.commit(server, upstream).await;
+        let answers = async || (http::get(self.port, "/v1").await.ok()?.body == upstream).then_some(());
+        let what = format!("{}: {upstream} answers after a commit through server {server}", self.mode);
+        until(&what, SOON, answers).await;
+    }
+
+    /// Commits other endpoints through one of the servers.
+    pub(crate) async fn commit(&self, server: usize, upstream: &str) {
+        let endpoints = endpoints("one", self.upstreams[upstream].port);
+        self.store.commit(&self.servers[server], &[endpoints]).await;
+    }
+
+    /// Waits until all servers that answer have one state.
+    pub(crate) async fn agree(&self) {
         let agree = async || {
             let mut states = BTreeSet::new();
             for server in &self.servers {
@@ -110,12 +124,7 @@ impl Shared {
             }
             (states.len() == 1).then_some(())
         };
-        until("the servers have one state", SOON, agree).await;
-        let endpoints = endpoints("one", self.upstreams[upstream].port);
-        self.store.commit(&self.servers[server], &[endpoints]).await;
-        let answers = async || (http::get(self.port, "/v1").await.ok()?.body == upstream).then_some(());
-        let what = format!("{}: {upstream} answers after a commit through server {server}", self.mode);
-        until(&what, SOON, answers).await;
+        until("the servers have one state", CONTACT, agree).await;
     }
 
     /// The server that has Envoy's stream.
@@ -133,6 +142,8 @@ impl Shared {
     pub(crate) async fn kill(&mut self, server: usize, upstream: &str) {
         let mode = self.mode;
         assert_eq!(self.connected().await, server, "{mode}");
+        // A server that is behind would send Envoy what it has.
+        self.agree().await;
         let (before, sent) = (self.envoy.stats().await, self.sent_without(server).await);
         self.servers[server].kill().await;
         let moved = async || {

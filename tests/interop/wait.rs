@@ -30,3 +30,6 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
 pub(crate) const SOON: Duration = Duration::from_secs(12);
 
 const BETWEEN_PROBES: Duration = Duration::from_millis(20);
+/// The limit for nodes to reach each other again: a call that hangs ends after 10 s (SR10), and the next one
+/// follows after at most 15 s (SR59).
+pub(crate) const CONTACT: Duration = Duration::from_secs(40);

@@ -237,7 +237,7 @@ impl Writer {
                 actions.extend(self.step(Event::Remember(node, counters)));
             }
             ReplicaAction::TakeNewId(why) => {
-                tracing::error!("the id of this node is lost ({why:?}): it takes another one");
+                tracing::error!("the id of this node is lost: {why}; it takes another one");
                 self.take_id(actions);
             }
             ReplicaAction::TakeSnapshot { address, must_replace } => {

@@ -78,15 +78,19 @@ impl Refusal {
 }
 
 /// How a node found that its id is not its own, or that its store lost entries (SR28).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdLost {
     /// Another process said that it has this id.
+    #[error("another process has it")]
     Twin,
     /// A peer has entries of this node that it does not have.
+    #[error("a peer has commits of this node that it lacks")]
     Behind,
     /// The entries of this node differ from those at a peer.
+    #[error("a peer has other commits of this node")]
     Forked,
     /// A peer said so (SR55).
+    #[error("a peer says that another process has it")]
     Told,
 }
 
