@@ -81,7 +81,7 @@ impl Pair {
                     Output::Mended(mended) => self.mended[node] += mended,
                     Output::Raise(alarm) => self.alarms.push(alarm),
                     Output::Refused(_, refused) => panic!("{refused:?}"),
-                    Output::Resync(action) => panic!("{action:?}"),
+                    output @ (Output::TakesId(_) | Output::Resynced(_)) => panic!("{output:?}"),
                     Output::Published(_) | Output::Cancel(_) | Output::Committed(..) | Output::Compacted => {}
                 }
             }

@@ -16,6 +16,7 @@ pub(crate) mod driver;
 mod history;
 mod network;
 mod process;
+mod resyncing;
 mod users;
 
 const MS: i64 = 1_000_000;
@@ -26,12 +27,17 @@ const TROUBLE: i64 = START + 15 * SECOND;
 /// How long the core may take until its nodes are equal: the longest deadline, the longest back-off, and a few
 /// rounds.
 const HEALING: i64 = 50 * SECOND;
+/// When a day passes, and the steps in which a store counts it.
+const AGES: i64 = START + 7 * SECOND;
+const DAY: i64 = 25 * 3600 * SECOND;
+const STEP: i64 = 1200 * SECOND;
 /// After this, all dates are over by the clocks of all nodes.
 const DATES: i64 = 10 * 3600 * SECOND;
 
 type Outcome = Result<(), String>;
 
 struct Node {
+    id: String,
     engine: MemoryEngine,
     process: Option<Process>,
     /// The number of the process.
@@ -74,6 +80,8 @@ enum Happens {
     Cuts(usize, usize, bool),
     Fills(usize, bool),
     Jumps(usize, i64),
+    /// A day passes at all nodes.
+    Ages,
     Heals,
 }
 
@@ -103,6 +111,8 @@ pub(crate) struct Counts {
     pub(crate) shown: u64,
     /// Commits whose peers were not there in time, and those whose were.
     pub(crate) acks: [u64; 2],
+    /// Snapshots that were merged, and those that replaced the records.
+    pub(crate) snapshots: [u64; 2],
 }
 
 impl Counts {
@@ -117,6 +127,7 @@ impl Counts {
         self.peeks += other.peeks;
         self.shown += other.shown;
         self.acks = [self.acks[0] + other.acks[0], self.acks[1] + other.acks[1]];
+        self.snapshots = [self.snapshots[0] + other.snapshots[0], self.snapshots[1] + other.snapshots[1]];
         self.most = self.most.max(other.events);
     }
 }
@@ -134,6 +145,10 @@ pub(crate) struct Sim {
     cut: BTreeSet<(usize, usize)>,
     loss: u64,
     is_healed: bool,
+    /// Logs are forgotten though nodes that are away lack them.
+    forgets: bool,
+    /// These forget nothing, so that not both sides lack what the other one has forgotten.
+    away: BTreeSet<usize>,
     /// Calls of peers that were not answered yet.
     tickets: BTreeMap<(usize, Ticket), Caller>,
     history: History,
@@ -179,6 +194,7 @@ impl Sim {
             let identity = Identity { node: name(number), cluster: "c".into(), region: String::new() };
             engine.commit(&Store::init(&identity)).unwrap();
             Node {
+                id: name(number),
                 engine,
                 process: None,
                 boot: 0,
@@ -204,6 +220,8 @@ impl Sim {
             cut: BTreeSet::new(),
             loss: *random.pick(&[0, 2, 20]),
             is_healed: false,
+            forgets: random.chance(30),
+            away: BTreeSet::new(),
             tickets: BTreeMap::new(),
             history: History::new((0..count).map(name)),
             trace: is_traced.then(Vec::new),
@@ -235,6 +253,9 @@ impl Sim {
                 self.at(from, Happens::Cuts(node, other, true));
                 self.at(to, Happens::Cuts(node, other, false));
             }
+            if self.forgets && self.random.chance(50) {
+                self.plan_away(node);
+            }
             if self.random.chance(30) {
                 let (from, to) = (self.some_time(), self.some_time());
                 self.at(from, Happens::Fills(node, true));
@@ -245,7 +266,23 @@ impl Sim {
                 self.at(at, Happens::Jumps(node, seconds * SECOND));
             }
         }
+        if self.forgets {
+            self.at(AGES, Happens::Ages);
+        }
         self.at(TROUBLE, Happens::Heals);
+    }
+
+    /// A node is cut off before others forget what it lacks, from the start or later, and comes back then.
+    fn plan_away(&mut self, node: usize) {
+        let start = if self.random.chance(40) { START } else { START + self.random.below(6000) as i64 * MS };
+        let end = AGES + self.random.below(((TROUBLE - AGES) / MS) as u64) as i64 * MS;
+        self.away.insert(node);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            for (from, to) in [(node, other), (other, node)] {
+                self.at(start, Happens::Cuts(from, to, true));
+                self.at(end, Happens::Cuts(from, to, false));
+            }
+        }
     }
 
     fn play(&mut self) -> Outcome {
@@ -260,8 +297,8 @@ impl Sim {
         self.play_until(self.now + 2 * SECOND)?;
         self.converge(self.now + HEALING)?;
         for node in self.core.clone() {
-            self.history.check(&name(node))?;
-            self.history.check_merged(&name(node), true)?;
+            self.history.check(&self.nodes[node].id)?;
+            self.history.check_merged(&self.nodes[node].id, true)?;
         }
         self.counts.entries = self.history.entries() as u64;
         self.counts.shown = self.history.shown;
@@ -291,7 +328,7 @@ impl Sim {
         loop {
             self.play_until((self.now + SECOND).min(until))?;
             let clocks: BTreeSet<_> =
-                self.core.iter().map(|node| self.history.counters(&name(*node))).collect();
+                self.core.iter().map(|node| self.history.counters(&self.nodes[*node].id)).collect();
             let unanswered = self.core.iter().map(|node| self.nodes[*node].commits.len()).sum::<usize>();
             if clocks.len() == 1 && unanswered == 0 {
                 return Ok(());
@@ -313,6 +350,10 @@ impl Sim {
             line.truncate((0..=300).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0));
             trace.push(line);
         }
+    }
+
+    fn id(&self, node: usize) -> String {
+        self.nodes[node].id.clone()
     }
 
     /// The timers, and the wall clock of a node.
@@ -338,8 +379,11 @@ impl Sim {
             Happens::Answered(caller, stream, answer) => self.answered(caller, stream, answer),
             Happens::Written(node, boot) => self.written(node, boot),
             Happens::Commits(node) => self.commit(node),
+            Happens::Compacts(node) if self.away.contains(&node) => Ok(()),
             Happens::Compacts(node) => {
-                let upto = self.history.everywhere(&name(node));
+                let id = self.id(node);
+                let upto =
+                    if self.forgets { self.history.revision(&id) } else { self.history.everywhere(&id) };
                 self.input(node, Input::Compact(upto))
             }
             Happens::Crashes(node) => self.crash(node),
@@ -362,7 +406,23 @@ impl Sim {
                 Ok(())
             }
             Happens::Heals => self.heal(),
+            Happens::Ages => self.age(),
         }
+    }
+
+    /// What nobody was heard to lack for a day may be forgotten (SR60).
+    fn age(&mut self) -> Outcome {
+        for node in 0..self.nodes.len() {
+            for _ in 0..DAY / STEP {
+                self.nodes[node].skew += STEP;
+                self.input(node, Input::Due)?;
+            }
+            for _ in 0..self.random.below(3) {
+                let at = self.now + self.random.below(((TROUBLE - AGES) / MS) as u64) as i64 * MS;
+                self.at(at, Happens::Compacts(node));
+            }
+        }
+        Ok(())
     }
 
     /// The core is connected, and has room. No other node reaches it any more, though it may hear it.

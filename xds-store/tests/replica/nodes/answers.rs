@@ -6,7 +6,7 @@ use xds_store::record::RecordRevision;
 use xds_store::store::{Committed, Ticket};
 
 use super::driver::Acked;
-use super::{Outcome, Sent, Sim, name};
+use super::{Outcome, Sent, Sim};
 
 impl Sim {
     /// A commit was answered with OK: it is durable at its node, and at as many peers as the answer says.
@@ -17,13 +17,17 @@ impl Sim {
         committed: &Committed,
         acked: Acked,
     ) -> Outcome {
-        let id = name(node);
+        let id = self.id(node);
         let Sent { peers, until } = self.nodes[node].commits.remove(&ticket).unwrap();
-        let Acked { counter, peers: acked } = acked;
+        let Acked { counter, formers, peers: acked } = acked;
         self.note(|| format!("{id} answers {ticket:?}: {counter}, {acked:?}"));
         self.counts.committed += 1;
+        // SR31: the commit may be one under a former id.
+        if formers != self.history.formers(&id) {
+            return Ok(());
+        }
         let has = |node: &usize| {
-            let counters = self.history.counters(&name(*node));
+            let counters = self.history.counters(&self.id(*node));
             counters.get(&id).copied().unwrap_or_default() >= counter
         };
         if !has(&node) {
@@ -50,7 +54,7 @@ impl Sim {
 
     /// What holds after each step of a process.
     pub(super) fn check(&self, node: usize) -> Outcome {
-        let (id, process) = (name(node), self.nodes[node].process.as_ref().unwrap());
+        let (id, process) = (self.id(node), self.nodes[node].process.as_ref().unwrap());
         let durable = self.history.counters(&id);
         for (who, clock) in [("store", &process.store.clock()), ("replica", process.replica.clock())] {
             let beyond = |(origin, at): &(&str, Position)| {
@@ -67,10 +71,9 @@ impl Sim {
         }
         // SR9: what is known of a node is never more than it has.
         for (other, known) in process.replica.known() {
-            let theirs = self.history.counters(other);
-            let beyond =
-                |(origin, at): &(&String, &u64)| **at > theirs.get(*origin).copied().unwrap_or_default();
+            let beyond = |(origin, at): &(&String, &u64)| **at > self.history.at_most(other, origin);
             if let Some(beyond) = known.iter().find(beyond) {
+                let theirs = self.history.counters(other);
                 return Err(format!("{id} knows {beyond:?} of {other}, which has {theirs:?}"));
             }
         }

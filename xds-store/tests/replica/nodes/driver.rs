@@ -12,8 +12,10 @@ use xds_store::engine::{Batch, Engine as _, EngineError, EngineRevision, MemoryE
 use xds_store::entry::Foreign;
 use xds_store::key::RecordKey;
 use xds_store::read::{ReadError, Reads};
-use xds_store::replica::{self, Alarm, CallId, Failure, Refusal, Replica, ReplicaConfig};
-use xds_store::store::{self, Committed, Config, Loaded, OutOfSync, Published, Store, Ticket};
+use xds_store::replica::{self, Alarm, CallId, Failure, IdLost, Refusal, Replica, ReplicaConfig};
+use xds_store::store::{self, Committed, Config, Loaded, OutOfSync, Published, Resynced, Store, Ticket};
+
+use super::resyncing::Resyncing;
 
 /// A call of a node to a peer.
 #[derive(Debug, Clone)]
@@ -23,6 +25,7 @@ pub(crate) enum Request {
     Nudge(proto::NudgeRequest),
     Digest(proto::DigestRequest),
     Peek(proto::PeekRequest),
+    Snapshot(proto::SnapshotRequest),
 }
 
 /// One message of the answer to a call.
@@ -33,6 +36,7 @@ pub(crate) enum Answer {
     Nudge(Result<proto::NudgeResponse, Failure>),
     Digest(Result<proto::DigestResponse, Failure>),
     Peek(Result<proto::PeekResponse, Failure>),
+    Snapshot(Result<proto::SnapshotResponse, Failure>),
 }
 
 /// What happens to a process.
@@ -69,8 +73,10 @@ pub(crate) enum Output {
     /// So many records were mended.
     Mended(u64),
     Raise(Alarm),
-    /// What the store cannot do yet.
-    Resync(replica::Action),
+    /// What a snapshot made of the records.
+    Resynced(Resynced),
+    /// SR28: the id of the node is lost.
+    TakesId(IdLost),
 }
 
 /// The counter of the last commit of the node when a commit is answered, and how many peers have it: also enough, if
@@ -78,13 +84,15 @@ pub(crate) enum Output {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Acked {
     pub(crate) counter: u64,
+    /// How many ids the node had before.
+    pub(crate) formers: usize,
     pub(crate) peers: Option<(usize, bool)>,
 }
 
 /// How many peers, until when, and the answer with the own counter.
-type Awaited = (usize, i64, Option<(u64, Committed)>);
+type Awaited = (usize, i64, Option<(Acked, Committed)>);
 
-enum Step {
+pub(super) enum Step {
     Store(store::Event),
     Replica(replica::Event),
 }
@@ -93,9 +101,9 @@ enum Step {
 pub(crate) struct Process {
     pub(crate) store: Store,
     pub(crate) replica: Replica,
-    engine: MemoryEngine,
-    steps: VecDeque<Step>,
-    outputs: Vec<Output>,
+    pub(super) engine: MemoryEngine,
+    pub(super) steps: VecDeque<Step>,
+    pub(super) outputs: Vec<Output>,
     /// Pulls of peers that are not answered yet, with their clocks.
     pulls: BTreeMap<Ticket, (proto::PullRequest, Clock)>,
     /// Peers that read records and are not answered yet.
@@ -107,7 +115,8 @@ pub(crate) struct Process {
     applying: BTreeMap<Ticket, CallId>,
     /// Commits that wait for peers: how many and how long; with the answer once it is durable here.
     acks: BTreeMap<Ticket, Awaited>,
-    next: u64,
+    pub(super) resyncing: Resyncing,
+    pub(super) next: u64,
 }
 
 impl Process {
@@ -127,10 +136,13 @@ impl Process {
             node: store.head().node.clone(),
             boot: boot.to_string(),
             address: address.to_owned(),
+            formerly: store.head().former_nodes.clone(),
             ..Default::default()
         };
         let mut config = ReplicaConfig::new(hello, boot);
         config.known = store.known().map(|(node, counters)| (node.to_owned(), counters.clone())).collect();
+        config.is_joining = store.head().is_joining;
+        config.owes_reissue = store.head().owes_reissue;
         config.max_entries = 4;
         // Much more often than once a day, so that entries are under way.
         config.compare_interval = Some(3_000_000_000);
@@ -147,6 +159,7 @@ impl Process {
             mending: BTreeMap::new(),
             applying: BTreeMap::new(),
             acks: BTreeMap::new(),
+            resyncing: Resyncing::default(),
             next: 0,
         }
     }
@@ -154,29 +167,31 @@ impl Process {
     /// When an [`Input::Due`] shall come, by the timers.
     pub(crate) fn due(&self, (now, wall): (i64, i64)) -> Option<i64> {
         let of_store = self.store.due().map(|due| due.saturating_sub(wall).saturating_add(now));
-        of_store.into_iter().chain(self.replica.due()).min()
+        of_store.into_iter().chain(self.replica.due()).chain(self.resyncing.due()).min()
     }
 
     /// Does all that follows from an input.
     pub(crate) fn handle(&mut self, input: Input, (now, wall): (i64, i64)) -> Vec<Output> {
-        self.take(input);
-        while let Some(step) = self.steps.pop_front() {
+        self.end_late_snapshot(now);
+        self.take(input, now);
+        while let Some(step) = self.next_step() {
             match step {
                 Step::Store(event) => {
                     let reader = self.engine.reader();
                     let actions = self.store.step(event, wall, &*reader);
+                    self.report_renamed(&actions);
                     actions.into_iter().for_each(|action| self.do_of_store(action));
                 }
                 Step::Replica(event) => {
                     let actions = self.replica.step(event, now);
-                    actions.into_iter().for_each(|action| self.do_of_replica(action));
+                    actions.into_iter().for_each(|action| self.do_of_replica(action, now));
                 }
             }
         }
         std::mem::take(&mut self.outputs)
     }
 
-    fn take(&mut self, input: Input) {
+    fn take(&mut self, input: Input, now: i64) {
         let store = |event| [Step::Store(event)];
         match input {
             Input::Commit { ticket, draft, peers, until } => {
@@ -204,6 +219,10 @@ impl Process {
                 let (_, forked) = self.compare(&request.clock);
                 self.tell(replica::Event::Nudge(ticket, request, forked));
             }
+            Input::Called(ticket, Request::Snapshot(request)) => {
+                let pages = self.give_snapshot(&request);
+                self.outputs.push(Output::Answer(ticket, pages));
+            }
             Input::Called(ticket, request) => {
                 let (Request::Digest(proto::DigestRequest { node, .. })
                 | Request::Peek(proto::PeekRequest { node, .. })) = &request
@@ -219,6 +238,7 @@ impl Process {
                 let digests = result.map(|theirs| Box::new(self.digests_for(&request, theirs)));
                 self.tell(replica::Event::DigestAnswered(call, digests));
             }
+            Input::Answered(call, Answer::Snapshot(page)) => self.on_page(call, page, now),
             Input::Answered(call, Answer::Peek(result)) => {
                 self.tell(replica::Event::PeekAnswered(call, result));
             }
@@ -235,7 +255,7 @@ impl Process {
         }
     }
 
-    fn tell(&mut self, event: replica::Event) {
+    pub(super) fn tell(&mut self, event: replica::Event) {
         self.steps.push_back(Step::Replica(event));
     }
 
@@ -264,14 +284,15 @@ impl Process {
             store::Action::Answer(ticket, Ok(committed)) => {
                 // A commit that changed nothing may repeat one that peers lack yet.
                 let counter = self.store.head().counter;
+                let formers = self.store.head().former_nodes.len();
                 match self.acks.get_mut(&ticket) {
                     Some((peers, until, answer)) => {
                         let (peers, until) = (*peers, *until);
-                        *answer = Some((counter, committed));
+                        *answer = Some((Acked { counter, formers, peers: None }, committed));
                         self.tell(replica::Event::Await { ticket, counter, peers, until });
                     }
                     None => {
-                        let acked = Acked { counter, peers: None };
+                        let acked = Acked { counter, formers, peers: None };
                         self.outputs.push(Output::Committed(ticket, committed, acked));
                     }
                 }
@@ -292,16 +313,24 @@ impl Process {
                 let stopped = result.map(|merged| merged.stopped).unwrap_or_default();
                 self.tell(replica::Event::Applied { call, clock: self.store.clock(), stopped });
             }
-            store::Action::Staged(..) | store::Action::TookId(..) => {}
+            store::Action::Staged(_, staged) => self.on_staged(staged),
+            store::Action::TookId(..) => {}
             store::Action::Compacted(..) => self.outputs.push(Output::Compacted),
         }
     }
 
-    fn do_of_replica(&mut self, action: replica::Action) {
+    fn do_of_replica(&mut self, action: replica::Action, now: i64) {
         use replica::Action;
         let output = match action {
             Action::CallHello(call, address, request) => Output::Call(call, address, Request::Hello(request)),
-            Action::CallPull(call, address, request) => Output::Call(call, address, Request::Pull(request)),
+            Action::CallPull(call, address, request) => {
+                // SR22: what a node that was not known would revive.
+                let counters = self.replica.counters_at(&address);
+                if !counters.is_empty() && self.store.may_revive(&counters) {
+                    return self.tell(replica::Event::PullFailed(call, Failure::Unreachable));
+                }
+                Output::Call(call, address, Request::Pull(request))
+            }
             Action::CallNudge(call, address, request) => Output::Call(call, address, Request::Nudge(request)),
             Action::CallDigest(call, address, request) => {
                 self.digests.insert(call, request.clone());
@@ -337,15 +366,18 @@ impl Process {
             }
             Action::Acked { ticket, peers, is_enough } => {
                 let (_, _, committed) = self.acks.remove(&ticket).unwrap();
-                let (counter, committed) = committed.expect("a commit is awaited once it is durable");
-                Output::Committed(ticket, committed, Acked { counter, peers: Some((peers, is_enough)) })
+                let (acked, committed) = committed.expect("a commit is awaited once it is durable");
+                Output::Committed(ticket, committed, Acked { peers: Some((peers, is_enough)), ..acked })
             }
             Action::Remember(node, counters) => {
                 let remember = store::Event::Remember(node, counters);
                 return self.steps.push_back(Step::Store(remember));
             }
             Action::Raise(alarm) => Output::Raise(alarm),
-            Action::TakeNewId(_) | Action::TakeSnapshot { .. } => Output::Resync(action),
+            Action::TakeNewId(why) => Output::TakesId(why),
+            Action::TakeSnapshot { address, must_replace } => {
+                return self.take_snapshot(address, must_replace, now);
+            }
             // For the log of the server.
             Action::Dropped(..) | Action::End(_) => return,
         };

@@ -9,6 +9,7 @@ use xds_store::clock::Chain;
 use xds_store::engine::{Engine as _, MemoryEngine};
 use xds_store::entry::Foreign;
 use xds_store::key::RecordKey;
+use xds_store::log::Head;
 use xds_store::merge::merge;
 use xds_store::read::Reads;
 use xds_store::record::{RecordState, served};
@@ -18,11 +19,15 @@ use xds_store::store::{Loaded, Published};
 use super::Outcome;
 use crate::at_once::all_at_once;
 
+mod snapshots;
+
 /// The entries of all origins, and what the nodes have.
 pub(crate) struct History {
     /// The entries of each node, in the order of counters from 1.
     log: BTreeMap<String, Vec<proto::Entry>>,
     nodes: BTreeMap<String, Durable>,
+    /// What nodes had when they took another id, by their former one.
+    former: BTreeMap<String, (Counters, String)>,
     /// How often clients got something else than the states say.
     pub(crate) shown: u64,
 }
@@ -33,6 +38,13 @@ struct Durable {
     /// The last revision of its store, and the greatest one that is forgotten.
     revision: u64,
     floor: u64,
+    formers: usize,
+    /// A snapshot has replaced the records: deletions that its node has forgotten may be kept here (SR21).
+    has_replaced: bool,
+    /// A snapshot was taken, in which deletions are missing that its node has forgotten.
+    has_taken: bool,
+    /// The records that the last snapshot replaced.
+    before: BTreeMap<RecordKey, RecordState>,
     counters: Counters,
     /// The counters at its revisions.
     at: BTreeMap<u64, Counters>,
@@ -46,12 +58,36 @@ struct Durable {
 
 impl History {
     pub(crate) fn new(nodes: impl Iterator<Item = String>) -> Self {
-        Self { log: BTreeMap::new(), nodes: nodes.map(|node| (node, Durable::default())).collect(), shown: 0 }
+        let nodes = nodes.map(|node| (node, Durable::default())).collect();
+        Self { log: BTreeMap::new(), nodes, former: BTreeMap::new(), shown: 0 }
     }
 
     /// Up to where a node has the entries of each origin durably.
     pub(crate) fn counters(&self, node: &str) -> &Counters {
-        &self.nodes[node].counters
+        self.former.get(node).map_or_else(|| &self.nodes[node].counters, |(counters, _)| counters)
+    }
+
+    /// The entries that a node has, under this id or a later one: an answer to the former one may say more.
+    pub(crate) fn at_most(&self, node: &str, origin: &str) -> u64 {
+        match self.former.get(node) {
+            None => of(&self.nodes[node].counters, origin),
+            Some((counters, next)) => of(counters, origin).max(self.at_most(next, origin)),
+        }
+    }
+
+    /// The id that a node has now which once had this one.
+    fn newest<'h>(&'h self, id: &'h str) -> &'h str {
+        self.former.get(id).map_or(id, |(_, next)| self.newest(next))
+    }
+
+    /// How many ids a node had before.
+    pub(crate) fn formers(&self, node: &str) -> usize {
+        self.nodes[node].formers
+    }
+
+    /// The last revision of the store of a node.
+    pub(crate) fn revision(&self, node: &str) -> u64 {
+        self.nodes[node].revision
     }
 
     /// The state of a record, as a node has it.
@@ -81,19 +117,49 @@ impl History {
         at.iter().rev().find(|(_, counters)| everybody(counters)).map_or(0, |(revision, _)| *revision)
     }
 
-    /// The engine of a node has changed: reads what is new there, and checks it.
-    pub(crate) fn durable(&mut self, node: &str, engine: &MemoryEngine) -> Outcome {
+    /// The engine of a node has changed: reads what is new there, and checks it. The id that the node has now.
+    pub(crate) fn durable(&mut self, node: &str, engine: &MemoryEngine) -> Result<String, String> {
         let view = engine.view().unwrap();
         let reads = Reads::new(&*view).unwrap();
         let (head, mut touched) = (reads.head(), BTreeSet::new());
-        let durable = self.nodes.get_mut(node).unwrap();
+        let mut durable = self.nodes.remove(node).unwrap();
+        let outcome = self.read(node, &mut durable, (&reads, head), &mut touched);
+        self.nodes.insert(head.node.clone(), durable);
+        outcome?;
+        Ok(head.node.clone())
+    }
+
+    fn read(
+        &mut self,
+        former: &str,
+        durable: &mut Durable,
+        (reads, head): (&Reads<'_>, &Head),
+        touched: &mut BTreeSet<RecordKey>,
+    ) -> Outcome {
+        let node = &*head.node;
+        if former != node {
+            self.former.insert(former.to_owned(), (durable.counters.clone(), node.to_owned()));
+            durable.formers = head.former_nodes.len();
+        }
         if head.revision < durable.revision || head.floor < durable.floor {
             return Err(format!("{node} goes back: {head:?}"));
         }
+        let mut entries = Vec::new();
         for revision in durable.revision + 1..=head.revision {
             let Foreign::Entry(entry) = reads.foreign(revision).unwrap() else {
                 return Err(format!("{node} skips entries of its own accord at {revision}"));
             };
+            entries.push((revision, entry));
+        }
+        // A snapshot that changed no record has no revision.
+        let clock = reads.snapshot("", usize::MAX).unwrap().clock;
+        let mut upto = durable.counters.clone();
+        let counted = entries.iter().filter(|(_, entry)| entry.counter > 0);
+        upto.extend(counted.map(|(_, entry)| (entry.origin.clone(), entry.counter)));
+        if former != node || clock.iter().any(|(origin, at)| at.counter > of(&upto, origin)) {
+            touched.extend(self.take_snapshot(former, durable, reads)?);
+        }
+        for (revision, entry) in entries {
             if entry.counter > 0 {
                 touched.extend(note(&mut self.log, node, durable, entry)?);
             }
@@ -103,10 +169,10 @@ impl History {
         if of(&durable.counters, node) != head.counter {
             return Err(format!("{node} has {head:?}, and its log ends at {:?}", durable.counters));
         }
-        for key in touched {
-            let found = reads.last(&key).unwrap().map(|version| version.state);
-            let (found, expected) = (found.map(without_date), without_date(durable.states[&key].clone()));
-            if found.as_ref() != Some(&expected) {
+        for key in &*touched {
+            let found = reads.last(key).unwrap().map(|version| version.state);
+            let expected = durable.states.get(key);
+            if !durable.is_right(found.as_ref(), expected) {
                 return Err(format!("{node} has {found:?}, and its entries say {expected:?}"));
             }
         }
@@ -115,6 +181,7 @@ impl History {
 
     /// A process shows commits to its cache: a record goes only if something ended it.
     pub(crate) fn published(&mut self, node: &str, commits: &[Published], wall: i64) -> Outcome {
+        let ids: Vec<_> = self.former.keys().filter(|id| self.newest(id) == node).cloned().collect();
         let durable = self.nodes.get_mut(node).unwrap();
         for commit in commits {
             if commit.revision > durable.revision {
@@ -134,15 +201,16 @@ impl History {
                 let by_user = commit.entry.identity == super::users::USER;
                 let is_withheld = state.lifecycle() != proto::State::Deleted && state.quarantined.is_some();
                 // SR36, SR37: another node ended it.
-                let from_entry = commit.entry.origin != node && {
+                let from_entry = commit.entry.counter > 0 && commit.entry.origin != node && {
                     let entry = &self.log[&commit.entry.origin][commit.entry.counter as usize - 1];
                     let of_key = |state: &&RecordState| state.key.as_ref() == Some(&key.to_proto());
                     entry.states.iter().find(of_key).is_some_and(|state| served(state).is_none())
                 };
                 by_user
+                    || [RESYNC, REISSUE].contains(&&*commit.entry.identity)
                     || is_withheld
                     || from_entry
-                    || before.values().any(|before| is_over(node, before, wall))
+                    || before.values().any(|before| is_over((node, &ids), before, wall))
             };
             if let Some(gone) = gone.find(|gone| !is_ended(gone)) {
                 return Err(format!("{node} ends {gone:?} by {:?}, before: {before:?}", commit.entry));
@@ -171,13 +239,12 @@ impl History {
     /// The records of a node are those that its entries say, but for dates.
     pub(crate) fn check(&self, node: &str) -> Outcome {
         let durable = &self.nodes[node];
-        let without = |states: &BTreeMap<RecordKey, RecordState>| {
-            states.iter().map(|(key, state)| (key.clone(), without_date(state.clone()))).collect()
-        };
-        let (shown, states): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            (without(&durable.shown), without(&durable.states));
-        if shown != states {
-            return Err(format!("{node} shows {shown:?}, and has {states:?}"));
+        let (shown, states) = (&durable.shown, &durable.states);
+        for key in shown.keys().chain(states.keys()) {
+            let (shown, state) = (shown.get(key), states.get(key));
+            if !durable.is_right(shown, state) {
+                return Err(format!("{node} shows {shown:?}, and has {state:?}"));
+            }
         }
         let expected = for_clients(&durable.shown);
         if durable.clients != expected {
@@ -198,8 +265,16 @@ impl History {
             }
         }
         for (key, states) in all {
-            let (shown, said) = (&durable.shown[&key], all_at_once(&states));
-            let is_equal = if is_after_dates && has_date(&said) {
+            let said = all_at_once(&states);
+            let Some(shown) = durable.shown.get(&key) else {
+                if durable.is_right(None, Some(&said)) {
+                    continue;
+                }
+                return Err(format!("{node} has no {key:?}, and the rules say {said:?} of {states:?}"));
+            };
+            let is_equal = if durable.has_replaced && may_be_gone(Some(shown)) && may_be_gone(Some(&said)) {
+                true
+            } else if is_after_dates && has_date(&said) {
                 *shown == RecordState { lifecycle: proto::State::Deleted.into(), ..said.clone() }
             } else {
                 without_date(shown.clone()) == without_date(said.clone())
@@ -213,6 +288,14 @@ impl History {
 }
 
 impl Durable {
+    /// Whether a record may be this one if the entries say that.
+    fn is_right(&self, found: Option<&RecordState>, expected: Option<&RecordState>) -> bool {
+        let without = |state: Option<&RecordState>| state.cloned().map(without_date);
+        without(found) == without(expected)
+            || (self.has_taken && found.is_none() && may_be_gone(expected))
+            || (self.has_replaced && may_be_gone(found) && may_be_gone(expected))
+    }
+
     fn serve(&mut self, key: &RecordKey, state: &RecordState) {
         if served(state).is_some() {
             self.clients.insert(key.clone());
@@ -303,7 +386,7 @@ fn note(
         }
         None => {
             let before = entries.last().map(|last| Chain::from_wire(&last.chain).unwrap());
-            let chain = before.unwrap_or_default().after(node, counter, &entry.states);
+            let chain = before.unwrap_or_default().after(&origin, counter, &entry.states);
             if chain.to_wire() != entry.chain {
                 return Err(format!("the chain of {node} is broken at {counter}"));
             }
@@ -313,12 +396,18 @@ fn note(
     Ok(keys)
 }
 
-/// Whether a node may end a record by itself: by its date, with a lease that this node renewed last (ST36, ST39),
+/// Whether a node may end a record by itself: by its date, with a lease that this node renewed last, by any of its ids (ST36, ST39),
 /// or as a deletion in progress (SG7).
-fn is_over(node: &str, state: &RecordState, wall: i64) -> bool {
+fn is_over((node, formers): (&str, &[String]), state: &RecordState, wall: i64) -> bool {
     let is_past = state.expires_at.is_some_and(|at| xds_store::time::from_proto(&at) <= wall);
-    let has_ended = is_past && (state.lease.is_none() || state.renewed_by == node);
+    let has_ended =
+        is_past && (state.lease.is_none() || state.renewed_by == node || formers.contains(&state.renewed_by));
     has_ended || state.lifecycle() == proto::State::Deleting
+}
+
+/// Whether a store may have forgotten a record: a deleted one, or one that a date ends.
+fn may_be_gone(state: Option<&RecordState>) -> bool {
+    state.is_none_or(|state| state.lifecycle() == proto::State::Deleted || has_date(state))
 }
 
 /// SR5: whether its date ends the record, at each node by its own clock.
@@ -339,3 +428,7 @@ fn key_of(state: &RecordState) -> RecordKey {
 fn of(counters: &Counters, origin: &str) -> u64 {
     counters.get(origin).copied().unwrap_or_default()
 }
+
+/// Who makes the commits of a snapshot, and those that give records to others again.
+const RESYNC: &str = "resync";
+const REISSUE: &str = "reissue";

@@ -23,8 +23,9 @@ impl Sim {
         let (callee, kind) = (number(address), Kind::of(&request));
         let (caller, now) = (&mut self.nodes[node], self.now);
         // SR10: one call at a time, and beside it one nudge, and one comparison with some peer.
-        let is_second =
-            |(at, running): &(usize, Kind)| *running == kind && (*at == callee || kind == Kind::Comparison);
+        let is_second = |(at, running): &(usize, Kind)| {
+            *running == kind && (*at == callee || matches!(kind, Kind::Comparison | Kind::Snapshot))
+        };
         if caller.calls.values().any(is_second) {
             return Err(format!("{} calls {address} beside another call", name(node)));
         }
@@ -56,6 +57,7 @@ impl Sim {
                 Request::Nudge(_) => Answer::Nudge(Err(Failure::Unreachable)),
                 Request::Digest(_) => Answer::Digest(Err(Failure::Unreachable)),
                 Request::Peek(_) => Answer::Peek(Err(Failure::Unreachable)),
+                Request::Snapshot(_) => Answer::Snapshot(Err(Failure::Unreachable)),
             };
             self.answer(callee, ticket, vec![answer]);
             return Ok(());
@@ -121,12 +123,17 @@ impl Sim {
             return Ok(());
         }
         // The messages of one answer come in order, and a caller follows one of them.
-        let is_pull = matches!(answer, Answer::Pull(_));
-        if is_pull && *self.nodes[node].streams.entry(call).or_insert(stream) != stream {
+        let has_parts = matches!(answer, Answer::Pull(_) | Answer::Snapshot(_));
+        if has_parts && *self.nodes[node].streams.entry(call).or_insert(stream) != stream {
             return Ok(());
         }
         // A call ends with its last message. What comes then is of a copy of the request.
-        if !matches!(&answer, Answer::Pull(Ok(part)) if !part.is_last) {
+        let is_last = match &answer {
+            Answer::Pull(Ok(part)) => part.is_last,
+            Answer::Snapshot(Ok(page)) => page.is_last,
+            _ => true,
+        };
+        if is_last {
             self.nodes[node].calls.remove(&call);
         }
         self.counts.peeks += u64::from(matches!(answer, Answer::Peek(Ok(_))));
@@ -140,6 +147,7 @@ pub(super) enum Kind {
     Round,
     Nudge,
     Comparison,
+    Snapshot,
 }
 
 impl Kind {
@@ -148,6 +156,7 @@ impl Kind {
             Request::Hello(_) | Request::Pull(_) => Self::Round,
             Request::Nudge(_) => Self::Nudge,
             Request::Digest(_) | Request::Peek(_) => Self::Comparison,
+            Request::Snapshot(_) => Self::Snapshot,
         }
     }
 }

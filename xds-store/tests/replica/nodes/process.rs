@@ -12,11 +12,11 @@ impl Sim {
         if self.nodes[node].process.is_some() || (self.is_healed && !self.core.contains(&node)) {
             return Ok(());
         }
-        let (times, id) = (self.times(node), name(node));
+        let (times, address, id) = (self.times(node), name(node), self.id(node));
         let started = &mut self.nodes[node];
         started.boot += 1;
         let mut loaded = Vec::new();
-        let run = (&*id, started.boot);
+        let run = (&*address, started.boot);
         let process = Process::start(started.engine.clone(), run, times, |record| loaded.push(record));
         let clock = process.store.clock();
         let counters = clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect();
@@ -36,12 +36,15 @@ impl Sim {
         crashed.calls.clear();
         crashed.streams.clear();
         crashed.commits.clear();
+        // The next process does not know of them.
+        crashed.nudged_at.clear();
         crashed.woken_at = None;
         if let Some(batch) = crashed.writing.take().filter(|_| self.random.chance(50)) {
             // On another condition than the present state it was lost in any case.
             _ = crashed.engine.commit(&batch);
         }
-        self.history.durable(&name(node), &crashed.engine)?;
+        self.read_durable(node)?;
+        let crashed = &mut self.nodes[node];
         if self.random.chance(20) {
             crashed.skew += (self.random.below(7200) as i64 - 3600) * SECOND;
         }
@@ -54,7 +57,8 @@ impl Sim {
         let (now, wall) = self.times(node);
         let Some(process) = &self.nodes[node].process else { return Ok(()) };
         let most = process.replica.peer_count() as u64 + 1;
-        let request = users::request(&mut self.random, &self.history, &name(node), wall);
+        let id = self.id(node);
+        let request = users::request(&mut self.random, &self.history, &id, wall);
         self.note(|| format!("{} commits {:?}", name(node), request.changes));
         let draft = Draft::parse(request, users::USER.into()).map_err(|refused| format!("{refused:?}"))?;
         self.next += 1;
@@ -78,8 +82,15 @@ impl Sim {
             1 if !self.is_healed => written.engine.commit(&batch).and_then(|_| unknown()),
             _ => written.engine.commit(&batch),
         };
-        self.history.durable(&name(node), &written.engine)?;
+        self.read_durable(node)?;
         self.input(node, Input::Written(result))
+    }
+
+    /// Reads what the engine of a node has, which may have another id now (SR21).
+    fn read_durable(&mut self, node: usize) -> Outcome {
+        let id = self.id(node);
+        self.nodes[node].id = self.history.durable(&id, &self.nodes[node].engine)?;
+        Ok(())
     }
 
     pub(super) fn input(&mut self, node: usize, input: Input) -> Outcome {
@@ -109,7 +120,7 @@ impl Sim {
     }
 
     pub(super) fn output(&mut self, node: usize, output: Output) -> Outcome {
-        let (id, (_, wall)) = (name(node), self.times(node));
+        let (id, (_, wall)) = (self.id(node), self.times(node));
         match output {
             Output::Write(batch) => {
                 let writer = &mut self.nodes[node];
@@ -125,7 +136,7 @@ impl Sim {
                 self.note(|| format!("{id} publishes {:?}", commits.iter().map(shows).collect::<Vec<_>>()));
                 // ST41: the time of a store never goes back, though its clock may.
                 let time = self.nodes[node].process.as_ref().map_or(wall, |process| process.store.time());
-                self.history.published(&name(node), &commits, wall.max(time))?;
+                self.history.published(&id, &commits, wall.max(time))?;
             }
             Output::Call(call, address, request) => self.call(node, call, &address, request)?,
             Output::Cancel(call) => drop(self.nodes[node].calls.remove(&call)),
@@ -142,7 +153,12 @@ impl Sim {
             }
             Output::Compacted => self.counts.compactions += 1,
             Output::Raise(alarm) => return Err(format!("{id} raises {alarm:?}")),
-            Output::Resync(action) => return Err(format!("{id} wants {action:?}")),
+            Output::Resynced(resynced) => {
+                self.note(|| format!("{id} took a snapshot: {resynced:?}"));
+                self.counts.snapshots[usize::from(resynced.has_replaced)] += 1;
+                self.history.resynced(&id, &resynced)?;
+            }
+            Output::TakesId(why) => return Err(format!("{id} has lost its id: {why:?}")),
         }
         Ok(())
     }
