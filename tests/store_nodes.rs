@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use link::Link;
-use running::{Running, Scratch, xds};
+use running::{Running, Scratch, http, xds};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -86,6 +86,20 @@ impl Node {
         let mut process = self.process.take().unwrap();
         process.child.kill().unwrap();
         process.child.wait().unwrap();
+    }
+
+    /// SR24: waits for the first snapshot.
+    async fn accepts_commits(&self) {
+        let (start, admin) = (Instant::now(), self.admin.to_string());
+        let request = format!("GET /readyz/store HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
+        loop {
+            let answer = http(&admin, &request);
+            if answer.starts_with("HTTP/1.1 200") {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{answer}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     async fn api(&self) -> Api {
@@ -166,6 +180,7 @@ async fn cluster(test: &str) -> Vec<Node> {
     for at in 1..nodes.len() {
         nodes[at].init(Some(&nodes[0]));
         nodes[at].start(&urls, &[]);
+        nodes[at].accepts_commits().await;
     }
     nodes
 }
@@ -359,7 +374,7 @@ fn sr17_a_commit_that_two_peers_have_survives_the_loss_of_its_node() {
         // The admin page shows the same.
         let request =
             format!("GET /api/store HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", process.admin);
-        let answer = running::http(&process.admin, &request);
+        let answer = http(&process.admin, &request);
         let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
         let shown = answer["peers"].as_array().unwrap();
         let of_a = shown.iter().find(|peer| peer["address"] == *url).unwrap();

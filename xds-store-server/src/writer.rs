@@ -79,8 +79,11 @@ impl Writer {
         drop(view);
         let source = Source::new(Arc::clone(&settings.cache));
         source.load(store.head(), start)?;
-        let condition = if store.head().is_joining { Condition::Waiting } else { Condition::Serving };
-        let (standing, receiver) = watch::channel(standing_of(&store, condition, ""));
+        let (condition, reason) = match store.head().is_joining {
+            true => (Condition::Waiting, resyncing::JOINING),
+            false => (Condition::Serving, ""),
+        };
+        let (standing, receiver) = watch::channel(standing_of(&store, condition, reason));
         let (callers, last_ticket) = (BTreeMap::new(), Ticket(0));
         let reader = engine.reader();
         let (compactions, statistics) = (BTreeMap::new(), Arc::default());

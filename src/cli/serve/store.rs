@@ -142,8 +142,14 @@ impl ServedStore {
         let mut lines = vec![format!("{place}: {} at revision {revision}", counted(all, "resource"))];
         let types = types.into_iter().filter(|(_, variants)| *variants > 0);
         lines.extend(types.map(|(of_type, variants)| format!("{variants:>9} {}", of_type.message_name())));
-        if self.handle.standing().borrow().condition == Condition::Waiting {
-            lines.push(format!("{place}: no commit yet; clients wait for the first one"));
+        match self.handle.standing().borrow() {
+            standing if standing.head.is_joining => {
+                lines.push(format!("{place}: no snapshot of a peer yet; clients wait for it"));
+            }
+            standing if standing.condition == Condition::Waiting => {
+                lines.push(format!("{place}: no commit yet; clients wait for the first one"));
+            }
+            _ => {}
         }
         lines
     }
@@ -263,11 +269,19 @@ impl ServedStore {
                 },
             });
         }
-        (self.handle.standing().borrow().condition == Condition::Waiting).then(|| Trouble {
+        let (standing, kind) = (self.handle.standing(), "store_waiting");
+        if standing.borrow().head.is_joining {
+            return Some(Trouble {
+                cure: "Look at `xds store peers`: a peer of --peer has to answer. Until then the node accepts no commits."
+                    .into(),
+                ..Trouble::warning(kind, "The store has no snapshot of a peer yet: clients wait for it")
+            });
+        }
+        (standing.borrow().condition == Condition::Waiting).then(|| Trouble {
             cure: "Write to it with `xds apply` or `xds put`. If the store had content, it is another one: look \
                    whether its volume is mounted, or restore a backup."
                 .into(),
-            ..Trouble::warning("store_waiting", "The store has no commit yet: clients wait for the first one")
+            ..Trouble::warning(kind, "The store has no commit yet: clients wait for the first one")
         })
     }
 

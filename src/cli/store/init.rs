@@ -7,7 +7,7 @@ use clap::Args;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::peer_client::PeerClient;
 use xds_store::replica::PROTOCOL;
-use xds_store::store::Identity;
+use xds_store::store::{Identity, Store};
 use xds_store_server::{PeerConnection, PeerConnector};
 
 use super::etcd::EtcdOptions;
@@ -28,7 +28,8 @@ pub(super) struct Init {
     place: Place,
     /// Join the cluster of the node at this URL: https://HOST:PORT or http://HOST:PORT of its admin port
     ///
-    /// The node has to answer now. Its commits come once the new store is served with --peer.
+    /// The node has to answer now. The new store takes all records from a peer once it is served with --peer.
+    /// Until then it accepts no commits.
     #[arg(long, value_name = "URL", value_parser = url)]
     join: Option<String>,
     #[command(flatten)]
@@ -49,10 +50,14 @@ pub(in crate::cli) enum JoinError {
 impl Init {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         let mut identity = new_identity()?;
-        if let Some(peer) = &self.join {
-            identity.cluster = self.cluster_of(peer, &identity.node)?;
-        }
-        place::init(&self.place, &identity, &self.etcd).map_err(Failure::Place)?;
+        let first = match &self.join {
+            Some(peer) => {
+                identity.cluster = self.cluster_of(peer, &identity.node)?;
+                Store::init_joining(&identity)
+            }
+            None => Store::init(&identity),
+        };
+        place::init(&self.place, &first, &self.etcd).map_err(Failure::Place)?;
         let (place, Identity { node, cluster, .. }) = (&self.place, identity);
         say(format!("{place}: a new store, node {node}, cluster {cluster}"));
         Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use tokio::runtime::Handle;
 use xds_store::engine::{
-    AddressError, Engine, EngineError, EtcdAddress, MemoryEngine, OpenError, RedbEngine,
+    AddressError, Batch, Engine, EngineError, EtcdAddress, MemoryEngine, OpenError, RedbEngine,
 };
 use xds_store::store::{Identity, LoadError, Store};
 use xds_store_server::StartError;
@@ -180,9 +180,9 @@ impl Place {
     }
 }
 
-/// Creates a store (ST1).
-pub(in crate::cli) fn init(place: &Place, identity: &Identity, etcd: &EtcdOptions) -> Result<(), PlaceError> {
-    create(place, etcd, |engine| match engine.commit(&Store::init(identity)) {
+/// Creates a store with this first batch (ST1).
+pub(in crate::cli) fn init(place: &Place, first: &Batch, etcd: &EtcdOptions) -> Result<(), PlaceError> {
+    create(place, etcd, |engine| match engine.commit(first) {
         Ok(_) => Ok(()),
         Err(EngineError::Conflict) => Err(PlaceError::NotEmpty { place: place.clone() }),
         Err(error) => Err(PlaceError::Uncreatable { place: place.clone(), cause: causes(&error) }),

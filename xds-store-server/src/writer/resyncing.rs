@@ -22,7 +22,7 @@ impl Writer {
             return (Condition::ReadOnly, reason);
         }
         if self.store.head().is_joining {
-            return (Condition::Waiting, "this node waits for the first snapshot of its peers");
+            return (Condition::Waiting, JOINING);
         }
         match self.replication.as_ref().and_then(|replication| replication.condition()) {
             Some(Condition::Resyncing) => (
@@ -215,6 +215,9 @@ fn random_id() -> String {
     let state = RandomState::new();
     format!("{:016x}{:016x}", state.hash_one(0), state.hash_one(1))
 }
+
+/// SR24.
+pub(super) const JOINING: &str = "this node waits for the first snapshot of its peers";
 
 /// When a new id is requested again after that failed.
 const ID_AGAIN: i64 = 1_000_000_000;

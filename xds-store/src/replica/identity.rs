@@ -291,7 +291,9 @@ impl Replica {
             // A first snapshot is taken after a Hello.
             peer.is_greeted &= self.snapshot == Snapshot::NotNeeded;
         }
-        let has_helped = result.as_ref().is_ok_and(|clock| !self.clock.covers(clock));
+        // A first one does not come again.
+        let has_helped =
+            is_first && result.is_ok() || result.as_ref().is_ok_and(|clock| !self.clock.covers(clock));
         if let Ok(clock) = result {
             self.set_clock(clock);
         }
