@@ -81,7 +81,8 @@ impl Shared {
                 let output = store.run(server, &["list", "EDS", "one"]).await;
                 output.status.success().then_some(())
             };
-            until("each server has the resources", SOON, has_all).await;
+            // A node that joins takes a snapshot first.
+            until("each server has the resources", CONTACT, has_all).await;
         }
         let mut both = bootstrap(mode, servers[0].port, &json!({}));
         let hosts =
