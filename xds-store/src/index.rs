@@ -103,7 +103,8 @@ pub(crate) struct Pending {
     pub(crate) states: BTreeMap<RecordKey, RecordState>,
     /// Records with a renewed lease.
     pub(crate) renewed: BTreeMap<RecordKey, Renewed>,
-    /// Records that their dates have ended, with the lifecycles that they have for other nodes (SR5).
+    /// Records that end at this node alone, with the lifecycles that they have for other nodes: by their dates (SR5),
+    /// or as a snapshot does not have them (DELETED, SR21).
     pub(crate) ended_by_date: BTreeMap<RecordKey, proto::State>,
     /// Records that are deleted or being deleted, with the entries from which this store has that.
     pub(crate) deleted_by: BTreeMap<RecordKey, EntryId>,

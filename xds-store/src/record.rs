@@ -27,7 +27,8 @@ pub(crate) struct Local {
     #[prost(int64, tag = "1000")]
     pub(crate) committed_at: i64,
     /// If its date has ended the record here, by the clock of this node: the lifecycle that it has for
-    /// other nodes (SR5). Otherwise 0.
+    /// other nodes (SR5). DELETED: a snapshot replaced the records and has none of this key, so other nodes get
+    /// nothing of it (SR21). Otherwise 0.
     #[prost(enumeration = "proto::State", tag = "1001")]
     pub(crate) lifecycle_of_others: i32,
     /// Of a deleted record: the entry from which this store has the deletion (SR18). Of one that is being deleted:

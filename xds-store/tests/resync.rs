@@ -319,6 +319,34 @@ fn sr21_sr22_a_snapshot_that_replaces_keeps_what_revives_nothing() {
 }
 
 #[test]
+fn sr21_sr22_what_a_snapshot_replaces_is_no_deletion_for_others() {
+    let (mut a, mut c, mut d) = (node("a"), node("c"), node("d"));
+    commit(&mut a, [put("x", "of a")]);
+    // So the log of C does not say who made it.
+    c.resync(&a, false, "c2");
+    commit(&mut c, [put("of-c", "1")]);
+    commit(&mut d, [put("y", "1")]);
+    commit(&mut d, [delete("y")]);
+    forget_all(&mut d);
+    let resynced = c.resync(&d, true, "c2");
+    assert!(resynced.has_replaced && c.record("x", "").is_none(), "D never had it");
+    let records = c.snapshot(1_000).into_iter().flat_map(|page| page.records);
+    assert_eq!(records.map(|state| state.key.unwrap().name).collect::<Vec<_>>(), ["of-c"]);
+    check(&mut c);
+    c.restart();
+    pull(&mut c, &a);
+    a.resync(&c, true, "a2");
+    for node in [&a, &c] {
+        assert_eq!(
+            payload(node, "x").as_deref(),
+            Some("of a"),
+            "it comes back from A, and nothing ended it there"
+        );
+    }
+    check(&mut c);
+}
+
+#[test]
 fn sr21_a_node_without_anything_of_its_own_keeps_its_id() {
     let (mut a, _) = cut_off();
     forget_all(&mut a);

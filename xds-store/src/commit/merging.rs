@@ -41,7 +41,7 @@ impl Judging<'_> {
             let before = self.records.get(key);
             let stored = before.map(|record| self.as_stored(key, record)).transpose()?;
             let deleted_by = stored.as_ref().and_then(|(_, local)| local.deleted_by.clone());
-            let present = stored.map(of_others);
+            let present = stored.and_then(of_others);
             let merged =
                 present.as_ref().map_or_else(|| incoming.clone(), |present| merge(present, incoming));
             let is_changed = present.as_ref() != Some(&merged);
@@ -83,7 +83,7 @@ impl Judging<'_> {
     /// The state of a record as other nodes have it, as far as the changes before leave it.
     pub(crate) fn present(&self, key: &RecordKey) -> Result<Option<RecordState>, ReadError> {
         let stored = self.records.get(key).map(|record| self.as_stored(key, record)).transpose()?;
-        Ok(stored.map(of_others))
+        Ok(stored.and_then(of_others))
     }
 
     fn unrefused(&self, mut changed: Changed) -> Result<Judged, Refused> {
@@ -97,11 +97,12 @@ impl Judging<'_> {
     }
 }
 
-/// SR5: the state of a record as other nodes have it, where its date may not have ended it yet.
-fn of_others((state, local): (RecordState, Local)) -> RecordState {
+/// SR5, SR21: the state of a record as other nodes have it, where its date may not have ended it yet.
+fn of_others((state, local): (RecordState, Local)) -> Option<RecordState> {
     match local.lifecycle_of_others() {
-        proto::State::Unspecified => state,
-        lifecycle => RecordState { lifecycle: lifecycle.into(), ..state },
+        proto::State::Unspecified => Some(state),
+        proto::State::Deleted => None,
+        lifecycle => Some(RecordState { lifecycle: lifecycle.into(), ..state }),
     }
 }
 

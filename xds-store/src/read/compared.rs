@@ -110,6 +110,7 @@ impl Reads<'_> {
             let local = value.map(|value| checked::decode::<Local>(&at, value.bytes)).transpose()?;
             match local.unwrap_or_default().lifecycle_of_others() {
                 proto::State::Unspecified => {}
+                proto::State::Deleted => return Ok(None),
                 lifecycle => state.lifecycle = lifecycle.into(),
             }
         }

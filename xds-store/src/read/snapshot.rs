@@ -57,7 +57,8 @@ impl Reads<'_> {
         let mut page = proto::SnapshotResponse::default();
         let (mut bytes, mut last, mut is_full) = (0, None, false);
         self.newest_of_each((&from, stored::RECORDS.1), self.head.revision, &mut |version| {
-            if phase::is_local(&version.key) {
+            let is_gone = version.lifecycle_of_others == i32::from(proto::State::Deleted);
+            if is_gone || phase::is_local(&version.key) {
                 return ControlFlow::Continue(());
             }
             let mut state = version.state;

@@ -41,6 +41,8 @@ struct Decided {
     dropped: Vec<(RecordKey, RecordState)>,
     /// SR44.
     lost: Vec<Conflict>,
+    /// Records that end here, as the snapshot does not have them. Nothing says that they were deleted.
+    gone: Vec<RecordKey>,
     /// SR27: the greatest incarnation that was replaced.
     incarnation: u64,
     /// The incarnation floor of the snapshot.
@@ -73,7 +75,9 @@ impl Store {
         let mut decided =
             Decided { floor, has_forgotten: self.origins.has_forgotten(clock), ..Decided::default() };
         self.decide_all(&judging, kind, &uncovered, &mut decided)?;
-        let judged = Judged { is_replicated: false, ..judging.take(&decided.after)? };
+        let mut judged = Judged { is_replicated: false, ..judging.take(&decided.after)? };
+        let gone = std::mem::take(&mut decided.gone).into_iter();
+        judged.pending.ended_by_date.extend(gone.map(|key| (key, proto::State::Deleted)));
         writing.lost.append(&mut decided.lost);
         let has_replaced = kind == Kind::Replace;
         let head = &mut writing.head;
@@ -296,7 +300,9 @@ impl Decided {
                     self.lost.push(Conflict::dropped(&present, staged.as_ref()));
                 }
                 if staged.is_none() {
-                    // It was deleted, and that is forgotten at the node of the snapshot.
+                    // It was deleted, and that is forgotten at the node of the snapshot; or that node never had it,
+                    // and others do. So its end here is no deletion for other nodes.
+                    self.gone.push(key.clone());
                     let lifecycle = proto::State::Deleted.into();
                     self.after.push((key.clone(), RecordState { lifecycle, ..present }));
                 }
