@@ -10,7 +10,7 @@ use xds_store::store::{Action, Event, Merged, Ticket};
 use super::Writer;
 use crate::peers::{PeerMessage, Pulled};
 use crate::queue::Acked;
-use crate::replication::{Inbound, alarm_text};
+use crate::replication::{Inbound, Replication, alarm_text};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Refused;
 use xds_store::store::Committed;
@@ -78,8 +78,11 @@ impl Writer {
 
     /// Tells the machine of commits that became durable.
     pub(super) fn report_committed(&mut self, actions: &mut VecDeque<Action>) {
-        let counter = self.store.head().counter;
-        let Some(replication) = self.replication.as_mut().filter(|of| of.told < counter) else { return };
+        let head = self.store.head();
+        let counter = head.counter;
+        // A new id is reported first: its counters say nothing of the one before.
+        let is_news = |of: &&mut Replication| of.told < counter && of.machine.node() == head.node;
+        let Some(replication) = self.replication.as_mut().filter(is_news) else { return };
         replication.told = counter;
         let position: Position = self.store.clock().get(&self.store.head().node);
         self.replicate(ReplicaEvent::Committed(position), actions);
