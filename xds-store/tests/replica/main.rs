@@ -39,7 +39,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 #[test]
 fn sr7_sr13_sr17_sr43_sr47_sr48_nodes_with_stores_are_safe_in_any_trouble_and_equal_after_it() {
     let mut all = Counts::default();
-    for seed in seeds(1500) {
+    for seed in seeds(2000) {
         let counts = nodes::run(seed).unwrap_or_else(|problem| panic!("SEED={seed}: {problem}"));
         all.add(&counts);
     }
