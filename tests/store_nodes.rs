@@ -10,7 +10,8 @@ use std::env;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::Command;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use link::Link;
@@ -40,7 +41,7 @@ struct Node {
 
 impl Node {
     async fn new(test: &str, name: &str) -> Self {
-        let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let admin = free_address();
         let scratch = Scratch::new(&format!("store-nodes-{test}-{name}"));
         fs::write(scratch.path("tokens"), "node the-token-of-the-nodes\n").unwrap();
         assert!(Command::new("chmod").args(["600", &path(&scratch, "tokens")]).status().unwrap().success());
@@ -123,6 +124,17 @@ impl Node {
         let arguments = ["store", "peers", "--format", "json", "--store", &self.path("store")];
         let output = xds().args(arguments).output().unwrap();
         (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_default())
+    }
+}
+
+/// An address that is free while its node is down, too: the system gives no such port to a connection.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let port = 20_000 + (process::id() * 16 + NEXT.fetch_add(1, Ordering::Relaxed)) % 7_000;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", u16::try_from(port).unwrap())) {
+            return listener.local_addr().unwrap();
+        }
     }
 }
 

@@ -84,7 +84,8 @@ impl Server {
     pub(crate) async fn admin_port(&self) -> u16 {
         let port = async || {
             let log = self.log();
-            let (_, address) = log.iter().find_map(|line| line.split_once("http://127.0.0.1:"))?;
+            let (_, address) =
+                log.iter().find_map(|line| line.split_once("admin page on http://127.0.0.1:"))?;
             address.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         };
         until("the server says where its admin page is", SOON, port).await.0
