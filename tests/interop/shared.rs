@@ -106,7 +106,7 @@ impl Shared {
         self.commit(server, upstream).await;
         let answers = async || (http::get(self.port, "/v1").await.ok()?.body == upstream).then_some(());
         let what = format!("{}: {upstream} answers after a commit through server {server}", self.mode);
-        until(&what, SOON, answers).await;
+        until(&what, CONTACT, answers).await;
     }
 
     /// Commits other endpoints through one of the servers.
