@@ -65,5 +65,5 @@ pub struct PeersStatus {
     pub alarms: Vec<String>,
 }
 
-/// How long peers are asked for a record (SR49).
+/// How long a read waits for the answers of peers (SR49).
 pub(crate) const PEEK_TIMEOUT: Duration = Duration::from_secs(1);

@@ -26,7 +26,7 @@ mod calls;
 pub(crate) struct Taking {
     /// Pages of another number are late ones of an earlier snapshot.
     pub(crate) number: u64,
-    /// The page that the store has, and who waits for it.
+    /// The page that was given to the store, and the task that waits until the store has kept it.
     pub(crate) page: Option<(Ticket, oneshot::Sender<PageEnd>)>,
 }
 

@@ -6,8 +6,8 @@
 //! The crate has no runtime, clock, entropy or threads; only the engines on a file and on etcd do I/O.
 //! The rules (ST) are in `docs/store-rules.md` of the repository.
 //!
-//! A [`Replica`](replica::Replica) is a machine, too: it says which other node is called when (SR). No
-//! program performs its actions yet. Regions have their stages and fields, and no code.
+//! A [`Replica`](replica::Replica) is a machine, too: it says which other node is called when (SR).
+//! `xds-store-server` performs its actions. Regions have their stages and fields, and no code.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;

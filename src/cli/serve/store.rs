@@ -272,7 +272,8 @@ impl ServedStore {
         let (standing, kind) = (self.handle.standing(), "store_waiting");
         if standing.borrow().head.is_joining {
             return Some(Trouble {
-                cure: "Look at `xds store peers`: a peer of --peer has to answer. Until then the node accepts no commits."
+                cure: "Look at `xds store peers`: a peer of --peer has to answer. \
+                       Until then the node accepts no commits."
                     .into(),
                 ..Trouble::warning(kind, "The store has no snapshot of a peer yet: clients wait for it")
             });

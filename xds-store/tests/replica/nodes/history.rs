@@ -396,8 +396,8 @@ fn note(
     Ok(keys)
 }
 
-/// Whether a node may end a record by itself: by its date, with a lease that this node renewed last, by any of its ids (ST36, ST39),
-/// or as a deletion in progress (SG7).
+/// Whether a node may end a record by itself: by its date, with a lease that this node renewed last, by any of its
+/// ids (ST36, ST39), or as a deletion in progress (SG7).
 fn is_over((node, formers): (&str, &[String]), state: &RecordState, wall: i64) -> bool {
     let is_past = state.expires_at.is_some_and(|at| xds_store::time::from_proto(&at) <= wall);
     let has_ended =
