@@ -15,6 +15,7 @@ use crate::log::Head;
 use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
 use crate::record::{EntryId, Local, Present, RecordState};
 use crate::refs::{Reference, ReferrerChanges, Referrers};
+use crate::region::Policies;
 use crate::rules::{Acts, Rules};
 use crate::{looks, time};
 pub use form_counts::FormCounts;
@@ -62,6 +63,7 @@ pub(crate) struct Index {
     phases: Phases,
     servers: LiveServers,
     rules: Rules,
+    policies: Policies,
     forgotten: Forgotten,
     /// The records with a lease that another node ends (ST39), by that node.
     leases_of_others: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
@@ -281,6 +283,11 @@ impl Index {
         &self.rules
     }
 
+    /// The policies of regions.
+    pub(crate) fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
     /// The nodes that are forgotten.
     pub(crate) fn forgotten(&self) -> &Forgotten {
         &self.forgotten
@@ -301,6 +308,7 @@ impl Index {
         self.phases.note(key, state);
         self.servers.note(key, state);
         self.forgotten.note(key, state);
+        self.policies.note(key, state);
         if let Some(ceiling) = Ceiling::of_record(key, state) {
             Arc::make_mut(&mut self.schemas).set_stored_ceiling(ceiling);
         }

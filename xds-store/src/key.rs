@@ -138,6 +138,12 @@ impl RecordKey {
         self.parts()[1].into()
     }
 
+    /// The type and the name.
+    pub(crate) fn type_and_name(&self) -> (&str, &str) {
+        let [type_url, name, _] = self.parts();
+        (type_url, name)
+    }
+
     fn parts(&self) -> [&str; 3] {
         let text = std::str::from_utf8(&self.0).expect("keys are made of texts");
         let mut parts = text.splitn(3, '\0');
@@ -152,6 +158,9 @@ impl RecordKey {
         (key.when().is_empty() || key.when().parse::<Constraints>().is_ok()).then_some(key)
     }
 }
+
+/// The type of the records that are region policies (ST55). Their names are beginnings of names (store/SG21).
+pub const POLICY_TYPE: &str = "type.googleapis.com/xds.store.v1.RegionPolicy";
 
 /// Whether records of this type are configuration of the store (ST55).
 #[must_use]
@@ -176,8 +185,9 @@ pub(crate) fn parse_id(key: &proto::Key) -> Result<VariantId, KeyError> {
         }
     }
     let constraints = if key.when.is_empty() { Constraints::NONE } else { key.when.parse()? };
-    // X4: equal new-style names may be spelled differently.
-    let name = XdstpName::of(&key.name)?.map_or_else(|| (&*key.name).into(), |name| name.canonical());
+    // X4: equal new-style names may be spelled differently. The beginning of such a name is none.
+    let of_xdstp = if key.type_url == POLICY_TYPE { None } else { XdstpName::of(&key.name)? };
+    let name = of_xdstp.map_or_else(|| (&*key.name).into(), |name| name.canonical());
     Ok(VariantId { type_url: (&*key.type_url).into(), name, constraints })
 }
 

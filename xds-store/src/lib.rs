@@ -7,7 +7,7 @@
 //! The rules (ST) are in `docs/store-rules.md` of the repository.
 //!
 //! A [`Replica`](replica::Replica) is a machine, too: it says which other node is called when (SR).
-//! `xds-store-server` performs its actions. Regions have their stages and fields, and no code.
+//! `xds-store-server` performs its actions. Regions own names by policies.
 //!
 //! ```
 //! use xds_proto::xds::store::v1 as proto;
@@ -58,6 +58,7 @@
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`forgotten`] | the records of nodes that will not come back |
+//! | [`region`] | which region owns a name, and which ones have it |
 //! | [`replica`] | which peer is called when, and for what |
 //! | [`restore`] | writes a backup into an empty engine |
 //! | [`phase`] | the versions that a server knows; migrations: plans and their phases |
@@ -91,6 +92,7 @@ pub mod phase;
 pub mod read;
 pub mod record;
 mod refs;
+pub mod region;
 pub mod replica;
 pub mod restore;
 pub mod rules;

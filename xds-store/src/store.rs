@@ -12,6 +12,7 @@ pub use crate::index::FormCounts;
 use crate::index::{Index, Pending, Records};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
+use crate::region::Policies;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use compaction::Compaction;
@@ -216,6 +217,12 @@ impl Store {
     #[must_use]
     pub fn lacking(&self, clock: &Clock, limit: usize) -> Lacking {
         self.origins.lacking(clock, limit)
+    }
+
+    /// The policies of regions.
+    #[must_use]
+    pub fn policies(&self) -> &Policies {
+        self.index.policies()
     }
 
     /// How many records exist, and how many are deleted and not forgotten yet.
