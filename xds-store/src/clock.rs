@@ -86,6 +86,12 @@ impl Clock {
         self.0.iter().map(|(origin, position)| (&**origin, *position))
     }
 
+    /// The counters alone.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect()
+    }
+
     /// Whether nothing that the other one has is missing here.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {

@@ -141,7 +141,7 @@ fn pull_and_hear(g: &mut Gen, nodes: &mut [Server], to: usize, from: usize) {
 
 fn hear(nodes: &mut [Server], to: usize, from: usize) {
     let clock = nodes[from].store.clock();
-    let own = clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect();
+    let own = clock.counters();
     let mut heard: Vec<(String, Counters)> = vec![(nodes[from].store.head().node.clone(), own)];
     heard.extend(nodes[from].store.known().map(|(node, counters)| (node.to_owned(), counters.clone())));
     heard.into_iter().for_each(|(node, counters)| nodes[to].step(Event::Remember(node, counters)));

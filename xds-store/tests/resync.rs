@@ -94,6 +94,10 @@ fn payload(node: &Server, name: &str) -> Option<String> {
     Some(String::from_utf8(content.payload.to_vec()).unwrap())
 }
 
+fn counters(node: &Server) -> Counters {
+    node.store.clock().counters()
+}
+
 /// An engine that has the same.
 fn copy_of(engine: &MemoryEngine) -> MemoryEngine {
     let mut copy = Batch::default();
@@ -290,9 +294,6 @@ fn sr21_sr22_a_snapshot_that_replaces_keeps_what_revives_nothing() {
     assert_eq!(a.store.counts().1, 0);
     let out_of_sync = a.store.lacking(&b.store.clock(), 9).out_of_sync;
     assert!(out_of_sync.iter().any(|origin| origin.must_replace), "SR18");
-    let counters = |node: &Server| -> Counters {
-        node.store.clock().iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect()
-    };
     assert!(a.store.may_revive(&counters(&b)), "nobody takes its entries before");
     let resynced = b.resync(&a, true, "b2");
     assert!(!a.store.may_revive(&counters(&b)));

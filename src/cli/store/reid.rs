@@ -26,6 +26,12 @@ pub(super) struct Reid {
     /// The folder of the store; no server may have it open
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+    /// Let resources come back that this node has deleted and forgotten, if a peer never heard of it
+    ///
+    /// For a node and a peer that each have forgotten deletions which the other one lacks: otherwise neither
+    /// takes anything from the other.
+    #[arg(long)]
+    give_up_deletions: bool,
     /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
@@ -50,7 +56,8 @@ impl Reid {
         let place = Place::Folder(self.folder.clone());
         let mut engine = Place::write(&self.folder)?;
         let view = engine.view().map_err(|error| place.not_loaded(error.into()))?;
-        let (batch, head) = Store::rename(&*view, id).map_err(|error| place.not_loaded(error))?;
+        let (batch, head) =
+            Store::rename(&*view, id, self.give_up_deletions).map_err(|error| place.not_loaded(error))?;
         drop(view);
         let failed = |error| PlaceError::File { path: self.folder.clone(), cause: causes(&error) };
         engine.commit(&batch).map_err(failed)?;

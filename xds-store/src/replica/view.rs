@@ -59,8 +59,7 @@ impl Replica {
     #[must_use]
     pub fn counters_at(&self, address: &str) -> super::Counters {
         let session = self.peers.get(address).and_then(|peer| peer.session.as_ref());
-        let clock = session.into_iter().flat_map(|session| session.clock.iter());
-        clock.map(|(origin, at)| (origin.to_owned(), at.counter)).collect()
+        session.map(|session| session.clock.counters()).unwrap_or_default()
     }
 
     /// How many entries the node behind an address has that are missing here.

@@ -1,8 +1,13 @@
 //! A new id for this node (SR29, SR31).
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
 use super::staging::Alone;
 use super::{LoadError, Store, Ticket, Writing};
-use crate::checked;
+use crate::checked::{self, Damaged};
 use crate::engine::{Batch, View};
 use crate::key::stored;
 use crate::log::{Head, StoredOrigin};
@@ -11,21 +16,25 @@ impl Store {
     /// The batch that gives another id to a store that nobody has open, such as one in a copied folder, and the head
     /// with it. Another node may go on with the former id, so all that the log has of it is owed (SR31).
     ///
+    /// `gives_up_deletions`: deletions that are forgotten here, and that a peer lacks, do not count any more. The
+    /// resources come back from that peer. Without it, a node and a peer that each have forgotten deletions which
+    /// the other one lacks take nothing from each other (SR22).
+    ///
     /// # Errors
     /// See [`LoadError`].
-    pub fn rename(view: &dyn View, id: &str) -> Result<(Batch, Head), LoadError> {
+    pub fn rename(view: &dyn View, id: &str, gives_up_deletions: bool) -> Result<(Batch, Head), LoadError> {
         let (former, revision) = Self::read_head(view)?;
         let mut writing = Writing::new(former.clone(), Some(revision), 0);
+        let mut origins = stored_origins(view)?;
         if former.counter > 0 {
-            let at = stored::origin(&former.node);
-            let kept: Option<StoredOrigin> =
-                view.get(&at)?.map(|value| checked::decode(&at, value.bytes)).transpose()?;
-            let of_former = StoredOrigin {
-                counter: former.counter,
-                chain: former.chain.clone(),
-                ..kept.unwrap_or_default()
-            };
-            let value = checked::encode(&at, &of_former);
+            let of_former = origins.entry(stored::origin(&former.node)).or_default();
+            (of_former.counter, of_former.chain) = (former.counter, former.chain.clone());
+        }
+        if gives_up_deletions {
+            origins.values_mut().for_each(|origin| origin.deletion_floor = 0);
+        }
+        for (at, origin) in origins {
+            let value = checked::encode(&at, &origin);
             writing.write(at, value);
         }
         writing.take_id(id);
@@ -62,11 +71,31 @@ impl Store {
     }
 }
 
+/// What the engine keeps of each origin, by its key there.
+fn stored_origins(view: &dyn View) -> Result<BTreeMap<Bytes, StoredOrigin>, LoadError> {
+    let (mut origins, mut damaged) = (BTreeMap::new(), None);
+    view.range(
+        stored::ORIGINS.0,
+        stored::ORIGINS.1,
+        &mut |at, value| match checked::decode(at, value.bytes) {
+            Ok(origin) => {
+                origins.insert(Bytes::copy_from_slice(at), origin);
+                ControlFlow::Continue(())
+            }
+            Err(found) => {
+                damaged = Some(found);
+                ControlFlow::Break(())
+            }
+        },
+    )?;
+    damaged.map_or(Ok(origins), |damaged: Damaged| Err(damaged.into()))
+}
+
 impl Writing {
     /// SR31: the former id is remembered. The numbers of the new one begin at 1 (SR4).
     pub(super) fn take_id(&mut self, id: &str) {
         let former = std::mem::replace(&mut self.head.node, id.to_owned());
         self.head.former_nodes.push(former);
-        (self.head.counter, self.head.chain) = (0, bytes::Bytes::new());
+        (self.head.counter, self.head.chain) = (0, Bytes::new());
     }
 }

@@ -140,6 +140,10 @@ impl Store {
             return self.refuse_snapshot(&reason, actions);
         }
         let Some(clock) = clock else { return self.refuse_snapshot("its clock is malformed", actions) };
+        // SR22: what is deleted here, and forgotten, is not to be known from what its node created.
+        if page.is_last && self.origins.lacks_deletions(&clock.counters()) {
+            return self.refuse_snapshot("its node lacks deletions that are forgotten here", actions);
+        }
         if !page.records.is_empty() {
             writing.head.has_staged = true;
             writing.alone = Some(Alone::Page);

@@ -66,8 +66,7 @@ fn sr48_a_deleted_record_that_is_served_is_not_forgotten() {
     let two_days = 48 * 3600 * SECOND;
     for node in [&mut a, &mut b] {
         let clock = node.store.clock();
-        let counters: BTreeMap<String, u64> =
-            clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect();
+        let counters = clock.counters();
         let other = if node.store.head().node == "a" { "b" } else { "a" };
         node.step(xds_store::store::Event::Remember(other.into(), counters));
         for _ in 0..48 {

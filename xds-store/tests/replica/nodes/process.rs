@@ -19,7 +19,7 @@ impl Sim {
         let run = (&*address, started.boot);
         let process = Process::start(started.engine.clone(), run, times, |record| loaded.push(record));
         let clock = process.store.clock();
-        let counters = clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect();
+        let counters = clock.counters();
         started.process = Some(process);
         self.history.loaded(&id, loaded, &counters)?;
         let peers = self.peers[node].iter().map(|peer| name(*peer)).collect();
