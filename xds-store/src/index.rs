@@ -471,9 +471,9 @@ impl Index {
         self.deleting_since.iter().map(|(since, key)| (*since, key))
     }
 
-    /// A name that is being deleted, and of whose deletion there may be a step to do.
-    pub(crate) fn next_drained(&self) -> Option<NameDigest> {
-        self.drained.first().copied()
+    /// Names that are being deleted, and of whose deletion there may be a step to do.
+    pub(crate) fn drained(&self) -> impl Iterator<Item = NameDigest> {
+        self.drained.iter().copied()
     }
 
     /// There is nothing to do until something changes.

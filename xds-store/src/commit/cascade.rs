@@ -58,20 +58,34 @@ impl Judging<'_> {
         deleting.next().is_some() && of_name(self.records, &changed, name, &nothing).next().is_some()
     }
 
-    /// SG8: one step of a deletion in progress, which ends at most `limit` dependents of it; `None` if
-    /// there is nothing to do.
+    /// SG8: one step of deletions in progress, which ends at most `limit` dependents of these names; `None` if
+    /// there is nothing to do. `idle` gets the names of which nothing goes.
     ///
     /// # Errors
     /// The engine cannot be read.
-    pub(crate) fn drain(&self, name: NameDigest, limit: usize) -> Result<Option<Judged>, ReadError> {
+    pub(crate) fn drain(
+        &self,
+        names: &[NameDigest],
+        limit: usize,
+        idle: &mut Vec<NameDigest>,
+    ) -> Result<Option<Judged>, ReadError> {
         let (mut changed, nothing) = (Changed::default(), BTreeSet::new());
-        let Some(target) = self.records.deleting(&changed.deleting, name).next().cloned() else {
-            return Ok(None);
-        };
-        let found: Vec<_> = of_name(self.records, &changed, name, &nothing).take(limit).collect();
         let mut effects = Vec::new();
-        for (source, acts) in found {
-            self.end(&target, (source, acts), &mut changed, &mut effects)?;
+        for name in names {
+            let before = effects.len();
+            if before >= limit {
+                break;
+            }
+            let target = self.records.deleting(&changed.deleting, *name).next().cloned();
+            let found = of_name(self.records, &changed, *name, &nothing).take(limit - before);
+            let found: Vec<_> = found.filter(|_| target.is_some()).collect();
+            for (source, acts) in found {
+                let target = target.as_ref().expect("nothing is found without it");
+                self.end(target, (source, acts), &mut changed, &mut effects)?;
+            }
+            if effects.len() == before {
+                idle.push(*name);
+            }
         }
         if changed.is_empty() {
             return Ok(None);

@@ -304,6 +304,51 @@ fn sg8_a_drain_goes_on_after_a_crash_at_any_step_and_at_another_server() {
 }
 
 #[test]
+fn sg8_a_cascade_over_10_000_records_finishes_wherever_it_is_killed() {
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for run in 1..=2 {
+        let mut server = with_rules(CASCADE, CASCADE);
+        server.commit(of(many(5_000))).unwrap();
+        let listeners =
+            (0..5_000).map(|number| listener(&format!("l{number}"), &format!("r{:04}", number / 2)));
+        server.commit(of(listeners.collect::<Vec<_>>())).unwrap();
+        server.commit(of([put("other", "1")])).unwrap();
+        server.commit(of([delete_at(cluster_key("a"))])).unwrap();
+        let (mut kills, mut left) = (0, server.store.counts().0);
+        for number in 2.. {
+            // xorshift
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            if !exists(&server, &cluster_key("a")) {
+                break;
+            }
+            assert!(number < 1_000, "run {run}: {} records are left", server.store.counts().0);
+            let fate = match random % 4 {
+                0 => Some(Fate::Unavailable),
+                1 => Some(Fate::WrittenUnknown),
+                _ => None,
+            };
+            server.fates.extend(fate);
+            server.wait(i64::try_from(random / 4 % 4).unwrap() * SECOND / 4);
+            if (random / 16).is_multiple_of(2) {
+                kills += 1;
+                server = Server::on(server.engine.clone(), number, server.now);
+            }
+            let now_left = server.store.counts().0;
+            assert!(now_left <= left, "nothing comes back");
+            left = now_left;
+        }
+        server.wait(5 * SECOND);
+        assert!(kills >= 5, "run {run}: {kills} kills");
+        // The two rules, and the record that nothing leads to.
+        assert_eq!((server.store.counts().0, server.store.deleting_since()), (3, (0, None)), "run {run}");
+        let findings = &mut |finding| panic!("{finding:?}");
+        check_store(&*server.engine.view().unwrap(), findings).unwrap();
+    }
+}
+
+#[test]
 fn sg8_dependents_of_dependents_go_in_steps_too() {
     let mut server = with_rules(CASCADE, CASCADE);
     let listeners: Vec<_> = (0..1_100).map(|number| listener(&format!("l{number}"), "r0000")).collect();
