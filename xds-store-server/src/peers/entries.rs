@@ -35,7 +35,7 @@ impl Pulled {
     pub(crate) fn new(
         view: Box<dyn View>,
         lacking: Lacking,
-        clock: &Clock,
+        (node, clock): (String, &Clock),
         others: BTreeMap<String, proto::Clock>,
         phases: BTreeMap<u32, u32>,
         room: usize,
@@ -52,6 +52,7 @@ impl Pulled {
                 is_last: true,
                 is_behind,
                 clock: clock.to_wire(),
+                node,
                 others,
                 phases,
                 ..Default::default()

@@ -270,7 +270,8 @@ impl Writer {
         let view = self.reader.view().ok()?;
         // SV15: what the caller compares with its own.
         let phases = self.store.plans().into_iter().map(|plan| (plan.number, plan.phase.number())).collect();
-        Some(Pulled::new(view, lacking, &self.store.clock(), others, phases, room as usize))
+        let callee = (self.store.head().node.clone(), &self.store.clock());
+        Some(Pulled::new(view, lacking, callee, others, phases, room as usize))
     }
 }
 

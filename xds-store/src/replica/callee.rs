@@ -79,8 +79,8 @@ impl Replica {
         let wait = request.wait.as_ref().map_or(0, time::length_from_proto).clamp(0, LONGEST_WAIT);
         let until = self.now.saturating_add(wait);
         if wait == 0 || !self.nudged.add(ticket, clock, until) {
-            let clock = self.clock.to_wire();
-            self.actions.push(Action::AnswerNudge(ticket, Ok(proto::NudgeResponse { clock })));
+            let (node, clock) = (self.node().to_owned(), self.clock.to_wire());
+            self.actions.push(Action::AnswerNudge(ticket, Ok(proto::NudgeResponse { clock, node })));
         }
     }
 

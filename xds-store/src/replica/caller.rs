@@ -130,7 +130,7 @@ impl Replica {
         // SR10: the deadline is that of each message, so a large entry on a slow link arrives.
         pulling.call.until = self.now.saturating_add(DEADLINE);
         let proto::PullResponse { entries, skips, is_last, is_behind, clock, others, .. } = part;
-        let proto::PullResponse { out_of_sync, forked, phases, .. } = part;
+        let proto::PullResponse { out_of_sync, forked, phases, node, .. } = part;
         let pieces = match pulling.round.part(&self.clock, entries, skips, limit) {
             Ok((pieces, gaps)) => {
                 let gaps = Some(gaps).filter(|gaps| !gaps.is_empty());
@@ -152,6 +152,13 @@ impl Replica {
         }
         if !is_last {
             return;
+        }
+        if peer.leave_if_other(&node) {
+            peer.pull_now(self.now);
+            if let State::Pulling(pulling) = &mut peer.state {
+                pulling.end = Some(false);
+            }
+            return self.finish_if_applied(&address);
         }
         // SV15: a peer has few plans.
         peer.phases = Some(phases.into_iter().take(PLANS).collect());
@@ -281,6 +288,9 @@ impl Replica {
         let Some(peer) = self.peers.values_mut().find(|peer| is_of_call(peer)) else { return };
         peer.nudge.call = None;
         let node = peer.node().unwrap_or_default().to_owned();
+        if result.as_ref().is_ok_and(|response| peer.leave_if_other(&response.node)) {
+            return peer.pull_now(self.now);
+        }
         let Ok(Ok(clock)) = result.map(|response| read_clock(&response.clock)) else {
             // SR16: a nudge that is lost costs one interval.
             peer.nudge.not_before = self.now.saturating_add(NUDGE_AGAIN);

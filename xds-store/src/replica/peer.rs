@@ -121,6 +121,14 @@ impl Peer {
         }
     }
 
+    /// SR3: another node answers at the address. It is greeted next, before its clock counts. An earlier version does
+    /// not say which node it is.
+    pub(super) fn leave_if_other(&mut self, node: &str) -> bool {
+        let is_other = !node.is_empty() && self.node() != Some(node);
+        self.is_greeted &= !is_other;
+        is_other
+    }
+
     /// When the state changes by itself.
     pub(super) fn due(&self) -> Option<i64> {
         match self.state {

@@ -62,6 +62,7 @@ impl Nudged {
 impl Replica {
     /// Answers those whose entries are durable, or whose time is over.
     pub(super) fn answer_waiting(&mut self) {
+        let node = self.node().to_owned();
         let Self { acks, nudged, known, clock, stopped, now, actions, .. } = self;
         let confirmed = if acks.0.is_empty() { Vec::new() } else { known.all_confirmed() };
         let mut room = ACKS;
@@ -83,7 +84,8 @@ impl Replica {
             let is_here = lacking.all(|(origin, _)| stopped.contains_key(origin));
             if is_here || *until <= *now {
                 let clock = wire.get_or_insert_with(|| clock.to_wire()).clone();
-                actions.push(Action::AnswerNudge(*ticket, Ok(proto::NudgeResponse { clock })));
+                let node = node.clone();
+                actions.push(Action::AnswerNudge(*ticket, Ok(proto::NudgeResponse { clock, node })));
                 return false;
             }
             true

@@ -244,6 +244,32 @@ fn sr57_a_node_that_reaches_itself_drops_that_address_until_the_list_changes() {
 }
 
 #[test]
+fn sr3_sr17_what_another_node_answers_at_an_address_counts_once_it_has_said_hello() {
+    let acked = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Acked { .. }));
+    // `p` came back as `q`.
+    let of_pull = |one: &mut One, call, _: CallId| {
+        let answer = proto::PullResponse { node: "q".into(), ..last(&[("me", 4)]) };
+        one.step(Event::PullPart(call, answer))
+    };
+    let of_nudge = |one: &mut One, pull, call| {
+        one.step(Event::PullPart(pull, last(&[])));
+        let clock = clock(&[("me", 4)]).to_wire();
+        one.step(Event::NudgeAnswered(call, Ok(proto::NudgeResponse { clock, node: "q".into() })))
+    };
+    for answer in [of_pull, of_nudge] {
+        let (mut one, pull) = One::pulling(&[]);
+        let (call, _) = nudges(&one.commit(4))[0];
+        one.step(Event::Await { ticket: Ticket(1), counter: 4, peers: 1, until: 60 * SECOND });
+        let actions = answer(&mut one, pull, call);
+        assert!(!acked(&actions), "{actions:?}");
+        assert!(one.replica.known().all(|(_, counters)| counters.is_empty()));
+        let hello = hellos(&actions)[0];
+        assert!(acked(&one.greet(hello, "q", "2", &[("me", 4)])));
+        assert_eq!(one.replica.counters_at("a"), counters(&[("me", 4)]));
+    }
+}
+
+#[test]
 fn sr3_a_refusal_is_the_same_on_the_other_side() {
     let all = [
         Refusal::OtherCluster,

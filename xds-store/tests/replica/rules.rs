@@ -320,7 +320,8 @@ fn sr16_peers_are_nudged_after_a_commit_at_most_every_50_ms() {
         one.now += MS;
         if let Some((call, counter)) = running.take() {
             let clock = clock(&[("me", counter)]).to_wire();
-            one.step(Event::NudgeAnswered(call, Ok(proto::NudgeResponse { clock })));
+            let answer = proto::NudgeResponse { clock, ..Default::default() };
+            one.step(Event::NudgeAnswered(call, Ok(answer)));
         }
         running = nudges(&one.commit(counter)).first().map(|(call, _)| (*call, counter));
         sent.extend(running.map(|_| one.now));
@@ -390,7 +391,7 @@ fn sr17_a_nudge_for_a_waiting_commit_is_answered_when_the_entries_are_here() {
     assert!(waits);
     one.step(Event::NudgeAnswered(call, Err(Failure::Unreachable)));
     let (call, _) = one.wait_for(nudge);
-    let answer = proto::NudgeResponse { clock: clock(&[("me", 1)]).to_wire() };
+    let answer = proto::NudgeResponse { clock: clock(&[("me", 1)]).to_wire(), ..Default::default() };
     let actions = one.step(Event::NudgeAnswered(call, Ok(answer)));
     assert!(actions.contains(&Action::Acked { ticket: Ticket(1), peers: 1, is_enough: true }));
 
@@ -401,7 +402,10 @@ fn sr17_a_nudge_for_a_waiting_commit_is_answered_when_the_entries_are_here() {
     assert_eq!(one.step(Event::Nudge(Ticket(1), request(), Vec::new())), []);
     one.part(pull, vec![entry("p", 1)]);
     let answer = |at: &[(&str, u64)], ticket| {
-        Action::AnswerNudge(ticket, Ok(proto::NudgeResponse { clock: clock(at).to_wire() }))
+        Action::AnswerNudge(
+            ticket,
+            Ok(proto::NudgeResponse { clock: clock(at).to_wire(), node: "me".into() }),
+        )
     };
     assert_eq!(one.applied(pull, &[("p", 1)]), [answer(&[("p", 1)], Ticket(1))]);
     let request = proto::NudgeRequest { clock: clock(&[("p", 2)]).to_wire(), ..request() };

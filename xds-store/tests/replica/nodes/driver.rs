@@ -429,6 +429,7 @@ impl Process {
             is_last: true,
             is_behind: lacking.is_behind,
             clock: self.store.clock().to_wire(),
+            node: self.store.head().node.clone(),
             others,
             forked: lacking.forked,
             ..Default::default()
