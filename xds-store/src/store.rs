@@ -615,7 +615,10 @@ impl Store {
 
     /// What went alone is not tried again.
     fn refuse_alone(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
-        self.refuse_page(refused, actions);
+        // What failed may be the end of an earlier snapshot. One whose first page has not come goes on.
+        if self.staging.as_ref().is_some_and(|staging| staging.page.is_some()) {
+            self.refuse_page(refused, actions);
+        }
         let id = self.take_id.take();
         actions.extend(id.map(|(ticket, _)| Action::TookId(ticket, Err(refused.clone()))));
     }

@@ -27,6 +27,8 @@ mod driven;
 mod journal;
 #[path = "resync/reid.rs"]
 mod reid;
+#[path = "resync/replaced.rs"]
+mod replaced;
 
 impl Server {
     /// The pages of a snapshot of this node.

@@ -286,7 +286,15 @@ impl Decided {
                 }
                 return;
             }
-            _ if is_deleted => {}
+            // A deletion that the snapshot does not cover is none for other nodes, either: one that has never had the
+            // record may create it.
+            None if is_deleted => self.end_here(key, present),
+            Some(staged) if is_deleted => {
+                if present.incarnation > of_staged && uncovered.has_changed {
+                    self.drop_change(key, &present, Some(&staged));
+                }
+                return self.after.push((key.clone(), staged));
+            }
             // Above the floor, the node of the snapshot never had it.
             _ if present.incarnation > of_staged
                 && (uncovered.has_created || present.incarnation > self.floor) =>
@@ -296,19 +304,28 @@ impl Decided {
             }
             _ => {
                 if uncovered.has_changed || (self.has_forgotten && staged.is_none()) {
-                    self.dropped.push((key.clone(), present.clone()));
-                    self.lost.push(Conflict::dropped(&present, staged.as_ref()));
+                    self.drop_change(key, &present, staged.as_ref());
                 }
                 if staged.is_none() {
                     // It was deleted, and that is forgotten at the node of the snapshot; or that node never had it,
                     // and others do. So its end here is no deletion for other nodes.
-                    self.gone.push(key.clone());
-                    let lifecycle = proto::State::Deleted.into();
-                    self.after.push((key.clone(), RecordState { lifecycle, ..present }));
+                    self.end_here(key, present);
                 }
             }
         }
         self.after.extend(staged.map(|staged| (key.clone(), staged)));
+    }
+
+    fn drop_change(&mut self, key: &RecordKey, present: &RecordState, staged: Option<&RecordState>) {
+        self.dropped.push((key.clone(), present.clone()));
+        self.lost.push(Conflict::dropped(present, staged));
+    }
+
+    /// SR21: a record is deleted at this node alone.
+    fn end_here(&mut self, key: &RecordKey, present: RecordState) {
+        self.gone.push(key.clone());
+        let lifecycle = proto::State::Deleted.into();
+        self.after.push((key.clone(), RecordState { lifecycle, ..present }));
     }
 }
 

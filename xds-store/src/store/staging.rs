@@ -31,7 +31,7 @@ pub(super) struct Staging {
     pub(super) kind: Kind,
     /// The id that this node gets if the records are replaced.
     pub(super) new_id: String,
-    page: Option<(Ticket, proto::SnapshotResponse)>,
+    pub(super) page: Option<(Ticket, proto::SnapshotResponse)>,
     /// The engine has no records of an earlier one.
     is_clean: bool,
 }

@@ -181,6 +181,10 @@ impl Server {
     /// what the store says (SR35).
     fn check_states(&mut self, commit: &Published) {
         for ((key, state), change) in commit.changed.iter().zip(&commit.entry.changes) {
+            if commit.entry.identity == "resync" {
+                // SR21: a snapshot may replace it.
+                self.states.remove(key);
+            }
             // SR5: what is of this node alone, such as an end by date.
             let is_end = change.outcome() == proto::Outcome::Expired && state.lease.is_none();
             let type_url = key.type_url();
