@@ -8,10 +8,13 @@ use xds_store::replica::CallId;
 use xds_store::store::{Identity, Store, Ticket};
 
 use crate::random::Random;
+pub(crate) use counts::Counts;
 use driver::{Answer, Input, Process, Request};
 use history::History;
 
 mod answers;
+mod counts;
+mod disks;
 pub(crate) mod driver;
 mod history;
 mod network;
@@ -58,6 +61,7 @@ struct Node {
     streams: BTreeMap<CallId, u64>,
     nudged_at: BTreeMap<usize, i64>,
     commits: BTreeMap<Ticket, Sent>,
+    copy: Option<disks::Copy>,
 }
 
 /// A commit that is not answered yet.
@@ -80,6 +84,9 @@ enum Happens {
     Cuts(usize, usize, bool),
     Fills(usize, bool),
     Jumps(usize, i64),
+    LosesDisk(usize),
+    BacksUp(usize),
+    Restores(usize),
     /// A day passes at all nodes.
     Ages,
     Heals,
@@ -91,45 +98,6 @@ struct Caller {
     node: usize,
     boot: u64,
     call: CallId,
-}
-
-/// What a run did.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) events: u64,
-    /// The events of the longest run.
-    pub(crate) most: u64,
-    pub(crate) calls: u64,
-    pub(crate) committed: u64,
-    pub(crate) refused: u64,
-    pub(crate) entries: u64,
-    pub(crate) crashes: u64,
-    pub(crate) compactions: u64,
-    /// Answers to peeks of comparisons.
-    pub(crate) peeks: u64,
-    /// How often a variant was withheld, or served again.
-    pub(crate) shown: u64,
-    /// Commits whose peers were not there in time, and those whose were.
-    pub(crate) acks: [u64; 2],
-    /// Snapshots that were merged, and those that replaced the records.
-    pub(crate) snapshots: [u64; 2],
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.events += other.events;
-        self.calls += other.calls;
-        self.committed += other.committed;
-        self.refused += other.refused;
-        self.entries += other.entries;
-        self.crashes += other.crashes;
-        self.compactions += other.compactions;
-        self.peeks += other.peeks;
-        self.shown += other.shown;
-        self.acks = [self.acks[0] + other.acks[0], self.acks[1] + other.acks[1]];
-        self.snapshots = [self.snapshots[0] + other.snapshots[0], self.snapshots[1] + other.snapshots[1]];
-        self.most = self.most.max(other.events);
-    }
 }
 
 pub(crate) struct Sim {
@@ -174,7 +142,10 @@ pub(crate) fn run(seed: u64) -> Result<Counts, String> {
     let (sim, outcome) = run(false);
     outcome.map(|()| sim.counts).map_err(|problem| {
         let trace = run(true).0.trace.unwrap_or_default();
-        format!("{problem}\n{}", trace[trace.len().saturating_sub(60)..].join("\n"))
+        format!(
+            "{problem}\n{}",
+            trace[trace.len().saturating_sub(crate::number("LINES").unwrap_or(60) as usize)..].join("\n")
+        )
     })
 }
 
@@ -191,7 +162,7 @@ impl Sim {
         let last = first + 1 + random.below((count - first - 1) as u64) as usize;
         let mut node = |number| {
             let mut engine = MemoryEngine::default();
-            let identity = Identity { node: name(number), cluster: "c".into(), region: String::new() };
+            let identity = Identity { node: name(number), cluster: CLUSTER.into(), region: String::new() };
             engine.commit(&Store::init(&identity)).unwrap();
             Node {
                 id: name(number),
@@ -208,6 +179,7 @@ impl Sim {
                 streams: BTreeMap::new(),
                 nudged_at: BTreeMap::new(),
                 commits: BTreeMap::new(),
+                copy: None,
             }
         };
         Self {
@@ -269,6 +241,7 @@ impl Sim {
         if self.forgets {
             self.at(AGES, Happens::Ages);
         }
+        self.plan_disks();
         self.at(TROUBLE, Happens::Heals);
     }
 
@@ -405,6 +378,12 @@ impl Sim {
                 self.wake(node);
                 Ok(())
             }
+            Happens::LosesDisk(node) => self.lose_disk(node),
+            Happens::BacksUp(node) => {
+                self.back_up(node);
+                Ok(())
+            }
+            Happens::Restores(node) => self.restore(node),
             Happens::Heals => self.heal(),
             Happens::Ages => self.age(),
         }
@@ -447,5 +426,6 @@ impl Sim {
     }
 }
 
+const CLUSTER: &str = "c";
 /// More than any run has.
 const EVENTS: u64 = 10_000;

@@ -42,6 +42,8 @@ impl Sim {
         }
         let Some((said, is_enough)) = acked else { return Ok(()) };
         let holders = (0..self.nodes.len()).filter(|other| *other != node && has(other)).count();
+        // SR17: a node that lost it (SR21) had it durably when it said so.
+        let holders = holders + self.history.had_once(&id, counter);
         self.counts.acks[usize::from(is_enough)] += 1;
         if holders < said || is_enough != (said >= peers) {
             return Err(format!("{id} acks {counter} with {said} of {peers}: {holders} have it"));

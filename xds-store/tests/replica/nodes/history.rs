@@ -28,17 +28,20 @@ pub(crate) struct History {
     nodes: BTreeMap<String, Durable>,
     /// What nodes had when they took another id, by their former one.
     former: BTreeMap<String, (Counters, String)>,
+    /// What nodes had whose disks are lost.
+    lost: BTreeMap<String, Counters>,
     /// How often clients got something else than the states say.
     pub(crate) shown: u64,
 }
 
 /// What a node has durably.
-#[derive(Default)]
-struct Durable {
+#[derive(Default, Clone)]
+pub(super) struct Durable {
     /// The last revision of its store, and the greatest one that is forgotten.
     revision: u64,
     floor: u64,
-    formers: usize,
+    /// The ids that it had before.
+    pub(super) formers: Vec<String>,
     /// A snapshot has replaced the records: deletions that its node has forgotten may be kept here (SR21).
     has_replaced: bool,
     /// A snapshot was taken, in which deletions are missing that its node has forgotten.
@@ -59,30 +62,48 @@ struct Durable {
 impl History {
     pub(crate) fn new(nodes: impl Iterator<Item = String>) -> Self {
         let nodes = nodes.map(|node| (node, Durable::default())).collect();
-        Self { log: BTreeMap::new(), nodes, former: BTreeMap::new(), shown: 0 }
+        Self { log: BTreeMap::new(), nodes, former: BTreeMap::new(), lost: BTreeMap::new(), shown: 0 }
     }
 
     /// Up to where a node has the entries of each origin durably.
     pub(crate) fn counters(&self, node: &str) -> &Counters {
-        self.former.get(node).map_or_else(|| &self.nodes[node].counters, |(counters, _)| counters)
+        let former = self.former.get(node).map(|(counters, _)| counters);
+        former.or_else(|| self.lost.get(node)).unwrap_or_else(|| &self.nodes[node].counters)
     }
 
     /// The entries that a node has, under this id or a later one: an answer to the former one may say more.
     pub(crate) fn at_most(&self, node: &str, origin: &str) -> u64 {
         match self.former.get(node) {
-            None => of(&self.nodes[node].counters, origin),
+            None => of(self.counters(node), origin),
             Some((counters, next)) => of(counters, origin).max(self.at_most(next, origin)),
         }
     }
 
-    /// The id that a node has now which once had this one.
-    fn newest<'h>(&'h self, id: &'h str) -> &'h str {
-        self.former.get(id).map_or(id, |(_, next)| self.newest(next))
+    /// What a node has now.
+    pub(super) fn had(&self, node: &str) -> Durable {
+        self.nodes[node].clone()
+    }
+
+    /// The disk of a node is lost. It goes on with another one, under another id.
+    pub(super) fn replaced(&mut self, node: &str, id: String, has: Durable) {
+        let lost = self.nodes.remove(node).unwrap();
+        self.lost.insert(node.to_owned(), lost.counters);
+        self.nodes.insert(id, has);
+    }
+
+    /// How many nodes had an entry whose disks are lost now, or whose records a snapshot has replaced since.
+    pub(super) fn had_once(&self, origin: &str, counter: u64) -> usize {
+        let has = |counters: &Counters| of(counters, origin) >= counter;
+        let has_lost = |(former, (counters, next)): (&String, &(Counters, String))| {
+            former != origin && has(counters) && !has(self.counters(next))
+        };
+        self.lost.values().filter(|counters| has(counters)).count()
+            + self.former.iter().filter(|former| has_lost(*former)).count()
     }
 
     /// How many ids a node had before.
     pub(crate) fn formers(&self, node: &str) -> usize {
-        self.nodes[node].formers
+        self.nodes[node].formers.len()
     }
 
     /// The last revision of the store of a node.
@@ -139,7 +160,7 @@ impl History {
         let node = &*head.node;
         if former != node {
             self.former.insert(former.to_owned(), (durable.counters.clone(), node.to_owned()));
-            durable.formers = head.former_nodes.len();
+            durable.formers.clone_from(&head.former_nodes);
         }
         if head.revision < durable.revision || head.floor < durable.floor {
             return Err(format!("{node} goes back: {head:?}"));
@@ -181,8 +202,8 @@ impl History {
 
     /// A process shows commits to its cache: a record goes only if something ended it.
     pub(crate) fn published(&mut self, node: &str, commits: &[Published], wall: i64) -> Outcome {
-        let ids: Vec<_> = self.former.keys().filter(|id| self.newest(id) == node).cloned().collect();
         let durable = self.nodes.get_mut(node).unwrap();
+        let formers = durable.formers.clone();
         for commit in commits {
             if commit.revision > durable.revision {
                 return Err(format!("{node} shows {commit:?}, which is not durable"));
@@ -210,7 +231,7 @@ impl History {
                     || [RESYNC, REISSUE].contains(&&*commit.entry.identity)
                     || is_withheld
                     || from_entry
-                    || before.values().any(|before| is_over((node, &ids), before, wall))
+                    || before.values().any(|before| is_over((node, &formers), before, wall))
             };
             if let Some(gone) = gone.find(|gone| !is_ended(gone)) {
                 return Err(format!("{node} ends {gone:?} by {:?}, before: {before:?}", commit.entry));
@@ -219,16 +240,24 @@ impl History {
         Ok(())
     }
 
-    /// A process has loaded its store.
-    pub(crate) fn loaded(&mut self, node: &str, records: Vec<Loaded>, clock: &Counters) -> Outcome {
+    /// A process has loaded its store, at this time.
+    pub(crate) fn loaded(
+        &mut self,
+        node: &str,
+        records: Vec<Loaded>,
+        (clock, time): (&Counters, i64),
+    ) -> Outcome {
         let durable = self.nodes.get_mut(node).unwrap();
         durable.clients.clear();
         records.iter().for_each(|record| durable.serve(&record.key, record.for_clients()));
         durable.shown = records.into_iter().map(|record| (record.key, record.state)).collect();
-        // SR25: it may have forgotten deleted ones.
-        let deleted = durable.states.iter().filter(|(_, state)| state.lifecycle() == proto::State::Deleted);
-        for (key, state) in deleted {
-            durable.shown.entry(key.clone()).or_insert_with(|| state.clone());
+        // SR25: it may have forgotten deleted ones, and those that a date ended.
+        let is_over = |state: &RecordState| {
+            state.lifecycle() == proto::State::Deleted || (has_date(state) && is_past(state, time))
+        };
+        for (key, state) in durable.states.iter().filter(|(_, state)| is_over(state)) {
+            let deleted = || RecordState { lifecycle: proto::State::Deleted.into(), ..state.clone() };
+            durable.shown.entry(key.clone()).or_insert_with(deleted);
         }
         if *clock != durable.counters {
             return Err(format!("{node} starts with {clock:?}, and had {:?}", durable.counters));
@@ -399,10 +428,13 @@ fn note(
 /// Whether a node may end a record by itself: by its date, with a lease that this node renewed last, by any of its
 /// ids (ST36, ST39), or as a deletion in progress (SG7).
 fn is_over((node, formers): (&str, &[String]), state: &RecordState, wall: i64) -> bool {
-    let is_past = state.expires_at.is_some_and(|at| xds_store::time::from_proto(&at) <= wall);
-    let has_ended =
-        is_past && (state.lease.is_none() || state.renewed_by == node || formers.contains(&state.renewed_by));
+    let has_ended = is_past(state, wall)
+        && (state.lease.is_none() || state.renewed_by == node || formers.contains(&state.renewed_by));
     has_ended || state.lifecycle() == proto::State::Deleting
+}
+
+fn is_past(state: &RecordState, wall: i64) -> bool {
+    state.expires_at.is_some_and(|at| xds_store::time::from_proto(&at) <= wall)
 }
 
 /// Whether a store may have forgotten a record: a deleted one, or one that a date ends.

@@ -18,10 +18,9 @@ impl Sim {
         let mut loaded = Vec::new();
         let run = (&*address, started.boot);
         let process = Process::start(started.engine.clone(), run, times, |record| loaded.push(record));
-        let clock = process.store.clock();
-        let counters = clock.counters();
+        let (counters, time) = (process.store.clock().counters(), times.1.max(process.store.time()));
         started.process = Some(process);
-        self.history.loaded(&id, loaded, &counters)?;
+        self.history.loaded(&id, loaded, (&counters, time))?;
         let peers = self.peers[node].iter().map(|peer| name(*peer)).collect();
         self.input(node, Input::Peers(peers))
     }

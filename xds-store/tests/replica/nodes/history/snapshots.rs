@@ -64,7 +64,7 @@ impl History {
                 Ordering::Greater => true,
             });
             // What others wrote comes from them.
-            let is_own = self.newest(&before.origin) == node;
+            let is_own = before.origin == node || durable.formers.contains(&before.origin);
             if is_own && !is_dropped && !is_kept && !may_be_gone(Some(&before)) {
                 return Err(format!("{node} lost {before:?}, and has {after:?}: {resynced:?}"));
             }
@@ -72,7 +72,7 @@ impl History {
                 let is_deleted = |state: &RecordState| state.lifecycle() == proto::State::Deleted;
                 is_deleted(&before) && !is_deleted(after) && after.incarnation <= before.incarnation
             };
-            if let Some(after) = after.filter(|after| is_back(after)) {
+            if let Some(after) = after.filter(|after| is_back(after) && !is_dropped) {
                 return Err(format!("{before:?} comes back at {node} as {after:?}"));
             }
         }

@@ -1,0 +1,84 @@
+//! Disks that are lost, and stores that come back from older copies.
+
+use std::io::Cursor;
+
+use xds_store::backup::{Backup, History as OfLog};
+use xds_store::engine::{Engine as _, MemoryEngine};
+use xds_store::restore::{NewIds, restore};
+use xds_store::store::{Identity, Store};
+
+use super::history::Durable;
+use super::{CLUSTER, Happens, Outcome, Sim, TROUBLE, name};
+
+/// A backup of a store, and what the store had.
+pub(super) struct Copy {
+    file: Vec<u8>,
+    had: Durable,
+}
+
+/// Whether such events happen in this run: `WITHOUT=losses,restores` leaves them out.
+fn has(kind: &str) -> bool {
+    std::env::var("WITHOUT").map_or(true, |without| !without.split(',').any(|left_out| left_out == kind))
+}
+
+impl Sim {
+    /// What happens to the disks. One node of the core keeps its disk, so that others can join.
+    pub(super) fn plan_disks(&mut self) {
+        let (keeper, has_away) = (self.core.first().copied(), !self.away.is_empty());
+        for node in 0..self.nodes.len() {
+            // With nodes that were away, two nodes may each lack deletions which the other one has forgotten, and wait
+            // for an operator (SR22).
+            let (is_lost, at) = (self.random.chance(12), self.some_time());
+            if is_lost && keeper != Some(node) && !has_away && has("losses") {
+                self.at(at, Happens::LosesDisk(node));
+            }
+            let (is_restored, copied_at) = (self.random.chance(15), self.some_time());
+            let restored_at = copied_at + self.random.below((TROUBLE - copied_at) as u64) as i64;
+            if is_restored && !has_away && has("restores") {
+                if self.forgets {
+                    self.away.insert(node);
+                }
+                self.at(copied_at, Happens::BacksUp(node));
+                self.at(restored_at, Happens::Restores(node));
+            }
+        }
+    }
+
+    /// The node joins anew, under another id (SR24).
+    pub(super) fn lose_disk(&mut self, node: usize) -> Outcome {
+        self.crash(node)?;
+        self.next += 1;
+        let (id, joined) = (self.id(node), format!("{}.d{}", name(node), self.next));
+        let identity = Identity { node: joined.clone(), cluster: CLUSTER.into(), region: String::new() };
+        let mut engine = MemoryEngine::default();
+        engine.commit(&Store::init_joining(&identity)).unwrap();
+        self.history.replaced(&id, joined.clone(), Durable::default());
+        (self.nodes[node].engine, self.nodes[node].id) = (engine, joined);
+        self.counts.losses += 1;
+        Ok(())
+    }
+
+    pub(super) fn back_up(&mut self, node: usize) {
+        let of_log = if self.random.chance(70) { OfLog::Whole } else { OfLog::LeftOut };
+        let parts = Backup::new(self.nodes[node].engine.view().unwrap(), of_log).unwrap();
+        let file = parts.flat_map(|part| part.unwrap().data.to_vec()).collect();
+        let had = self.history.had(&self.id(node));
+        self.nodes[node].copy = Some(Copy { file, had });
+    }
+
+    /// SR31: the node goes on from its backup, under another id.
+    pub(super) fn restore(&mut self, node: usize) -> Outcome {
+        let Some(Copy { file, mut had }) = self.nodes[node].copy.take() else { return Ok(()) };
+        self.crash(node)?;
+        self.next += 1;
+        let (id, new_id) = (self.id(node), format!("{}.r{}", name(node), self.next));
+        let mut engine = MemoryEngine::default();
+        let ids = NewIds { node: new_id.clone(), cluster: None };
+        let head = restore(&mut Cursor::new(file), &mut engine, &ids, &mut |_| {}).unwrap();
+        had.formers = head.former_nodes;
+        self.history.replaced(&id, new_id.clone(), had);
+        (self.nodes[node].engine, self.nodes[node].id) = (engine, new_id);
+        self.counts.restores += 1;
+        Ok(())
+    }
+}
