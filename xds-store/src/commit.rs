@@ -8,7 +8,7 @@
 //! | 4 conditions | `condition` |
 //! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 6 owners | `owner`; `owning` for those that are records |
-//! | 7 ambiguity | `ambiguity` |
+//! | 7 ambiguity | `ambiguity`, `aliases` |
 //! | 8 references | `reference`, `reread`; for further records `cascade`, `collect`, `drain`, `rewrite` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 //!
@@ -30,8 +30,9 @@ pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
 pub(crate) use reread::reread;
 pub use rights::WriteAccess;
-pub(crate) use shown::{Shown, drained, hidden, shown};
+pub(crate) use shown::{Shown, drained, hidden, shown, without_aliases};
 
+mod aliases;
 mod ambiguity;
 mod cascade;
 mod ceiling;

@@ -136,6 +136,14 @@ impl Conflict {
         let merged = winner.unwrap_or(loser);
         Self::new(kind, ConflictId::of_kind(kind, loser), (loser, merged), origin, detail)
     }
+
+    /// SR47: another resource has an alias of the record for clients.
+    pub(crate) fn alias(loser: &RecordState) -> Self {
+        let kind = proto::conflict::Kind::Overlap;
+        let detail = "another resource has one of its aliases".to_owned();
+        let origin = loser.origin.clone();
+        Self::new(kind, ConflictId::of_kind(kind, loser), (loser, loser), &origin, detail)
+    }
 }
 
 impl ConflictId {

@@ -18,11 +18,13 @@ use crate::refs::{Reference, ReferrerChanges, Referrers};
 use crate::region::Policies;
 use crate::rules::{Acts, Rules};
 use crate::{looks, time};
+pub(crate) use claims::{Claims, holder};
 pub use form_counts::FormCounts;
 use form_counts::PlanCounts;
 pub(crate) use overlap::{Withheld, arrange, key_of};
 use ownership::Ownership;
 
+mod claims;
 mod form_counts;
 mod leases;
 mod overlap;
@@ -42,8 +44,10 @@ pub(crate) struct Index {
     /// The deleted records of each name, and those of them that are served (SR48).
     deleted: BTreeMap<NameDigest, BTreeSet<RecordKey>>,
     held: BTreeMap<NameDigest, BTreeSet<RecordKey>>,
-    /// Of each alias: the name that has it (D24), and how many variants of this name.
-    aliases: BTreeMap<NameDigest, (NameDigest, usize)>,
+    /// Of each alias: the records that have it (D24).
+    aliases: BTreeMap<NameDigest, Claims>,
+    /// Of each record: the aliases that another resource has for clients (SR47).
+    lost_aliases: BTreeMap<RecordKey, BTreeSet<NameDigest>>,
     owned: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
     ownership: Ownership,
     pub(crate) referrers: Referrers,
@@ -98,7 +102,8 @@ pub(crate) struct Pending {
     pub(crate) shown: BTreeMap<RecordKey, RecordState>,
     /// What is lost with that, or by a merge (SR44).
     pub(crate) lost: Vec<Conflict>,
-    pub(crate) aliases: BTreeMap<NameDigest, Option<(NameDigest, usize)>>,
+    pub(crate) aliases: BTreeMap<NameDigest, Claims>,
+    pub(crate) lost_aliases: BTreeMap<RecordKey, BTreeSet<NameDigest>>,
     pub(crate) referrers: ReferrerChanges,
     pub(crate) deleting: ReferrerChanges,
     /// The records that changed, with their states.
@@ -163,6 +168,7 @@ impl Pending {
         self.withheld.extend(commit.withheld);
         self.held.extend(commit.held);
         self.aliases.extend(commit.aliases);
+        self.lost_aliases.extend(commit.lost_aliases);
         self.referrers.extend(commit.referrers);
         self.deleting.extend(commit.deleting);
         for (key, state) in &commit.states {
@@ -225,14 +231,6 @@ impl<'a> Records<'a> {
                 let only = commit.records.get(&only).or_else(|| self.at(only));
                 only.is_some_and(|only| !only.is_deleted())
             }
-        }
-    }
-
-    /// The name that has an alias, and how many of its variants.
-    pub(crate) fn alias(self, alias: NameDigest) -> Option<(NameDigest, usize)> {
-        match self.batch.aliases.get(&alias) {
-            Some(name) => *name,
-            None => self.index.aliases.get(&alias).copied(),
         }
     }
 
@@ -338,7 +336,7 @@ impl Index {
         self.load_form(key, &record, loading);
         if !record.is_deleted() {
             for alias in &record.aliases {
-                self.aliases.entry(*alias).or_insert((name, 0)).1 += 1;
+                self.aliases.entry(*alias).or_default().insert(key.clone());
             }
             let constraints = match self.schemas.plans() {
                 [] => id.constraints.clone(),
@@ -374,13 +372,15 @@ impl Index {
         self.end_name(&mut loading);
         self.records = loading.records.into_iter().collect();
         self.count_loaded(&loading.forms);
+        self.load_lost_aliases();
         self.referrers = Referrers::load(loading.references);
         self.ownership.note_start();
     }
 
     /// Takes what a batch made durable. The owners of what it changed are checked at this time.
     pub(crate) fn apply(&mut self, pending: Pending, check_owners_at: i64) {
-        let Pending { mut records, variants, withheld, held, aliases, states, renewed, reread, .. } = pending;
+        let Pending { mut records, variants, withheld, held, states, renewed, reread, .. } = pending;
+        let Pending { aliases, lost_aliases, .. } = pending;
         self.apply_withheld(withheld, held);
         // SG41: those of a forgotten node are finished by another one.
         if !reread.is_empty() || states.keys().any(|key| key.has_type(FORGOTTEN_TYPE)) {
@@ -428,11 +428,11 @@ impl Index {
                 self.renew(key, state);
             }
         }
-        for (alias, name) in aliases {
-            match name {
-                Some(name) => _ = self.aliases.insert(alias, name),
-                None => _ = self.aliases.remove(&alias),
-            }
+        for (alias, claims) in aliases {
+            put_or_drop(&mut self.aliases, alias, claims.is_empty(), claims);
+        }
+        for (key, lost) in lost_aliases {
+            put_or_drop(&mut self.lost_aliases, key, lost.is_empty(), lost);
         }
     }
 
@@ -530,4 +530,13 @@ impl Index {
             self.owned.entry(owner.clone()).or_default().insert(key.clone());
         }
     }
+}
+
+/// A map has no entries that say nothing.
+fn put_or_drop<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, is_empty: bool, value: V) {
+    if is_empty {
+        map.remove(&key)
+    } else {
+        map.insert(key, value)
+    };
 }

@@ -8,6 +8,8 @@ mod ambiguity;
 mod cascades;
 #[path = "rules/ceilings.rs"]
 mod ceilings;
+#[path = "rules/claims.rs"]
+mod claims;
 #[path = "rules/collecting.rs"]
 mod collecting;
 #[path = "rules/dangling.rs"]

@@ -6,6 +6,7 @@ use xds_core::Constraints;
 use xds_core::matching::SetError;
 use xds_proto::xds::store::v1 as proto;
 
+use super::aliases;
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::index::{self, Pending, Records};
 use crate::key::{NameDigest, RecordKey};
@@ -13,7 +14,8 @@ use crate::phase::Schemas;
 use crate::record::Present;
 
 /// What the commit makes of these records; `number` is the change that a key belongs to. With `may_overlap`
-/// variants of a name may overlap, as after a merge, and some of them are not served (SR47).
+/// variants of a name may overlap, and resources may have the same aliases, as after a merge. Some of them are not
+/// served (SR47).
 ///
 /// A change of a variant that stays costs the same however many variants the name has, and there is
 /// no limit of their number. A new or removed one is compared with those that share values with it;
@@ -63,7 +65,7 @@ pub(crate) fn check(
             Err(error) => add(&mut violations, (changes[0].0, schemas), error, &number),
         }
     }
-    check_aliases(records, &names, &mut pending, &mut violations, &number);
+    aliases::check(records, (&names, may_overlap), &mut pending, &mut violations, &number);
     violations.into_result()?;
     pending.records = changed.into_iter().map(|(key, record)| (key.record_digest(), record)).collect();
     Ok(pending)
@@ -109,10 +111,6 @@ fn is_live(record: Option<&Present>) -> bool {
     record.is_some_and(|record| !record.is_deleted())
 }
 
-fn aliases(record: Option<&Present>) -> &[NameDigest] {
-    record.filter(|record| !record.is_deleted()).map_or(&[], |record| &record.aliases)
-}
-
 /// G16: the violation names both variants and parameters that both match.
 fn add(
     violations: &mut Violations,
@@ -146,59 +144,4 @@ fn add(
     let why = proto::AmbiguousVariants { other, witness, kind: kind.to_owned() };
     let why = proto::violation::Why::Ambiguous(why);
     violations.add(RefusalCode::FailedPrecondition, (number(&one), Some(one.to_proto())), message, why);
-}
-
-/// D24: a name or alias belongs to one resource of its type.
-fn check_aliases(
-    records: Records<'_>,
-    names: &BTreeMap<NameDigest, Vec<(&RecordKey, &Present)>>,
-    pending: &mut Pending,
-    violations: &mut Violations,
-    number: &impl Fn(&RecordKey) -> usize,
-) {
-    // Of each alias that changes: how many variants of which names have it after the commit. So two
-    // resources can exchange their names in one commit.
-    let mut after: BTreeMap<NameDigest, BTreeMap<NameDigest, usize>> = BTreeMap::new();
-    for (name, changes) in names {
-        for (key, record) in changes {
-            let mut count = |alias: &NameDigest, change: isize| {
-                let of = after.entry(*alias).or_insert_with(|| records.alias(*alias).into_iter().collect());
-                let count = of.entry(*name).or_default();
-                *count = count.saturating_add_signed(change);
-            };
-            aliases(records.get(key)).iter().for_each(|alias| count(alias, -1));
-            aliases(Some(record)).iter().for_each(|alias| count(alias, 1));
-        }
-    }
-    for of in after.values_mut() {
-        of.retain(|_, count| *count > 0);
-    }
-    let exists = |name: &NameDigest| match (pending.variants.get(name), names.get(name)) {
-        (Some(variants), _) => !variants.is_empty(),
-        (None, Some(changes)) if records.constrained(*name).is_none() => {
-            changes.iter().any(|(_, record)| !record.is_deleted())
-        }
-        (None, _) => records.exists(*name),
-    };
-    let mut taken = |name: &NameDigest| {
-        let Some((key, _)) = names.get(name).and_then(|changes| changes.first()) else { return };
-        let message = format!("another resource has the name or an alias of {key:?}");
-        let kind = "alias_taken".to_owned();
-        let why = proto::AmbiguousVariants { other: None, witness: BTreeMap::new(), kind };
-        let why = proto::violation::Why::Ambiguous(why);
-        let at = (number(key), Some(key.to_proto()));
-        violations.add(RefusalCode::FailedPrecondition, at, message, why);
-    };
-    for (alias, of) in &after {
-        let is_taken = |name: &NameDigest| of.len() > 1 || (alias != name && exists(alias));
-        of.keys().filter(|name| is_taken(name)).for_each(&mut taken);
-    }
-    for name in names.keys().filter(|name| exists(name)) {
-        // An alias that changes was checked with its name.
-        let is_other = |(other, _): (NameDigest, usize)| other != *name;
-        if !after.contains_key(name) && records.alias(*name).is_some_and(is_other) {
-            taken(name);
-        }
-    }
-    pending.aliases = after.into_iter().map(|(alias, of)| (alias, of.into_iter().next())).collect();
 }

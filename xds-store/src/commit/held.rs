@@ -57,8 +57,8 @@ pub(crate) fn held_of(
         referrers.any(|(_, acts)| acts.has(Acts::BLOCK))
     };
     // Another resource may have its name as an alias since then.
-    let alias = commit.aliases.get(&name).copied().unwrap_or_else(|| records.alias(name));
-    if exists || alias.is_some() || !forms.all(first).any(is_blocked) {
+    let claims = commit.aliases.get(&name).unwrap_or_else(|| records.claims(name));
+    if exists || !claims.is_empty() || !forms.all(first).any(is_blocked) {
         return BTreeSet::new();
     }
     let present = |key: &RecordKey| commit.records.get(&key.record_digest()).or_else(|| records.get(key));

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use xds_proto::xds::store::v1 as proto;
 
 use crate::conflict::Conflict;
+use crate::content;
 use crate::index::{Pending, Records, Withheld};
-use crate::key::RecordKey;
-use crate::record::{Present, RecordState};
+use crate::key::{NameDigest, RecordKey};
+use crate::record::{Present, RecordState, served};
 
 /// What clients get of records, and what they lose with that.
 pub(crate) struct Shown {
@@ -27,6 +28,25 @@ pub(crate) fn shown<E>(
     state: impl Fn(&RecordKey, &Present) -> Result<RecordState, E>,
 ) -> Result<Shown, E> {
     let (mut shown, mut lost) = (BTreeMap::new(), Vec::new());
+    let is_withheld = |key: &RecordKey| {
+        let withheld =
+            pending.withheld.get(&key.name_digest()).or_else(|| records.withheld(key.name_digest()));
+        withheld.is_some_and(|withheld| withheld.contains_key(key))
+    };
+    for (key, aliases) in pending.lost_aliases.iter().filter(|(key, _)| !is_withheld(key)) {
+        let nothing = BTreeSet::new();
+        let before = records.lost_aliases(key).unwrap_or(&nothing);
+        let own = match (pending.states.get(key), records.get(key)) {
+            (Some(_), _) if aliases.is_empty() => continue,
+            (Some(state), _) => state.clone(),
+            (None, Some(record)) if aliases != before => state(key, record)?,
+            (None, _) => continue,
+        };
+        if !aliases.is_subset(before) {
+            lost.push(Conflict::alias(&own));
+        }
+        shown.insert(key.clone(), without_aliases(key, own, aliases));
+    }
     for (name, after) in &pending.withheld {
         let nothing = Withheld::new();
         let before = records.withheld(*name).unwrap_or(&nothing);
@@ -50,7 +70,11 @@ pub(crate) fn shown<E>(
         for key in before.keys().filter(|key| !after.contains_key(*key) && !pending.states.contains_key(*key))
         {
             if let Some(record) = records.get(key) {
-                shown.insert(key.clone(), state(key, record)?);
+                let aliases = pending.lost_aliases.get(key).or_else(|| records.lost_aliases(key));
+                let own = state(key, record)?;
+                let own =
+                    aliases.map_or_else(|| own.clone(), |aliases| without_aliases(key, own.clone(), aliases));
+                shown.insert(key.clone(), own);
             }
         }
     }
@@ -91,6 +115,26 @@ pub(crate) fn drained(mut state: RecordState) -> RecordState {
     state.lifecycle = proto::State::Deleting.into();
     state.content.iter_mut().for_each(|content| content.aliases.clear());
     state
+}
+
+/// The state of a record for clients that do not get these aliases of it. It is not served if its payload has one of
+/// them, as a virtual host has its domains.
+pub(crate) fn without_aliases(
+    key: &RecordKey,
+    mut state: RecordState,
+    aliases: &BTreeSet<NameDigest>,
+) -> RecordState {
+    let type_url = key.type_url();
+    let is_lost = |alias: &str| aliases.contains(&NameDigest::of(type_url.as_str(), alias));
+    let quarantined = state.quarantined.iter_mut().filter_map(|quarantined| quarantined.serve.as_mut());
+    for content in state.content.iter_mut().chain(quarantined) {
+        content.aliases.retain(|alias| !is_lost(alias));
+    }
+    let resource = served(&state).and_then(|content| content::resource(&key.id(), content).ok());
+    match resource.is_some_and(|resource| resource.aliases().iter().any(|alias| is_lost(alias.as_str()))) {
+        true => hidden(state),
+        false => state,
+    }
 }
 
 /// The state of a record that is not served, for clients.

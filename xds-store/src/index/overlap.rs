@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xds_core::matching::SetError;
 use xds_core::{Constraints, VariantId};
 
-use super::{Index, Loading, Records, Variants, edited};
+use super::{Index, Loading, Records, Variants, edited, put_or_drop};
 use crate::key::{NameDigest, RecordKey};
 use crate::phase::Schemas;
 use crate::record::Present;
@@ -154,18 +154,10 @@ impl Index {
         held: BTreeMap<NameDigest, BTreeSet<RecordKey>>,
     ) {
         for (name, held) in held {
-            if held.is_empty() {
-                self.held.remove(&name);
-            } else {
-                self.held.insert(name, held);
-            }
+            put_or_drop(&mut self.held, name, held.is_empty(), held);
         }
         for (name, withheld) in changed {
-            if withheld.is_empty() {
-                self.withheld.remove(&name);
-            } else {
-                self.withheld.insert(name, withheld);
-            }
+            put_or_drop(&mut self.withheld, name, withheld.is_empty(), withheld);
         }
     }
 }

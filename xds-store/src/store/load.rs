@@ -15,7 +15,7 @@ use super::origins::Origins;
 use super::running::Running;
 use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
-use crate::commit::{self, drained, hidden};
+use crate::commit::{self, drained, hidden, without_aliases};
 use crate::content::{self, ContentError};
 use crate::engine::{EngineError, EngineRevision, View};
 use crate::index::{Index, Loading, Pending, Records};
@@ -108,8 +108,9 @@ impl Store {
         if head.is_incomplete { Err(LoadError::Incomplete) } else { Ok((head, stored.revision)) }
     }
 
-    /// The store of an engine, and all its records for `each`, in the order of keys. Records that are
-    /// migrated come last, in the forms that the phase serves.
+    /// The store of an engine, and all its records for `each`, in the order of keys. In a store that replicates,
+    /// deleted records and those with aliases come after the others. Records that are migrated come last, in the forms
+    /// that the phase serves.
     ///
     /// Leases start again, because nobody could renew them while no server ran (ST40).
     ///
@@ -136,7 +137,7 @@ impl Store {
         let mut failed: Option<LoadError> = None;
         let mut of_plans = Vec::new();
         // Which of the variants of a name are served is known when all of them were read.
-        let (mut of_name, mut deleted): (Vec<Loaded>, Vec<Loaded>) = Default::default();
+        let (mut of_name, mut later): (Vec<Loaded>, Vec<Loaded>) = Default::default();
         let mut end_name = |index: &Index, loaded: &mut Vec<Loaded>| {
             for loaded in loaded.drain(..).map(|loaded| loaded.withheld(index)) {
                 // The phase of its plan may come later.
@@ -161,6 +162,7 @@ impl Store {
             if let Some(lease) = record.lease.filter(|_| record.expires_at.is_some()) {
                 record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
             }
+            let has_aliases = head.is_replicated && !record.aliases.is_empty();
             index.note_lease(&key, None, &record, &state);
             index.add(&mut loading, &id, &key, record, check_owners_at);
             if of_name.first().is_some_and(|first| !first.key.is_of_name_of(&key)) {
@@ -170,7 +172,8 @@ impl Store {
             let loaded = Loaded { key, state, shown: None, resource };
             // SR48: whether it is served is known when all records were read.
             let may_be_held = head.is_replicated && loaded.state.lifecycle() == proto::State::Deleted;
-            if may_be_held { &mut deleted } else { &mut of_name }.push(loaded);
+            // SR47: so is whether clients get its aliases.
+            if may_be_held || has_aliases { &mut later } else { &mut of_name }.push(loaded);
             Ok::<(), Damaged>(())
         };
         view.range(stored::RECORDS.0, stored::RECORDS.1, &mut |stored_key, value| {
@@ -208,7 +211,9 @@ impl Store {
         if head.is_replicated {
             index.set_held(all_held(&index, now.max(head.time)));
         }
-        for loaded in deleted.into_iter().map(|loaded| loaded.held(&index)) {
+        for loaded in
+            later.into_iter().map(|loaded| loaded.held(&index).without_aliases(&index).withheld(&index))
+        {
             match config.schemas.form(&loaded.key) {
                 Some(_) => of_plans.push(loaded),
                 None => each(loaded),
@@ -273,6 +278,17 @@ impl Loaded {
         }
         let shown = drained(self.state.clone());
         let resource = served(&shown).map(|content| content::resource(&self.key.id(), content));
+        Self { shown: Some(shown), resource, ..self }
+    }
+
+    /// SR47: another resource has an alias of it for clients.
+    fn without_aliases(self, index: &Index) -> Self {
+        let Some(aliases) = index.lost_aliases(&self.key) else { return self };
+        let shown = without_aliases(&self.key, self.state.clone(), aliases);
+        let resource = match shown.lifecycle() {
+            proto::State::Deleted => None,
+            _ => served(&shown).map(|content| content::resource(&self.key.id(), content)),
+        };
         Self { shown: Some(shown), resource, ..self }
     }
 

@@ -8,7 +8,7 @@ use super::mending::Mended;
 use super::{Action, Store, Ticket, Writing};
 use crate::checked;
 use crate::clock::Position;
-use crate::commit::{Judged, MergedEntry, RefusalCode, Refused};
+use crate::commit::{Judged, MergedEntry, Refused};
 use crate::entry::{Foreign, Incoming};
 use crate::key::stored;
 use crate::record::RecordState;
@@ -142,14 +142,7 @@ impl Store {
         if is_full || judging.has_to_wait_for_rules(&incoming.states) {
             return Ok(Added::Later);
         }
-        let MergedEntry { mut judged, originals } = match judging.merge(&incoming.states) {
-            Ok(merged) => merged,
-            // SR15: two resources have one alias. Other origins go on, and it is tried again with each round.
-            Err(refused) if refused.code == RefusalCode::FailedPrecondition => {
-                return Ok(invalid(refused.message));
-            }
-            Err(refused) => return Err(refused),
-        };
+        let MergedEntry { mut judged, originals } = judging.merge(&incoming.states)?;
         judged.pending.lost.retain(|lost| !later.iter().any(|later| deletes(later, &lost.loser)));
         let beside: usize = originals.iter().map(|(_, state)| prost::Message::encoded_len(state)).sum();
         let fits = |writing: &Writing, judged: &Judged| {

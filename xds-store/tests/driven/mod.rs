@@ -93,6 +93,11 @@ impl Server {
         of_type.map(show).collect()
     }
 
+    /// The contents that clients get of the records of the test's type.
+    pub(crate) fn contents(&self) -> impl Iterator<Item = (&RecordKey, &proto::Content)> {
+        self.clients.iter().filter(|(key, _)| key.type_url().as_str() == TYPE)
+    }
+
     /// Whether clients have a record.
     pub(crate) fn has_client(&self, key: &proto::Key) -> bool {
         self.clients.contains_key(&RecordKey::parse(key).unwrap())

@@ -27,7 +27,7 @@ fn page(node: &Server, before: Option<u64>, limit: usize) -> ConflictsPage {
 }
 
 /// Kind, name, content and node of each conflict, the newest one first.
-fn journal(node: &Server) -> Vec<(Kind, String, String, String)> {
+pub(crate) fn journal(node: &Server) -> Vec<(Kind, String, String, String)> {
     let show = |conflict: proto::Conflict| {
         let proto::Key { name, when, .. } = conflict.key.clone().unwrap();
         let content = String::from_utf8(conflict.loser.as_ref().unwrap().payload.to_vec()).unwrap();

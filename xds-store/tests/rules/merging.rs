@@ -138,25 +138,6 @@ fn sr54_an_entry_whose_chain_does_not_follow_is_not_applied() {
 }
 
 #[test]
-fn sr15_an_alias_that_two_nodes_take_at_once_stops_one_origin_until_it_is_free() {
-    let [mut a, mut b, mut c] = nodes();
-    a.commit(of([aliased("a", "x")])).unwrap();
-    b.commit(of([aliased("b", "x")])).unwrap();
-    c.commit(of([put("c", "1")])).unwrap();
-    let mut entries = b.entries_for(&a, 9);
-    entries.extend(c.entries_for(&a, 9));
-    let stopped = a.merge(entries);
-    let Some(Stopped::Invalid { counter: 1, .. }) = stopped.get("b") else { panic!("{stopped:?}") };
-    assert_eq!((stopped.len(), payload(&a, "b"), payload(&a, "c")), (1, None, Some("1".into())));
-    // The alias is free at A, and what B did comes whole.
-    a.commit(of([delete("a")])).unwrap();
-    let mut nodes = [a, b];
-    nodes[1].commit(of([delete("b")])).unwrap();
-    exchange(&mut nodes);
-    assert_equal(&nodes, &["a", "b"]);
-}
-
-#[test]
 fn sr15_an_entry_that_can_never_be_right_stops_its_origin_alone() {
     let [mut a, mut b, mut c] = nodes();
     a.commit(of([put("x", "1"), put("y", "1")])).unwrap();

@@ -11,12 +11,12 @@ use xds_store::store::Event;
 
 use crate::driven::*;
 
-fn nodes() -> [Server; 3] {
+pub(crate) fn nodes() -> [Server; 3] {
     ["a", "b", "c"].map(Server::node)
 }
 
 /// Lets all nodes take from all others, in this order, until nobody lacks anything.
-fn exchange(nodes: &mut [&mut Server]) {
+pub(crate) fn exchange(nodes: &mut [&mut Server]) {
     let mut has_changed = true;
     while has_changed {
         has_changed = false;

@@ -37,7 +37,7 @@ fn change(random: &mut Random, wall: i64, has_lease: impl Fn(&str) -> bool) -> p
     let name = *random.pick(&["a", "b", "c"]);
     let payload = *random.pick(&["1", "2", "3"]);
     let (cluster_name, routes_name) = (*random.pick(&["x", "y"]), *random.pick(&["r", "s"]));
-    let when = *random.pick(&WHEN);
+    let (when, alias) = (*random.pick(&WHEN), *random.pick(&["a", "b", "z"]));
     match random.below(24) {
         // Their variants overlap in each way (SR47).
         20..=22 => put_when("v", when, payload),
@@ -66,6 +66,8 @@ fn change(random: &mut Random, wall: i64, has_lease: impl Fn(&str) -> bool) -> p
             2 => Rule::of_routes(proto::OnDelete::Cascade).put("rule"),
             _ => Rule::of_routes(proto::OnDelete::Unset).put("rule"),
         },
+        // SR47: another resource may have this name or alias.
+        17 => aliased(name, alias),
         _ => put(name, payload),
     }
 }
