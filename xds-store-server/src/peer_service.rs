@@ -11,10 +11,12 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::peer_server::Peer;
+use xds_store::commit::Refused;
 use xds_store::engine::View;
 use xds_store::key::RecordKey;
 use xds_store::read::{Reads, SnapshotError};
 use xds_store::replica::{PEERS, Refusal};
+use xds_store::store::{RegionRequest, RegionResponse};
 
 use crate::access::{Caller, Replicate};
 use crate::handle::StoreHandle;
@@ -22,7 +24,7 @@ use crate::peers::{Answer, PeerMessage, Pulled};
 use crate::queue::Message;
 use crate::reading::{Reading, failed, permits};
 use crate::service::taken;
-use crate::status::{exceeds, invalid_key, lacks, with_detail};
+use crate::status::{code_of, exceeds, invalid_key, lacks, with_detail};
 
 /// The service Peer of one running store.
 #[derive(Debug)]
@@ -49,6 +51,21 @@ impl PeerService {
             Ok(answer) => answer.map_err(refused),
             Err(_) if self.store.peers().is_none() => {
                 Err(Status::unimplemented("this server has no peers: it does not replicate"))
+            }
+            Err(_) => Err(Status::unavailable("the store cannot answer now: call again")),
+        }
+    }
+
+    /// Gives a call of another region to the store, and waits until it is durable.
+    async fn ask_region(&self, node: String, request: RegionRequest) -> Result<RegionResponse, Status> {
+        // A forgotten node is refused (SR33).
+        self.ask(|answer| PeerMessage::Look(node, answer)).await?;
+        let (sender, receiver) = oneshot::channel();
+        self.store.send(Message::Peer(PeerMessage::Region(request, sender)));
+        match receiver.await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(Refused { code, violations, message })) => {
+                Err(with_detail(code_of(code), message, &proto::Refusal { violations }))
             }
             Err(_) => Err(Status::unavailable("the store cannot answer now: call again")),
         }
@@ -143,30 +160,48 @@ impl Peer for PeerService {
 
     async fn block_references(
         &self,
-        _: Request<proto::BlockReferencesRequest>,
+        request: Request<proto::BlockReferencesRequest>,
     ) -> Result<Response<proto::BlockReferencesResponse>, Status> {
-        Err(later("BlockReferences"))
+        let (caller, request) = taken(request)?;
+        check_sources(&caller, &request.references)?;
+        match self.ask_region(request.node.clone(), RegionRequest::Block(request)).await? {
+            RegionResponse::Block(response) => Ok(Response::new(response)),
+            _ => Err(another_kind()),
+        }
     }
 
     async fn confirm_references(
         &self,
-        _: Request<proto::ConfirmReferencesRequest>,
+        request: Request<proto::ConfirmReferencesRequest>,
     ) -> Result<Response<proto::ConfirmReferencesResponse>, Status> {
-        Err(later("ConfirmReferences"))
+        let (caller, request) = taken(request)?;
+        check_sources(&caller, &request.references)?;
+        match self.ask_region(request.node.clone(), RegionRequest::Confirm(request)).await? {
+            RegionResponse::Confirm(response) => Ok(Response::new(response)),
+            _ => Err(another_kind()),
+        }
     }
 
     async fn release_references(
         &self,
-        _: Request<proto::ReleaseReferencesRequest>,
+        request: Request<proto::ReleaseReferencesRequest>,
     ) -> Result<Response<proto::ReleaseReferencesResponse>, Status> {
-        Err(later("ReleaseReferences"))
+        let (caller, request) = taken(request)?;
+        check_sources(&caller, &request.references)?;
+        self.ask_region(request.node.clone(), RegionRequest::Release(request)).await?;
+        Ok(Response::new(proto::ReleaseReferencesResponse {}))
     }
 
     async fn check_references(
         &self,
-        _: Request<proto::CheckReferencesRequest>,
+        request: Request<proto::CheckReferencesRequest>,
     ) -> Result<Response<proto::CheckReferencesResponse>, Status> {
-        Err(later("CheckReferences"))
+        let (caller, request) = taken(request)?;
+        check_replicate(&caller)?;
+        match self.ask_region(request.node.clone(), RegionRequest::Check(request)).await? {
+            RegionResponse::Check(response) => Ok(Response::new(response)),
+            _ => Err(another_kind()),
+        }
     }
 }
 
@@ -183,6 +218,12 @@ fn check_region(caller: &Caller, region: &str) -> Result<(), Status> {
     }
 }
 
+/// SG30: a node speaks for the references of its own region.
+fn check_sources(caller: &Caller, references: &[proto::Reference]) -> Result<(), Status> {
+    check_replicate(caller)?;
+    references.iter().try_for_each(|reference| check_region(caller, &reference.source_region))
+}
+
 fn check_replicate(caller: &Caller) -> Result<(), Status> {
     match &caller.rights.replicate {
         Replicate::No => Err(lacks("replicate", None, "calls between nodes need the right to replicate")),
@@ -192,6 +233,11 @@ fn check_replicate(caller: &Caller) -> Result<(), Status> {
 
 fn refused(refusal: Refusal) -> Status {
     with_detail(Code::FailedPrecondition, refusal.to_string(), &refusal.to_wire())
+}
+
+/// The store answers each kind of call in its kind.
+fn another_kind() -> Status {
+    Status::internal("the answer is of another call")
 }
 
 fn later(call: &str) -> Status {

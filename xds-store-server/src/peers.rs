@@ -7,8 +7,10 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::Refused;
 use xds_store::engine::View;
 use xds_store::replica::{Event, Failure, Refusal};
+use xds_store::store::{RegionRequest, RegionResponse, Ticket, Unanswered};
 
 pub use config::{Connecting, PeerConnection, PeerConnector, PeersConfig};
 pub(crate) use entries::Pulled;
@@ -32,6 +34,10 @@ pub(crate) enum PeerMessage {
     Look(String, Answer<()>),
     /// A reader wants what peers have (SR49). The answers follow, each with the id of its node.
     Peek(proto::Key, UnboundedSender<(String, proto::PeekResponse)>),
+    /// A node of another region calls about references (SG30).
+    Region(RegionRequest, oneshot::Sender<Result<RegionResponse, Refused>>),
+    /// Another region answered such a call of this node, or did not.
+    RegionAnswered(Ticket, Result<RegionResponse, Unanswered>),
     /// A peer takes a snapshot.
     Snapshot(proto::SnapshotRequest, Answer<Box<dyn View>>),
     /// A page of the snapshot that this node takes, with its number. The sender waits until it is durable.

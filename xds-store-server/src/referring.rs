@@ -90,7 +90,9 @@ async fn found(
         let pairs = blockers.chain(found.referrers.iter().map(|(source, form)| (source, form)));
         let references = reads.references(pairs, FIELDS_READ).map_err(|error| failed(&error, &standing))?;
         let mut blocked_by = references;
-        let mut referrers = blocked_by.split_off(found.blockers.len());
+        let mut referrers = found.elsewhere.clone();
+        referrers.extend(blocked_by.split_off(found.blockers.len()));
+        blocked_by.extend(found.blocked_elsewhere.clone());
         referrers.iter_mut().for_each(|reference| reference.is_missing = !found.exists);
         let (referrer_count, is_cycle) = (found.count, found.is_cycle);
         Ok(proto::ReferencesResponse { targets, referrers, referrer_count, blocked_by, is_cycle })

@@ -9,8 +9,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::Clock;
-use xds_store::replica::{Alarm, CallId, Replica, ReplicaConfig};
-use xds_store::store::{Committed, Store, Ticket};
+use xds_store::commit::Refused;
+use xds_store::replica::{Alarm, CallId, PeerView, Replica, ReplicaConfig};
+use xds_store::store::{Committed, RegionResponse, Store, Ticket};
 use xds_store::time;
 
 use crate::peers::{Answer, PageEnd, PeersConfig, PeersStatus, Pulled};
@@ -51,6 +52,8 @@ pub(crate) struct Replication {
     pub(crate) mending: BTreeMap<Ticket, CallId>,
     /// How many records they have changed.
     pub(crate) mended: u64,
+    /// Nodes of other regions that wait for the store.
+    pub(crate) regions: BTreeMap<Ticket, oneshot::Sender<Result<RegionResponse, Refused>>>,
     /// SR17: commits that are durable here, and wait for peers.
     pub(crate) awaiting: BTreeMap<Ticket, (Caller, Committed)>,
     /// The own counter that the machine knows of.
@@ -98,6 +101,7 @@ impl Replication {
             applying: BTreeMap::new(),
             mending: BTreeMap::new(),
             mended: 0,
+            regions: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             told: head.counter,
             taking: None,
@@ -168,6 +172,14 @@ impl Replication {
         let peers = peers.collect();
         let alarms = self.machine.alarms().map(alarm_text).collect();
         PeersStatus { clock, peers, mended: self.mended, alarms }
+    }
+
+    /// Where to call the node of a region, or its writer if that node is forgotten or none is named. `None`: it is not
+    /// up. Another node than that of a reference may not have it yet (SG32).
+    pub(crate) fn address_of(&self, region: &str, node: &str) -> Option<String> {
+        let any = node.is_empty() || self.forgotten.contains(node);
+        let is_it = |peer: &PeerView| peer.is_up && peer.region == region && (any || peer.node == node);
+        self.machine.peers().find(is_it).map(|peer| peer.address)
     }
 
     /// SR49: asks all nodes that are up for a record.

@@ -129,7 +129,7 @@ pub(crate) fn of_refused(refused: Refused, standing: &Standing, caller: &Caller)
     with_detail(code_of(code), message, &proto::Refusal { violations })
 }
 
-fn code_of(code: RefusalCode) -> Code {
+pub(crate) fn code_of(code: RefusalCode) -> Code {
     match code {
         RefusalCode::InvalidArgument => Code::InvalidArgument,
         RefusalCode::PermissionDenied => Code::PermissionDenied,
@@ -143,6 +143,22 @@ fn code_of(code: RefusalCode) -> Code {
         RefusalCode::Unavailable => Code::Unavailable,
         _ => Code::Unknown,
     }
+}
+
+/// The refusal that a status of another store has; `None`: it says nothing of that kind.
+pub(crate) fn refused_by(status: &Status) -> Option<Refused> {
+    let code = match status.code() {
+        Code::InvalidArgument => RefusalCode::InvalidArgument,
+        Code::PermissionDenied => RefusalCode::PermissionDenied,
+        Code::NotFound => RefusalCode::NotFound,
+        Code::FailedPrecondition => RefusalCode::FailedPrecondition,
+        Code::ResourceExhausted => RefusalCode::ResourceExhausted,
+        _ => return None,
+    };
+    let details = google::rpc::Status::decode(status.details()).ok()?.details;
+    let detail = details.iter().find(|detail| detail.type_url == proto::Refusal::type_url())?;
+    let proto::Refusal { violations } = proto::Refusal::decode(&*detail.value).ok()?;
+    Some(Refused { code, violations, message: status.message().to_owned() })
 }
 
 /// A violation without the keys that the caller may not read. Its own key is the caller's text.

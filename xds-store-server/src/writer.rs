@@ -222,6 +222,10 @@ impl Writer {
                     Action::Merged(ticket, merged) => self.on_merged(ticket, merged, &mut actions),
                     Action::Staged(ticket, staged) => self.on_staged(ticket, staged, &mut actions),
                     Action::TookId(_, took) => self.on_took_id(took, &mut actions),
+                    Action::AnswerRegion(ticket, answer) => self.answer_region(ticket, answer),
+                    Action::CallRegion { call, region, node, request } => {
+                        self.call_region(call, (&region, &node), request, &mut actions);
+                    }
                     Action::Compacted(ticket, answer) => {
                         if let Some(caller) = self.compactions.remove(&ticket) {
                             // The caller may have gone away.

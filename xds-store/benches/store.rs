@@ -253,6 +253,8 @@ impl<E: Engine> Driven<E> {
                 | Action::Merged(..)
                 | Action::Staged(..)
                 | Action::TookId(..)
+                | Action::AnswerRegion(..)
+                | Action::CallRegion { .. }
                 | Action::Compacted(..) => {}
             }
         }
@@ -282,6 +284,8 @@ impl<E: Engine> Driven<E> {
                 | Action::Merged(..)
                 | Action::Staged(..)
                 | Action::TookId(..)
+                | Action::AnswerRegion(..)
+                | Action::CallRegion { .. }
                 | Action::Compacted(..) => {}
             }
         }

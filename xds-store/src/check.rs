@@ -14,6 +14,7 @@ use xds_core::matching::SetError;
 use xds_core::{Constraints, VariantSet};
 
 use crate::backup::{BackupReader, ReadError};
+use crate::blocks;
 use crate::checked;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
@@ -219,6 +220,10 @@ impl<'f> Checker<'f> {
             }
         } else if stored::parse_node(key).is_some() {
             if checked::decode::<StoredNode>(key, value).is_err() {
+                self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
+            }
+        } else if stored::is_block(key) {
+            if blocks::parse(key, value).is_err() {
                 self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
             }
         } else if let Some((_, number)) = stored::parse_conflict(key) {

@@ -9,7 +9,8 @@
 //! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 6 owners | `owner`; `owning` for those that are records |
 //! | 7 ambiguity | `ambiguity`, `aliases` |
-//! | 8 references | `reference`, `reread`; for further records `cascade`, `collect`, `drain`, `rewrite` |
+//! | 8 references | `reference`, `reread`; `across` for those of other regions; for further records `cascade`, `collect`, |
+//! | | `drain`, `rewrite` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 //!
 //! `shown` says what clients get where states do not say it, and `held` which deleted records they get.
@@ -17,6 +18,7 @@
 //! No stage judges what the store does itself: records end (`ending`), and entries of other nodes are
 //! merged (`merging`).
 
+pub(crate) use across::{Needs, TargetState};
 pub(crate) use ambiguity::check as check_ambiguity;
 pub(crate) use copy::Copied;
 pub use effect::{ChangeResult, Effect};
@@ -32,6 +34,7 @@ pub(crate) use reread::reread;
 pub use rights::WriteAccess;
 pub(crate) use shown::{Shown, drained, hidden, shown, without_aliases};
 
+mod across;
 mod aliases;
 mod ambiguity;
 mod cascade;

@@ -8,7 +8,9 @@ use xds_core::matching::SetError;
 use xds_core::{Constraints, Formula, VariantId, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
+use crate::blocks::{BlockChanges, BlockSide, Blocks};
 use crate::conflict::Conflict;
+use crate::engine::View;
 use crate::forgotten::{FORGOTTEN_TYPE, Forgotten};
 use crate::key::{NameDigest, RecordDigest, RecordKey};
 use crate::log::Head;
@@ -17,6 +19,7 @@ use crate::record::{EntryId, Local, Present, RecordState};
 use crate::refs::{Reference, ReferrerChanges, Referrers};
 use crate::region::Policies;
 use crate::rules::{Acts, Rules};
+use crate::stored::ReadError;
 use crate::{looks, time};
 pub(crate) use claims::{Claims, holder};
 pub use form_counts::FormCounts;
@@ -53,6 +56,9 @@ pub(crate) struct Index {
     pub(crate) referrers: Referrers,
     /// The records that are being deleted, by the names of both of their forms.
     pub(crate) deleting: Referrers,
+    /// References of other regions to names of this one, and of this region to those of others.
+    pub(crate) blocks: Blocks,
+    pub(crate) own_blocks: Blocks,
     /// Names that are being deleted, and of whose deletions there may be a step to do.
     drained: BTreeSet<NameDigest>,
     /// When records end, by expiry or with their lease.
@@ -117,6 +123,9 @@ pub(crate) struct Pending {
     pub(crate) deleted_by: BTreeMap<RecordKey, EntryId>,
     /// Records that did not change, and whose references are other ones by a changed rule.
     pub(crate) reread: BTreeMap<RecordKey, Box<[Reference]>>,
+    /// References between regions.
+    pub(crate) blocks: BlockChanges,
+    pub(crate) own_blocks: BlockChanges,
 }
 
 /// A record with a renewed lease.
@@ -186,6 +195,8 @@ impl Pending {
         self.ended_by_date.extend(commit.ended_by_date);
         self.deleted_by.extend(commit.deleted_by);
         self.reread.extend(commit.reread);
+        self.blocks.extend(commit.blocks);
+        self.own_blocks.extend(commit.own_blocks);
     }
 }
 
@@ -382,6 +393,11 @@ impl Index {
         let Pending { mut records, variants, withheld, held, states, renewed, reread, .. } = pending;
         let Pending { aliases, lost_aliases, .. } = pending;
         self.apply_withheld(withheld, held);
+        // SG35: what another region kept may end.
+        let ended = pending.blocks.iter().filter(|(_, block)| block.is_none()).map(|(key, _)| key.target);
+        self.drained.extend(ended.filter(|target| self.deleting.of(*target).next().is_some()));
+        self.blocks.apply(pending.blocks);
+        self.own_blocks.apply(pending.own_blocks);
         // SG41: those of a forgotten node are finished by another one.
         if !reread.is_empty() || states.keys().any(|key| key.has_type(FORGOTTEN_TYPE)) {
             self.drained.extend(self.deleting.targets());
@@ -449,6 +465,13 @@ impl Index {
             }
             self.ends.insert((expires_at, key.clone()));
         }
+    }
+
+    /// Takes the references between regions of an engine.
+    pub(crate) fn load_blocks(&mut self, view: &dyn View) -> Result<(), ReadError> {
+        self.blocks = Blocks::load(view, BlockSide::Target)?;
+        self.own_blocks = Blocks::load(view, BlockSide::Source)?;
+        Ok(())
     }
 
     /// Forgets a deleted record.

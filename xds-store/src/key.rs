@@ -119,6 +119,13 @@ impl RecordKey {
         RecordDigest { name: self.name_digest(), when }
     }
 
+    /// A digest of all of it, as a record of a region.
+    pub(crate) fn digest_in(&self, region: &str) -> u128 {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(region.as_bytes()).update(&[0]).update(&self.0);
+        first_bytes(&hasher.finalize())
+    }
+
     /// The key as a message.
     #[must_use]
     pub fn to_proto(&self) -> proto::Key {
@@ -260,6 +267,10 @@ pub(crate) mod stored {
     pub(crate) const HEAD: &[u8] = b"h";
     /// The first and the end of all keys.
     pub(crate) const ALL: (&[u8], &[u8]) = (b"a", b"{");
+    /// The first and the end of the references of other regions to names of this one (SG31).
+    pub(crate) const BLOCKS: (&[u8], &[u8]) = (b"bt", b"bu");
+    /// The first and the end of the references of this region to names of others.
+    pub(crate) const OWN_BLOCKS: (&[u8], &[u8]) = (b"bs", b"bt");
     /// The first and the end of what the store keeps of origins.
     pub(crate) const ORIGINS: (&[u8], &[u8]) = (b"c", b"d");
     /// The first and the end of the journal of conflicts.
@@ -274,6 +285,17 @@ pub(crate) mod stored {
     pub(crate) const STAGED: (&[u8], &[u8]) = (b"ps", b"pt");
     /// The first and the end of all record versions.
     pub(crate) const RECORDS: (&[u8], &[u8]) = (b"v", b"w");
+
+    /// A reference between regions, behind one of these: its target, its source, and its id.
+    pub(crate) fn block(from: &[u8], target: NameDigest, source: u128, id: u128) -> Bytes {
+        let numbers = [target.0, source, id].map(u128::to_be_bytes);
+        [from, &numbers.concat()].concat().into()
+    }
+
+    /// Whether a key is that of a reference between regions.
+    pub(crate) fn is_block(stored: &[u8]) -> bool {
+        [BLOCKS, OWN_BLOCKS].iter().any(|(from, _)| stored.starts_with(from))
+    }
 
     /// What the store keeps of the log of an origin.
     pub(crate) fn origin(node: &str) -> Bytes {

@@ -55,6 +55,7 @@
 //! | `index`, `stored` | what the machine has in memory; how it reads the engine |
 //! | [`rules`] | which fields refer to resources, and what the deletion of a target does |
 //! | `refs` | which records refer to which resources |
+//! | `blocks` | references between regions |
 //! | [`read`] | records, lists, history and events as of a store revision |
 //! | [`watch`] | a position in the log |
 //! | [`forgotten`] | the records of nodes that will not come back |
@@ -72,6 +73,7 @@
 pub use checked::Damaged;
 
 pub mod backup;
+mod blocks;
 pub mod check;
 mod checked;
 pub mod clock;

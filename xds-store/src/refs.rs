@@ -83,6 +83,11 @@ impl Referrers {
         self.0.keys().map(|(target, _)| *target)
     }
 
+    /// What the end of a target does to a record that refers to it.
+    pub(crate) fn acts(&self, target: NameDigest, source: &RecordKey) -> Option<Acts> {
+        self.0.get(&(target, source.clone())).copied()
+    }
+
     pub(crate) fn has(&self, target: NameDigest, source: &RecordKey) -> bool {
         self.0.contains_key(&(target, source.clone()))
     }
@@ -103,6 +108,12 @@ impl ReferrerChanges {
     /// The targets whose referrers changed, those of several referrers several times.
     pub(crate) fn targets(&self) -> impl Iterator<Item = NameDigest> {
         self.0.keys().map(|(target, _)| *target)
+    }
+
+    /// The references that need their targets no longer.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = (NameDigest, &RecordKey)> {
+        let ended = self.0.iter().filter(|(_, acts)| acts.is_none_or(|acts| !acts.needs_target()));
+        ended.map(|((target, source), _)| (*target, source))
     }
 
     /// Adds the changes of one more commit.

@@ -1,11 +1,13 @@
 //! The machine of one store. Commits go in; batches for the engine and answers come out.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
+use std::sync::Arc;
 
 use crate::checked;
 use crate::clock::{Clock, Position};
-use crate::commit::{self, Draft, Judging, Limit, RefusalCode, Refused};
+use crate::commit::{self, Draft, Judging, Limit, Needs, RefusalCode, Refused};
 use crate::conflict::Conflict;
 use crate::engine::{Batch, EngineError, EngineRevision, Reader};
 pub use crate::index::FormCounts;
@@ -15,6 +17,8 @@ use crate::log::{FORMAT, Head, LogEntry};
 use crate::region::Policies;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
+use across::{Across, Asked};
+pub use across::{RegionRequest, RegionResponse, Unanswered};
 use compaction::Compaction;
 pub use config::{Config, Identity};
 pub use event::{Action, Committed, Event, Published, Ticket};
@@ -35,6 +39,7 @@ use running::Running;
 pub use staging::Staged;
 use staging::{Alone, Staging};
 
+mod across;
 mod catch_up;
 mod collecting;
 mod compaction;
@@ -109,6 +114,8 @@ pub struct Store {
     drains_at: i64,
     /// When the next owners may be checked.
     owners_at: i64,
+    /// Other regions.
+    across: Across,
 }
 
 #[derive(Debug)]
@@ -117,6 +124,8 @@ struct Waiting {
     draft: Draft,
     /// When it arrived.
     since: i64,
+    /// What other regions said about it.
+    asked: Asked,
 }
 
 /// A batch may have been applied (ST20).
@@ -157,6 +166,10 @@ struct Writing {
     journaled: Vec<Journaled>,
     merged: Vec<(Ticket, Merged)>,
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
+    /// Changes of references between regions, with their answers.
+    requests: Vec<(across::Request, across::Answer)>,
+    /// Commits that are not decided, because they need other regions.
+    parked: Vec<(Waiting, across::Wait)>,
     compacted: bool,
     alone: Option<Alone>,
 }
@@ -277,7 +290,7 @@ impl Store {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let is_idle = self.waiting.is_empty() && self.merging.is_empty() && self.writing.is_none();
-        is_idle && self.take_id.is_none()
+        is_idle && self.take_id.is_none() && self.across.is_idle()
     }
 
     /// When to call [`step`](Self::step) with [`Event::Due`], unless something else happens before,
@@ -302,6 +315,7 @@ impl Store {
                     .chain(self.nodes.has_news().then_some(self.ends_again_at))
                     .chain(self.running_due())
                     .chain(self.has_remains().then_some(self.ends_again_at))
+                    .chain(self.across_due())
                     .min()
             }
         }
@@ -319,7 +333,7 @@ impl Store {
         let mut actions = Vec::new();
         match event {
             Event::Commit(ticket, draft) => {
-                self.waiting.push_back(Waiting { ticket, draft, since: now });
+                self.waiting.push_back(Waiting { ticket, draft, since: now, asked: Asked::default() });
             }
             Event::Merge(ticket, entries) => {
                 self.merging.push_back(Merging { entries: entries.into(), ..Merging::new(ticket) });
@@ -333,6 +347,8 @@ impl Store {
             Event::Stage(ticket, page) => self.stage(ticket, page, &mut actions),
             Event::EndResync => self.end_resync(&mut actions),
             Event::TakeId(ticket, id) => self.take_new_id(ticket, id),
+            Event::Region(ticket, request) => self.on_region(ticket, request, &mut actions),
+            Event::RegionAnswered(call, answer) => self.on_region_answered(call, answer, &mut actions),
             Event::Written(result) => self.on_written(result, now, reader, &mut actions),
             Event::Changed => self.is_behind = true,
             Event::Due => {
@@ -354,9 +370,11 @@ impl Store {
             }
             Event::Halt(reason) => self.read_only = Some(reason),
         }
+        self.end_parked(now, &mut actions);
         if self.writing.is_none() {
             self.write_next(now, reader, &mut actions);
         }
+        self.call_regions(now, &mut actions);
         actions
     }
 
@@ -419,7 +437,7 @@ impl Store {
     /// The batch is durable.
     fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
         let Writing { head, pending, collected, published, deletion_floors, dropped_nodes, .. } = writing;
-        let Writing { merged, commits, journaled, alone, .. } = writing;
+        let Writing { merged, commits, journaled, alone, requests, .. } = writing;
         self.journal.extend(journaled);
         self.head_revision = Some(revision);
         self.head = head;
@@ -434,6 +452,7 @@ impl Store {
         self.origins.forget_deletions(&deletion_floors);
         self.unknown = None;
         self.room_at = None;
+        self.note_blocks(&pending);
         self.apply(pending, self.head.time);
         collected.iter().for_each(|key| self.index.collect(key));
         // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
@@ -441,8 +460,8 @@ impl Store {
             actions.push(Action::Publish(published));
         }
         actions.extend(answers_alone);
-        let answers = commits.into_iter().map(|(waiting, answer)| Action::Answer(waiting.ticket, answer));
-        actions.extend(answers);
+        commits.into_iter().for_each(|(waiting, answer)| self.answer(waiting, answer, actions));
+        Self::answer_requests(requests, None, actions);
         actions.extend(merged.into_iter().map(|(ticket, merged)| Action::Merged(ticket, Ok(merged))));
     }
 
@@ -455,8 +474,9 @@ impl Store {
         if writing.alone.is_some() {
             self.refuse_alone(refused, actions);
         }
-        let answers = writing.commits.into_iter();
-        actions.extend(answers.map(|(waiting, _)| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        let commits = writing.commits.into_iter().map(|(waiting, _)| waiting);
+        commits.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
+        Self::answer_requests(writing.requests, Some(refused), actions);
         let merged = writing.merged.into_iter();
         actions.extend(merged.map(|(ticket, _)| Action::Merged(ticket, Err(refused.clone()))));
         self.refuse_entries(refused, actions);
@@ -505,13 +525,15 @@ impl Store {
         // ST22: a batch of the head alone finds out whether there is room. Writers that wait for room
         // send no commit.
         self.add_nodes(&mut writing, now);
+        let changes_blocks = !writing.pending.blocks.is_empty() || !writing.pending.own_blocks.is_empty();
         let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
         let is_of_head = looks_for_room || self.running_due().is_some_and(|due| due <= now);
-        if writing.batch.writes.is_empty() && !is_of_head {
+        if writing.batch.writes.is_empty() && !is_of_head && !changes_blocks {
             // The condition of a write proves that nobody else committed meanwhile; an answer without
             // a write needs that proof, too.
             let merged = mem::take(&mut writing.merged).into_iter();
             actions.extend(merged.map(|(ticket, merged)| Action::Merged(ticket, Ok(merged))));
+            Self::answer_requests(mem::take(&mut writing.requests), None, actions);
             if writing.commits.is_empty() {
                 return;
             }
@@ -529,8 +551,8 @@ impl Store {
                 }
             }
             // Nothing was changed, and nothing that is not durable was seen.
-            let answers = writing.commits.into_iter();
-            actions.extend(answers.map(|(waiting, answer)| Action::Answer(waiting.ticket, answer)));
+            let commits = writing.commits.into_iter();
+            commits.for_each(|(waiting, answer)| self.answer(waiting, answer, actions));
             return;
         }
         self.write(writing, actions);
@@ -558,6 +580,9 @@ impl Store {
         if writing.batch.writes.is_empty() && self.compaction.is_next(self.waiting.is_empty()) {
             self.add_compaction(writing, stored, now, actions)?;
         }
+        if !writing.compacted {
+            self.add_blocks(writing, stored, now);
+        }
         while !writing.compacted
             && let Some(waiting) = self.waiting.pop_front()
         {
@@ -565,6 +590,9 @@ impl Store {
                 self.waiting.push_front(waiting);
                 break;
             }
+            mem::take(&mut writing.parked)
+                .into_iter()
+                .for_each(|(waiting, wait)| self.park(waiting, wait, now, actions));
         }
         if !writing.compacted
             && let Err(refused) = self.add_entries(writing, stored, now)
@@ -577,6 +605,7 @@ impl Store {
     fn write(&mut self, mut writing: Writing, actions: &mut Vec<Action>) {
         self.add_positions(&mut writing);
         self.add_conflicts(&mut writing);
+        self.write_blocks(&mut writing);
         writing.seal();
         actions.push(Action::Write(writing.batch.clone()));
         self.writing = Some(writing);
@@ -589,6 +618,7 @@ impl Store {
             Refused::read_only,
         );
         self.refuse_waiting(&refused, actions);
+        self.refuse_parked(&refused, actions);
         self.refuse_alone(&refused, actions);
         self.compaction.refuse(&refused, actions);
     }
@@ -601,7 +631,9 @@ impl Store {
         };
         let refused = Refused::whole(RefusalCode::Unavailable, message);
         let waiting = mem::take(&mut self.waiting).into_iter();
-        actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        waiting.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
+        self.refuse_parked(&refused, actions);
+        self.refuse_requests(&refused, actions);
         if self.head.is_joining {
             self.refuse_entries(&refused, actions);
         }
@@ -609,7 +641,8 @@ impl Store {
 
     fn refuse_waiting(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
         let waiting = mem::take(&mut self.waiting).into_iter();
-        actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        waiting.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
+        self.refuse_requests(refused, actions);
         self.refuse_entries(refused, actions);
     }
 
@@ -666,12 +699,27 @@ impl Store {
         now: i64,
     ) -> Option<Waiting> {
         let draft = &waiting.draft;
-        let judging = self.judging(writing, stored, now);
+        let needs = Needs { silent: waiting.asked.silent.clone(), ..Needs::default() };
+        let needs = RefCell::new(needs);
+        let mut judging = self.judging(writing, stored, now);
+        // ST15: a dry run asks no other region.
+        judging.needs = (!draft.dry_run).then_some(&needs);
         if judging.has_to_wait(draft) {
             return Some(waiting);
         }
-        let answer = match judging.judge(draft) {
+        let judged = judging.judge(draft);
+        let needs = needs.take();
+        if let Some(wait) = waiting.waits_for(&judged, &needs, now) {
+            writing.parked.push((waiting, wait));
+            return None;
+        }
+        let answer = match judged {
             Err(refused) => Err(refused),
+            // SG40.
+            Ok(_) if waiting.asked.is_late(now) => Err(Refused::whole(
+                RefusalCode::Aborted,
+                "the commit could not be written in the time that other regions gave it: retry",
+            )),
             // ST15.
             Ok(judged) if draft.dry_run => {
                 let alone = Writing::new(Head::default(), None, 0);
@@ -700,7 +748,11 @@ impl Store {
                     message: draft.message.clone(),
                     ..LogEntry::default()
                 };
-                Ok(writing.add(judged, entry, self.config.server))
+                let committed = writing.add(judged, entry, self.config.server);
+                // SG30: it is confirmed once it is durable.
+                let own = waiting.asked.own_blocks(&needs, &self.head.node).into_iter();
+                writing.pending.own_blocks.extend(own.map(|(key, block)| (key, Some(Arc::new(block)))));
+                Ok(committed)
             }
         };
         writing.commits.push((waiting, answer));
@@ -736,7 +788,12 @@ impl Store {
             rules: self.index.rules(),
             dependents: self.dependents(),
             server: self.config.server,
+            needs: None,
         }
+    }
+
+    fn forms<'a>(&'a self, records: Records<'a>) -> commit::Forms<'a> {
+        commit::Forms { records, schemas: self.index.schemas(), now: self.head.time }
     }
 
     /// The engine refused, so nothing is written without a request for some time.
@@ -761,7 +818,8 @@ impl Store {
             refused.code = RefusalCode::Unavailable;
         }
         let waiting = mem::take(&mut self.waiting).into_iter();
-        actions.extend(waiting.map(|waiting| Action::Answer(waiting.ticket, Err(refused.clone()))));
+        waiting.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
+        self.refuse_requests(&refused, actions);
         self.refuse_entries(&refused, actions);
         self.compaction.refuse(&refused, actions);
     }

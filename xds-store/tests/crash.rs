@@ -230,6 +230,8 @@ impl Driven {
                     | Action::Merged(..)
                     | Action::Staged(..)
                     | Action::TookId(..)
+                    | Action::AnswerRegion(..)
+                    | Action::CallRegion { .. }
                     | Action::Compacted(..) => {}
                 }
             }

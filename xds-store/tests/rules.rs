@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "rules/across.rs"]
+mod across;
 #[path = "rules/ambiguity.rs"]
 mod ambiguity;
 #[path = "rules/cascades.rs"]

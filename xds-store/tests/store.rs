@@ -36,6 +36,7 @@ impl Held {
                 }
                 Action::Answer(ticket, answer) => self.answers.push((ticket, answer)),
                 Action::Merged(..) | Action::Staged(..) | Action::TookId(..) | Action::Compacted(..) => {}
+                Action::AnswerRegion(..) | Action::CallRegion { .. } => {}
             }
         }
     }

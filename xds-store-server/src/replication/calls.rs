@@ -21,10 +21,11 @@ use xds_store::engine::Reader;
 use xds_store::key::RecordKey;
 use xds_store::read::Reads;
 use xds_store::replica::{CallId, Digests, Event, Failure, Refusal};
+use xds_store::store::{RegionRequest, RegionResponse, Ticket, Unanswered};
 
 use crate::peers::{PEEK_TIMEOUT, PageEnd, PeerConnection, PeerMessage, PeersConfig};
 use crate::queue::{Message, Queue};
-use crate::status::of_engine;
+use crate::status::{of_engine, refused_by};
 
 /// Makes calls, and reports their answers to the writer. When it is dropped, all calls end.
 #[derive(Debug)]
@@ -134,6 +135,24 @@ impl Calls {
         });
     }
 
+    /// Calls a node of another region about references (SG30), and reports its answer, or that none came in time.
+    pub(crate) fn region(&self, call: Ticket, address: String, request: RegionRequest) {
+        let shared = Arc::clone(&self.shared);
+        self.config.runtime.spawn(async move {
+            let wait = match &request {
+                RegionRequest::Check(_) => CHECK_WAIT,
+                _ => REGION_WAIT,
+            };
+            let answer = timeout(wait, shared.region(&address, request)).await;
+            let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer came in time")));
+            let answer = answer.map_err(|status| {
+                tracing::debug!(address, %status, "a call about references failed");
+                refused_by(&status).map_or(Unanswered::Silent, Unanswered::Refused)
+            });
+            shared.queue.send(Message::Peer(PeerMessage::RegionAnswered(call, answer)));
+        });
+    }
+
     /// Takes a snapshot (SR19), and reports its pages, or that it came to no end.
     pub(crate) fn snapshot(&mut self, number: u64, address: String, node: String) {
         let shared = Arc::clone(&self.shared);
@@ -199,6 +218,25 @@ impl Shared {
 
     async fn peek(&self, address: &str, request: proto::PeekRequest) -> Result<proto::PeekResponse, Status> {
         self.client(address)?.peek(request).await.map(tonic::Response::into_inner)
+    }
+
+    async fn region(&self, address: &str, request: RegionRequest) -> Result<RegionResponse, Status> {
+        let mut client = self.client(address)?;
+        Ok(match request {
+            RegionRequest::Block(request) => {
+                RegionResponse::Block(client.block_references(request).await?.into_inner())
+            }
+            RegionRequest::Confirm(request) => {
+                RegionResponse::Confirm(client.confirm_references(request).await?.into_inner())
+            }
+            RegionRequest::Release(request) => {
+                client.release_references(request).await?;
+                RegionResponse::Release
+            }
+            RegionRequest::Check(request) => {
+                RegionResponse::Check(client.check_references(request).await?.into_inner())
+            }
+        })
     }
 
     async fn digests(&self, address: &str, request: proto::DigestRequest) -> Result<Digests, Status> {
@@ -345,6 +383,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The largest message of an answer: one record, and what is around it.
 const MESSAGE_LIMIT_BYTES: usize = 64 << 20;
 const ERROR_LIMIT_BYTES: usize = 512;
+/// How long another region may take to say whether its references hold (SG34), and to answer other calls.
+const CHECK_WAIT: Duration = Duration::from_secs(1);
+const REGION_WAIT: Duration = Duration::from_secs(10);
 /// How long a snapshot may bring no page.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(10);
 /// When a snapshot whose stream broke goes on.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xds_store::clock::{Clock, Position};
 use xds_store::replica::{Action as ReplicaAction, Event as ReplicaEvent, Failure};
-use xds_store::store::{Action, Event, Merged, Ticket};
+use xds_store::store::{Action, Event, Merged, RegionRequest, RegionResponse, Ticket, Unanswered};
 
 use super::Writer;
 use crate::peers::{PeerMessage, Pulled};
@@ -50,6 +50,13 @@ impl Writer {
                 ReplicaEvent::Look(ticket, node)
             }
             PeerMessage::Peek(key, answers) => return replication.peek(&key, &answers),
+            PeerMessage::Region(request, caller) => {
+                replication.regions.insert(ticket, caller);
+                return actions.extend(self.step(Event::Region(ticket, request)));
+            }
+            PeerMessage::RegionAnswered(call, answer) => {
+                return actions.extend(self.step(Event::RegionAnswered(call, answer)));
+            }
         };
         self.replicate(event, actions);
     }
@@ -61,6 +68,28 @@ impl Writer {
         let now = replication.now();
         for action in replication.machine.step(event, now) {
             self.perform(action, actions);
+        }
+    }
+
+    /// Answers a node of another region.
+    pub(super) fn answer_region(&mut self, ticket: Ticket, answer: Result<RegionResponse, Refused>) {
+        let caller = self.replication.as_mut().and_then(|replication| replication.regions.remove(&ticket));
+        // The caller may have gone away.
+        _ = caller.map(|caller| caller.send(answer));
+    }
+
+    /// Calls another region for the store.
+    pub(super) fn call_region(
+        &mut self,
+        call: Ticket,
+        (region, node): (&str, &str),
+        request: RegionRequest,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let replication = self.replication.as_ref();
+        match replication.and_then(|replication| Some((replication, replication.address_of(region, node)?))) {
+            Some((replication, address)) => replication.calls.region(call, address, request),
+            None => actions.extend(self.step(Event::RegionAnswered(call, Err(Unanswered::Silent)))),
         }
     }
 

@@ -28,6 +28,7 @@ use xds_store_server::{
     StoreConfig, StoreHandle, Tokens,
 };
 
+mod across;
 mod attacks;
 mod maintenance;
 mod migration;

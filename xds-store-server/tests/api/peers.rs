@@ -30,8 +30,13 @@ impl PeerConnector for Connector {
 }
 
 pub(super) fn engine(node: &str, cluster: &str) -> MemoryEngine {
+    engine_in("", node, cluster)
+}
+
+/// The same, in a region.
+pub(super) fn engine_in(region: &str, node: &str, cluster: &str) -> MemoryEngine {
     let mut engine = MemoryEngine::default();
-    let identity = Identity { node: node.into(), cluster: cluster.into(), region: String::new() };
+    let identity = Identity { node: node.into(), cluster: cluster.into(), region: region.into() };
     engine.commit(&Store::init(&identity)).unwrap();
     engine
 }
@@ -104,7 +109,7 @@ impl Node {
     }
 
     /// Until its only peer was answered, or was not.
-    async fn status_when(&self, is_it: impl Fn(&proto::PeerStatus) -> bool) -> proto::PeerStatus {
+    pub(super) async fn status_when(&self, is_it: impl Fn(&proto::PeerStatus) -> bool) -> proto::PeerStatus {
         let found = async {
             loop {
                 let peers = self.peers_seen().peers.clone();

@@ -18,22 +18,22 @@ fn path(numbers: &[u32], value: impl AsRef<[u8]>) -> Vec<u8> {
     numbers.iter().rev().fold(value.as_ref().to_vec(), |value, number| field(*number, value))
 }
 
-fn at(type_url: &str, name: &str) -> proto::Key {
+pub(super) fn at(type_url: &str, name: &str) -> proto::Key {
     proto::Key { type_url: type_url.into(), name: name.into(), when: String::new() }
 }
 
-fn put_at(key: proto::Key, payload: Vec<u8>) -> proto::Change {
+pub(super) fn put_at(key: proto::Key, payload: Vec<u8>) -> proto::Change {
     let content =
         proto::Content { payload: [field(1, &key.name), payload].concat().into(), ..Default::default() };
     let put = proto::change::Act::Put(proto::Put { content: Some(content), ..Default::default() });
     proto::Change { key: Some(key), condition: None, act: Some(put) }
 }
 
-fn cluster(name: &str) -> proto::Change {
+pub(super) fn cluster(name: &str) -> proto::Change {
     put_at(at(type_url::CLUSTER, name), Vec::new())
 }
 
-fn routes(name: &str, cluster: &str) -> proto::Change {
+pub(super) fn routes(name: &str, cluster: &str) -> proto::Change {
     put_at(at(type_url::ROUTE_CONFIGURATION, name), path(&[2, 3, 2, 1], cluster))
 }
 

@@ -86,6 +86,8 @@ fn closed(store: &mut Driven<EtcdEngine>, writers: u64, numbers: std::ops::Range
             | Action::Merged(..)
             | Action::Staged(..)
             | Action::TookId(..)
+            | Action::AnswerRegion(..)
+            | Action::CallRegion { .. }
             | Action::Compacted(..) => {}
         }
     }

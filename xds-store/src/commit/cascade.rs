@@ -9,7 +9,6 @@ use super::drain;
 use super::effect::{Effect, Judged, Judging, tombstone};
 use super::form::{Act, CommitLimits, Draft};
 use super::mirror::Mirror;
-use crate::index::Records;
 use crate::key::{NameDigest, RecordKey};
 use crate::record::{RecordState, content_digest};
 use crate::refs;
@@ -40,6 +39,14 @@ pub(super) fn cascade(
         }
         return Ok(Vec::new());
     }
+    // SG8: what has dependents in other regions waits for them.
+    let (across, mut gone): (Vec<_>, Vec<_>) =
+        gone.into_iter().partition(|key| draft.is_some() && has_dependents_elsewhere(judging, changed, key));
+    for key in across {
+        let Some((state, _)) = changed.states.get(&key) else { continue };
+        let state = state.clone();
+        drain::wait(judging, changed, &key, state);
+    }
     let mut effects = Vec::new();
     while let Some(target) = gone.pop() {
         let found: Vec<_> = dependents(judging, changed, &target, &kept).collect();
@@ -55,7 +62,7 @@ impl Judging<'_> {
     pub(crate) fn is_draining(&self, name: NameDigest) -> bool {
         let (changed, nothing) = (Changed::default(), BTreeSet::new());
         let mut deleting = self.records.deleting(&changed.deleting, name);
-        deleting.next().is_some() && of_name(self.records, &changed, name, &nothing).next().is_some()
+        deleting.next().is_some() && of_name(self, &changed, name, &nothing).next().is_some()
     }
 
     /// SG8: one step of deletions in progress, which ends at most `limit` dependents of these names; `None` if
@@ -77,7 +84,7 @@ impl Judging<'_> {
                 break;
             }
             let target = self.records.deleting(&changed.deleting, *name).next().cloned();
-            let found = of_name(self.records, &changed, *name, &nothing).take(limit - before);
+            let found = of_name(self, &changed, *name, &nothing).take(limit - before);
             let found: Vec<_> = found.filter(|_| target.is_some()).collect();
             for (source, acts) in found {
                 let target = target.as_ref().expect("nothing is found without it");
@@ -177,7 +184,7 @@ fn are_many(
     let mut next: Vec<_> = gone.flat_map(|key| names(judging, key)).collect();
     let mut seen = BTreeSet::new();
     while let Some(name) = next.pop() {
-        for (source, acts) in of_name(judging.records, changed, name, kept) {
+        for (source, acts) in of_name(judging, changed, name, kept) {
             if acts.has(Acts::CASCADE) && !seen.contains(&source) {
                 next.extend(names(judging, &source));
             }
@@ -193,16 +200,23 @@ fn are_many(
 /// The referrers of a name that go with it, or lose a field. There are none while the name exists
 /// (SG2). Referrers that are being deleted go by themselves.
 fn dependents<'a>(
-    judging: &Judging<'a>,
+    judging: &'a Judging<'_>,
     changed: &'a Changed,
     target: &RecordKey,
     kept: &'a BTreeSet<&RecordKey>,
 ) -> impl Iterator<Item = (RecordKey, Acts)> + use<'a> {
-    let (records, names) = (judging.records, names(judging, target).collect::<Vec<_>>());
-    let found = names.into_iter().flat_map(move |name| of_name(records, changed, name, kept));
+    let names: Vec<_> = names(judging, target).collect();
+    let found = names.into_iter().flat_map(move |name| of_name(judging, changed, name, kept));
     let mut found = found.peekable();
     let is_gone = found.peek().is_some() && !drain::exists(judging, changed, target);
     found.filter(move |_| is_gone)
+}
+
+/// Whether records of other regions go with a target, or lose a field, and none of another region keeps it.
+fn has_dependents_elsewhere(judging: &Judging<'_>, changed: &Changed, target: &RecordKey) -> bool {
+    let blocks = judging.blocks(target);
+    let are_dependents = !blocks.is_empty() && blocks.iter().all(|(_, block)| block.goes_with_target());
+    are_dependents && !drain::exists(judging, changed, target)
 }
 
 /// The names by which others refer to the resource of a key (SV30).
@@ -211,16 +225,19 @@ fn names(judging: &Judging<'_>, key: &RecordKey) -> impl Iterator<Item = NameDig
 }
 
 fn of_name<'a>(
-    records: Records<'a>,
+    judging: &'a Judging<'_>,
     changed: &'a Changed,
     name: NameDigest,
     kept: &'a BTreeSet<&RecordKey>,
 ) -> impl Iterator<Item = (RecordKey, Acts)> + 'a {
+    let records = judging.records;
     let of_target = records.referrers(&changed.referrers, name);
     let ends = move |(source, acts): &(&RecordKey, Acts)| {
         let after = changed.after.get(source).or_else(|| records.get(source));
         let is_deleting = after.is_some_and(|record| record.is_deleting());
-        acts.has(Acts::CASCADE.and(Acts::UNSET)) && !is_deleting && !kept.contains(source)
+        // SG35: each region does this to what it owns.
+        let is_here = || judging.elsewhere(source).is_none();
+        acts.has(Acts::CASCADE.and(Acts::UNSET)) && !is_deleting && !kept.contains(source) && is_here()
     };
     of_target.filter(ends).map(|(source, acts)| (source.clone(), acts))
 }

@@ -37,7 +37,8 @@ pub(super) fn collect(
             let is_in_use = |target: &RecordKey| {
                 let name = target.name_digest();
                 let mut referrers = judging.records.referrers(&changed.referrers, name);
-                kept.contains(&name) || referrers.any(|(_, acts)| keeps(acts))
+                let is_held = judging.elsewhere(target).is_some() || judging.is_blocked(target);
+                kept.contains(&name) || is_held || referrers.any(|(_, acts)| keeps(acts))
             };
             if targets.iter().any(is_in_use) {
                 continue;

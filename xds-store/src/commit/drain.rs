@@ -117,6 +117,10 @@ fn ends_with(judging: &Judging<'_>, changed: &Changed, first: &RecordKey) -> Opt
         if !seen.insert(name) {
             continue;
         }
+        // SG35: the region of the name ends it, once no other region holds it.
+        if judging.elsewhere(&target).is_some() || judging.records.blocks(name).next().is_some() {
+            return None;
+        }
         all.extend(judging.records.deleting(&changed.deleting, name).cloned());
         for (source, acts) in judging.records.referrers(&changed.referrers, name) {
             if !acts.needs_target() {

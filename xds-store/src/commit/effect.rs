@@ -1,10 +1,11 @@
 //! What a commit makes of the records.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use xds_proto::xds::store::v1 as proto;
 
+use super::across::Needs;
 use super::changed::Changed;
 use super::form::{Act, CommitLimits, Draft, DraftChange, Put};
 use super::forms::Forms;
@@ -72,6 +73,8 @@ pub(crate) struct Judging<'a> {
     pub(crate) dependents: usize,
     /// The number of this run of the server, under which it says that it is alive (SV15).
     pub(crate) server: u64,
+    /// Of a commit that may wait for other regions.
+    pub(crate) needs: Option<&'a RefCell<Needs>>,
 }
 
 impl Judging<'_> {

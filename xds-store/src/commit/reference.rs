@@ -87,7 +87,8 @@ impl Referring<'_> {
                 let targets = judging.forms().named(of_type, &name);
                 let exists = self.exists(&targets);
                 let is_deleting = exists && self.is_deleting(&targets);
-                if exists && !is_deleting {
+                let elsewhere = targets.first().filter(|target| judging.elsewhere(target).is_some());
+                if exists && !is_deleting && elsewhere.is_none() {
                     continue;
                 }
                 let mut field = String::new();
@@ -97,6 +98,10 @@ impl Referring<'_> {
                     let field_needs = |(_, acts): &&(String, Acts)| acts.needs_target();
                     field =
                         fields.iter().find(field_needs).map(|(field, _)| field.clone()).unwrap_or_default();
+                }
+                if let Some(target) = elsewhere.filter(|_| exists && !is_deleting) {
+                    judging.note_added((key, target), (field, acts));
+                    continue;
                 }
                 let at = if field.is_empty() { String::new() } else { format!(" ({field})") };
                 let what = if is_deleting { "is being deleted" } else { "does not exist" };
@@ -151,10 +156,14 @@ impl Referring<'_> {
             if is_seen || self.exists(&targets) {
                 continue;
             }
-            let (by, count) = self.blockers(target, fields_left)?;
+            let Blockers { by, count, is_here } = self.blockers(target, fields_left)?;
             if count == 0 {
                 continue;
             }
+            // SG34, SG40: a region that is silent counts as holding.
+            let blocks = self.judging.blocks(target);
+            let is_held = self.judging.note_blocked(&blocks) || is_here;
+            let silent_regions = self.judging.silent(&blocks);
             // SG6: the request names the first of the chain.
             let (mut root, mut chain) = (target, Vec::new());
             while let Some(cause) = self.causes.get(root) {
@@ -170,6 +179,9 @@ impl Referring<'_> {
             let key = (number.is_some() || self.draft.may_read(root)).then(|| root.to_proto());
             let mut message =
                 format!("{} is used by {}: remove that first", shown(target), users(&by, count));
+            if !silent_regions.is_empty() {
+                message += &format!(" (no answer from region {})", silent_regions.join(", "));
+            }
             if !chain.is_empty() {
                 let links = chain
                     .iter()
@@ -177,10 +189,10 @@ impl Referring<'_> {
                     .map(|(key, cause)| format!("{} goes with {}, ", shown(key), shown(cause)));
                 message = links.chain([message]).collect();
             }
-            let why = proto::Referred { by, count, silent_regions: Vec::new() };
-            let why = proto::violation::Why::Referred(why);
+            let why = proto::violation::Why::Referred(proto::Referred { by, count, silent_regions });
             let at = (number.unwrap_or(usize::MAX), key);
-            violations.add(RefusalCode::FailedPrecondition, at, message, why);
+            let code = if is_held { RefusalCode::FailedPrecondition } else { RefusalCode::Unavailable };
+            violations.add(code, at, message, why);
         }
         Ok(())
     }
@@ -190,7 +202,7 @@ impl Referring<'_> {
         let mut fields_left = FIELDS_READ;
         for (change, result) in self.draft.changes.iter().zip(results) {
             if result.outcome == proto::Outcome::Deleting {
-                result.blocked_by = self.blockers(&change.key, &mut fields_left)?.0;
+                result.blocked_by = self.blockers(&change.key, &mut fields_left)?.by;
             }
         }
         Ok(())
@@ -217,23 +229,33 @@ impl Referring<'_> {
 
     /// What blocks the deletion of a target after the commit: what the client may read of it, and the
     /// number of all.
-    fn blockers(
-        &self,
-        target: &RecordKey,
-        fields_left: &mut usize,
-    ) -> Result<(Vec<proto::Reference>, u64), Refused> {
+    fn blockers(&self, target: &RecordKey, fields_left: &mut usize) -> Result<Blockers, Refused> {
         let (mut by, mut count) = (Vec::new(), 0_u64);
+        let records = self.judging.records;
         for target in self.judging.forms().all(target) {
-            let referrers = self.judging.records.referrers(self.referrers, target.name_digest());
-            for (source, acts) in referrers.filter(|(_, acts)| acts.needs_target()) {
+            let name = target.name_digest();
+            let referrers = records.referrers(self.referrers, name).filter(|(_, acts)| acts.needs_target());
+            // What another region says of its record counts, and not the copy.
+            for (source, acts) in referrers.filter(|(source, _)| !records.is_blocked_by(name, source)) {
                 count += 1;
                 // ST54.
                 if by.len() < REFERRERS_LISTED && self.draft.may_read(source) {
-                    by.push(self.reference((source, acts), &target, fields_left)?);
+                    let reference = self.reference((source, acts), &target, fields_left)?;
+                    let source_region = self.judging.elsewhere(source).unwrap_or_default().to_owned();
+                    by.push(proto::Reference { source_region, ..reference });
                 }
             }
         }
-        Ok((by, count))
+        let is_here = count > 0;
+        for (_, block) in self.judging.blocks(target) {
+            count += 1;
+            // ST54.
+            let source = block.source().filter(|source| self.draft.may_read(source));
+            if by.len() < REFERRERS_LISTED && source.is_some() {
+                by.push(block.to_proto());
+            }
+        }
+        Ok(Blockers { by, count, is_here })
     }
 
     fn reference(
@@ -262,6 +284,16 @@ impl Referring<'_> {
     }
 }
 
+/// What blocks the deletion of a target.
+struct Blockers {
+    /// The first ones that the client may read.
+    by: Vec<proto::Reference>,
+    /// The number of all.
+    count: u64,
+    /// Whether there are others than those of other regions, which can be asked.
+    is_here: bool,
+}
+
 fn is_deleted(state: &RecordState) -> bool {
     state.lifecycle() == proto::State::Deleted
 }
@@ -271,7 +303,10 @@ fn users(by: &[proto::Reference], count: u64) -> String {
     let named = by.iter().filter_map(|reference| {
         let key = RecordKey::parse(reference.source.as_ref()?).ok()?;
         let field = Some(&reference.field).filter(|field| !field.is_empty());
-        Some(field.map_or_else(|| format!("{key:?}"), |field| format!("{key:?} ({field})")))
+        let region = Some(&reference.source_region).filter(|region| !region.is_empty());
+        let field = field.map(|field| format!(" ({field})")).unwrap_or_default();
+        let region = region.map(|region| format!(" of region {region}")).unwrap_or_default();
+        Some(format!("{key:?}{field}{region}"))
     });
     let named: Vec<_> = named.collect();
     let others = count.saturating_sub(named.len() as u64);

@@ -73,6 +73,7 @@ impl Driven {
                     })),
                     Action::Answer(ticket, answer) => assert!(answers.insert(ticket, answer).is_none()),
                     Action::Merged(..) | Action::Staged(..) | Action::TookId(..) | Action::Compacted(..) => {}
+                    Action::AnswerRegion(..) | Action::CallRegion { .. } => {}
                 }
             }
         }

@@ -1,7 +1,10 @@
 //! The records that refer to a target, and those of a name that are being deleted, as a commit leaves
 //! them.
 
+use std::sync::Arc;
+
 use super::Records;
+use crate::blocks::{Block, BlockKey};
 use crate::key::{NameDigest, RecordKey};
 use crate::refs::{ReferrerChanges, Referrers};
 use crate::rules::Acts;
@@ -15,6 +18,18 @@ impl<'a> Records<'a> {
         target: NameDigest,
     ) -> impl Iterator<Item = (&'a RecordKey, Acts)> {
         merged((&self.index.referrers, &self.batch.referrers), commit, target)
+    }
+
+    /// The references of other regions to a name (SG31).
+    pub(crate) fn blocks(self, target: NameDigest) -> impl Iterator<Item = (BlockKey, &'a Arc<Block>)> {
+        self.index.blocks.of(&self.batch.blocks, target)
+    }
+
+    /// Whether a copy of another region refers to a name, and that region keeps the name by itself.
+    pub(crate) fn is_blocked_by(self, target: NameDigest, source: &RecordKey) -> bool {
+        let Some(owner) = self.index.policies().owner_of(source) else { return false };
+        let source = BlockKey::source(owner, source);
+        self.index.blocks.of_source(&self.batch.blocks, target, source).next().is_some()
     }
 
     /// The records of a name that are being deleted once a commit is done.

@@ -162,6 +162,7 @@ impl Store {
                     self.refuse(writing, &unknown_outcome(), actions);
                 } else {
                     // Its condition can never hold any more.
+                    self.request_again(writing.requests);
                     self.try_again(writing.commits.into_iter().map(|(waiting, _)| waiting), now, actions);
                     self.is_behind = true;
                     self.unknown = None;
@@ -209,7 +210,7 @@ impl Store {
             if now.saturating_sub(waiting.since) >= PATIENCE {
                 let message = "other servers of the store were faster for 10 s: retry";
                 let refused = Refused::whole(RefusalCode::Aborted, message);
-                actions.push(Action::Answer(waiting.ticket, Err(refused)));
+                self.answer(waiting, Err(refused), actions);
             } else {
                 self.waiting.push_front(waiting);
             }

@@ -131,6 +131,7 @@ mod tests {
                     Action::Answer(_, answer) => assert!(answer.is_ok(), "{answer:?}"),
                     Action::Compacted(_, answer) => assert!(answer.is_ok(), "{answer:?}"),
                     Action::Publish(_) | Action::Merged(..) | Action::Staged(..) | Action::TookId(..) => {}
+                    Action::AnswerRegion(..) | Action::CallRegion { .. } => {}
                 }
             }
         }

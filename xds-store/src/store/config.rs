@@ -29,6 +29,9 @@ pub struct Config {
     pub tombstones: i64,
     /// How long an owner that is a record may be missing, in nanoseconds (SG17). Default 5 minutes.
     pub owner_grace: i64,
+    /// How long names of this region are blocked for references of other regions that are not confirmed, in
+    /// nanoseconds (SG31). A fifth of it is the time for their commits. Default 5 minutes.
+    pub reference_block: i64,
     /// Whether other nodes get the entries of this store. Once they did, it stays so. Default: no.
     pub is_replicated: bool,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
@@ -52,6 +55,7 @@ impl Config {
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
             owner_grace: 300 * SECOND,
+            reference_block: 300 * SECOND,
             is_replicated: false,
             schemas: Arc::default(),
             fields: FieldSource::default(),

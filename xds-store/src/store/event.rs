@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Merged, Staged};
+use super::{Merged, RegionRequest, RegionResponse, Staged, Unanswered};
 use crate::clock::Counters;
 use crate::commit::{self, Draft, Refused};
 use crate::engine::{Batch, EngineError, EngineRevision};
@@ -41,6 +41,10 @@ pub enum Event {
     EndResync,
     /// The node shall have this id, chosen at random, because its own may be that of another node (SR29).
     TakeId(Ticket, String),
+    /// A node of another region calls (SG30). [`Action::AnswerRegion`] answers.
+    Region(Ticket, RegionRequest),
+    /// Another region answered an [`Action::CallRegion`], or did not.
+    RegionAnswered(Ticket, Result<RegionResponse, Unanswered>),
     /// The engine answered the last [`Action::Write`].
     Written(Result<EngineRevision, EngineError>),
     /// Another server of the store may have committed ([`Changes`](crate::engine::Changes)).
@@ -70,6 +74,20 @@ pub enum Action {
     Staged(Ticket, Result<Staged, Refused>),
     /// Answer a new id: it is durable.
     TookId(Ticket, Result<(), Refused>),
+    /// Answer a node of another region: what it changes is durable.
+    AnswerRegion(Ticket, Result<RegionResponse, Refused>),
+    /// Call another region. [`Event::RegionAnswered`] has to follow, also if nothing comes in time: after 1 s for
+    /// [`RegionRequest::Check`], and 10 s for others.
+    CallRegion {
+        /// Names the call; the numbers are not those of other tickets.
+        call: Ticket,
+        /// The region.
+        region: String,
+        /// The node that has to answer; empty: the writer of the region. If the node is not known, the writer.
+        node: String,
+        /// What to say.
+        request: RegionRequest,
+    },
     /// Answer a compaction: revisions up to this one are forgotten.
     Compacted(Ticket, Result<u64, Refused>),
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
+use super::across::Across;
 use super::compaction::Compaction;
 use super::journal::Journal;
 use super::nodes::Nodes;
@@ -226,6 +227,7 @@ impl Store {
         let origins = Origins::load(view, &head)?;
         let nodes = Nodes::load(view)?;
         let journal = Journal::load(view)?;
+        index.load_blocks(view)?;
         let running = Running::resumed(&head, now.max(head.time));
         serving::loaded(&index, index.schemas(), of_plans, &mut each);
         let mut store = Self {
@@ -254,7 +256,9 @@ impl Store {
             passes: BTreeMap::new(),
             drains_at: i64::MIN,
             owners_at: i64::MIN,
+            across: Across::default(),
         };
+        store.schedule_blocks();
         // ST40: these start again, too.
         store.take_over_leases(now.max(store.head.time));
         Ok(store)

@@ -1,8 +1,12 @@
 //! What refers to a resource, and what blocks its deletion (SG10).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use xds_proto::xds::store::v1 as proto;
 
 use super::Store;
+use crate::blocks::Block;
 use crate::commit::Forms;
 use crate::index::{Pending, Records};
 use crate::key::{NameDigest, RecordKey};
@@ -25,7 +29,7 @@ pub struct ReferrersQuery<'a, F> {
 }
 
 /// What refers to a resource.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct FoundReferrers {
     /// Whether a record of this type and name exists, or its other form (SV30).
     pub exists: bool,
@@ -33,10 +37,14 @@ pub struct FoundReferrers {
     pub missing: BTreeSet<RecordKey>,
     /// The first referrers that the client may read, each with the form of the resource that it names.
     pub referrers: Vec<(RecordKey, RecordKey)>,
+    /// Those of other regions (SG31), as their regions describe them. They come first within the limit.
+    pub elsewhere: Vec<proto::Reference>,
     /// The number of all referrers.
     pub count: u64,
     /// What blocks the deletion, step by step, the nearest first: a referrer, and what it names.
     pub blockers: Vec<(RecordKey, RecordKey)>,
+    /// What blocks it behind these, in another region.
+    pub blocked_elsewhere: Option<proto::Reference>,
     /// Whether the last blocker is blocked by an earlier one.
     pub is_cycle: bool,
 }
@@ -67,7 +75,16 @@ impl Store {
                 DeletionInProgress { key: key.clone(), since, blocked_by: Vec::new(), blockers: 0 };
             for form in forms.all(key) {
                 let waits = |(_, acts): &(&RecordKey, Acts)| acts.needs_target();
-                for (source, _) in records.referrers(&unchanged, form.name_digest()).filter(waits) {
+                let blocks = records.blocks(form.name_digest());
+                for source in blocks.filter_map(|(_, block)| block.source()) {
+                    found.blockers += 1;
+                    if found.blocked_by.len() < blockers {
+                        found.blocked_by.push(source);
+                    }
+                }
+                let name = form.name_digest();
+                let here = records.referrers(&unchanged, name).filter(waits);
+                for (source, _) in here.filter(|(source, _)| !records.is_blocked_by(name, source)) {
                     found.blockers += 1;
                     if found.blocked_by.len() < blockers {
                         found.blocked_by.push(source.clone());
@@ -90,10 +107,18 @@ impl Store {
         for target in query.targets.iter().filter(|target| !exists(target)) {
             found.missing.insert(target.clone());
         }
+        let is_shown = |block: &&Arc<Block>| block.source().is_some_and(|source| (query.may_read)(&source));
         for form in forms.all(query.key) {
-            for (source, _) in of(&form) {
+            for (_, block) in records.blocks(form.name_digest()) {
                 found.count += 1;
-                if found.referrers.len() < query.limit && (query.may_read)(source) {
+                if found.elsewhere.len() < query.limit && is_shown(&block) {
+                    found.elsewhere.push(block.to_proto());
+                }
+            }
+            let is_copy = |source: &RecordKey| records.is_blocked_by(form.name_digest(), source);
+            for (source, _) in of(&form).filter(|(source, _)| !is_copy(source)) {
+                found.count += 1;
+                if found.referrers.len() + found.elsewhere.len() < query.limit && (query.may_read)(source) {
                     found.referrers.push((source.clone(), form.clone()));
                 }
             }
@@ -109,10 +134,18 @@ impl Store {
                     let waits = acts.has(Acts::BLOCK) || acts.needs_target() && is_deleting(source);
                     waits && (query.may_read)(source)
                 };
-                let source = of(&form).find(blocks).map(|(source, _)| source.clone());
+                let name = form.name_digest();
+                let mut here = of(&form).filter(|(source, _)| !records.is_blocked_by(name, source));
+                let source = here.find(blocks).map(|(source, _)| source.clone());
                 source.map(|source| (source, form))
             };
-            let Some((source, form)) = forms.all(&target).find_map(blocker) else { break };
+            let Some((source, form)) = forms.all(&target).find_map(blocker) else {
+                let blocks = |form: RecordKey| records.blocks(form.name_digest()).map(|(_, block)| block);
+                let mut blocks = forms.all(&target).flat_map(blocks).filter(is_shown);
+                let keeps = blocks.find(|block| !block.goes_with_target());
+                found.blocked_elsewhere = keeps.map(|block| block.to_proto());
+                break;
+            };
             found.blockers.push((source.clone(), form));
             let is_new = seen.insert(source.name_digest());
             seen.extend(forms.all(&source).map(|form| form.name_digest()));

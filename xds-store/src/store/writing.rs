@@ -35,6 +35,8 @@ impl Writing {
             journaled: Vec::new(),
             merged: Vec::new(),
             commits: Vec::new(),
+            requests: Vec::new(),
+            parked: Vec::new(),
             compacted: false,
             alone: None,
         }

@@ -1,6 +1,7 @@
 //! A server of a store on the engine in memory, whose time and whose engine a test controls.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
 
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
@@ -14,7 +15,8 @@ use xds_store::read::{Reads, is_configuration};
 use xds_store::record::served;
 use xds_store::rules::RULE_TYPE;
 use xds_store::store::{
-    Action, Committed, Config, Event, Identity, Loaded, Merged, Published, Staged, Stopped, Store, Ticket,
+    Action, Committed, Config, Event, Identity, Loaded, Merged, Published, RegionRequest, RegionResponse,
+    Staged, Stopped, Store, Ticket,
 };
 
 pub(crate) mod envoy;
@@ -52,6 +54,9 @@ pub(crate) struct Server {
     pub(crate) merged: Vec<Result<Merged, Refused>>,
     pub(crate) staged: Vec<Result<Staged, Refused>>,
     pub(crate) took_ids: Vec<Result<(), Refused>>,
+    /// What other regions are asked, and were answered.
+    pub(crate) region_calls: VecDeque<(Ticket, String, RegionRequest)>,
+    pub(crate) region_answers: Vec<Result<RegionResponse, Refused>>,
     last: u64,
 }
 
@@ -81,6 +86,27 @@ impl Server {
         let each = |loaded| note(&mut self.clients, &loaded);
         self.store = Store::load(&*self.engine.view().unwrap(), config, self.now, each).unwrap();
         assert_eq!(self.clients, before, "a restart changes nothing for clients");
+    }
+
+    /// The process crashes, and another one starts.
+    pub(crate) fn restart_as(&mut self, number: u64) {
+        let mut config = self.store.config().clone();
+        config.server = number;
+        self.clients.clear();
+        let each = |loaded| note(&mut self.clients, &loaded);
+        self.store = Store::load(&*self.engine.view().unwrap(), config, self.now, each).unwrap();
+        self.region_calls.clear();
+    }
+
+    /// How many references between regions the engine has.
+    pub(crate) fn blocks(&self) -> usize {
+        let (view, mut count) = (self.engine.view().unwrap(), 0);
+        let each = &mut |_: &[u8], _| {
+            count += 1;
+            ControlFlow::Continue(())
+        };
+        view.range(b"b", b"c", each).unwrap();
+        count
     }
 
     /// What clients get of the records of the test's type: names with constraints, and contents.
@@ -152,6 +178,8 @@ impl Server {
             merged: Vec::new(),
             staged: Vec::new(),
             took_ids: Vec::new(),
+            region_calls: VecDeque::new(),
+            region_answers: Vec::new(),
             states: BTreeMap::new(),
             clients,
             last: 0,
@@ -177,6 +205,10 @@ impl Server {
                     Action::Staged(_, answer) => self.staged.push(answer),
                     Action::TookId(_, answer) => self.took_ids.push(answer),
                     Action::Compacted(_, answer) => self.compacted.push(answer),
+                    Action::AnswerRegion(_, answer) => self.region_answers.push(answer),
+                    Action::CallRegion { call, region, request, .. } => {
+                        self.region_calls.push_back((call, region, request));
+                    }
                 }
             }
         }
@@ -260,6 +292,7 @@ impl Server {
                     Action::Publish(commits) => self.publish(commits),
                     Action::Answer(ticket, answer) => _ = self.answers.insert(ticket.0, answer),
                     Action::Merged(..) | Action::Staged(..) | Action::TookId(..) | Action::Compacted(..) => {}
+                    Action::AnswerRegion(..) | Action::CallRegion { .. } => {}
                 }
             }
         }

@@ -98,6 +98,7 @@ impl World {
                     assert!(self.answers.insert(ticket.0, answer).is_none(), "answered twice");
                 }
                 Action::Merged(..) | Action::Staged(..) | Action::TookId(..) => {}
+                Action::AnswerRegion(..) | Action::CallRegion { .. } => {}
                 Action::Compacted(_, floor) => assert!(floor.unwrap() >= self.floor),
                 Action::Publish(_) => {}
             }

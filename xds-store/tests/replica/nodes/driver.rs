@@ -314,7 +314,8 @@ impl Process {
                 self.tell(replica::Event::Applied { call, clock: self.store.clock(), stopped });
             }
             store::Action::Staged(_, staged) => self.on_staged(staged),
-            store::Action::TookId(..) => {}
+            store::Action::TookId(..) | store::Action::AnswerRegion(..) => {}
+            store::Action::CallRegion { .. } => {}
             store::Action::Compacted(..) => self.outputs.push(Output::Compacted),
         }
     }
