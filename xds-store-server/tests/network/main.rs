@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use world::World;
+use xds_store::commit::RefusalCode;
 
 mod wire;
 mod world;
@@ -136,4 +137,42 @@ fn sr10_sr12_a_node_that_was_unreachable_for_long_gets_many_commits_at_once() {
     world.sim.repair("a", "c");
     world.sim.repair("b", "c");
     world.until("all have one state", |world| world.agree(3_001));
+}
+
+#[test]
+fn sr19_sr23_sr24_a_node_joins_while_all_go_on_and_links_hang() {
+    let mut world = World::joining(3);
+    world.dial(0, &["b"]);
+    world.dial(1, &["a"]);
+    world.until("A and B are connected", |world| world.peers(0).iter().any(|peer| peer.is_up));
+    // Some pages of a snapshot.
+    let large = "x".repeat(20_000);
+    for number in 0..200 {
+        world.commit(number % 2, &format!("n{number}"), &large);
+    }
+    world.dial_all();
+    let (mut accepted, mut refused) = (0, 0);
+    for round in 0..40 {
+        for node in [0, 1] {
+            world.commit(node, &format!("round {round}"), &format!("of {node}"));
+        }
+        match world.try_commit(2, &format!("c {round}"), "1") {
+            Ok(()) => accepted += 1,
+            Err(why) => {
+                assert_eq!((why.code, accepted), (RefusalCode::Unavailable, 0), "{why:?}");
+                refused += 1;
+            }
+        }
+        let stuck = ["a", "b"][round / 4 % 2];
+        match round % 4 {
+            1 => world.sim.hold(stuck, "c"),
+            3 => world.sim.release(stuck, "c"),
+            _ => {}
+        }
+        world.run(Duration::from_millis(30));
+    }
+    assert!(refused > 0, "it had no snapshot when it was asked first");
+    world.until("all have one state", |world| world.agree(200 + 40 + accepted));
+    world.commit(2, "after", "1");
+    world.until("and go on", |world| world.agree(200 + 40 + accepted + 1));
 }

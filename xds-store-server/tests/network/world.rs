@@ -11,7 +11,8 @@ use tonic::transport::Server;
 use turmoil::Sim;
 use turmoil::net::TcpListener;
 use xds_proto::xds::store::v1 as proto;
-use xds_store::engine::{Engine, MemoryEngine};
+use xds_store::commit::Refused;
+use xds_store::engine::{Batch, Engine, MemoryEngine};
 use xds_store::read::{Filter, Knows, ListQuery, Reads, RecordVersion};
 use xds_store::record::RecordRevision;
 use xds_store::store::{Identity, Store};
@@ -38,6 +39,15 @@ struct Node {
 
 impl World {
     pub(crate) fn new(count: usize) -> Self {
+        Self::with(count, Store::init)
+    }
+
+    /// The last node has no snapshot yet.
+    pub(crate) fn joining(count: usize) -> Self {
+        Self::with(count, Store::init_joining)
+    }
+
+    fn with(count: usize, last: fn(&Identity) -> Batch) -> Self {
         let mut builder = turmoil::Builder::new();
         builder
             .tick_duration(TICK)
@@ -50,9 +60,10 @@ impl World {
             let (peers, addresses) = watch::channel(Vec::new());
             let token = Arc::new(Mutex::new(TOKEN.to_owned()));
             let connector = Arc::new(Connector(Arc::clone(&token)));
+            let init = if *name == NAMES[count - 1] { last } else { Store::init };
             sim.host(*name, move || {
                 let (started, addresses) = (started.clone(), addresses.clone());
-                serve(name, addresses, Arc::clone(&connector), started)
+                serve((name, init), addresses, Arc::clone(&connector), started)
             });
             (store, peers, token)
         });
@@ -110,9 +121,13 @@ impl World {
     }
 
     pub(crate) fn commit(&self, node: usize, name: &str, payload: &str) {
+        self.try_commit(node, name, payload).unwrap();
+    }
+
+    pub(crate) fn try_commit(&self, node: usize, name: &str, payload: &str) -> Result<(), Refused> {
         let store = &self.nodes[node].store;
         let draft = store.draft(put(name, payload), "token:test".into()).unwrap();
-        self.runtime.block_on(store.commit(draft)).unwrap();
+        self.runtime.block_on(store.commit(draft)).map(drop)
     }
 
     /// Commits, and waits for one peer.
@@ -179,14 +194,14 @@ impl World {
 
 /// One host: its store, and the service for peers.
 async fn serve(
-    name: &str,
+    (name, init): (&str, fn(&Identity) -> Batch),
     addresses: watch::Receiver<Vec<String>>,
     connector: Arc<Connector>,
     started: mpsc::Sender<StoreHandle>,
 ) -> turmoil::Result {
     let mut engine = MemoryEngine::default();
     let identity = Identity { node: name.into(), cluster: "c".into(), region: String::new() };
-    engine.commit(&Store::init(&identity)).unwrap();
+    engine.commit(&init(&identity)).unwrap();
     let mut config = StoreConfig::default();
     let mut peers = PeersConfig::new(addresses, connector, Handle::current());
     peers.pull_interval = PULL_INTERVAL;
