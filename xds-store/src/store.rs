@@ -348,6 +348,7 @@ impl Store {
             Event::EndResync => self.end_resync(&mut actions),
             Event::TakeId(ticket, id) => self.take_new_id(ticket, id),
             Event::Region(ticket, request) => self.on_region(ticket, request, &mut actions),
+            Event::Writer { region, node } => self.on_writer(region, node),
             Event::RegionAnswered(call, answer) => self.on_region_answered(call, answer, &mut actions),
             Event::Written(result) => self.on_written(result, now, reader, &mut actions),
             Event::Changed => self.is_behind = true,

@@ -5,6 +5,7 @@
 //! | event | what follows |
 //! | --- | --- |
 //! | [`Event::Region`](super::Event::Region) | a node of another region calls: its blocks change with the next batch, and it is answered when they are durable |
+//! | [`Event::Writer`](super::Event::Writer) | all references to names of that region are confirmed once more |
 //! | [`Event::RegionAnswered`](super::Event::RegionAnswered) | another region answered: the commit that waits for it is judged again, or a block changes |
 //! | time | commits that waited too long are refused; what is due is asked and told again |
 
@@ -91,6 +92,8 @@ pub(super) struct Across {
     asks: Schedule,
     /// When other regions are told what became of references of this one.
     tells: Schedule,
+    /// The writers of other regions that were told of all references to their names, or are about to be.
+    writers: BTreeMap<String, String>,
 }
 
 impl Across {

@@ -43,6 +43,14 @@ pub enum Event {
     TakeId(Ticket, String),
     /// A node of another region calls (SG30). [`Action::AnswerRegion`] answers.
     Region(Ticket, RegionRequest),
+    /// This node is the writer of another region, as it says itself: first, and whenever it is another one. It may lack
+    /// the blocks of the one before, so it is told of all references to its names (SG32).
+    Writer {
+        /// The region.
+        region: String,
+        /// Its writer.
+        node: String,
+    },
     /// Another region answered an [`Action::CallRegion`], or did not.
     RegionAnswered(Ticket, Result<RegionResponse, Unanswered>),
     /// The engine answered the last [`Action::Write`].

@@ -27,8 +27,12 @@ struct World {
 }
 
 fn region(name: &str) -> Server {
+    node_of(name, &format!("of-{name}"))
+}
+
+fn node_of(name: &str, node: &str) -> Server {
     let mut engine = MemoryEngine::default();
-    let identity = Identity { node: format!("of-{name}"), region: name.into(), ..Identity::default() };
+    let identity = Identity { node: node.into(), region: name.into(), ..Identity::default() };
     engine.commit(&Store::init(&identity)).unwrap();
     let writes = vec![policy("eu/", "eu", "us"), policy("us/", "us", "eu")];
     engine.commit(&Batch { compares: Vec::new(), writes }).unwrap();
@@ -544,4 +548,26 @@ fn sg30_sg36_only_names_of_this_region_are_blocked_and_global_ones_never() {
     assert_eq!(code(&mut world, block("eu/c", "eu")), Err(RefusalCode::InvalidArgument));
     assert_eq!(code(&mut world, block("eu/c", "")), Err(RefusalCode::InvalidArgument));
     assert!(code(&mut world, block("eu/c", "us")).is_ok());
+}
+
+#[test]
+fn sg32_a_new_writer_of_the_region_of_a_target_learns_of_the_references_that_exist() {
+    let mut world = World::new().referring();
+    // It has the records of the one before, and none of its blocks.
+    let mut eu = node_of("eu", "another");
+    let entries = world.eu.entries_for(&eu, 1_000);
+    assert_eq!(eu.merge(entries), BTreeMap::new());
+    world.eu = eu;
+    let writer = || Event::Writer { region: "eu".into(), node: "another".into() };
+    world.us.step(writer());
+    world.eu_answers().unwrap();
+    let refused = world.deletes_in_silence().unwrap_err();
+    assert_eq!(refused.code, RefusalCode::Unavailable, "{refused:?}");
+    assert!(World::exists(&world.eu));
+    // Once is enough.
+    world.us.step(writer());
+    world.us.wait(60 * SECOND);
+    assert!(world.us.region_calls.is_empty());
+    world.us.step(Event::Writer { region: "us".into(), node: "of-us".into() });
+    assert!(world.us.region_calls.is_empty());
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use xds_proto::xds::store::v1 as proto;
@@ -78,6 +79,19 @@ impl Store {
             ..Pending::default()
         };
         self.note_blocks(&all);
+    }
+
+    /// SG32: a reference that exists never loses its block, also if the writer of its target is another node now, or has
+    /// an older state. So the writer is told of it again.
+    pub(in crate::store) fn on_writer(&mut self, region: String, node: String) {
+        if self.across.writers.get(&region) == Some(&node) {
+            return;
+        }
+        let of_region = |(_, block): &(&BlockKey, &Arc<Block>)| block.target_region == region;
+        for (key, _) in self.index.own_blocks.iter().filter(of_region) {
+            self.across.tells.set(*key, Some(self.head.time));
+        }
+        self.across.writers.insert(region, node);
     }
 
     /// Notes when to call other regions because of what a batch made durable.
@@ -195,6 +209,12 @@ impl Store {
                 commit.into_iter().for_each(|commit| self.on_checked(commit, call, is_silent));
             }
             (Some(Call::Confirm(keys)), Ok(RegionResponse::Confirm(_))) => {
+                for key in &keys {
+                    let block = self.index.own_blocks.get(key);
+                    if block.is_some_and(|block| block.state() == BlockState::Confirmed) {
+                        self.across.tells.set(*key, None);
+                    }
+                }
                 requests.extend(keys.into_iter().map(Request::Confirmed));
             }
             (Some(Call::Release(keys)), Ok(RegionResponse::Release)) => {
