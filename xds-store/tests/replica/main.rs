@@ -3,7 +3,7 @@
 //!     SEEDS=20000 cargo test --release -p xds-store --test replica
 //!     FROM=2000 SEEDS=500 cargo test -p xds-store --test replica
 //!     SEED=17 cargo test -p xds-store --test replica -- --nocapture
-//!     SEED=17 WITHOUT=losses,restores cargo test -p xds-store --test replica
+//!     SEED=17 WITHOUT=losses,restores,twins cargo test -p xds-store --test replica
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -50,7 +50,7 @@ fn sr7_sr13_sr17_sr43_sr47_sr48_nodes_with_stores_are_safe_in_any_trouble_and_eq
         assert!(all.committed > all.refused && all.compactions > 0 && all.acks[0] > 0 && all.acks[1] > 0);
         assert!(all.peeks > 0);
         assert!(all.shown > 0);
-        assert!(all.losses > 0 && all.restores > 0 || std::env::var("WITHOUT").is_ok());
+        assert!(all.losses > 0 && all.restores > 0 && all.twins > 0 || std::env::var("WITHOUT").is_ok());
         let has_snapshots = all.snapshots[0] > 0 && all.snapshots[1] > 0;
         assert!(has_snapshots || number("SEEDS").is_some_and(|seeds| seeds < 500));
     }

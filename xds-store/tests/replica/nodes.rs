@@ -20,6 +20,7 @@ mod history;
 mod network;
 mod process;
 mod resyncing;
+mod twins;
 mod users;
 
 const MS: i64 = 1_000_000;
@@ -62,6 +63,8 @@ struct Node {
     nudged_at: BTreeMap<usize, i64>,
     commits: BTreeMap<Ticket, Sent>,
     copy: Option<disks::Copy>,
+    /// An older state of its folder.
+    folder: Option<MemoryEngine>,
 }
 
 /// A commit that is not answered yet.
@@ -87,6 +90,10 @@ enum Happens {
     LosesDisk(usize),
     BacksUp(usize),
     Restores(usize),
+    /// The folder of the first one is copied, and runs at the second one, too.
+    Clones(usize, usize),
+    Copies(usize),
+    SetsBack(usize),
     /// A day passes at all nodes.
     Ages,
     Heals,
@@ -120,6 +127,8 @@ pub(crate) struct Sim {
     /// Calls of peers that were not answered yet.
     tickets: BTreeMap<(usize, Ticket), Caller>,
     history: History,
+    /// Instead of the history, if two nodes had one id.
+    twins: Option<twins::Twins>,
     trace: Option<Vec<String>>,
     counts: Counts,
 }
@@ -136,7 +145,7 @@ fn number(name: &str) -> usize {
 pub(crate) fn run(seed: u64) -> Result<Counts, String> {
     let run = |is_traced| {
         let mut sim = Sim::new(seed, is_traced);
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sim.play()));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sim.play(seed)));
         (sim, outcome.unwrap_or_else(|_| Err("a panic".into())))
     };
     let (sim, outcome) = run(false);
@@ -180,6 +189,7 @@ impl Sim {
                 nudged_at: BTreeMap::new(),
                 commits: BTreeMap::new(),
                 copy: None,
+                folder: None,
             }
         };
         Self {
@@ -196,6 +206,7 @@ impl Sim {
             away: BTreeSet::new(),
             tickets: BTreeMap::new(),
             history: History::new((0..count).map(name)),
+            twins: None,
             trace: is_traced.then(Vec::new),
             counts: Counts::default(),
             random,
@@ -207,7 +218,7 @@ impl Sim {
         START + self.random.below((TROUBLE - START) as u64) as i64
     }
 
-    fn plan(&mut self) {
+    fn plan(&mut self, seed: u64) {
         for node in 0..self.nodes.len() {
             let at = START + self.random.below(2000) as i64 * MS;
             self.at(at, Happens::Starts(node));
@@ -241,7 +252,7 @@ impl Sim {
         if self.forgets {
             self.at(AGES, Happens::Ages);
         }
-        self.plan_disks();
+        self.plan_disks(seed);
         self.at(TROUBLE, Happens::Heals);
     }
 
@@ -258,8 +269,8 @@ impl Sim {
         }
     }
 
-    fn play(&mut self) -> Outcome {
-        self.plan();
+    fn play(&mut self, seed: u64) -> Outcome {
+        self.plan(seed);
         self.play_until(TROUBLE)?;
         self.converge(TROUBLE + HEALING)?;
         // All dates end, by the clock of each node, and what follows from that reaches the others.
@@ -269,7 +280,9 @@ impl Sim {
         }
         self.play_until(self.now + 2 * SECOND)?;
         self.converge(self.now + HEALING)?;
-        for node in self.core.clone() {
+        self.check_twins()?;
+        let checked = if self.twins.is_some() { BTreeSet::new() } else { self.core.clone() };
+        for node in checked {
             self.history.check(&self.nodes[node].id)?;
             self.history.check_merged(&self.nodes[node].id, true)?;
         }
@@ -303,7 +316,7 @@ impl Sim {
             let clocks: BTreeSet<_> =
                 self.core.iter().map(|node| self.history.counters(&self.nodes[*node].id)).collect();
             let unanswered = self.core.iter().map(|node| self.nodes[*node].commits.len()).sum::<usize>();
-            if clocks.len() == 1 && unanswered == 0 {
+            if clocks.len() == 1 && unanswered == 0 && self.have_twins_converged() {
                 return Ok(());
             }
             if self.now >= until {
@@ -352,7 +365,7 @@ impl Sim {
             Happens::Answered(caller, stream, answer) => self.answered(caller, stream, answer),
             Happens::Written(node, boot) => self.written(node, boot),
             Happens::Commits(node) => self.commit(node),
-            Happens::Compacts(node) if self.away.contains(&node) => Ok(()),
+            Happens::Compacts(node) if self.away.contains(&node) || self.twins.is_some() => Ok(()),
             Happens::Compacts(node) => {
                 let id = self.id(node);
                 let upto =
@@ -384,6 +397,15 @@ impl Sim {
                 Ok(())
             }
             Happens::Restores(node) => self.restore(node),
+            Happens::Clones(of, at) => {
+                self.copy_folder(of);
+                self.run_copy(of, at)
+            }
+            Happens::Copies(node) => {
+                self.copy_folder(node);
+                Ok(())
+            }
+            Happens::SetsBack(node) => self.run_copy(node, node),
             Happens::Heals => self.heal(),
             Happens::Ages => self.age(),
         }

@@ -22,6 +22,9 @@ pub(crate) struct Counts {
     pub(crate) snapshots: [u64; 2],
     pub(crate) losses: u64,
     pub(crate) restores: u64,
+    /// Folders that were copied and ran twice, or were set back, and ids that were taken for that.
+    pub(crate) twins: u64,
+    pub(crate) taken_ids: u64,
 }
 
 impl Counts {
@@ -38,6 +41,7 @@ impl Counts {
         self.acks = [self.acks[0] + other.acks[0], self.acks[1] + other.acks[1]];
         self.snapshots = [self.snapshots[0] + other.snapshots[0], self.snapshots[1] + other.snapshots[1]];
         (self.losses, self.restores) = (self.losses + other.losses, self.restores + other.restores);
+        (self.twins, self.taken_ids) = (self.twins + other.twins, self.taken_ids + other.taken_ids);
         self.most = self.most.max(other.events);
     }
 }

@@ -8,7 +8,8 @@ use xds_store::restore::{NewIds, restore};
 use xds_store::store::{Identity, Store};
 
 use super::history::Durable;
-use super::{CLUSTER, Happens, Outcome, Sim, TROUBLE, name};
+use super::{CLUSTER, Happens, Outcome, START, Sim, TROUBLE, name};
+use crate::random::Random;
 
 /// A backup of a store, and what the store had.
 pub(super) struct Copy {
@@ -17,24 +18,36 @@ pub(super) struct Copy {
 }
 
 /// Whether such events happen in this run: `WITHOUT=losses,restores` leaves them out.
-fn has(kind: &str) -> bool {
+pub(super) fn has(kind: &str) -> bool {
     std::env::var("WITHOUT").map_or(true, |without| !without.split(',').any(|left_out| left_out == kind))
 }
 
+/// A time while things go wrong, behind this one.
+pub(super) fn time(random: &mut Random, from: i64) -> i64 {
+    from + random.below((TROUBLE - from) as u64) as i64
+}
+
 impl Sim {
-    /// What happens to the disks. One node of the core keeps its disk, so that others can join.
-    pub(super) fn plan_disks(&mut self) {
-        let (keeper, has_away) = (self.core.first().copied(), !self.away.is_empty());
+    /// What happens to the disks. These are numbers of their own, so that a run without such events is the same
+    /// whether others have them or not.
+    pub(super) fn plan_disks(&mut self, seed: u64) {
+        let mut random = Random(!seed);
+        self.plan_twins(&mut random);
+        // With nodes that were away, two nodes may each lack deletions which the other one has forgotten, and wait
+        // for an operator (SR22).
+        if !self.away.is_empty() || self.twins.is_some() {
+            return;
+        }
+        // One node of the core keeps its disk, so that others can join.
+        let keeper = self.core.first().copied();
         for node in 0..self.nodes.len() {
-            // With nodes that were away, two nodes may each lack deletions which the other one has forgotten, and wait
-            // for an operator (SR22).
-            let (is_lost, at) = (self.random.chance(12), self.some_time());
-            if is_lost && keeper != Some(node) && !has_away && has("losses") {
+            let (is_lost, at) = (random.chance(12), time(&mut random, START));
+            if is_lost && keeper != Some(node) && has("losses") {
                 self.at(at, Happens::LosesDisk(node));
             }
-            let (is_restored, copied_at) = (self.random.chance(15), self.some_time());
-            let restored_at = copied_at + self.random.below((TROUBLE - copied_at) as u64) as i64;
-            if is_restored && !has_away && has("restores") {
+            let (is_restored, copied_at) = (random.chance(15), time(&mut random, START));
+            let restored_at = time(&mut random, copied_at);
+            if is_restored && has("restores") {
                 if self.forgets {
                     self.away.insert(node);
                 }

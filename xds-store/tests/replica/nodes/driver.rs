@@ -117,6 +117,9 @@ pub(crate) struct Process {
     acks: BTreeMap<Ticket, Awaited>,
     pub(super) resyncing: Resyncing,
     pub(super) next: u64,
+    pub(super) now: i64,
+    /// Its address, but for its own id.
+    pub(super) place: String,
 }
 
 impl Process {
@@ -134,7 +137,7 @@ impl Process {
         let hello = proto::HelloRequest {
             cluster: store.head().cluster.clone(),
             node: store.head().node.clone(),
-            boot: boot.to_string(),
+            boot: format!("{address}-{boot}"),
             address: address.to_owned(),
             formerly: store.head().former_nodes.clone(),
             ..Default::default()
@@ -161,18 +164,22 @@ impl Process {
             acks: BTreeMap::new(),
             resyncing: Resyncing::default(),
             next: 0,
+            now,
+            place: address.to_owned(),
         }
     }
 
     /// When an [`Input::Due`] shall come, by the timers.
     pub(crate) fn due(&self, (now, wall): (i64, i64)) -> Option<i64> {
+        let id = self.resyncing.takes_id_at;
         let of_store = self.store.due().map(|due| due.saturating_sub(wall).saturating_add(now));
-        of_store.into_iter().chain(self.replica.due()).chain(self.resyncing.due()).min()
+        of_store.into_iter().chain(self.replica.due()).chain(self.resyncing.due()).chain(id).min()
     }
 
     /// Does all that follows from an input.
     pub(crate) fn handle(&mut self, input: Input, (now, wall): (i64, i64)) -> Vec<Output> {
         self.end_late_snapshot(now);
+        self.take_id_again(now);
         self.take(input, now);
         while let Some(step) = self.next_step() {
             match step {
@@ -314,8 +321,8 @@ impl Process {
                 self.tell(replica::Event::Applied { call, clock: self.store.clock(), stopped });
             }
             store::Action::Staged(_, staged) => self.on_staged(staged),
-            store::Action::TookId(..) | store::Action::AnswerRegion(..) => {}
-            store::Action::CallRegion { .. } => {}
+            store::Action::TookId(_, took) => self.on_took_id(took.is_ok()),
+            store::Action::AnswerRegion(..) | store::Action::CallRegion { .. } => {}
             store::Action::Compacted(..) => self.outputs.push(Output::Compacted),
         }
     }
@@ -375,7 +382,10 @@ impl Process {
                 return self.steps.push_back(Step::Store(remember));
             }
             Action::Raise(alarm) => Output::Raise(alarm),
-            Action::TakeNewId(why) => Output::TakesId(why),
+            Action::TakeNewId(why) => {
+                self.take_id();
+                Output::TakesId(why)
+            }
             Action::TakeSnapshot { address, must_replace } => {
                 return self.take_snapshot(address, must_replace, now);
             }

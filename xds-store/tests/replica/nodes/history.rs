@@ -438,7 +438,7 @@ fn is_past(state: &RecordState, wall: i64) -> bool {
 }
 
 /// Whether a store may have forgotten a record: a deleted one, or one that a date ends.
-fn may_be_gone(state: Option<&RecordState>) -> bool {
+pub(super) fn may_be_gone(state: Option<&RecordState>) -> bool {
     state.is_none_or(|state| state.lifecycle() == proto::State::Deleted || has_date(state))
 }
 
@@ -448,12 +448,12 @@ fn has_date(state: &RecordState) -> bool {
 }
 
 /// What a date ends at each node by itself is no part of the replicated state.
-fn without_date(state: RecordState) -> RecordState {
+pub(super) fn without_date(state: RecordState) -> RecordState {
     let lifecycle = if has_date(&state) { 0 } else { state.lifecycle };
     RecordState { lifecycle, ..state }
 }
 
-fn key_of(state: &RecordState) -> RecordKey {
+pub(super) fn key_of(state: &RecordState) -> RecordKey {
     RecordKey::parse(state.key.as_ref().unwrap()).unwrap()
 }
 

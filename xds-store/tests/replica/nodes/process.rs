@@ -2,6 +2,7 @@
 
 use xds_store::commit::Draft;
 use xds_store::engine::{Engine as _, EngineError};
+use xds_store::key::RecordKey;
 use xds_store::store::{Published, Ticket};
 
 use super::driver::{Input, Output, Process};
@@ -20,7 +21,9 @@ impl Sim {
         let process = Process::start(started.engine.clone(), run, times, |record| loaded.push(record));
         let (counters, time) = (process.store.clock().counters(), times.1.max(process.store.time()));
         started.process = Some(process);
-        self.history.loaded(&id, loaded, (&counters, time))?;
+        if self.twins.is_none() {
+            self.history.loaded(&id, loaded, (&counters, time))?;
+        }
         let peers = self.peers[node].iter().map(|peer| name(*peer)).collect();
         self.input(node, Input::Peers(peers))
     }
@@ -57,7 +60,11 @@ impl Sim {
         let Some(process) = &self.nodes[node].process else { return Ok(()) };
         let most = process.replica.peer_count() as u64 + 1;
         let id = self.id(node);
-        let request = users::request(&mut self.random, &self.history, &id, wall);
+        let state = |key: &RecordKey| match &self.twins {
+            Some(twins) => twins.state(node, key),
+            None => self.history.state(&id, key),
+        };
+        let request = users::request(&mut self.random, &state, wall);
         self.note(|| format!("{} commits {:?}", name(node), request.changes));
         let draft = Draft::parse(request, users::USER.into()).map_err(|refused| format!("{refused:?}"))?;
         self.next += 1;
@@ -87,6 +94,9 @@ impl Sim {
 
     /// Reads what the engine of a node has, which may have another id now (SR21).
     fn read_durable(&mut self, node: usize) -> Outcome {
+        if let Some(twins) = &mut self.twins {
+            return twins.durable(node, &self.nodes[node].engine);
+        }
         let id = self.id(node);
         self.nodes[node].id = self.history.durable(&id, &self.nodes[node].engine)?;
         Ok(())
@@ -135,7 +145,9 @@ impl Sim {
                 self.note(|| format!("{id} publishes {:?}", commits.iter().map(shows).collect::<Vec<_>>()));
                 // ST41: the time of a store never goes back, though its clock may.
                 let time = self.nodes[node].process.as_ref().map_or(wall, |process| process.store.time());
-                self.history.published(&id, &commits, wall.max(time))?;
+                if self.twins.is_none() {
+                    self.history.published(&id, &commits, wall.max(time))?;
+                }
             }
             Output::Call(call, address, request) => self.call(node, call, &address, request)?,
             Output::Cancel(call) => drop(self.nodes[node].calls.remove(&call)),
@@ -147,17 +159,29 @@ impl Sim {
                 self.note(|| format!("{id} refuses {:?} {}", refused.code, refused.message));
             }
             // SR51: what is under way is no difference.
+            Output::Mended(_) if self.twins.is_some() => {}
             Output::Mended(mended) => {
                 return Err(format!("{id} mends {mended} records, and nothing was lost"));
             }
             Output::Compacted => self.counts.compactions += 1,
+            Output::Raise(alarm) if self.twins.as_ref().is_some_and(|twins| twins.may_raise(&alarm)) => {}
             Output::Raise(alarm) => return Err(format!("{id} raises {alarm:?}")),
             Output::Resynced(resynced) => {
                 self.note(|| format!("{id} took a snapshot: {resynced:?}"));
                 self.counts.snapshots[usize::from(resynced.has_replaced)] += 1;
-                self.history.resynced(&id, &resynced)?;
+                if self.twins.is_none() {
+                    self.history.resynced(&id, &resynced)?;
+                }
             }
-            Output::TakesId(why) => return Err(format!("{id} has lost its id: {why:?}")),
+            Output::TakesId(why) => {
+                if self.twins.is_none() {
+                    return Err(format!("{id} has lost its id: {why:?}"));
+                }
+                self.counts.taken_ids += 1;
+                // Its calls begin anew.
+                self.nodes[node].nudged_at.clear();
+                self.note(|| format!("{id} takes another id: {why:?}"));
+            }
         }
         Ok(())
     }

@@ -18,6 +18,8 @@ pub(super) struct Resyncing {
     taking: Option<Taking>,
     /// SR20: the node serves nothing until a snapshot has come.
     is_unsynced: bool,
+    /// When a new id is requested again, as the last one could not be written.
+    pub(super) takes_id_at: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -58,7 +60,7 @@ impl Process {
     pub(super) fn take_snapshot(&mut self, address: String, must_replace: bool, now: i64) {
         self.next += 1;
         let head = self.store.head();
-        let new_id = format!("{}.{}", head.former_nodes.first().unwrap_or(&head.node), self.unique());
+        let new_id = self.new_id();
         let request = proto::SnapshotRequest { node: head.node.clone(), ..Default::default() };
         self.resyncing.is_unsynced |= !head.is_joining && (must_replace || !head.owes_reissue);
         let call = CallId(CALLS + self.next);
@@ -68,9 +70,30 @@ impl Process {
         self.outputs.push(Output::Call(call, address, Request::Snapshot(request)));
     }
 
-    /// A number that no other process of the node has.
-    fn unique(&self) -> String {
-        format!("{}-{}", self.store.config().server, self.next)
+    /// An id that no other node has. Those of a node that never lost its id sort like its first one.
+    fn new_id(&self) -> String {
+        let (head, server) = (self.store.head(), self.store.config().server);
+        let first = head.former_nodes.first().unwrap_or(&head.node);
+        format!("{first}.{}{server}-{}", self.place, self.next)
+    }
+
+    /// SR29.
+    pub(super) fn take_id(&mut self) {
+        self.next += 1;
+        self.resyncing.takes_id_at = None;
+        let take = store::Event::TakeId(Ticket(self.next), self.new_id());
+        self.steps.push_back(Step::Store(take));
+    }
+
+    pub(super) fn on_took_id(&mut self, is_taken: bool) {
+        self.resyncing.takes_id_at = (!is_taken).then_some(self.now + SECOND);
+    }
+
+    pub(super) fn take_id_again(&mut self, now: i64) {
+        self.now = now;
+        if self.resyncing.takes_id_at.is_some_and(|at| at <= now) {
+            self.take_id();
+        }
     }
 
     pub(super) fn on_page(&mut self, call: CallId, page: Result<proto::SnapshotResponse, Failure>, now: i64) {
@@ -109,7 +132,7 @@ impl Process {
     }
 
     fn on_resynced(&mut self, resynced: Resynced) {
-        self.resyncing = Resyncing::default();
+        (self.resyncing.taking, self.resyncing.is_unsynced) = (None, false);
         self.outputs.push(Output::Resynced(resynced));
         self.tell(replica::Event::SnapshotEnded(Ok(self.store.clock())));
     }

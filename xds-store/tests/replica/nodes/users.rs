@@ -6,7 +6,6 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::key::RecordKey;
 use xds_store::record::{RecordRevision, RecordState, served};
 
-use super::history::History;
 use crate::driven::envoy::*;
 use crate::driven::*;
 use crate::random::Random;
@@ -17,10 +16,14 @@ pub(crate) const WHEN: [&str; 4] = ["", "env=1", "env in (1,2)", "env=2"];
 pub(crate) const USER: &str = "user";
 
 /// A random commit of a user of this node, whose wall clock shows `wall`.
-pub(crate) fn request(random: &mut Random, history: &History, node: &str, wall: i64) -> proto::CommitRequest {
+pub(crate) fn request<'s>(
+    random: &mut Random,
+    state_of: &dyn Fn(&RecordKey) -> Option<&'s RecordState>,
+    wall: i64,
+) -> proto::CommitRequest {
     let mut changes = BTreeMap::new();
     for _ in 0..=random.below(3) {
-        let state = |key: &proto::Key| history.state(node, &RecordKey::parse(key).unwrap());
+        let state = |key: &proto::Key| state_of(&RecordKey::parse(key).unwrap());
         let change = change(random, wall, |name| {
             state(&key(name, "")).is_some_and(|state| state.lease.is_some() && served(state).is_some())
         });
