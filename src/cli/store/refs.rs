@@ -84,7 +84,12 @@ fn text(key: &proto::Key, found: &proto::ReferencesResponse) -> Vec<String> {
         format!("  refers to {}{}{missing}", labelled(reference.target.as_ref()), field(reference))
     }));
     lines.extend(found.referrers.iter().map(|reference| {
-        format!("  is used by {}{}", labelled(reference.source.as_ref()), field(reference))
+        format!(
+            "  is used by {}{}{}",
+            labelled(reference.source.as_ref()),
+            field(reference),
+            region(reference)
+        )
     }));
     let more = found.referrer_count.saturating_sub(found.referrers.len() as u64);
     if more > 0 {
@@ -97,7 +102,7 @@ fn text(key: &proto::Key, found: &proto::ReferencesResponse) -> Vec<String> {
     lines.push("its deletion is blocked by".to_owned());
     lines.extend(found.blocked_by.iter().map(|reference| {
         let (source, target) = (labelled(reference.source.as_ref()), labelled(reference.target.as_ref()));
-        format!("  {source}, which names {target}{}", field(reference))
+        format!("  {source}, which names {target}{}{}", field(reference), region(reference))
     }));
     if found.is_cycle {
         lines.push("  and so on: these name each other, so delete them in one commit".to_owned());
@@ -113,6 +118,15 @@ fn field(reference: &proto::Reference) -> String {
     if reference.field.is_empty() { String::new() } else { format!(" ({})", reference.field) }
 }
 
+/// Where the source is, if it is elsewhere.
+fn region(reference: &proto::Reference) -> String {
+    match (&*reference.source_region, reference.is_tentative) {
+        ("", _) => String::new(),
+        (region, false) => format!(", in region {region}"),
+        (region, true) => format!(", in region {region}, which has not confirmed it yet"),
+    }
+}
+
 fn object(found: &proto::ReferencesResponse) -> Value {
     let key = |key: &Option<proto::Key>| {
         let proto::Key { type_url, name, when } = key.clone().unwrap_or_default();
@@ -123,7 +137,8 @@ fn object(found: &proto::ReferencesResponse) -> Value {
             let blocks = reference.on_delete() == proto::OnDelete::Block;
             json!({
                 "source": key(&reference.source), "field": reference.field, "target": key(&reference.target),
-                "blocks": blocks, "missing": reference.is_missing,
+                "blocks": blocks, "missing": reference.is_missing, "region": reference.source_region,
+                "tentative": reference.is_tentative,
             })
         };
         references.iter().map(object).collect()
@@ -142,7 +157,8 @@ Example:
   xds refs why CDS checkout --store data
 
 JSON: one object with
-  targets         [{source, field, target, blocks, missing}], source and target as {type, name, when}
+  targets         [{source, field, target, blocks, missing, region, tentative}], source and target as
+                  {type, name, when}; region is that of a source in another region, else empty
   referrers       the same, the first 1000 that this client may read
   referrer_count  number of all
   blocked_by      the chain of blockers, the nearest first
@@ -154,3 +170,38 @@ Exit codes:
   1  the server cannot be reached, or refuses
   2  invalid input: arguments; several variants without --when
   3  it does not exist, and nothing refers to it";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sg10_a_reference_of_another_region_is_shown_with_its_region() {
+        let key = |name: &str| proto::Key { type_url: "t/T".into(), name: name.into(), when: String::new() };
+        let reference = |source: &str, region: &str, is_tentative| proto::Reference {
+            source: Some(key(source)),
+            field: "f".into(),
+            target: Some(key("x")),
+            on_delete: proto::OnDelete::Block.into(),
+            source_region: region.into(),
+            is_tentative,
+            is_missing: false,
+        };
+        let found = proto::ReferencesResponse {
+            referrers: vec![
+                reference("a", "us", true),
+                reference("b", "us", false),
+                reference("c", "", false),
+            ],
+            referrer_count: 3,
+            blocked_by: vec![reference("b", "us", false)],
+            ..Default::default()
+        };
+        let lines = text(&key("x"), &found);
+        let ends = ["(f), in region us, which has not confirmed it yet", "(f), in region us", "(f)"];
+        assert!(lines[1..4].iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{lines:?}");
+        assert!(lines.last().unwrap().ends_with("x (f), in region us"), "{lines:?}");
+        let first = &object(&found)["referrers"][0];
+        assert_eq!((&first["region"], &first["tentative"]), (&"us".into(), &true.into()));
+    }
+}

@@ -98,6 +98,15 @@ async fn sg30_sg34_what_another_region_refers_to_is_not_deleted_and_its_referrer
     let blocks = referred.by.iter().filter(|by| by.source_region == "us" && !by.is_tentative);
     assert_eq!(blocks.count(), 1, "{referred:?}");
     assert!(referred.silent_regions.is_empty());
+    // SG10: each reference is shown once, with its region.
+    let request = proto::ReferencesRequest { key: Some(at(type_url::CLUSTER, "eu/c")), depth: 0 };
+    let found = eu.served.store().await.references(request).await.unwrap().into_inner();
+    let regions = |references: &[proto::Reference]| -> Vec<String> {
+        references.iter().map(|reference| reference.source_region.clone()).collect()
+    };
+    assert_eq!((found.referrer_count, regions(&found.referrers), regions(&found.blocked_by)), {
+        (1, vec!["us".to_owned()], vec!["us".to_owned()])
+    });
     // SG35: a drain ends once the reference is gone.
     assert_eq!(delete(&eu, true).await.unwrap(), proto::Outcome::Deleting);
     until(&us, at(type_url::CLUSTER, "eu/c"), Some(proto::State::Deleting)).await;
