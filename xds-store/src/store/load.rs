@@ -160,8 +160,9 @@ impl Store {
             if (head.is_replicated || config.is_replicated) && record.is_deleted() {
                 record.deleted_at = Some(local.running);
             }
-            if let Some(lease) = record.lease.filter(|_| record.expires_at.is_some()) {
-                record.expires_at = Some(now.max(head.time).saturating_add(lease.length));
+            if let (Some(lease), Some(end)) = (record.lease, &mut record.expires_at) {
+                // SR39, SR40: with the length of another node it may end later than that.
+                *end = now.max(head.time).saturating_add(lease.length).max(*end);
             }
             let has_aliases = head.is_replicated && !record.aliases.is_empty();
             index.note_lease(&key, None, &record, &state);

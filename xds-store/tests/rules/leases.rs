@@ -242,3 +242,26 @@ fn st17_st37_a_renewal_waits_for_the_batch_that_changes_its_record() {
         assert_eq!(server.store.counts(), (2, 0));
     }
 }
+
+#[test]
+fn sr40_st40_a_lease_with_the_length_of_another_node_ends_no_earlier_than_its_date_after_a_start() {
+    let mut shortened = 0;
+    for number in 0..8 {
+        let (mut a, mut b) = (Server::node("a"), Server::node("b"));
+        // The clock of B is ahead, so the date of A is the earlier one.
+        b.now += 600 * SECOND;
+        a.commit(of([put_lease("x", "of a", 60)])).unwrap();
+        b.commit(of([put_lease("x", &format!("of b {number}"), 10)])).unwrap();
+        assert!(a.merge(b.entries_for(&a, 9)).is_empty());
+        let state = a.record("x", "").unwrap();
+        shortened += u32::from(state.lease.unwrap().seconds == 10);
+        assert_eq!(state.renewed_by, "a");
+        a.wait(SECOND);
+        a.restart();
+        a.wait(58 * SECOND);
+        assert!(a.record("x", "").is_some(), "it lives for the 60 s that its client was promised");
+        a.wait(10 * SECOND);
+        assert!(a.record("x", "").is_none() || shortened == 0);
+    }
+    assert!(shortened > 0, "of one generation the smaller digest counts, with its length");
+}
