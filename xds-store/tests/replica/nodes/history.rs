@@ -42,8 +42,9 @@ pub(super) struct Durable {
     floor: u64,
     /// The ids that it had before.
     pub(super) formers: Vec<String>,
-    /// A snapshot has replaced the records: deletions that its node has forgotten may be kept here (SR21).
-    has_replaced: bool,
+    /// A snapshot has replaced the records: deletions that its node has forgotten may be kept here (SR21). Or a record
+    /// that a date ended was forgotten here (SR25).
+    has_forgotten: bool,
     /// A snapshot was taken, in which deletions are missing that its node has forgotten.
     has_taken: bool,
     /// The records that the last snapshot replaced.
@@ -193,6 +194,10 @@ impl History {
         for key in &*touched {
             let found = reads.last(key).unwrap().map(|version| version.state);
             let expected = durable.states.get(key);
+            // SR25, SR26: what a date has ended may be forgotten before nodes that nobody knew of come with another date.
+            let is_over = |state: &RecordState| has_date(state) && is_past(state, head.time);
+            let are_over = expected.is_some_and(is_over) && found.as_ref().is_none_or(is_over);
+            durable.has_forgotten |= are_over && !durable.is_right(found.as_ref(), expected);
             if !durable.is_right(found.as_ref(), expected) {
                 return Err(format!("{node} has {found:?}, and its entries say {expected:?}"));
             }
@@ -301,7 +306,7 @@ impl History {
                 }
                 return Err(format!("{node} has no {key:?}, and the rules say {said:?} of {states:?}"));
             };
-            let is_equal = if durable.has_replaced && may_be_gone(Some(shown)) && may_be_gone(Some(&said)) {
+            let is_equal = if durable.has_forgotten && may_be_gone(Some(shown)) && may_be_gone(Some(&said)) {
                 true
             } else if is_after_dates && has_date(&said) {
                 *shown == RecordState { lifecycle: proto::State::Deleted.into(), ..said.clone() }
@@ -322,7 +327,7 @@ impl Durable {
         let without = |state: Option<&RecordState>| state.cloned().map(without_date);
         without(found) == without(expected)
             || (self.has_taken && found.is_none() && may_be_gone(expected))
-            || (self.has_replaced && may_be_gone(found) && may_be_gone(expected))
+            || (self.has_forgotten && may_be_gone(found) && may_be_gone(expected))
     }
 
     fn serve(&mut self, key: &RecordKey, state: &RecordState) {

@@ -25,7 +25,7 @@ impl History {
         let own = &reads.head().node;
         durable.has_taken = true;
         if former != own {
-            durable.has_replaced = true;
+            durable.has_forgotten = true;
             durable.before = std::mem::take(&mut durable.states);
             durable.counters.clear();
         }
