@@ -293,8 +293,10 @@ impl Failure {
             Self::Schemas(error) => ExitCode::from(error.exit_code()),
             Self::Migration(error) => ExitCode::from(error.exit_code()),
             Self::Tokens(error) => ExitCode::from(error.exit_code()),
-            Self::Peers(_) | Self::Join(store::JoinError::Etcd) => ExitCode::from(2),
-            Self::Join(store::JoinError::Peer { .. }) => ExitCode::from(1),
+            Self::Peers(_) | Self::Join(store::JoinError::Etcd | store::JoinError::Region) => {
+                ExitCode::from(2)
+            }
+            Self::Join(_) => ExitCode::from(1),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),

@@ -39,6 +39,7 @@ mod mirror;
 mod owner_record;
 mod peers;
 pub(super) mod place;
+mod promote;
 pub(super) mod put;
 pub(super) mod quarantine;
 pub(super) mod records;
@@ -64,6 +65,8 @@ enum Action {
     Compact(maintenance::Compact),
     Peers(Box<peers::Peers>),
     Forget(forget::Forget),
+    Promote(Box<promote::Promote>),
+    Demote(promote::Demote),
     Conflicts(conflicts::Conflicts),
     Mirror(Box<mirror::Mirror>),
     Migrate(migrate::Migrate),
@@ -83,6 +86,8 @@ impl StoreCommand {
             Action::Compact(compact) => compact.run(),
             Action::Peers(peers) => peers.run(),
             Action::Forget(forget) => forget.run(),
+            Action::Promote(promote) => promote.run(),
+            Action::Demote(demote) => demote.run(),
             Action::Conflicts(conflicts) => conflicts.run(),
             Action::Mirror(mirror) => mirror.run(),
             Action::Migrate(migrate) => migrate.run(),

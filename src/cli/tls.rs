@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use xds::client::bootstrap::{ChannelCredentials, IdentityFiles, TlsFiles};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct Tls {
     /// Connect with TLS; the certificate of the server must be trusted by the system, or by --ca
     #[arg(long, requires = "server", help_heading = SERVER)]

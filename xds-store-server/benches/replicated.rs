@@ -47,7 +47,7 @@ fn main() {
 fn node(id: &str, file: &Path, peers: &[String]) {
     let runtime = Runtime::new().unwrap();
     let mut engine = RedbEngine::open(file).unwrap();
-    let identity = Identity { node: id.into(), cluster: "bench".into(), region: String::new() };
+    let identity = Identity { node: id.into(), cluster: "bench".into(), ..Identity::default() };
     engine.commit(&Store::init(&identity)).unwrap();
     let (sender, addresses) = watch::channel(peers.to_vec());
     let mut config = StoreConfig::default();

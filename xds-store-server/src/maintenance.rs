@@ -121,6 +121,7 @@ impl Maintenance for MaintenanceService {
             cluster: head.cluster.clone(),
             node: standing.head.node.clone(),
             region: head.region.clone(),
+            is_replica: head.is_replica,
             engine: self.config.engine.clone(),
             build: self.config.build.clone(),
             format: head.format,
@@ -135,7 +136,6 @@ impl Maintenance for MaintenanceService {
             size_bytes: added.size_bytes.unwrap_or_default(),
             last_backup_at: added.last_backup_at.map(Into::into),
             alarms: alarms.map(|alarm| line(&alarm)).collect(),
-            ..proto::StatusResponse::default()
         }))
     }
 

@@ -91,7 +91,7 @@ impl Peer for PeerService {
 
     async fn pull(&self, request: Request<proto::PullRequest>) -> Result<Response<Parts>, Status> {
         let (caller, request) = taken(request)?;
-        check_replicate(&caller)?;
+        check_region(&caller, &request.region)?;
         let permit = Arc::clone(&self.pulls).try_acquire_owned();
         let permit = permit.map_err(|_| exceeds("pulls", "", PEERS, PEERS + 1))?;
         let pulled = self.ask(|answer| PeerMessage::Pull(request, answer)).await?;
@@ -112,15 +112,15 @@ impl Peer for PeerService {
         request: Request<proto::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         let (caller, request) = taken(request)?;
-        check_replicate(&caller)?;
+        check_region(&caller, &request.region)?;
         if !request.name_prefixes.is_empty() || !request.buckets.is_empty() {
             return Err(later("a part of a snapshot"));
         }
         let permit = Arc::clone(&self.snapshots).try_acquire_owned();
         let permit = permit.map_err(|_| exceeds("snapshots", "", SNAPSHOTS, SNAPSHOTS + 1))?;
-        let resume = request.resume.clone();
+        let resumed = (request.region.clone(), request.resume.clone());
         let view = self.ask(|answer| PeerMessage::Snapshot(request, answer)).await?;
-        Ok(Response::new(pages(self.store.clone(), view, resume, permit)))
+        Ok(Response::new(pages(self.store.clone(), view, resumed, permit)))
     }
 
     async fn peek(
@@ -128,7 +128,7 @@ impl Peer for PeerService {
         request: Request<proto::PeekRequest>,
     ) -> Result<Response<proto::PeekResponse>, Status> {
         let (caller, request) = taken(request)?;
-        check_replicate(&caller)?;
+        check_region(&caller, &request.region)?;
         let count = request.keys.len();
         if count > PEEKED {
             return Err(exceeds("keys", "", PEEKED, count));
@@ -137,7 +137,9 @@ impl Peer for PeerService {
         let keys: Vec<_> = request.keys.into_iter().map(key).collect::<Result<_, _>>()?;
         self.ask(|answer| PeerMessage::Look(request.node, answer)).await?;
         let standing = self.reading.standing();
-        let read = move |reads: &Reads<'_>| reads.peek(&keys).map_err(|error| failed(&error, &standing));
+        let region = request.region;
+        let read =
+            move |reads: &Reads<'_>| reads.peek_in(&region, &keys).map_err(|error| failed(&error, &standing));
         self.reading.local(read).await.map(Response::new)
     }
 
@@ -145,12 +147,14 @@ impl Peer for PeerService {
         &self,
         request: Request<proto::DigestRequest>,
     ) -> Result<Response<proto::DigestResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        check_replicate(&caller)?;
+        let (caller, mut request) = taken(request)?;
+        check_region(&caller, &request.region)?;
         // Each of them reads the whole store.
         let permit = Arc::clone(&self.digests).acquire_owned().await;
         self.ask(|answer| PeerMessage::Look(request.node.clone(), answer)).await?;
         let standing = self.reading.standing();
+        // What a caller gets follows from the regions as they are.
+        request.source_region.clone_from(&standing.head.region);
         let read = move |reads: &Reads<'_>| {
             let _permit = permit;
             reads.digest(&request, None, RECORDS).map_err(|error| failed(&error, &standing))
@@ -269,7 +273,12 @@ fn parts(store: StoreHandle, pulled: Pulled, permit: OwnedSemaphorePermit) -> Pa
 }
 
 /// The pages of a snapshot, all of one view (SR19).
-fn pages(store: StoreHandle, view: Box<dyn View>, resume: String, permit: OwnedSemaphorePermit) -> Pages {
+fn pages(
+    store: StoreHandle,
+    view: Box<dyn View>,
+    (region, resume): (String, String),
+    permit: OwnedSemaphorePermit,
+) -> Pages {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let _permit = permit;
@@ -280,7 +289,8 @@ fn pages(store: StoreHandle, view: Box<dyn View>, resume: String, permit: OwnedS
         };
         let mut next = Some((view, resume));
         while let Some((view, resume)) = next.take() {
-            let read = tokio::task::spawn_blocking(move || (page(&*view, &resume), view)).await;
+            let region = region.clone();
+            let read = tokio::task::spawn_blocking(move || (page(&*view, &region, &resume), view)).await;
             let Ok((page, view)) = read else { return };
             let page = match page {
                 Ok(page) => Ok(proto::SnapshotResponse { records_total: total(&store), ..page }),
@@ -298,8 +308,8 @@ fn pages(store: StoreHandle, view: Box<dyn View>, resume: String, permit: OwnedS
     Box::pin(unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver))))
 }
 
-fn page(view: &dyn View, resume: &str) -> Result<proto::SnapshotResponse, SnapshotError> {
-    Reads::new(view)?.snapshot(resume, PAGE_BYTES)
+fn page(view: &dyn View, region: &str, resume: &str) -> Result<proto::SnapshotResponse, SnapshotError> {
+    Reads::new(view)?.snapshot_in(region, resume, PAGE_BYTES)
 }
 
 /// How many peers may take a snapshot at the same time.

@@ -65,6 +65,8 @@ pub struct PeersStatus {
     pub clock: BTreeMap<String, u64>,
     /// One for each address. A peer is down until its first answer.
     pub peers: Vec<proto::PeerStatus>,
+    /// Of each region whose writer is known: its node, and its address.
+    pub writers: BTreeMap<String, (String, String)>,
     /// How many records a comparison with a peer has mended since the start (SR51).
     pub mended: u64,
     /// What an operator has to act on (ST72).

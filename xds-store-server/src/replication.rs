@@ -80,6 +80,7 @@ impl Replication {
             node: head.node.clone(),
             boot: format!("{seed:016x}"),
             region: head.region.clone(),
+            is_replica: head.is_replica,
             address: config.address.clone(),
             build: config.build.clone(),
             formerly: head.former_nodes.clone(),
@@ -154,6 +155,12 @@ impl Replication {
         let now = self.now();
         let clock = counters(self.machine.clock());
         let errors = self.calls.errors();
+        // SG22: a writer that answers counts, even if another one did before.
+        let of_regions = self.machine.peers().filter(|peer| !peer.region.is_empty() && !peer.is_replica);
+        let writers = of_regions.map(|peer| (peer.region, (peer.is_up, peer.node, peer.address)));
+        let mut writers: Vec<_> = writers.collect();
+        writers.sort_unstable();
+        let writers = writers.into_iter().map(|(region, (_, node, address))| (region, (node, address)));
         let peers = self.machine.peers().map(|peer| proto::PeerStatus {
             is_up: peer.is_up,
             last_contact: peer.heard_at.map(time::to_proto),
@@ -171,7 +178,7 @@ impl Replication {
         });
         let peers = peers.collect();
         let alarms = self.machine.alarms().map(alarm_text).collect();
-        PeersStatus { clock, peers, mended: self.mended, alarms }
+        PeersStatus { clock, peers, writers: writers.collect(), mended: self.mended, alarms }
     }
 
     /// Where to call the node of a region, or its writer if that node is forgotten or none is named. `None`: it is not
@@ -185,8 +192,8 @@ impl Replication {
     /// SR49: asks all nodes that are up for a record.
     pub(crate) fn peek(&self, key: &proto::Key, answers: &UnboundedSender<(String, proto::PeekResponse)>) {
         for peer in self.machine.peers().filter(|peer| peer.is_up) {
-            let node = self.machine.node().to_owned();
-            let request = proto::PeekRequest { keys: vec![key.clone()], node };
+            let (node, region) = (self.machine.node().to_owned(), self.machine.region().to_owned());
+            let request = proto::PeekRequest { keys: vec![key.clone()], node, region };
             self.calls.peek_for((peer.address, peer.node), request, answers.clone());
         }
     }
@@ -232,6 +239,9 @@ pub(crate) fn alarm_text(alarm: &Alarm) -> String {
         Alarm::Differed(address) => format!(
             "records were not as at {address}, though no commit was missing, and were mended: look at the disk of \
              this node"
+        ),
+        Alarm::TwoWriters(address) => format!(
+            "the node at {address} is a writer of the region of this node, too: make one of them a replica"
         ),
         Alarm::TooManyPeers => "there are more than 64 peers: only 64 are used".to_owned(),
         Alarm::TooManyNodes => "there are more than 256 nodes: forget those that are gone".to_owned(),

@@ -11,7 +11,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::State;
 use xds_proto::xds::store::v1::store_server::Store;
 use xds_proto::xds::store::v1::violation::Why;
-use xds_store::commit::ChangeResult;
+use xds_store::commit::{ChangeResult, Refused};
 use xds_store::key::RecordKey;
 use xds_store::read::{Filter, HistoryQuery, Knows, PageToken, Payload, Reads};
 use xds_store::schema::VersionError;
@@ -74,7 +74,7 @@ impl StoreService {
             request.changes.iter().map(|change| change.key.clone().unwrap_or_default()).collect();
         let (force, prune) = (request.force_schema, request.prune);
         let is_copy = request.is_copy;
-        let refused = |refused| of_refused(refused, &self.reading.standing(), caller);
+        let refused = |refused| of_refused(self.with_writers(refused), &self.reading.standing(), caller);
         let draft = self.reading.store.draft(request, caller.client.identity()).map_err(refused)?;
         check_options(caller, force, prune, is_copy)?;
         let draft = draft.limited_to(caller.rights.write_access()).map_err(refused)?;
@@ -89,6 +89,21 @@ impl StoreService {
             response.revision, acked.peers, acks.peers,
         );
         Err(with_detail(Code::DeadlineExceeded, message, &proto::Committed { response: Some(response) }))
+    }
+
+    /// SG22: where the writer of the region that owns a name is, if a peer has said so.
+    fn with_writers(&self, mut refused: Refused) -> Refused {
+        for violation in &mut refused.violations {
+            if let Some(Why::Region(owned)) = &mut violation.why
+                && let Some(peers) = self.reading.store.peers()
+                && let Some((node, address)) = peers.writers.get(&owned.owner_region)
+            {
+                owned.writer_node.clone_from(node);
+                owned.writer_address.clone_from(address);
+                violation.message = format!("{} at {address}", violation.message);
+            }
+        }
+        refused
     }
 
     /// What the answer of a commit waits for (SR17).

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | 1 form and size | `form`; `forget` for nodes that are forgotten |
 //! | 2 rights | `rights` |
-//! | 3 region | none yet |
+//! | 3 region | `region` |
 //! | 4 conditions | `condition` |
 //! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 6 owners | `owner`; `owning` for those that are records |
@@ -57,6 +57,7 @@ mod owning;
 mod phase;
 mod reference;
 mod refused;
+mod region;
 mod reread;
 mod rewrite;
 mod rights;

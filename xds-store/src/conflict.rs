@@ -10,7 +10,8 @@
 //! | DELETION | one is deleted or being deleted, and lacks a content or an owner of the live one | the live one |
 //!
 //! Besides, a store finds variants that are withheld (OVERLAP, SR47), and deleted records that others refer
-//! to (DANGLING, SR48). A snapshot that replaces the records drops changes (DROPPED, SR21).
+//! to (DANGLING, SR48). A snapshot that replaces the records drops changes (DROPPED, SR21). A change of a node outside
+//! of the region that owns the name counts, and is in the journal, too (REGION, SG28).
 //!
 //! A later generation supersedes an earlier one, and a deletion supersedes what it has: then nothing
 //! counts as lost. So if two nodes wrote different numbers of generations apart from each other, only
@@ -122,6 +123,13 @@ impl Conflict {
         let detail = "a record still refers to it, and it is served until that ends".to_owned();
         let kind = proto::conflict::Kind::Dangling;
         Self::new(kind, ConflictId::of_kind(kind, loser), (loser, loser), "", detail)
+    }
+
+    /// SG28: a node outside of the region that owns the record has changed it.
+    pub(crate) fn of_region(state: &RecordState, origin: &str, region: &str, owner: &str) -> Self {
+        let detail = format!("a node of region {region:?} has changed it, and region {owner:?} owns it");
+        let kind = proto::conflict::Kind::Region;
+        Self::new(kind, ConflictId::of_kind(kind, state), (state, state), origin, detail)
     }
 
     /// SR47: a variant is withheld, because another one of its name is served.

@@ -11,6 +11,7 @@ use crate::key::is_configuration;
 use crate::log::LogEntry;
 use crate::phase;
 use crate::record::{RecordState, content_digest};
+use crate::region::{POLICY_TYPE, Policies};
 use crate::rules::RULE_TYPE;
 use crate::time;
 
@@ -74,6 +75,8 @@ impl Foreign {
                     identity: entry.identity.clone(),
                     owner: entry.owner.clone(),
                     message: entry.message.clone(),
+                    region: entry.region.clone(),
+                    is_partial: entry.is_partial,
                     ..LogEntry::default()
                 },
                 is_verifiable: !entry.is_partial,
@@ -90,6 +93,7 @@ impl Foreign {
                     counter: skip.last,
                     chain: skip.chain.clone(),
                     skipped: skip.last - skip.first + 1,
+                    region: skip.region.clone(),
                     ..LogEntry::default()
                 },
                 is_verifiable: false,
@@ -110,7 +114,7 @@ fn in_order(states: Vec<(RecordKey, RecordState)>) -> Result<Vec<(RecordKey, Rec
 /// Whether nodes exchange the record.
 pub(crate) fn is_exchanged(key: &RecordKey) -> bool {
     let type_url = key.type_url();
-    let is_replicated = [RULE_TYPE, FORGOTTEN_TYPE].contains(&type_url.as_str());
+    let is_replicated = [RULE_TYPE, POLICY_TYPE, FORGOTTEN_TYPE].contains(&type_url.as_str());
     !phase::is_local(key) && (is_replicated || !is_configuration(type_url.as_str()))
 }
 
@@ -140,6 +144,11 @@ pub(crate) fn parse_state(state: &RecordState) -> Result<(RecordKey, RecordState
     }
     if state.digest != content_digest(state) {
         return Err(wrong("its digest is not that of its content"));
+    }
+    if key.has_type(POLICY_TYPE)
+        && let Some(content) = &state.content
+    {
+        Policies::check(&content.payload).map_err(|error| wrong(&error.to_string()))?;
     }
     let in_place = state.quarantined.as_ref().and_then(|quarantined| quarantined.serve.as_ref());
     let id = key.id();

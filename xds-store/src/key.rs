@@ -166,7 +166,7 @@ impl RecordKey {
     }
 }
 
-/// The type of the records that are region policies (ST55). Their names are beginnings of names (store/SG21).
+/// The type of the records that are region policies (ST55). Their names are beginnings of names (SG21).
 pub const POLICY_TYPE: &str = "type.googleapis.com/xds.store.v1.RegionPolicy";
 
 /// Whether records of this type are configuration of the store (ST55).

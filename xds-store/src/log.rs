@@ -76,6 +76,12 @@ pub struct Head {
     /// entry of the log from here.
     #[prost(uint64, tag = "1024")]
     pub replaced_at: u64,
+    /// The node is not the writer of its region: it accepts no writes of names that the region owns (SG22).
+    #[prost(bool, tag = "1030")]
+    pub is_replica: bool,
+    /// There are region policies, or there were.
+    #[prost(bool, tag = "1031")]
+    pub has_policies: bool,
 }
 
 /// How far the store follows the log of an origin (SR9), and how much of it compaction has forgotten (SR18).
@@ -97,6 +103,9 @@ pub struct StoredOrigin {
     /// Up to it, deletions are forgotten with their records. It is at most the floor.
     #[prost(uint64, tag = "5")]
     pub deletion_floor: u64,
+    /// The region of the origin.
+    #[prost(string, tag = "1030")]
+    pub region: String,
 }
 
 /// Another node that this one knows, with the newest clock that is known of it (SR9).
@@ -175,6 +184,13 @@ pub struct LogEntry {
     /// a commit of this store.
     #[prost(int64, tag = "13")]
     pub merged_at: i64,
+    /// The region of the origin.
+    #[prost(string, tag = "1030")]
+    pub region: String,
+    /// It came without the states that are not for the region of this node (SG25), so its chain does not follow
+    /// from those here.
+    #[prost(bool, tag = "1031")]
+    pub is_partial: bool,
 }
 
 /// One record that a commit changed.
@@ -215,13 +231,14 @@ impl LogEntry {
 }
 
 impl StoredOrigin {
-    pub(crate) fn new(position: Position, floor: Position, deletion_floor: u64) -> Self {
+    pub(crate) fn new(position: Position, floor: Position, deletion_floor: u64, region: &str) -> Self {
         Self {
             counter: position.counter,
             chain: position.chain.to_wire(),
             floor: floor.counter,
             floor_chain: floor.chain.to_wire(),
             deletion_floor,
+            region: region.to_owned(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! revision that wrote them. So the pages of a list are of one revision although each page has a
 //! view of its own (ST26).
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -18,6 +18,7 @@ use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, RevisionError, StoreRevision};
 use crate::phase::{ConvertError, Phase, Schemas};
 use crate::record::{Local, RecordState};
+use crate::region::{POLICY_TYPE, Policies};
 use crate::rules::FieldSource;
 use crate::schema::SchemaRefusal;
 use crate::seal::UnsealError;
@@ -63,6 +64,7 @@ pub struct Reads<'v> {
     summaries: RefCell<BTreeMap<u64, Option<EntrySummary>>>,
     /// Of plans, by number and store revision.
     phases: RefCell<BTreeMap<(u32, u64), Phase>>,
+    policies: OnceCell<Policies>,
 }
 
 /// The part of a log entry that is read for single records: its changes may be many.
@@ -151,7 +153,27 @@ impl<'v> Reads<'v> {
         let head = view.get(stored::HEAD)?.ok_or_else(|| Damaged { key: stored::HEAD.into() })?;
         let head = checked::decode(stored::HEAD, head.bytes)?;
         let fields = FieldSource::default();
-        Ok(Self { view, head, schemas, fields, summaries: RefCell::default(), phases: RefCell::default() })
+        let (summaries, phases, policies) = Default::default();
+        Ok(Self { view, head, schemas, fields, summaries, phases, policies })
+    }
+
+    /// The policies of regions at the last revision.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn policies(&self) -> Result<&Policies, ReadError> {
+        if let Some(policies) = self.policies.get() {
+            return Ok(policies);
+        }
+        let mut policies = Policies::default();
+        if self.head.has_policies {
+            let (from, to) = stored::of_type(POLICY_TYPE);
+            self.newest_of_each((&from, &to), self.head.revision, &mut |version| {
+                policies.note(&version.key, &version.state);
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(self.policies.get_or_init(|| policies))
     }
 
     /// The head of the store.

@@ -1,4 +1,4 @@
-//! Which region owns a name, and which regions have copies of it: the policies of prefixes of names (store/SG21).
+//! Which region owns a name, and which regions have copies of it: the policies of prefixes of names (SG21).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -47,12 +47,19 @@ impl Policy {
         &self.owner
     }
 
+    /// Whether nobody has names by the other policy, which is about the same names, that does not have them by this
+    /// one.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let has = |region: &str| self.regions().any(|own| own == region);
+        other.regions().all(has) && self.disabled.iter().all(|disabled| other.disabled.contains(disabled))
+    }
+
     /// The regions that have these names: the owner, and those with copies.
     pub fn regions(&self) -> impl Iterator<Item = &str> {
         [&self.owner].into_iter().chain(&self.regions).map(|region| &**region)
     }
 
-    fn parse(prefix: &str, payload: &[u8]) -> Result<Self, BadPolicy> {
+    pub(crate) fn parse(prefix: &str, payload: &[u8]) -> Result<Self, BadPolicy> {
         let bad = |field, message: String| BadPolicy { field, message };
         let policy = proto::RegionPolicy::decode(payload);
         let policy = policy.map_err(|error| bad("", format!("the payload is no region policy: {error}")))?;
@@ -89,7 +96,7 @@ impl Policy {
         Ok(Self { prefix: prefix.into(), owner: owner.into(), regions, disabled })
     }
 
-    /// store/SG25.
+    /// SG25.
     fn is_for(&self, type_url: &str, source: &str, target: &str) -> bool {
         let is_all_or = |text: &str, value: &str| text.is_empty() || text == value;
         let is_disabled = |disabled: &proto::DisabledSync| {
@@ -113,7 +120,7 @@ impl Policies {
         self.0.values()
     }
 
-    /// The policy of a name: that of the longest prefix (store/SG21). `None`: the name is global. It costs a look-up
+    /// The policy of a name: that of the longest prefix (SG21). `None`: the name is global. It costs a look-up
     /// for each policy whose prefix has a beginning in common with the name, in the worst case.
     #[must_use]
     pub fn policy_of(&self, name: &str) -> Option<&Policy> {
@@ -141,18 +148,35 @@ impl Policies {
         if is_configuration(type_url) { None } else { self.policy_of(name) }
     }
 
-    /// The region that owns a record (store/SG24); `None` if it is global.
+    /// The region that owns a record (SG24); `None` if it is global.
     #[must_use]
     pub fn owner_of(&self, key: &RecordKey) -> Option<&str> {
         self.of(key).map(Policy::owner)
     }
 
-    /// Whether nodes of a region get the record from nodes of another region (store/SG25). Nodes of one region have
+    /// Whether nodes of a region get the record from nodes of another region (SG25). Nodes of one region have
     /// the same.
     #[must_use]
     pub fn is_for(&self, key: &RecordKey, source: &str, target: &str) -> bool {
         let of_type = |policy: &Policy| policy.is_for(key.type_and_name().0, source, target);
         source == target || self.of(key).is_none_or(of_type)
+    }
+
+    /// Whether a region has the record: it is global, or the region owns it or has copies (SG25).
+    pub(crate) fn keeps(&self, key: &RecordKey, region: &str) -> bool {
+        let type_url = key.type_and_name().0;
+        let has =
+            |policy: &Policy| policy.owner() == region || policy.is_for(type_url, policy.owner(), region);
+        self.of(key).is_none_or(has)
+    }
+
+    /// Whether a node of a region tells a node of another one of the record when they compare records, or in a
+    /// snapshot: it is global, or of the region of the first one, and for that of the second one. Nodes of one region
+    /// tell each other of all.
+    #[must_use]
+    pub fn is_told(&self, key: &RecordKey, source: &str, target: &str) -> bool {
+        let of_source = |owner: &str| owner == source;
+        source == target || (self.owner_of(key).is_none_or(of_source) && self.is_for(key, source, target))
     }
 
     /// Whether a record is a policy.
@@ -167,6 +191,13 @@ impl Policies {
     /// A region is no region or is there twice, a type is none of resources, or there are more than 256 items.
     pub fn check(payload: &[u8]) -> Result<(), BadPolicy> {
         Policy::parse("", payload).map(drop)
+    }
+
+    /// Those without the policy of this very prefix.
+    pub(crate) fn without(&self, prefix: &str) -> Self {
+        let mut others = self.clone();
+        others.0.remove(prefix.as_bytes());
+        others
     }
 
     /// Takes the state of a record, if it is a policy.
@@ -239,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_counts() {
+    fn sg21_the_longest_prefix_counts() {
         let mut policies = policies(&[("a/", "one", &[]), ("a/b/c", "two", &[]), ("a/b/", "three", &[])]);
         let owners = |policies: &Policies| {
             ["a/", "a/x", "a/b/d", "a/b/cd", "a/b", "b", "A/b", "a"]
@@ -253,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_look_up_finds_what_a_walk_over_all_prefixes_finds() {
+    fn sg21_the_look_up_finds_what_a_walk_over_all_prefixes_finds() {
         fn found(prefixes: Vec<Vec<bool>>, name: Vec<bool>) -> bool {
             let text = |letters: &[bool]| -> String {
                 letters.iter().map(|is_b| if *is_b { 'b' } else { '\u{e4}' }).collect()
@@ -271,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_owns_new_style_names_by_the_beginning_of_their_text() {
+    fn sg24_a_policy_owns_new_style_names_by_the_beginning_of_their_text() {
         let policies = policies(&[("xdstp://acme/t/eu/", "eu", &[])]);
         assert_eq!(policies.owner_of(&key("t", "xdstp://acme/t/eu/x")), Some("eu"));
         assert_eq!(policies.owner_of(&key("t", "xdstp://acme/t/us/x")), None);
     }
 
     #[test]
-    fn records_are_for_the_owner_and_the_regions_of_the_policy_except_what_is_disabled() {
+    fn sg25_records_are_for_the_owner_and_the_regions_of_the_policy_except_what_is_disabled() {
         let mut policies = policies(&[("a/", "eu", &["us", "ap"])]);
         let to = |policies: &Policies, type_url, name, source| {
             let key = key(type_url, name);
@@ -302,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_cannot_be_used_are_refused_by_their_fields() {
+    fn sg21_policies_that_cannot_be_used_are_refused_by_their_fields() {
         let wrong =
             |policy: &proto::RegionPolicy| Policies::check(&policy.encode_to_vec()).map_err(|bad| bad.field);
         assert_eq!(wrong(&policy("eu", &["us"])), Ok(()));

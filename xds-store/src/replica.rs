@@ -104,6 +104,11 @@ impl ReplicaConfig {
             owes_reissue: false,
         }
     }
+
+    /// Whether this node is the writer of a region.
+    fn is_writer(&self) -> bool {
+        !self.hello.region.is_empty() && !self.hello.is_replica
+    }
 }
 
 /// Names a call of this node, between its action and its answers. Later calls have greater numbers.
@@ -263,6 +268,8 @@ pub enum Alarm {
     /// Records here were not as at an address, though this node has all that the one there has. They are mended
     /// (SR51).
     Differed(String),
+    /// The node at an address is a writer of the region of this node, which is one itself (SR34).
+    TwoWriters(String),
     /// There are more addresses than are used.
     TooManyPeers,
     /// There are more nodes than are known here.
@@ -376,6 +383,12 @@ impl Replica {
     #[must_use]
     pub fn node(&self) -> &str {
         &self.config.hello.node
+    }
+
+    /// The region of this node.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.config.hello.region
     }
 
     /// The durable clock of this node.
@@ -499,7 +512,8 @@ impl Alarm {
             Self::Forked(address, _)
             | Self::Refused(address, _)
             | Self::Malformed(address, _)
-            | Self::Differed(address) => Some(address),
+            | Self::Differed(address)
+            | Self::TwoWriters(address) => Some(address),
             _ => None,
         }
     }

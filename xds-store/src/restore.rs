@@ -56,6 +56,7 @@ pub fn restore(
     let mut of_former = StoredOrigin {
         counter: std::mem::take(&mut head.counter),
         chain: std::mem::take(&mut head.chain),
+        region: head.region.clone(),
         ..StoredOrigin::default()
     };
     let begun = begin(engine, &head)?;

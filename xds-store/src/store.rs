@@ -45,6 +45,7 @@ mod collecting;
 mod compaction;
 mod config;
 mod draining;
+mod dropping;
 mod event;
 mod forgetting;
 mod journal;
@@ -116,6 +117,7 @@ pub struct Store {
     owners_at: i64,
     /// Other regions.
     across: Across,
+    dropping: dropping::Dropping,
 }
 
 #[derive(Debug)]
@@ -157,6 +159,8 @@ struct Writing {
     published: Vec<Published>,
     /// Of the origins whose entries it has.
     positions: BTreeMap<Box<str>, Position>,
+    /// Their regions.
+    regions: BTreeMap<Box<str>, String>,
     /// Up to where it forgets deletions of each origin.
     deletion_floors: BTreeMap<Box<str>, u64>,
     /// Forgotten nodes of which it keeps nothing.
@@ -188,8 +192,8 @@ impl Store {
     }
 
     fn first_batch(identity: &Identity, is_joining: bool) -> Batch {
-        let Identity { node, cluster, region } = identity.clone();
-        let head = Head { format: FORMAT, node, cluster, region, is_joining, ..Head::default() };
+        let Identity { node, cluster, region, is_replica } = identity.clone();
+        let head = Head { format: FORMAT, node, cluster, region, is_replica, is_joining, ..Head::default() };
         Batch {
             compares: vec![(stored::HEAD.into(), None)],
             writes: vec![(stored::HEAD.into(), Some(checked::encode(stored::HEAD, &head)))],
@@ -229,7 +233,15 @@ impl Store {
     /// What a node with this clock lacks, at most so many entries of each origin.
     #[must_use]
     pub fn lacking(&self, clock: &Clock, limit: usize) -> Lacking {
-        self.origins.lacking(clock, limit)
+        self.origins.lacking(clock, limit, None)
+    }
+
+    /// The same for a node of a region. One of another region gets entries of nodes of this region only (SG26):
+    /// so nobody but the region of an origin decides what of it is for others.
+    #[must_use]
+    pub fn lacking_in(&self, region: &str, clock: &Clock, limit: usize) -> Lacking {
+        let own = self.head.region.as_str();
+        self.origins.lacking(clock, limit, Some(own).filter(|own| *own != region))
     }
 
     /// The policies of regions.
@@ -312,6 +324,7 @@ impl Store {
                     .chain(self.pass_due())
                     .chain(self.drain_due())
                     .chain(self.owner_check_due())
+                    .chain(self.drop_due())
                     .chain(self.nodes.has_news().then_some(self.ends_again_at))
                     .chain(self.running_due())
                     .chain(self.has_remains().then_some(self.ends_again_at))
@@ -577,6 +590,9 @@ impl Store {
         if writing.batch.writes.is_empty() {
             self.add_owner_checks(writing, stored, now);
         }
+        if writing.batch.writes.is_empty() {
+            self.add_dropped(writing, stored, now);
+        }
         // Commits go first, and wait for one step of a compaction at most (ST44).
         if writing.batch.writes.is_empty() && self.compaction.is_next(self.waiting.is_empty()) {
             self.add_compaction(writing, stored, now, actions)?;
@@ -787,6 +803,7 @@ impl Store {
             limits: self.config.commit,
             schemas: self.index.schemas(),
             rules: self.index.rules(),
+            policies: self.index.policies(),
             dependents: self.dependents(),
             server: self.config.server,
             needs: None,
@@ -803,6 +820,7 @@ impl Store {
         self.delay_passes(now);
         self.drains_at = self.drains_at.max(now.saturating_add(ENDS_AGAIN));
         self.owners_at = self.owners_at.max(now.saturating_add(ENDS_AGAIN));
+        self.dropping.delay(now.saturating_add(ENDS_AGAIN));
         self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
     }
 

@@ -25,7 +25,7 @@ fn config() -> Config {
 /// Records, deleted ones and a few versions of each.
 fn engine() -> MemoryEngine {
     let mut engine = MemoryEngine::default();
-    let identity = Identity { node: "old".into(), cluster: "c".into(), region: "r".into() };
+    let identity = Identity { node: "old".into(), cluster: "c".into(), region: "r".into(), is_replica: true };
     engine.commit(&Store::init(&identity)).unwrap();
     for round in 0..3_u8 {
         commit(&mut engine, (0..20).map(|at| (at, Some(vec![round; 100]))).collect());

@@ -53,6 +53,8 @@ mod quarantine;
 mod reference_rules;
 #[path = "rules/references.rs"]
 mod references;
+#[path = "rules/regions.rs"]
+mod regions;
 #[path = "rules/renamed.rs"]
 mod renamed;
 #[path = "rules/resource_owners.rs"]

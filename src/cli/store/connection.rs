@@ -58,6 +58,15 @@ pub(in crate::cli) struct Connection {
     pub(super) maintenance: MaintenanceClient<Api>,
     pub(super) migration: MigrationClient<Api>,
     pub(super) timeout: Duration,
+    /// How the same client reaches other servers; `None`: it has an identity at this server only.
+    client: Option<Client>,
+}
+
+/// What a client presents.
+#[derive(Debug, Clone)]
+struct Client {
+    tls: Tls,
+    token: Option<String>,
 }
 
 type Api = InterceptedService<Channel, Bearer>;
@@ -84,8 +93,7 @@ impl ConnectionOptions {
         match (&self.server, &self.store) {
             (Some(uri), _) => {
                 let token = self.token_file.as_deref().map(read_token).transpose()?;
-                let server = Server { credentials: self.tls.credentials(uri), ..Server::insecure(uri) };
-                Connection::open(server, token, timeout).await
+                Client { tls: self.tls.clone(), token }.open(uri, timeout).await
             }
             (None, Some(folder)) => Connection::open_local(folder, timeout).await,
             (None, None) => Err(StoreError::NoServer),
@@ -93,7 +101,20 @@ impl ConnectionOptions {
     }
 }
 
+impl Client {
+    async fn open(self, uri: &str, timeout: Duration) -> Result<Connection, StoreError> {
+        let server = Server { credentials: self.tls.credentials(uri), ..Server::insecure(uri) };
+        let connection = Connection::open(server, self.token.clone(), timeout).await?;
+        Ok(Connection { client: Some(self), ..connection })
+    }
+}
+
 impl Connection {
+    /// The server at another address, for the same client; `None` if it cannot be reached so.
+    pub(super) async fn at(&self, address: &str) -> Option<Self> {
+        self.client.clone()?.open(address, self.timeout).await.ok()
+    }
+
     pub(super) async fn open(
         server: Server,
         token: Option<String>,
@@ -117,7 +138,7 @@ impl Connection {
             store.max_decoding_message_size(MESSAGE_LIMIT_BYTES),
             maintenance.max_decoding_message_size(MESSAGE_LIMIT_BYTES),
         );
-        Ok(Self { name, store, maintenance, migration, timeout })
+        Ok(Self { name, store, maintenance, migration, timeout, client: None })
     }
 
     /// Connects to the server that serves the store in this folder.

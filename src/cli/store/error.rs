@@ -176,6 +176,16 @@ impl StoreError {
 }
 
 impl Refused {
+    /// The address of the node that accepts the commit, if that is all that is wrong (SG22).
+    pub(super) fn writer(&self) -> Option<&str> {
+        let mut addresses = self.violations.iter().map(|violation| match &violation.why {
+            Some(Why::Region(owned)) if owned.other_regions.is_empty() => owned.writer_address.as_str(),
+            _ => "",
+        });
+        let first = addresses.next().filter(|first| !first.is_empty())?;
+        addresses.all(|address| address == first).then_some(first)
+    }
+
     fn of(status: &Status) -> Self {
         let mut refused = Self {
             code: status.code(),

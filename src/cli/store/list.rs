@@ -249,6 +249,7 @@ impl Writer {
                 "at": quarantined.at.map(|at| at.to_string()), "reason": quarantined.reason,
                 "serves": quarantined.serve.is_some(),
             })),
+            "region": record.region, "is_copy": record.is_copy,
             "store_revision": record.store_revision,
             "labels": content.map(|content| &content.labels),
             "schema": content.map(|content| &content.schema),
@@ -327,8 +328,8 @@ Examples:
   xds list --store data --format yaml > config/all.yaml
 
 JSON: one object per line, with type, name, when, revision, uid, state, version, generation,
-created_at, changed_at, expires_at, lease, owners, resource_owners, quarantined {at, reason, serves}, store_revision,
-labels, schema, resource, and ttl, aliases, cache_control, metadata where the resource has them.
+created_at, changed_at, expires_at, lease, owners, resource_owners, quarantined {at, reason, serves}, region, is_copy,
+store_revision, labels, schema, resource, and ttl, aliases, cache_control, metadata where the resource has them.
 With --watch also `at` and `event` (put, deleted). Fields may be added.
 
 Exit codes:

@@ -107,7 +107,8 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
     fact("engine", format!("{}, format {}", status.engine, status.format));
     fact("node", status.node.clone());
     fact("cluster", status.cluster.clone());
-    fact("region", status.region.clone());
+    let role = if status.is_replica { " (replica)" } else { "" };
+    fact("region", format!("{}{role}", status.region));
     fact("build", status.build.clone());
     let up = status.peers.iter().filter(|peer| peer.is_up).count();
     let peers = (!status.peers.is_empty()).then(|| format!("{up} of {} up", status.peers.len()));
@@ -126,7 +127,8 @@ fn object(status: &proto::StatusResponse) -> serde_json::Value {
         "condition": condition(status.condition()), "reason": status.reason, "revision": status.revision,
         "floor": status.floor, "records": status.records, "tombstones": status.tombstones,
         "size_bytes": status.size_bytes, "engine": status.engine, "format": status.format,
-        "node": status.node, "cluster": status.cluster, "region": status.region, "build": status.build,
+        "node": status.node, "cluster": status.cluster, "region": status.region,
+        "is_replica": status.is_replica, "build": status.build,
         "last_backup_at": status.last_backup_at.map(|at| at.to_string()),
         "probe_time": status.probe_time.map(duration), "limits": status.limits, "alarms": status.alarms,
         "clock": status.clock, "peers": status.peers.iter().map(peers::object).collect::<Vec<_>>(),
@@ -161,7 +163,7 @@ Exit codes:
 
 const STATUS: &str = "\
 JSON: one object with condition, reason, revision, floor, records, tombstones, size_bytes, engine,
-format, node, cluster, region, build, last_backup_at, probe_time, limits {NAME: number}, alarms
+format, node, cluster, region, is_replica, build, last_backup_at, probe_time, limits {NAME: number}, alarms
 (what an operator has to act on, a line each; empty if all is well), clock {NODE: number}, and peers
 (as in `xds store peers --format json`).
 Fields may be added.

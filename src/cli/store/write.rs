@@ -58,6 +58,22 @@ pub(super) async fn commit(
     connection: &Connection,
     request: proto::CommitRequest,
 ) -> Result<proto::CommitResponse, StoreError> {
+    let error = match send(connection, request.clone()).await {
+        Err(StoreError::Refused(refused)) => refused,
+        answer => return answer,
+    };
+    // SG22: once, because the writer may be another one meanwhile.
+    let Some(address) = error.writer().map(str::to_owned) else { return Err(StoreError::Refused(error)) };
+    let Some(there) = connection.at(&address).await else { return Err(StoreError::Refused(error)) };
+    let mut response = send(&there, request).await?;
+    response.warnings.push(format!("committed at {address}, the writer of the region that owns the names"));
+    Ok(response)
+}
+
+async fn send(
+    connection: &Connection,
+    request: proto::CommitRequest,
+) -> Result<proto::CommitResponse, StoreError> {
     let mut client = connection.store.clone();
     connection.answer(client.commit(request)).await.map_err(|error| match error {
         StoreError::Silent { server, timeout, .. } => StoreError::Silent { server, timeout, is_commit: true },

@@ -15,6 +15,8 @@ use xds_store::store::{Lacking, OutOfSync};
 #[derive(Debug)]
 pub(crate) struct Pulled {
     view: Box<dyn View>,
+    /// Of the caller.
+    region: String,
     /// The revisions of entries that were not read yet, the oldest first: so no origin waits for another
     /// one, and those of each origin are in order (SR11).
     revisions: VecDeque<u64>,
@@ -33,7 +35,7 @@ pub(crate) struct Pulled {
 
 impl Pulled {
     pub(crate) fn new(
-        view: Box<dyn View>,
+        (view, region): (Box<dyn View>, String),
         lacking: Lacking,
         (node, clock): (String, &Clock),
         others: BTreeMap<String, proto::Clock>,
@@ -47,6 +49,7 @@ impl Pulled {
         let out_of_sync = out_of_sync.into_iter().map(to_wire).collect();
         Self {
             view,
+            region,
             revisions: revisions.into(),
             last: proto::PullResponse {
                 is_last: true,
@@ -79,7 +82,7 @@ impl Pulled {
             }
         }
         while let Some(revision) = self.revisions.pop_front() {
-            match Reads::new(&*self.view)?.foreign(revision)? {
+            match Reads::new(&*self.view)?.foreign_in(&self.region, revision)? {
                 Foreign::Skip(skip) => {
                     self.part_bytes += skip.encoded_len();
                     self.part.skips.push(skip);

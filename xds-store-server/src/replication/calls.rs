@@ -154,7 +154,7 @@ impl Calls {
     }
 
     /// Takes a snapshot (SR19), and reports its pages, or that it came to no end.
-    pub(crate) fn snapshot(&mut self, number: u64, address: String, node: String) {
+    pub(crate) fn snapshot(&mut self, number: u64, address: String, node: (String, String)) {
         let shared = Arc::clone(&self.shared);
         let task = async move {
             let Err(status) = shared.snapshot(number, &address, node).await else { return };
@@ -254,13 +254,19 @@ impl Shared {
     }
 
     /// SR19: a stream that broke goes on where it was, as long as the peer has that view.
-    async fn snapshot(&self, number: u64, address: &str, node: String) -> Result<(), Status> {
+    async fn snapshot(
+        &self,
+        number: u64,
+        address: &str,
+        (node, region): (String, String),
+    ) -> Result<(), Status> {
         let mut resume = String::new();
         let mut heard_at = Instant::now();
         loop {
             let request = proto::SnapshotRequest {
                 resume: resume.clone(),
                 node: node.clone(),
+                region: region.clone(),
                 ..proto::SnapshotRequest::default()
             };
             match self.pages(number, address, request, &mut resume, &mut heard_at).await {

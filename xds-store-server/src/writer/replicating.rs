@@ -295,11 +295,12 @@ impl Writer {
             0 => BYTES,
             bytes => bytes.min(BYTES_LIMIT),
         };
-        let lacking = self.store.lacking(&clock, limit as usize);
+        let lacking = self.store.lacking_in(&request.region, &clock, limit as usize);
         let view = self.reader.view().ok()?;
         // SV15: what the caller compares with its own.
         let phases = self.store.plans().into_iter().map(|plan| (plan.number, plan.phase.number())).collect();
         let callee = (self.store.head().node.clone(), &self.store.clock());
+        let view = (view, request.region.clone());
         Some(Pulled::new(view, lacking, callee, others, phases, room as usize))
     }
 }

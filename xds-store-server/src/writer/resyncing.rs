@@ -66,7 +66,8 @@ impl Writer {
     ) {
         tracing::warn!(address, must_replace, "this node takes a snapshot from a peer");
         actions.extend(self.step(Event::BeginResync { must_replace, new_id: random_id() }));
-        let node = self.store.head().node.clone();
+        let head = self.store.head();
+        let node = (head.node.clone(), head.region.clone());
         let is_resyncing = self.store.is_resyncing() && !self.store.head().is_joining;
         let Some(replication) = &mut self.replication else { return };
         replication.snapshots += 1;

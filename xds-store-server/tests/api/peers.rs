@@ -36,7 +36,8 @@ pub(super) fn engine(node: &str, cluster: &str) -> MemoryEngine {
 /// The same, in a region.
 pub(super) fn engine_in(region: &str, node: &str, cluster: &str) -> MemoryEngine {
     let mut engine = MemoryEngine::default();
-    let identity = Identity { node: node.into(), cluster: cluster.into(), region: region.into() };
+    let (node, cluster, region) = (node.into(), cluster.into(), region.into());
+    let identity = Identity { node, cluster, region, ..Identity::default() };
     engine.commit(&Store::init(&identity)).unwrap();
     engine
 }
@@ -254,8 +255,16 @@ async fn sr50_st65_a_peer_needs_an_identity_the_right_to_replicate_and_its_regio
         .set("token:ci", Rights { replicate: Replicate::Region("north".into()), ..Rights::nothing() });
     assert_eq!(code(Some(CI), "south").await, Code::PermissionDenied);
     assert_eq!(code(Some(CI), "north").await, Code::Ok);
+    // SG25: what a node gets follows from its region, which each call has.
+    let of = |region: &str| proto::PullRequest {
+        node: "unknown".into(),
+        region: region.into(),
+        ..Default::default()
+    };
+    let refused = client(Some(CI)).pull(of("south")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
     // A node that was not heard gets nothing.
-    let unknown = proto::PullRequest { node: "unknown".into(), ..Default::default() };
+    let unknown = of("north");
     let refused = client(Some(CI)).pull(unknown).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert_eq!(detail::<proto::PeerRefused>(&refused).reason(), proto::peer_refused::Reason::NoHello);

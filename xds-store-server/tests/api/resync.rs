@@ -152,7 +152,7 @@ async fn sr24_sr58_a_new_node_waits_for_its_first_snapshot() {
     a.commit(vec![delete("gone")]);
     a.forget_all();
     let mut joining = MemoryEngine::default();
-    let identity = Identity { node: "b".into(), cluster: "c".into(), region: String::new() };
+    let identity = Identity { node: "b".into(), cluster: "c".into(), ..Identity::default() };
     joining.commit(&Store::init_joining(&identity)).unwrap();
     let (a, b) = (node(a.engine, CI).await, node(joining, CI).await);
     assert_eq!(b.served.store.standing().borrow().condition, Condition::Waiting);

@@ -200,7 +200,7 @@ async fn serve(
     started: mpsc::Sender<StoreHandle>,
 ) -> turmoil::Result {
     let mut engine = MemoryEngine::default();
-    let identity = Identity { node: name.into(), cluster: "c".into(), region: String::new() };
+    let identity = Identity { node: name.into(), cluster: "c".into(), ..Identity::default() };
     engine.commit(&init(&identity)).unwrap();
     let mut config = StoreConfig::default();
     let mut peers = PeersConfig::new(addresses, connector, Handle::current());

@@ -21,6 +21,7 @@ use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
 use crate::phase::{self, Ceiling, Form, Phase, PhaseRecord, Schemas};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, served};
+use crate::region::Policies;
 use crate::rules::{RULE_TYPE, Rules};
 use crate::stored::{ReadError, Stored};
 use crate::time;
@@ -69,6 +70,8 @@ pub(crate) struct Judging<'a> {
     pub(crate) limits: CommitLimits,
     pub(crate) schemas: &'a Schemas,
     pub(crate) rules: &'a Rules,
+    /// Which region owns which names (SG21).
+    pub(crate) policies: &'a Policies,
     /// The most dependents that end with the records of one commit (SG8).
     pub(crate) dependents: usize,
     /// The number of this run of the server, under which it says that it is alive (SV15).
@@ -88,6 +91,7 @@ impl Judging<'_> {
         self.check_forgotten(draft)?;
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
+        self.check_regions(draft)?;
         condition::check(draft, self.forms())?;
         let checked = schema::check(draft, self.forms())?;
         let draft = &*checked.draft;
@@ -129,6 +133,7 @@ impl Judging<'_> {
         }
         drain::begin(&judging, &mut changed);
         effects.extend(judging.follow_references(Some(draft), &mut changed)?);
+        judging.check_regions_of(&changed)?;
         // A deletion may have become one in progress, or have ended.
         let mut named = BTreeSet::new();
         let latest = |key: &RecordKey| {
@@ -455,11 +460,11 @@ impl Judging<'_> {
         {
             return true;
         }
-        // Rules, and what they say of references, are those that are durable.
-        let of_rules = states.range(RecordKey::before_type(RULE_TYPE)..).next();
-        let is_rule = |change: &DraftChange| Rules::is_rule(&change.key);
-        let prunes_rule = || draft.prune && self.records.owned(&draft.owner).iter().any(Rules::is_rule);
-        if of_rules.is_some_and(|(key, _)| Rules::is_rule(key))
+        // Rules, and what they say of references, are those that are durable; and so are policies.
+        let in_batch = states.range(RecordKey::before_type(RULE_TYPE)..).next();
+        let is_rule = |change: &DraftChange| is_rule(&change.key);
+        let prunes_rule = || draft.prune && self.records.owned(&draft.owner).iter().any(self::is_rule);
+        if in_batch.is_some_and(|(key, _)| self::is_rule(key))
             || (!states.is_empty() && (draft.changes.iter().any(is_rule) || prunes_rule()))
         {
             return true;
@@ -552,6 +557,11 @@ impl Judging<'_> {
             (None, None) => self.stored.version(key, record.changed_at)?,
         })
     }
+}
+
+/// Whether other records are judged by this one. The types of these follow each other in the order of keys.
+pub(super) fn is_rule(key: &RecordKey) -> bool {
+    Rules::is_rule(key) || Policies::is_policy(key)
 }
 
 pub(super) fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {

@@ -9,15 +9,16 @@ use xds_core::matching::SetError;
 use xds_core::{Constraints, Resource, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
-use super::forget;
 use super::refused::{Limit, RefusalCode, Refused, Violations};
 use super::rights::WriteAccess;
+use super::{forget, region};
 use crate::content;
 use crate::forgotten::FORGOTTEN_TYPE;
 use crate::key::{KeyError, RecordKey, parse_id};
 use crate::phase::{Ceiling, PhaseStep, StepTime};
 use crate::read::is_configuration;
 use crate::record::{PROBE_TYPE, Uid};
+use crate::region::POLICY_TYPE;
 use crate::rules::RULE_TYPE;
 use crate::schema::{Force, MarkedVersion, VersionError};
 use crate::time;
@@ -276,7 +277,7 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
         error => Wrong::new("key", error.to_string()),
     })?;
     // ST55. They change how the store judges, so a version that does not read them refuses them.
-    let is_known = [PROBE_TYPE, RULE_TYPE, FORGOTTEN_TYPE].contains(&id.type_url.as_str());
+    let is_known = [PROBE_TYPE, RULE_TYPE, POLICY_TYPE, FORGOTTEN_TYPE].contains(&id.type_url.as_str());
     if is_configuration(id.type_url.as_str()) && !is_known {
         return Err(Wrong::new("key.type_url", "this version has no configuration records"));
     }
@@ -298,6 +299,9 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
     let key = RecordKey::of(&id);
     if id.type_url.as_str() == RULE_TYPE {
         check_rule(&id, change.act.as_ref())?;
+    }
+    if id.type_url.as_str() == POLICY_TYPE {
+        region::check_form(&id, change.act.as_ref())?;
     }
     if id.type_url.as_str() == FORGOTTEN_TYPE {
         forget::check_form(&id, change.act.as_ref())?;

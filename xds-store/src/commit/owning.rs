@@ -23,7 +23,9 @@ impl<'a> Judging<'a> {
         let mut effects: Vec<Effect> = Vec::new();
         for key in keys {
             let record = self.records.get(key).filter(|record| record.exists(self.now));
-            let Some(record) = record.filter(|record| !record.owned_by.is_empty()) else { continue };
+            // SG22: the region that owns the record does it.
+            let may_drop = |record: &&Present| !record.owned_by.is_empty() && self.accepts(key);
+            let Some(record) = record.filter(may_drop) else { continue };
             let mut state = self.state(key, record)?;
             let (mut has_dropped, mut stays) = (false, false);
             for found in state.owners.iter_mut().filter(|owner| owner.is_present) {

@@ -94,6 +94,8 @@ impl Reads<'_> {
             Some(time) => Some(*time),
             None => self.summary(*changed_at)?.map(|entry| entry.time),
         };
+        // SG24: both follow from the policies, and are not stored.
+        let owner = self.policies()?.owner_of(key);
         Ok(proto::Record {
             key: Some(key.to_proto()),
             revision: RecordRevision::of(state).to_string(),
@@ -111,6 +113,8 @@ impl Reads<'_> {
             origin: state.origin.clone(),
             mirror_of: state.mirror_of.clone(),
             store_revision: self.printed(*changed_at),
+            region: owner.unwrap_or_default().to_owned(),
+            is_copy: owner.is_some_and(|owner| owner != self.head().region),
             ..proto::Record::default()
         })
     }

@@ -54,13 +54,23 @@ impl Reads<'_> {
     /// # Errors
     /// See [`ReadError`].
     pub fn peek(&self, keys: &[RecordKey]) -> Result<proto::PeekResponse, ReadError> {
+        self.peek_in(&self.head().region, keys)
+    }
+
+    /// The same for a node of a region: what is not for it does not exist here (SG25).
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn peek_in(&self, region: &str, keys: &[RecordKey]) -> Result<proto::PeekResponse, ReadError> {
+        let policies = self.policies()?;
         let mut answer = proto::PeekResponse { clock: self.clock()?.to_wire(), ..Default::default() };
         let mut bytes = 0;
         for key in keys {
             if bytes >= PEEK_BYTES {
                 break;
             }
-            let state = if is_exchanged(key) { self.state_of_others(key)? } else { None };
+            let is_told = is_exchanged(key) && policies.is_told(key, &self.head().region, region);
+            let state = if is_told { self.state_of_others(key)? } else { None };
             bytes += state.as_ref().map_or(0, Message::encoded_len);
             answer.records.extend(state);
             answer.keys_done += 1;
@@ -134,6 +144,7 @@ impl Reads<'_> {
     ) -> Result<proto::DigestResponse, ReadError> {
         let mut answer = proto::DigestResponse { clock: self.clock()?.to_wire(), ..Default::default() };
         let mut hashers = vec![blake3::Hasher::new(); BUCKETS];
+        let policies = self.policies()?;
         let after = request.after.as_ref().and_then(|key| RecordKey::parse(key).ok());
         let from = after.map_or_else(|| Bytes::from_static(stored::RECORDS.0), |after| stored::after(&after));
         let (to, revision) = (stored::RECORDS.1, self.head().revision);
@@ -143,8 +154,9 @@ impl Reads<'_> {
             if until.is_some_and(|until| key > *until) {
                 return ControlFlow::Break(());
             }
-            // Without regions, no name belongs to one.
-            let is_counted = request.owner_region.is_empty()
+            let of_owner = &request.owner_region;
+            let is_counted = policies.is_told(&key, &request.source_region, &request.region)
+                && (of_owner.is_empty() || policies.owner_of(&key) == Some(of_owner))
                 && state.lifecycle() != proto::State::Deleted
                 && is_exchanged(&key)
                 && (request.name_prefixes.is_empty() || {

@@ -13,6 +13,34 @@ use crate::record::{Local, RecordState};
 use crate::time;
 
 impl Reads<'_> {
+    /// The entry of a store revision for a node of a region: of an entry of a node of this region, a node of another
+    /// one gets the states that are for it (SG25). If there are none, their numbers are skipped (SR14).
+    ///
+    /// # Errors
+    /// See [`foreign`](Self::foreign).
+    pub fn foreign_in(&self, region: &str, revision: u64) -> Result<Foreign, ReadError> {
+        let own = self.head.region.as_str();
+        let mut entry = match self.foreign(revision)? {
+            Foreign::Entry(entry) => entry,
+            skip @ Foreign::Skip(_) => return Ok(skip),
+        };
+        if region == own {
+            return Ok(Foreign::Entry(entry));
+        }
+        let policies = self.policies()?;
+        let all = entry.states.len();
+        entry.states.retain(|state| {
+            let key = state.key.as_ref().and_then(|key| RecordKey::parse(key).ok());
+            key.is_some_and(|key| policies.is_for(&key, own, region))
+        });
+        if entry.states.is_empty() && all > 0 {
+            let proto::Entry { origin, counter, chain, region, .. } = entry;
+            return Ok(Foreign::Skip(proto::Skip { origin, first: counter, last: counter, chain, region }));
+        }
+        entry.is_partial |= entry.states.len() < all;
+        Ok(Foreign::Entry(entry))
+    }
+
     /// The entry of a store revision, as its origin wrote it: its states are neither numbered nor merged
     /// again (SR7).
     ///
@@ -25,9 +53,9 @@ impl Reads<'_> {
         }
         let entry: LogEntry = self.kept_entry(revision)?;
         if entry.skipped > 0 {
-            let LogEntry { origin, counter, chain, skipped, .. } = entry;
+            let LogEntry { origin, counter, chain, skipped, region, .. } = entry;
             let first = counter.saturating_sub(skipped - 1);
-            return Ok(Foreign::Skip(proto::Skip { origin, first, last: counter, chain }));
+            return Ok(Foreign::Skip(proto::Skip { origin, first, last: counter, chain, region }));
         }
         let damaged = |_| Damaged { key: stored::log(revision) };
         let mut states: Vec<(RecordKey, Bytes)> = Vec::with_capacity(entry.changes.len());
@@ -63,8 +91,8 @@ impl Reads<'_> {
             message: entry.message,
             states: states.into_iter().filter_map(|at| state(at).transpose()).collect::<Result<_, _>>()?,
             more: false,
-            is_partial: false,
-            region: String::new(),
+            is_partial: entry.is_partial,
+            region: entry.region,
         }))
     }
 }

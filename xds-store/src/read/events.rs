@@ -112,7 +112,7 @@ impl Reads<'_> {
         }
         // A touch makes no event.
         if change.outcome() == proto::Outcome::Touched
-            || !query.filter.matches_key(&key)
+            || !query.filter.matches_key(&key, self.policies()?)
             || !(query.may_read)(&key)
             || self.is_hidden(&key, revision)?
         {

@@ -9,6 +9,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{RecordKey, is_configuration, stored};
 use crate::record::{RecordState, named_owners};
+use crate::region::Policies;
 
 /// Selects records. Everything that is set has to match.
 #[derive(Debug, Clone)]
@@ -96,15 +97,17 @@ impl Filter {
         self.digest
     }
 
-    /// Whether a key matches. Configuration records match only by their type (ST55).
+    /// Whether a key matches, with these policies. Configuration records match only by their type (ST55).
     #[must_use]
-    pub fn matches_key(&self, key: &RecordKey) -> bool {
+    pub fn matches_key(&self, key: &RecordKey, policies: &Policies) -> bool {
         let type_url = key.type_url();
         let is_type = match self.type_urls.is_empty() {
             true => !is_configuration(type_url.as_str()),
             false => self.type_urls.contains(type_url.as_str()),
         };
-        is_type && self.names.as_ref().is_none_or(|names| names.matches(&key.name()))
+        is_type
+            && self.names.as_ref().is_none_or(|names| names.matches(&key.name()))
+            && (self.region.is_empty() || policies.owner_of(key) == Some(&*self.region))
     }
 
     /// Whether the state of a record with a matching key matches. A deleted one never does.
@@ -120,8 +123,6 @@ impl Filter {
         is_state
             && (self.owner.is_empty() || named_owners(state).any(|owner| owner == self.owner))
             && self.labels.iter().all(has_label)
-            // Nothing has a region yet: every node accepts all names.
-            && self.region.is_empty()
     }
 
     /// Ranges of stored keys that have all matching ones, in order and disjoint, behind a key.

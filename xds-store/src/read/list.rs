@@ -60,6 +60,7 @@ impl Reads<'_> {
         let mut page = ListPage::default();
         let (mut last, mut failed) = (None, None);
         let (mut bytes, mut scanned) = (0, 0);
+        let policies = self.policies()?;
         for (from, to) in query.filter.ranges(query.after) {
             self.newest_of_each((&from, &to), query.at, &mut |version| {
                 if scanned == query.scan_limit {
@@ -76,7 +77,7 @@ impl Reads<'_> {
                     }
                 };
                 if is_shown
-                    && query.filter.matches_key(&key)
+                    && query.filter.matches_key(&key, policies)
                     && version.exists(query.now)
                     // SV36.
                     && self.is_readable(&key, &version.state, query.knows)

@@ -48,6 +48,20 @@ impl Reads<'_> {
     /// # Errors
     /// See [`SnapshotError`].
     pub fn snapshot(&self, resume: &str, max_bytes: usize) -> Result<proto::SnapshotResponse, SnapshotError> {
+        self.snapshot_in(&self.head.region, resume, max_bytes)
+    }
+
+    /// The same for a node of a region. One of another region gets what is for it of the global names and of those
+    /// that this region owns, with the clock of the origins of this region: the others tell the rest (SG26).
+    ///
+    /// # Errors
+    /// See [`SnapshotError`].
+    pub fn snapshot_in(
+        &self,
+        region: &str,
+        resume: &str,
+        max_bytes: usize,
+    ) -> Result<proto::SnapshotResponse, SnapshotError> {
         let head = self.view.get(stored::HEAD).map_err(ReadError::from)?;
         let batch = head.map_or(0, |head| head.revision.0);
         let from = match resume {
@@ -56,9 +70,11 @@ impl Reads<'_> {
         };
         let mut page = proto::SnapshotResponse::default();
         let (mut bytes, mut last, mut is_full) = (0, None, false);
+        let policies = self.policies()?;
         self.newest_of_each((&from, stored::RECORDS.1), self.head.revision, &mut |version| {
             let is_gone = version.lifecycle_of_others == i32::from(proto::State::Deleted);
-            if is_gone || phase::is_local(&version.key) {
+            let is_told = policies.is_told(&version.key, &self.head.region, region);
+            if is_gone || phase::is_local(&version.key) || !is_told {
                 return ControlFlow::Continue(());
             }
             let mut state = version.state;
@@ -81,7 +97,10 @@ impl Reads<'_> {
             return Ok(page);
         }
         page.is_last = true;
-        page.clock = self.positions()?;
+        (page.clock, page.regions) = self.positions(region)?;
+        if region != self.head.region {
+            page.counters = self.clock()?.counters();
+        }
         page.incarnation_floor = self.head.incarnation_floor;
         Ok(page)
     }
@@ -92,15 +111,20 @@ impl Reads<'_> {
         RecordKey::parse(&resume.after?).ok().filter(|_| is_same)
     }
 
-    /// Up to where the store has the entries of each origin (SR9).
-    fn positions(&self) -> Result<BTreeMap<String, proto::Position>, ReadError> {
-        let mut clock = BTreeMap::new();
+    /// Up to where the store has the entries of each origin (SR9) whose entries a node of this region gets here,
+    /// and the regions of the origins.
+    fn positions(&self, region: &str) -> Result<Positions, ReadError> {
+        let (mut clock, mut regions) = Positions::default();
+        let is_own = region == self.head.region;
         let mut failed = None;
         let mut note = |key: &[u8], value: Bytes| {
             let damaged = || Damaged { key: Bytes::copy_from_slice(key) };
             let origin = stored::parse_origin(key).ok_or_else(damaged)?;
-            let StoredOrigin { counter, chain, .. } = checked::decode(key, value)?;
-            clock.insert(origin.to_owned(), proto::Position { counter, chain });
+            let StoredOrigin { counter, chain, region, .. } = checked::decode(key, value)?;
+            if is_own || region == self.head.region {
+                clock.insert(origin.to_owned(), proto::Position { counter, chain });
+                regions.insert(origin.to_owned(), region);
+            }
             Ok(())
         };
         self.view.range(
@@ -117,10 +141,15 @@ impl Reads<'_> {
         failed.map_or(Ok(()), |damaged: Damaged| Err(damaged))?;
         let own = proto::Position { counter: self.head.counter, chain: self.head.chain.clone() };
         clock.insert(self.head.node.clone(), own);
+        regions.insert(self.head.node.clone(), self.head.region.clone());
         clock.retain(|_, position| position.counter > 0);
-        Ok(clock)
+        regions.retain(|origin, region| !region.is_empty() && clock.contains_key(origin));
+        Ok((clock, regions))
     }
 }
+
+/// A clock, and the regions of its origins.
+type Positions = (BTreeMap<String, proto::Position>, BTreeMap<String, String>);
 
 /// Part of the checksum, so that no other text is taken for a token.
 const PURPOSE: &[u8] = b"snapshot";

@@ -30,6 +30,7 @@ impl Replica {
                 max_entries: self.config.max_entries,
                 max_bytes: self.config.max_bytes,
                 node: self.node().to_owned(),
+                region: self.region().to_owned(),
             };
             Action::CallPull(call.id, address.to_owned(), request)
         } else {
@@ -111,12 +112,16 @@ impl Replica {
         self.known.answered(&callee.node, &callee.boot, call, self.next_call);
         let Some(peer) = self.peers.get_mut(&address).filter(|_| self.id.is_kept()) else { return };
         let (node, boot) = (callee.node.clone(), callee.boot.clone());
-        let proto::HelloRequest { region, build, .. } = callee;
-        (peer.session, peer.is_greeted) = (Some(Session { node, boot, region, build, clock }), true);
+        let proto::HelloRequest { region, is_replica, build, .. } = callee;
+        let is_second = !is_replica && region == self.config.hello.region && self.config.is_writer();
+        let session = Session { node, boot, region, is_replica, build, clock };
+        (peer.session, peer.is_greeted) = (Some(session), true);
         peer.heard_at = Some(self.now);
         // The peer may have lost its log, so this node nudges it again.
         peer.nudge.told = 0;
         peer.state = State::Waiting { due: self.now };
+        // SR34: both go on, and their writes are merged.
+        self.alarm(Alarm::TwoWriters(address.clone()), is_second);
         self.compare_boots(&callee.node, &callee.boot);
         if self.snapshot == super::Snapshot::First {
             self.take_snapshot_if_needed(&address);

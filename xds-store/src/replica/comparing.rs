@@ -141,8 +141,19 @@ impl Replica {
         let comparison =
             Comparison { address: address.clone(), step, until, mended: 0, buckets, keys, after: None };
         self.comparing.running = Some(comparison);
-        let request = proto::DigestRequest { node: self.node().to_owned(), ..Default::default() };
+        let request = self.digest_request(&address);
         self.actions.push(Action::CallDigest(call, address, request));
+    }
+
+    /// Of all records that the peer tells this node.
+    fn digest_request(&self, address: &str) -> proto::DigestRequest {
+        let session = self.peers.get(address).and_then(|peer| peer.session.as_ref());
+        proto::DigestRequest {
+            node: self.node().to_owned(),
+            region: self.region().to_owned(),
+            source_region: session.map(|session| session.region.clone()).unwrap_or_default(),
+            ..Default::default()
+        }
     }
 
     fn enter(&mut self, step: Step, length: i64) {
@@ -182,10 +193,9 @@ impl Replica {
         self.enter(Step::Records(call), LONGEST_CALL);
         let Some(comparison) = &self.comparing.running else { return };
         let request = proto::DigestRequest {
-            node: self.config.hello.node.clone(),
             records_of: comparison.buckets.clone(),
             after: comparison.after.clone(),
-            ..Default::default()
+            ..self.digest_request(&comparison.address)
         };
         self.actions.push(Action::CallDigest(call, comparison.address.clone(), request));
     }
@@ -201,7 +211,8 @@ impl Replica {
         let address = comparison.address.clone();
         let call = self.new_call();
         self.enter(Step::Peek(call, keys.clone()), LONGEST_CALL);
-        let request = proto::PeekRequest { keys, node: self.node().to_owned() };
+        let request =
+            proto::PeekRequest { keys, node: self.node().to_owned(), region: self.region().to_owned() };
         self.actions.push(Action::CallPeek(call, address, request));
     }
 

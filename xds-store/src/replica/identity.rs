@@ -257,6 +257,10 @@ impl Replica {
             return;
         }
         let must_replace = peer.out_of_sync.values().any(|origin| origin.must_replace);
+        // A snapshot of another region has a part of the records: it cannot replace all of them.
+        if must_replace && peer.region() != self.region() {
+            return;
+        }
         self.snapshot = Snapshot::Taking { is_first, is_owed };
         self.actions.push(Action::TakeSnapshot { address: address.to_owned(), must_replace });
         let pulling = |peer: &&mut Peer| !matches!(peer.state, State::Waiting { .. });
@@ -269,7 +273,15 @@ impl Replica {
     /// Whether no peer that answers serves the next entries of an origin.
     pub(super) fn is_unserved(&self, origin: &str) -> bool {
         let here = self.clock.get(origin).counter;
+        // SG26: peers of other regions serve their own origins. The regions of the others are told by those that do
+        // not serve them, or are not known.
+        let own = self.region();
+        let is_of_other = |peer: &&Peer| peer.region() != own && peer.out_of_sync.contains_key(origin);
+        let region = self.peers.values().find(is_of_other).map(Peer::region);
         let serves = |peer: &Peer| {
+            if region.is_some_and(|region| peer.region() != own && peer.region() != region) {
+                return false;
+            }
             // An origin that a peer does not know is not one that it serves.
             let has_more = |clock: &Clock| clock.get(origin).counter > here;
             let is_up = peer.has_answered && !peer.out_of_sync.contains_key(origin);

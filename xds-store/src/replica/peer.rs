@@ -46,6 +46,8 @@ pub(super) struct Session {
     pub(super) node: String,
     pub(super) boot: String,
     pub(super) region: String,
+    /// It is not the writer of its region.
+    pub(super) is_replica: bool,
     pub(super) build: String,
     /// Its newest clock.
     pub(super) clock: Clock,
@@ -90,6 +92,11 @@ pub(super) struct Nudge {
 }
 
 impl Peer {
+    /// The region of its node; empty before it is known.
+    pub(super) fn region(&self) -> &str {
+        self.session.as_ref().map_or("", |session| &session.region)
+    }
+
     pub(super) fn new(now: i64) -> Self {
         Self {
             state: State::Waiting { due: now },

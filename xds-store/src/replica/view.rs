@@ -14,6 +14,8 @@ pub struct PeerView {
     pub node: String,
     /// The region of the node.
     pub region: String,
+    /// Whether it is not the writer of its region.
+    pub is_replica: bool,
     /// The version of its program.
     pub build: String,
     /// Whether its last call was answered.
@@ -43,6 +45,7 @@ impl Replica {
                 address: address.clone(),
                 node: node.to_owned(),
                 region: text(|session| &session.region),
+                is_replica: session.is_some_and(|session| session.is_replica),
                 build: text(|session| &session.build),
                 is_up: peer.is_greeted && peer.failures == 0,
                 heard_at: peer.heard_at,

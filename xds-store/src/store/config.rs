@@ -64,7 +64,7 @@ impl Config {
     }
 }
 
-/// The ids of a new store, which never change.
+/// The ids of a new store.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The id of the node, chosen at random.
@@ -73,4 +73,6 @@ pub struct Identity {
     pub cluster: String,
     /// The region of the node; empty without regions.
     pub region: String,
+    /// Whether it is not the writer of its region: it accepts no writes of names that the region owns (SG22).
+    pub is_replica: bool,
 }

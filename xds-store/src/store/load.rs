@@ -10,6 +10,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::across::Across;
 use super::compaction::Compaction;
+use super::dropping::Dropping;
 use super::journal::Journal;
 use super::nodes::Nodes;
 use super::origins::Origins;
@@ -258,10 +259,12 @@ impl Store {
             drains_at: i64::MIN,
             owners_at: i64::MIN,
             across: Across::default(),
+            dropping: Dropping::default(),
         };
         store.schedule_blocks();
         // ST40: these start again, too.
         store.take_over_leases(now.max(store.head.time));
+        store.dropping.begin(store.index.policies());
         Ok(store)
     }
 }

@@ -9,9 +9,12 @@ use super::{Action, Store, Ticket, Writing};
 use crate::checked;
 use crate::clock::Position;
 use crate::commit::{Judged, MergedEntry, Refused};
+use crate::conflict::Conflict;
 use crate::entry::{Foreign, Incoming};
-use crate::key::stored;
+use crate::key::{RecordKey, stored};
+use crate::log::LogEntry;
 use crate::record::RecordState;
+use crate::region::Policies;
 use crate::stored::Stored;
 
 /// What became of entries that were given to the store.
@@ -143,6 +146,8 @@ impl Store {
             return Ok(Added::Later);
         }
         let MergedEntry { mut judged, originals } = judging.merge(&incoming.states)?;
+        let outside = outside(&incoming, &judged, self.index.policies());
+        judged.pending.lost.extend(outside);
         judged.pending.lost.retain(|lost| !later.iter().any(|later| deletes(later, &lost.loser)));
         let beside: usize = originals.iter().map(|(_, state)| prost::Message::encoded_len(state)).sum();
         let fits = |writing: &Writing, judged: &Judged| {
@@ -157,8 +162,9 @@ impl Store {
         if let Err(refused) = fits(writing, &judged) {
             return Ok(if is_alone { invalid(refused.message) } else { Added::Later });
         }
-        writing.add_merged(judged, incoming.log, &originals, self.config.server);
         writing.positions.insert(origin.into(), incoming.position);
+        writing.regions.insert(origin.into(), incoming.log.region.clone());
+        writing.add_merged(judged, incoming.log, &originals, self.config.server);
         Ok(Added::Yes)
     }
 
@@ -166,7 +172,8 @@ impl Store {
     pub(super) fn add_positions(&self, writing: &mut Writing) {
         for (origin, position) in std::mem::take(&mut writing.positions) {
             let at = stored::origin(&origin);
-            let value = checked::encode(&at, &self.origins.stored(&origin, position));
+            let region = writing.regions.get(&origin).map_or("", String::as_str);
+            let value = checked::encode(&at, &self.origins.stored(&origin, position, region));
             writing.write(at, value);
         }
     }
@@ -198,6 +205,20 @@ fn deletes(entry: &Foreign, state: &RecordState) -> bool {
             && other.lifecycle() == proto::State::Deleted
     };
     entry.states.iter().any(is_end)
+}
+
+/// SG28: what an entry changed that another region than that of its origin owns.
+fn outside(incoming: &Incoming, judged: &Judged, policies: &Policies) -> Vec<Conflict> {
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    let LogEntry { origin, region, .. } = &incoming.log;
+    let changed = incoming.states.iter().filter(|(key, _)| judged.pending.states.contains_key(key));
+    let of = |(key, state): &(RecordKey, RecordState)| {
+        let owner = policies.owner_of(key).filter(|owner| owner != region)?;
+        Some(Conflict::of_region(state, origin, region, owner))
+    };
+    changed.filter_map(of).collect()
 }
 
 /// SR14, SR54.

@@ -25,6 +25,7 @@ struct Origin {
     floor: Position,
     /// Up to where deletions are forgotten with their records.
     deletion_floor: u64,
+    region: Box<str>,
     /// Those that are kept, in the order of counters, which is that of store revisions.
     kept: VecDeque<Kept>,
 }
@@ -71,7 +72,7 @@ impl Origins {
     /// forgotten at the node of the snapshot.
     pub(super) fn with_snapshot(
         &self,
-        clock: &Clock,
+        (clock, regions): (&Clock, &BTreeMap<String, String>),
         (own, has_replaced, has_no_past): (&str, bool, bool),
     ) -> Vec<(Box<str>, StoredOrigin)> {
         let mut after = Vec::new();
@@ -81,7 +82,8 @@ impl Origins {
                 // SR18: a merge is right only if this node had all deletions that are forgotten there.
                 let had = if has_no_past { at.counter } else { here.counter };
                 let known = self.0.get(id).map_or(0, |origin| origin.deletion_floor);
-                after.push((id.into(), StoredOrigin::new(at, at, had.max(known).min(at.counter))));
+                let region = regions.get(id).map_or("", String::as_str);
+                after.push((id.into(), StoredOrigin::new(at, at, had.max(known).min(at.counter), region)));
             }
         }
         let dropped = self.0.keys().filter(|id| has_replaced && clock.get(id).counter == 0);
@@ -95,10 +97,10 @@ impl Origins {
         if has_replaced {
             self.0.clear();
         }
-        for (id, StoredOrigin { counter, chain, deletion_floor, .. }) in after {
+        for (id, StoredOrigin { counter, chain, deletion_floor, region, .. }) in after {
             let position = Position { counter, chain: Chain::from_wire(&chain).unwrap_or_default() };
-            let kept = VecDeque::new();
-            self.0.insert(id, Origin { position, floor: position, deletion_floor, kept });
+            let (region, kept) = (region.into(), VecDeque::new());
+            self.0.insert(id, Origin { position, floor: position, deletion_floor, region, kept });
         }
     }
 
@@ -158,15 +160,15 @@ impl Origins {
         let damaged = || Damaged { key: Bytes::copy_from_slice(stored_key) };
         match stored::parse_origin(stored_key) {
             Some(origin) => {
-                let StoredOrigin { counter, chain, floor, floor_chain, deletion_floor } =
+                let StoredOrigin { counter, chain, floor, floor_chain, deletion_floor, region } =
                     checked::decode(stored_key, value)?;
                 let position = |counter, chain: &[u8]| {
                     let chain = Chain::from_wire(chain).ok_or_else(damaged)?;
                     Ok(Position { counter, chain })
                 };
                 let (position, floor) = (position(counter, &chain)?, position(floor, &floor_chain)?);
-                let kept = VecDeque::new();
-                self.0.insert(origin.into(), Origin { position, floor, deletion_floor, kept });
+                let (region, kept) = (region.into(), VecDeque::new());
+                self.0.insert(origin.into(), Origin { position, floor, deletion_floor, region, kept });
             }
             None => {
                 let revision = stored::parse_log(stored_key).ok_or_else(damaged)?;
@@ -189,6 +191,9 @@ impl Origins {
             Some(origin) => origin,
             None => self.0.entry(entry.origin.as_str().into()).or_default(),
         };
+        if *origin.region != *entry.region {
+            origin.region = entry.region.as_str().into();
+        }
         let first = entry.counter.saturating_sub(entry.skipped.max(1)) + 1;
         origin.kept.push_back(Kept { first, position, revision });
         if origin.position.counter < position.counter {
@@ -226,7 +231,7 @@ impl Origins {
             let floor = of.floor_without(revision);
             let deletion_floor = deletions.get(origin).copied().unwrap_or_default().max(of.deletion_floor);
             let rises = (floor, deletion_floor) != (of.floor, of.deletion_floor);
-            rises.then(|| (&**origin, StoredOrigin::new(of.position, floor, deletion_floor)))
+            rises.then(|| (&**origin, StoredOrigin::new(of.position, floor, deletion_floor, &of.region)))
         })
     }
 
@@ -241,10 +246,10 @@ impl Origins {
     }
 
     /// What the store has to keep of an origin whose entries it has up to here.
-    pub(super) fn stored(&self, origin: &str, position: Position) -> StoredOrigin {
+    pub(super) fn stored(&self, origin: &str, position: Position, region: &str) -> StoredOrigin {
         let of = |origin: &Origin| (origin.floor, origin.deletion_floor);
         let (floor, deletion_floor) = self.0.get(origin).map(of).unwrap_or_default();
-        StoredOrigin::new(position, floor, deletion_floor)
+        StoredOrigin::new(position, floor, deletion_floor, region)
     }
 
     /// The last revision up to which a node with this clock lacks nothing of the log. A node that lacks what is
@@ -274,10 +279,12 @@ impl Origins {
         clock
     }
 
-    /// What a node with this clock lacks, at most so many entries of each origin (SR11, SR12).
-    pub(super) fn lacking(&self, clock: &Clock, limit: usize) -> Lacking {
+    /// What a node with this clock lacks, at most so many entries of each origin (SR11, SR12), of all origins or
+    /// of those of a region.
+    pub(super) fn lacking(&self, clock: &Clock, limit: usize, of_region: Option<&str>) -> Lacking {
         let mut lacking = Lacking::default();
-        for (id, origin) in &self.0 {
+        let is_served = |origin: &Origin| of_region.is_none_or(|region| *origin.region == *region);
+        for (id, origin) in self.0.iter().filter(|(_, origin)| is_served(origin)) {
             let at = clock.get(id);
             // The other one knows more, or the same.
             if at.counter > origin.position.counter {
@@ -287,7 +294,9 @@ impl Origins {
                 lacking.out_of_sync.push(OutOfSync {
                     origin: id.to_string(),
                     floor: origin.floor.counter,
-                    must_replace: at.counter < origin.deletion_floor,
+                    // A node of another region that has nothing of this one has no deleted record of it either.
+                    must_replace: at.counter < origin.deletion_floor
+                        && (of_region.is_none() || at.counter > 0),
                 });
                 continue;
             }

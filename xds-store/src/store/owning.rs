@@ -7,12 +7,14 @@ use crate::commit::{Judged, Judging, Refused};
 use crate::index::Pending;
 use crate::key::RecordKey;
 use crate::log::LogEntry;
+use crate::region::Policies;
 use crate::stored::Stored;
 use crate::time::SECOND;
 
 impl Store {
     /// Takes what a batch made durable at this time.
     pub(super) fn apply(&mut self, pending: Pending, now: i64) {
+        let has_policies = pending.states.keys().any(Policies::is_policy);
         let schemas = self.index.schemas();
         let deleted = pending.states.iter().filter(|(_, state)| state.lifecycle() == proto::State::Deleted);
         let other = |(key, _): (&RecordKey, _)| {
@@ -23,6 +25,9 @@ impl Store {
         let others: Vec<_> = deleted.filter_map(other).collect();
         self.index.apply(pending, now.saturating_add(self.config.owner_grace));
         others.iter().for_each(|owner| self.index.note_owner_ended(owner));
+        if has_policies {
+            self.dropping.begin(self.index.policies());
+        }
     }
 
     /// When the next owners are checked.

@@ -29,6 +29,7 @@ impl Store {
         if former.counter > 0 {
             let of_former = origins.entry(stored::origin(&former.node)).or_default();
             (of_former.counter, of_former.chain) = (former.counter, former.chain.clone());
+            of_former.region.clone_from(&former.region);
         }
         if gives_up_deletions {
             origins.values_mut().for_each(|origin| origin.deletion_floor = 0);
@@ -41,6 +42,18 @@ impl Store {
         // A node that has no snapshot yet has nothing that anybody could lack (SR24).
         let owes = !former.is_joining;
         (writing.head.owes_reissue, writing.head.owes_log) = (owes, owes);
+        writing.seal();
+        Ok((writing.batch, writing.head))
+    }
+
+    /// The batch that makes the node a replica of its region, or its writer (SG22), and the head with it. Nobody may
+    /// have the store open.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn with_replica(view: &dyn View, is_replica: bool) -> Result<(Batch, Head), LoadError> {
+        let (head, revision) = Self::read_head(view)?;
+        let mut writing = Writing::new(Head { is_replica, ..head }, Some(revision), 0);
         writing.seal();
         Ok((writing.batch, writing.head))
     }
@@ -62,7 +75,10 @@ impl Store {
         let former = &self.head.node;
         if self.head.counter > 0 {
             let at = stored::origin(former);
-            let value = checked::encode(&at, &self.origins.stored(former, self.origins.position(former)));
+            let value = checked::encode(
+                &at,
+                &self.origins.stored(former, self.origins.position(former), &self.head.region),
+            );
             writing.write(at, value);
         }
         writing.take_id(id);

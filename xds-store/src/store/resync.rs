@@ -58,8 +58,9 @@ struct Uncovered {
     has_created: bool,
 }
 
-/// A snapshot that is whole: what becomes of the records, the new id, the clock and the incarnation floor.
-type Whole<'a> = (Kind, &'a str, &'a Clock, u64);
+/// A snapshot that is whole: what becomes of the records, the new id, the clock with the regions of its origins, and
+/// the incarnation floor.
+type Whole<'a> = (Kind, &'a str, (&'a Clock, &'a BTreeMap<String, String>), u64);
 
 impl Store {
     /// Adds what the records become, with the clock of the snapshot.
@@ -68,7 +69,7 @@ impl Store {
         writing: &mut Writing,
         stored: &Stored<'_>,
         now: i64,
-        (kind, new_id, clock, floor): Whole<'_>,
+        (kind, new_id, (clock, regions), floor): Whole<'_>,
     ) -> Result<(), Refused> {
         let judging = self.judging(writing, stored, now);
         let uncovered = self.uncovered(kind, clock, stored)?;
@@ -96,7 +97,8 @@ impl Store {
         }
         self.add_reissued(writing, stored, now, &mut decided)?;
         let has_no_past = has_replaced || kind == Kind::Merge { has_no_past: true };
-        let origins = self.origins.with_snapshot(clock, (&self.head.node, has_replaced, has_no_past));
+        let origins =
+            self.origins.with_snapshot((clock, regions), (&self.head.node, has_replaced, has_no_past));
         for (origin, of) in &origins {
             let at = stored::origin(origin);
             let value = checked::encode(&at, of);

@@ -141,7 +141,8 @@ impl Store {
         }
         let Some(clock) = clock else { return self.refuse_snapshot("its clock is malformed", actions) };
         // SR22: what is deleted here, and forgotten, is not to be known from what its node created.
-        if page.is_last && self.origins.lacks_deletions(&clock.counters()) {
+        let counters = if page.counters.is_empty() { clock.counters() } else { page.counters.clone() };
+        if page.is_last && self.origins.lacks_deletions(&counters) {
             return self.refuse_snapshot("its node lacks deletions that are forgotten here", actions);
         }
         if !page.records.is_empty() {
@@ -155,7 +156,8 @@ impl Store {
             return Ok(false);
         }
         let (kind, new_id, floor) = (staging.kind, staging.new_id.clone(), page.incarnation_floor);
-        self.add_snapshot(writing, stored, now, (kind, &new_id, &clock, floor))?;
+        let regions = page.regions.clone();
+        self.add_snapshot(writing, stored, now, (kind, &new_id, (&clock, &regions), floor))?;
         Ok(true)
     }
 

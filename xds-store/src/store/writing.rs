@@ -15,6 +15,7 @@ use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
 use crate::phase;
 use crate::record::{EntryId, RecordState};
+use crate::region::Policies;
 
 impl Writing {
     /// An empty batch on this head.
@@ -29,6 +30,7 @@ impl Writing {
             collected: Vec::new(),
             published: Vec::new(),
             positions: BTreeMap::new(),
+            regions: BTreeMap::new(),
             deletion_floors: BTreeMap::new(),
             dropped_nodes: BTreeSet::new(),
             lost: Vec::new(),
@@ -80,6 +82,7 @@ impl Writing {
             counter: if is_replicated { self.head.counter } else { 0 },
             chain: if is_replicated { self.head.chain.clone() } else { bytes::Bytes::new() },
             time: self.head.time,
+            region: self.head.region.clone(),
             changes,
             server,
             ..entry
@@ -121,6 +124,7 @@ impl Writing {
             }
         }
         let mut changed = Vec::with_capacity(entry.changes.len());
+        self.head.has_policies |= pending.states.keys().any(Policies::is_policy);
         for (key, state) in &pending.states {
             let version = stored::record(key, revision);
             let value = checked::encode_both(&version, state, &pending.local(key, &self.head));

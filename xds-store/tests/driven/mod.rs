@@ -13,6 +13,7 @@ use xds_store::key::RecordKey;
 use xds_store::merge::merge;
 use xds_store::read::{Reads, is_configuration};
 use xds_store::record::served;
+use xds_store::region::POLICY_TYPE;
 use xds_store::rules::RULE_TYPE;
 use xds_store::store::{
     Action, Committed, Config, Event, Identity, Loaded, Merged, Published, RegionRequest, RegionResponse,
@@ -75,6 +76,14 @@ impl Server {
     pub(crate) fn node(id: &str) -> Self {
         let mut engine = MemoryEngine::default();
         let identity = Identity { node: id.into(), ..Identity::default() };
+        engine.commit(&Store::init(&identity)).unwrap();
+        Self::with(engine, SECOND, |config| config.is_replicated = true)
+    }
+
+    /// A node of a region.
+    pub(crate) fn node_in(region: &str, id: &str, is_replica: bool) -> Self {
+        let mut engine = MemoryEngine::default();
+        let identity = Identity { node: id.into(), region: region.into(), is_replica, ..Identity::default() };
         engine.commit(&Store::init(&identity)).unwrap();
         Self::with(engine, SECOND, |config| config.is_replicated = true)
     }
@@ -143,10 +152,11 @@ impl Server {
 
     /// What this node has and another one lacks, at most so many entries of each origin.
     pub(crate) fn entries_for(&self, other: &Self, limit: usize) -> Vec<Foreign> {
-        let lacking = self.store.lacking(&other.store.clock(), limit);
+        let region = &other.store.head().region;
+        let lacking = self.store.lacking_in(region, &other.store.clock(), limit);
         let view = self.engine.view().unwrap();
         let reads = Reads::new(&*view).unwrap();
-        lacking.revisions.iter().map(|revision| reads.foreign(*revision).unwrap()).collect()
+        lacking.revisions.iter().map(|revision| reads.foreign_in(region, *revision).unwrap()).collect()
     }
 
     /// Merges entries of other nodes. Why those of some origins were not taken.
@@ -225,7 +235,8 @@ impl Server {
             // SR5: what is of this node alone, such as an end by date.
             let is_end = change.outcome() == proto::Outcome::Expired && state.lease.is_none();
             let type_url = key.type_url();
-            let is_own = is_configuration(type_url.as_str()) && type_url.as_str() != RULE_TYPE;
+            let is_rule = [RULE_TYPE, POLICY_TYPE].contains(&type_url.as_str());
+            let is_own = is_configuration(type_url.as_str()) && !is_rule;
             if commit.entry.counter == 0 || is_end || is_own {
                 continue;
             }

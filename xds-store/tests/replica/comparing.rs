@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
+use prost::Message as _;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Draft;
 use xds_store::engine::{Batch, Engine as _, MemoryEngine};
 use xds_store::key::RecordKey;
 use xds_store::read::{Knows, Reads};
 use xds_store::record::RecordState;
+use xds_store::region::POLICY_TYPE;
 use xds_store::replica::Alarm;
 use xds_store::store::{Identity, Store, Ticket};
 
@@ -27,13 +29,18 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let engine = |name: &str| {
+        Self::in_regions(["", ""])
+    }
+
+    fn in_regions(regions: [&str; 2]) -> Self {
+        let engine = |name: &str, region: &str| {
             let mut engine = MemoryEngine::default();
-            let identity = Identity { node: name.into(), cluster: "c".into(), region: String::new() };
+            let (cluster, region) = ("c".into(), region.into());
+            let identity = Identity { node: name.into(), cluster, region, ..Identity::default() };
             engine.commit(&Store::init(&identity)).unwrap();
             engine
         };
-        let engines = [engine("0"), engine("1")];
+        let engines = [engine("0", regions[0]), engine("1", regions[1])];
         let now = 1_000_000_000_000_000;
         let start = |node: usize| Self::process(&engines, node, 1, now);
         let processes = [start(0), start(1)];
@@ -109,7 +116,11 @@ impl Pair {
     }
 
     fn change(&mut self, node: usize, name: &str, act: proto::change::Act) {
-        let change = proto::Change { key: Some(key(name).to_proto()), act: Some(act), condition: None };
+        self.change_at(node, &key(name), act);
+    }
+
+    fn change_at(&mut self, node: usize, key: &RecordKey, act: proto::change::Act) {
+        let change = proto::Change { key: Some(key.to_proto()), act: Some(act), condition: None };
         let request = proto::CommitRequest { changes: vec![change], ..Default::default() };
         let draft = Draft::parse(request, "user".into()).unwrap();
         self.input(node, Input::Commit { ticket: Ticket(self.now as u64), draft, peers: 0, until: 0 });
@@ -220,4 +231,37 @@ fn sr49_states_of_peers_are_merged_with_what_the_store_has_and_a_deletion_counts
     // A peer that answers another record, or one that cannot be, has nothing.
     let wrong = RecordState { digest: bytes::Bytes::new(), ..found[0].clone() };
     assert_eq!(peeked(&[wrong, RecordState { key: Some(key("b").to_proto()), ..found[0].clone() }]), None);
+}
+
+#[test]
+fn sr51_sg25_two_regions_compare_what_one_of_them_tells_the_other() {
+    let mut pair = Pair::in_regions(["eu", "us"]);
+    let policy = |pair: &mut Pair, node: usize, prefix: &str, owner: &str, regions: &[&str]| {
+        let regions = regions.iter().map(ToString::to_string).collect();
+        let policy = proto::RegionPolicy { owner_region: owner.into(), regions, disabled: Vec::new() };
+        let content = proto::Content { payload: policy.encode_to_vec().into(), ..Default::default() };
+        let put = proto::Put { content: Some(content), ..Default::default() };
+        let (type_url, name) = (POLICY_TYPE.to_owned(), prefix.to_owned());
+        let key = RecordKey::parse(&proto::Key { type_url, name, when: String::new() }).unwrap();
+        pair.change_at(node, &key, proto::change::Act::Put(put));
+        pair.now += 1;
+    };
+    policy(&mut pair, 0, "own-", "eu", &[]);
+    policy(&mut pair, 0, "eu-", "eu", &["us"]);
+    policy(&mut pair, 0, "us-", "us", &["eu"]);
+    pair.run(2);
+    for name in ["own-a", "eu-a", "eu-b", "global"] {
+        pair.put(0, name, "1");
+        pair.now += 1;
+    }
+    pair.put(1, "us-a", "1");
+    pair.run(20);
+    assert_eq!((pair.mended, pair.peeks, &pair.alarms[..]), ([0, 0], 0, &[][..]));
+    assert_eq!((pair.state(1, "own-a"), pair.state(0, "us-a")), (None, pair.state(1, "us-a")));
+    // A copy that was lost comes back, and nothing that is of the owner alone.
+    pair.lose(1, "eu-a");
+    pair.run(20);
+    assert_eq!((pair.mended, pair.state(1, "own-a")), ([0, 1], None));
+    assert_eq!(pair.state(1, "eu-a"), pair.state(0, "eu-a"));
+    assert!(pair.state(1, "eu-a").is_some());
 }

@@ -43,7 +43,7 @@ pub(crate) fn entry(origin: &str, counter: u64) -> proto::Entry {
 }
 
 pub(crate) fn skip(origin: &str, first: u64, last: u64) -> proto::Skip {
-    proto::Skip { origin: origin.into(), first, last, chain: vec![1; 16].into() }
+    proto::Skip { origin: origin.into(), first, last, chain: vec![1; 16].into(), region: String::new() }
 }
 
 pub(crate) fn last(counters: &[(&str, u64)]) -> proto::PullResponse {

@@ -288,3 +288,59 @@ fn sr3_a_refusal_is_the_same_on_the_other_side() {
     // A peer of a later version has other reasons.
     assert_eq!(Refusal::from_wire(proto::PeerRefused { reason: 99 }), None);
 }
+
+#[test]
+fn sr34_a_second_writer_of_the_region_raises_an_alarm() {
+    let of = |node: &str, region: &str, is_replica| proto::HelloRequest {
+        region: region.into(),
+        is_replica,
+        ..hello(node, "1")
+    };
+    let two_writers = |actions: &[Action]| actions.contains(&Action::Raise(Alarm::TwoWriters("a".into())));
+    let greeted = |own: (&str, bool), theirs: (&str, bool)| {
+        let config = ReplicaConfig::new(of("me", own.0, own.1), 1);
+        let (mut one, calls) = One::with(config, &clock(&[]), &["a"]);
+        let callee = Some(of("p", theirs.0, theirs.1));
+        let response = proto::HelloResponse { protocol: 1, callee };
+        (two_writers(&one.step(Event::HelloAnswered(calls[0], Ok(response)))), one)
+    };
+    let (is_raised, mut one) = greeted(("eu", false), ("eu", false));
+    assert!(is_raised);
+    // Its address is no peer any more.
+    one.peers(&[]);
+    assert_eq!(one.replica.alarms().count(), 0);
+    assert!(!greeted(("eu", false), ("eu", true)).0);
+    assert!(!greeted(("eu", true), ("eu", false)).0);
+    assert!(!greeted(("eu", false), ("us", false)).0);
+    // Without regions there are no writers.
+    assert!(!greeted(("", false), ("", false)).0);
+}
+
+#[test]
+fn sg26_sr19_a_peer_of_another_region_serves_its_own_origins_and_replaces_no_records() {
+    let taken = |region_of_b: &str, must_replace| {
+        let mut config = config();
+        config.hello.region = "eu".into();
+        let (mut one, calls) = One::with(config, &clock(&[]), &["a", "b"]);
+        let mut greet = |at: usize, node: &str, region: &str, counters: &[(&str, u64)]| {
+            let callee = proto::HelloRequest {
+                region: region.into(),
+                clock: clock(counters).to_wire(),
+                ..hello(node, "1")
+            };
+            let response = proto::HelloResponse { protocol: 1, callee: Some(callee) };
+            pulls(&one.step(Event::HelloAnswered(calls[at], Ok(response))))[0].0
+        };
+        let of_b = greet(1, "q", region_of_b, &[("x", 9)]);
+        let of_a = greet(0, "p", "us", &[("x", 9)]);
+        one.step(Event::PullPart(of_b, last(&[("x", 9)])));
+        let out = proto::OutOfSync { origin: "x".into(), floor: 5, must_replace };
+        let part = proto::PullResponse { out_of_sync: vec![out], ..last(&[("x", 9)]) };
+        snapshot(&one.step(Event::PullPart(of_a, part)))
+    };
+    assert_eq!(taken("ap", false), Some(("a".into(), false)));
+    // Another node of the region of the origin, or of this one, may have its entries.
+    assert_eq!(taken("us", false), None);
+    assert_eq!(taken("eu", false), None);
+    assert_eq!(taken("ap", true), None);
+}

@@ -171,7 +171,7 @@ impl Sim {
         let last = first + 1 + random.below((count - first - 1) as u64) as usize;
         let mut node = |number| {
             let mut engine = MemoryEngine::default();
-            let identity = Identity { node: name(number), cluster: CLUSTER.into(), region: String::new() };
+            let identity = Identity { node: name(number), cluster: CLUSTER.into(), ..Identity::default() };
             engine.commit(&Store::init(&identity)).unwrap();
             Node {
                 id: name(number),

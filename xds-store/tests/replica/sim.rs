@@ -489,7 +489,13 @@ impl Sim {
                     continue;
                 }
                 if self.random.chance(10) {
-                    part.skips.push(proto::Skip { origin, first: counter, last: counter, chain });
+                    part.skips.push(proto::Skip {
+                        origin,
+                        first: counter,
+                        last: counter,
+                        chain,
+                        region: String::new(),
+                    });
                 } else {
                     part.entries.push(proto::Entry { origin, counter, chain, ..Default::default() });
                 }

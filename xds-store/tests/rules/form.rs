@@ -38,7 +38,7 @@ fn st8_what_can_never_be_right_is_refused_with_its_field() {
     check(proto::CommitRequest { prune: true, ..of([put("a", "1")]) }, "prune");
     check(proto::CommitRequest { ack_peers: 1, ..of([put("a", "1")]) }, "ack_peers");
     let mut policy = put("shop/", "1");
-    policy.key.as_mut().unwrap().type_url = "type.googleapis.com/xds.store.v1.RegionPolicy".into();
+    policy.key.as_mut().unwrap().type_url = "type.googleapis.com/xds.store.v1.Unknown".into();
     check(of([policy]), "key.type_url");
     with(|put| put.content.as_mut().unwrap().schema = "1.0".into());
 }

@@ -108,7 +108,8 @@ fn sr14_a_skip_advances_the_clock_and_is_relayed_as_a_skip() {
     let of_a = a.entries_for(&b, 9);
     let Foreign::Entry(second) = &of_a[1] else { panic!("{of_a:?}") };
     let chain = second.chain.clone();
-    let skip = Foreign::Skip(proto::Skip { origin: "a".into(), first: 1, last: 2, chain });
+    let skip =
+        Foreign::Skip(proto::Skip { origin: "a".into(), first: 1, last: 2, chain, region: String::new() });
     assert_eq!(b.merge(vec![skip.clone(), of_a[2].clone()]), BTreeMap::new());
     assert_eq!(b.store.clock(), a.store.clock());
     b.restart();

@@ -62,7 +62,7 @@ impl Sim {
         self.crash(node)?;
         self.next += 1;
         let (id, joined) = (self.id(node), format!("{}.d{}", name(node), self.next));
-        let identity = Identity { node: joined.clone(), cluster: CLUSTER.into(), region: String::new() };
+        let identity = Identity { node: joined.clone(), cluster: CLUSTER.into(), ..Identity::default() };
         let mut engine = MemoryEngine::default();
         engine.commit(&Store::init_joining(&identity)).unwrap();
         self.history.replaced(&id, joined.clone(), Durable::default());

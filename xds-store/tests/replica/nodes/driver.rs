@@ -139,6 +139,8 @@ impl Process {
             node: store.head().node.clone(),
             boot: format!("{address}-{boot}"),
             address: address.to_owned(),
+            region: store.head().region.clone(),
+            is_replica: store.head().is_replica,
             formerly: store.head().former_nodes.clone(),
             ..Default::default()
         };
@@ -403,10 +405,12 @@ impl Process {
             Request::Peek(request) => {
                 let key = |key| RecordKey::parse(key).unwrap();
                 let keys: Vec<_> = request.keys.iter().map(key).collect();
-                Answer::Peek(accepted.map(|()| reads.peek(&keys).unwrap()))
+                Answer::Peek(accepted.map(|()| reads.peek_in(&request.region, &keys).unwrap()))
             }
             Request::Digest(request) => {
-                Answer::Digest(accepted.map(|()| reads.digest(request, None, 3).unwrap()))
+                let source_region = self.store.head().region.clone();
+                let request = proto::DigestRequest { source_region, ..request.clone() };
+                Answer::Digest(accepted.map(|()| reads.digest(&request, None, 3).unwrap()))
             }
             request => unreachable!("{request:?}"),
         }
@@ -433,7 +437,7 @@ impl Process {
             Ok(others) => others,
             Err(refusal) => return vec![Answer::Pull(Err(Failure::Refused(refusal)))],
         };
-        let lacking = self.store.lacking(clock, request.max_entries as usize);
+        let lacking = self.store.lacking_in(&request.region, clock, request.max_entries as usize);
         let view = self.engine.view().unwrap();
         let reads = Reads::new(&*view).unwrap();
         let mut answer = proto::PullResponse {
@@ -449,7 +453,7 @@ impl Process {
             answer.out_of_sync.push(proto::OutOfSync { origin, floor, must_replace });
         }
         for revision in lacking.revisions {
-            match reads.foreign(revision) {
+            match reads.foreign_in(&request.region, revision) {
                 Ok(Foreign::Entry(entry)) => answer.entries.push(entry),
                 Ok(Foreign::Skip(skip)) => answer.skips.push(skip),
                 // A compaction is durable that the machine has not heard of.

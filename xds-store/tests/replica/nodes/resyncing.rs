@@ -52,7 +52,7 @@ impl Process {
         let (reads, mut pages) = (Reads::new(&*view).unwrap(), Vec::<proto::SnapshotResponse>::new());
         while pages.last().is_none_or(|page| !page.is_last) {
             let resume = pages.last().map_or("", |page| &page.resume);
-            pages.push(reads.snapshot(resume, PAGE_BYTES).unwrap());
+            pages.push(reads.snapshot_in(&request.region, resume, PAGE_BYTES).unwrap());
         }
         pages.into_iter().map(|page| Answer::Snapshot(Ok(page))).collect()
     }
@@ -61,7 +61,8 @@ impl Process {
         self.next += 1;
         let head = self.store.head();
         let new_id = self.new_id();
-        let request = proto::SnapshotRequest { node: head.node.clone(), ..Default::default() };
+        let (node, region) = (head.node.clone(), head.region.clone());
+        let request = proto::SnapshotRequest { node, region, ..Default::default() };
         self.resyncing.is_unsynced |= !head.is_joining && (must_replace || !head.owes_reissue);
         let call = CallId(CALLS + self.next);
         let until = now + PAGE_WAIT;

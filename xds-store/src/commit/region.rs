@@ -1,0 +1,156 @@
+//! Stage 3: which node accepts a write (SG22, SG23, SG28).
+
+use std::collections::BTreeMap;
+
+use xds_core::VariantId;
+use xds_proto::xds::store::v1 as proto;
+
+use super::changed::Changed;
+use super::effect::Judging;
+use super::form::{Act, Draft, DraftChange, Wrong};
+use super::refused::{RefusalCode, Refused, Violations};
+use crate::key::RecordKey;
+use crate::region::{Policies, Policy};
+
+/// SG21: what a policy can be. It holds as long as it is there, at all nodes.
+pub(super) fn check_form(id: &VariantId, act: Option<&proto::change::Act>) -> Result<(), Wrong> {
+    if !id.constraints.is_unconstrained() {
+        return Err(Wrong::new("key.when", "a region policy has no constraints"));
+    }
+    match act {
+        Some(proto::change::Act::Quarantine(_)) => {
+            Err(Wrong::new("quarantine", "a region policy cannot be quarantined: delete or replace it"))
+        }
+        Some(proto::change::Act::Put(put)) if put.lease.is_some() => {
+            Err(Wrong::new("put.lease", "a region policy has no lease"))
+        }
+        Some(proto::change::Act::Put(put)) if !put.owners.is_empty() => {
+            Err(Wrong::new("put.owners", "a region policy is not owned by a record"))
+        }
+        Some(proto::change::Act::Put(put)) if put.expires_at.is_some() => {
+            Err(Wrong::new("put.expires_at", "a region policy does not expire"))
+        }
+        Some(proto::change::Act::Put(put)) => {
+            let payload = put.content.as_ref().map(|content| Policies::check(&content.payload));
+            let wrong = |bad: crate::region::BadPolicy| match bad.field {
+                "" => Wrong::new("put.content.payload", bad.message),
+                field => Wrong::new("put.content.payload", format!("{field}: {}", bad.message)),
+            };
+            payload.unwrap_or(Ok(())).map_err(wrong)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Judging<'_> {
+    /// Whether this node accepts writes of a record: its name is global, or this is the writer of the region
+    /// that owns it.
+    pub(crate) fn accepts(&self, key: &RecordKey) -> bool {
+        self.policies.of(key).is_none_or(|policy| self.is_writer_of(policy))
+    }
+
+    fn is_writer_of(&self, policy: &Policy) -> bool {
+        policy.owner() == self.head.region && !self.head.is_replica
+    }
+
+    /// The names that the request changes.
+    pub(super) fn check_regions(&self, draft: &Draft) -> Result<(), Refused> {
+        let mut violations = Violations::default();
+        let mut used: BTreeMap<&str, &Policy> = BTreeMap::new();
+        let changes = draft.changes.iter().enumerate();
+        // A check changes nothing.
+        for (number, change) in changes.filter(|(_, change)| !matches!(change.act, Act::Check)) {
+            if Policies::is_policy(&change.key) {
+                self.check_policy(number, change, &mut violations);
+            }
+            let Some(policy) = self.policies.of(&change.key) else { continue };
+            used.insert(policy.prefix(), policy);
+            if !self.is_writer_of(policy) {
+                self.refuse((number, &change.key), policy, &mut violations);
+            }
+        }
+        violations.into_result()?;
+        let mut policies = used.into_values();
+        let (Some(first), Some(second)) = (policies.next(), policies.next()) else { return Ok(()) };
+        // SG23, SG40: a handover of one of them would divide the commit.
+        let mut violations = Violations::default();
+        let named = |policy: &Policy| format!("{} (region {})", policy.prefix(), policy.owner());
+        let message = format!(
+            "a commit changes names of one region policy at most, and this one of {} and {}: commit them one after \
+             the other",
+            named(first),
+            named(second)
+        );
+        let owned = owned_by(first, vec![second.owner().to_owned()]);
+        violations.add(RefusalCode::FailedPrecondition, (0, None), message, owned);
+        violations.into_result()
+    }
+
+    /// The names that a commit changes besides: what a prune releases, the other forms of records, and what goes
+    /// with a deletion.
+    pub(super) fn check_regions_of(&self, changed: &Changed) -> Result<(), Refused> {
+        let mut violations = Violations::default();
+        let others = changed.states.keys().filter(|key| !self.accepts(key));
+        for (key, policy) in others.filter_map(|key| Some((key, self.policies.of(key)?))) {
+            self.refuse((usize::MAX, key), policy, &mut violations);
+        }
+        violations.into_result()
+    }
+
+    fn refuse(&self, (number, key): (usize, &RecordKey), policy: &Policy, violations: &mut Violations) {
+        let owner = policy.owner();
+        let message = match owner == self.head.region {
+            true => format!(
+                "{key:?} belongs to region {owner} by the policy {}, and this node is a replica: commit at the writer \
+                 of the region",
+                policy.prefix()
+            ),
+            false => format!(
+                "{key:?} belongs to region {owner} by the policy {}, and is read-only here: commit there",
+                policy.prefix()
+            ),
+        };
+        let at = (number, Some(key.to_proto()));
+        violations.add(RefusalCode::FailedPrecondition, at, message, owned_by(policy, Vec::new()));
+    }
+
+    /// SG28: only the writer of the region that owns the names changes who owns them and who has copies. A region
+    /// that has none cannot get them later: it would take a new name for one that nobody has.
+    fn check_policy(&self, number: usize, change: &DraftChange, violations: &mut Violations) {
+        let (_, prefix) = change.key.type_and_name();
+        let Some(present) = self.policies.policy_of(prefix) else { return };
+        if !self.is_writer_of(present) {
+            return self.refuse((number, &change.key), present, violations);
+        }
+        let without;
+        let next = match &change.act {
+            Act::Put(put) => Policy::parse(prefix, &put.content.payload).ok(),
+            Act::Delete { .. } if present.prefix() == prefix => {
+                without = self.policies.without(prefix);
+                without.policy_of(prefix).cloned()
+            }
+            _ => return,
+        };
+        if next.is_some_and(|next| present.covers(&next)) {
+            return;
+        }
+        let has: Vec<_> = present.regions().collect();
+        let message = format!(
+            "the names with {prefix} would come to a region that does not have them by the policy {}. Only {} have \
+             them",
+            present.prefix(),
+            has.join(", "),
+        );
+        let at = (number, Some(change.key.to_proto()));
+        violations.add(RefusalCode::FailedPrecondition, at, message, owned_by(present, Vec::new()));
+    }
+}
+
+/// The server adds the node and its address.
+fn owned_by(policy: &Policy, other_regions: Vec<String>) -> proto::violation::Why {
+    proto::violation::Why::Region(proto::RegionOwned {
+        owner_region: policy.owner().to_owned(),
+        other_regions,
+        ..proto::RegionOwned::default()
+    })
+}

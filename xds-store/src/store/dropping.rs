@@ -1,0 +1,137 @@
+//! The background work of policies: copies that are no longer for the region of this node go here, and nowhere else
+//! (SG27), in paced steps.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use xds_proto::xds::store::v1 as proto;
+
+use super::{Store, Writing};
+use crate::commit::{Judged, Refused};
+use crate::engine::EngineError;
+use crate::key::{RecordKey, stored};
+use crate::log::LogEntry;
+use crate::record::RecordState;
+use crate::region::Policies;
+use crate::stored::Stored;
+use crate::time::SECOND;
+
+/// A walk over all records.
+#[derive(Debug, Default)]
+pub(super) struct Dropping {
+    /// Behind which stored key it goes on; `None`: there is nothing to do.
+    next: Option<Bytes>,
+    at: i64,
+}
+
+impl Dropping {
+    /// Policies were read, or have changed.
+    pub(super) fn begin(&mut self, policies: &Policies) {
+        self.next = (!policies.is_empty()).then(|| Bytes::from_static(stored::RECORDS.0));
+    }
+
+    pub(super) fn delay(&mut self, until: i64) {
+        self.at = self.at.max(until);
+    }
+}
+
+impl Store {
+    /// When the next step is due.
+    pub(super) fn drop_due(&self) -> Option<i64> {
+        self.dropping.next.as_ref().map(|_| self.dropping.at.max(self.head.time))
+    }
+
+    /// Adds the step that is due to an empty batch.
+    pub(super) fn add_dropped(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
+        let Some(from) = self.dropping.next.clone().filter(|_| self.dropping.at <= now) else { return };
+        let limit = STEP.min(self.config.engine.operations.saturating_sub(4)).max(1);
+        let mut bytes = self.config.engine.bytes / 4;
+        self.dropping.at = now.saturating_add(STEP_EVERY);
+        loop {
+            let Ok((keys, next)) = self.to_drop(stored, &from, (limit, bytes)) else {
+                return self.dropping.delay(now.saturating_add(TRIED_AGAIN));
+            };
+            if keys.is_empty() {
+                self.dropping.next = next;
+                return;
+            }
+            let judged = self.dropped_copies(writing, stored, &keys, now);
+            let is_alone = keys.len() == 1;
+            match judged.and_then(|judged| {
+                let alone = Writing::new(self.head.clone(), None, 0);
+                let (operations, bytes) = alone.size_with(&judged, 0);
+                self.check_size(operations, bytes).map(|()| judged)
+            }) {
+                Ok(judged) => {
+                    let entry = LogEntry { identity: "regions".to_owned(), ..LogEntry::default() };
+                    writing.add(judged, entry, self.config.server);
+                    self.dropping.next = next;
+                    return;
+                }
+                Err(_) if !is_alone => bytes = 0,
+                Err(_) => return self.dropping.delay(now.saturating_add(TRIED_AGAIN)),
+            }
+        }
+    }
+
+    /// The next records to drop, of so many bytes at most but at least one, and where the walk goes on.
+    fn to_drop(
+        &self,
+        stored: &Stored<'_>,
+        from: &Bytes,
+        (limit, bytes): (usize, usize),
+    ) -> Result<(Vec<RecordKey>, Option<Bytes>), EngineError> {
+        let (mut keys, mut next, mut looked_at, mut found) = (Vec::new(), None, 0, 0);
+        let (policies, region) = (self.index.policies(), &self.head.region);
+        stored.view()?.range(from, stored::RECORDS.1, &mut |at, value| {
+            let Some((key, revision)) = stored::parse_record(at) else { return ControlFlow::Continue(()) };
+            let is_newest = self
+                .index
+                .get(&key)
+                .is_some_and(|record| record.changed_at == revision && !record.is_deleted());
+            looked_at += 1;
+            if is_newest && !policies.keeps(&key, region) {
+                found += value.bytes.len();
+                keys.push(key);
+            }
+            let is_full = keys.len() >= limit || (found > bytes && !keys.is_empty());
+            if is_full || looked_at >= LOOKED_AT {
+                let mut behind = at.to_vec();
+                behind.push(0);
+                next = Some(behind.into());
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok((keys, next))
+    }
+
+    /// The records end here. For other nodes they do not exist here, so whatever comes of them later counts.
+    fn dropped_copies(
+        &self,
+        writing: &Writing,
+        stored: &Stored<'_>,
+        keys: &[RecordKey],
+        now: i64,
+    ) -> Result<Judged, Refused> {
+        let judging = self.judging(writing, stored, now);
+        let mut after = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(record) = judging.records.get(key) else { continue };
+            let state = stored.state(key, record.changed_at)?;
+            after.push((key.clone(), RecordState { lifecycle: proto::State::Deleted.into(), ..state }));
+        }
+        let mut judged = Judged { is_replicated: false, ..judging.take(&after)? };
+        let ended = keys.iter().map(|key| (key.clone(), proto::State::Deleted));
+        judged.pending.ended_by_date.extend(ended);
+        Ok(judged)
+    }
+}
+
+/// How many records a step drops, and how often there is a step.
+const STEP: usize = 500;
+const STEP_EVERY: i64 = SECOND / 10;
+/// How many versions of records a step looks at.
+const LOOKED_AT: usize = 10_000;
+/// When a step is tried again that failed.
+const TRIED_AGAIN: i64 = 60 * SECOND;

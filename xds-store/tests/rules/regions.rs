@@ -1,0 +1,297 @@
+//! Regions that own names, and their copies.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::{RefusalCode, Refused};
+use xds_store::engine::Engine as _;
+use xds_store::entry::Foreign;
+use xds_store::read::{Filter, Payload, Reads};
+use xds_store::region::POLICY_TYPE;
+
+use crate::driven::*;
+
+fn policy_key(prefix: &str) -> proto::Key {
+    proto::Key { type_url: POLICY_TYPE.into(), name: prefix.into(), when: String::new() }
+}
+
+fn policy(prefix: &str, owner: &str, regions: &[&str]) -> proto::Change {
+    disabling(prefix, owner, regions, &[])
+}
+
+fn disabling(prefix: &str, owner: &str, regions: &[&str], disabled: &[proto::DisabledSync]) -> proto::Change {
+    let policy = proto::RegionPolicy {
+        owner_region: owner.into(),
+        regions: regions.iter().map(ToString::to_string).collect(),
+        disabled: disabled.to_vec(),
+    };
+    let content = proto::Content { payload: policy.encode_to_vec().into(), ..Default::default() };
+    let put = proto::Put { content: Some(content), ..Default::default() };
+    let act = Some(proto::change::Act::Put(put));
+    proto::Change { key: Some(policy_key(prefix)), act, condition: None }
+}
+
+fn without_policy(prefix: &str) -> proto::Change {
+    let act = Some(proto::change::Act::Delete(proto::Delete::default()));
+    proto::Change { key: Some(policy_key(prefix)), act, condition: None }
+}
+
+/// Writers of two regions and a replica of the first one.
+fn nodes() -> [Server; 3] {
+    [
+        Server::node_in("eu", "e1", false),
+        Server::node_in("eu", "e2", true),
+        Server::node_in("us", "u1", false),
+    ]
+}
+
+/// Lets all nodes take from all others until nobody lacks anything.
+fn exchange(nodes: &mut [Server]) {
+    let mut has_changed = true;
+    while has_changed {
+        has_changed = false;
+        for to in 0..nodes.len() {
+            for from in (0..nodes.len()).filter(|from| *from != to) {
+                let entries = nodes[from].entries_for(&nodes[to], 3);
+                has_changed |= !entries.is_empty();
+                assert_eq!(nodes[to].merge(entries), BTreeMap::new());
+            }
+        }
+    }
+    for node in nodes {
+        node.wait(10 * SECOND);
+    }
+}
+
+/// What is refused: the region that owns the name, and others.
+fn owners(refused: Result<impl std::fmt::Debug, Refused>) -> (RefusalCode, String, Vec<String>) {
+    let refused = refused.unwrap_err();
+    match refused.violations[0].why.clone() {
+        Some(proto::violation::Why::Region(owned)) => (refused.code, owned.owner_region, owned.other_regions),
+        why => panic!("{why:?}: {}", refused.message),
+    }
+}
+
+fn of_eu() -> (RefusalCode, String, Vec<String>) {
+    (RefusalCode::FailedPrecondition, "eu".into(), Vec::new())
+}
+
+fn names(server: &Server) -> Vec<String> {
+    let clients = server.clients();
+    clients.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn sg22_only_the_writer_of_the_owner_region_accepts_writes_of_its_names() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([policy("eu/", "eu", &["us"]), put("x", "1")])).unwrap();
+    exchange(&mut nodes);
+    nodes[0].commit(of([put("eu/a", "1")])).unwrap();
+    exchange(&mut nodes);
+    let [writer, replica, other] = &mut nodes;
+    for node in [replica, other] {
+        for change in [put("eu/a", "2"), delete("eu/a"), touch("eu/a"), quarantine("eu/a"), put("eu/b", "1")]
+        {
+            assert_eq!(owners(node.commit(of([change]))), of_eu());
+        }
+        assert_eq!(names(node), ["eu/a", "x"]);
+        // A condition on a copy is none of its writes, and global names are accepted.
+        let check = change("eu/a", "", proto::change::Act::Check(proto::Check {}));
+        node.commit(of([check, put(&node.store.head().node.clone(), "1")])).unwrap();
+    }
+    writer.commit(of([put("eu/a", "2"), put("global", "1")])).unwrap();
+}
+
+#[test]
+fn sg22_what_goes_with_a_change_is_not_written_in_another_region_either() {
+    let mut nodes = nodes();
+    let owned = |changes: Vec<proto::Change>| proto::CommitRequest { owner: "team".into(), ..of(changes) };
+    nodes[2].commit(owned(vec![put("eu/a", "1"), put("x", "1")])).unwrap();
+    nodes[2].commit(of([policy("eu/", "eu", &["us"])])).unwrap();
+    exchange(&mut nodes);
+    // A prune would release the copy.
+    let prune = proto::CommitRequest { prune: true, ..owned(vec![put("x", "2")]) };
+    assert_eq!(owners(nodes[2].commit(prune.clone())), of_eu());
+    nodes[0].commit(prune).unwrap();
+    exchange(&mut nodes);
+    assert_eq!(names(&nodes[2]), ["x"]);
+}
+
+#[test]
+fn sg23_sg40_a_commit_changes_names_of_one_policy() {
+    let mut server = Server::node_in("eu", "e1", false);
+    server.commit(of([policy("a/", "eu", &[]), policy("b/", "eu", &["us"])])).unwrap();
+    let refused = owners(server.commit(of([put("a/x", "1"), put("b/x", "1"), put("x", "1")])));
+    assert_eq!(refused, (RefusalCode::FailedPrecondition, "eu".into(), vec!["eu".into()]));
+    let message = server.commit(of([put("b/x", "1"), put("a/x", "1")])).unwrap_err().message;
+    assert!(message.contains("a/ (region eu)") && message.contains("b/ (region eu)"), "{message}");
+    server.commit(of([put("a/x", "1"), put("a/y", "1"), put("x", "1")])).unwrap();
+}
+
+#[test]
+fn sg21_policies_of_a_wrong_form_are_refused_by_a_commit_and_by_a_merge() {
+    let mut server = Server::node_in("eu", "e1", false);
+    for change in [policy("a/", "", &[]), policy("a/", "eu", &["eu"]), policy("a/", "e u", &[])] {
+        assert_eq!(server.code(of([change])), RefusalCode::InvalidArgument);
+    }
+    let mut leased = policy("a/", "eu", &[]);
+    if let Some(proto::change::Act::Put(put)) = &mut leased.act {
+        put.lease = Some(prost_types::Duration { seconds: 10, nanos: 0 });
+    }
+    assert_eq!(server.code(of([leased])), RefusalCode::InvalidArgument);
+    let mut other = Server::node_in("eu", "e2", true);
+    server.commit(of([policy("a/", "eu", &[])])).unwrap();
+    let mut entries = server.entries_for(&other, 9);
+    let Foreign::Entry(entry) = &mut entries[0] else { panic!("{entries:?}") };
+    entry.states[0].content.as_mut().unwrap().payload = b"\x0a\x00".to_vec().into();
+    let hashed = proto::RecordState { content: entry.states[0].content.clone(), ..Default::default() };
+    entry.states[0].digest = blake3::hash(&hashed.encode_to_vec()).as_bytes().to_vec().into();
+    entry.is_partial = true;
+    assert!(matches!(
+        other.merge(entries).remove("e1"),
+        Some(xds_store::store::Stopped::Invalid { counter: 1, .. })
+    ));
+}
+
+#[test]
+fn sg24_a_record_has_its_region_by_the_policies_and_says_whether_it_is_a_copy() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([policy("eu/", "eu", &["us"]), put("eu/a", "1"), put("x", "1")])).unwrap();
+    exchange(&mut nodes);
+    let shown = |server: &Server, name: &str| {
+        let view = server.engine.view().unwrap();
+        let reads = Reads::new(&*view).unwrap();
+        let key = xds_store::key::RecordKey::parse(&key(name, "")).unwrap();
+        let version = reads.last(&key).unwrap().unwrap();
+        let record = reads.answer(&version, Payload::Without).unwrap();
+        let of_eu = Filter::parse(Some(proto::Filter { region: "eu".into(), ..Default::default() })).unwrap();
+        let matches = of_eu.matches_key(&key, reads.policies().unwrap());
+        (record.region, record.is_copy, matches)
+    };
+    assert_eq!(shown(&nodes[0], "eu/a"), ("eu".into(), false, true));
+    assert_eq!(shown(&nodes[2], "eu/a"), ("eu".into(), true, true));
+    assert_eq!(shown(&nodes[2], "x"), (String::new(), false, false));
+}
+
+#[test]
+fn sg25_sg26_sr14_another_region_gets_what_is_for_it_and_skips_for_the_rest() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([policy("eu/", "eu", &["us"]), policy("own/", "eu", &[])])).unwrap();
+    nodes[0].commit(of([put("own/a", "1"), put("x", "1")])).unwrap();
+    nodes[0].commit(of([put("own/b", "1")])).unwrap();
+    nodes[0].commit(of([put("eu/a", "1")])).unwrap();
+    let kinds = |from: &Server, to: &Server| -> Vec<_> {
+        let entries = from.entries_for(to, 9);
+        let kind = |entry: &Foreign| match entry {
+            Foreign::Entry(entry) => (entry.states.len(), entry.is_partial),
+            Foreign::Skip(_) => (0, false),
+        };
+        entries.iter().map(kind).collect()
+    };
+    assert_eq!(kinds(&nodes[0], &nodes[2]), [(2, false), (1, true), (0, false), (1, false)]);
+    assert_eq!(kinds(&nodes[0], &nodes[1]), [(2, false), (2, false), (1, false), (1, false)]);
+    // Within its region, a node relays a part as it came, also after a restart.
+    let mut second = Server::node_in("us", "u2", true);
+    let entries = nodes[0].entries_for(&nodes[2], 9);
+    assert_eq!(nodes[2].merge(entries), BTreeMap::new());
+    nodes[2].restart();
+    assert_eq!(kinds(&nodes[2], &second), [(2, false), (1, true), (0, false), (1, false)]);
+    let entries = nodes[2].entries_for(&second, 9);
+    assert_eq!(second.merge(entries), BTreeMap::new());
+    assert_eq!(second.store.clock(), nodes[0].store.clock());
+    assert_eq!(names(&second), ["eu/a", "x"]);
+    // A third region gets what each region wrote from that region alone.
+    let third = Server::node_in("ap", "a1", false);
+    assert_eq!(kinds(&second, &third), []);
+    assert_eq!(kinds(&nodes[0], &third), [(2, false), (1, true), (0, false), (0, false)]);
+    exchange(&mut nodes);
+    assert_eq!(names(&nodes[1]), ["eu/a", "own/a", "own/b", "x"]);
+}
+
+#[test]
+fn sg25_a_disabled_type_is_not_sent_from_one_region_to_another() {
+    let mut nodes = nodes();
+    let disabled =
+        proto::DisabledSync { type_url: TYPE.into(), source_region: "eu".into(), target_region: "us".into() };
+    nodes[0].commit(of([disabling("eu/", "eu", &["us"], &[disabled]), put("eu/a", "1")])).unwrap();
+    exchange(&mut nodes);
+    assert_eq!((names(&nodes[1]), names(&nodes[2])), (vec!["eu/a".to_owned()], vec![]));
+}
+
+#[test]
+fn sg26_a_snapshot_and_a_peek_of_another_region_have_what_is_for_it() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([policy("own/", "eu", &[]), policy("us/", "us", &["eu"])])).unwrap();
+    exchange(&mut nodes);
+    nodes[0].commit(of([put("own/a", "1"), put("x", "1")])).unwrap();
+    nodes[2].commit(of([put("us/a", "1"), put("y", "1")])).unwrap();
+    exchange(&mut nodes);
+    let read = |region: &str| {
+        let view = nodes[0].engine.view().unwrap();
+        let reads = Reads::new(&*view).unwrap();
+        let page = reads.snapshot_in(region, "", 1 << 20).unwrap();
+        let of_tests = |state: &&proto::RecordState| state.key.as_ref().unwrap().type_url == TYPE;
+        let name = |state: &proto::RecordState| state.key.as_ref().unwrap().name.clone();
+        let records: Vec<_> = page.records.iter().filter(of_tests).map(name).collect();
+        let keys =
+            ["own/a", "us/a", "x"].map(|name| xds_store::key::RecordKey::parse(&key(name, "")).unwrap());
+        let peeked: Vec<_> = reads.peek_in(region, &keys).unwrap().records.iter().map(name).collect();
+        (records, page.clock.into_keys().collect::<Vec<_>>(), peeked)
+    };
+    let of = |names: &[&str]| -> Vec<String> { names.iter().map(ToString::to_string).collect() };
+    assert_eq!(
+        read("eu"),
+        (of(&["own/a", "us/a", "x", "y"]), of(&["e1", "u1"]), of(&["own/a", "us/a", "x"]))
+    );
+    assert_eq!(read("us"), (of(&["x", "y"]), of(&["e1"]), of(&["x"])));
+    assert_eq!(read("ap"), (of(&["x", "y"]), of(&["e1"]), of(&["x"])));
+}
+
+#[test]
+fn sg27_a_region_that_a_policy_leaves_out_drops_its_copies_and_tells_no_other_one() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([policy("eu/", "eu", &["us"]), put("eu/a", "1"), put("x", "1")])).unwrap();
+    exchange(&mut nodes);
+    assert_eq!(names(&nodes[2]), ["eu/a", "x"]);
+    let before = nodes[2].store.head().counter;
+    nodes[0].commit(of([policy("eu/", "eu", &[])])).unwrap();
+    exchange(&mut nodes);
+    assert_eq!((names(&nodes[0]), names(&nodes[2])), (vec!["eu/a".into(), "x".into()], vec!["x".to_owned()]));
+    assert_eq!(nodes[2].store.head().counter, before, "no entry of its own");
+    assert_eq!(nodes[0].state(&key("eu/a", "")).unwrap().generation, 1);
+    nodes[2].restart();
+    assert_eq!(names(&nodes[2]), ["x"]);
+    // A store that was down finds them after its start.
+    let mut late = Server::node_in("us", "u2", true);
+    let entries = nodes[2].entries_for(&late, 9);
+    late.merge(entries);
+    late.restart();
+    late.wait(10 * SECOND);
+    assert_eq!(names(&late), ["x"]);
+}
+
+#[test]
+fn sg28_the_writer_hands_names_over_to_a_region_that_has_them() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([policy("n/", "eu", &["us"]), put("n/a", "1")])).unwrap();
+    exchange(&mut nodes);
+    for node in &mut nodes[1..] {
+        let refused = node.commit(of([policy("n/", "us", &["eu"])]));
+        assert_eq!(owners(refused), of_eu(), "only the writer of the owner does it");
+        assert_eq!(owners(node.commit(of([policy("n/b/", "us", &[])]))), of_eu());
+    }
+    for wrong in [policy("n/", "ap", &["eu", "us"]), policy("n/", "eu", &["us", "ap"]), without_policy("n/")]
+    {
+        assert_eq!(owners(nodes[0].commit(of([wrong]))), of_eu());
+    }
+    nodes[0].commit(of([policy("n/", "us", &["eu"])])).unwrap();
+    let us = (RefusalCode::FailedPrecondition, "us".to_owned(), Vec::new());
+    assert_eq!(owners(nodes[0].commit(of([put("n/a", "2")]))), us);
+    assert_eq!(owners(nodes[2].commit(of([put("n/a", "2")]))), of_eu(), "it does not know yet");
+    exchange(&mut nodes);
+    nodes[2].commit(of([put("n/a", "2")])).unwrap();
+    exchange(&mut nodes);
+    let states: Vec<_> = nodes.iter().map(|node| node.state(&key("n/a", "")).unwrap()).collect();
+    assert!(states.iter().all(|state| state.generation == 2 && *state == states[0]));
+}
