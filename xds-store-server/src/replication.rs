@@ -184,8 +184,11 @@ impl Replication {
     /// Where to call the node of a region, or its writer if that node is forgotten or none is named. `None`: it is not
     /// up. Another node than that of a reference may not have it yet (SG32).
     pub(crate) fn address_of(&self, region: &str, node: &str) -> Option<String> {
-        let any = node.is_empty() || self.forgotten.contains(node);
-        let is_it = |peer: &PeerView| peer.is_up && peer.region == region && (any || peer.node == node);
+        let is_writer = node.is_empty() || self.forgotten.contains(node);
+        let is_it = |peer: &PeerView| {
+            let is_it = if is_writer { !peer.is_replica } else { peer.node == node };
+            peer.is_up && peer.region == region && is_it
+        };
         self.machine.peers().find(is_it).map(|peer| peer.address)
     }
 

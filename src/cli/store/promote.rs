@@ -1,6 +1,6 @@
 //! `xds store promote` and `xds store demote`: which node is the writer of its region (SG22).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -87,14 +87,14 @@ impl Demote {
 }
 
 fn set_replica(
-    folder: &PathBuf,
+    folder: &Path,
     is_replica: bool,
     format: ReportFormat,
     check: impl FnOnce(&Head) -> Result<(), Failure>,
 ) -> Result<ExitCode, Failure> {
-    let place = Place::Folder(folder.clone());
+    let place = Place::Folder(folder.to_owned());
     let mut engine = Place::write(folder).map_err(Failure::Place)?;
-    let failed = |error| Failure::Place(PlaceError::File { path: folder.clone(), cause: causes(&error) });
+    let failed = |error| Failure::Place(PlaceError::File { path: folder.to_owned(), cause: causes(&error) });
     let view = engine.view().map_err(|error| Failure::Place(place.not_loaded(error.into())))?;
     let not_loaded = |error| Failure::Place(place.not_loaded(error));
     let (batch, head) = Store::with_replica(&*view, is_replica).map_err(not_loaded)?;
@@ -110,7 +110,7 @@ fn set_replica(
             "store": shown.to_string(), "node": head.node, "region": head.region, "is_replica": is_replica,
         })),
         ReportFormat::Text => {
-            say(format_args!("{shown}: node {} is {what} of region {}", head.node, head.region))
+            say(format_args!("{shown}: node {} is {what} of region {}", head.node, head.region));
         }
     }
     Ok(ExitCode::SUCCESS)

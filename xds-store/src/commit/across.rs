@@ -56,7 +56,7 @@ impl Judging<'_> {
 
     /// The other region that owns a resource; `None`: this one does, or every node may write it.
     pub(crate) fn elsewhere(&self, key: &RecordKey) -> Option<&str> {
-        self.records.index.policies().owner_of(key).filter(|owner| *owner != self.head.region)
+        self.policies.owner_of(key).filter(|owner| *owner != self.head.region)
     }
 
     /// SG30: notes a reference that a put adds to a name of another region.
@@ -117,11 +117,12 @@ impl Judging<'_> {
                 "a reference needs a source, a target, and another region as that of the source".to_owned();
             return violations.add(RefusalCode::InvalidArgument, (number, None), message, why);
         };
-        if self.records.index.policies().owner_of(&target) != Some(&*self.head.region) {
+        // SG22: only the writer of the region deletes the record.
+        if self.policies.of(&target).is_none() || !self.accepts(&target) {
             let owner_region = self.elsewhere(&target).unwrap_or_default().to_owned();
             let why = proto::RegionOwned { owner_region, ..Default::default() };
             let why = proto::violation::Why::Region(why);
-            let message = format!("region {:?} does not own {target:?}", self.head.region);
+            let message = format!("{target:?} does not belong to this node of region {:?}", self.head.region);
             let at = (number, reference.source.clone());
             return violations.add(RefusalCode::FailedPrecondition, at, message, why);
         }

@@ -31,9 +31,12 @@ fn region(name: &str) -> Server {
 }
 
 fn node_of(name: &str, node: &str) -> Server {
+    start(&Identity { node: node.into(), region: name.into(), ..Identity::default() })
+}
+
+fn start(identity: &Identity) -> Server {
     let mut engine = MemoryEngine::default();
-    let identity = Identity { node: node.into(), region: name.into(), ..Identity::default() };
-    engine.commit(&Store::init(&identity)).unwrap();
+    engine.commit(&Store::init(identity)).unwrap();
     let writes = vec![policy("eu/", "eu", "us"), policy("us/", "us", "eu")];
     engine.commit(&Batch { compares: Vec::new(), writes }).unwrap();
     Server::with(engine, SECOND, |config| config.is_replicated = true)
@@ -570,4 +573,19 @@ fn sg32_a_new_writer_of_the_region_of_a_target_learns_of_the_references_that_exi
     assert!(world.us.region_calls.is_empty());
     world.us.step(Event::Writer { region: "us".into(), node: "of-us".into() });
     assert!(world.us.region_calls.is_empty());
+}
+
+#[test]
+fn sg22_sg30_a_replica_of_the_region_blocks_nothing() {
+    let mut world = World::new();
+    world.begins(routes("us/r", &["eu/c"]));
+    let (_, request) = world.said_by_us();
+    let identity =
+        Identity { node: "eu-2".into(), region: "eu".into(), is_replica: true, ..Identity::default() };
+    let mut replica = start(&identity);
+    assert_eq!(replica.merge(world.eu.entries_for(&replica, 9)).len(), 0);
+    let refused = ask(&mut replica, request.clone()).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::FailedPrecondition);
+    assert!(matches!(refused.violations[0].why, Some(proto::violation::Why::Region(_))));
+    assert!(ask(&mut world.eu, request).is_ok());
 }
