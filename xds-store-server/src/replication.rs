@@ -137,12 +137,22 @@ impl Replication {
         Arc::clone(&self.shown)
     }
 
-    /// Shows readers what has happened, at most every [`SHOW_EVERY`].
-    pub(crate) fn show_if_due(&mut self) {
-        if self.show_at.is_some_and(|at| at <= self.now()) {
-            self.show_at = None;
-            self.shown.store(Arc::new(self.status()));
+    /// Shows readers what has happened, at most every [`SHOW_EVERY`]. The regions that have another writer than before,
+    /// with its node (SG32).
+    pub(crate) fn show_if_due(&mut self) -> Vec<(String, String)> {
+        if self.show_at.is_none_or(|at| at > self.now()) {
+            return Vec::new();
         }
+        self.show_at = None;
+        let status = self.status();
+        let before = self.shown.load();
+        let is_new = |(region, (node, _)): &(&String, &(String, String))| {
+            before.writers.get(*region).is_none_or(|(before, _)| before != node)
+        };
+        let writers = status.writers.iter().filter(is_new);
+        let writers = writers.map(|(region, (node, _))| (region.clone(), node.clone())).collect();
+        self.shown.store(Arc::new(status));
+        writers
     }
 
     /// Something has happened.

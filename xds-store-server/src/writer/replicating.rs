@@ -97,8 +97,11 @@ impl Writer {
     pub(super) fn replicate_if_due(&mut self, actions: &mut VecDeque<Action>) {
         self.report_forgotten(actions);
         let Some(replication) = &mut self.replication else { return };
-        replication.show_if_due();
-        if replication.due_in() == Some(0) {
+        let (writers, is_due) = (replication.show_if_due(), replication.due_in() == Some(0));
+        for (region, node) in writers {
+            actions.extend(self.step(Event::Writer { region, node }));
+        }
+        if is_due {
             self.replicate(ReplicaEvent::Due, actions);
             self.take_id_again(actions);
         }
