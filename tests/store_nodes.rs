@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use link::Link;
 use running::{Running, Scratch, http, xds};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tonic::Request;
@@ -26,6 +26,8 @@ use xds_proto::xds::store::v1::store_client::StoreClient;
 
 #[path = "binary/link.rs"]
 mod link;
+#[path = "store_nodes/regions.rs"]
+mod regions;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
 mod running;
@@ -60,10 +62,10 @@ impl Node {
     }
 
     /// Makes the store: of a new cluster, or of that of a node that runs.
-    fn init(&self, join: Option<&Self>) {
+    fn init(&self, join: Option<&Self>, more: &[&str]) {
         let (store, token) = (self.path("store"), self.path("token"));
         let mut command = xds();
-        command.args(["store", "init", &store]);
+        command.args(["store", "init", &store]).args(more);
         if let Some(other) = join {
             command.args(["--join", &other.url(), "--peer-token-file", &token]);
         }
@@ -187,10 +189,10 @@ async fn cluster(test: &str) -> Vec<Node> {
         nodes.push(Node::new(test, name).await);
     }
     let urls: Vec<_> = nodes.iter().map(Node::url).collect();
-    nodes[0].init(None);
+    nodes[0].init(None, &[]);
     nodes[0].start(&urls, &[]);
     for at in 1..nodes.len() {
-        nodes[at].init(Some(&nodes[0]));
+        nodes[at].init(Some(&nodes[0]), &[]);
         nodes[at].start(&urls, &[]);
         nodes[at].accepts_commits().await;
     }

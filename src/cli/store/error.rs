@@ -252,7 +252,7 @@ impl Refused {
                 _ = write!(line, ": {message}");
             }
             Some(Why::Condition(condition)) => line.push_str(&self.condition(condition)),
-            Some(Why::Referred(referred)) => line.push_str(&used_by(referred)),
+            Some(Why::Referred(referred)) if !referred.by.is_empty() => line.push_str(&used_by(referred)),
             Some(Why::Owned(owned)) if !owned.owners.is_empty() => {
                 _ = write!(line, " belongs to {}", owned.owners.join(", "));
             }
@@ -337,13 +337,20 @@ fn overlap(ambiguous: &proto::AmbiguousVariants) -> String {
 /// What still refers to a record.
 fn used_by(referred: &proto::Referred) -> String {
     let by = referred.by.iter().map(|reference| {
-        let source = reference.source.as_ref().map(label).unwrap_or_default();
+        let mut source = reference.source.as_ref().map(label).unwrap_or_default();
+        if !reference.source_region.is_empty() {
+            _ = write!(source, " in region {}", reference.source_region);
+        }
         if reference.field.is_empty() { source } else { format!("{source} ({})", reference.field) }
     });
     let mut text = format!(" is used by {}", by.collect::<Vec<_>>().join(", "));
     let more = referred.count.saturating_sub(referred.by.len() as u64);
     if more > 0 {
         _ = write!(text, " and {more} more");
+    }
+    // SG34: what they refer to by now is not known.
+    if !referred.silent_regions.is_empty() {
+        _ = write!(text, " (no answer from {})", referred.silent_regions.join(", "));
     }
     text + ": remove that first, or use --drain"
 }
@@ -369,7 +376,8 @@ fn reason(why: &Why) -> Value {
         }),
         Why::Referred(referred) => {
             let by = referred.by.iter().filter_map(|by| by.source.as_ref()).map(label);
-            json!({ "kind": "referred", "by": by.collect::<Vec<_>>(), "count": referred.count })
+            json!({ "kind": "referred", "by": by.collect::<Vec<_>>(), "count": referred.count,
+                "silent_regions": referred.silent_regions })
         }
         Why::MissingTarget(missing) => json!({
             "kind": "missing_target", "target": missing.target.as_ref().map(label), "field": missing.field,

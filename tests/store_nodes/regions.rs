@@ -1,0 +1,146 @@
+//! Two regions with a node each, and links between them that are cut (SG21 to SG35).
+
+use std::process::Output;
+use std::thread;
+
+use super::*;
+
+/// A node of the region `eu` and one of `us`: each owns the names that begin so, and has copies of the others.
+async fn regions(test: &str) -> [Node; 2] {
+    let (mut eu, mut us) = (Node::new(test, "eu").await, Node::new(test, "us").await);
+    let urls = [eu.url(), us.url()];
+    eu.init(None, &["--region", "eu"]);
+    eu.start(&urls, &[]);
+    us.init(Some(&eu), &["--region", "us"]);
+    us.start(&urls, &[]);
+    us.accepts_commits().await;
+    for (owner, copies) in [("eu", "us"), ("us", "eu")] {
+        let policy = json!({
+            "@type": "type.googleapis.com/envoy.service.discovery.v3.Resource", "name": format!("{owner}-"),
+            "resource": {
+                "@type": "type.googleapis.com/xds.store.v1.RegionPolicy", "owner_region": owner, "regions": [copies],
+            },
+        });
+        let node = if owner == "eu" { &eu } else { &us };
+        node.put(&policy, &["--ack", "1"]).succeeds();
+    }
+    eu.put(&cluster_of("eu-one"), &["--ack", "1"]).succeeds();
+    us.put(&routes("us-web", "eu-one"), &["--ack", "1"]).succeeds();
+    [eu, us]
+}
+
+fn cluster_of(name: &str) -> Value {
+    json!({ "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": name })
+}
+
+fn routes(name: &str, cluster: &str) -> Value {
+    let route = json!({ "match": { "prefix": "/" }, "route": { "cluster": cluster } });
+    let host = json!({ "name": "all", "domains": ["*"], "routes": [route] });
+    json!({
+        "@type": "type.googleapis.com/envoy.config.route.v3.RouteConfiguration", "name": name,
+        "virtual_hosts": [host],
+    })
+}
+
+/// What a command said.
+struct Said(Output);
+
+impl Node {
+    fn xds(&self, arguments: &[&str]) -> Said {
+        Said(xds().args(arguments).args(["--store", &self.path("store")]).output().unwrap())
+    }
+
+    fn put(&self, resource: &Value, more: &[&str]) -> Said {
+        fs::write(self.scratch.path("resource.json"), resource.to_string()).unwrap();
+        self.xds(&[&["put", &self.path("resource.json")], more].concat())
+    }
+
+    /// Whether the node has a resource.
+    fn has(&self, type_and_name: [&str; 2]) -> bool {
+        self.xds(&["list", type_and_name[0], type_and_name[1]]).0.status.success()
+    }
+
+    fn until(&self, what: &str, is_it: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !is_it(self) {
+            assert!(start.elapsed() < PATIENCE, "waited in vain: {what}; {:#}", self.peers().1);
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Said {
+    fn text(&self) -> String {
+        let Output { stdout, stderr, .. } = &self.0;
+        format!("{}{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
+    }
+
+    fn succeeds(self) -> String {
+        assert!(self.0.status.success(), "{}", self.text());
+        self.text()
+    }
+
+    /// It fails, and says all of this.
+    fn fails(self, with: &[&str]) {
+        let text = self.text();
+        assert!(!self.0.status.success(), "{text}");
+        for part in with {
+            assert!(text.contains(part), "{part:?} is missing: {text}");
+        }
+    }
+}
+
+#[test]
+fn sg34_sg35_a_delete_is_refused_while_another_region_refers_to_it_and_a_drain_ends_when_the_link_heals() {
+    Runtime::new().unwrap().block_on(async {
+        let [eu, us] = regions("delete").await;
+        let delete = |more: &[&str]| eu.xds(&[&["delete", "CDS", "eu-one"], more].concat());
+        delete(&[]).fails(&["us-web in region us"]);
+        assert!(eu.xds(&["refs", "why", "CDS", "eu-one"]).succeeds().contains("us-web"));
+        // With the other region silent it counts as holding, and is named.
+        us.link.cut(true);
+        delete(&[]).fails(&["us-web in region us", "no answer from us"]);
+        delete(&["--drain"]).succeeds();
+        us.xds(&["delete", "RDS", "us-web"]).succeeds();
+        thread::sleep(Duration::from_secs(7));
+        assert!(eu.has(["CDS", "eu-one"]), "nobody said that the reference is gone");
+        us.link.cut(false);
+        eu.until("the drain ends", |eu| !eu.has(["CDS", "eu-one"]));
+        us.until("and its copy goes", |us| !us.has(["CDS", "eu-one"]) && !us.has(["RDS", "us-web"]));
+        for mut node in [eu, us] {
+            node.kill();
+            let check = xds().args(["store", "check", &node.path("store")]).output().unwrap();
+            assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+        }
+    });
+}
+
+#[test]
+fn sg22_sg30_a_silent_region_takes_no_writes_and_no_references_and_others_go_on() {
+    Runtime::new().unwrap().block_on(async {
+        let [eu, mut us] = regions("silent").await;
+        us.put(&cluster_of("eu-two"), &[]).fails(&["region eu", &eu.url()]);
+        // The command goes there by itself if it may.
+        let (url, token) = (us.url(), us.path("token"));
+        fs::write(us.scratch.path("resource.json"), cluster_of("eu-two").to_string()).unwrap();
+        let file = us.path("resource.json");
+        let sent = xds().args(["put", &file, "--server", &url, "--token-file", &token]).output().unwrap();
+        Said(sent).succeeds();
+        assert!(eu.has(["CDS", "eu-two"]));
+        us.until("the copy comes", |us| us.has(["CDS", "eu-two"]));
+        eu.link.cut(true);
+        us.put(&routes("us-new", "eu-two"), &[]).fails(&["region eu"]);
+        us.put(&cluster_of("us-one"), &[]).succeeds();
+        us.put(&routes("us-own", "us-one"), &[]).succeeds();
+        // What it knows of the other region survives a restart without it.
+        us.kill();
+        let urls = [eu.url(), us.url()];
+        us.start(&urls, &[]);
+        us.accepts_commits().await;
+        assert!(us.has(["CDS", "eu-two"]) && us.has(["RDS", "us-web"]));
+        us.put(&routes("us-new", "eu-two"), &[]).fails(&["region eu"]);
+        eu.link.cut(false);
+        us.until("the region is back", |us| us.put(&routes("us-new", "eu-two"), &[]).0.status.success());
+        eu.xds(&["delete", "CDS", "eu-two"]).fails(&["us-new"]);
+    });
+}
