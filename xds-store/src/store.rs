@@ -1,19 +1,17 @@
 //! The machine of one store. Commits go in; batches for the engine and answers come out.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
-use std::sync::Arc;
 
 use crate::checked;
 use crate::clock::{Clock, Position};
-use crate::commit::{self, Draft, Judging, Limit, Needs, RefusalCode, Refused};
+use crate::commit::{Draft, RefusalCode, Refused};
 use crate::conflict::Conflict;
-use crate::engine::{Batch, EngineError, EngineRevision, Reader};
+use crate::engine::{Batch, EngineRevision, Reader};
 pub use crate::index::FormCounts;
-use crate::index::{Index, Pending, Records};
+use crate::index::{Index, Pending};
 use crate::key::{RecordKey, stored};
-use crate::log::{FORMAT, Head, LogEntry};
+use crate::log::{FORMAT, Head};
 use crate::region::Policies;
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
@@ -49,16 +47,19 @@ mod dropping;
 mod event;
 mod forgetting;
 mod journal;
+mod judging;
 mod leases;
 mod load;
 mod mending;
 mod merging;
 mod nodes;
 mod origins;
+mod outcome;
 mod owning;
 mod pass;
 mod plans;
 mod references;
+mod refusing;
 mod renaming;
 mod resync;
 mod running;
@@ -402,100 +403,6 @@ impl Store {
         self.replicates().then(|| self.running.due(&self.head).max(self.ends_again_at))
     }
 
-    fn on_written(
-        &mut self,
-        result: Result<EngineRevision, EngineError>,
-        now: i64,
-        reader: &dyn Reader,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(writing) = self.writing.take() else { return };
-        match result {
-            Ok(revision) => self.finish(writing, revision, actions),
-            // ST19: another server committed first. It may also be this one: a batch whose outcome
-            // was unknown, and which was written again (ST20).
-            Err(EngineError::Conflict) => {
-                self.is_behind = true;
-                self.writing = Some(writing);
-                self.find_out(now, reader, actions);
-            }
-            Err(EngineError::Unknown(_)) => {
-                self.unknown.get_or_insert_with(|| Unknown::since(self.wall));
-                self.writing = Some(writing);
-                self.find_out(now, reader, actions);
-            }
-            // An earlier attempt may still be applied (ST20).
-            Err(error @ (EngineError::Full | EngineError::Unavailable(_))) if self.unknown.is_some() => {
-                if matches!(error, EngineError::Full) {
-                    self.room_at = Some(now.saturating_add(ROOM_AGAIN));
-                }
-                if let Some(unknown) = &mut self.unknown {
-                    unknown.read_at = Some(self.wall.saturating_add(READ_AGAIN));
-                }
-                self.writing = Some(writing);
-                self.give_up(actions);
-            }
-            Err(error) => {
-                self.try_later(now);
-                if matches!(error, EngineError::Full) {
-                    self.room_at = Some(now.saturating_add(ROOM_AGAIN));
-                }
-                if matches!(error, EngineError::Broken(_) | EngineError::Corrupt { .. }) {
-                    self.read_only = Some(format!("a write failed: {}", with_causes(&error)));
-                }
-                self.refuse(writing, &Refused::of_engine(&error), actions);
-            }
-        }
-    }
-
-    /// The batch is durable.
-    fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
-        let Writing { head, pending, collected, published, deletion_floors, dropped_nodes, .. } = writing;
-        let Writing { merged, commits, journaled, alone, requests, .. } = writing;
-        self.journal.extend(journaled);
-        self.head_revision = Some(revision);
-        self.head = head;
-        self.nodes.written();
-        self.nodes.drop_all(&dropped_nodes);
-        let mut answers_alone = Vec::new();
-        if let Some(alone) = alone {
-            self.finish_alone(alone, &mut answers_alone);
-        }
-        published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
-        self.origins.forget(self.head.floor);
-        self.origins.forget_deletions(&deletion_floors);
-        self.unknown = None;
-        self.room_at = None;
-        self.note_blocks(&pending);
-        self.apply(pending, self.head.time);
-        collected.iter().for_each(|key| self.index.collect(key));
-        // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
-        if !published.is_empty() {
-            actions.push(Action::Publish(published));
-        }
-        actions.extend(answers_alone);
-        commits.into_iter().for_each(|(waiting, answer)| self.answer(waiting, answer, actions));
-        Self::answer_requests(requests, None, actions);
-        actions.extend(merged.into_iter().map(|(ticket, merged)| Action::Merged(ticket, Ok(merged))));
-    }
-
-    /// Nothing of the batch was applied, and its commits are not tried again.
-    fn refuse(&mut self, writing: Writing, refused: &Refused, actions: &mut Vec<Action>) {
-        self.unknown = None;
-        if writing.compacted {
-            self.compaction.refuse(refused, actions);
-        }
-        if writing.alone.is_some() {
-            self.refuse_alone(refused, actions);
-        }
-        let commits = writing.commits.into_iter().map(|(waiting, _)| waiting);
-        commits.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
-        Self::answer_requests(writing.requests, Some(refused), actions);
-        let merged = writing.merged.into_iter();
-        actions.extend(merged.map(|(ticket, _)| Action::Merged(ticket, Err(refused.clone()))));
-        self.refuse_entries(refused, actions);
-    }
-
     /// Judges the commits that wait, one after another, each on the state that its predecessors
     /// leave, and writes those that change something in one batch (ST17).
     fn write_next(&mut self, now: i64, reader: &dyn Reader, actions: &mut Vec<Action>) {
@@ -627,242 +534,12 @@ impl Store {
         actions.push(Action::Write(writing.batch.clone()));
         self.writing = Some(writing);
     }
-
-    /// The store accepts no commits.
-    fn refuse_all(&mut self, actions: &mut Vec<Action>) {
-        let refused = self.read_only.as_deref().map_or_else(
-            || Refused::whole(RefusalCode::Unavailable, "this server reads the store again: retry"),
-            Refused::read_only,
-        );
-        self.refuse_waiting(&refused, actions);
-        self.refuse_parked(&refused, actions);
-        self.refuse_alone(&refused, actions);
-        self.compaction.refuse(&refused, actions);
-    }
-
-    /// SR20: commits are made on the records that the snapshot leaves.
-    fn refuse_closed(&mut self, actions: &mut Vec<Action>) {
-        let message = match self.head.is_joining {
-            true => "this node waits for the first snapshot of its peers (ST5): retry",
-            false => "this node takes a snapshot from a peer: retry, or commit at another node",
-        };
-        let refused = Refused::whole(RefusalCode::Unavailable, message);
-        let waiting = mem::take(&mut self.waiting).into_iter();
-        waiting.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
-        self.refuse_parked(&refused, actions);
-        self.refuse_requests(&refused, actions);
-        if self.head.is_joining {
-            self.refuse_entries(&refused, actions);
-        }
-    }
-
-    fn refuse_waiting(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
-        let waiting = mem::take(&mut self.waiting).into_iter();
-        waiting.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
-        self.refuse_requests(refused, actions);
-        self.refuse_entries(refused, actions);
-    }
-
-    /// What went alone is not tried again.
-    fn refuse_alone(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
-        // What failed may be the end of an earlier snapshot. One whose first page has not come goes on.
-        if self.staging.as_ref().is_some_and(|staging| staging.page.is_some()) {
-            self.refuse_page(refused, actions);
-        }
-        let id = self.take_id.take();
-        actions.extend(id.map(|(ticket, _)| Action::TookId(ticket, Err(refused.clone()))));
-    }
-
-    /// Adds the ends of records whose time has come (ST36, ST39).
-    fn add_ended(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) -> Result<(), ReadError> {
-        let limit = (self.config.engine.operations.saturating_sub(3)).min(ENDED_AT_ONCE);
-        let ended = self.index.ended(now, limit);
-        if ended.is_empty() || now < self.ends_again_at {
-            return Ok(());
-        }
-        // An expiry is not replicated, so each has a commit of its own.
-        for with_lease in [false, true] {
-            let mut ended = &ended[..];
-            let mut renewed = Vec::new();
-            let judged = loop {
-                renewed.clear();
-                let judging = self.judging(writing, stored, now);
-                let judged = commit::expiry(&judging, ended, with_lease, &mut renewed)?;
-                let Some(judged) = judged else { break None };
-                // The rest ends with the next batches.
-                if writing.size_with(&judged, 0).1 <= self.config.engine.bytes {
-                    break Some(judged);
-                }
-                if ended.len() == 1 {
-                    break Some(judged).filter(|_| writing.batch.writes.is_empty());
-                }
-                ended = &ended[..ended.len() / 2];
-            };
-            renewed.iter().for_each(|(key, state)| self.index.renew(key, state));
-            if let Some(judged) = judged {
-                let entry = LogEntry { identity: "expiry".to_owned(), ..LogEntry::default() };
-                writing.add(judged, entry, self.config.server);
-            }
-        }
-        Ok(())
-    }
-
-    /// Judges one commit and adds it to the batch. Gives it back if it has to wait for the next one.
-    fn add_commit(
-        &self,
-        writing: &mut Writing,
-        stored: &Stored<'_>,
-        waiting: Waiting,
-        now: i64,
-    ) -> Option<Waiting> {
-        let draft = &waiting.draft;
-        let needs = Needs { silent: waiting.asked.silent.clone(), ..Needs::default() };
-        let needs = RefCell::new(needs);
-        let mut judging = self.judging(writing, stored, now);
-        // ST15: a dry run asks no other region.
-        judging.needs = (!draft.dry_run).then_some(&needs);
-        if judging.has_to_wait(draft) {
-            return Some(waiting);
-        }
-        let judged = judging.judge(draft);
-        let needs = needs.take();
-        if let Some(wait) = waiting.waits_for(&judged, &needs, now) {
-            writing.parked.push((waiting, wait));
-            return None;
-        }
-        let answer = match judged {
-            Err(refused) => Err(refused),
-            // SG40.
-            Ok(_) if waiting.asked.is_late(now) => Err(Refused::whole(
-                RefusalCode::Aborted,
-                "the commit could not be written in the time that other regions gave it: retry",
-            )),
-            // ST15.
-            Ok(judged) if draft.dry_run => {
-                let alone = Writing::new(Head::default(), None, 0);
-                let (operations, bytes) = alone.size_with(&judged, draft.message.len());
-                self.check_size(operations, bytes).map(|()| Committed {
-                    revision: writing.head.revision,
-                    results: judged.results,
-                    effects: judged.effects,
-                    warnings: judged.warnings,
-                })
-            }
-            Ok(judged) => {
-                let (operations, bytes) = writing.size_with(&judged, draft.message.len());
-                match self.check_size(operations, bytes) {
-                    Ok(()) => {}
-                    // It may fit into a batch of its own.
-                    Err(_) if !writing.batch.writes.is_empty() => return Some(waiting),
-                    Err(refused) => {
-                        writing.commits.push((waiting, Err(refused)));
-                        return None;
-                    }
-                }
-                let entry = LogEntry {
-                    identity: draft.identity.clone(),
-                    owner: draft.owner.clone(),
-                    message: draft.message.clone(),
-                    ..LogEntry::default()
-                };
-                let committed = writing.add(judged, entry, self.config.server);
-                // SG30: it is confirmed once it is durable.
-                let own = waiting.asked.own_blocks(&needs, &self.head.node).into_iter();
-                writing.pending.own_blocks.extend(own.map(|(key, block)| (key, Some(Arc::new(block)))));
-                Ok(committed)
-            }
-        };
-        writing.commits.push((waiting, answer));
-        None
-    }
-
-    /// Stage 9: what the engine takes in one batch (ST43).
-    fn check_size(&self, operations: usize, bytes: usize) -> Result<(), Refused> {
-        let limits = &self.config.engine;
-        let of = |name, option, value, found| {
-            let limit = Limit { name, option, value };
-            if found > value { Err(Refused::limit(&limit, found)) } else { Ok(()) }
-        };
-        let option = limits.operations_option;
-        of("operations of a batch of the engine", option, limits.operations, operations)?;
-        of("bytes of a batch of the engine", limits.bytes_option, limits.bytes, bytes)
-    }
-
-    /// SG8: how many dependents end in one commit.
-    fn dependents(&self) -> usize {
-        let of_engine = self.config.engine.operations.saturating_sub(4) / 2;
-        DEPENDENTS.min(of_engine).min(self.config.commit.changes / 2)
-    }
-
-    fn judging<'a>(&'a self, writing: &'a Writing, stored: &'a Stored<'a>, now: i64) -> Judging<'a> {
-        Judging {
-            records: Records { index: &self.index, batch: &writing.pending },
-            stored,
-            head: &writing.head,
-            now,
-            limits: self.config.commit,
-            schemas: self.index.schemas(),
-            rules: self.index.rules(),
-            policies: self.index.policies(),
-            dependents: self.dependents(),
-            server: self.config.server,
-            needs: None,
-        }
-    }
-
-    fn forms<'a>(&'a self, records: Records<'a>) -> commit::Forms<'a> {
-        commit::Forms { records, schemas: self.index.schemas(), now: self.head.time }
-    }
-
-    /// The engine refused, so nothing is written without a request for some time.
-    fn try_later(&mut self, now: i64) {
-        self.ends_again_at = now.saturating_add(ENDS_AGAIN);
-        self.delay_passes(now);
-        self.drains_at = self.drains_at.max(now.saturating_add(ENDS_AGAIN));
-        self.owners_at = self.owners_at.max(now.saturating_add(ENDS_AGAIN));
-        self.dropping.delay(now.saturating_add(ENDS_AGAIN));
-        self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
-    }
-
-    /// The engine cannot be read, so nothing can be judged. Damage makes the store read-only; after
-    /// anything else a later commit may succeed.
-    fn on_unreadable(&mut self, error: ReadError, now: i64, actions: &mut Vec<Action>) {
-        self.try_later(now);
-        if matches!(error, ReadError::Damaged(_) | ReadError::Engine(EngineError::Broken(_))) {
-            self.read_only = Some(with_causes(&error));
-        }
-        let mut refused = Refused::from(error);
-        if refused.code == RefusalCode::Unknown {
-            // Nothing was written.
-            refused.code = RefusalCode::Unavailable;
-        }
-        let waiting = mem::take(&mut self.waiting).into_iter();
-        waiting.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
-        self.refuse_requests(&refused, actions);
-        self.refuse_entries(&refused, actions);
-        self.compaction.refuse(&refused, actions);
-    }
 }
 
 #[cfg(test)]
 mod cost_tests;
 
-/// An error with its causes, for people.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 /// How long the outcome of a commit may be unknown, or others may be faster (ST19, ST20).
 const PATIENCE: i64 = 10 * SECOND;
 /// When to read the head again after that failed.
 const READ_AGAIN: i64 = SECOND / 10;
-/// How long records do not end after a batch was refused, so that a full disk is not asked all the
-/// time.
-const ENDS_AGAIN: i64 = SECOND;
-/// When to look for room again after a disk was full.
-const ROOM_AGAIN: i64 = 10 * SECOND;
-/// A deletion with more dependents is one in progress.
-const DEPENDENTS: usize = 1_000;
-/// How many records end in one batch.
-const ENDED_AT_ONCE: usize = 1_000;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, PATIENCE, Published, READ_AGAIN, Store, Unknown, Waiting, with_causes};
+use super::refusing::with_causes;
+use super::{Action, PATIENCE, Published, READ_AGAIN, Store, Unknown, Waiting};
 use crate::checked::Damaged;
 use crate::commit::{self, RefusalCode, Refused};
 use crate::engine::{EngineError, Reader};
