@@ -99,7 +99,7 @@ fn sg34_sg35_a_delete_is_refused_while_another_region_refers_to_it_and_a_drain_e
         assert!(eu.xds(&["refs", "why", "CDS", "eu-one"]).succeeds().contains("us-web"));
         // With the other region silent it counts as holding, and is named.
         us.link.cut(true);
-        delete(&[]).fails(&["us-web in region us", "no answer from us"]);
+        delete(&[]).fails(&["us-web in region us", "no answer from region us"]);
         delete(&["--drain"]).succeeds();
         us.xds(&["delete", "RDS", "us-web"]).succeeds();
         thread::sleep(Duration::from_secs(7));

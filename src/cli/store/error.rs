@@ -350,7 +350,7 @@ fn used_by(referred: &proto::Referred) -> String {
     }
     // SG34: what they refer to by now is not known.
     if !referred.silent_regions.is_empty() {
-        _ = write!(text, " (no answer from {})", referred.silent_regions.join(", "));
+        _ = write!(text, " (no answer from region {})", referred.silent_regions.join(", "));
     }
     text + ": remove that first, or use --drain"
 }

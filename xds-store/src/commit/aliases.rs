@@ -13,8 +13,8 @@ use crate::record::Present;
 /// The records that a commit changes, by their names.
 type Names<'a> = BTreeMap<NameDigest, Vec<(&'a RecordKey, &'a Present)>>;
 
-/// Notes who has the aliases that the commit concerns. Unless `may_overlap`, a resource that takes a name or alias of
-/// another one is a violation. Resources that had it both before do not keep a commit from changing one of them.
+/// Notes which resource has each alias that the commit changes. Without `may_overlap`, the commit must not give a
+/// resource the name or an alias of another one. Two resources that both had it before may change.
 pub(super) fn check(
     records: Records<'_>,
     (names, may_overlap): (&Names<'_>, bool),

@@ -83,12 +83,13 @@ impl Judging<'_> {
             if before >= limit {
                 break;
             }
-            let target = self.records.deleting(&changed.deleting, *name).next().cloned();
-            let found = of_name(self, &changed, *name, &nothing).take(limit - before);
-            let found: Vec<_> = found.filter(|_| target.is_some()).collect();
+            let Some(target) = self.records.deleting(&changed.deleting, *name).next().cloned() else {
+                idle.push(*name);
+                continue;
+            };
+            let found: Vec<_> = of_name(self, &changed, *name, &nothing).take(limit - before).collect();
             for (source, acts) in found {
-                let target = target.as_ref().expect("nothing is found without it");
-                self.end(target, (source, acts), &mut changed, &mut effects)?;
+                self.end(&target, (source, acts), &mut changed, &mut effects)?;
             }
             if effects.len() == before {
                 idle.push(*name);

@@ -114,8 +114,8 @@ impl Judging<'_> {
         violations.add(RefusalCode::FailedPrecondition, at, message, owned_by(policy, Vec::new()));
     }
 
-    /// SG28: only the writer of the region that owns the names changes who owns them and who has copies. A region
-    /// that has none cannot get them later: it would take a new name for one that nobody has.
+    /// SG28: only the writer of the owner region changes the owner and the regions with copies. A region without
+    /// copies cannot become one of them: it could create a name that exists elsewhere.
     fn check_policy(&self, number: usize, change: &DraftChange, violations: &mut Violations) {
         let (_, prefix) = change.key.type_and_name();
         let Some(present) = self.policies.policy_of(prefix) else { return };

@@ -72,8 +72,10 @@ pub(crate) fn shown<E>(
             if let Some(record) = records.get(key) {
                 let aliases = pending.lost_aliases.get(key).or_else(|| records.lost_aliases(key));
                 let own = state(key, record)?;
-                let own =
-                    aliases.map_or_else(|| own.clone(), |aliases| without_aliases(key, own.clone(), aliases));
+                let own = match aliases {
+                    Some(aliases) => without_aliases(key, own, aliases),
+                    None => own,
+                };
                 shown.insert(key.clone(), own);
             }
         }

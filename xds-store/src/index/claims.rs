@@ -1,7 +1,7 @@
 //! Aliases that several resources have after a merge: which of these has it for clients (SR47, D24).
 //!
-//! Each of two nodes may commit an alias before it hears of the other one. All records stay as they are. Who has
-//! an alias for clients follows from the records alone, so it is equal at all nodes that have the same records.
+//! Two nodes may commit one alias before they hear of each other. All records stay as they are. The records alone
+//! say which resource has the alias for clients, so nodes with equal records serve the same.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

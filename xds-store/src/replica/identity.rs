@@ -273,8 +273,8 @@ impl Replica {
     /// Whether no peer that answers serves the next entries of an origin.
     pub(super) fn is_unserved(&self, origin: &str) -> bool {
         let here = self.clock.get(origin).counter;
-        // SG26: peers of other regions serve their own origins. The regions of the others are told by those that do
-        // not serve them, or are not known.
+        // SG26: a peer of another region serves the origins of that region only. The peer that says OUT_OF_SYNC shows
+        // the region of the origin.
         let own = self.region();
         let is_of_other = |peer: &&Peer| peer.region() != own && peer.out_of_sync.contains_key(origin);
         let region = self.peers.values().find(is_of_other).map(Peer::region);

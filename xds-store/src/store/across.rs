@@ -4,9 +4,9 @@
 //!
 //! | event | what follows |
 //! | --- | --- |
-//! | [`Event::Region`](super::Event::Region) | a node of another region calls: its blocks change with the next batch, and it is answered when they are durable |
+//! | [`Event::Region`](super::Event::Region) | blocks change with the next batch, which answers |
 //! | [`Event::Writer`](super::Event::Writer) | all references to names of that region are confirmed once more |
-//! | [`Event::RegionAnswered`](super::Event::RegionAnswered) | another region answered: the commit that waits for it is judged again, or a block changes |
+//! | [`Event::RegionAnswered`](super::Event::RegionAnswered) | its commit is judged again, or a block changes |
 //! | time | commits that waited too long are refused; what is due is asked and told again |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -90,9 +90,9 @@ pub(super) struct Across {
     parked: BTreeMap<Ticket, Parked>,
     /// When regions are asked whether their references hold.
     asks: Schedule,
-    /// When other regions are told what became of references of this one.
+    /// When this node tells other regions whether its references hold or are gone.
     tells: Schedule,
-    /// The writers of other regions that were told of all references to their names, or are about to be.
+    /// The writer of each region to which this node has confirmed its references, or will do so next.
     writers: BTreeMap<String, String>,
 }
 

@@ -81,8 +81,8 @@ impl Store {
         self.note_blocks(&all);
     }
 
-    /// SG32: a reference that exists never loses its block, also if the writer of its target is another node now, or has
-    /// an older state. So the writer is told of it again.
+    /// SG32: a reference that exists never loses its block. Another node may be the writer of the target now, and may
+    /// lack the block, so this node confirms the reference again.
     pub(in crate::store) fn on_writer(&mut self, region: String, node: String) {
         if self.across.writers.get(&region) == Some(&node) {
             return;
