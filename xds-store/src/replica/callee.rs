@@ -46,7 +46,7 @@ impl Replica {
         }
         let Ok(clock) = read_clock(&request.clock) else { return Some(Refusal::Malformed) };
         self.hear_forked(forked);
-        if !self.hear(&request.node, &clock) {
+        if !self.hear_hello(request, &clock) {
             return Some(Refusal::TooManyNodes);
         }
         // SR55: the log of the caller is not the one that nodes followed under its id.

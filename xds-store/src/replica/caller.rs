@@ -106,7 +106,7 @@ impl Replica {
             Ok(clock) => clock,
             Err(malformed) => return self.on_malformed(&address, malformed),
         };
-        if !self.hear(&callee.node, &clock) {
+        if !self.hear_hello(&callee, &clock) {
             return self.on_refused(&address, Refusal::TooManyNodes);
         }
         self.known.answered(&callee.node, &callee.boot, call, self.next_call);

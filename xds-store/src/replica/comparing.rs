@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
+use super::peer::Peer;
 use super::round::read_clock;
 use super::{Action, Alarm, CallId, Failure, Malformed, Replica, SECOND};
 use crate::clock::Clock;
@@ -109,9 +110,11 @@ impl Replica {
             self.actions.extend(late.step.call().map(Action::Cancel));
             self.try_again(&late.address);
         }
-        let covers = |clock: &Clock| self.clock.covers(clock);
-        match &mut self.comparing.running {
-            Some(Comparison { step: Step::Waiting(clock, states), .. }) if covers(clock) => {
+        let Self { comparing, peers, clock: here, .. } = self;
+        match &mut comparing.running {
+            Some(Comparison { address, step: Step::Waiting(clock, states), .. })
+                if has_all_that_come(here, clock, peers.get(address)) =>
+            {
                 let states = std::mem::take(states);
                 let call = self.new_call();
                 self.enter(Step::Mending(call), LONGEST_MERGE);
@@ -287,6 +290,13 @@ impl Replica {
     fn again(&self) -> i64 {
         self.config.compare_interval.map_or(AGAIN, |interval| interval.min(AGAIN))
     }
+}
+
+/// Whether this node has all entries of such a clock that the peer can give it. Those of an origin of which the two
+/// follow different logs never come (SR30): comparing is how their records do.
+fn has_all_that_come(here: &Clock, clock: &Clock, peer: Option<&Peer>) -> bool {
+    let is_forked = |origin: &str| peer.is_some_and(|peer| peer.forked.contains(origin));
+    clock.iter().all(|(origin, at)| at.counter <= here.get(origin).counter || is_forked(origin))
 }
 
 /// The keys of records that one side lacks or has otherwise. The peer may have the deletion of what only this node

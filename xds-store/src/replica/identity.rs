@@ -168,6 +168,12 @@ impl Replica {
         is_known
     }
 
+    /// Takes what a node says of itself in a Hello. The answer is whether the node is known now.
+    pub(super) fn hear_hello(&mut self, hello: &proto::HelloRequest, clock: &Clock) -> bool {
+        self.known.is_now_another(&hello.formerly);
+        self.hear(&hello.node, clock)
+    }
+
     /// A node has at least this, as itself or another one says.
     pub(super) fn hear_of<'c>(&mut self, node: &str, clock: impl Iterator<Item = (&'c str, u64)>) -> bool {
         if node == self.node() || self.forgotten.contains(node) || check_id(node).is_err() {

@@ -118,6 +118,15 @@ impl Known {
         confirmed
     }
 
+    /// SR17: a node that had these ids is one node, so what it said under them counts no more.
+    pub(super) fn is_now_another(&mut self, formerly: &[String]) {
+        for former in formerly {
+            if let Some(known) = self.nodes.get_mut(&**former) {
+                known.confirmed = 0;
+            }
+        }
+    }
+
     /// This node has another id, whose entries nobody has yet.
     pub(super) fn unconfirm(&mut self) {
         self.nodes.values_mut().for_each(|node| node.confirmed = 0);

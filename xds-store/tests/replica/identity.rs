@@ -1,6 +1,7 @@
 //! Snapshots, and ids that two nodes have.
 
 use xds_proto::xds::store::v1 as proto;
+use xds_store::record::RecordState;
 use xds_store::replica::*;
 use xds_store::store::{Stopped, Ticket};
 
@@ -219,6 +220,44 @@ fn sr30_sr54_an_origin_whose_chain_differs_stops_for_that_peer_alone() {
     let actions = one.step(Event::PullPart(pull, answer));
     let alarm = |origin: &str| Alarm::Forked("a".into(), origin.into());
     assert_eq!(actions, [Action::End(alarm("x")), Action::Raise(alarm("y"))]);
+}
+
+#[test]
+fn sr30_sr51_records_of_the_other_log_of_an_id_come_by_a_comparison() {
+    let mut config = config();
+    // Before the next round.
+    config.compare_interval = Some(SECOND);
+    let (mut one, calls) = One::with(config, &clock(&[("x", 4)]), &["a"]);
+    let pull = pulls(&one.greet(calls[0], "p", "1", &[("x", 5)]))[0].0;
+    one.step(Event::PullPart(pull, proto::PullResponse { forked: vec!["x".into()], ..last(&[("x", 5)]) }));
+    let digest = one.wait_for(|action| match action {
+        Action::CallDigest(call, ..) => Some(*call),
+        _ => None,
+    });
+    let key = proto::Key { name: "c".into(), ..Default::default() };
+    let buckets = |byte: u8| vec![vec![byte].into(); 256];
+    let of_all = |byte| proto::DigestResponse { buckets: buckets(byte), ..Default::default() };
+    let actions =
+        one.step(Event::DigestAnswered(digest, Ok(Box::new(Digests { own: of_all(1), theirs: of_all(2) }))));
+    let Action::CallDigest(records, ..) = &actions[0] else { panic!("{actions:?}") };
+    let record = proto::RecordDigest { key: Some(key.clone()), revision: vec![1].into() };
+    let theirs = proto::DigestResponse { records: vec![record], ..Default::default() };
+    let digests = Digests { own: proto::DigestResponse::default(), theirs };
+    let actions = one.step(Event::DigestAnswered(*records, Ok(Box::new(digests))));
+    let Action::CallPeek(peek, ..) = &actions[0] else { panic!("{actions:?}") };
+    let state = RecordState { key: Some(key), ..Default::default() };
+    // Its fifth entry of x never comes. Those of p do.
+    let clock = clock(&[("x", 5), ("p", 1)]).to_wire();
+    let answer = proto::PeekResponse { keys_done: 1, records: vec![state.clone()], clock };
+    let waits = one.step(Event::PeekAnswered(*peek, Ok(answer)));
+    assert!(!waits.iter().any(|action| matches!(action, Action::Mend(..))), "{waits:?}");
+    let pull = pulls(&waits)[0].0;
+    one.part(pull, vec![entry("p", 1)]);
+    one.applied(pull, &[("x", 4), ("p", 1)]);
+    let answer = proto::PullResponse { forked: vec!["x".into()], ..last(&[("x", 5), ("p", 1)]) };
+    let actions = one.step(Event::PullPart(pull, answer));
+    let mends = |action: &Action| matches!(action, Action::Mend(_, states) if *states == [state.clone()]);
+    assert!(actions.iter().any(mends), "{actions:?}");
 }
 
 #[test]

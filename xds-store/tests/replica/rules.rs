@@ -373,8 +373,17 @@ fn sr17_a_commit_waits_until_so_many_peers_say_that_they_have_it() {
     let actions = one.pulled("q", &[("me", 4)]);
     assert!(actions.contains(&Action::Acked { ticket: Ticket(1), peers: 2, is_enough: true }));
 
+    // One that has another id is not two.
     one.commit(5);
-    one.step(Event::Await { ticket: Ticket(2), counter: 5, peers: 1, until: 5 * SECOND });
+    one.step(Event::Await { ticket: Ticket(3), counter: 5, peers: 2, until: 5 * SECOND });
+    assert!(!acked(&one.pulled("p", &[("me", 5)])));
+    let clock = clock(&[("me", 5)]).to_wire();
+    let renamed = proto::HelloRequest { formerly: vec!["p".into()], clock, ..hello("p2", "1") };
+    assert!(!acked(&one.greeted(renamed)));
+    assert!(acked(&one.pulled("q", &[("me", 5)])));
+
+    one.commit(6);
+    one.step(Event::Await { ticket: Ticket(2), counter: 6, peers: 1, until: 5 * SECOND });
     one.now = 5 * SECOND;
     let actions = one.step(Event::Due);
     assert!(actions.contains(&Action::Acked { ticket: Ticket(2), peers: 0, is_enough: false }));
