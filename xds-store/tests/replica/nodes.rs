@@ -26,6 +26,8 @@ mod users;
 const MS: i64 = 1_000_000;
 const SECOND: i64 = 1000 * MS;
 const START: i64 = 1_000_000 * SECOND;
+/// Until START the nodes only meet: a node that joins knows, and is known, before it accepts commits (SR24).
+const MEETING: i64 = 8 * SECOND;
 /// How long things go wrong.
 const TROUBLE: i64 = START + 15 * SECOND;
 /// How long the core may take until its nodes are equal: the longest deadline, the longest back-off, and a few
@@ -194,7 +196,7 @@ impl Sim {
         };
         Self {
             nodes: (0..count).map(&mut node).collect(),
-            now: START,
+            now: START - MEETING,
             queue: BTreeMap::new(),
             next: 0,
             peers: (0..count).map(near).collect(),
@@ -220,7 +222,7 @@ impl Sim {
 
     fn plan(&mut self, seed: u64) {
         for node in 0..self.nodes.len() {
-            let at = START + self.random.below(2000) as i64 * MS;
+            let at = START - MEETING + self.random.below(2000) as i64 * MS;
             self.at(at, Happens::Starts(node));
             for _ in 0..self.random.below(12) {
                 let at = self.some_time();
@@ -320,9 +322,18 @@ impl Sim {
                 return Ok(());
             }
             if self.now >= until {
-                return Err(format!("liveness: {unanswered} commits without answer, and clocks {clocks:?}"));
+                let twins =
+                    self.twins.as_ref().map(|twins| twins.differences(&self.core)).unwrap_or_default();
+                return Err(format!(
+                    "liveness: {unanswered} commits without answer, clocks {clocks:?}, and {twins:?}"
+                ));
             }
         }
+    }
+
+    /// Whether things go wrong.
+    fn is_troubled(&self) -> bool {
+        self.now >= START && !self.is_healed
     }
 
     fn at(&mut self, at: i64, event: Happens) {

@@ -194,11 +194,6 @@ impl History {
         for key in &*touched {
             let found = reads.last(key).unwrap().map(|version| version.state);
             let expected = durable.states.get(key);
-            // SR25, SR26: a date ended a record, and the node forgot it. Then a node that nobody knew brought another
-            // date.
-            let is_over = |state: &RecordState| has_date(state) && is_past(state, head.time);
-            let are_over = expected.is_some_and(is_over) && found.as_ref().is_none_or(is_over);
-            durable.has_forgotten |= are_over && !durable.is_right(found.as_ref(), expected);
             if !durable.is_right(found.as_ref(), expected) {
                 return Err(format!("{node} has {found:?}, and its entries say {expected:?}"));
             }

@@ -5,7 +5,7 @@ use xds_store::replica::{CallId, Failure};
 use xds_store::store::Ticket;
 
 use super::driver::{Answer, Input, Request};
-use super::{Caller, Happens, MS, Outcome, Sim, name, number};
+use super::{Caller, Happens, MS, Outcome, START, Sim, name, number};
 
 impl Sim {
     /// How long a batch or a message of a node takes.
@@ -15,7 +15,8 @@ impl Sim {
 
     fn is_lost(&mut self, from: usize, to: usize) -> bool {
         let is_whole = self.is_healed && self.core.contains(&from) && self.core.contains(&to);
-        self.cut.contains(&(from, to)) || (!is_whole && self.random.chance(self.loss))
+        let has_losses = self.now >= START && !is_whole;
+        self.cut.contains(&(from, to)) || (has_losses && self.random.chance(self.loss))
     }
 
     pub(super) fn call(&mut self, node: usize, call: CallId, address: &str, request: Request) -> Outcome {
@@ -36,7 +37,7 @@ impl Sim {
             return Err(format!("{} nudges {address} too often", name(node)));
         }
         let caller = Caller { node, boot: caller.boot, call };
-        let copies = if !self.is_healed && self.random.chance(5) { 2 } else { 1 };
+        let copies = if self.is_troubled() && self.random.chance(5) { 2 } else { 1 };
         for _ in 0..copies {
             if !self.is_lost(node, callee) {
                 let at = self.now + self.delay(node);
@@ -69,7 +70,7 @@ impl Sim {
     pub(super) fn answer(&mut self, node: usize, ticket: Ticket, parts: Vec<Answer>) {
         let caller = self.tickets.remove(&(node, ticket)).unwrap();
         let parts: Vec<_> = parts.into_iter().flat_map(|part| self.in_pieces(part)).collect();
-        let copies = if !self.is_healed && self.random.chance(5) { 2 } else { 1 };
+        let copies = if self.is_troubled() && self.random.chance(5) { 2 } else { 1 };
         for _ in 0..copies {
             self.next += 1;
             let (mut at, stream) = (self.now, self.next);
@@ -90,7 +91,7 @@ impl Sim {
         let mut pieces = Vec::new();
         let last = proto::PullResponse { entries: Vec::new(), ..part };
         for entry in part.entries {
-            if !self.is_healed && self.random.chance(2) {
+            if self.is_troubled() && self.random.chance(2) {
                 continue;
             }
             let mut left = entry.states.clone();

@@ -76,6 +76,7 @@ impl Sim {
 
     /// The engine has written the batch of a node, or not.
     pub(super) fn written(&mut self, node: usize, boot: u64) -> Outcome {
+        let is_troubled = self.is_troubled();
         let written = &mut self.nodes[node];
         if written.boot != boot || written.process.is_none() {
             return Ok(());
@@ -84,8 +85,8 @@ impl Sim {
         let unknown = || Err(EngineError::Unknown("no answer".into()));
         let result = match self.random.below(100) {
             _ if written.is_full => Err(EngineError::Full),
-            0 if !self.is_healed => unknown(),
-            1 if !self.is_healed => written.engine.commit(&batch).and_then(|_| unknown()),
+            0 if is_troubled => unknown(),
+            1 if is_troubled => written.engine.commit(&batch).and_then(|_| unknown()),
             _ => written.engine.commit(&batch),
         };
         self.read_durable(node)?;
@@ -108,7 +109,7 @@ impl Sim {
         let outputs = process.handle(input, times);
         self.check(node)?;
         for output in outputs {
-            if !self.is_healed && self.random.below(1000) == 0 {
+            if self.is_troubled() && self.random.below(1000) == 0 {
                 return self.crash(node);
             }
             self.output(node, output)?;
