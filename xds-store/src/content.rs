@@ -9,6 +9,8 @@ use xds_proto::envoy::config::core::v3::Metadata;
 use xds_proto::xds::core::v3::ResourceLocator;
 use xds_proto::xds::store::v1 as proto;
 
+use crate::key::POLICY_TYPE;
+
 /// Why a content is no resource.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -46,7 +48,12 @@ impl ContentError {
 /// # Errors
 /// See [`ContentError`].
 pub fn resource(id: &VariantId, content: &proto::Content) -> Result<Resource, ContentError> {
-    let (type_url, name, payload) = (id.type_url.clone(), id.name.clone(), content.payload.clone());
+    let (type_url, payload) = (id.type_url.clone(), content.payload.clone());
+    let name = match type_url.as_str() {
+        // SG24: it is the beginning of names, and need be none itself. Clients never get it.
+        POLICY_TYPE => ResourceName::new(format!("names with {}", id.name)),
+        _ => id.name.clone(),
+    };
     let mut resource = if content.redirect {
         ResourceLocator::decode(&*payload).map_err(|_| ContentError::NotEncoded(NO_LOCATOR))?;
         Resource::redirect(type_url, name, payload)?

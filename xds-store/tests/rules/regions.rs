@@ -83,6 +83,17 @@ fn names(server: &Server) -> Vec<String> {
 }
 
 #[test]
+fn sg24_a_policy_has_the_beginning_of_new_style_names() {
+    let mut server = Server::node_in("eu", "e1", false);
+    for prefix in ["xdstp://acme/acme.Thing/a/%", "xdstp://acme/", "xdstp:"] {
+        server.commit(of([policy(prefix, "us", &["eu"])])).unwrap();
+    }
+    server.restart();
+    let name = "xdstp://acme/acme.Thing/a";
+    assert_eq!(owners(server.commit(of([put(name, "x")]))).1, "us");
+}
+
+#[test]
 fn sg22_only_the_writer_of_the_owner_region_accepts_writes_of_its_names() {
     let mut nodes = nodes();
     nodes[0].commit(of([policy("eu/", "eu", &["us"]), put("x", "1")])).unwrap();
