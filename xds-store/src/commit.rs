@@ -9,7 +9,7 @@
 //! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 6 owners | `owner`; `owning` for those that are records |
 //! | 7 ambiguity | `ambiguity`, `aliases` |
-//! | 8 references | `reference`, `reread`; to other regions `across`; for further records the next row |
+//! | 8 references | `reference`, `reread`; to other authorities `authority`, to other regions `across`; for further records the next row |
 //! | | `cascade`, `collect`, `drain`, `rewrite` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 //!
@@ -37,6 +37,7 @@ pub(crate) use shown::{Shown, drained, hidden, shown, without_aliases};
 mod across;
 mod aliases;
 mod ambiguity;
+mod authority;
 mod cascade;
 mod ceiling;
 mod changed;

@@ -3,6 +3,7 @@
 
 use xds_proto::xds::store::v1 as proto;
 
+use crate::authority::{AUTHORITY_TYPE, Authorities};
 use crate::clock::{Chain, Position};
 use crate::content;
 use crate::forgotten::FORGOTTEN_TYPE;
@@ -114,7 +115,7 @@ fn in_order(states: Vec<(RecordKey, RecordState)>) -> Result<Vec<(RecordKey, Rec
 /// Whether nodes exchange the record.
 pub(crate) fn is_exchanged(key: &RecordKey) -> bool {
     let type_url = key.type_url();
-    let is_replicated = [RULE_TYPE, POLICY_TYPE, FORGOTTEN_TYPE].contains(&type_url.as_str());
+    let is_replicated = [RULE_TYPE, POLICY_TYPE, AUTHORITY_TYPE, FORGOTTEN_TYPE].contains(&type_url.as_str());
     !phase::is_local(key) && (is_replicated || !is_configuration(type_url.as_str()))
 }
 
@@ -149,6 +150,12 @@ pub(crate) fn parse_state(state: &RecordState) -> Result<(RecordKey, RecordState
         && let Some(content) = &state.content
     {
         Policies::check(&content.payload).map_err(|error| wrong(&error.to_string()))?;
+    }
+    if key.has_type(AUTHORITY_TYPE)
+        && let Some(content) = &state.content
+    {
+        Authorities::check(key.type_and_name().1, &content.payload)
+            .map_err(|error| wrong(&error.to_string()))?;
     }
     let in_place = state.quarantined.as_ref().and_then(|quarantined| quarantined.serve.as_ref());
     let id = key.id();

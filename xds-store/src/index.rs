@@ -8,6 +8,7 @@ use xds_core::matching::SetError;
 use xds_core::{Constraints, Formula, VariantId, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
+use crate::authority::Authorities;
 use crate::blocks::{BlockChanges, BlockSide, Blocks};
 use crate::conflict::Conflict;
 use crate::engine::View;
@@ -74,6 +75,7 @@ pub(crate) struct Index {
     servers: LiveServers,
     rules: Rules,
     policies: Policies,
+    authorities: Authorities,
     forgotten: Forgotten,
     /// The records with a lease that another node ends (ST39), by that node.
     leases_of_others: BTreeMap<Box<str>, BTreeSet<RecordKey>>,
@@ -297,6 +299,11 @@ impl Index {
         &self.policies
     }
 
+    /// What authorities may refer to.
+    pub(crate) fn authorities(&self) -> &Authorities {
+        &self.authorities
+    }
+
     /// The nodes that are forgotten.
     pub(crate) fn forgotten(&self) -> &Forgotten {
         &self.forgotten
@@ -318,6 +325,7 @@ impl Index {
         self.servers.note(key, state);
         self.forgotten.note(key, state);
         self.policies.note(key, state);
+        self.authorities.note(key, state);
         if let Some(ceiling) = Ceiling::of_record(key, state) {
             Arc::make_mut(&mut self.schemas).set_stored_ceiling(ceiling);
         }

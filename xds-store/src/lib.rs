@@ -60,6 +60,7 @@
 //! | [`watch`] | a position in the log |
 //! | [`forgotten`] | the records of nodes that will not come back |
 //! | [`region`] | which region owns a name, and which ones have it |
+//! | [`authority`] | which authorities may refer to which others |
 //! | [`replica`] | which peer is called when, and for what |
 //! | [`restore`] | writes a backup into an empty engine |
 //! | [`phase`] | the versions that a server knows; migrations: plans and their phases |
@@ -72,6 +73,7 @@
 
 pub use checked::Damaged;
 
+pub mod authority;
 pub mod backup;
 mod blocks;
 pub mod check;

@@ -154,6 +154,15 @@ impl Policies {
         self.of(key).map(Policy::owner)
     }
 
+    /// The regions that have names with a beginning; `None`: each may, as some of the names are global.
+    pub(crate) fn regions_of(&self, beginning: &str) -> Option<BTreeSet<&str>> {
+        let of_all = self.policy_of(beginning)?;
+        let below = self.0.range::<[u8], _>((Bound::Excluded(beginning.as_bytes()), Bound::Unbounded));
+        let below = below.take_while(|(prefix, _)| prefix.starts_with(beginning.as_bytes()));
+        let policies = [of_all].into_iter().chain(below.map(|(_, policy)| policy));
+        Some(policies.flat_map(Policy::regions).collect())
+    }
+
     /// Whether nodes of a region get the record from nodes of another region (SG25). Nodes of one region have
     /// the same.
     #[must_use]

@@ -6,6 +6,8 @@
 mod across;
 #[path = "rules/ambiguity.rs"]
 mod ambiguity;
+#[path = "rules/authorities.rs"]
+mod authorities;
 #[path = "rules/cascades.rs"]
 mod cascades;
 #[path = "rules/ceilings.rs"]

@@ -16,6 +16,7 @@ use super::refused::{RefusalCode, Refused, Violations};
 use super::schema::Checked;
 use super::shown::{Shown, shown};
 use super::{ambiguity, cascade, collect, condition, drain, owner, rights, schema};
+use crate::authority::{AUTHORITY_TYPE, Authorities};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
@@ -72,6 +73,8 @@ pub(crate) struct Judging<'a> {
     pub(crate) rules: &'a Rules,
     /// Which region owns which names (SG21).
     pub(crate) policies: &'a Policies,
+    /// Which authorities may refer to which others (SG37).
+    pub(crate) authorities: &'a Authorities,
     /// The most dependents that end with the records of one commit (SG8).
     pub(crate) dependents: usize,
     /// The number of this run of the server, under which it says that it is alive (SV15).
@@ -115,7 +118,13 @@ impl Judging<'_> {
         }
         // SG12: rules hold from the commit on that changes them.
         let rules = self.rules_after(&changed);
-        let judging = Judging { rules: rules.as_ref().unwrap_or(self.rules), ..*self };
+        let authorities = self.authorities_after(&changed);
+        let judging = Judging {
+            rules: rules.as_ref().unwrap_or(self.rules),
+            authorities: authorities.as_ref().unwrap_or(self.authorities),
+            ..*self
+        };
+        let of_authorities = judging.check_authorities(draft, &changed)?;
         if rules.is_some() {
             judging.check_twins(draft)?;
             judging.reread(self.rules, &mut changed)?;
@@ -157,6 +166,7 @@ impl Judging<'_> {
             !named.contains(&effect.key) && seen.insert(effect.key.clone())
         });
         let mut judged = judging.finish(changed, results, effects, Some(&checked))?;
+        judged.warnings.extend(of_authorities);
         judged.warnings.extend(judging.rules.refused_cascades(self.rules));
         Ok(judged)
     }
@@ -460,13 +470,10 @@ impl Judging<'_> {
         {
             return true;
         }
-        // Rules, and what they say of references, are those that are durable; and so are policies.
-        let in_batch = states.range(RecordKey::before_type(RULE_TYPE)..).next();
+        // Rules, and what they say of references, are those that are durable; and so are policies and authorities.
         let is_rule = |change: &DraftChange| is_rule(&change.key);
         let prunes_rule = || draft.prune && self.records.owned(&draft.owner).iter().any(self::is_rule);
-        if in_batch.is_some_and(|(key, _)| self::is_rule(key))
-            || (!states.is_empty() && (draft.changes.iter().any(is_rule) || prunes_rule()))
-        {
+        if has_rule(states) || (!states.is_empty() && (draft.changes.iter().any(is_rule) || prunes_rule())) {
             return true;
         }
         let reads_stored = |change: &&DraftChange| match &change.act {
@@ -559,9 +566,15 @@ impl Judging<'_> {
     }
 }
 
-/// Whether other records are judged by this one. The types of these follow each other in the order of keys.
+/// Whether other records are judged by this one.
 pub(super) fn is_rule(key: &RecordKey) -> bool {
-    Rules::is_rule(key) || Policies::is_policy(key)
+    Rules::is_rule(key) || Policies::is_policy(key) || Authorities::is_authority(key)
+}
+
+/// Whether a batch has such a record. Policies follow rules in the order of keys.
+pub(super) fn has_rule(states: &BTreeMap<RecordKey, RecordState>) -> bool {
+    let first = |type_url| states.range(RecordKey::before_type(type_url)..).next();
+    [AUTHORITY_TYPE, RULE_TYPE].into_iter().filter_map(first).any(|(key, _)| is_rule(key))
 }
 
 pub(super) fn unchanged(key: &RecordKey, outcome: proto::Outcome, record: Option<&Present>) -> ChangeResult {

@@ -11,7 +11,8 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::refused::{Limit, RefusalCode, Refused, Violations};
 use super::rights::WriteAccess;
-use super::{forget, region};
+use super::{authority, forget, region};
+use crate::authority::AUTHORITY_TYPE;
 use crate::content;
 use crate::forgotten::FORGOTTEN_TYPE;
 use crate::key::{KeyError, RecordKey, parse_id};
@@ -277,7 +278,8 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
         error => Wrong::new("key", error.to_string()),
     })?;
     // ST55. They change how the store judges, so a version that does not read them refuses them.
-    let is_known = [PROBE_TYPE, RULE_TYPE, POLICY_TYPE, FORGOTTEN_TYPE].contains(&id.type_url.as_str());
+    let is_known =
+        [PROBE_TYPE, RULE_TYPE, POLICY_TYPE, AUTHORITY_TYPE, FORGOTTEN_TYPE].contains(&id.type_url.as_str());
     if is_configuration(id.type_url.as_str()) && !is_known {
         return Err(Wrong::new("key.type_url", "this version has no configuration records"));
     }
@@ -298,10 +300,13 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
     };
     let key = RecordKey::of(&id);
     if id.type_url.as_str() == RULE_TYPE {
-        check_rule(&id, change.act.as_ref())?;
+        check_lasting("a reference rule", &id, change.act.as_ref())?;
     }
     if id.type_url.as_str() == POLICY_TYPE {
         region::check_form(&id, change.act.as_ref())?;
+    }
+    if id.type_url.as_str() == AUTHORITY_TYPE {
+        authority::check_form(&id, change.act.as_ref())?;
     }
     if id.type_url.as_str() == FORGOTTEN_TYPE {
         forget::check_form(&id, change.act.as_ref())?;
@@ -323,23 +328,26 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
     Ok(DraftChange { key, expected, act })
 }
 
-/// SG11: a rule holds as long as it is there, for all clients.
-fn check_rule(id: &xds_core::VariantId, act: Option<&proto::change::Act>) -> Result<(), Wrong> {
+/// What is configuration holds as long as it is there, for all clients and at all nodes (SG11, SG21, SG37).
+pub(super) fn check_lasting(
+    what: &str,
+    id: &xds_core::VariantId,
+    act: Option<&proto::change::Act>,
+) -> Result<(), Wrong> {
+    let wrong = |field, why: &str| Err(Wrong::new(field, format!("{what} {why}")));
     if !id.constraints.is_unconstrained() {
-        return Err(Wrong::new("key.when", "a reference rule has no constraints"));
+        return wrong("key.when", "has no constraints");
     }
     match act {
         Some(proto::change::Act::Quarantine(_)) => {
-            Err(Wrong::new("quarantine", "a reference rule cannot be quarantined: delete or replace it"))
+            wrong("quarantine", "cannot be quarantined: delete or replace it")
         }
-        Some(proto::change::Act::Put(put)) if put.lease.is_some() => {
-            Err(Wrong::new("put.lease", "a reference rule has no lease"))
-        }
+        Some(proto::change::Act::Put(put)) if put.lease.is_some() => wrong("put.lease", "has no lease"),
         Some(proto::change::Act::Put(put)) if !put.owners.is_empty() => {
-            Err(Wrong::new("put.owners", "a reference rule is not owned by a record"))
+            wrong("put.owners", "is not owned by a record")
         }
         Some(proto::change::Act::Put(put)) if put.expires_at.is_some() => {
-            Err(Wrong::new("put.expires_at", "a reference rule does not expire"))
+            wrong("put.expires_at", "does not expire")
         }
         _ => Ok(()),
     }

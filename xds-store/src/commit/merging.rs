@@ -3,14 +3,13 @@
 use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
-use super::effect::{Judged, Judging, is_rule};
+use super::effect::{Judged, Judging, has_rule, is_rule};
 use super::form::CommitLimits;
 use super::refused::Refused;
 use crate::conflict;
 use crate::key::RecordKey;
 use crate::merge::merge;
 use crate::record::{Local, RecordState};
-use crate::rules::RULE_TYPE;
 use crate::stored::ReadError;
 
 /// An entry that is merged.
@@ -25,9 +24,7 @@ impl Judging<'_> {
     /// of references, are those that are durable.
     pub(crate) fn has_to_wait_for_rules(&self, states: &[(RecordKey, RecordState)]) -> bool {
         let of_batch = &self.records.batch.states;
-        let mut in_batch = of_batch.range(RecordKey::before_type(RULE_TYPE)..);
-        in_batch.next().is_some_and(|(key, _)| is_rule(key))
-            || (!of_batch.is_empty() && states.iter().any(|(key, _)| is_rule(key)))
+        has_rule(of_batch) || (!of_batch.is_empty() && states.iter().any(|(key, _)| is_rule(key)))
     }
 
     /// Merges states that another node wrote. None of them is refused.

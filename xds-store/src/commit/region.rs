@@ -7,39 +7,19 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::effect::Judging;
-use super::form::{Act, Draft, DraftChange, Wrong};
+use super::form::{Act, Draft, DraftChange, Wrong, check_lasting};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::key::RecordKey;
 use crate::region::{Policies, Policy};
 
 /// SG21: what a policy can be. It holds as long as it is there, at all nodes.
 pub(super) fn check_form(id: &VariantId, act: Option<&proto::change::Act>) -> Result<(), Wrong> {
-    if !id.constraints.is_unconstrained() {
-        return Err(Wrong::new("key.when", "a region policy has no constraints"));
-    }
-    match act {
-        Some(proto::change::Act::Quarantine(_)) => {
-            Err(Wrong::new("quarantine", "a region policy cannot be quarantined: delete or replace it"))
-        }
-        Some(proto::change::Act::Put(put)) if put.lease.is_some() => {
-            Err(Wrong::new("put.lease", "a region policy has no lease"))
-        }
-        Some(proto::change::Act::Put(put)) if !put.owners.is_empty() => {
-            Err(Wrong::new("put.owners", "a region policy is not owned by a record"))
-        }
-        Some(proto::change::Act::Put(put)) if put.expires_at.is_some() => {
-            Err(Wrong::new("put.expires_at", "a region policy does not expire"))
-        }
-        Some(proto::change::Act::Put(put)) => {
-            let payload = put.content.as_ref().map(|content| Policies::check(&content.payload));
-            let wrong = |bad: crate::region::BadPolicy| match bad.field {
-                "" => Wrong::new("put.content.payload", bad.message),
-                field => Wrong::new("put.content.payload", format!("{field}: {}", bad.message)),
-            };
-            payload.unwrap_or(Ok(())).map_err(wrong)
-        }
-        _ => Ok(()),
-    }
+    check_lasting("a region policy", id, act)?;
+    let Some(proto::change::Act::Put(proto::Put { content: Some(content), .. })) = act else { return Ok(()) };
+    Policies::check(&content.payload).map_err(|bad| match bad.field {
+        "" => Wrong::new("put.content.payload", bad.message),
+        field => Wrong::new("put.content.payload", format!("{field}: {}", bad.message)),
+    })
 }
 
 impl Judging<'_> {

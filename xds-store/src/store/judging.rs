@@ -151,6 +151,7 @@ impl Store {
             schemas: self.index.schemas(),
             rules: self.index.rules(),
             policies: self.index.policies(),
+            authorities: self.index.authorities(),
             dependents: self.dependents(),
             server: self.config.server,
             needs: None,

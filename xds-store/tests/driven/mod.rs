@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
+use xds_store::authority::AUTHORITY_TYPE;
 use xds_store::commit::{Draft, RefusalCode, Refused, WriteAccess};
 use xds_store::engine::{Batch, Engine, EngineError, EngineRevision, MemoryEngine};
 use xds_store::entry::Foreign;
@@ -235,7 +236,7 @@ impl Server {
             // SR5: what is of this node alone, such as an end by date.
             let is_end = change.outcome() == proto::Outcome::Expired && state.lease.is_none();
             let type_url = key.type_url();
-            let is_rule = [RULE_TYPE, POLICY_TYPE].contains(&type_url.as_str());
+            let is_rule = [RULE_TYPE, POLICY_TYPE, AUTHORITY_TYPE].contains(&type_url.as_str());
             let is_own = is_configuration(type_url.as_str()) && !is_rule;
             if commit.entry.counter == 0 || is_end || is_own {
                 continue;
