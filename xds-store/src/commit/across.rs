@@ -126,6 +126,13 @@ impl Judging<'_> {
             let at = (number, reference.source.clone());
             return violations.add(RefusalCode::FailedPrecondition, at, message, why);
         }
+        // The policy of each region is that of its own store, so SG37 is judged here, too.
+        let source = reference.source.as_ref().map(|source| &*source.name).unwrap_or_default();
+        if let Some(reason) = self.authorities.refuses(source, target.type_and_name().1) {
+            let message = format!("{target:?} in region {:?}: {reason}", self.head.region);
+            let refused = (target.to_proto(), reference.field.clone());
+            return violations.add_not_imported((number, reference.source.clone()), refused, message);
+        }
         let (code, what) = match self.target_state(&target) {
             TargetState::Missing => (RefusalCode::NotFound, "does not exist"),
             TargetState::Deleting => (RefusalCode::FailedPrecondition, "is being deleted"),

@@ -7,9 +7,13 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::changed::Changed;
 use super::effect::Judging;
-use super::form::{Draft, Wrong, check_lasting};
+use super::form::{Act, Draft, Wrong, check_lasting};
+use super::reference::{Referring, target_key};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::authority::Authorities;
+use crate::key::NameDigest;
+use crate::refs;
+use crate::rules::{Acts, Named};
 
 /// SG37: what an authority can be. It holds as long as it is there, at all nodes.
 pub(super) fn check_form(id: &VariantId, act: Option<&proto::change::Act>) -> Result<(), Wrong> {
@@ -72,5 +76,38 @@ impl Judging<'_> {
         }
         violations.into_result()?;
         Ok(warnings)
+    }
+}
+
+impl Referring<'_> {
+    /// What a put adds leads to no authority that that of its name does not import. References that the record had
+    /// before are not judged again (SG12), and fields that allow everything are not judged.
+    pub(super) fn check_imports(&self, violations: &mut Violations, fields_left: &mut usize) {
+        let Self { judging, draft, states, .. } = self;
+        if judging.authorities.is_empty() {
+            return;
+        }
+        for (number, change) in draft.changes.iter().enumerate() {
+            let key = &change.key;
+            let Act::Put(put) = &change.act else { continue };
+            if !states.contains_key(key) {
+                continue;
+            }
+            let before = self.before(key);
+            for Named { type_url: of_type, name, acts } in judging.rules.named(&put.resource) {
+                let had = refs::find(before, NameDigest::of(of_type, name.as_str()));
+                if acts == Acts::ALLOW || had.is_some_and(|had| had != Acts::ALLOW) {
+                    continue;
+                }
+                let Some(reason) = judging.authorities.refuses(key.type_and_name().1, name.as_str()) else {
+                    continue;
+                };
+                let field = self.field(put, (of_type, &name), fields_left, |acts| acts != Acts::ALLOW);
+                let at = if field.is_empty() { String::new() } else { format!(" ({field})") };
+                let message = format!("{key:?} names {of_type} {name}{at}: {reason}");
+                let target = target_key(of_type, &name);
+                violations.add_not_imported((number, Some(key.to_proto())), (target, field), message);
+            }
+        }
     }
 }

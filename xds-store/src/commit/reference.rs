@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use xds_core::ResourceName;
 use xds_proto::xds::store::v1 as proto;
 
 use super::effect::{ChangeResult, Judging};
-use super::form::{Act, Draft};
+use super::form::{Act, Draft, Put};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::index::Pending;
 use crate::key::{NameDigest, RecordKey};
@@ -34,6 +35,7 @@ impl Referring<'_> {
     pub(super) fn check(&self, number: impl Fn(&RecordKey) -> Option<usize>) -> Result<Vec<String>, Refused> {
         let mut violations = Violations::default();
         let mut fields_left = FIELDS_READ;
+        self.check_imports(&mut violations, &mut fields_left);
         let mut warnings = self.check_added(&mut violations, &mut fields_left);
         self.check_removed(&mut violations, &mut fields_left, number)?;
         violations.into_result()?;
@@ -74,10 +76,7 @@ impl Referring<'_> {
             if !states.contains_key(key) {
                 continue;
             }
-            let before = judging.records.get(key).filter(|record| record.exists(judging.now));
-            // SG12: a new rule does not make a reference a new one.
-            let before = before.map(|record| self.reread.get(key).unwrap_or(&record.references));
-            let before = before.map_or(&[][..], |references| &references[..]);
+            let before = self.before(key);
             for Named { type_url: of_type, name, acts } in judging.rules.named(&put.resource) {
                 let target = NameDigest::of(of_type, name.as_str());
                 let had = refs::find(before, target).is_some_and(Acts::needs_target);
@@ -91,14 +90,7 @@ impl Referring<'_> {
                 if exists && !is_deleting && elsewhere.is_none() {
                     continue;
                 }
-                let mut field = String::new();
-                if *fields_left > 0 {
-                    *fields_left -= 1;
-                    let fields = judging.rules.fields(&put.resource, of_type, &name);
-                    let field_needs = |(_, acts): &&(String, Acts)| acts.needs_target();
-                    field =
-                        fields.iter().find(field_needs).map(|(field, _)| field.clone()).unwrap_or_default();
-                }
+                let field = self.field(put, (of_type, &name), fields_left, Acts::needs_target);
                 if let Some(target) = elsewhere.filter(|_| exists && !is_deleting) {
                     judging.note_added((key, target), (field, acts));
                     continue;
@@ -122,13 +114,8 @@ impl Referring<'_> {
                          allow missing targets"
                     )
                 };
-                let target = proto::Key {
-                    type_url: of_type.to_owned(),
-                    name: name.as_str().to_owned(),
-                    when: String::new(),
-                };
-                let why =
-                    proto::MissingTarget { target: Some(target), field, is_deleting, ..Default::default() };
+                let target = Some(target_key(of_type, &name));
+                let why = proto::MissingTarget { target, field, is_deleting, is_not_imported: false };
                 let why = proto::violation::Why::MissingTarget(why);
                 violations.add(RefusalCode::FailedPrecondition, (number, Some(key.to_proto())), message, why);
             }
@@ -137,6 +124,29 @@ impl Referring<'_> {
             warnings.push(format!("{more} more references lead to what does not exist"));
         }
         warnings
+    }
+
+    /// The references that a record had before. SG12: a new rule does not make a reference a new one.
+    pub(super) fn before(&self, key: &RecordKey) -> &[Reference] {
+        let before = self.judging.records.get(key).filter(|record| record.exists(self.judging.now));
+        let before = before.map(|record| self.reread.get(key).unwrap_or(&record.references));
+        before.map_or(&[][..], |references| &references[..])
+    }
+
+    /// The first field of a put that names a resource and does this with it; empty if the commit has named enough.
+    pub(super) fn field(
+        &self,
+        put: &Put,
+        (type_url, name): (&str, &ResourceName),
+        fields_left: &mut usize,
+        is_of: impl Fn(Acts) -> bool,
+    ) -> String {
+        if *fields_left == 0 {
+            return String::new();
+        }
+        *fields_left -= 1;
+        let fields = self.judging.rules.fields(&put.resource, type_url, name).into_iter();
+        fields.filter(|(_, acts)| is_of(*acts)).map(|(field, _)| field).next().unwrap_or_default()
     }
 
     /// SG4: a target that others still refer to stays.
@@ -292,6 +302,11 @@ struct Blockers {
     count: u64,
     /// Whether there are others than those of other regions, which can be asked.
     is_here: bool,
+}
+
+/// What a field names.
+pub(super) fn target_key(type_url: &str, name: &ResourceName) -> proto::Key {
+    proto::Key { type_url: type_url.to_owned(), name: name.as_str().to_owned(), when: String::new() }
 }
 
 fn is_deleted(state: &RecordState) -> bool {

@@ -75,6 +75,18 @@ impl Violations {
         self.violations.push(proto::Violation { change, key, message, why: Some(why) });
     }
 
+    /// SG37: the authority of a name does not import that of a resource that its record names.
+    pub(super) fn add_not_imported(
+        &mut self,
+        at: (usize, Option<proto::Key>),
+        (target, field): (proto::Key, String),
+        message: String,
+    ) {
+        let is_not_imported = true;
+        let why = proto::MissingTarget { target: Some(target), field, is_not_imported, is_deleting: false };
+        self.add(RefusalCode::FailedPrecondition, at, message, proto::violation::Why::MissingTarget(why));
+    }
+
     pub(super) fn into_result(self) -> Result<(), Refused> {
         self.code.map_or(Ok(()), |code| {
             let message = self.violations.first().map_or_else(String::new, |first| first.message.clone());

@@ -1,10 +1,14 @@
 //! Which authorities may refer to which others (SG37).
 
+use std::collections::BTreeMap;
+
 use prost::Message;
+use xds_proto::type_url;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::authority::AUTHORITY_TYPE;
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::region::POLICY_TYPE;
+use xds_store::store::{Event, RegionRequest, Ticket};
 
 use crate::driven::envoy::*;
 use crate::driven::*;
@@ -23,11 +27,100 @@ fn policy(prefix: &str, owner: &str, regions: &[&str]) -> proto::Change {
     put_at(key_of(POLICY_TYPE, prefix), policy.encode_to_vec())
 }
 
+/// The cluster of an authority.
+fn of_authority(name: &str) -> String {
+    format!("xdstp://{name}/envoy.config.cluster.v3.Cluster/c")
+}
+
+/// Routes of an authority.
+fn to(name: &str, clusters: &[&str]) -> proto::Change {
+    let name = format!("xdstp://{name}/envoy.config.route.v3.RouteConfiguration/r");
+    routes(&name, clusters)
+}
+
+fn with_clusters(server: &mut Server) {
+    server.commit(of(["a", "b", "c"].map(|name| cluster(&of_authority(name))))).unwrap();
+    server.commit(of([cluster("plain"), cluster("xdstp:///envoy.config.cluster.v3.Cluster/c")])).unwrap();
+}
+
+fn not_imported(refused: Refused) -> (RefusalCode, String, proto::MissingTarget) {
+    let violation = refused.violations.into_iter().next().unwrap();
+    match violation.why {
+        Some(proto::violation::Why::MissingTarget(missing)) => (refused.code, violation.message, missing),
+        why => panic!("{why:?}"),
+    }
+}
+
 fn invalid(refused: Refused) -> (RefusalCode, String) {
     match refused.violations.into_iter().next().unwrap().why {
         Some(proto::violation::Why::Invalid(invalid)) => (refused.code, invalid.field),
         why => panic!("{why:?}"),
     }
+}
+
+#[test]
+fn sg37_an_authority_refers_to_its_own_names_plain_names_and_those_that_it_imports() {
+    let mut server = Server::new();
+    with_clusters(&mut server);
+    server.commit(of([authority("a", &["b"])])).unwrap();
+    let all = [&of_authority("a"), &of_authority("b"), "plain", "xdstp:///envoy.config.cluster.v3.Cluster/c"];
+    server.commit(of([to("a", &all)])).unwrap();
+    // It holds over a restart. To allow missing targets does not allow this.
+    server.restart();
+    let other = of_authority("c");
+    let request = proto::CommitRequest { allow_missing: true, ..of([to("a", &[&other])]) };
+    let (code, message, missing) = not_imported(server.commit(request).unwrap_err());
+    let target = Some(key_of(type_url::CLUSTER, &other));
+    let field = "virtual_hosts.routes.route.cluster".to_owned();
+    let expected = proto::MissingTarget { target, field, is_not_imported: true, is_deleting: false };
+    assert_eq!((code, missing), (RefusalCode::FailedPrecondition, expected));
+    assert!(message.ends_with("the authority a does not import c"), "{message}");
+    // An authority without a record is not restricted, and neither are names without one.
+    server
+        .commit(of([to("b", &[&other, &of_authority("a")]), to("", &[&other]), routes("r", &[&other])]))
+        .unwrap();
+    // One commit imports it and refers to it.
+    server.commit(of([to("a", &[&other]), authority("a", &["b", "c"])])).unwrap();
+}
+
+#[test]
+fn sg37_sg12_references_that_are_older_stay_and_are_not_judged_again() {
+    let mut server = Server::new();
+    with_clusters(&mut server);
+    let (b, c) = (of_authority("b"), of_authority("c"));
+    server.commit(of([to("a", &[&b])])).unwrap();
+    server.commit(of([authority("a", &[])])).unwrap();
+    server.commit(of([to("a", &[&b, "plain"])])).unwrap();
+    assert_eq!(server.code(of([to("a", &[&b, &c])])), RefusalCode::FailedPrecondition);
+    server.commit(of([to("a", &[])])).unwrap();
+    assert_eq!(server.code(of([to("a", &[&b])])), RefusalCode::FailedPrecondition);
+    server.commit(of([delete_at(key_of(AUTHORITY_TYPE, "a"))])).unwrap();
+    server.commit(of([to("a", &[&b])])).unwrap();
+}
+
+#[test]
+fn sg37_fields_and_names_that_need_no_target_need_no_import() {
+    let mut server = Server::new();
+    with_clusters(&mut server);
+    server.commit(of([authority("a", &[])])).unwrap();
+    let name = of_authority("a");
+    // The endpoints would go with the cluster.
+    let endpoints = "xdstp://b/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    assert!(not_imported(server.commit(of([eds_cluster(&name, endpoints)])).unwrap_err()).2.is_not_imported);
+    server.commit(of([aggregate(&name, &of_authority("b"))])).unwrap();
+    let external = Rule { external: &["xdstp://b/*"], ..Rule::of_routes(proto::OnDelete::Block) };
+    server.commit(of([external.put("rule")])).unwrap();
+    server.commit(of([to("a", &[&of_authority("b")])])).unwrap();
+}
+
+#[test]
+fn sg37_commits_of_one_batch_are_judged_on_the_authorities_before_them() {
+    let mut server = Server::new();
+    with_clusters(&mut server);
+    let b = of_authority("b");
+    let requests = vec![of([authority("a", &[])]), of([to("a", &[&b])])];
+    let answers = server.together(requests);
+    assert!(answers[0].is_ok() && answers[1].is_err(), "{answers:?}");
 }
 
 #[test]
@@ -91,4 +184,64 @@ fn sg37_sg11_an_authority_of_a_wrong_form_is_invalid() {
     let mut quarantined = authority("a", &[]);
     quarantined.act = Some(proto::change::Act::Quarantine(proto::Quarantine::default()));
     assert_eq!(field(quarantined), Some("quarantine".to_owned()));
+}
+
+#[test]
+fn sg30_sg37_the_region_of_a_target_judges_the_import_too() {
+    let mut server = Server::node_in("eu", "e1", false);
+    server.commit(of([policy("xdstp://b/", "eu", &["us"])])).unwrap();
+    server.commit(of([policy("xdstp://a/", "us", &[]), cluster(&of_authority("b"))])).unwrap();
+    let source = routes_key("xdstp://a/envoy.config.route.v3.RouteConfiguration/r");
+    let reference = proto::Reference {
+        source: Some(source.clone()),
+        target: Some(cluster_key(&of_authority("b"))),
+        source_region: "us".into(),
+        ..Default::default()
+    };
+    let request = proto::BlockReferencesRequest {
+        id: vec![1; 16].into(),
+        references: vec![reference],
+        node: "u1".into(),
+    };
+    let ask = |server: &mut Server| {
+        server.step(Event::Region(Ticket(0), RegionRequest::Block(request.clone())));
+        server.region_answers.pop().unwrap()
+    };
+    server.commit(of([authority("a", &[])])).unwrap();
+    let refused = ask(&mut server).unwrap_err();
+    assert_eq!(refused.violations[0].key, Some(source));
+    assert!(not_imported(refused).2.is_not_imported);
+    server.commit(of([authority("a", &["b"])])).unwrap();
+    assert!(ask(&mut server).is_ok());
+}
+
+#[test]
+fn sg37_a_circle_that_two_nodes_make_at_once_does_not_count_until_it_ends() {
+    let mut nodes = [Server::node("one"), Server::node("two")];
+    with_clusters(&mut nodes[0]);
+    let exchange = |nodes: &mut [Server; 2]| {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let entries = nodes[from].entries_for(&nodes[to], 1_000);
+            assert_eq!(nodes[to].merge(entries), BTreeMap::new());
+        }
+    };
+    exchange(&mut nodes);
+    nodes[0].commit(of([authority("a", &["b", "c"])])).unwrap();
+    nodes[1].commit(of([authority("b", &["a"])])).unwrap();
+    exchange(&mut nodes);
+    let (b, c) = (of_authority("b"), of_authority("c"));
+    for node in &mut nodes {
+        node.restart();
+        let (_, message, _) = not_imported(node.commit(of([to("a", &[&b])])).unwrap_err());
+        assert!(message.ends_with("the imports a > b > a are a circle"), "{message}");
+        // The other import counts.
+        let dry_run = proto::CommitRequest { dry_run: true, ..of([to("a", &[&c])]) };
+        node.commit(dry_run).unwrap();
+        // The same once more is no registration.
+        assert_eq!(node.outcome(of([authority("a", &["b", "c"])])), proto::Outcome::Unchanged);
+        assert_eq!(node.code(of([authority("a", &["b"])])), RefusalCode::FailedPrecondition);
+    }
+    nodes[1].commit(of([authority("b", &[])])).unwrap();
+    exchange(&mut nodes);
+    nodes[0].commit(of([to("a", &[&b])])).unwrap();
 }
