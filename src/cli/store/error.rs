@@ -269,7 +269,9 @@ impl Refused {
             Some(Why::Owned(owned)) if !message.contains("--take-over") && !owned.owners.is_empty() => {
                 line.push_str("; act as its owner with --owner, or use --take-over");
             }
-            Some(Why::MissingTarget(_)) => line.push_str(" (--allow-missing)"),
+            Some(Why::MissingTarget(missing)) if !missing.is_not_imported && !missing.is_deleting => {
+                line.push_str(" (--allow-missing)");
+            }
             _ => {}
         }
         line
@@ -381,6 +383,7 @@ fn reason(why: &Why) -> Value {
         }
         Why::MissingTarget(missing) => json!({
             "kind": "missing_target", "target": missing.target.as_ref().map(label), "field": missing.field,
+            "is_deleting": missing.is_deleting, "is_not_imported": missing.is_not_imported,
         }),
         Why::Limit(limit) => json!({
             "kind": "limit", "limit": limit.limit, "option": limit.option, "value": limit.value,

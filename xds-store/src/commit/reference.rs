@@ -36,6 +36,8 @@ impl Referring<'_> {
         let mut violations = Violations::default();
         let mut fields_left = FIELDS_READ;
         self.check_imports(&mut violations, &mut fields_left);
+        violations.into_result()?;
+        let mut violations = Violations::default();
         let mut warnings = self.check_added(&mut violations, &mut fields_left);
         self.check_removed(&mut violations, &mut fields_left, number)?;
         violations.into_result()?;
