@@ -28,6 +28,7 @@ pub use form::{CommitLimits, Draft};
 pub(crate) use forms::Forms;
 pub(crate) use held::{held, held_of};
 pub(crate) use merging::MergedEntry;
+pub(crate) use owning::ForeignOwner;
 pub(crate) use refused::Limit;
 pub use refused::{RefusalCode, Refused};
 pub(crate) use reread::reread;

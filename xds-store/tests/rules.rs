@@ -25,6 +25,8 @@ mod driven;
 mod entries;
 #[path = "rules/finishing.rs"]
 mod finishing;
+#[path = "rules/foreign_owners.rs"]
+mod foreign_owners;
 #[path = "rules/forgetting.rs"]
 mod forgetting;
 #[path = "rules/forgotten.rs"]

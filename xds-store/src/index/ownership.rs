@@ -1,6 +1,6 @@
 //! The records that others own, and when to find out whether their owners still do (SG17, SG18).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Index;
 use crate::key::RecordKey;
@@ -16,6 +16,8 @@ pub(super) struct Ownership {
     ended: BTreeSet<RecordKey>,
     /// Records whose owners must all exist from this time on.
     late: BTreeSet<(i64, RecordKey)>,
+    /// Those of them that are checked again and again, as other regions have their owners.
+    again: BTreeMap<RecordKey, i64>,
 }
 
 impl Ownership {
@@ -94,12 +96,33 @@ impl Index {
         self.ownership.ended.extend(owned);
     }
 
+    /// The owners of a record must exist at this time.
+    pub(crate) fn check_owners(&mut self, owned: RecordKey, at: i64) {
+        let Ownership { late, again, .. } = &mut self.ownership;
+        if let Some(before) = again.insert(owned.clone(), at) {
+            late.remove(&(before, owned.clone()));
+        }
+        late.insert((at, owned));
+    }
+
+    /// Other regions may own the records, or their owners, than before.
+    pub(crate) fn check_all_owners(&mut self, at: i64) {
+        let Ownership { owned, late, .. } = &mut self.ownership;
+        late.extend(owned.iter().map(|(_, owned)| (at, owned.clone())));
+    }
+
     /// The owners of these records exist.
     pub(crate) fn note_owners_checked(&mut self, keys: &[RecordKey], is_late: bool, now: i64) {
-        let Ownership { ended, late, .. } = &mut self.ownership;
+        let Ownership { ended, late, again, .. } = &mut self.ownership;
         if is_late {
             // They are the first ones.
-            while late.first().is_some_and(|(at, key)| *at <= now && keys.binary_search(key).is_ok()) {
+            while let Some((at, key)) = late.first()
+                && *at <= now
+                && keys.binary_search(key).is_ok()
+            {
+                if again.get(key) == Some(at) {
+                    again.remove(key);
+                }
                 late.pop_first();
             }
         } else {

@@ -1,6 +1,6 @@
 //! References between regions. A node asks the region of a target to block it before a commit refers to it, and tells
 //! that region what became of the commit (SG30, SG33). The region of the target asks whether references hold
-//! (SG32, SG34, SG35).
+//! (SG32, SG34, SG35). That of an owner says whether it exists (SG20).
 //!
 //! | event | what follows |
 //! | --- | --- |
@@ -24,10 +24,12 @@ use crate::key::RecordKey;
 use crate::stored::Stored;
 use crate::time;
 use calls::{Call, Schedule};
+use owners::ForeignOwners;
 use parked::Parked;
 pub(super) use parked::{Asked, Wait};
 
 mod calls;
+mod owners;
 mod parked;
 
 /// A call between nodes of two regions.
@@ -92,6 +94,7 @@ pub(super) struct Across {
     asks: Schedule,
     /// When this node tells other regions whether its references hold or are gone.
     tells: Schedule,
+    pub(super) owners: ForeignOwners,
     /// The writer of each region to which this node has confirmed its references, or will do so next.
     writers: BTreeMap<String, String>,
 }
@@ -259,8 +262,8 @@ impl Store {
             }
         };
         let references = request.references.iter().map(|reference| answer(reference).into()).collect();
-        let unknown = proto::check_references_response::Answer::Unknown.into();
-        Ok(proto::CheckReferencesResponse { references, owners: vec![unknown; request.owners.len()] })
+        let owners = request.owners.iter().map(|check| self.answer_owner(check).into()).collect();
+        Ok(proto::CheckReferencesResponse { references, owners })
     }
 
     /// Adds what the batch made of references between regions, in whatever way.

@@ -1,4 +1,5 @@
-//! The background check of owners that are records, in paced steps (SG17, SG18).
+//! The background check of owners that are records, in paced steps (SG17, SG18). Other regions are asked about theirs
+//! (SG20).
 
 use xds_proto::xds::store::v1 as proto;
 
@@ -27,6 +28,7 @@ impl Store {
         others.iter().for_each(|owner| self.index.note_owner_ended(owner));
         if has_policies {
             self.dropping.begin(self.index.policies());
+            self.index.check_all_owners(now.saturating_add(self.config.owner_grace));
         }
     }
 
@@ -49,15 +51,18 @@ impl Store {
             }
             self.owners_at = now.saturating_add(STEP_EVERY);
             let judging = self.judging(writing, stored, now);
-            match self.dropped(&judging, &keys, is_late) {
+            let foreign = judging.foreign_owners(&keys, is_late);
+            match self.dropped(&judging, &keys, is_late).and_then(|dropped| Ok((dropped, foreign?))) {
                 // They are checked once more when this is durable.
-                Ok(Some(judged)) => {
+                Ok((Some(judged), _)) => {
                     let entry = LogEntry { identity: "owners".to_owned(), ..LogEntry::default() };
                     writing.add(judged, entry, self.config.server);
                     return;
                 }
-                Ok(None) => {
+                Ok((None, foreign)) => {
                     self.index.note_owners_checked(&keys, is_late, now);
+                    self.across.owners.dropped(&keys);
+                    self.across.owners.ask(foreign);
                     looked_at += keys.len();
                 }
                 Err(_) if limit > 1 => limit = limit.div_ceil(2).min(keys.len()).max(1),
@@ -76,7 +81,9 @@ impl Store {
         keys: &[RecordKey],
         is_late: bool,
     ) -> Result<Option<Judged>, Refused> {
-        let Some(judged) = judging.drop_owners(keys, is_late)? else { return Ok(None) };
+        let Some(judged) = judging.drop_owners(keys, is_late, &self.across.owners.gone)? else {
+            return Ok(None);
+        };
         let alone = Writing::new(self.head.clone(), None, 0);
         let (operations, bytes) = alone.size_with(&judged, 0);
         self.check_size(operations, bytes).map(|()| Some(judged))

@@ -10,6 +10,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::parked::Grant;
 use super::{REFERENCES_LIMIT, RegionRequest, RegionResponse, Request, Unanswered};
 use crate::blocks::{Block, BlockKey, BlockState};
+use crate::commit::ForeignOwner;
 use crate::index::Pending;
 use crate::store::{Action, Store, Ticket};
 use crate::time::SECOND;
@@ -23,6 +24,8 @@ pub(super) enum Call {
     Check(Vec<BlockKey>, Option<Ticket>),
     Confirm(Vec<BlockKey>),
     Release(Vec<BlockKey>),
+    /// Whether owners of other regions exist (SG20).
+    Owners(Vec<(ForeignOwner, proto::OwnerCheck)>),
     /// Nothing depends on the answer.
     Notice,
 }
@@ -124,6 +127,7 @@ impl Store {
         if self.read_only.is_some() || self.is_closed() || now < self.ends_again_at {
             return;
         }
+        self.call_about_owners(actions);
         let again = now.saturating_add(AGAIN);
         let mut asked: BTreeMap<(String, String), Vec<BlockKey>> = BTreeMap::new();
         for key in self.across.asks.take(now, again) {
@@ -208,6 +212,7 @@ impl Store {
                 let is_silent = !self.on_check(&keys, answer);
                 commit.into_iter().for_each(|commit| self.on_checked(commit, call, is_silent));
             }
+            (Some(Call::Owners(asked)), answer) => self.on_owners(asked, answer),
             (Some(Call::Confirm(keys)), Ok(RegionResponse::Confirm(_))) => {
                 for key in &keys {
                     let block = self.index.own_blocks.get(key);
@@ -271,4 +276,4 @@ impl Store {
 }
 
 /// When a region is asked or told again.
-const AGAIN: i64 = 5 * SECOND;
+pub(super) const AGAIN: i64 = 5 * SECOND;
