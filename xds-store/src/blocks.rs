@@ -5,7 +5,7 @@
 //! the present one.
 
 use std::collections::BTreeMap;
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::{Bound, ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -143,6 +143,11 @@ impl Blocks {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&BlockKey, &Arc<Block>)> {
         self.0.iter()
+    }
+
+    /// Those behind a key, in order.
+    pub(crate) fn behind(&self, key: Bound<BlockKey>) -> impl Iterator<Item = (&BlockKey, &Arc<Block>)> {
+        self.0.range((key, Bound::Unbounded))
     }
 
     pub(crate) fn get(&self, key: &BlockKey) -> Option<&Arc<Block>> {

@@ -82,6 +82,10 @@ pub struct Head {
     /// There are region policies, or there were.
     #[prost(bool, tag = "1031")]
     pub has_policies: bool,
+    /// The policies for which each reference of this node to a name of another region has its block (SG34): a digest;
+    /// no bytes, if that is not known of any.
+    #[prost(bytes = "bytes", tag = "1050")]
+    pub blocked_by: bytes::Bytes,
 }
 
 /// How far the store follows the log of an origin (SR9), and how much of it compaction has forgotten (SR18).

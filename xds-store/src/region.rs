@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use bytes::Bytes;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
@@ -113,6 +114,15 @@ impl Policies {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Equal for policies that give the same names to the same regions.
+    pub(crate) fn digest(&self) -> Bytes {
+        let mut hasher = blake3::Hasher::new();
+        for policy in self.iter() {
+            hasher.update(policy.prefix.as_bytes()).update(&[0]).update(policy.owner.as_bytes()).update(&[0]);
+        }
+        Bytes::copy_from_slice(&hasher.finalize().as_bytes()[..DIGEST_BYTES])
     }
 
     /// The policies, in the order of their prefixes.
@@ -242,6 +252,7 @@ pub fn is_region(name: &str) -> bool {
     (1..=REGION_LIMIT_BYTES).contains(&name.len()) && name.bytes().all(is_letter)
 }
 
+const DIGEST_BYTES: usize = 16;
 const REGION_LIMIT_BYTES: usize = 64;
 /// Of the regions and of the exceptions of a policy, each.
 const ITEMS_LIMIT: usize = 256;

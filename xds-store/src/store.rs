@@ -326,6 +326,7 @@ impl Store {
                     .chain(self.drain_due())
                     .chain(self.owner_check_due())
                     .chain(self.drop_due())
+                    .chain(self.older_due())
                     .chain(self.nodes.has_news().then_some(self.ends_again_at))
                     .chain(self.running_due())
                     .chain(self.has_remains().then_some(self.ends_again_at))
@@ -448,7 +449,9 @@ impl Store {
         self.add_nodes(&mut writing, now);
         let changes_blocks = !writing.pending.blocks.is_empty() || !writing.pending.own_blocks.is_empty();
         let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
-        let is_of_head = looks_for_room || self.running_due().is_some_and(|due| due <= now);
+        let is_of_head = looks_for_room
+            || writing.head.blocked_by != self.head.blocked_by
+            || self.running_due().is_some_and(|due| due <= now);
         if writing.batch.writes.is_empty() && !is_of_head && !changes_blocks {
             // The condition of a write proves that nobody else committed meanwhile; an answer without
             // a write needs that proof, too.
@@ -499,6 +502,9 @@ impl Store {
         }
         if writing.batch.writes.is_empty() {
             self.add_dropped(writing, stored, now);
+        }
+        if writing.batch.writes.is_empty() {
+            self.add_older(writing, stored, now);
         }
         // Commits go first, and wait for one step of a compaction at most (ST44).
         if writing.batch.writes.is_empty() && self.compaction.is_next(self.waiting.is_empty()) {

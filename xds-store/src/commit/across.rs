@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use super::effect::Judging;
@@ -13,7 +14,7 @@ use crate::blocks::{Block, BlockKey, BlockState};
 use crate::key::{RecordKey, is_configuration};
 use crate::read;
 use crate::refs::ReferrerChanges;
-use crate::rules::Acts;
+use crate::rules::{Acts, Named};
 
 /// What a commit needs to know of other regions, and needs from them. The stages note it while they judge, because
 /// a refusal has no room for it.
@@ -69,6 +70,19 @@ impl Judging<'_> {
         let source_region = self.head.region.clone();
         let reference = proto::Reference { source_region, ..read::reference(source, target, (field, acts)) };
         needs.borrow_mut().added.push((region.to_owned(), reference));
+    }
+
+    /// What a payload names and another region owns, each with the first field that needs it.
+    pub(crate) fn needed_elsewhere(&self, resource: &Resource) -> Vec<(RecordKey, (String, Acts))> {
+        let named = self.rules.named(resource).into_iter().filter(|named| named.acts.needs_target());
+        let target = |Named { type_url, name, acts }: Named<'_>| {
+            let target = self.forms().named(type_url, &name).into_iter().next()?;
+            self.elsewhere(&target)?;
+            let fields = self.rules.fields(resource, type_url, &name).into_iter();
+            let field = fields.filter(|(_, acts)| acts.needs_target()).map(|(field, _)| field).next();
+            Some((target, (field.unwrap_or_default(), acts)))
+        };
+        named.filter_map(target).collect()
     }
 
     pub(super) fn is_blocked(&self, target: &RecordKey) -> bool {

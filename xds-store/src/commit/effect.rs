@@ -528,7 +528,7 @@ impl Judging<'_> {
         Ok(state.filter(|state| state.lifecycle() != proto::State::Deleted))
     }
 
-    pub(super) fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, ReadError> {
+    pub(crate) fn state(&self, key: &RecordKey, record: &Present) -> Result<RecordState, ReadError> {
         self.version(key, record).map(|(state, _)| state)
     }
 

@@ -24,11 +24,13 @@ use crate::key::RecordKey;
 use crate::stored::Stored;
 use crate::time;
 use calls::{Call, Schedule};
+use older::Older;
 use owners::ForeignOwners;
 use parked::Parked;
 pub(super) use parked::{Asked, Wait};
 
 mod calls;
+mod older;
 mod owners;
 mod parked;
 
@@ -95,6 +97,7 @@ pub(super) struct Across {
     /// When this node tells other regions whether its references hold or are gone.
     tells: Schedule,
     pub(super) owners: ForeignOwners,
+    pub(super) older: Older,
     /// The writer of each region to which this node has confirmed its references, or will do so next.
     writers: BTreeMap<String, String>,
 }
@@ -129,7 +132,8 @@ impl Store {
                     self.change_block(writing, key, |block| Some(block.in_state(BlockState::Confirmed)))
                 }
                 Request::Confirmed(key) => {
-                    let block = self.index.own_blocks.get(key);
+                    let pending = writing.pending.own_blocks.get(key).cloned();
+                    let block = pending.unwrap_or_else(|| self.index.own_blocks.get(key).cloned());
                     if let Some(block) = block.filter(|block| block.state() == BlockState::Tentative) {
                         let block = Arc::new(block.in_state(BlockState::Confirmed));
                         writing.pending.own_blocks.insert(*key, Some(block));

@@ -265,6 +265,7 @@ impl Store {
         // ST40: these start again, too.
         store.take_over_leases(now.max(store.head.time));
         store.dropping.begin(store.index.policies());
+        store.begin_older();
         Ok(store)
     }
 }

@@ -28,6 +28,7 @@ impl Store {
         others.iter().for_each(|owner| self.index.note_owner_ended(owner));
         if has_policies {
             self.dropping.begin(self.index.policies());
+            self.begin_older();
             self.index.check_all_owners(now.saturating_add(self.config.owner_grace));
         }
     }

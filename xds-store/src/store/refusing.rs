@@ -64,6 +64,7 @@ impl Store {
         self.drains_at = self.drains_at.max(now.saturating_add(ENDS_AGAIN));
         self.owners_at = self.owners_at.max(now.saturating_add(ENDS_AGAIN));
         self.dropping.delay(now.saturating_add(ENDS_AGAIN));
+        self.across.older.delay(now.saturating_add(ENDS_AGAIN));
         self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
     }
 

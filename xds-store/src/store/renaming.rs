@@ -53,7 +53,9 @@ impl Store {
     /// See [`LoadError`].
     pub fn with_replica(view: &dyn View, is_replica: bool) -> Result<(Batch, Head), LoadError> {
         let (head, revision) = Self::read_head(view)?;
-        let mut writing = Writing::new(Head { is_replica, ..head }, Some(revision), 0);
+        // SG34: another node may have been the writer meanwhile.
+        let blocked_by = Bytes::new();
+        let mut writing = Writing::new(Head { is_replica, blocked_by, ..head }, Some(revision), 0);
         writing.seal();
         Ok((writing.batch, writing.head))
     }

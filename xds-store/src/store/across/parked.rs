@@ -165,7 +165,7 @@ impl Store {
     }
 
     /// An id that no other block has: it follows from the number of this run, which is random, and that of the call.
-    fn block_id(&self) -> Bytes {
+    pub(super) fn block_id(&self) -> Bytes {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.head.node.as_bytes()).update(&self.config.server.to_be_bytes());
         hasher.update(&self.across.last_call.to_be_bytes());
