@@ -14,19 +14,20 @@ async fn regions(test: &str) -> [Node; 2] {
     us.init(Some(&eu), &["--region", "us"]);
     us.start(&urls, &[]);
     us.accepts_commits().await;
-    for (owner, copies) in [("eu", "us"), ("us", "eu")] {
-        let policy = json!({
-            "@type": "type.googleapis.com/envoy.service.discovery.v3.Resource", "name": format!("{owner}-"),
-            "resource": {
-                "@type": "type.googleapis.com/xds.store.v1.RegionPolicy", "owner_region": owner, "regions": [copies],
-            },
-        });
-        let node = if owner == "eu" { &eu } else { &us };
-        node.put(&policy, &["--ack", "1"]).succeeds();
-    }
+    eu.put(&policy("eu-", "eu", &["us"]), &["--ack", "1"]).succeeds();
+    us.put(&policy("us-", "us", &["eu"]), &["--ack", "1"]).succeeds();
     eu.put(&cluster_of("eu-one"), &["--ack", "1"]).succeeds();
     us.put(&routes("us-web", "eu-one"), &["--ack", "1"]).succeeds();
     [eu, us]
+}
+
+fn policy(prefix: &str, owner: &str, copies: &[&str]) -> Value {
+    json!({
+        "@type": "type.googleapis.com/envoy.service.discovery.v3.Resource", "name": prefix,
+        "resource": {
+            "@type": "type.googleapis.com/xds.store.v1.RegionPolicy", "owner_region": owner, "regions": copies,
+        },
+    })
 }
 
 fn cluster_of(name: &str) -> Value {
@@ -116,7 +117,7 @@ fn sg34_sg35_a_delete_is_refused_while_another_region_refers_to_it_and_a_drain_e
 }
 
 #[test]
-fn sg22_sg30_a_silent_region_takes_no_writes_and_no_references_and_others_go_on() {
+fn sg22_sg29_sg30_a_silent_region_takes_no_writes_and_no_references_and_others_go_on() {
     Runtime::new().unwrap().block_on(async {
         let [eu, mut us] = regions("silent").await;
         us.put(&cluster_of("eu-two"), &[]).fails(&["region eu", &eu.url()]);
@@ -132,6 +133,10 @@ fn sg22_sg30_a_silent_region_takes_no_writes_and_no_references_and_others_go_on(
         us.put(&routes("us-new", "eu-two"), &[]).fails(&["region eu"]);
         us.put(&cluster_of("us-one"), &[]).succeeds();
         us.put(&routes("us-own", "us-one"), &[]).succeeds();
+        let peers = |us: &Node| us.xds(&["store", "peers"]).text();
+        us.until("its copies have an age", |us| peers(us).contains("region eu cannot be reached: copies"));
+        let age = us.process.as_ref().unwrap().metric("xds_store_region_age_seconds{region=\"eu\"}");
+        assert!(age.is_some_and(|age| age > 0.0), "{age:?}");
         // What it knows of the other region survives a restart without it.
         us.kill();
         let urls = [eu.url(), us.url()];
@@ -140,7 +145,29 @@ fn sg22_sg30_a_silent_region_takes_no_writes_and_no_references_and_others_go_on(
         assert!(us.has(["CDS", "eu-two"]) && us.has(["RDS", "us-web"]));
         us.put(&routes("us-new", "eu-two"), &[]).fails(&["region eu"]);
         eu.link.cut(false);
+        us.until("its copies are new", |us| !peers(us).contains("region eu"));
         us.until("the region is back", |us| us.put(&routes("us-new", "eu-two"), &[]).0.status.success());
         eu.xds(&["delete", "CDS", "eu-two"]).fails(&["us-new"]);
+    });
+}
+
+#[test]
+fn sg27_sg28_a_region_without_copies_fetches_the_names_and_takes_them_over() {
+    Runtime::new().unwrap().block_on(async {
+        let [eu, us] = regions("added").await;
+        eu.put(&policy("own-", "eu", &[]), &["--ack", "1"]).succeeds();
+        for name in ["own-one", "own-two"] {
+            eu.put(&cluster_of(name), &["--ack", "1"]).succeeds();
+        }
+        assert!(!us.has(["CDS", "own-one"]));
+        eu.put(&policy("own-", "us", &[]), &[]).fails(&["own-", "name eu in its regions"]);
+        eu.put(&policy("own-", "us", &["eu"]), &["--ack", "1"]).succeeds();
+        eu.put(&cluster_of("own-one"), &[]).fails(&["belongs to region us"]);
+        us.until("the names come", |us| us.has(["CDS", "own-one"]) && us.has(["CDS", "own-two"]));
+        us.until("it writes them", |us| us.put(&cluster_of("own-new"), &[]).0.status.success());
+        eu.until("and the others get that", |eu| eu.has(["CDS", "own-new"]));
+        us.put(&policy("own-", "us", &[]), &[]).succeeds();
+        eu.until("the former owner drops them", |eu| !eu.has(["CDS", "own-one"]));
+        assert!(us.has(["CDS", "own-one"]));
     });
 }

@@ -110,10 +110,9 @@ impl Maintenance for MaintenanceService {
         let alarm = self.reading.store.alarm().map(|alarm| alarm.to_string());
         let peers = self.reading.store.peers().map(|peers| (*peers).clone());
         let own = || BTreeMap::from([(head.node.clone(), head.counter)]);
-        let (clock, peers, of_peers) = match peers {
-            Some(PeersStatus { clock, peers, alarms, .. }) => (clock, peers, alarms),
-            None => (own(), Vec::new(), Vec::new()),
-        };
+        let alone = || PeersStatus { clock: own(), ..PeersStatus::default() };
+        let PeersStatus { clock, peers, regions, fetching, alarms: of_peers, .. } =
+            peers.unwrap_or_else(alone);
         let alarms = alarm.into_iter().chain(of_peers).chain(added.alarms);
         Ok(Response::new(proto::StatusResponse {
             condition: standing.condition.into(),
@@ -136,6 +135,8 @@ impl Maintenance for MaintenanceService {
             size_bytes: added.size_bytes.unwrap_or_default(),
             last_backup_at: added.last_backup_at.map(Into::into),
             alarms: alarms.map(|alarm| line(&alarm)).collect(),
+            regions,
+            fetching,
         }))
     }
 

@@ -137,9 +137,10 @@ impl Peer for PeerService {
         let keys: Vec<_> = request.keys.into_iter().map(key).collect::<Result<_, _>>()?;
         self.ask(|answer| PeerMessage::Look(request.node, answer)).await?;
         let standing = self.reading.standing();
-        let region = request.region;
-        let read =
-            move |reads: &Reads<'_>| reads.peek_in(&region, &keys).map_err(|error| failed(&error, &standing));
+        let (region, fetching) = (request.region, request.fetching);
+        let read = move |reads: &Reads<'_>| {
+            reads.peek_in((&region, &fetching), &keys).map_err(|error| failed(&error, &standing))
+        };
         self.reading.local(read).await.map(Response::new)
     }
 

@@ -67,6 +67,10 @@ pub struct PeersStatus {
     pub peers: Vec<proto::PeerStatus>,
     /// Of each region whose writer is known: its node, and its address.
     pub writers: BTreeMap<String, (String, String)>,
+    /// The other regions, in the order of their names (SG29).
+    pub regions: Vec<proto::RegionStatus>,
+    /// The prefixes of names that this node is still fetching (SG27).
+    pub fetching: Vec<String>,
     /// How many records a comparison with a peer has mended since the start (SR51).
     pub mended: u64,
     /// What an operator has to act on (ST72).

@@ -11,7 +11,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::Clock;
 use xds_store::commit::Refused;
 use xds_store::replica::{Alarm, CallId, PeerView, Replica, ReplicaConfig};
-use xds_store::store::{Committed, RegionResponse, Store, Ticket};
+use xds_store::store::{Committed, RegionResponse, Store, Ticket, ToFetch};
 use xds_store::time;
 
 use crate::peers::{Answer, PageEnd, PeersConfig, PeersStatus, Pulled};
@@ -66,6 +66,10 @@ pub(crate) struct Replication {
     pub(crate) takes_id: Option<Option<i64>>,
     /// SR33: the nodes that the machine knows to be forgotten.
     pub(crate) forgotten: BTreeSet<String>,
+    /// SG27: the names that the machine knows the store to fetch.
+    pub(crate) fetching: Vec<ToFetch>,
+    /// The regions that own names.
+    pub(crate) owners: BTreeSet<String>,
     began: (i64, Instant),
     /// What readers see of the peers, and when it is made anew; `None`: nothing happened since.
     shown: Arc<ArcSwap<PeersStatus>>,
@@ -110,6 +114,8 @@ impl Replication {
             unsynced_at: None,
             takes_id: None,
             forgotten: BTreeSet::new(),
+            fetching: Vec::new(),
+            owners: BTreeSet::new(),
             began: (now, Instant::now()),
             shown: Arc::default(),
             show_at: Some(now),
@@ -188,7 +194,27 @@ impl Replication {
         });
         let peers = peers.collect();
         let alarms = self.machine.alarms().map(alarm_text).collect();
-        PeersStatus { clock, peers, writers: writers.collect(), mended: self.mended, alarms }
+        let fetching = self.fetching.iter().map(|fetched| fetched.names.prefix.clone()).collect();
+        let (regions, mended) = (self.regions(now), self.mended);
+        PeersStatus { clock, peers, writers: writers.collect(), regions, fetching, mended, alarms }
+    }
+
+    /// SG29: how old what this node has of other regions may be.
+    fn regions(&self, now: i64) -> Vec<proto::RegionStatus> {
+        let mut regions: BTreeMap<String, (bool, i64)> = BTreeMap::new();
+        let unheard = (false, self.began.0);
+        for peer in self.machine.peers() {
+            let (is_up, heard_at) = regions.entry(peer.region).or_insert(unheard);
+            *is_up |= peer.is_up;
+            *heard_at = peer.heard_at.map_or(*heard_at, |at| at.max(*heard_at));
+        }
+        self.owners.iter().for_each(|owner| _ = regions.entry(owner.clone()).or_insert(unheard));
+        let of = |(region, (is_reachable, heard_at)): (String, (bool, i64))| {
+            let age = Some(time::length_to_proto(now.saturating_sub(heard_at).max(0)));
+            proto::RegionStatus { region, is_reachable, age }
+        };
+        let is_other = |(region, _): &(String, _)| !region.is_empty() && region != self.machine.region();
+        regions.into_iter().filter(is_other).map(of).collect()
     }
 
     /// Where to call the node of a region, or its writer if that node is forgotten or none is named. `None`: it is not
@@ -206,7 +232,8 @@ impl Replication {
     pub(crate) fn peek(&self, key: &proto::Key, answers: &UnboundedSender<(String, proto::PeekResponse)>) {
         for peer in self.machine.peers().filter(|peer| peer.is_up) {
             let (node, region) = (self.machine.node().to_owned(), self.machine.region().to_owned());
-            let request = proto::PeekRequest { keys: vec![key.clone()], node, region };
+            let (keys, fetching) = (vec![key.clone()], Vec::new());
+            let request = proto::PeekRequest { keys, node, region, fetching };
             self.calls.peek_for((peer.address, peer.node), request, answers.clone());
         }
     }

@@ -18,7 +18,7 @@ use crate::blocks;
 use crate::checked;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
-use crate::log::{Head, LogEntry, StoredNode, StoredOrigin};
+use crate::log::{Head, LogEntry, StoredFetching, StoredNode, StoredOrigin};
 use crate::record::{self, Local, RecordState};
 use crate::store::{LoadError, Store};
 
@@ -220,6 +220,10 @@ impl<'f> Checker<'f> {
             }
         } else if stored::parse_node(key).is_some() {
             if checked::decode::<StoredNode>(key, value).is_err() {
+                self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
+            }
+        } else if stored::parse_fetching(key).is_some() {
+            if checked::decode::<StoredFetching>(key, value).is_err() {
                 self.find(Finding::Damaged { key: Bytes::copy_from_slice(key) });
             }
         } else if stored::is_block(key) {

@@ -18,7 +18,7 @@ use crate::log::Head;
 use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
 use crate::record::{EntryId, Local, Present, RecordState};
 use crate::refs::{Reference, ReferrerChanges, Referrers};
-use crate::region::Policies;
+use crate::region::{FetchingChanges, Policies};
 use crate::rules::{Acts, Rules};
 use crate::stored::ReadError;
 use crate::{looks, time};
@@ -302,6 +302,11 @@ impl Index {
     /// What authorities may refer to.
     pub(crate) fn authorities(&self) -> &Authorities {
         &self.authorities
+    }
+
+    /// Takes what a batch changes of the names that the store fetches.
+    pub(crate) fn note_fetching(&mut self, changes: FetchingChanges) {
+        self.policies.note_fetching(changes);
     }
 
     /// The nodes that are forgotten.

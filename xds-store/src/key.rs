@@ -273,6 +273,8 @@ pub(crate) mod stored {
     pub(crate) const OWN_BLOCKS: (&[u8], &[u8]) = (b"bs", b"bt");
     /// The first and the end of what the store keeps of origins.
     pub(crate) const ORIGINS: (&[u8], &[u8]) = (b"c", b"d");
+    /// The first and the end of the prefixes whose names the store fetches (SG27).
+    pub(crate) const FETCHING: (&[u8], &[u8]) = (b"f", b"g");
     /// The first and the end of the journal of conflicts.
     pub(crate) const CONFLICTS: (&[u8], &[u8]) = (b"j", b"k");
     /// The first and the end of all log entries.
@@ -305,6 +307,16 @@ pub(crate) mod stored {
     /// The id of an origin; `None` for other keys.
     pub(crate) fn parse_origin(stored: &[u8]) -> Option<&str> {
         std::str::from_utf8(stored.strip_prefix(ORIGINS.0)?).ok()
+    }
+
+    /// What the store keeps of names that it fetches.
+    pub(crate) fn fetching(prefix: &str) -> Bytes {
+        [FETCHING.0, prefix.as_bytes()].concat().into()
+    }
+
+    /// The prefix of such names; `None` for other keys.
+    pub(crate) fn parse_fetching(stored: &[u8]) -> Option<&str> {
+        std::str::from_utf8(stored.strip_prefix(FETCHING.0)?).ok()
     }
 
     /// What the store keeps of another node.

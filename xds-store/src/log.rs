@@ -123,6 +123,14 @@ pub struct StoredNode {
     pub heard_at: i64,
 }
 
+/// Names that a policy gave to the region of this node, and that are not all here (SG27).
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct StoredFetching {
+    /// The region that gave them; empty: it is not known.
+    #[prost(string, tag = "1040")]
+    pub(crate) region: String,
+}
+
 /// What the journal keeps with a state that lost (SR44).
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct StoredConflict {

@@ -14,6 +14,7 @@
 //! | | the generation | the higher one, with all parts below | SR38 |
 //! | the generation | content, `digest`, `lease`, `mirror_of` | the smaller digest | SR39 |
 //! | | `origin` | that of this content, then the smaller id | SR56 |
+//! | | `written_by` | that of this content, then the greater counter, then the smaller bytes | SG42 |
 //! | | `expires_at`, `renewal`, `renewed_by` | more renewals, the earlier end, the smaller id | SR40 |
 //! | | `quarantined` | a quarantine, the earlier time, the smaller reason, the smaller digest | SR41 |
 //!
@@ -70,6 +71,7 @@ fn of_incarnation(a: &RecordState, b: &RecordState) -> RecordState {
         quarantined: of_generation(by_quarantine).quarantined.clone(),
         origin: of_generation(by_origin).origin.clone(),
         mirror_of: content.mirror_of.clone(),
+        written_by: of_generation(by_writer).written_by.clone(),
         owners: [&a.owners[..], &b.owners].concat(),
     }
 }
@@ -111,6 +113,15 @@ fn by_content(a: &RecordState, b: &RecordState) -> Ordering {
 /// SR56. The tie of SR39 is none here: the origin does not follow a nonce.
 fn by_origin(a: &RecordState, b: &RecordState) -> Ordering {
     a.digest.cmp(&b.digest).then_with(|| a.origin.cmp(&b.origin))
+}
+
+/// SG42. A commit that deletes a policy makes no generation, and counts as it comes later.
+fn by_writer(a: &RecordState, b: &RecordState) -> Ordering {
+    let order = |state: &RecordState| {
+        let written_by = state.written_by.as_ref();
+        (Reverse(written_by.map(|by| by.counter)), written_by.map(Message::encode_to_vec))
+    };
+    by_origin(a, b).then_with(|| order(a).cmp(&order(b)))
 }
 
 /// SR40. Also of two contents: the renewals are those of the generation.

@@ -217,6 +217,7 @@ fn without_content(state: &RecordState) -> RecordState {
         origin: state.origin.clone(),
         mirror_of: state.mirror_of.clone(),
         owners: state.owners.clone(),
+        written_by: state.written_by.clone(),
     }
 }
 

@@ -11,9 +11,17 @@ pub use crate::key::POLICY_TYPE;
 use crate::key::{RecordKey, is_configuration};
 use crate::record::RecordState;
 
+pub(crate) use fetching::{FetchingChanges, key_of, read_fetching};
+
+mod fetching;
+
 /// The policies of a store, by their prefixes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Policies(BTreeMap<Box<[u8]>, Policy>);
+pub struct Policies {
+    by_prefix: BTreeMap<Box<[u8]>, Policy>,
+    /// The prefixes of names that are not all here, with the regions that gave them to that of this node (SG27).
+    fetching: BTreeMap<Box<str>, Box<str>>,
+}
 
 /// What holds for the names with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +31,8 @@ pub struct Policy {
     /// Besides the owner.
     regions: BTreeSet<Box<str>>,
     disabled: Vec<proto::DisabledSync>,
+    /// The region of the node that wrote it (SG42); empty: none, or not known.
+    author: Box<str>,
 }
 
 /// A policy that cannot be used.
@@ -46,6 +56,12 @@ impl Policy {
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.owner
+    }
+
+    /// The region of the node that wrote the policy (SG42); empty if that is not known.
+    #[must_use]
+    pub fn author(&self) -> &str {
+        &self.author
     }
 
     /// Whether nobody has names by the other policy, which is about the same names, that does not have them by this
@@ -94,7 +110,8 @@ impl Policy {
                 }
             }
         }
-        Ok(Self { prefix: prefix.into(), owner: owner.into(), regions, disabled })
+        let author = Box::default();
+        Ok(Self { prefix: prefix.into(), owner: owner.into(), regions, disabled, author })
     }
 
     /// SG25.
@@ -113,7 +130,7 @@ impl Policies {
     /// Whether there is none: all names are global.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_prefix.is_empty()
     }
 
     /// Equal for policies that give the same names to the same regions.
@@ -127,7 +144,7 @@ impl Policies {
 
     /// The policies, in the order of their prefixes.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
-        self.0.values()
+        self.by_prefix.values()
     }
 
     /// The policy of a name: that of the longest prefix (SG21). `None`: the name is global. It costs a look-up
@@ -138,7 +155,7 @@ impl Policies {
         let mut upto = name;
         loop {
             let below = (Bound::Unbounded, Bound::Included(upto));
-            let (prefix, policy) = self.0.range::<[u8], _>(below).next_back()?;
+            let (prefix, policy) = self.by_prefix.range::<[u8], _>(below).next_back()?;
             if name.starts_with(prefix) {
                 return Some(policy);
             }
@@ -151,7 +168,7 @@ impl Policies {
     /// The policy of a record; `None` if it is global. The store's own records are always global.
     #[must_use]
     pub fn of(&self, key: &RecordKey) -> Option<&Policy> {
-        if self.0.is_empty() {
+        if self.by_prefix.is_empty() {
             return None;
         }
         let (type_url, name) = key.type_and_name();
@@ -167,7 +184,8 @@ impl Policies {
     /// The regions that have names with a beginning; `None`: each may, as some of the names are global.
     pub(crate) fn regions_of(&self, beginning: &str) -> Option<BTreeSet<&str>> {
         let of_all = self.policy_of(beginning)?;
-        let below = self.0.range::<[u8], _>((Bound::Excluded(beginning.as_bytes()), Bound::Unbounded));
+        let below =
+            self.by_prefix.range::<[u8], _>((Bound::Excluded(beginning.as_bytes()), Bound::Unbounded));
         let below = below.take_while(|(prefix, _)| prefix.starts_with(beginning.as_bytes()));
         let policies = [of_all].into_iter().chain(below.map(|(_, policy)| policy));
         Some(policies.flat_map(Policy::regions).collect())
@@ -215,7 +233,7 @@ impl Policies {
     /// Those without the policy of this very prefix.
     pub(crate) fn without(&self, prefix: &str) -> Self {
         let mut others = self.clone();
-        others.0.remove(prefix.as_bytes());
+        others.by_prefix.remove(prefix.as_bytes());
         others
     }
 
@@ -228,9 +246,10 @@ impl Policies {
         let content = state.content.as_ref().filter(|_| state.lifecycle() != proto::State::Deleted);
         // Neither a commit nor an entry brings a policy that cannot be used.
         let policy = content.and_then(|content| Policy::parse(prefix, &content.payload).ok());
-        match policy {
-            Some(policy) => _ = self.0.insert(prefix.as_bytes().into(), policy),
-            None => _ = self.0.remove(prefix.as_bytes()),
+        let author = state.written_by.as_ref().map(|by| by.region.as_str().into()).unwrap_or_default();
+        match policy.map(|policy| Policy { author, ..policy }) {
+            Some(policy) => _ = self.by_prefix.insert(prefix.as_bytes().into(), policy),
+            None => _ = self.by_prefix.remove(prefix.as_bytes()),
         }
     }
 }

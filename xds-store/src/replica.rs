@@ -16,7 +16,7 @@ use xds_proto::xds::store::v1 as proto;
 pub use crate::clock::Counters;
 use crate::clock::{Clock, Position};
 use crate::entry::Foreign;
-use crate::store::{Stopped, Ticket};
+use crate::store::{Stopped, Ticket, ToFetch};
 use crate::time::SECOND;
 use known::Known;
 pub use known::{NODES, ORIGINS};
@@ -26,6 +26,7 @@ pub use round::{Gap, Malformed};
 mod callee;
 mod caller;
 mod comparing;
+mod fetching;
 mod identity;
 mod known;
 mod peer;
@@ -56,6 +57,8 @@ pub struct Replica {
     id: identity::Id,
     snapshot: Snapshot,
     comparing: comparing::Comparing,
+    /// The names that the store fetches.
+    fetching: Vec<ToFetch>,
     next_call: CallId,
     random: u64,
     now: i64,
@@ -148,6 +151,9 @@ pub enum Event {
     PeekAnswered(CallId, Result<proto::PeekResponse, Failure>),
     /// The store has done what [`Action::Mend`] says, and so many records were other ones; `None` if it could not.
     Mended(CallId, Option<u64>),
+    /// The names that the store fetches ([`Store::fetching`](crate::store::Store::fetching)), at the start and whenever
+    /// these are others (SG27).
+    Fetching(Vec<ToFetch>),
     /// A commit of this node is durable: its position.
     Committed(Position),
     /// The store has done what [`Action::Apply`] says, as far as it could.
@@ -210,6 +216,9 @@ pub enum Action {
     /// Give these states of a peer to the store ([`Event::Mend`](crate::store::Event::Mend)). It has to answer with
     /// [`Event::Mended`].
     Mend(CallId, Vec<proto::RecordState>),
+    /// Tell the store that it has all of these names, and the incarnations above which new ones start
+    /// ([`Event::Fetched`](crate::store::Event::Fetched)).
+    Fetched(Vec<proto::Fetching>, u64),
     /// End a call. What it still answers has no effect.
     Cancel(CallId),
     /// Give this to the store, in the order of the actions. The store leaves out what it has already. It
@@ -315,6 +324,7 @@ impl Replica {
             id: identity::Id::default(),
             snapshot,
             comparing: comparing::Comparing::default(),
+            fetching: Vec::new(),
             next_call: CallId::default(),
             now,
             actions: Vec::new(),
@@ -346,6 +356,7 @@ impl Replica {
             Event::DigestAnswered(call, result) => self.on_digest_answered(call, result),
             Event::PeekAnswered(call, result) => self.on_peek_answered(call, result),
             Event::Mended(call, mended) => self.on_mended(call, mended),
+            Event::Fetching(fetching) => self.on_fetching(fetching),
             Event::Committed(position) => self.clock.set(&self.config.hello.node, position),
             Event::Applied { call, clock, stopped } => self.on_applied(call, clock, stopped),
             Event::Await { ticket, counter, peers, until } => {

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
+use xds_proto::xds::store::v1 as proto;
+
 use crate::checked;
 use crate::clock::{Clock, Position};
 use crate::commit::{Draft, RefusalCode, Refused};
@@ -12,7 +14,7 @@ pub use crate::index::FormCounts;
 use crate::index::{Index, Pending};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head};
-use crate::region::Policies;
+use crate::region::{FetchingChanges, Policies};
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use across::{Across, Asked};
@@ -20,6 +22,7 @@ pub use across::{RegionRequest, RegionResponse, Unanswered};
 use compaction::Compaction;
 pub use config::{Config, Identity};
 pub use event::{Action, Committed, Event, Published, Ticket};
+pub use fetching::ToFetch;
 pub use forgetting::Forgetting;
 use journal::{Journal, Journaled};
 pub use load::{LoadError, Loaded};
@@ -45,6 +48,7 @@ mod config;
 mod draining;
 mod dropping;
 mod event;
+mod fetching;
 mod forgetting;
 mod journal;
 mod judging;
@@ -119,6 +123,8 @@ pub struct Store {
     /// Other regions.
     across: Across,
     dropping: dropping::Dropping,
+    /// Names that were fetched, until the next batch says so.
+    fetched: Vec<(Vec<proto::Fetching>, u64)>,
 }
 
 #[derive(Debug)]
@@ -173,6 +179,8 @@ struct Writing {
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
     /// Changes of references between regions, with their answers.
     requests: Vec<(across::Request, across::Answer)>,
+    /// What it changes of the names that the store fetches.
+    fetching: FetchingChanges,
     /// Commits that are not decided, because they need other regions.
     parked: Vec<(Waiting, across::Wait)>,
     compacted: bool,
@@ -384,6 +392,7 @@ impl Store {
                     self.nodes.hear(&node, counters, self.running.length());
                 }
             }
+            Event::Fetched { names, incarnation_floor } => self.fetched.push((names, incarnation_floor)),
             Event::Halt(reason) => self.read_only = Some(reason),
         }
         self.end_parked(now, &mut actions);
@@ -428,7 +437,10 @@ impl Store {
         writing.head.is_replicated = self.replicates();
         writing.head.running = self.running.length();
         match self.add_alone(&mut writing, &stored, now, actions) {
-            Ok(true) => return self.write(writing, actions),
+            Ok(true) => {
+                self.add_fetching(&mut writing);
+                return self.write(writing, actions);
+            }
             Ok(false) => {}
             Err(refused) => {
                 self.try_later(now);
@@ -447,12 +459,14 @@ impl Store {
         // ST22: a batch of the head alone finds out whether there is room. Writers that wait for room
         // send no commit.
         self.add_nodes(&mut writing, now);
+        self.add_fetching(&mut writing);
         let changes_blocks = !writing.pending.blocks.is_empty() || !writing.pending.own_blocks.is_empty();
+        let is_fetched = !writing.fetching.is_empty();
         let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
         let is_of_head = looks_for_room
             || writing.head.blocked_by != self.head.blocked_by
             || self.running_due().is_some_and(|due| due <= now);
-        if writing.batch.writes.is_empty() && !is_of_head && !changes_blocks {
+        if writing.batch.writes.is_empty() && !is_of_head && !changes_blocks && !is_fetched {
             // The condition of a write proves that nobody else committed meanwhile; an answer without
             // a write needs that proof, too.
             let merged = mem::take(&mut writing.merged).into_iter();
@@ -536,6 +550,7 @@ impl Store {
         self.add_positions(&mut writing);
         self.add_conflicts(&mut writing);
         self.write_blocks(&mut writing);
+        self.write_fetching(&mut writing);
         writing.seal();
         actions.push(Action::Write(writing.batch.clone()));
         self.writing = Some(writing);

@@ -51,6 +51,11 @@ struct PlanStateLabels {
 }
 
 #[derive(Debug, Clone, EncodeLabelSet)]
+struct RegionLabels {
+    region: String,
+}
+
+#[derive(Debug, Clone, EncodeLabelSet)]
 struct PeerLabels {
     peer: String,
 }
@@ -85,6 +90,14 @@ fn encode_peers(status: &PeersStatus, encoder: &mut DescriptorEncoder<'_>) -> fm
             let labels = PeerLabels { peer: peer.address.clone() };
             ConstGauge::new(value(peer)).encode(family.encode_family(&labels)?)?;
         }
+    }
+    // SG29
+    let (name, help) =
+        ("xds_store_region_age_seconds", "How old copies of the names of a region are at most");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for proto::RegionStatus { region, age, .. } in &status.regions {
+        let labels = RegionLabels { region: region.clone() };
+        ConstGauge::new(age.map_or(0.0, seconds)).encode(family.encode_family(&labels)?)?;
     }
     Ok(())
 }

@@ -44,7 +44,11 @@ impl Peers {
                     let peers: Vec<_> = status.peers.iter().map(object).collect();
                     say(format_args!(
                         "{:#}",
-                        json!({ "node": status.node, "clock": status.clock, "peers": peers })
+                        json!({
+                            "node": status.node, "clock": status.clock, "peers": peers,
+                            "regions": status.regions.iter().map(region).collect::<Vec<_>>(),
+                            "fetching": status.fetching,
+                        })
                     ));
                 }
                 ReportFormat::Text => text(&status).iter().for_each(say),
@@ -83,7 +87,19 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
             lines.push("    two processes have the id of this node".to_owned());
         }
     }
+    // SG29
+    for region in status.regions.iter().filter(|region| !region.is_reachable) {
+        let age = region.age.map(|age| duration(seconds(age))).unwrap_or_default();
+        lines.push(format!("region {} cannot be reached: copies of its names are {age} old", region.region));
+    }
+    for prefix in &status.fetching {
+        lines.push(format!("names with {prefix} are being fetched: a policy gave them to this region"));
+    }
     lines
+}
+
+fn region(region: &proto::RegionStatus) -> Value {
+    json!({ "region": region.region, "is_reachable": region.is_reachable, "age": region.age.map(duration) })
 }
 
 /// The beginning of an id, which tells nodes apart.
@@ -116,7 +132,9 @@ The clock of a node has, for each node, the number of the last commit that it ha
 
 JSON: one object with node, clock {NODE: number} and peers, a list of objects with node, address,
 region, is_up, last_contact, error, clock, entries_behind (commits that it has and that are missing
-here), lag (for how long), tombstones_held, build and is_duplicate. Fields may be added.
+here), lag (for how long), tombstones_held, build and is_duplicate; regions, a list of objects with
+region, is_reachable and age (how old copies of its names are at most); and fetching, the prefixes of
+names that a policy gave to this region and that are not all here. Fields may be added.
 
 Exit codes:
   0  all peers are up, or there are none

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xds_store::clock::{Clock, Position};
+use xds_store::region::Policy;
 use xds_store::replica::{Action as ReplicaAction, Event as ReplicaEvent, Failure};
 use xds_store::store::{Action, Event, Merged, RegionRequest, RegionResponse, Ticket, Unanswered};
 
@@ -96,6 +97,7 @@ impl Writer {
     /// Lets the machine do what is due.
     pub(super) fn replicate_if_due(&mut self, actions: &mut VecDeque<Action>) {
         self.report_forgotten(actions);
+        self.report_fetching(actions);
         let Some(replication) = &mut self.replication else { return };
         let (writers, is_due) = (replication.show_if_due(), replication.due_in() == Some(0));
         for (region, node) in writers {
@@ -129,6 +131,22 @@ impl Writer {
         let forgotten: BTreeSet<String> = self.store.forgotten().map(str::to_owned).collect();
         replication.forgotten.clone_from(&forgotten);
         self.replicate(ReplicaEvent::Forgotten(forgotten), actions);
+    }
+
+    /// Tells the machine which names the store fetches (SG27), at the start and when that changes.
+    fn report_fetching(&mut self, actions: &mut VecDeque<Action>) {
+        let fetching = self.store.fetching();
+        if let Some(replication) = &mut self.replication {
+            let owners = || self.store.policies().iter().map(Policy::owner);
+            if !owners().all(|owner| replication.owners.contains(owner)) {
+                replication.owners = owners().map(str::to_owned).collect();
+                replication.show_soon();
+            }
+        }
+        let is_news = |of: &&mut Replication| of.fetching != fetching;
+        let Some(replication) = self.replication.as_mut().filter(is_news) else { return };
+        replication.fetching.clone_from(&fetching);
+        self.replicate(ReplicaEvent::Fetching(fetching), actions);
     }
 
     /// Answers a commit, at once or when so many peers have it (SR17).
@@ -168,7 +186,9 @@ impl Writer {
         let Some(replication) = &mut self.replication else { return };
         if let Some(call) = replication.mending.remove(&ticket) {
             let mended = merged.ok().map(|merged| merged.mended);
-            replication.mended += mended.unwrap_or_default();
+            if !replication.machine.is_fetching() {
+                replication.mended += mended.unwrap_or_default();
+            }
             return self.replicate(ReplicaEvent::Mended(call, mended), actions);
         }
         let Some(call) = replication.applying.remove(&ticket) else { return };
@@ -218,6 +238,9 @@ impl Writer {
                 if let Some(Inbound::Look(caller)) = replication.inbound.remove(&ticket) {
                     _ = caller.send(answer);
                 }
+            }
+            ReplicaAction::Fetched(names, incarnation_floor) => {
+                actions.extend(self.step(Event::Fetched { names, incarnation_floor }));
             }
             ReplicaAction::Cancel(call) => replication.calls.cancel(call),
             ReplicaAction::Apply(call, entries) => {

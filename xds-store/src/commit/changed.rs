@@ -11,6 +11,7 @@ use crate::index::Renewed;
 use crate::key::RecordKey;
 use crate::record::{At, EntryId, Present, RecordState, Uid, resource_of};
 use crate::refs::{Reference, ReferrerChanges};
+use crate::region::Policies;
 
 /// The changes of one commit while it is judged.
 #[derive(Default)]
@@ -92,6 +93,9 @@ impl Changed {
         {
             state.generation += 1;
             state.origin.clone_from(&judging.head.node);
+        }
+        if Policies::is_policy(key) {
+            state.written_by = Some(judging.next_commit());
         }
         self.note(judging, key, state, outcome, resource)
     }

@@ -24,9 +24,16 @@ pub(super) fn check_form(id: &VariantId, act: Option<&proto::change::Act>) -> Re
 
 impl Judging<'_> {
     /// Whether this node accepts writes of a record: its name is global, or this is the writer of the region
-    /// that owns it.
+    /// that owns it, and has all names that came to the region with it (SG28).
     pub(crate) fn accepts(&self, key: &RecordKey) -> bool {
-        self.policies.of(key).is_none_or(|policy| self.is_writer_of(policy))
+        let is_owner = self.policies.of(key).is_none_or(|policy| self.is_writer_of(policy));
+        is_owner && self.policies.fetching_record(key).is_none()
+    }
+
+    /// SG42: what identifies the commit that is judged, at all nodes.
+    pub(super) fn next_commit(&self) -> proto::WrittenBy {
+        let (origin, region) = (self.head.node.clone(), self.head.region.clone());
+        proto::WrittenBy { origin, counter: self.head.counter + 1, region }
     }
 
     fn is_writer_of(&self, policy: &Policy) -> bool {
@@ -50,6 +57,7 @@ impl Judging<'_> {
             }
         }
         violations.into_result()?;
+        self.check_fetched(draft)?;
         let mut policies = used.into_values();
         let (Some(first), Some(second)) = (policies.next(), policies.next()) else { return Ok(()) };
         // SG23, SG40: a handover of one of them would divide the commit.
@@ -66,12 +74,36 @@ impl Judging<'_> {
         violations.into_result()
     }
 
+    /// SG28: a name that this node has not fetched yet may exist elsewhere, and so may one that was created here.
+    fn check_fetched(&self, draft: &Draft) -> Result<(), Refused> {
+        let mut violations = Violations::default();
+        let changes = draft.changes.iter().enumerate();
+        for (number, change) in changes.filter(|(_, change)| !matches!(change.act, Act::Check)) {
+            let key = &change.key;
+            let fetching = match Policies::is_policy(key) {
+                true => self.policies.fetching_of(key.type_and_name().1),
+                false => self.policies.fetching_record(key),
+            };
+            if let Some((prefix, giver)) = fetching {
+                let message = format!(
+                    "{key:?}: this node is still fetching the names with {prefix} from region {giver}: retry later"
+                );
+                let owner_region = self.policies.policy_of(prefix).map_or("", Policy::owner).to_owned();
+                let why = proto::RegionOwned { owner_region, ..proto::RegionOwned::default() };
+                let at = (number, Some(key.to_proto()));
+                violations.add(RefusalCode::Unavailable, at, message, proto::violation::Why::Region(why));
+            }
+        }
+        violations.into_result()
+    }
+
     /// The names that a commit changes besides: what a prune releases, the other forms of records, and what goes
     /// with a deletion.
     pub(super) fn check_regions_of(&self, changed: &Changed) -> Result<(), Refused> {
         let mut violations = Violations::default();
-        let others = changed.states.keys().filter(|key| !self.accepts(key));
-        for (key, policy) in others.filter_map(|key| Some((key, self.policies.of(key)?))) {
+        let is_owned_elsewhere = |policy: &&Policy| !self.is_writer_of(policy);
+        let of = |key| Some((key, self.policies.of(key).filter(is_owned_elsewhere)?));
+        for (key, policy) in changed.states.keys().filter_map(of) {
             self.refuse((usize::MAX, key), policy, &mut violations);
         }
         violations.into_result()
@@ -94,8 +126,8 @@ impl Judging<'_> {
         violations.add(RefusalCode::FailedPrecondition, at, message, owned_by(policy, Vec::new()));
     }
 
-    /// SG28: only the writer of the owner region changes the owner and the regions with copies. A region without
-    /// copies cannot become one of them: it could create a name that exists elsewhere.
+    /// SG28: only the writer of the owner region changes the owner and the regions with copies. Regions that get names
+    /// by that fetch them from this one (SG27), so it has to keep them.
     fn check_policy(&self, number: usize, change: &DraftChange, violations: &mut Violations) {
         let (_, prefix) = change.key.type_and_name();
         let Some(present) = self.policies.policy_of(prefix) else { return };
@@ -111,15 +143,15 @@ impl Judging<'_> {
             }
             _ => return,
         };
-        if next.is_some_and(|next| present.covers(&next)) {
+        // Without a policy, all regions have them.
+        let region = &self.head.region;
+        if next.is_none_or(|next| present.covers(&next) || next.lets_give(region)) {
             return;
         }
-        let has: Vec<_> = present.regions().collect();
         let message = format!(
-            "the names with {prefix} would come to a region that does not have them by the policy {}. Only {} have \
-             them",
+            "the names with {prefix} would come to a region that does not have them by the policy {}, and this region \
+             would not keep them: name {region} in its regions, without an exception in disabled",
             present.prefix(),
-            has.join(", "),
         );
         let at = (number, Some(change.key.to_proto()));
         violations.add(RefusalCode::FailedPrecondition, at, message, owned_by(present, Vec::new()));

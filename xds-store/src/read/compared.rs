@@ -14,6 +14,7 @@ use crate::key::{RecordKey, stored};
 use crate::log::StoredOrigin;
 use crate::merge::merge;
 use crate::record::{Local, RecordRevision, RecordState};
+use crate::region::{key_of, read_fetching};
 
 /// Of how many buckets a node tells the digests (SR51).
 pub const BUCKETS: usize = 256;
@@ -54,22 +55,31 @@ impl Reads<'_> {
     /// # Errors
     /// See [`ReadError`].
     pub fn peek(&self, keys: &[RecordKey]) -> Result<proto::PeekResponse, ReadError> {
-        self.peek_in(&self.head().region, keys)
+        self.peek_in((&self.head().region, &[]), keys)
     }
 
-    /// The same for a node of a region: what is not for it does not exist here (SG25).
+    /// The same for a node of a region, which fetches names with these prefixes (SG27): what is not for it does not
+    /// exist here (SG25).
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub fn peek_in(&self, region: &str, keys: &[RecordKey]) -> Result<proto::PeekResponse, ReadError> {
+    pub fn peek_in(
+        &self,
+        (region, fetching): (&str, &[String]),
+        keys: &[RecordKey],
+    ) -> Result<proto::PeekResponse, ReadError> {
         let policies = self.policies()?;
+        let fetching: Vec<_> = fetching.iter().map(String::as_str).collect();
         let mut answer = proto::PeekResponse { clock: self.clock()?.to_wire(), ..Default::default() };
         let mut bytes = 0;
         for key in keys {
             if bytes >= PEEK_BYTES {
                 break;
             }
-            let is_told = is_exchanged(key) && policies.is_told(key, &self.head().region, region);
+            let between = (&*self.head().region, region);
+            let is_told = is_exchanged(key)
+                && (policies.is_told(key, between.0, between.1)
+                    || policies.is_given(key, between, &fetching));
             let state = if is_told { self.state_of_others(key)? } else { None };
             bytes += state.as_ref().map_or(0, Message::encoded_len);
             answer.records.extend(state);
@@ -145,25 +155,30 @@ impl Reads<'_> {
         let mut answer = proto::DigestResponse { clock: self.clock()?.to_wire(), ..Default::default() };
         let mut hashers = vec![blake3::Hasher::new(); BUCKETS];
         let policies = self.policies()?;
+        let fetching: Vec<_> = request.fetching.iter().map(|names| names.prefix.as_str()).collect();
+        let between = (request.source_region.as_str(), request.region.as_str());
         let after = request.after.as_ref().and_then(|key| RecordKey::parse(key).ok());
         let from = after.map_or_else(|| Bytes::from_static(stored::RECORDS.0), |after| stored::after(&after));
         let (to, revision) = (stored::RECORDS.1, self.head().revision);
         let is_of_all = request.records_of.is_empty();
-        let mut bytes = 0;
+        let (mut bytes, mut floor) = (0, self.head().incarnation_floor);
         self.newest_of_each((&from, to), revision, &mut |RecordVersion { key, state, .. }| {
             if until.is_some_and(|until| key > *until) {
                 return ControlFlow::Break(());
             }
             let of_owner = &request.owner_region;
-            let is_counted = policies.is_told(&key, &request.source_region, &request.region)
+            let is_counted = (policies.is_told(&key, between.0, between.1)
+                || policies.is_given(&key, between, &fetching))
                 && (of_owner.is_empty() || policies.owner_of(&key) == Some(of_owner))
-                && state.lifecycle() != proto::State::Deleted
                 && is_exchanged(&key)
                 && (request.name_prefixes.is_empty() || {
                     let name = key.name();
                     request.name_prefixes.iter().any(|prefix| name.as_str().starts_with(prefix))
                 });
-            if !is_counted {
+            if state.lifecycle() == proto::State::Deleted {
+                floor = floor.max(state.incarnation);
+            }
+            if !is_counted || state.lifecycle() == proto::State::Deleted {
                 return ControlFlow::Continue(());
             }
             let wire_key = key.to_proto();
@@ -186,8 +201,30 @@ impl Reads<'_> {
         if is_of_all {
             let first = |hasher: blake3::Hasher| Bytes::copy_from_slice(&hasher.finalize().as_bytes()[..16]);
             answer.buckets = hashers.into_iter().map(first).collect();
+            answer.complete = self.complete(&request.fetching)?;
+            answer.incarnation_floor = if answer.complete.is_empty() { 0 } else { floor };
         }
         Ok(answer)
+    }
+
+    /// SG27: of names that a node fetches, the prefixes whose policy is the same here, and of which this store has all
+    /// names.
+    fn complete(&self, fetching: &[proto::Fetching]) -> Result<Vec<String>, ReadError> {
+        if fetching.is_empty() {
+            return Ok(Vec::new());
+        }
+        let own = read_fetching(self.view)?;
+        let mut complete = Vec::new();
+        for proto::Fetching { prefix, revision } in fetching {
+            let Some(key) = key_of(prefix) else { continue };
+            let here = self.last(&key)?.map(|version| RecordRevision::of(&version.state).to_bytes());
+            let is_same = here.as_ref().map_or(&[][..], |here| here) == &revision[..];
+            let is_lacking = |of: &String| of.starts_with(prefix) || prefix.starts_with(of);
+            if is_same && !own.keys().any(is_lacking) {
+                complete.push(prefix.clone());
+            }
+        }
+        Ok(complete)
     }
 }
 

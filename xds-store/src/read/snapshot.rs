@@ -13,6 +13,7 @@ use crate::checked::{self, Damaged};
 use crate::key::{RecordKey, stored};
 use crate::log::StoredOrigin;
 use crate::phase;
+use crate::region::read_fetching;
 
 /// Where a snapshot goes on.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -102,6 +103,8 @@ impl Reads<'_> {
             page.counters = self.clock()?.counters();
         }
         page.incarnation_floor = self.head.incarnation_floor;
+        (page.region, page.fetching) =
+            (self.head.region.clone(), read_fetching(self.view).map_err(ReadError::from)?);
         Ok(page)
     }
 

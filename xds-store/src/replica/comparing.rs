@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
+use super::fetching;
 use super::peer::Peer;
 use super::round::read_clock;
 use super::{Action, Alarm, CallId, Failure, Malformed, Replica, SECOND};
@@ -44,6 +45,11 @@ struct Comparison {
     keys: Vec<proto::Key>,
     /// The last key of the page, if there is a next one.
     after: Option<proto::Key>,
+    /// The names that it fetches (SG27).
+    fetching: Vec<proto::Fetching>,
+    /// Those of them of which the peer has all.
+    complete: Vec<proto::Fetching>,
+    incarnation_floor: u64,
 }
 
 #[derive(Debug)]
@@ -74,6 +80,15 @@ impl Comparing {
         }
     }
 
+    pub(super) fn fetches(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| !running.fetching.is_empty())
+    }
+
+    /// Moves the next comparison with a peer that has answered.
+    pub(super) fn compare_at(&mut self, address: &str, at: i64) {
+        self.due.get_mut(address).into_iter().for_each(|due| *due = at.min(*due));
+    }
+
     /// The peer is not used any more.
     pub(super) fn remove(&mut self, address: &str) -> Option<CallId> {
         self.due.remove(address);
@@ -95,12 +110,21 @@ impl Step {
 impl Replica {
     /// SR51: a peer has answered a whole round. The first comparison is soon after the start.
     pub(super) fn compare_soon(&mut self, address: &str) {
-        let Some(interval) = self.config.compare_interval else { return };
+        let is_fetching = !self.fetched_at(address).is_empty();
+        let Some(interval) = self.config.compare_interval.or_else(|| is_fetching.then_some(FIRST)) else {
+            return;
+        };
         let is_running = self.comparing.running.as_ref().is_some_and(|running| running.address == address);
-        if is_running || self.comparing.due.contains_key(address) {
+        if is_running {
             return;
         }
-        let due = self.now.saturating_add(self.jittered(FIRST.min(interval)));
+        if self.comparing.due.contains_key(address) {
+            // A peer that was down is back.
+            let soon = is_fetching.then(|| self.now.saturating_add(fetching::AGAIN));
+            return soon.into_iter().for_each(|soon| self.comparing.compare_at(address, soon));
+        }
+        let wait = if is_fetching { 0 } else { self.jittered(FIRST.min(interval)) };
+        let due = self.now.saturating_add(wait);
         self.comparing.due.insert(address.to_owned(), due);
     }
 
@@ -141,9 +165,18 @@ impl Replica {
         let (step, until) = (Step::Digests(call), self.now.saturating_add(LONGEST_CALL));
         let (buckets, keys) = (Vec::new(), Vec::new());
         self.comparing.due.remove(&address);
-        let comparison =
-            Comparison { address: address.clone(), step, until, mended: 0, buckets, keys, after: None };
-        self.comparing.running = Some(comparison);
+        self.comparing.running = Some(Comparison {
+            address: address.clone(),
+            step,
+            until,
+            mended: 0,
+            buckets,
+            keys,
+            after: None,
+            fetching: self.fetched_at(&address),
+            complete: Vec::new(),
+            incarnation_floor: 0,
+        });
         let request = self.digest_request(&address);
         self.actions.push(Action::CallDigest(call, address, request));
     }
@@ -155,6 +188,12 @@ impl Replica {
             node: self.node().to_owned(),
             region: self.region().to_owned(),
             source_region: session.map(|session| session.region.clone()).unwrap_or_default(),
+            fetching: self
+                .comparing
+                .running
+                .as_ref()
+                .map(|running| running.fetching.clone())
+                .unwrap_or_default(),
             ..Default::default()
         }
     }
@@ -181,6 +220,9 @@ impl Replica {
             let differing = (0..).zip(own.buckets.iter().zip(&theirs.buckets));
             comparison.buckets =
                 differing.filter(|(_, (own, theirs))| own != theirs).map(|(at, _)| at).collect();
+            comparison.complete = comparison.fetching.clone();
+            comparison.incarnation_floor = theirs.incarnation_floor;
+            comparison.complete.retain(|names| theirs.complete.contains(&names.prefix));
             return if comparison.buckets.is_empty() { self.compared() } else { self.next_page() };
         }
         comparison.after = theirs.records.last().filter(|_| theirs.more).and_then(|last| last.key.clone());
@@ -214,8 +256,10 @@ impl Replica {
         let address = comparison.address.clone();
         let call = self.new_call();
         self.enter(Step::Peek(call, keys.clone()), LONGEST_CALL);
-        let request =
-            proto::PeekRequest { keys, node: self.node().to_owned(), region: self.region().to_owned() };
+        let prefixes = self.comparing.running.iter().flat_map(|running| &running.fetching);
+        let fetching = prefixes.map(|names| names.prefix.clone()).collect();
+        let (node, region) = (self.node().to_owned(), self.region().to_owned());
+        let request = proto::PeekRequest { keys, node, region, fetching };
         self.actions.push(Action::CallPeek(call, address, request));
     }
 
@@ -251,7 +295,8 @@ impl Replica {
         let Some(mended) = mended else { return self.comparison_failed() };
         comparison.mended += mended;
         let address = comparison.address.clone();
-        if mended > 0 {
+        // What a region gets by a policy was not lost here.
+        if mended > 0 && comparison.fetching.is_empty() {
             self.alarm(Alarm::Differed(address), true);
         }
         self.next_keys();
@@ -259,13 +304,17 @@ impl Replica {
 
     /// All of it was compared.
     fn compared(&mut self) {
-        let Some(Comparison { address, mended, .. }) = self.comparing.running.take() else { return };
+        let Some(compared) = self.comparing.running.take() else { return };
+        let Comparison { address, mended, complete, incarnation_floor, .. } = compared;
         if mended == 0 {
             self.alarm(Alarm::Differed(address.clone()), false);
         }
-        let interval = self.config.compare_interval.unwrap_or(i64::MAX);
-        let due = self.now.saturating_add(self.jittered(interval));
-        self.comparing.due.insert(address, due);
+        let interval = self.compared_again(&address, &complete);
+        if !complete.is_empty() {
+            self.actions.push(Action::Fetched(complete, incarnation_floor));
+        }
+        let due = interval.map(|interval| self.now.saturating_add(self.jittered(interval)));
+        self.comparing.due.insert(address, due.unwrap_or(i64::MAX));
     }
 
     fn comparison_failed(&mut self) {
@@ -282,7 +331,7 @@ impl Replica {
     }
 
     fn try_again(&mut self, address: &str) {
-        let again = self.again();
+        let again = self.compared_again(address, &[]).map_or(AGAIN, |interval| interval.min(AGAIN));
         let due = self.now.saturating_add(self.jittered(again));
         self.comparing.due.insert(address.to_owned(), due);
     }

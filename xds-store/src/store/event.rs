@@ -63,6 +63,16 @@ pub enum Event {
     Compact(Ticket, Option<u64>),
     /// The compaction shall end after the step that is being written, because the server stops (ST6).
     EndCompaction,
+    /// A comparison with a node that has them has found all names of these, which [`Store::fetching`] named (SG27). No
+    /// answer follows.
+    ///
+    /// [`Store::fetching`]: super::Store::fetching
+    Fetched {
+        /// The names.
+        names: Vec<proto::Fetching>,
+        /// No record that the node has deleted has a higher incarnation, so new ones here start above it.
+        incarnation_floor: u64,
+    },
     /// The store shall accept no commits until the process restarts (ST18).
     Halt(String),
 }

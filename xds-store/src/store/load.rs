@@ -260,7 +260,9 @@ impl Store {
             owners_at: i64::MIN,
             across: Across::default(),
             dropping: Dropping::default(),
+            fetched: Vec::new(),
         };
+        store.load_fetching(view)?;
         store.schedule_blocks();
         // ST40: these start again, too.
         store.take_over_leases(now.max(store.head.time));

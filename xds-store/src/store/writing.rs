@@ -38,6 +38,7 @@ impl Writing {
             merged: Vec::new(),
             commits: Vec::new(),
             requests: Vec::new(),
+            fetching: <_>::default(),
             parked: Vec::new(),
             compacted: false,
             alone: None,

@@ -1,5 +1,6 @@
 //! What many states of one key become by the rules of the merge, without merging two of them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use prost::Message;
@@ -33,6 +34,10 @@ pub(crate) fn all_at_once(states: &[RecordState]) -> RecordState {
     let quarantines = latest.iter().filter_map(|state| state.quarantined.as_ref());
     let quarantined = quarantines
         .min_by_key(|quarantined| (time(quarantined.at), &quarantined.reason, serve_digest(quarantined)));
+    let origin = winners().map(|state| &state.origin).min().unwrap();
+    let writers =
+        winners().filter(|state| state.origin == *origin).filter_map(|state| state.written_by.clone());
+    let written_by = writers.min_by_key(|by| (Reverse(by.counter), by.encode_to_vec()));
     let lifecycles = || all.iter().map(|state| state.lifecycle);
     let deleted = i32::from(proto::State::Deleted);
     RecordState {
@@ -45,7 +50,8 @@ pub(crate) fn all_at_once(states: &[RecordState]) -> RecordState {
         renewal,
         renewed_by: expiry.renewed_by.clone(),
         quarantined: quarantined.cloned(),
-        origin: winners().map(|state| state.origin.clone()).min().unwrap(),
+        origin: origin.clone(),
+        written_by,
         owners: owners_of(&all),
         ..(*content).clone()
     }

@@ -14,7 +14,7 @@ use xds_store::record::RecordState;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Picks([u8; PARTS]);
 
-const PARTS: usize = 14;
+const PARTS: usize = 15;
 
 impl Arbitrary for Picks {
     fn arbitrary(g: &mut Gen) -> Self {
@@ -49,6 +49,7 @@ impl Picks {
             by,
             quarantine,
             origin,
+            writer,
             owners @ ..,
         ] = self.0;
         let content = pick(&CONTENTS, content);
@@ -62,6 +63,7 @@ impl Picks {
             renewed_by: (*pick(&["", "a", "b"], by)).to_owned(),
             quarantined: pick(&QUARANTINES, quarantine).clone(),
             origin: (*pick(&["", "a", "b"], origin)).to_owned(),
+            written_by: writer_of(*pick(&[0, 0, 1, 2, 3], writer)),
             owners: owners.iter().filter_map(|pick| owner_of(*pick)).collect(),
             ..content.clone()
         }
@@ -70,6 +72,13 @@ impl Picks {
 
 fn pick<T>(values: &[T], number: u8) -> &T {
     &values[usize::from(number) % values.len()]
+}
+
+/// Those with a counter of one share it.
+fn writer_of(pick: u8) -> Option<proto::WrittenBy> {
+    let (origin, counter) =
+        ((*["", "a", "b", "a"].get(usize::from(pick))?).to_owned(), u64::from(pick.div_ceil(2)));
+    (pick > 0).then(|| proto::WrittenBy { origin, counter, region: String::new() })
 }
 
 /// In no order, and the same one twice.

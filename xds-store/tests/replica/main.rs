@@ -20,6 +20,7 @@ mod fixture;
 mod identity;
 mod nodes;
 mod random;
+mod regions;
 mod rules;
 mod sim;
 

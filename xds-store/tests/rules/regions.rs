@@ -247,7 +247,7 @@ fn sg26_a_snapshot_and_a_peek_of_another_region_have_what_is_for_it() {
         let records: Vec<_> = page.records.iter().filter(of_tests).map(name).collect();
         let keys =
             ["own/a", "us/a", "x"].map(|name| xds_store::key::RecordKey::parse(&key(name, "")).unwrap());
-        let peeked: Vec<_> = reads.peek_in(region, &keys).unwrap().records.iter().map(name).collect();
+        let peeked: Vec<_> = reads.peek_in((region, &[]), &keys).unwrap().records.iter().map(name).collect();
         (records, page.clock.into_keys().collect::<Vec<_>>(), peeked)
     };
     let of = |names: &[&str]| -> Vec<String> { names.iter().map(ToString::to_string).collect() };
@@ -283,6 +283,35 @@ fn sg27_a_region_that_a_policy_leaves_out_drops_its_copies_and_tells_no_other_on
 }
 
 #[test]
+fn sg42_a_policy_keeps_the_commit_that_wrote_it_and_any_clock_says_whether_it_covers_that() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([put("x", "1")])).unwrap();
+    nodes[0].commit(of([policy("n/", "eu", &["us"])])).unwrap();
+    exchange(&mut nodes);
+    let written_by = |node: &Server| node.state(&policy_key("n/")).unwrap().written_by;
+    let by = proto::WrittenBy { origin: "e1".into(), counter: 2, region: "eu".into() };
+    assert!(nodes.iter().all(|node| written_by(node).as_ref() == Some(&by)));
+    assert!(nodes[2].store.clock().get("e1").counter >= by.counter);
+    // The same policy once more is no change, and no other record has it.
+    nodes[0].commit(of([policy("n/", "eu", &["us"])])).unwrap();
+    assert_eq!((written_by(&nodes[0]), nodes[0].state(&key("x", "")).unwrap().written_by), (Some(by), None));
+    nodes[0].commit(of([put("x", "2"), policy("n/", "us", &["eu"])])).unwrap();
+    exchange(&mut nodes);
+    assert_eq!(written_by(&nodes[2]).map(|by| by.counter), Some(3));
+    nodes[2].commit(of([policy("n/b/", "us", &["eu"])])).unwrap();
+    exchange(&mut nodes);
+    let by = nodes[0].state(&policy_key("n/b/")).unwrap().written_by.unwrap();
+    assert_eq!((&*by.origin, &*by.region), ("u1", "us"));
+    nodes[2].commit(of([without_policy("n/b/")])).unwrap();
+    exchange(&mut nodes);
+    let deleted = nodes[0].state(&policy_key("n/b/")).unwrap();
+    assert_eq!(
+        (deleted.lifecycle(), deleted.written_by.unwrap().counter),
+        (proto::State::Deleted, by.counter + 1)
+    );
+}
+
+#[test]
 fn sg28_the_writer_hands_names_over_to_a_region_that_has_them() {
     let mut nodes = nodes();
     nodes[0].commit(of([policy("n/", "eu", &["us"]), put("n/a", "1")])).unwrap();
@@ -292,8 +321,18 @@ fn sg28_the_writer_hands_names_over_to_a_region_that_has_them() {
         assert_eq!(owners(refused), of_eu(), "only the writer of the owner does it");
         assert_eq!(owners(node.commit(of([policy("n/b/", "us", &[])]))), of_eu());
     }
-    for wrong in [policy("n/", "ap", &["eu", "us"]), policy("n/", "eu", &["us", "ap"]), without_policy("n/")]
-    {
+    // Regions that get the names fetch them from this one, which has to keep them.
+    let off = |source: &str, target: &str| proto::DisabledSync {
+        type_url: String::new(),
+        source_region: source.into(),
+        target_region: target.into(),
+    };
+    let wrong = [
+        policy("n/", "ap", &["us"]),
+        disabling("n/", "ap", &["eu", "us"], &[off("", "eu")]),
+        disabling("n/", "ap", &["eu", "us"], &[off("eu", "")]),
+    ];
+    for wrong in wrong {
         assert_eq!(owners(nodes[0].commit(of([wrong]))), of_eu());
     }
     nodes[0].commit(of([policy("n/", "us", &["eu"])])).unwrap();

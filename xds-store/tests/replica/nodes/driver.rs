@@ -111,6 +111,8 @@ pub(crate) struct Process {
     /// What this node has asked peers to compare.
     digests: BTreeMap<CallId, proto::DigestRequest>,
     mending: BTreeMap<Ticket, CallId>,
+    /// The names that the store fetches, as the replica knows.
+    fetching: Vec<store::ToFetch>,
     /// Entries that the store has not answered yet, with the calls that brought them.
     applying: BTreeMap<Ticket, CallId>,
     /// Commits that wait for peers: how many and how long; with the answer once it is durable here.
@@ -162,6 +164,7 @@ impl Process {
             looks: BTreeMap::new(),
             digests: BTreeMap::new(),
             mending: BTreeMap::new(),
+            fetching: Vec::new(),
             applying: BTreeMap::new(),
             acks: BTreeMap::new(),
             resyncing: Resyncing::default(),
@@ -190,6 +193,11 @@ impl Process {
                     let actions = self.store.step(event, wall, &*reader);
                     self.report_renamed(&actions);
                     actions.into_iter().for_each(|action| self.do_of_store(action));
+                    let fetching = self.store.fetching();
+                    if fetching != self.fetching {
+                        self.fetching.clone_from(&fetching);
+                        self.tell(replica::Event::Fetching(fetching));
+                    }
                 }
                 Step::Replica(event) => {
                     let actions = self.replica.step(event, now);
@@ -391,6 +399,10 @@ impl Process {
             Action::TakeSnapshot { address, must_replace } => {
                 return self.take_snapshot(address, must_replace, now);
             }
+            Action::Fetched(names, incarnation_floor) => {
+                let fetched = store::Event::Fetched { names, incarnation_floor };
+                return self.steps.push_back(Step::Store(fetched));
+            }
             // For the log of the server.
             Action::Dropped(..) | Action::End(_) => return,
         };
@@ -405,7 +417,8 @@ impl Process {
             Request::Peek(request) => {
                 let key = |key| RecordKey::parse(key).unwrap();
                 let keys: Vec<_> = request.keys.iter().map(key).collect();
-                Answer::Peek(accepted.map(|()| reads.peek_in(&request.region, &keys).unwrap()))
+                let caller = (&*request.region, &*request.fetching);
+                Answer::Peek(accepted.map(|()| reads.peek_in(caller, &keys).unwrap()))
             }
             Request::Digest(request) => {
                 let source_region = self.store.head().region.clone();

@@ -1,0 +1,409 @@
+//! Nodes of regions whose policies change (SG27, SG28): with real stores, lost calls, crashes, and nodes that join late.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use prost::Message as _;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::commit::{Draft, RefusalCode, Refused};
+use xds_store::engine::{Engine as _, MemoryEngine};
+use xds_store::key::RecordKey;
+use xds_store::read::Reads;
+use xds_store::record::RecordState;
+use xds_store::region::POLICY_TYPE;
+use xds_store::replica::Failure;
+use xds_store::store::{Identity, Store, Ticket};
+
+use crate::nodes::driver::{Answer, Input, Output, Process, Request};
+use crate::random::Random;
+
+/// Nodes whose calls are answered at once, or fail.
+struct Nodes {
+    regions: Vec<&'static str>,
+    engines: Vec<MemoryEngine>,
+    processes: Vec<Process>,
+    now: i64,
+    runs: u64,
+    random: Random,
+    /// How many of a hundred calls fail.
+    failing: u64,
+    /// Whether comparisons fail.
+    cannot_compare: bool,
+    /// Nodes that reach no other one.
+    cut: Vec<usize>,
+    refused: Vec<Refused>,
+    alarms: Vec<String>,
+}
+
+impl Nodes {
+    /// The first node of each region is its writer.
+    fn new(regions: &[&'static str], seed: u64) -> Self {
+        let mut nodes = Self {
+            regions: Vec::new(),
+            engines: Vec::new(),
+            processes: Vec::new(),
+            now: 1_000_000_000_000_000,
+            runs: 1,
+            random: Random(seed),
+            failing: 0,
+            cannot_compare: false,
+            cut: Vec::new(),
+            refused: Vec::new(),
+            alarms: Vec::new(),
+        };
+        regions.iter().for_each(|region| nodes.add(region, false));
+        nodes
+    }
+
+    fn add(&mut self, region: &'static str, is_joining: bool) {
+        let mut engine = MemoryEngine::default();
+        let identity = Identity {
+            node: self.engines.len().to_string(),
+            cluster: "c".into(),
+            region: region.into(),
+            is_replica: self.regions.contains(&region),
+        };
+        let init = if is_joining { Store::init_joining } else { Store::init };
+        engine.commit(&init(&identity)).unwrap();
+        self.regions.push(region);
+        self.engines.push(engine);
+        let node = self.engines.len() - 1;
+        let started = self.start(node);
+        self.processes.push(started);
+        for node in 0..self.engines.len() {
+            self.tell_peers(node);
+        }
+    }
+
+    fn start(&mut self, node: usize) -> Process {
+        self.runs += 1;
+        let run = (&*node.to_string(), self.runs);
+        Process::start(self.engines[node].clone(), run, (self.now, self.now), |_| {})
+    }
+
+    fn tell_peers(&mut self, node: usize) {
+        let others = (0..self.engines.len()).filter(|other| *other != node);
+        let peers = others.map(|other| other.to_string()).collect();
+        self.input(node, Input::Peers(peers));
+    }
+
+    /// The process ends without a word, and another one starts.
+    fn crash(&mut self, node: usize) {
+        self.processes[node] = self.start(node);
+        self.tell_peers(node);
+    }
+
+    /// Does all that follows from an input, at all nodes.
+    fn input(&mut self, node: usize, input: Input) {
+        let mut inputs = VecDeque::from([(node, input)]);
+        let mut callers = BTreeMap::new();
+        while let Some((node, input)) = inputs.pop_front() {
+            for output in self.processes[node].handle(input, (self.now, self.now)) {
+                match output {
+                    Output::Write(batch) => {
+                        let written = self.engines[node].commit(&batch);
+                        inputs.push_back((node, Input::Written(written)));
+                    }
+                    Output::Call(call, address, request) => {
+                        let to: usize = address.parse().unwrap();
+                        let is_digest = matches!(request, Request::Digest(_));
+                        let is_cut = (self.cannot_compare && is_digest)
+                            || self.cut.contains(&node)
+                            || self.cut.contains(&to);
+                        if is_cut || to >= self.processes.len() || self.random.below(100) < self.failing {
+                            inputs.push_back((node, Input::Answered(call, failed(&request))));
+                            continue;
+                        }
+                        let ticket = Ticket((node as u64) << 40 | call.0 | 1 << 30);
+                        callers.insert((to, ticket), (node, call));
+                        inputs.push_back((to, Input::Called(ticket, request)));
+                    }
+                    Output::Answer(ticket, parts) => {
+                        let (caller, call) = callers[&(node, ticket)];
+                        inputs.extend(parts.into_iter().map(|part| (caller, Input::Answered(call, part))));
+                    }
+                    Output::Refused(_, refused) => self.refused.push(refused),
+                    Output::Raise(alarm) => self.alarms.push(format!("{node}: {alarm:?}")),
+                    Output::TakesId(why) => panic!("{why}"),
+                    Output::Mended(_)
+                    | Output::Resynced(_)
+                    | Output::Published(_)
+                    | Output::Cancel(_)
+                    | Output::Committed(..)
+                    | Output::Compacted => {}
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, seconds: i64) {
+        let until = self.now + seconds * 1_000_000_000;
+        loop {
+            let due = |node: usize| Some((self.processes[node].due((self.now, self.now))?, node));
+            let next = (0..self.processes.len()).filter_map(due).min();
+            let Some((at, node)) = next.filter(|(at, _)| *at <= until) else { break };
+            self.now = self.now.max(at);
+            self.input(node, Input::Due);
+        }
+        self.now = until;
+    }
+
+    fn commit(&mut self, node: usize, key: proto::Key, act: proto::change::Act) -> Result<(), RefusalCode> {
+        let change = proto::Change { key: Some(key), act: Some(act), condition: None };
+        let request = proto::CommitRequest { changes: vec![change], ..Default::default() };
+        let draft = Draft::parse(request, "user".into()).unwrap();
+        self.now += 1;
+        self.input(node, Input::Commit { ticket: Ticket(self.now as u64), draft, peers: 0, until: 0 });
+        self.refused.pop().map_or(Ok(()), |refused| Err(refused.code))
+    }
+
+    fn put(&mut self, node: usize, name: &str, payload: &str) -> Result<(), RefusalCode> {
+        self.commit(node, key(name), put(payload.as_bytes().to_vec()))
+    }
+
+    fn policy(
+        &mut self,
+        node: usize,
+        prefix: &str,
+        owner: &str,
+        regions: &[&str],
+    ) -> Result<(), RefusalCode> {
+        let regions = regions.iter().map(ToString::to_string).collect();
+        let policy = proto::RegionPolicy { owner_region: owner.into(), regions, disabled: Vec::new() };
+        self.commit(node, policy_key(prefix), put(policy.encode_to_vec()))
+    }
+
+    fn state(&self, node: usize, name: &str) -> Option<RecordState> {
+        let view = self.engines[node].view().unwrap();
+        let key = RecordKey::parse(&key(name)).unwrap();
+        let state = Reads::new(&*view).unwrap().last(&key).unwrap().map(|version| version.state);
+        state.filter(|state| state.lifecycle() != proto::State::Deleted)
+    }
+
+    fn is_fetching(&self, node: usize) -> bool {
+        !self.processes[node].store.fetching().is_empty()
+    }
+}
+
+fn failed(request: &Request) -> Answer {
+    let failure = Failure::Unreachable;
+    match request {
+        Request::Hello(_) => Answer::Hello(Err(failure)),
+        Request::Pull(_) => Answer::Pull(Err(failure)),
+        Request::Nudge(_) => Answer::Nudge(Err(failure)),
+        Request::Digest(_) => Answer::Digest(Err(failure)),
+        Request::Peek(_) => Answer::Peek(Err(failure)),
+        Request::Snapshot(_) => Answer::Snapshot(Err(failure)),
+    }
+}
+
+fn put(payload: Vec<u8>) -> proto::change::Act {
+    let content = proto::Content { payload: payload.into(), ..Default::default() };
+    proto::change::Act::Put(proto::Put { content: Some(content), ..Default::default() })
+}
+
+fn delete() -> proto::change::Act {
+    proto::change::Act::Delete(proto::Delete::default())
+}
+
+fn key(name: &str) -> proto::Key {
+    proto::Key { type_url: "t/T".into(), name: name.into(), when: String::new() }
+}
+
+fn policy_key(prefix: &str) -> proto::Key {
+    proto::Key { type_url: POLICY_TYPE.into(), name: prefix.into(), when: String::new() }
+}
+
+#[test]
+fn sg27_a_region_that_a_policy_adds_fetches_the_names_and_changes_none() {
+    let mut nodes = Nodes::new(&["eu", "us", "eu", "us"], 1);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    for at in 0..9 {
+        nodes.put(0, &format!("n-{at}"), "1").unwrap();
+    }
+    nodes.put(0, "n-3", "2").unwrap();
+    nodes.commit(0, key("n-4"), delete()).unwrap();
+    nodes.run(20);
+    assert_eq!((nodes.state(1, "n-3"), nodes.state(2, "n-3")), (None, nodes.state(0, "n-3")));
+    let before: Vec<_> = (0..9).map(|at| nodes.state(0, &format!("n-{at}"))).collect();
+    let counters = |nodes: &Nodes| -> Vec<_> {
+        nodes.processes.iter().map(|process| process.store.head().counter).collect()
+    };
+    let of_before = counters(&nodes);
+    nodes.cannot_compare = true;
+    nodes.policy(0, "n-", "eu", &["us"]).unwrap();
+    nodes.run(20);
+    assert!(nodes.is_fetching(1), "the policy has come");
+    nodes.crash(1);
+    assert!(nodes.is_fetching(1) && nodes.state(1, "n-3").is_none(), "a crash forgets nothing");
+    nodes.cannot_compare = false;
+    nodes.run(20);
+    for node in 0..4 {
+        let here: Vec<_> = (0..9).map(|at| nodes.state(node, &format!("n-{at}"))).collect();
+        assert_eq!((here, nodes.is_fetching(node)), (before.clone(), false), "{node}");
+    }
+    // The policy is the only entry, and nothing was lost.
+    assert_eq!(counters(&nodes), [of_before[0] + 1, 0, 0, 0]);
+    assert_eq!(nodes.alarms, Vec::<String>::new());
+}
+
+#[test]
+fn sg28_a_new_owner_without_copies_accepts_writes_once_it_has_all_names() {
+    let mut nodes = Nodes::new(&["eu", "us", "us"], 2);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(10);
+    assert_eq!(
+        nodes.policy(0, "n-", "us", &[]),
+        Err(RefusalCode::FailedPrecondition),
+        "nobody would have them"
+    );
+    nodes.cannot_compare = true;
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    assert_eq!(nodes.put(0, "n-a", "2"), Err(RefusalCode::FailedPrecondition));
+    nodes.run(20);
+    // It has the policy, and not what the policy is about.
+    for name in ["n-a", "n-b"] {
+        assert_eq!(nodes.put(1, name, "2"), Err(RefusalCode::Unavailable));
+    }
+    assert_eq!(nodes.policy(1, "n-", "us", &[]), Err(RefusalCode::Unavailable));
+    assert_eq!(nodes.policy(1, "n-b", "us", &[]), Err(RefusalCode::Unavailable));
+    nodes.put(1, "global", "1").unwrap();
+    (nodes.cut, nodes.cannot_compare) = (vec![0], false);
+    nodes.run(100);
+    assert_eq!(nodes.put(1, "n-b", "2"), Err(RefusalCode::Unavailable), "nobody gives it the names");
+    nodes.cut.clear();
+    nodes.run(40);
+    nodes.put(1, "n-a", "2").unwrap();
+    nodes.put(1, "n-b", "1").unwrap();
+    nodes.run(20);
+    let states: Vec<_> = (0..3).map(|node| nodes.state(node, "n-a").unwrap()).collect();
+    assert!(states.iter().all(|state| state.generation == 2 && *state == states[0]));
+    // The former owner drops its copies once the new one says so.
+    nodes.policy(1, "n-", "us", &[]).unwrap();
+    nodes.run(20);
+    assert_eq!((nodes.state(0, "n-a"), nodes.state(2, "n-b").is_some()), (None, true));
+}
+
+#[test]
+fn sg27_names_of_a_policy_that_is_deleted_come_to_all_regions() {
+    let mut nodes = Nodes::new(&["eu", "us"], 3);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(10);
+    nodes.cannot_compare = true;
+    nodes.commit(0, policy_key("n-"), delete()).unwrap();
+    nodes.run(20);
+    // Each node accepts writes of global names, and this one would create what exists.
+    assert_eq!(nodes.put(1, "n-a", "2"), Err(RefusalCode::Unavailable));
+    nodes.cannot_compare = false;
+    nodes.run(20);
+    assert_eq!(nodes.state(1, "n-a"), nodes.state(0, "n-a"));
+    nodes.put(1, "n-a", "2").unwrap();
+    nodes.run(10);
+    assert_eq!(nodes.state(0, "n-a").unwrap().generation, 2);
+}
+
+#[test]
+fn sg28_sg42_a_node_that_joins_with_a_policy_alone_fetches_the_names() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 4);
+    nodes.policy(0, "n-", "eu", &["us"]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(10);
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(10);
+    // It takes its snapshot from `ap`, which has no copies.
+    nodes.cut = vec![0, 1];
+    nodes.add("us", true);
+    nodes.run(60);
+    assert!(nodes.processes[3].store.head().revision > 0 && nodes.state(3, "n-a").is_none());
+    assert!(nodes.is_fetching(3));
+    nodes.cut = vec![2];
+    nodes.run(100);
+    assert_eq!((nodes.state(3, "n-a"), nodes.is_fetching(3)), (nodes.state(1, "n-a"), false));
+}
+
+/// Changes policies and names at random, while calls fail and nodes crash. At the end each node has what its policies
+/// say, and the owner writes on.
+fn run_at_random(seed: u64) -> (usize, usize) {
+    const REGIONS: [&str; 3] = ["eu", "us", "ap"];
+    const PREFIXES: [&str; 3] = ["n-", "n-x-", "m-"];
+    let mut nodes = Nodes::new(&["eu", "us", "ap", "us"], seed);
+    let (mut committed, mut fetched) = (0, 0);
+    let writers = [nodes.random.below(3) as usize, nodes.random.below(3) as usize];
+    for (prefix, writer) in PREFIXES.into_iter().zip([writers[0], writers[0], writers[1]]) {
+        nodes.policy(writer, prefix, REGIONS[writer], &[]).unwrap();
+        nodes.run(30);
+    }
+    nodes.failing = 30;
+    for _ in 0..60 {
+        let node = nodes.random.below(nodes.engines.len() as u64) as usize;
+        let prefix = PREFIXES[nodes.random.below(3) as usize];
+        match nodes.random.below(12) {
+            0 => nodes.crash(node),
+            1..=2 => {
+                let owner = REGIONS[nodes.random.below(3) as usize];
+                let own = nodes.regions[node];
+                let mut copies: Vec<_> = REGIONS.into_iter().filter(|_| nodes.random.below(2) == 0).collect();
+                copies.extend((!copies.contains(&own)).then_some(own));
+                copies.retain(|copy| *copy != owner);
+                committed += usize::from(nodes.policy(node, prefix, owner, &copies).is_ok());
+            }
+            3 if nodes.random.below(3) == 0 && prefix == "n-x-" => {
+                committed += usize::from(nodes.commit(node, policy_key(prefix), delete()).is_ok());
+            }
+            _ => {
+                let name = format!("{prefix}{}", nodes.random.below(5));
+                let act = match nodes.random.below(4) {
+                    0 => delete(),
+                    _ => put(nodes.random.below(9).to_string().into_bytes()),
+                };
+                committed += usize::from(nodes.commit(node, key(&name), act).is_ok());
+            }
+        }
+        let seconds = nodes.random.below(8) as i64;
+        nodes.run(seconds);
+        fetched += (0..nodes.engines.len()).filter(|node| nodes.is_fetching(*node)).count();
+        if nodes.engines.len() == 4 && nodes.random.below(40) == 0 {
+            let region = REGIONS[nodes.random.below(3) as usize];
+            nodes.add(region, true);
+        }
+    }
+    nodes.failing = 0;
+    nodes.run(100);
+    for prefix in PREFIXES {
+        for name in (0..5).map(|at| format!("{prefix}{at}")) {
+            let policies = nodes.processes[0].store.policies();
+            let Some(policy) = policies.policy_of(&name) else { panic!("n- is never deleted") };
+            let regions: Vec<_> = policy.regions().map(str::to_owned).collect();
+            let owner = (0..3).find(|node| nodes.regions[*node] == policy.owner()).unwrap();
+            let of_owner = nodes.state(owner, &name);
+            for node in 0..nodes.engines.len() {
+                let wanted =
+                    of_owner.clone().filter(|_| regions.iter().any(|region| *region == nodes.regions[node]));
+                assert_eq!(nodes.state(node, &name), wanted, "SEED={seed} node {node}: {name}");
+                assert!(!nodes.is_fetching(node), "SEED={seed} node {node}");
+            }
+            let before = of_owner.map_or(0, |state| state.generation);
+            nodes
+                .put(owner, &name, "at the end")
+                .unwrap_or_else(|code| panic!("SEED={seed} {name}: {code:?}"));
+            assert_eq!(
+                nodes.state(owner, &name).map(|state| state.generation),
+                Some(before + 1),
+                "SEED={seed}"
+            );
+        }
+    }
+    (committed, fetched)
+}
+
+#[test]
+fn sg27_sg28_regions_come_and_go_while_calls_fail_and_nodes_crash_and_none_lacks_a_name() {
+    let (mut committed, mut fetched) = (0, 0);
+    for seed in crate::seeds(8) {
+        let counts = run_at_random(seed);
+        (committed, fetched) = (committed + counts.0, fetched + counts.1);
+    }
+    println!("{committed} commits, {fetched} times a node was fetching");
+    assert!(committed > 0 && fetched > 0);
+}
