@@ -35,6 +35,8 @@ pub struct StoreConfig {
     pub tombstones: Duration,
     /// How long an owner that is a record may be missing (SG17). Default 5 minutes.
     pub owner_grace: Duration,
+    /// How long a region keeps a name for a commit of another one that refers to it (SG31). Default 5 minutes.
+    pub reference_block: Duration,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
     /// Whether the server tells the other servers of the store that it is alive, and which plans it has
@@ -60,6 +62,7 @@ impl Default for StoreConfig {
             history_revisions: 100_000,
             tombstones: Duration::from_secs(24 * 3600),
             owner_grace: Duration::from_secs(300),
+            reference_block: Duration::from_secs(300),
             schemas: Arc::default(),
             says_alive: false,
             fields: FieldSource::default(),

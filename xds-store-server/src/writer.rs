@@ -72,6 +72,7 @@ impl Writer {
         config.history_revisions = settings.history_revisions;
         config.tombstones = nanoseconds(settings.tombstones);
         config.owner_grace = nanoseconds(settings.owner_grace);
+        config.reference_block = nanoseconds(settings.reference_block);
         config.is_replicated = settings.peers.is_some();
         config.schemas = Arc::clone(&settings.schemas);
         config.fields = settings.fields.clone();

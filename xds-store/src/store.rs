@@ -123,6 +123,8 @@ pub struct Store {
     /// Other regions.
     across: Across,
     dropping: dropping::Dropping,
+    /// When to look again which leases this node ends.
+    leases_at: i64,
     /// Names that were fetched, until the next batch says so.
     fetched: Vec<(Vec<proto::Fetching>, u64)>,
 }

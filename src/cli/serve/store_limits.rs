@@ -36,6 +36,13 @@ pub(super) struct StoreLimits {
     /// After this time such an owner is dropped. A record is deleted with its last owner.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = wait)]
     owner_grace: Duration,
+    /// How long a resource is kept for a commit of another region that refers to it: a number with ms, s,
+    /// m or h
+    ///
+    /// A fifth of it is the time that such a commit may take. If the other region does not say in time that the
+    /// commit is done, it is asked.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = wait)]
+    reference_block: Duration,
 }
 
 impl StoreLimits {
@@ -47,5 +54,6 @@ impl StoreLimits {
         config.history_revisions = self.history_revisions as u64;
         config.tombstones = self.tombstone_ttl;
         config.owner_grace = self.owner_grace;
+        config.reference_block = self.reference_block;
     }
 }

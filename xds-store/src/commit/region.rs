@@ -86,7 +86,7 @@ impl Judging<'_> {
             };
             if let Some((prefix, giver)) = fetching {
                 let message = format!(
-                    "{key:?}: this node is still fetching the names with {prefix} from region {giver}: retry later"
+                    "this node is still fetching the names with {prefix} from region {giver}: retry later"
                 );
                 let owner_region = self.policies.policy_of(prefix).map_or("", Policy::owner).to_owned();
                 let why = proto::RegionOwned { owner_region, ..proto::RegionOwned::default() };
@@ -113,12 +113,12 @@ impl Judging<'_> {
         let owner = policy.owner();
         let message = match owner == self.head.region {
             true => format!(
-                "{key:?} belongs to region {owner} by the policy {}, and this node is a replica: commit at the writer \
+                "it belongs to region {owner} by the policy {}, and this node is a replica: commit at the writer \
                  of the region",
                 policy.prefix()
             ),
             false => format!(
-                "{key:?} belongs to region {owner} by the policy {}, and is read-only here: commit there",
+                "it belongs to region {owner} by the policy {}, and is read-only here: commit there",
                 policy.prefix()
             ),
         };

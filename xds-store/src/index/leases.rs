@@ -1,8 +1,9 @@
-//! Leases that other nodes end (ST39, SR33).
+//! Leases that other nodes end (ST39, SR33, SG22).
 
 use super::Index;
 use crate::key::RecordKey;
 use crate::record::{Present, RecordState};
+use crate::region::Policies;
 
 impl Index {
     /// Notes who ends the lease of a record that changed, or that was loaded.
@@ -32,13 +33,49 @@ impl Index {
     /// Lets the leases that a node ended start again here.
     pub(crate) fn take_over_leases(&mut self, node: &str, now: i64) {
         for key in self.leases_of_others.remove(node).into_iter().flatten() {
-            if let Some(record) = self.records.get_mut(&key.record_digest())
-                && let Some(lease) = record.lease
-            {
-                let end = now.saturating_add(lease.length);
-                record.expires_at = Some(end);
-                self.ends.insert((end, key));
-            }
+            self.start_lease(key, now);
         }
+    }
+
+    fn start_lease(&mut self, key: RecordKey, now: i64) {
+        if let Some(record) = self.records.get_mut(&key.record_digest())
+            && let Some(lease) = record.lease
+        {
+            let end = now.saturating_add(lease.length);
+            record.expires_at = Some(end);
+            self.ends.insert((end, key));
+        }
+    }
+
+    /// Decides which leases this node ends. `ends_here`: whether it ends that of a record; `None`: if it has renewed
+    /// it last. What it ends from now on starts again.
+    pub(crate) fn assign_leases(
+        &mut self,
+        own: &str,
+        ends_here: impl Fn(&Policies, &RecordKey) -> Option<bool>,
+        now: i64,
+    ) {
+        let has_lease = |key: &RecordKey| {
+            self.records.get(&key.record_digest()).is_some_and(|record| record.lease.is_some())
+        };
+        let is_of_other = |key: &RecordKey| has_lease(key) && ends_here(&self.policies, key) == Some(false);
+        let given_up: Vec<_> = self.ends.iter().filter(|(_, key)| is_of_other(key)).cloned().collect();
+        let mut taken = Vec::new();
+        for (node, keys) in &self.leases_of_others {
+            let is_own = |key: &&RecordKey| ends_here(&self.policies, key).unwrap_or(**node == *own);
+            taken.extend(keys.iter().filter(is_own).map(|key| (node.clone(), key.clone())));
+        }
+        for (end, key) in given_up {
+            if let Some(record) = self.records.get_mut(&key.record_digest()) {
+                record.expires_at = None;
+            }
+            self.ends.remove(&(end, key.clone()));
+            self.leases_of_others.entry(own.into()).or_default().insert(key);
+        }
+        for (node, key) in taken {
+            self.leases_of_others.get_mut(&node).into_iter().for_each(|keys| _ = keys.remove(&key));
+            self.start_lease(key, now);
+        }
+        self.leases_of_others.retain(|_, keys| !keys.is_empty());
     }
 }

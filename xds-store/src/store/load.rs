@@ -260,6 +260,7 @@ impl Store {
             owners_at: i64::MIN,
             across: Across::default(),
             dropping: Dropping::default(),
+            leases_at: i64::MIN,
             fetched: Vec::new(),
         };
         store.load_fetching(view)?;

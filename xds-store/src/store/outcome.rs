@@ -72,7 +72,10 @@ impl Store {
         self.room_at = None;
         self.note_blocks(&pending);
         self.apply(pending, self.head.time);
-        self.index.note_fetching(writing.fetching);
+        if !writing.fetching.is_empty() {
+            self.leases_at = i64::MIN;
+            self.index.note_fetching(writing.fetching);
+        }
         collected.iter().for_each(|key| self.index.collect(key));
         // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
         if !published.is_empty() {

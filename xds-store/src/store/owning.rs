@@ -27,6 +27,7 @@ impl Store {
         self.index.apply(pending, now.saturating_add(self.config.owner_grace));
         others.iter().for_each(|owner| self.index.note_owner_ended(owner));
         if has_policies {
+            self.leases_at = i64::MIN;
             self.dropping.begin(self.index.policies());
             self.begin_older();
             self.index.check_all_owners(now.saturating_add(self.config.owner_grace));

@@ -7,9 +7,11 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::Engine as _;
 use xds_store::entry::Foreign;
+use xds_store::phase::Phase;
 use xds_store::read::{Filter, Payload, Reads};
 use xds_store::region::POLICY_TYPE;
 
+use crate::driven::migrating::{go_to, new_key, schemas};
 use crate::driven::*;
 
 fn policy_key(prefix: &str) -> proto::Key {
@@ -344,4 +346,66 @@ fn sg28_the_writer_hands_names_over_to_a_region_that_has_them() {
     exchange(&mut nodes);
     let states: Vec<_> = nodes.iter().map(|node| node.state(&key("n/a", "")).unwrap()).collect();
     assert!(states.iter().all(|state| state.generation == 2 && *state == states[0]));
+}
+
+#[test]
+fn st39_sg22_a_lease_ends_at_the_writer_of_the_owner_also_after_a_handover() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([policy("n/", "eu", &["us"])])).unwrap();
+    nodes[0]
+        .commit(of([put_lease("n/a", "1", 100), put_lease("n/b", "1", 100), put_lease("x", "1", 100)]))
+        .unwrap();
+    exchange(&mut nodes);
+    nodes[0].commit(of([policy("n/", "us", &["eu"])])).unwrap();
+    exchange(&mut nodes);
+    let lives = |node: &Server| {
+        ["n/a", "n/b", "x"].map(|name| {
+            let state = node.state(&key(name, "")).unwrap();
+            state.lifecycle() == proto::State::Live
+        })
+    };
+    // The former owner ends that of a global name alone.
+    nodes[0].wait(300 * SECOND);
+    nodes[1].wait(300 * SECOND);
+    assert_eq!((lives(&nodes[0]), lives(&nodes[1])), ([true, true, false], [true; 3]));
+    nodes[2].wait(60 * SECOND);
+    nodes[2].commit(of([touch("n/a")])).unwrap();
+    nodes[2].wait(80 * SECOND);
+    assert_eq!(lives(&nodes[2]), [true, false, true]);
+    exchange(&mut nodes);
+    assert!(nodes.iter().all(|node| lives(node) == [true, false, false]));
+    // A node that is started again knows it, too.
+    nodes[0].restart();
+    nodes[0].wait(300 * SECOND);
+    assert_eq!(lives(&nodes[0]), [true, false, false]);
+    nodes[2].restart();
+    nodes[2].wait(300 * SECOND);
+    assert_eq!(lives(&nodes[2]), [false; 3]);
+}
+
+#[test]
+fn sv21_sg22_the_writer_of_its_region_converts_a_record_and_other_nodes_wait_for_that() {
+    let [mut eu, _, mut us] = nodes();
+    for node in [&mut eu, &mut us] {
+        *node = Server::with(node.engine.clone(), SECOND, |config| {
+            (config.schemas, config.is_replicated) = (schemas().into(), true);
+        });
+    }
+    let mut nodes = [eu, us];
+    nodes[0].commit(of([policy("a", "eu", &["us"]), put("a1", "1"), put("a2", "1")])).unwrap();
+    exchange(&mut nodes);
+    let is_clean = |node: &Server| node.store.passes().iter().all(|pass| pass.is_clean && pass.failed == 0);
+    go_to(&mut nodes[1], Phase::F3);
+    nodes[1].wait(10 * SECOND);
+    assert_eq!((nodes[1].state(&new_key("a1")), is_clean(&nodes[1])), (None, false));
+    let why = nodes[1].store.passes()[0].failures[0].1.clone();
+    assert!(why.contains("has not converted it yet"), "{why}");
+    go_to(&mut nodes[0], Phase::F3);
+    nodes[0].wait(10 * SECOND);
+    assert!(is_clean(&nodes[0]));
+    exchange(&mut nodes);
+    nodes[1].wait(130 * SECOND);
+    assert!(is_clean(&nodes[1]));
+    assert_eq!(nodes[1].state(&new_key("a1")), nodes[0].state(&new_key("a1")));
+    assert_eq!(nodes[1].store.head().counter, 0, "it wrote nothing");
 }
