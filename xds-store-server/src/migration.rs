@@ -44,7 +44,8 @@ impl MigrationService {
         let next = Phase::of_number(progress.phase.number() + 1);
         let gates = match next {
             Some(to) => {
-                self.gates(PhaseStep { plan: number, from: progress.phase, to }, streams_on_old).await
+                let step = PhaseStep { plan: number, from: progress.phase, to };
+                self.gates(&plan, step, streams_on_old).await
             }
             None => Vec::new(),
         };
@@ -77,17 +78,17 @@ impl MigrationService {
     }
 
     /// The closed gates of a step: those of the store, found by a dry run, and that of the streams.
-    async fn gates(&self, step: PhaseStep, streams_on_old: u64) -> Vec<proto::ClosedGate> {
+    async fn gates(&self, plan: &Plan, step: PhaseStep, streams_on_old: u64) -> Vec<proto::ClosedGate> {
         let dry_run = self.reading.store.commit(Draft::set_phase(step, String::new(), true)).await;
         let refused = dry_run.err();
         let gates = refused.iter().flat_map(gates_of).cloned();
-        gates.chain(streams_gate(step, streams_on_old)).chain(self.peer_gates(step, &[])).collect()
+        gates.chain(streams_gate(step, streams_on_old)).chain(self.peer_gates(plan, step, &[])).collect()
     }
 
     /// SV15: what peers do not allow.
-    fn peer_gates(&self, step: PhaseStep, without: &[String]) -> Vec<proto::ClosedGate> {
+    fn peer_gates(&self, plan: &Plan, step: PhaseStep, without: &[String]) -> Vec<proto::ClosedGate> {
         let status = self.reading.store.peers();
-        status.map_or_else(Vec::new, |status| peers::gates(step, &status.peers, without))
+        status.map_or_else(Vec::new, |status| peers::gates((&plan.needs(), step), &status.peers, without))
     }
 
     /// SV26: how many streams ask for the old form of a plan.
@@ -152,7 +153,7 @@ impl Migration for MigrationService {
                 return Err(refusal(Code::FailedPrecondition, message, None, Why::Gate(gate)));
             }
         }
-        let gates = self.peer_gates(step, &request.without);
+        let gates = self.peer_gates(plan, step, &request.without);
         if !gates.is_empty() {
             return Err(peers::refused(plan, gates));
         }

@@ -88,6 +88,7 @@ impl Replication {
             address: config.address.clone(),
             build: config.build.clone(),
             formerly: head.former_nodes.clone(),
+            schemas: store.known_versions(),
             ..proto::HelloRequest::default()
         };
         let mut settings = ReplicaConfig::new(hello, seed);
@@ -186,6 +187,7 @@ impl Replication {
             lag: peer.behind_since.map(|since| time::length_to_proto(now.saturating_sub(since))),
             build: peer.build,
             phases: peer.phases.unwrap_or_default(),
+            schemas: peer.schemas,
             is_duplicate: peer.is_duplicate,
             node: peer.node,
             address: peer.address,

@@ -5,12 +5,13 @@ use tonic::{Code, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
 use xds_store::phase::{PhaseStep, Plan};
+use xds_store::schema::SchemaVersion;
 
 use crate::status::with_detail;
 
 /// The gates of a step that peers keep closed. Those that are down, and that `without` does not name, do.
 pub(super) fn gates(
-    step: PhaseStep,
+    (needs, step): (&proto::Knows, PhaseStep),
     peers: &[proto::PeerStatus],
     without: &[String],
 ) -> Vec<proto::ClosedGate> {
@@ -22,6 +23,8 @@ pub(super) fn gates(
             // It stays in F0.
             None if is_forward => "peer_lacks_version",
             None => return None,
+            // SG38: no store switches to a version that a peer does not know.
+            Some(_) if is_forward && !knows(peer, needs) => "peer_lacks_version",
             Some(phase) if phase.abs_diff(step.to.number()) > 1 => "peer_phase",
             Some(_) => return None,
         };
@@ -29,6 +32,13 @@ pub(super) fn gates(
         Some(proto::ClosedGate { gate: gate.to_owned(), node: node.clone(), count: 1 })
     };
     peers.iter().filter_map(closed).collect()
+}
+
+/// Whether a peer knows the new form of a plan.
+fn knows(peer: &proto::PeerStatus, needs: &proto::Knows) -> bool {
+    let version = |knows: &proto::Knows| knows.version.parse::<SchemaVersion>().ok();
+    let of_type = peer.schemas.iter().filter(|knows| knows.type_url == needs.type_url);
+    of_type.filter_map(version).max() >= version(needs)
 }
 
 /// Whether a peer of this name is down.
@@ -49,7 +59,7 @@ pub(super) fn refused(plan: &Plan, gates: Vec<proto::ClosedGate>) -> Status {
             "peer_phase" => {
                 format!("the peer {node} would be two phases away in the plan {name}: move it first")
             }
-            _ => format!("the peer {node} lacks the plan {name}"),
+            _ => format!("the peer {node} lacks the plan {name}, or a ceiling hides its new form there"),
         };
         proto::Violation { change: 0, key: None, message, why: Some(Why::Gate(gate)) }
     };
@@ -67,13 +77,18 @@ mod tests {
     fn peer(node: &str, is_up: bool, phase: Option<u32>) -> proto::PeerStatus {
         let phases = phase.into_iter().map(|phase| (7, phase)).collect();
         let address = format!("http://{node}");
-        proto::PeerStatus { node: node.to_owned(), address, is_up, phases, ..Default::default() }
+        let (node, schemas) = (node.to_owned(), vec![needs("2.0")]);
+        proto::PeerStatus { node, address, is_up, phases, schemas, ..Default::default() }
+    }
+
+    fn needs(version: &str) -> proto::Knows {
+        proto::Knows { type_url: "t".to_owned(), version: version.to_owned() }
     }
 
     fn of(step: (Phase, Phase), peer: proto::PeerStatus, without: &[&str]) -> Option<String> {
         let step = PhaseStep { plan: 7, from: step.0, to: step.1 };
         let without: Vec<_> = without.iter().map(ToString::to_string).collect();
-        let gates = gates(step, &[peer], &without);
+        let gates = gates((&needs("2.0"), step), &[peer], &without);
         gates.into_iter().next().map(|gate| gate.gate)
     }
 
@@ -95,5 +110,23 @@ mod tests {
         // One that answers cannot be left out.
         assert_eq!(of(forward, peer("b", true, Some(0)), &["b"]).as_deref(), Some("peer_phase"));
         assert!(!is_down(&[peer("b", true, None)], "b") && is_down(&[peer("b", false, None)], "b"));
+    }
+    #[test]
+    fn sg38_sv15_a_step_forward_waits_for_peers_that_do_not_know_the_version() {
+        let knowing = |versions: &[&str]| {
+            let schemas = versions.iter().map(|version| needs(version)).collect();
+            proto::PeerStatus { schemas, ..peer("b", true, Some(1)) }
+        };
+        let forward = |versions: &[&str]| of((Phase::F1, Phase::F2), knowing(versions), &[]);
+        for versions in [&[][..], &["1.0"], &["1.9"]] {
+            assert_eq!(forward(versions).as_deref(), Some("peer_lacks_version"), "{versions:?}");
+            assert_eq!(of((Phase::F1, Phase::F0), knowing(versions), &[]), None, "{versions:?}");
+        }
+        for versions in [&["2.0"][..], &["1.0", "2.1"], &["10.0"]] {
+            assert_eq!(forward(versions), None, "{versions:?}");
+        }
+        let other = proto::Knows { type_url: "other".to_owned(), ..needs("2.0") };
+        let peer = proto::PeerStatus { schemas: vec![other], ..peer("b", true, Some(1)) };
+        assert_eq!(of((Phase::F1, Phase::F2), peer, &[]).as_deref(), Some("peer_lacks_version"));
     }
 }

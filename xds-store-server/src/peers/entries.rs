@@ -39,7 +39,7 @@ impl Pulled {
         lacking: Lacking,
         (node, clock): (String, &Clock),
         others: BTreeMap<String, proto::Clock>,
-        phases: BTreeMap<u32, u32>,
+        (phases, schemas): (BTreeMap<u32, u32>, Vec<proto::Knows>),
         room: usize,
     ) -> Self {
         let Lacking { mut revisions, is_behind, out_of_sync, forked, .. } = lacking;
@@ -58,6 +58,7 @@ impl Pulled {
                 node,
                 others,
                 phases,
+                schemas,
                 ..Default::default()
             },
             part: proto::PullResponse { out_of_sync, forked, ..Default::default() },

@@ -327,7 +327,8 @@ impl Writer {
         let phases = self.store.plans().into_iter().map(|plan| (plan.number, plan.phase.number())).collect();
         let callee = (self.store.head().node.clone(), &self.store.clock());
         let view = (view, request.region.clone());
-        Some(Pulled::new(view, lacking, callee, others, phases, room as usize))
+        let plans = (phases, self.store.known_versions());
+        Some(Pulled::new(view, lacking, callee, others, plans, room as usize))
     }
 }
 

@@ -202,6 +202,13 @@ impl Plan {
         !self.is_heartbeat() || self.rewrites_references()
     }
 
+    /// What a server has to know of the new form (SG38).
+    #[must_use]
+    pub fn needs(&self) -> proto::Knows {
+        let type_url = self.type_url(Form::New).to_owned();
+        proto::Knows { type_url, version: self.new_version().to_string() }
+    }
+
     pub(crate) fn new_version(&self) -> SchemaVersion {
         self.spec.to_version
     }

@@ -135,7 +135,7 @@ impl Replica {
         // SR10: the deadline is that of each message, so a large entry on a slow link arrives.
         pulling.call.until = self.now.saturating_add(DEADLINE);
         let proto::PullResponse { entries, skips, is_last, is_behind, clock, others, .. } = part;
-        let proto::PullResponse { out_of_sync, forked, phases, node, .. } = part;
+        let proto::PullResponse { out_of_sync, forked, phases, schemas, node, .. } = part;
         let pieces = match pulling.round.part(&self.clock, entries, skips, limit) {
             Ok((pieces, gaps)) => {
                 let gaps = Some(gaps).filter(|gaps| !gaps.is_empty());
@@ -167,6 +167,7 @@ impl Replica {
         }
         // SV15: a peer has few plans.
         peer.phases = Some(phases.into_iter().take(PLANS).collect());
+        peer.schemas = schemas.into_iter().take(PLANS).collect();
         match read_clock(&clock) {
             Ok(clock) => self.on_last_part(&address, is_behind, clock, others),
             Err(malformed) => self.on_malformed(&address, malformed),

@@ -35,6 +35,8 @@ pub(super) struct Peer {
     pub(super) nudge: Nudge,
     /// The phases of its plans, as of its last round (SV15).
     pub(super) phases: Option<BTreeMap<u32, u32>>,
+    /// The versions that it knows (SG38).
+    pub(super) schemas: Vec<proto::Knows>,
     /// When it answered last.
     pub(super) heard_at: Option<i64>,
     /// Since when it has entries that are missing here.
@@ -108,6 +110,7 @@ impl Peer {
             forked: BTreeSet::new(),
             nudge: Nudge::default(),
             phases: None,
+            schemas: Vec::new(),
             heard_at: None,
             behind_since: None,
         }

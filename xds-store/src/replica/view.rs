@@ -1,5 +1,7 @@
 //! What an operator sees of the peers.
 
+use xds_proto::xds::store::v1 as proto;
+
 use super::peer::{Peer, Session};
 use super::{Position, Replica};
 use crate::clock::Clock;
@@ -28,6 +30,8 @@ pub struct PeerView {
     pub behind: u64,
     /// The phases of its plans by their numbers, as of its last round; `None` if it is down (SV15).
     pub phases: Option<std::collections::BTreeMap<u32, u32>>,
+    /// The versions that it knows of the new forms of its plans, as of its last round (SG38).
+    pub schemas: Vec<proto::Knows>,
     /// Since when such entries have been missing without a break.
     pub behind_since: Option<i64>,
     /// Whether another process has the id of its node (SR28).
@@ -52,6 +56,7 @@ impl Replica {
                 counters: self.known.counters(node).cloned().unwrap_or_default(),
                 behind: self.behind(peer),
                 phases: peer.phases.clone(),
+                schemas: peer.schemas.clone(),
                 behind_since: peer.behind_since,
                 is_duplicate: self.known.is_twin(node),
             }

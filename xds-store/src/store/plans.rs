@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use xds_proto::xds::store::v1 as proto;
+
 use super::{FormCounts, PassProgress, Store};
 use crate::commit::Draft;
-use crate::phase::{Phase, Schemas};
+use crate::phase::{Phase, Plan, Schemas};
 
 /// How far a plan is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +41,14 @@ impl Store {
     pub fn liveness(&self, is_alive: bool) -> Option<Draft> {
         let has_commits = self.head.revision > 0;
         has_commits.then(|| Draft::live_server(self.config.server, &self.config.schemas, is_alive)).flatten()
+    }
+
+    /// The versions of the new forms of plans that this server knows: no ceiling hides them (SV35). Peers compare them
+    /// with what they need (SG38).
+    #[must_use]
+    pub fn known_versions(&self) -> Vec<proto::Knows> {
+        let schemas = self.index.schemas();
+        schemas.plans().iter().filter(|plan| schemas.knows(plan)).map(Plan::needs).collect()
     }
 
     /// How far each plan of the program is, in the order of their numbers.
