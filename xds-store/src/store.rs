@@ -394,6 +394,7 @@ impl Store {
                     self.nodes.hear(&node, counters, self.running.length());
                 }
             }
+            Event::Remove(region, records) => self.dropping.remove(&region, records, &self.index, &self.head),
             Event::Fetched { names, incarnation_floor } => self.fetched.push((names, incarnation_floor)),
             Event::Halt(reason) => self.read_only = Some(reason),
         }

@@ -239,6 +239,13 @@ impl Writer {
                     _ = caller.send(answer);
                 }
             }
+            ReplicaAction::Remove(region, records) => {
+                tracing::warn!(
+                    "region {region} does not hold {} records of which there are copies here",
+                    records.len()
+                );
+                actions.extend(self.step(Event::Remove(region, records)));
+            }
             ReplicaAction::Fetched(names, incarnation_floor) => {
                 actions.extend(self.step(Event::Fetched { names, incarnation_floor }));
             }

@@ -201,6 +201,7 @@ impl Reads<'_> {
         if is_of_all {
             let first = |hasher: blake3::Hasher| Bytes::copy_from_slice(&hasher.finalize().as_bytes()[..16]);
             answer.buckets = hashers.into_iter().map(first).collect();
+            answer.is_fetching = !read_fetching(self.view)?.is_empty();
             answer.complete = self.complete(&request.fetching)?;
             answer.incarnation_floor = if answer.complete.is_empty() { 0 } else { floor };
         }

@@ -17,6 +17,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::fetching;
 use super::peer::Peer;
+use super::removing;
 use super::round::read_clock;
 use super::{Action, Alarm, CallId, Failure, Malformed, Replica, SECOND};
 use crate::clock::Clock;
@@ -29,6 +30,7 @@ pub(super) struct Comparing {
     /// By address; peers that have not answered a whole round yet are missing.
     due: BTreeMap<String, i64>,
     running: Option<Comparison>,
+    lacked: removing::Lacked,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,7 @@ struct Comparison {
     /// Those of them of which the peer has all.
     complete: Vec<proto::Fetching>,
     incarnation_floor: u64,
+    removing: removing::Removing,
 }
 
 #[derive(Debug)]
@@ -80,6 +83,10 @@ impl Comparing {
         }
     }
 
+    pub(super) fn lacked(&mut self) -> &mut removing::Lacked {
+        &mut self.lacked
+    }
+
     pub(super) fn fetches(&self) -> bool {
         self.running.as_ref().is_some_and(|running| !running.fetching.is_empty())
     }
@@ -92,6 +99,7 @@ impl Comparing {
     /// The peer is not used any more.
     pub(super) fn remove(&mut self, address: &str) -> Option<CallId> {
         self.due.remove(address);
+        self.lacked.forget(address);
         let running = self.running.take_if(|comparison| comparison.address == address);
         running.and_then(|comparison| comparison.step.call())
     }
@@ -176,6 +184,7 @@ impl Replica {
             fetching: self.fetched_at(&address),
             complete: Vec::new(),
             incarnation_floor: 0,
+            removing: removing::Removing::default(),
         });
         let request = self.digest_request(&address);
         self.actions.push(Action::CallDigest(call, address, request));
@@ -222,6 +231,7 @@ impl Replica {
                 differing.filter(|(_, (own, theirs))| own != theirs).map(|(at, _)| at).collect();
             comparison.complete = comparison.fetching.clone();
             comparison.incarnation_floor = theirs.incarnation_floor;
+            comparison.removing.begin(&theirs);
             comparison.complete.retain(|names| theirs.complete.contains(&names.prefix));
             return if comparison.buckets.is_empty() { self.compared() } else { self.next_page() };
         }
@@ -229,6 +239,7 @@ impl Replica {
         if theirs.more && comparison.after.is_none() {
             return self.comparison_is_malformed();
         }
+        comparison.removing.note_own(&own.records, &theirs.records);
         comparison.keys = differing(own.records, theirs.records);
         self.next_keys();
     }
@@ -278,6 +289,9 @@ impl Replica {
             return self.comparison_is_malformed();
         };
         comparison.keys.extend(requested.drain(done..));
+        // SR51: what the peer lacks counts only if it has all that this node has.
+        let is_proof = clock.covers(&self.clock);
+        comparison.removing.note_lacked(requested, &answer.records, is_proof);
         let address = comparison.address.clone();
         self.enter(Step::Waiting(clock, answer.records), LONGEST_WAIT);
         // What the peer has more of comes with the next round.
@@ -305,11 +319,13 @@ impl Replica {
     /// All of it was compared.
     fn compared(&mut self) {
         let Some(compared) = self.comparing.running.take() else { return };
-        let Comparison { address, mended, complete, incarnation_floor, .. } = compared;
+        let Comparison { address, mended, complete, incarnation_floor, removing, .. } = compared;
+        let is_lacking = self.remove_lacked(&address, removing);
         if mended == 0 {
             self.alarm(Alarm::Differed(address.clone()), false);
         }
-        let interval = self.compared_again(&address, &complete);
+        let again = is_lacking.then(|| self.again());
+        let interval = self.compared_again(&address, &complete).into_iter().chain(again).min();
         if !complete.is_empty() {
             self.actions.push(Action::Fetched(complete, incarnation_floor));
         }

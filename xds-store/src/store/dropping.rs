@@ -9,8 +9,9 @@ use xds_proto::xds::store::v1 as proto;
 use super::{Store, Writing};
 use crate::commit::{Judged, Refused};
 use crate::engine::EngineError;
+use crate::index::Index;
 use crate::key::{RecordKey, stored};
-use crate::log::LogEntry;
+use crate::log::{Head, LogEntry};
 use crate::record::RecordState;
 use crate::region::Policies;
 use crate::stored::Stored;
@@ -22,12 +23,37 @@ pub(super) struct Dropping {
     /// Behind which stored key it goes on; `None`: there is nothing to do.
     next: Option<Bytes>,
     at: i64,
+    /// Copies that the region of their owner does not hold, with their store revisions (SR51).
+    removed: Vec<(RecordKey, u64)>,
 }
 
 impl Dropping {
     /// Policies were read, or have changed.
     pub(super) fn begin(&mut self, policies: &Policies) {
         self.next = (!policies.is_empty()).then(|| Bytes::from_static(stored::RECORDS.0));
+    }
+
+    /// A region does not hold these records.
+    pub(super) fn remove(
+        &mut self,
+        region: &str,
+        records: Vec<proto::RecordDigest>,
+        index: &Index,
+        head: &Head,
+    ) {
+        let is_copy = |key: &RecordKey| {
+            // A region's own records are never changed.
+            region != head.region && index.policies().owner_of(key) == Some(region)
+        };
+        for proto::RecordDigest { key, revision } in records {
+            let key = key.and_then(|key| RecordKey::parse(&key).ok()).filter(is_copy);
+            let Some((key, record)) = key.and_then(|key| Some((key.clone(), index.get(&key)?))) else {
+                continue;
+            };
+            if record.revision.to_bytes() == revision[..] && !record.is_deleted() {
+                self.removed.push((key, record.changed_at));
+            }
+        }
     }
 
     pub(super) fn delay(&mut self, until: i64) {
@@ -38,11 +64,15 @@ impl Dropping {
 impl Store {
     /// When the next step is due.
     pub(super) fn drop_due(&self) -> Option<i64> {
-        self.dropping.next.as_ref().map(|_| self.dropping.at.max(self.head.time))
+        let is_due = self.dropping.next.is_some() || !self.dropping.removed.is_empty();
+        is_due.then(|| self.dropping.at.max(self.head.time))
     }
 
     /// Adds the step that is due to an empty batch.
     pub(super) fn add_dropped(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
+        if self.dropping.at <= now && !self.dropping.removed.is_empty() {
+            return self.add_removed(writing, stored, now);
+        }
         let Some(from) = self.dropping.next.clone().filter(|_| self.dropping.at <= now) else { return };
         let limit = STEP.min(self.config.engine.operations.saturating_sub(4)).max(1);
         let mut bytes = self.config.engine.bytes / 4;
@@ -71,6 +101,24 @@ impl Store {
                 Err(_) if !is_alone => bytes = 0,
                 Err(_) => return self.dropping.delay(now.saturating_add(TRIED_AGAIN)),
             }
+        }
+    }
+
+    /// Removes copies that the region of their owner does not hold.
+    fn add_removed(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
+        self.dropping.at = now.saturating_add(STEP_EVERY);
+        let count = self.dropping.removed.len().min(REMOVED);
+        let removed: Vec<_> = self.dropping.removed.drain(..count).collect();
+        let is_same = |(key, at): &(RecordKey, u64)| {
+            self.index.get(key).is_some_and(|record| record.changed_at == *at && !record.is_deleted())
+        };
+        let keys: Vec<_> = removed.into_iter().filter(is_same).map(|(key, _)| key).collect();
+        let Ok(judged) = self.dropped_copies(writing, stored, &keys, now) else { return };
+        let (operations, bytes) = writing.size_with(&judged, 0);
+        // What does not fit is found by the next comparison.
+        if !keys.is_empty() && self.check_size(operations, bytes).is_ok() {
+            let entry = LogEntry { identity: "comparison".to_owned(), ..LogEntry::default() };
+            writing.add(judged, entry, self.config.server);
         }
     }
 
@@ -130,6 +178,8 @@ impl Store {
 
 /// How many records a step drops, and how often there is a step.
 const STEP: usize = 500;
+/// How many copies that the owner does not hold a step removes.
+const REMOVED: usize = 20;
 const STEP_EVERY: i64 = SECOND / 10;
 /// How many versions of records a step looks at.
 const LOOKED_AT: usize = 10_000;

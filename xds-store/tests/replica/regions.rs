@@ -1,11 +1,12 @@
 //! Nodes of regions whose policies change (SG27, SG28): with real stores, lost calls, crashes, and nodes that join late.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
 
 use prost::Message as _;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode, Refused};
-use xds_store::engine::{Engine as _, MemoryEngine};
+use xds_store::engine::{Batch, Engine as _, MemoryEngine};
 use xds_store::key::RecordKey;
 use xds_store::read::Reads;
 use xds_store::record::RecordState;
@@ -179,6 +180,21 @@ impl Nodes {
         state.filter(|state| state.lifecycle() != proto::State::Deleted)
     }
 
+    /// A node loses all versions of a record, and starts again.
+    fn lose(&mut self, node: usize, name: &str) {
+        let view = self.engines[node].view().unwrap();
+        let mut lost = Vec::new();
+        let is_it = |stored: &[u8]| stored.windows(name.len()).any(|at| at == name.as_bytes());
+        view.range(b"v", b"w", &mut |stored, _| {
+            lost.extend(is_it(stored).then(|| (bytes::Bytes::copy_from_slice(stored), None)));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        drop(view);
+        self.engines[node].commit(&Batch { compares: Vec::new(), writes: lost }).unwrap();
+        self.crash(node);
+    }
+
     fn is_fetching(&self, node: usize) -> bool {
         !self.processes[node].store.fetching().is_empty()
     }
@@ -320,6 +336,34 @@ fn sg28_sg42_a_node_that_joins_with_a_policy_alone_fetches_the_names() {
     nodes.cut = vec![2];
     nodes.run(100);
     assert_eq!((nodes.state(3, "n-a"), nodes.is_fetching(3)), (nodes.state(1, "n-a"), false));
+}
+
+#[test]
+fn sr51_a_copy_that_the_owner_does_not_hold_goes_and_the_owner_does_not_change() {
+    let mut nodes = Nodes::new(&["eu", "us", "eu"], 5);
+    nodes.policy(0, "n-", "eu", &["us"]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.put(0, "n-b", "1").unwrap();
+    nodes.put(0, "x-a", "1").unwrap();
+    nodes.run(20);
+    let kept = nodes.state(1, "n-a").unwrap();
+    // One node of the owner loses a record, and gets it back from the other one there.
+    nodes.lose(0, "n-a");
+    for _ in 0..30 {
+        nodes.run(1);
+        assert_eq!(nodes.state(1, "n-a").as_ref(), Some(&kept));
+    }
+    assert_eq!(nodes.state(0, "n-a"), Some(kept));
+    // Both lose it. What is global comes from the region that has it.
+    for node in [0, 2] {
+        nodes.lose(node, "n-a");
+        nodes.lose(node, "x-a");
+    }
+    nodes.run(60);
+    let have = |name: &str| [0, 1, 2].map(|node| nodes.state(node, name).is_some());
+    assert_eq!((have("n-a"), have("n-b"), have("x-a")), ([false; 3], [true; 3], [true; 3]));
+    let counters = [0, 1, 2].map(|node| nodes.processes[node].store.head().counter);
+    assert_eq!(counters, [4, 0, 0], "nobody tells others of it");
 }
 
 /// Changes policies and names at random, while calls fail and nodes crash. At the end each node has what its policies

@@ -405,7 +405,7 @@ impl Sim {
             }
             Action::TakeNewId(why) => return Err(format!("{} loses its id: {why:?}", name(node))),
             Action::Raise(alarm) => return Err(format!("{} raises {alarm:?}", name(node))),
-            Action::Dropped(..) | Action::End(_) | Action::Fetched(..) => {}
+            Action::Dropped(..) | Action::End(_) | Action::Fetched(..) | Action::Remove(..) => {}
         }
         Ok(())
     }

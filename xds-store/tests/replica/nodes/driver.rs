@@ -399,6 +399,9 @@ impl Process {
             Action::TakeSnapshot { address, must_replace } => {
                 return self.take_snapshot(address, must_replace, now);
             }
+            Action::Remove(region, records) => {
+                return self.steps.push_back(Step::Store(store::Event::Remove(region, records)));
+            }
             Action::Fetched(names, incarnation_floor) => {
                 let fetched = store::Event::Fetched { names, incarnation_floor };
                 return self.steps.push_back(Step::Store(fetched));
