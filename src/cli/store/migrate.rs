@@ -293,7 +293,7 @@ fn gate_text(gate: &proto::ClosedGate) -> String {
         "server_lacks_plan" => format!("the server {node} of this store runs without the plan"),
         "peer_phase" => format!("the peer {node} would be two phases away: move it first"),
         "peer_silent" => format!("the peer {node} is down: start it, or use --without {node}"),
-        "peer_lacks_version" => format!("the peer {node} lacks the plan"),
+        "peer_lacks_version" => format!("the peer {node} does not know the new form"),
         "pass_not_clean" => "the last pass of the copy wrote something: wait for a clean one".to_owned(),
         "way_back_not_clean" => "the pass back wrote something: wait for a clean one".to_owned(),
         "still_named" => format!("other records still name {count} of the resources that the step hides"),

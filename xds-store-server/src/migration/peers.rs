@@ -59,7 +59,7 @@ pub(super) fn refused(plan: &Plan, gates: Vec<proto::ClosedGate>) -> Status {
             "peer_phase" => {
                 format!("the peer {node} would be two phases away in the plan {name}: move it first")
             }
-            _ => format!("the peer {node} lacks the plan {name}, or a ceiling hides its new form there"),
+            _ => format!("the peer {node} does not know the new form of the plan {name}"),
         };
         proto::Violation { change: 0, key: None, message, why: Some(Why::Gate(gate)) }
     };

@@ -397,7 +397,10 @@ async fn sv15_a_step_waits_for_peers_and_one_that_is_down_can_be_left_out() {
         client.set_phase(request).await.map(|_| ()).map_err(|status| status.message().to_owned())
     };
     // C runs without the plan, and cannot be left out while it answers.
-    assert_eq!(step(&a, 0, &[]).await, Err("the peer c lacks the plan t-v2".to_owned()));
+    assert_eq!(
+        step(&a, 0, &[]).await,
+        Err("the peer c does not know the new form of the plan t-v2".to_owned())
+    );
     assert!(step(&a, 0, &["c"]).await.unwrap_err().contains("c is no peer that is down"));
     a.dial(&[&b]);
     a.status_when(|peer| peer.is_up && peer.node == "b").await;
@@ -416,4 +419,26 @@ async fn sv15_a_step_waits_for_peers_and_one_that_is_down_can_be_left_out() {
     b.status_when(|peer| !peer.is_up).await;
     assert!(step(&b, 1, &[]).await.unwrap_err().starts_with("the peer a is down"));
     assert_eq!(step(&b, 1, &["a"]).await, Ok(()));
+}
+
+#[tokio::test]
+async fn sg38_a_step_waits_for_a_peer_with_a_ceiling_which_goes_on_with_all_records() {
+    let with_plans = |config: &mut StoreConfig| config.schemas = migration::schemas().into();
+    let below = |config: &mut StoreConfig| {
+        let schemas = migration::schemas().with_ceiling("example.com/acme.v2.T", "1.0".parse().unwrap());
+        config.schemas = schemas.unwrap().into();
+    };
+    let (a, b) =
+        (node_with(engine("a", "c"), CI, with_plans).await, node_with(engine("b", "c"), CI, below).await);
+    a.dial(&[&b]);
+    b.dial(&[&a]);
+    a.status_when(|peer| peer.is_up && peer.phases.get(&1) == Some(&0)).await;
+    b.status_when(|peer| peer.is_up && peer.schemas.len() == 2).await;
+    let mut client = migration::migration_as(&a.served, LOCAL).await;
+    let request = proto::SetPhaseRequest { plan: 1, from_phase: 0, to_phase: 1, ..Default::default() };
+    let refused = client.set_phase(request).await.unwrap_err();
+    assert_eq!(refused.message(), "the peer b does not know the new form of the plan t-v2");
+    a.commit("one", "1").await;
+    b.commit("two", "1").await;
+    converged(&[&a, &b], 2).await;
 }
