@@ -34,6 +34,7 @@ mod proxy;
 mod reconfigure;
 mod recorder;
 mod refused;
+mod regions;
 mod resources;
 mod rest;
 mod server;

@@ -43,12 +43,17 @@ impl SharedStore {
 
     /// Makes a store for a node in a folder of this name: of the cluster of a node at a URL, or a first one.
     pub(crate) async fn init(&self, name: &str, join: Option<&str>) {
+        self.init_with(name, join, &[]).await;
+    }
+
+    /// The same with further options.
+    pub(crate) async fn init_with(&self, name: &str, join: Option<&str>, options: &[&str]) {
         let (store, token) = (self.path(name), self.path("token"));
         let join: &[&str] = match join {
             Some(url) => &["--join", url, "--peer-token-file", &token],
             None => &[],
         };
-        succeeds(&run(&[&["store", "init", &*store], join].concat()).await);
+        succeeds(&run(&[&["store", "init", &*store], join, options].concat()).await);
     }
 
     /// A node with the store in a folder of this name, which replicates with these.
