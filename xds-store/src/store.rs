@@ -39,6 +39,7 @@ pub use resync::Resynced;
 use running::Running;
 pub use staging::Staged;
 use staging::{Alone, Staging};
+use wall::Wall;
 
 mod across;
 mod catch_up;
@@ -69,6 +70,7 @@ mod resync;
 mod running;
 mod serving;
 mod staging;
+mod wall;
 mod writing;
 
 /// One store.
@@ -109,8 +111,7 @@ pub struct Store {
     ends_again_at: i64,
     /// ST22: the disk was full; when to find out whether there is room.
     room_at: Option<i64>,
-    /// What the clock showed last.
-    wall: i64,
+    wall: Wall,
     /// The number of the last batch of this run.
     batch: u64,
     compaction: Compaction,
@@ -326,7 +327,8 @@ impl Store {
             (None, _) if self.read_only.is_some() || self.has_lost_log => None,
             (None, _) if self.is_closed() => {
                 let remembers = self.nodes.has_news().then_some(self.ends_again_at);
-                remembers.into_iter().chain(self.room_at).chain(self.running_due()).min()
+                let due = remembers.into_iter().chain(self.room_at).chain(self.running_due()).min();
+                due.map(|due| self.wall.at(due))
             }
             (None, _) => {
                 let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
@@ -342,6 +344,7 @@ impl Store {
                     .chain(self.has_remains().then_some(self.ends_again_at))
                     .chain(self.across_due())
                     .min()
+                    .map(|due| self.wall.at(due))
             }
         }
     }
@@ -349,9 +352,7 @@ impl Store {
     /// What to do about an event at this time, in nanoseconds since 1970. `reader` shows what the
     /// engine has.
     pub fn step(&mut self, event: Event, now: i64, reader: &dyn Reader) -> Vec<Action> {
-        self.wall = now;
-        // ST41: time never goes back.
-        let now = now.max(self.head.time);
+        let now = self.wall.show(now, self.head.time);
         if self.replicates() {
             self.running.count(now);
         }
@@ -379,7 +380,7 @@ impl Store {
             Event::Changed => self.is_behind = true,
             Event::Due => {
                 let read_at = self.unknown.as_ref().and_then(|unknown| unknown.read_at);
-                if read_at.is_some_and(|at| at <= self.wall) {
+                if read_at.is_some_and(|at| at <= self.wall.shown()) {
                     self.find_out(now, reader, &mut actions);
                 }
             }

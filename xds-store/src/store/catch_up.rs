@@ -154,7 +154,7 @@ impl Store {
                     // It may still be on its way. Written again on the same condition, it is applied
                     // once at most.
                     actions.push(Action::Write(writing.batch.clone()));
-                    self.unknown.get_or_insert_with(|| Unknown::since(self.wall)).read_at = None;
+                    self.unknown.get_or_insert_with(|| Unknown::since(self.wall.shown())).read_at = None;
                     self.writing = Some(writing);
                     self.give_up(actions);
                 } else if head.floor > self.head.revision && self.unknown.is_some() {
@@ -175,11 +175,11 @@ impl Store {
                     ReadError::Damaged(_)
                         | ReadError::Engine(EngineError::Broken(_) | EngineError::Corrupt { .. })
                 );
-                let unknown = self.unknown.get_or_insert_with(|| Unknown::since(self.wall));
-                unknown.read_at = Some(self.wall.saturating_add(READ_AGAIN));
+                let unknown = self.unknown.get_or_insert_with(|| Unknown::since(self.wall.shown()));
+                unknown.read_at = Some(self.wall.shown().saturating_add(READ_AGAIN));
                 self.writing = Some(writing);
                 if !can_recover {
-                    unknown.until = self.wall;
+                    unknown.until = self.wall.shown();
                     self.read_only = Some(with_causes(&error));
                 }
                 self.give_up(actions);
@@ -189,7 +189,7 @@ impl Store {
 
     /// Answers `UNKNOWN` when the time for finding out has passed.
     pub(super) fn give_up(&mut self, actions: &mut Vec<Action>) {
-        if self.unknown.as_ref().is_none_or(|unknown| self.wall < unknown.until) {
+        if self.unknown.as_ref().is_none_or(|unknown| self.wall.shown() < unknown.until) {
             return;
         }
         let Some(writing) = self.writing.take() else { return };

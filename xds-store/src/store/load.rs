@@ -15,6 +15,7 @@ use super::journal::Journal;
 use super::nodes::Nodes;
 use super::origins::Origins;
 use super::running::Running;
+use super::wall::Wall;
 use super::{Config, Store, serving};
 use crate::checked::{self, Damaged};
 use crate::commit::{self, drained, hidden, without_aliases};
@@ -230,6 +231,8 @@ impl Store {
         let nodes = Nodes::load(view)?;
         let journal = Journal::load(view)?;
         index.load_blocks(view)?;
+        let mut wall = Wall::new(now);
+        wall.show(now, head.time);
         let running = Running::resumed(&head, now.max(head.time));
         serving::loaded(&index, index.schemas(), of_plans, &mut each);
         let mut store = Self {
@@ -252,7 +255,7 @@ impl Store {
             has_lost_log: false,
             ends_again_at: i64::MIN,
             room_at: None,
-            wall: now,
+            wall,
             batch: 0,
             compaction: Compaction::default(),
             passes: BTreeMap::new(),

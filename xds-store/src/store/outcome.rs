@@ -24,7 +24,7 @@ impl Store {
                 self.find_out(now, reader, actions);
             }
             Err(EngineError::Unknown(_)) => {
-                self.unknown.get_or_insert_with(|| Unknown::since(self.wall));
+                self.unknown.get_or_insert_with(|| Unknown::since(self.wall.shown()));
                 self.writing = Some(writing);
                 self.find_out(now, reader, actions);
             }
@@ -34,7 +34,7 @@ impl Store {
                     self.room_at = Some(now.saturating_add(ROOM_AGAIN));
                 }
                 if let Some(unknown) = &mut self.unknown {
-                    unknown.read_at = Some(self.wall.saturating_add(READ_AGAIN));
+                    unknown.read_at = Some(self.wall.shown().saturating_add(READ_AGAIN));
                 }
                 self.writing = Some(writing);
                 self.give_up(actions);

@@ -65,7 +65,7 @@ impl Store {
             }
             _ => vec![Answer::Unknown; asked.len()],
         };
-        let now = self.wall.max(self.head.time);
+        let now = self.wall.time();
         for ((owner, check), answer) in asked.into_iter().zip(answers) {
             let owned = owner.owned.clone();
             match answer {
