@@ -9,7 +9,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::{Store, Writing};
 use crate::commit::{Judged, Refused};
 use crate::engine::EngineError;
-use crate::index::Index;
+use crate::index::{Index, Pending};
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry};
 use crate::record::RecordState;
@@ -22,15 +22,25 @@ use crate::time::SECOND;
 pub(super) struct Dropping {
     /// Behind which stored key it goes on; `None`: there is nothing to do.
     next: Option<Bytes>,
+    /// It begins again when it has ended.
+    again: bool,
     at: i64,
     /// Copies that the region of their owner does not hold, with their store revisions (SR51).
     removed: Vec<(RecordKey, u64)>,
 }
 
 impl Dropping {
-    /// Policies were read, or have changed.
+    /// Policies were read, or have changed, or a record came that is not for this region.
     pub(super) fn begin(&mut self, policies: &Policies) {
-        self.next = (!policies.is_empty()).then(|| Bytes::from_static(stored::RECORDS.0));
+        self.again = self.next.is_some();
+        if !self.again && !policies.is_empty() {
+            self.next = Some(Bytes::from_static(stored::RECORDS.0));
+        }
+    }
+
+    fn go_on(&mut self, next: Option<Bytes>) {
+        let again = next.is_none() && std::mem::take(&mut self.again);
+        self.next = if again { Some(Bytes::from_static(stored::RECORDS.0)) } else { next };
     }
 
     /// A region does not hold these records.
@@ -68,6 +78,14 @@ impl Store {
         is_due.then(|| self.dropping.at.max(self.head.time))
     }
 
+    /// Whether a batch brought records that are not for this region: nodes that know older policies have them still.
+    pub(super) fn has_strays(&self, pending: &Pending) -> bool {
+        let (policies, region) = (self.index.policies(), &self.head.region);
+        let is_live = |state: &RecordState| state.lifecycle() != proto::State::Deleted;
+        !policies.is_empty()
+            && pending.states.iter().any(|(key, state)| is_live(state) && !policies.keeps(key, region))
+    }
+
     /// Adds the step that is due to an empty batch.
     pub(super) fn add_dropped(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
         if self.dropping.at <= now && !self.dropping.removed.is_empty() {
@@ -82,8 +100,7 @@ impl Store {
                 return self.dropping.delay(now.saturating_add(TRIED_AGAIN));
             };
             if keys.is_empty() {
-                self.dropping.next = next;
-                return;
+                return self.dropping.go_on(next);
             }
             let judged = self.dropped_copies(writing, stored, &keys, now);
             let is_alone = keys.len() == 1;
@@ -95,8 +112,7 @@ impl Store {
                 Ok(judged) => {
                     let entry = LogEntry { identity: "regions".to_owned(), ..LogEntry::default() };
                     writing.add(judged, entry, self.config.server);
-                    self.dropping.next = next;
-                    return;
+                    return self.dropping.go_on(next);
                 }
                 Err(_) if !is_alone => bytes = 0,
                 Err(_) => return self.dropping.delay(now.saturating_add(TRIED_AGAIN)),

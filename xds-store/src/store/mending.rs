@@ -36,6 +36,10 @@ impl Store {
     ) -> Result<Mended, Refused> {
         let Ok(parsed) = parse_state(state) else { return Ok(Mended::No) };
         let judging = self.judging(writing, stored, now);
+        // SG27: the peer has not heard yet that a policy leaves this region out.
+        if !self.index.policies().keeps(&parsed.0, &self.head.region) {
+            return Ok(Mended::No);
+        }
         // SR26: nodes forget what is over at different times, and this one needs it no more.
         if judging.records.get(&parsed.0).is_none() && is_over(state, now) {
             return Ok(Mended::No);

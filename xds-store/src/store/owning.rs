@@ -16,6 +16,7 @@ impl Store {
     /// Takes what a batch made durable at this time.
     pub(super) fn apply(&mut self, pending: Pending, now: i64) {
         let has_policies = pending.states.keys().any(Policies::is_policy);
+        let has_strays = self.has_strays(&pending);
         let schemas = self.index.schemas();
         let deleted = pending.states.iter().filter(|(_, state)| state.lifecycle() == proto::State::Deleted);
         let other = |(key, _): (&RecordKey, _)| {
@@ -26,9 +27,11 @@ impl Store {
         let others: Vec<_> = deleted.filter_map(other).collect();
         self.index.apply(pending, now.saturating_add(self.config.owner_grace));
         others.iter().for_each(|owner| self.index.note_owner_ended(owner));
+        if has_policies || has_strays {
+            self.dropping.begin(self.index.policies());
+        }
         if has_policies {
             self.leases_at = i64::MIN;
-            self.dropping.begin(self.index.policies());
             self.begin_older();
             self.index.check_all_owners(now.saturating_add(self.config.owner_grace));
         }

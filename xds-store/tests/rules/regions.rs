@@ -10,6 +10,7 @@ use xds_store::entry::Foreign;
 use xds_store::phase::Phase;
 use xds_store::read::{Filter, Payload, Reads};
 use xds_store::region::POLICY_TYPE;
+use xds_store::store::{Event, Ticket};
 
 use crate::driven::migrating::{go_to, new_key, schemas};
 use crate::driven::*;
@@ -311,6 +312,25 @@ fn sg42_a_policy_keeps_the_commit_that_wrote_it_and_any_clock_says_whether_it_co
         (deleted.lifecycle(), deleted.written_by.unwrap().counter),
         (proto::State::Deleted, by.counter + 1)
     );
+}
+
+#[test]
+fn sg27_what_nodes_with_older_policies_send_to_a_region_that_is_left_out_does_not_stay() {
+    let (mut eu, mut us) = (Server::node_in("eu", "e", false), Server::node_in("us", "u", false));
+    let mut ap = Server::node_in("ap", "a", false);
+    eu.commit(of([policy("n/", "eu", &["us", "ap"]), put("n/a", "1")])).unwrap();
+    eu.commit(of([policy("n/", "us", &["eu", "ap"])])).unwrap();
+    us.merge(eu.entries_for(&us, 9));
+    us.commit(of([policy("n/", "us", &["eu"])])).unwrap();
+    // The node in eu has not heard of that.
+    ap.merge(us.entries_for(&ap, 9));
+    ap.wait(SECOND);
+    ap.merge(eu.entries_for(&ap, 9));
+    assert_eq!(ap.state(&key("n/a", "")).unwrap().lifecycle(), proto::State::Deleted, "it came, and went");
+    assert!(names(&ap).is_empty());
+    // Nor does it come by a comparison.
+    ap.step(Event::Mend(Ticket(0), vec![eu.state(&key("n/a", "")).unwrap()]));
+    assert!(names(&ap).is_empty());
 }
 
 #[test]
