@@ -58,6 +58,19 @@ fn sr7_sr13_sr17_sr43_sr47_sr48_nodes_with_stores_are_safe_in_any_trouble_and_eq
 }
 
 #[test]
+fn sg22_sg27_sg28_sg32_regions_are_safe_in_any_trouble_and_equal_after_it() {
+    let mut all = Counts::default();
+    for seed in seeds(2000) {
+        let counts = nodes::run_regions(seed).unwrap_or_else(|problem| panic!("SEED={seed}: {problem}"));
+        all.add(&counts);
+    }
+    println!("{all:?}");
+    if number("SEED").is_none() {
+        assert!(all.committed > 0 && all.refused > 0);
+    }
+}
+
+#[test]
 fn nodes_are_safe_in_any_trouble_and_equal_after_it() {
     let (mut calls, mut snapshots, mut acks) = (0, 0, [0, 0]);
     for seed in seeds(200) {

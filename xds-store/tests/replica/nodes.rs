@@ -13,12 +13,14 @@ use driver::{Answer, Input, Process, Request};
 use history::History;
 
 mod answers;
+mod calling;
 mod counts;
 mod disks;
 pub(crate) mod driver;
 mod history;
 mod network;
 mod process;
+mod regions;
 mod resyncing;
 mod twins;
 mod users;
@@ -99,6 +101,8 @@ enum Happens {
     /// A day passes at all nodes.
     Ages,
     Heals,
+    /// The regions get the names that they own.
+    Policies,
 }
 
 /// A call of a node: the caller, its boot and the number.
@@ -131,6 +135,8 @@ pub(crate) struct Sim {
     history: History,
     /// Instead of the history, if two nodes had one id.
     twins: Option<twins::Twins>,
+    /// Instead of the history, if the nodes are of several regions.
+    regions: Option<regions::Regions>,
     trace: Option<Vec<String>>,
     counts: Counts,
 }
@@ -143,10 +149,19 @@ fn number(name: &str) -> usize {
     name[1..].parse().unwrap()
 }
 
-/// Runs one seed. What went wrong, with the last lines of the trace.
+/// Runs one seed, with nodes of one region. What went wrong, with the last lines of the trace.
 pub(crate) fn run(seed: u64) -> Result<Counts, String> {
+    run_with(seed, Sim::new)
+}
+
+/// Runs one seed, with nodes of several regions.
+pub(crate) fn run_regions(seed: u64) -> Result<Counts, String> {
+    run_with(seed, Sim::regional)
+}
+
+fn run_with(seed: u64, new: fn(u64, bool) -> Sim) -> Result<Counts, String> {
     let run = |is_traced| {
-        let mut sim = Sim::new(seed, is_traced);
+        let mut sim = new(seed, is_traced);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sim.play(seed)));
         (sim, outcome.unwrap_or_else(|_| Err("a panic".into())))
     };
@@ -162,9 +177,13 @@ pub(crate) fn run(seed: u64) -> Result<Counts, String> {
 
 impl Sim {
     fn new(seed: u64, is_traced: bool) -> Self {
+        Self::with(seed, is_traced, None)
+    }
+
+    fn with(seed: u64, is_traced: bool, regions: Option<regions::Regions>) -> Self {
         let mut random = Random(seed);
-        let count = 2 + random.below(4) as usize;
-        let is_chain = random.chance(25);
+        let count = regions.as_ref().map_or(2 + random.below(4) as usize, regions::Regions::count);
+        let is_chain = random.chance(25) && regions.is_none();
         let others = |node: usize| (0..count).filter(move |other| *other != node);
         let near =
             |node: usize| others(node).filter(|other| !is_chain || other.abs_diff(node) == 1).collect();
@@ -173,7 +192,8 @@ impl Sim {
         let last = first + 1 + random.below((count - first - 1) as u64) as usize;
         let mut node = |number| {
             let mut engine = MemoryEngine::default();
-            let identity = Identity { node: name(number), cluster: CLUSTER.into(), ..Identity::default() };
+            let of_one = || Identity { node: name(number), cluster: CLUSTER.into(), ..Identity::default() };
+            let identity = regions.as_ref().map_or_else(of_one, |regions| regions.identity(number));
             engine.commit(&Store::init(&identity)).unwrap();
             Node {
                 id: name(number),
@@ -204,11 +224,12 @@ impl Sim {
             cut: BTreeSet::new(),
             loss: *random.pick(&[0, 2, 20]),
             is_healed: false,
-            forgets: random.chance(30),
+            forgets: random.chance(30) && regions.is_none(),
             away: BTreeSet::new(),
             tickets: BTreeMap::new(),
             history: History::new((0..count).map(name)),
             twins: None,
+            regions,
             trace: is_traced.then(Vec::new),
             counts: Counts::default(),
             random,
@@ -254,6 +275,7 @@ impl Sim {
         if self.forgets {
             self.at(AGES, Happens::Ages);
         }
+        self.plan_regions();
         self.plan_disks(seed);
         self.at(TROUBLE, Happens::Heals);
     }
@@ -276,6 +298,7 @@ impl Sim {
         self.play_until(TROUBLE)?;
         self.converge(TROUBLE + HEALING)?;
         // All dates end, by the clock of each node, and what follows from that reaches the others.
+        self.delete_all()?;
         let core: Vec<_> = self.core.iter().copied().collect();
         for node in core {
             self.happen(Happens::Jumps(node, DATES))?;
@@ -283,7 +306,7 @@ impl Sim {
         self.play_until(self.now + 2 * SECOND)?;
         self.converge(self.now + HEALING)?;
         self.check_twins()?;
-        let checked = if self.twins.is_some() { BTreeSet::new() } else { self.core.clone() };
+        let checked = if self.is_exact() { self.core.clone() } else { BTreeSet::new() };
         for node in checked {
             self.history.check(&self.nodes[node].id)?;
             self.history.check_merged(&self.nodes[node].id, true)?;
@@ -318,17 +341,24 @@ impl Sim {
             let clocks: BTreeSet<_> =
                 self.core.iter().map(|node| self.history.counters(&self.nodes[*node].id)).collect();
             let unanswered = self.core.iter().map(|node| self.nodes[*node].commits.len()).sum::<usize>();
-            if clocks.len() == 1 && unanswered == 0 && self.have_twins_converged() {
+            let difference = self.difference_of_regions();
+            let are_equal = (clocks.len() == 1 || self.regions.is_some()) && difference.is_none();
+            if are_equal && unanswered == 0 && self.have_twins_converged() {
                 return Ok(());
             }
             if self.now >= until {
                 let twins =
                     self.twins.as_ref().map(|twins| twins.differences(&self.core)).unwrap_or_default();
                 return Err(format!(
-                    "liveness: {unanswered} commits without answer, clocks {clocks:?}, and {twins:?}"
+                    "liveness: {unanswered} commits without answer, clocks {clocks:?}, {twins:?} {difference:?}"
                 ));
             }
         }
+    }
+
+    /// Whether a clock says what a node has.
+    fn is_exact(&self) -> bool {
+        self.twins.is_none() && self.regions.is_none()
     }
 
     /// Whether things go wrong.
@@ -376,7 +406,7 @@ impl Sim {
             Happens::Answered(caller, stream, answer) => self.answered(caller, stream, answer),
             Happens::Written(node, boot) => self.written(node, boot),
             Happens::Commits(node) => self.commit(node),
-            Happens::Compacts(node) if self.away.contains(&node) || self.twins.is_some() => Ok(()),
+            Happens::Compacts(node) if self.away.contains(&node) || !self.is_exact() => Ok(()),
             Happens::Compacts(node) => {
                 let id = self.id(node);
                 let upto =
@@ -419,6 +449,7 @@ impl Sim {
             Happens::SetsBack(node) => self.run_copy(node, node),
             Happens::Heals => self.heal(),
             Happens::Ages => self.age(),
+            Happens::Policies => self.commit_policies(),
         }
     }
 

@@ -35,7 +35,7 @@ impl Sim {
         self.plan_twins(&mut random);
         // With nodes that were away, two nodes may each lack deletions which the other one has forgotten, and wait
         // for an operator (SR22).
-        if !self.away.is_empty() || self.twins.is_some() {
+        if !self.away.is_empty() || !self.is_exact() {
             return;
         }
         // One node of the core keeps its disk, so that others can join.

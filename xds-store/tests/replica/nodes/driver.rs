@@ -13,8 +13,12 @@ use xds_store::entry::Foreign;
 use xds_store::key::RecordKey;
 use xds_store::read::{ReadError, Reads};
 use xds_store::replica::{self, Alarm, CallId, Failure, IdLost, Refusal, Replica, ReplicaConfig};
-use xds_store::store::{self, Committed, Config, Loaded, OutOfSync, Published, Resynced, Store, Ticket};
+use xds_store::store::{
+    self, Committed, Config, Loaded, OutOfSync, Published, RegionRequest, RegionResponse, Resynced, Store,
+    Ticket, Unanswered,
+};
 
+use super::calling::Calling;
 use super::resyncing::Resyncing;
 
 /// A call of a node to a peer.
@@ -26,6 +30,7 @@ pub(crate) enum Request {
     Digest(proto::DigestRequest),
     Peek(proto::PeekRequest),
     Snapshot(proto::SnapshotRequest),
+    Region(RegionRequest),
 }
 
 /// One message of the answer to a call.
@@ -37,6 +42,7 @@ pub(crate) enum Answer {
     Digest(Result<proto::DigestResponse, Failure>),
     Peek(Result<proto::PeekResponse, Failure>),
     Snapshot(Result<proto::SnapshotResponse, Failure>),
+    Region(Result<RegionResponse, Unanswered>),
 }
 
 /// What happens to a process.
@@ -118,6 +124,7 @@ pub(crate) struct Process {
     /// Commits that wait for peers: how many and how long; with the answer once it is durable here.
     acks: BTreeMap<Ticket, Awaited>,
     pub(super) resyncing: Resyncing,
+    pub(super) calling: Calling,
     pub(super) next: u64,
     pub(super) now: i64,
     /// Its address, but for its own id.
@@ -135,6 +142,8 @@ impl Process {
         let (address, boot) = run;
         let mut config = Config::new(engine.limits(), boot);
         config.is_replicated = true;
+        // Long before a run ends.
+        config.reference_block = 5_000_000_000;
         let store = Store::load(&*engine.view().unwrap(), config, wall, each).unwrap();
         let hello = proto::HelloRequest {
             cluster: store.head().cluster.clone(),
@@ -168,6 +177,7 @@ impl Process {
             applying: BTreeMap::new(),
             acks: BTreeMap::new(),
             resyncing: Resyncing::default(),
+            calling: Calling::default(),
             next: 0,
             now,
             place: address.to_owned(),
@@ -178,14 +188,22 @@ impl Process {
     pub(crate) fn due(&self, (now, wall): (i64, i64)) -> Option<i64> {
         let id = self.resyncing.takes_id_at;
         let of_store = self.store.due().map(|due| due.saturating_sub(wall).saturating_add(now));
-        of_store.into_iter().chain(self.replica.due()).chain(self.resyncing.due()).chain(id).min()
+        of_store
+            .into_iter()
+            .chain(self.replica.due())
+            .chain(self.resyncing.due())
+            .chain(self.calling.due())
+            .chain(id)
+            .min()
     }
 
     /// Does all that follows from an input.
     pub(crate) fn handle(&mut self, input: Input, (now, wall): (i64, i64)) -> Vec<Output> {
         self.end_late_snapshot(now);
         self.take_id_again(now);
+        self.end_late_region_calls(now);
         self.take(input, now);
+        self.hear_of_writers();
         while let Some(step) = self.next_step() {
             match step {
                 Step::Store(event) => {
@@ -240,6 +258,7 @@ impl Process {
                 let pages = self.give_snapshot(&request);
                 self.outputs.push(Output::Answer(ticket, pages));
             }
+            Input::Called(ticket, Request::Region(request)) => self.called_by_region(ticket, request),
             Input::Called(ticket, request) => {
                 let (Request::Digest(proto::DigestRequest { node, .. })
                 | Request::Peek(proto::PeekRequest { node, .. })) = &request
@@ -255,6 +274,7 @@ impl Process {
                 let digests = result.map(|theirs| Box::new(self.digests_for(&request, theirs)));
                 self.tell(replica::Event::DigestAnswered(call, digests));
             }
+            Input::Answered(call, Answer::Region(answer)) => self.on_region_answered(call, answer),
             Input::Answered(call, Answer::Snapshot(page)) => self.on_page(call, page, now),
             Input::Answered(call, Answer::Peek(result)) => {
                 self.tell(replica::Event::PeekAnswered(call, result));
@@ -332,7 +352,13 @@ impl Process {
             }
             store::Action::Staged(_, staged) => self.on_staged(staged),
             store::Action::TookId(_, took) => self.on_took_id(took.is_ok()),
-            store::Action::AnswerRegion(..) | store::Action::CallRegion { .. } => {}
+            store::Action::AnswerRegion(ticket, answer) => {
+                let answer = Answer::Region(answer.map_err(Unanswered::Refused));
+                self.outputs.push(Output::Answer(ticket, vec![answer]));
+            }
+            store::Action::CallRegion { call, region, node, request } => {
+                self.call_region(call, (&region, &node), request);
+            }
             store::Action::Compacted(..) => self.outputs.push(Output::Compacted),
         }
     }

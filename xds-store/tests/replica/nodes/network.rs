@@ -2,7 +2,7 @@
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::replica::{CallId, Failure};
-use xds_store::store::Ticket;
+use xds_store::store::{Ticket, Unanswered};
 
 use super::driver::{Answer, Input, Request};
 use super::{Caller, Happens, MS, Outcome, START, Sim, name, number};
@@ -25,7 +25,9 @@ impl Sim {
         let (caller, now) = (&mut self.nodes[node], self.now);
         // SR10: one call at a time, and beside it one nudge, and one comparison with some peer.
         let is_second = |(at, running): &(usize, Kind)| {
-            *running == kind && (*at == callee || matches!(kind, Kind::Comparison | Kind::Snapshot))
+            *running == kind
+                && kind != Kind::Region
+                && (*at == callee || matches!(kind, Kind::Comparison | Kind::Snapshot))
         };
         if caller.calls.values().any(is_second) {
             return Err(format!("{} calls {address} beside another call", name(node)));
@@ -59,6 +61,7 @@ impl Sim {
                 Request::Digest(_) => Answer::Digest(Err(Failure::Unreachable)),
                 Request::Peek(_) => Answer::Peek(Err(Failure::Unreachable)),
                 Request::Snapshot(_) => Answer::Snapshot(Err(Failure::Unreachable)),
+                Request::Region(_) => Answer::Region(Err(Unanswered::Silent)),
             };
             self.answer(callee, ticket, vec![answer]);
             return Ok(());
@@ -87,10 +90,10 @@ impl Sim {
     /// The messages of a peer that sends smaller ones, and leaves out an entry sometimes, which no correct node
     /// does (SR14).
     fn in_pieces(&mut self, answer: Answer) -> Vec<Answer> {
-        let Answer::Pull(Ok(part)) = answer else { return vec![answer] };
+        let Answer::Pull(Ok(mut last)) = answer else { return vec![answer] };
         let mut pieces = Vec::new();
-        let last = proto::PullResponse { entries: Vec::new(), ..part };
-        for entry in part.entries {
+        let entries = std::mem::take(&mut last.entries);
+        for entry in entries {
             if self.is_troubled() && self.random.chance(2) {
                 continue;
             }
@@ -114,8 +117,16 @@ impl Sim {
                 _ => pieces.push(vec![entry]),
             }
         }
-        let message = |entries| proto::PullResponse { entries, ..Default::default() };
-        pieces.into_iter().map(message).chain([last]).map(|part| Answer::Pull(Ok(part))).collect()
+        let mut messages = Vec::new();
+        for entries in pieces {
+            // A skip comes with the entry that follows it.
+            let is_before = |skip: &mut proto::Skip| {
+                entries.iter().any(|entry| entry.origin == skip.origin && skip.last < entry.counter)
+            };
+            let skips = last.skips.extract_if(.., is_before).collect();
+            messages.push(proto::PullResponse { entries, skips, ..Default::default() });
+        }
+        messages.into_iter().chain([last]).map(|part| Answer::Pull(Ok(part))).collect()
     }
 
     pub(super) fn answered(&mut self, caller: Caller, stream: u64, answer: Answer) -> Outcome {
@@ -149,6 +160,7 @@ pub(super) enum Kind {
     Nudge,
     Comparison,
     Snapshot,
+    Region,
 }
 
 impl Kind {
@@ -158,6 +170,7 @@ impl Kind {
             Request::Nudge(_) => Self::Nudge,
             Request::Digest(_) | Request::Peek(_) => Self::Comparison,
             Request::Snapshot(_) => Self::Snapshot,
+            Request::Region(_) => Self::Region,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The process of a node: it starts, does what its machines say, and crashes between any two actions.
 
+use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Draft;
 use xds_store::engine::{Engine as _, EngineError};
 use xds_store::key::RecordKey;
@@ -21,7 +22,7 @@ impl Sim {
         let process = Process::start(started.engine.clone(), run, times, |record| loaded.push(record));
         let (counters, time) = (process.store.clock().counters(), times.1.max(process.store.time()));
         started.process = Some(process);
-        if self.twins.is_none() {
+        if self.is_exact() {
             self.history.loaded(&id, loaded, (&counters, time))?;
         }
         let peers = self.peers[node].iter().map(|peer| name(*peer)).collect();
@@ -56,15 +57,26 @@ impl Sim {
     }
 
     pub(super) fn commit(&mut self, node: usize) -> Outcome {
-        let (now, wall) = self.times(node);
-        let Some(process) = &self.nodes[node].process else { return Ok(()) };
-        let most = process.replica.peer_count() as u64 + 1;
+        let (_, wall) = self.times(node);
+        if self.nodes[node].process.is_none() {
+            return Ok(());
+        }
         let id = self.id(node);
         let state = |key: &RecordKey| match &self.twins {
             Some(twins) => twins.state(node, key),
             None => self.history.state(&id, key),
         };
-        let request = users::request(&mut self.random, &state, wall);
+        let request = match &mut self.regions {
+            Some(regions) => regions.request(&mut self.random, node),
+            None => users::request(&mut self.random, &state, wall),
+        };
+        self.commit_request(node, request)
+    }
+
+    pub(super) fn commit_request(&mut self, node: usize, request: proto::CommitRequest) -> Outcome {
+        let (now, _) = self.times(node);
+        let Some(process) = &self.nodes[node].process else { return Ok(()) };
+        let most = process.replica.peer_count() as u64 + 1;
         self.note(|| format!("{} commits {:?}", name(node), request.changes));
         let draft = Draft::parse(request, users::USER.into()).map_err(|refused| format!("{refused:?}"))?;
         self.next += 1;
@@ -97,6 +109,9 @@ impl Sim {
     fn read_durable(&mut self, node: usize) -> Outcome {
         if let Some(twins) = &mut self.twins {
             return twins.durable(node, &self.nodes[node].engine);
+        }
+        if let Some(regions) = &mut self.regions {
+            return regions.durable(node, &self.nodes[node].engine);
         }
         let id = self.id(node);
         self.nodes[node].id = self.history.durable(&id, &self.nodes[node].engine)?;
@@ -146,8 +161,10 @@ impl Sim {
                 self.note(|| format!("{id} publishes {:?}", commits.iter().map(shows).collect::<Vec<_>>()));
                 // ST41: the time of a store never goes back, though its clock may.
                 let time = self.nodes[node].process.as_ref().map_or(wall, |process| process.store.time());
-                if self.twins.is_none() {
-                    self.history.published(&id, &commits, wall.max(time))?;
+                match &mut self.regions {
+                    Some(regions) => regions.published(node, &commits)?,
+                    None if self.twins.is_none() => self.history.published(&id, &commits, wall.max(time))?,
+                    None => {}
                 }
             }
             Output::Call(call, address, request) => self.call(node, call, &address, request)?,
@@ -160,7 +177,7 @@ impl Sim {
                 self.note(|| format!("{id} refuses {:?} {}", refused.code, refused.message));
             }
             // SR51: what is under way is no difference.
-            Output::Mended(_) if self.twins.is_some() => {}
+            Output::Mended(_) if !self.is_exact() => {}
             Output::Mended(mended) => {
                 return Err(format!("{id} mends {mended} records, and nothing was lost"));
             }
@@ -170,7 +187,7 @@ impl Sim {
             Output::Resynced(resynced) => {
                 self.note(|| format!("{id} took a snapshot: {resynced:?}"));
                 self.counts.snapshots[usize::from(resynced.has_replaced)] += 1;
-                if self.twins.is_none() {
+                if self.is_exact() {
                     self.history.resynced(&id, &resynced)?;
                 }
             }

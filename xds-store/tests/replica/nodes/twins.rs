@@ -134,7 +134,7 @@ impl Sim {
         // Nodes of a chain hear the twin of another one by its entries alone, and those do not reach them if they
         // differ on the way (SR30).
         let is_chain = self.peers.iter().any(|peers| peers.len() + 1 < count);
-        if !is_planned || is_chain || self.forgets || !disks::has("twins") {
+        if !is_planned || is_chain || self.forgets || self.regions.is_some() || !disks::has("twins") {
             return;
         }
         self.twins = Some(Twins::default());

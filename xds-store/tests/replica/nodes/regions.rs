@@ -1,0 +1,379 @@
+//! Nodes of several regions: each region owns the names with its prefix, refers to names of the others, hands its names
+//! over, and leaves regions out (SG21 to SG36).
+//!
+//! A clock does not say what a node has, as each region gets what is for it (SG25). What holds after each step: no
+//! reference leads to a record that its region has deleted (SG32), a copy goes only because its record was deleted or a
+//! policy leaves the region out (SG27, SG29), and each name has one writer at a time (SG22, SG28). In the end all that
+//! have a record have the same one, and without references everything can be deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use prost::Message as _;
+use xds_proto::xds::store::v1 as proto;
+use xds_store::engine::{Engine as _, MemoryEngine};
+use xds_store::entry::Foreign;
+use xds_store::key::RecordKey;
+use xds_store::read::Reads;
+use xds_store::record::{RecordState, served};
+use xds_store::region::{POLICY_TYPE, Policies};
+use xds_store::store::{Identity, Published};
+
+use super::history::key_of;
+use super::{CLUSTER, Outcome, SECOND, START, Sim, name};
+use crate::driven::envoy::{cluster_key, delete_at, drain_at, eds_cluster, put_at, routes, routes_key};
+use crate::driven::{envoy, of};
+use crate::random::Random;
+
+const REGIONS: [&str; 3] = ["eu", "us", "ap"];
+/// A name that no policy is about.
+const GLOBAL: &str = "g";
+const CLUSTERS: [&str; 2] = ["x", "y"];
+const ROUTES: [&str; 2] = ["r", "s"];
+
+/// What is known of a run.
+pub(super) struct Regions {
+    regions: usize,
+    nodes: Vec<Has>,
+    /// The last incarnation of a record that its writer deleted.
+    deleted: BTreeMap<RecordKey, u64>,
+    /// What a writer wrote as some generation of a record.
+    written: BTreeMap<(RecordKey, u64, u64), Bytes>,
+    /// The prefixes that were handed over.
+    moved: BTreeSet<String>,
+}
+
+/// What a node has durably.
+#[derive(Default)]
+struct Has {
+    region: &'static str,
+    is_replica: bool,
+    revision: u64,
+    states: BTreeMap<RecordKey, RecordState>,
+    policies: Policies,
+    /// What its clients were shown.
+    shown: BTreeMap<RecordKey, RecordState>,
+}
+
+impl Has {
+    fn live(&self, key: &RecordKey) -> Option<&RecordState> {
+        self.states.get(key).filter(|state| is_live(state))
+    }
+
+    /// SG25: whether its region has the record.
+    fn keeps(&self, key: &RecordKey) -> bool {
+        self.policies.owner_of(key).is_none_or(|owner| self.policies.is_for(key, owner, self.region))
+    }
+}
+
+impl Regions {
+    /// The first nodes are the writers of their regions.
+    pub(super) fn new(count: usize, nodes: usize) -> Self {
+        let has =
+            |node: usize| Has { region: REGIONS[node % count], is_replica: node >= count, ..Has::default() };
+        Self {
+            regions: count,
+            nodes: (0..nodes).map(has).collect(),
+            deleted: BTreeMap::new(),
+            written: BTreeMap::new(),
+            moved: BTreeSet::new(),
+        }
+    }
+
+    /// How many nodes there are.
+    pub(super) fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn identity(&self, node: usize) -> Identity {
+        let Has { region, is_replica, .. } = self.nodes[node];
+        let (region, cluster) = (region.into(), CLUSTER.into());
+        Identity { node: name(node), cluster, region, is_replica }
+    }
+
+    /// The policies of all prefixes: each region owns one, and the others have copies, or some of them.
+    pub(super) fn policies(&self, random: &mut Random) -> proto::CommitRequest {
+        let all = &REGIONS[..self.regions];
+        of(all.iter().map(|owner| policy(owner, owner, &self.others(owner, random))).collect::<Vec<_>>())
+    }
+
+    fn others(&self, owner: &str, random: &mut Random) -> Vec<&'static str> {
+        let others = REGIONS[..self.regions].iter().filter(|region| **region != owner);
+        others.filter(|_| random.chance(80)).copied().collect()
+    }
+
+    /// A random commit of a user at a node, most often of names that its region owns.
+    pub(super) fn request(&self, random: &mut Random, node: usize) -> proto::CommitRequest {
+        let has = &self.nodes[node];
+        let prefixes = || REGIONS[..self.regions].iter().chain([&GLOBAL]).copied();
+        let is_own = |prefix: &&str| {
+            let owner = has.policies.policy_of(&format!("{prefix}/"));
+            owner.is_some_and(|policy| policy.owner() == has.region)
+        };
+        let own: Vec<_> = prefixes().filter(is_own).collect();
+        let all: Vec<_> = prefixes().collect();
+        let of_own = if own.is_empty() { &all } else { &own };
+        let prefix = if random.chance(75) { *random.pick(of_own) } else { *random.pick(&all) };
+        let cluster = format!("{prefix}/{}", random.pick(&CLUSTERS));
+        let of_routes = format!("{prefix}/{}", random.pick(&ROUTES));
+        let change = match random.below(20) {
+            0..6 => eds_cluster(&cluster, *random.pick(&["e", "f"])),
+            6..8 => delete_at(cluster_key(&cluster)),
+            8..10 => drain_at(cluster_key(&cluster)),
+            10..17 => {
+                let count = random.below(3);
+                let named: Vec<_> =
+                    (0..count).map(|_| format!("{}/{}", random.pick(&all), random.pick(&CLUSTERS))).collect();
+                routes(&of_routes, &named.iter().map(String::as_str).collect::<Vec<_>>())
+            }
+            17 | 18 => delete_at(routes_key(&of_routes)),
+            _ => self.policy_change(random, has, prefix),
+        };
+        of([change])
+    }
+
+    /// A region is left out, or the names are handed over to one that has copies.
+    fn policy_change(&self, random: &mut Random, has: &Has, prefix: &str) -> proto::Change {
+        let Some(present) = has.policies.policy_of(&format!("{prefix}/")) else {
+            return delete_at(routes_key(&format!("{prefix}/r")));
+        };
+        let regions: Vec<_> = present.regions().collect();
+        let owner = if random.chance(50) { present.owner() } else { *random.pick(&regions) };
+        let copies: Vec<_> =
+            regions.iter().filter(|region| **region != owner && random.chance(85)).copied().collect();
+        policy(prefix, owner, &copies)
+    }
+
+    /// The engine of a node has changed: reads what is new there, and checks what holds then.
+    pub(super) fn durable(&mut self, node: usize, engine: &MemoryEngine) -> Outcome {
+        let view = engine.view().unwrap();
+        let reads = Reads::new(&*view).unwrap();
+        let has = &mut self.nodes[node];
+        if has.revision == reads.head().revision {
+            return Ok(());
+        }
+        for revision in has.revision + 1..=reads.head().revision {
+            let Foreign::Entry(entry) = reads.foreign(revision).unwrap() else { continue };
+            for state in entry.states {
+                let key = key_of(&state);
+                if entry.counter > 0 && entry.origin == name(node) {
+                    wrote(&mut self.deleted, &mut self.written, &mut self.moved, &key, &state)?;
+                }
+                has.states.extend(reads.last(&key).unwrap().map(|version| (key, version.state)));
+            }
+        }
+        // What other nodes do not get is in no entry: copies that end here (SG27).
+        for (key, state) in &mut has.states {
+            *state = reads.last(key).unwrap().map(|version| version.state).unwrap_or_else(|| state.clone());
+        }
+        has.revision = reads.head().revision;
+        has.policies.clone_from(reads.policies().unwrap());
+        self.check_references()
+    }
+
+    /// SG32: a reference that exists never loses its block, so what it leads to is there.
+    fn check_references(&self) -> Outcome {
+        let all = REGIONS[..self.regions].iter().copied();
+        let staying: Vec<_> = all.filter(|region| !self.moved.contains(*region)).collect();
+        for source in &staying {
+            for key in ROUTES.map(|routes| parsed(&routes_key(&format!("{source}/{routes}")))) {
+                let Some(state) = self.writer(source).live(&key) else { continue };
+                for target in staying.iter().filter(|target| *target != source) {
+                    let named = CLUSTERS.map(|cluster| format!("{target}/{cluster}"));
+                    for named in named.iter().filter(|cluster| names(state, cluster)) {
+                        let cluster = parsed(&cluster_key(named));
+                        if self.writer(target).live(&cluster).is_none() {
+                            return Err(format!("{key:?} leads to {cluster:?}, which {target} has deleted"));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn writer(&self, region: &str) -> &Has {
+        self.nodes.iter().find(|has| has.region == region).unwrap()
+    }
+
+    /// A process shows commits to its clients.
+    pub(super) fn published(&mut self, node: usize, commits: &[Published]) -> Outcome {
+        let Self { nodes, deleted, .. } = self;
+        let has = &mut nodes[node];
+        for commit in commits {
+            for (key, state) in &commit.changed {
+                let before = has.shown.insert(key.clone(), state.clone());
+                let Some(before) = before.filter(|before| served(before).is_some()) else { continue };
+                let is_deleted = deleted.get(key).is_some_and(|last| *last >= before.incarnation);
+                // SG27, SG29
+                if served(state).is_none() && !is_deleted && has.keeps(key) {
+                    return Err(format!("{} takes {before:?} from its clients", name(node)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is not yet as it shall be at these nodes.
+    pub(super) fn difference(&self, nodes: &BTreeSet<usize>) -> Option<String> {
+        let of = || nodes.iter().map(|node| (*node, &self.nodes[*node]));
+        // SG26: what a region wrote that is not here comes from that region alone.
+        let is_whole = nodes.len() == self.nodes.len();
+        let keys: BTreeSet<_> = of().flat_map(|(_, has)| has.states.keys()).collect();
+        for (node, has) in of() {
+            for key in &keys {
+                let is_its = |other: &&Has| match has.policies.owner_of(key) {
+                    _ if !is_whole => other.region == has.region,
+                    None => true,
+                    Some(owner) => other.region == owner && !other.is_replica,
+                };
+                let expected = of().map(|(_, has)| has).find(is_its).and_then(|other| other.live(key));
+                let (found, expected) = (has.live(key), expected.filter(|_| has.keeps(key)));
+                if found != expected {
+                    return Some(format!("{} has {key:?} as {found:?}, and not as {expected:?}", name(node)));
+                }
+            }
+        }
+        None
+    }
+
+    /// What is left at these nodes, when everything shall be deleted.
+    fn left(&self, nodes: &BTreeSet<usize>) -> Vec<&RecordKey> {
+        let states = nodes.iter().flat_map(|node| &self.nodes[*node].states);
+        states
+            .filter(|(key, state)| !Policies::is_policy(key) && is_live(state))
+            .map(|(key, _)| key)
+            .collect()
+    }
+}
+
+impl Sim {
+    /// With nodes of two or three regions.
+    pub(super) fn regional(seed: u64, is_traced: bool) -> Self {
+        let mut random = Random(!seed);
+        let count = 2 + random.below(2) as usize;
+        let nodes = count + random.below(3) as usize;
+        let mut sim = Self::with(seed, is_traced, Some(Regions::new(count, nodes)));
+        let regions = sim.regions.as_ref().unwrap();
+        let left_out = if random.chance(30) { REGIONS[random.below(count as u64) as usize] } else { "" };
+        sim.core = (0..nodes).filter(|node| regions.nodes[*node].region != left_out).collect();
+        sim
+    }
+
+    pub(super) fn plan_regions(&mut self) {
+        if self.regions.is_some() {
+            self.at(START - 2 * SECOND, super::Happens::Policies);
+        }
+    }
+
+    pub(super) fn commit_policies(&mut self) -> Outcome {
+        let request = self.regions.as_ref().map(|regions| regions.policies(&mut self.random));
+        request.map_or(Ok(()), |request| self.commit_request(0, request))
+    }
+
+    pub(super) fn difference_of_regions(&self) -> Option<String> {
+        self.regions.as_ref().and_then(|regions| regions.difference(&self.core))
+    }
+
+    /// Once nothing refers to them, all records can be deleted, and no block is left.
+    pub(super) fn delete_all(&mut self) -> Outcome {
+        if self.regions.is_none() || self.core.len() < self.nodes.len() {
+            return Ok(());
+        }
+        for (keys, act) in [
+            (ROUTES.map(routes_key), delete_at as fn(proto::Key) -> proto::Change),
+            (CLUSTERS.map(cluster_key), drain_at),
+        ] {
+            let regions = self.regions.as_ref().unwrap();
+            let mut commits = Vec::new();
+            for prefix in REGIONS[..regions.regions].iter().chain([&GLOBAL]) {
+                let owner = regions.nodes[0].policies.policy_of(&format!("{prefix}/"));
+                let region = owner.map_or(REGIONS[0], |policy| policy.owner());
+                let node = REGIONS.iter().position(|other| *other == region).unwrap();
+                let of_prefix = keys.iter().map(|key| {
+                    let name = format!("{prefix}/{}", key.name);
+                    proto::Key { name, ..key.clone() }
+                });
+                let exists = |key: &proto::Key| regions.nodes[node].live(&parsed(key)).is_some();
+                let changes: Vec<_> = of_prefix.filter(exists).map(act).collect();
+                commits.push((node, of(changes)));
+            }
+            for (node, request) in commits {
+                self.commit_request(node, request)?;
+            }
+            self.converge(self.now + super::HEALING)?;
+            // What is gone is told to the region of the target, and is asked about there.
+            self.play_until(self.now + 15 * SECOND)?;
+        }
+        let left = self.regions.as_ref().unwrap().left(&self.core);
+        if !left.is_empty() {
+            return Err(format!("liveness: {left:?} are left"));
+        }
+        for node in &self.nodes {
+            let mut blocks = 0;
+            let each = &mut |_: &[u8], _| {
+                blocks += 1;
+                ControlFlow::Continue(())
+            };
+            node.engine.view().unwrap().range(b"b", b"c", each).unwrap();
+            if blocks > 0 {
+                return Err(format!("liveness: {} has {blocks} blocks of nothing", node.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Notes a state that its writer wrote. SG22, SG28: a name has one writer at a time, so no two states are the same
+/// generation of it.
+fn wrote(
+    deleted: &mut BTreeMap<RecordKey, u64>,
+    written: &mut BTreeMap<(RecordKey, u64, u64), Bytes>,
+    moved: &mut BTreeSet<String>,
+    key: &RecordKey,
+    state: &RecordState,
+) -> Outcome {
+    let name = key.name().as_str().to_owned();
+    if state.lifecycle() == proto::State::Deleted {
+        let last = deleted.entry(key.clone()).or_default();
+        *last = state.incarnation.max(*last);
+    }
+    if Policies::is_policy(key) {
+        let policy = proto::RegionPolicy::decode(&*state.content.as_ref().unwrap().payload).unwrap();
+        let prefix = name.trim_end_matches('/');
+        if policy.owner_region != prefix {
+            moved.insert(prefix.to_owned());
+        }
+        return Ok(());
+    }
+    if name.starts_with(GLOBAL) {
+        return Ok(());
+    }
+    let generation = (key.clone(), state.incarnation, state.generation);
+    let before = written.entry(generation).or_insert_with(|| state.digest.clone());
+    if *before == state.digest {
+        return Ok(());
+    }
+    Err(format!("two writers made {} of {key:?}", state.generation))
+}
+
+fn policy(prefix: &str, owner: &str, copies: &[&str]) -> proto::Change {
+    let regions = copies.iter().map(ToString::to_string).collect();
+    let policy = proto::RegionPolicy { owner_region: owner.into(), regions, disabled: Vec::new() };
+    put_at(envoy::key_of(POLICY_TYPE, &format!("{prefix}/")), policy.encode_to_vec())
+}
+
+fn is_live(state: &RecordState) -> bool {
+    state.lifecycle() != proto::State::Deleted
+}
+
+fn parsed(key: &proto::Key) -> RecordKey {
+    RecordKey::parse(key).unwrap()
+}
+
+/// Whether routes lead to a cluster.
+fn names(state: &RecordState, cluster: &str) -> bool {
+    let payload = state.content.as_ref().map_or(&[][..], |content| &content.payload);
+    payload.windows(cluster.len()).any(|part| part == cluster.as_bytes())
+}
