@@ -10,6 +10,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::token::{from_hex, to_hex};
 use super::{ReadError, Reads};
 use crate::checked::{self, Damaged};
+use crate::clock::Counters;
 use crate::key::{RecordKey, stored};
 use crate::log::StoredOrigin;
 use crate::phase;
@@ -98,7 +99,9 @@ impl Reads<'_> {
             return Ok(page);
         }
         page.is_last = true;
-        (page.clock, page.regions) = self.positions(region)?;
+        let deletion_floors;
+        (page.clock, page.regions, deletion_floors) = self.positions(region)?;
+        page.deletion_floors = Some(proto::Clock { counters: deletion_floors });
         if region != self.head.region {
             page.counters = self.clock()?.counters();
         }
@@ -115,18 +118,19 @@ impl Reads<'_> {
     }
 
     /// Up to where the store has the entries of each origin (SR9) whose entries a node of this region gets here,
-    /// and the regions of the origins.
+    /// the regions of the origins, and up to where deletions of each are forgotten (SR18).
     fn positions(&self, region: &str) -> Result<Positions, ReadError> {
-        let (mut clock, mut regions) = Positions::default();
+        let (mut clock, mut regions, mut floors) = Positions::default();
         let is_own = region == self.head.region;
         let mut failed = None;
         let mut note = |key: &[u8], value: Bytes| {
             let damaged = || Damaged { key: Bytes::copy_from_slice(key) };
             let origin = stored::parse_origin(key).ok_or_else(damaged)?;
-            let StoredOrigin { counter, chain, region, .. } = checked::decode(key, value)?;
+            let StoredOrigin { counter, chain, region, deletion_floor, .. } = checked::decode(key, value)?;
             if is_own || region == self.head.region {
                 clock.insert(origin.to_owned(), proto::Position { counter, chain });
                 regions.insert(origin.to_owned(), region);
+                floors.insert(origin.to_owned(), deletion_floor);
             }
             Ok(())
         };
@@ -147,12 +151,13 @@ impl Reads<'_> {
         regions.insert(self.head.node.clone(), self.head.region.clone());
         clock.retain(|_, position| position.counter > 0);
         regions.retain(|origin, region| !region.is_empty() && clock.contains_key(origin));
-        Ok((clock, regions))
+        floors.retain(|_, floor| *floor > 0);
+        Ok((clock, regions, floors))
     }
 }
 
-/// A clock, and the regions of its origins.
-type Positions = (BTreeMap<String, proto::Position>, BTreeMap<String, String>);
+/// A clock, with the regions and the deletion floors of its origins.
+type Positions = (BTreeMap<String, proto::Position>, BTreeMap<String, String>, Counters);
 
 /// Part of the checksum, so that no other text is taken for a token.
 const PURPOSE: &[u8] = b"snapshot";

@@ -68,22 +68,23 @@ pub struct OutOfSync {
 
 impl Origins {
     /// What the store has to keep of the origins once it has a snapshot with this clock, which has replaced the
-    /// records or was merged into them. `has_no_past`: nothing that this node had says which deletions are
-    /// forgotten at the node of the snapshot.
+    /// records or was merged into them. `floors`: up to where its node may have forgotten deletions.
     pub(super) fn with_snapshot(
         &self,
-        (clock, regions): (&Clock, &BTreeMap<String, String>),
-        (own, has_replaced, has_no_past): (&str, bool, bool),
+        (clock, regions, floors): (&Clock, &BTreeMap<String, String>, Option<&Counters>),
+        (own, has_replaced): (&str, bool),
     ) -> Vec<(Box<str>, StoredOrigin)> {
         let mut after = Vec::new();
         for (id, at) in clock.iter().filter(|(id, _)| *id != own || has_replaced) {
             let here = self.position(id);
             if at.counter > here.counter || has_replaced {
-                // SR18: a merge is right only if this node had all deletions that are forgotten there.
-                let had = if has_no_past { at.counter } else { here.counter };
+                // SR18: what is forgotten there is not known here, either.
+                let forgotten =
+                    floors.map_or(at.counter, |floors| floors.get(id).copied().unwrap_or_default());
                 let known = self.0.get(id).map_or(0, |origin| origin.deletion_floor);
                 let region = regions.get(id).map_or("", String::as_str);
-                after.push((id.into(), StoredOrigin::new(at, at, had.max(known).min(at.counter), region)));
+                let floor = forgotten.max(known).min(at.counter);
+                after.push((id.into(), StoredOrigin::new(at, at, floor, region)));
             }
         }
         let dropped = self.0.keys().filter(|id| has_replaced && clock.get(id).counter == 0);

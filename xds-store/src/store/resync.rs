@@ -58,9 +58,8 @@ struct Uncovered {
     has_created: bool,
 }
 
-/// A snapshot that is whole: what becomes of the records, the new id, the clock with the regions of its origins, and
-/// the incarnation floor.
-type Whole<'a> = (Kind, &'a str, (&'a Clock, &'a BTreeMap<String, String>), u64);
+/// A snapshot that is whole: what becomes of the records, the new id, the clock, and the last page.
+type Whole<'a> = (Kind, &'a str, &'a Clock, &'a proto::SnapshotResponse);
 
 impl Store {
     /// Adds what the records become, with the clock of the snapshot.
@@ -69,8 +68,9 @@ impl Store {
         writing: &mut Writing,
         stored: &Stored<'_>,
         now: i64,
-        (kind, new_id, (clock, regions), floor): Whole<'_>,
+        (kind, new_id, clock, page): Whole<'_>,
     ) -> Result<(), Refused> {
+        let floor = page.incarnation_floor;
         let judging = self.judging(writing, stored, now);
         let uncovered = self.uncovered(kind, clock, stored)?;
         let mut decided =
@@ -96,9 +96,9 @@ impl Store {
             (writing.head.owes_reissue, writing.head.owes_log) = (false, false);
         }
         self.add_reissued(writing, stored, now, &mut decided)?;
-        let has_no_past = has_replaced || kind == Kind::Merge { has_no_past: true };
-        let origins =
-            self.origins.with_snapshot((clock, regions), (&self.head.node, has_replaced, has_no_past));
+        let floors = page.deletion_floors.as_ref().map(|floors| &floors.counters);
+        let snapshot = (clock, &page.regions, floors);
+        let origins = self.origins.with_snapshot(snapshot, (&self.head.node, has_replaced));
         for (origin, of) in &origins {
             let at = stored::origin(origin);
             let value = checked::encode(&at, of);
@@ -156,7 +156,7 @@ impl Store {
         stored: &Stored<'_>,
     ) -> Result<BTreeMap<RecordKey, Uncovered>, ReadError> {
         let revisions = match kind {
-            Kind::Merge { .. } | Kind::Replace => self.origins.uncovered(clock),
+            Kind::Merge | Kind::Replace => self.origins.uncovered(clock),
             Kind::Reissue if !self.head.owes_log => Vec::new(),
             // Peers may follow another log of the former id, so that none of them shows what all have.
             Kind::Reissue => {

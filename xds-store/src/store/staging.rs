@@ -40,10 +40,7 @@ pub(super) struct Staging {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The snapshot is merged into them.
-    Merge {
-        /// This node had nothing before, or nothing that counts for deletions that are forgotten.
-        has_no_past: bool,
-    },
+    Merge,
     /// SR21: the snapshot replaces them.
     Replace,
     /// SR31: the snapshot is merged, and what its node lacks is given to others under the new id.
@@ -52,7 +49,7 @@ pub(super) enum Kind {
 
 impl Kind {
     pub(super) fn is_merge(self) -> bool {
-        matches!(self, Self::Merge { .. })
+        self == Self::Merge
     }
 }
 
@@ -85,7 +82,7 @@ impl Store {
         let kind = match must_replace {
             true if !is_empty => Kind::Replace,
             _ if self.head.owes_reissue => Kind::Reissue,
-            _ => Kind::Merge { has_no_past: must_replace || self.head.is_joining },
+            _ => Kind::Merge,
         };
         self.staging = Some(Staging { kind, new_id, page: None, is_clean: false });
     }
@@ -155,9 +152,8 @@ impl Store {
             staging.page = None;
             return Ok(false);
         }
-        let (kind, new_id, floor) = (staging.kind, staging.new_id.clone(), page.incarnation_floor);
-        let regions = page.regions.clone();
-        self.add_snapshot(writing, stored, now, (kind, &new_id, (&clock, &regions), floor))?;
+        let (kind, new_id, page) = (staging.kind, staging.new_id.clone(), page.clone());
+        self.add_snapshot(writing, stored, now, (kind, &new_id, &clock, &page))?;
         Ok(true)
     }
 

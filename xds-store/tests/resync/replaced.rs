@@ -15,6 +15,29 @@ fn forgetful(id: &str) -> Server {
 }
 
 #[test]
+fn sr18_a_node_with_a_snapshot_says_which_deletions_are_forgotten_as_the_node_of_the_snapshot_does() {
+    let says = |node: &Server| {
+        let of = node.store.lacking(&Default::default(), 9).out_of_sync.into_iter();
+        of.map(|origin| (origin.origin, origin.must_replace)).collect::<Vec<_>>()
+    };
+    let expected = |must_replace| vec![("d".to_owned(), must_replace)];
+    let (mut d, mut c, mut other) = (node("d"), node("c"), node("e"));
+    commit(&mut d, [put("y", "1")]);
+    forget_all(&mut d);
+    c.resync(&d, false, "c2");
+    assert_eq!((says(&d), says(&c)), (expected(false), expected(false)));
+    other.resync(&forgetful("d"), false, "e2");
+    assert_eq!(says(&other), expected(true));
+    // A node of an earlier version may have forgotten all.
+    let mut c = node("c");
+    c.step(Event::BeginResync { must_replace: false, new_id: "c2".into() });
+    let [page] = &d.snapshot(1_000)[..] else { panic!("it is small") };
+    let page = proto::SnapshotResponse { deletion_floors: None, ..page.clone() };
+    c.step(Event::Stage(Ticket(0), page));
+    assert_eq!(says(&c), expected(true));
+}
+
+#[test]
 fn sr21_a_deletion_that_the_snapshot_does_not_cover_is_none_for_records_that_others_create() {
     let (mut a, mut b) = (node("a"), node("b"));
     commit(&mut b, [put("x", "of b")]);
