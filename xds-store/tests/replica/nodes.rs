@@ -128,6 +128,9 @@ pub(crate) struct Sim {
     is_healed: bool,
     /// Logs are forgotten though nodes that are away lack them.
     forgets: bool,
+    /// The nodes know each other before things go wrong. Otherwise no record has a date: a node that ended one by its
+    /// date, and forgot it, cannot know that another node has it without one (SR26).
+    meets: bool,
     /// These forget nothing, so that not both sides lack what the other one has forgotten.
     away: BTreeSet<usize>,
     /// Calls of peers that were not answered yet.
@@ -182,7 +185,10 @@ impl Sim {
 
     fn with(seed: u64, is_traced: bool, regions: Option<regions::Regions>) -> Self {
         let mut random = Random(seed);
-        let count = regions.as_ref().map_or(2 + random.below(4) as usize, regions::Regions::count);
+        let count = match &regions {
+            Some(regions) => regions.count(),
+            None => 2 + random.below(4) as usize,
+        };
         let is_chain = random.chance(25) && regions.is_none();
         let others = |node: usize| (0..count).filter(move |other| *other != node);
         let near =
@@ -225,6 +231,7 @@ impl Sim {
             loss: *random.pick(&[0, 2, 20]),
             is_healed: false,
             forgets: random.chance(30) && regions.is_none(),
+            meets: true,
             away: BTreeSet::new(),
             tickets: BTreeMap::new(),
             history: History::new((0..count).map(name)),
@@ -242,8 +249,10 @@ impl Sim {
     }
 
     fn plan(&mut self, seed: u64) {
+        self.meets = !self.forgets || self.random.chance(40);
+        let first = if self.meets { START - MEETING } else { START };
         for node in 0..self.nodes.len() {
-            let at = START - MEETING + self.random.below(2000) as i64 * MS;
+            let at = first + self.random.below(2000) as i64 * MS;
             self.at(at, Happens::Starts(node));
             for _ in 0..self.random.below(12) {
                 let at = self.some_time();

@@ -11,10 +11,9 @@ use xds_store::key::RecordKey;
 use xds_store::read::Reads;
 use xds_store::record::RecordState;
 use xds_store::region::POLICY_TYPE;
-use xds_store::replica::Failure;
 use xds_store::store::{Identity, Store, Ticket};
 
-use crate::nodes::driver::{Answer, Input, Output, Process, Request};
+use crate::nodes::driver::{Input, Output, Process, Request};
 use crate::random::Random;
 
 /// Nodes whose calls are answered at once, or fail.
@@ -111,7 +110,7 @@ impl Nodes {
                             || self.cut.contains(&node)
                             || self.cut.contains(&to);
                         if is_cut || to >= self.processes.len() || self.random.below(100) < self.failing {
-                            inputs.push_back((node, Input::Answered(call, failed(&request))));
+                            inputs.push_back((node, Input::Answered(call, request.unreachable())));
                             continue;
                         }
                         let ticket = Ticket((node as u64) << 40 | call.0 | 1 << 30);
@@ -197,18 +196,6 @@ impl Nodes {
 
     fn is_fetching(&self, node: usize) -> bool {
         !self.processes[node].store.fetching().is_empty()
-    }
-}
-
-fn failed(request: &Request) -> Answer {
-    let failure = Failure::Unreachable;
-    match request {
-        Request::Hello(_) => Answer::Hello(Err(failure)),
-        Request::Pull(_) => Answer::Pull(Err(failure)),
-        Request::Nudge(_) => Answer::Nudge(Err(failure)),
-        Request::Digest(_) => Answer::Digest(Err(failure)),
-        Request::Peek(_) => Answer::Peek(Err(failure)),
-        Request::Snapshot(_) => Answer::Snapshot(Err(failure)),
     }
 }
 

@@ -45,6 +45,22 @@ pub(crate) enum Answer {
     Region(Result<RegionResponse, Unanswered>),
 }
 
+impl Request {
+    /// The answer, if the callee does not answer.
+    pub(crate) fn unreachable(&self) -> Answer {
+        let failure = Failure::Unreachable;
+        match self {
+            Self::Hello(_) => Answer::Hello(Err(failure)),
+            Self::Pull(_) => Answer::Pull(Err(failure)),
+            Self::Nudge(_) => Answer::Nudge(Err(failure)),
+            Self::Digest(_) => Answer::Digest(Err(failure)),
+            Self::Peek(_) => Answer::Peek(Err(failure)),
+            Self::Snapshot(_) => Answer::Snapshot(Err(failure)),
+            Self::Region(_) => Answer::Region(Err(Unanswered::Silent)),
+        }
+    }
+}
+
 /// What happens to a process.
 #[derive(Debug)]
 pub(crate) enum Input {

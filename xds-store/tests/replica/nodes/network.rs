@@ -1,8 +1,8 @@
 //! Calls between the nodes: they are slow, get lost, come twice, and overtake each other.
 
 use xds_proto::xds::store::v1 as proto;
-use xds_store::replica::{CallId, Failure};
-use xds_store::store::{Ticket, Unanswered};
+use xds_store::replica::CallId;
+use xds_store::store::Ticket;
 
 use super::driver::{Answer, Input, Request};
 use super::{Caller, Happens, MS, Outcome, START, Sim, name, number};
@@ -54,15 +54,7 @@ impl Sim {
         let ticket = Ticket(self.next);
         self.tickets.insert((callee, ticket), caller);
         if self.nodes[callee].process.is_none() {
-            let answer = match request {
-                Request::Hello(_) => Answer::Hello(Err(Failure::Unreachable)),
-                Request::Pull(_) => Answer::Pull(Err(Failure::Unreachable)),
-                Request::Nudge(_) => Answer::Nudge(Err(Failure::Unreachable)),
-                Request::Digest(_) => Answer::Digest(Err(Failure::Unreachable)),
-                Request::Peek(_) => Answer::Peek(Err(Failure::Unreachable)),
-                Request::Snapshot(_) => Answer::Snapshot(Err(Failure::Unreachable)),
-                Request::Region(_) => Answer::Region(Err(Unanswered::Silent)),
-            };
+            let answer = request.unreachable();
             self.answer(callee, ticket, vec![answer]);
             return Ok(());
         }

@@ -68,7 +68,7 @@ impl Sim {
         };
         let request = match &mut self.regions {
             Some(regions) => regions.request(&mut self.random, node),
-            None => users::request(&mut self.random, &state, wall),
+            None => users::request(&mut self.random, &state, (wall, self.meets)),
         };
         self.commit_request(node, request)
     }

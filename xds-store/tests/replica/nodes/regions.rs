@@ -118,7 +118,7 @@ impl Regions {
         let cluster = format!("{prefix}/{}", random.pick(&CLUSTERS));
         let of_routes = format!("{prefix}/{}", random.pick(&ROUTES));
         let change = match random.below(20) {
-            0..6 => eds_cluster(&cluster, *random.pick(&["e", "f"])),
+            0..6 => eds_cluster(&cluster, ["e", "f"][random.below(2) as usize]),
             6..8 => delete_at(cluster_key(&cluster)),
             8..10 => drain_at(cluster_key(&cluster)),
             10..17 => {

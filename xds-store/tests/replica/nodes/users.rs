@@ -15,16 +15,16 @@ pub(crate) const WHEN: [&str; 4] = ["", "env=1", "env in (1,2)", "env=2"];
 /// The identity of all users.
 pub(crate) const USER: &str = "user";
 
-/// A random commit of a user of this node, whose wall clock shows `wall`.
+/// A random commit of a user of this node, whose wall clock shows `wall`, with or without dates.
 pub(crate) fn request<'s>(
     random: &mut Random,
     state_of: &dyn Fn(&RecordKey) -> Option<&'s RecordState>,
-    wall: i64,
+    (wall, has_dates): (i64, bool),
 ) -> proto::CommitRequest {
     let mut changes = BTreeMap::new();
     for _ in 0..=random.below(3) {
         let state = |key: &proto::Key| state_of(&RecordKey::parse(key).unwrap());
-        let change = change(random, wall, |name| {
+        let change = change(random, has_dates.then_some(wall), |name| {
             state(&key(name, "")).is_some_and(|state| state.lease.is_some() && served(state).is_some())
         });
         let state = state(change.key.as_ref().unwrap());
@@ -36,7 +36,7 @@ pub(crate) fn request<'s>(
     proto::CommitRequest { owner, take_over, allow_missing, ..of(changes.into_values().collect::<Vec<_>>()) }
 }
 
-fn change(random: &mut Random, wall: i64, has_lease: impl Fn(&str) -> bool) -> proto::Change {
+fn change(random: &mut Random, wall: Option<i64>, has_lease: impl Fn(&str) -> bool) -> proto::Change {
     let name = *random.pick(&["a", "b", "c"]);
     let payload = *random.pick(&["1", "2", "3"]);
     let (cluster_name, routes_name) = (*random.pick(&["x", "y"]), *random.pick(&["r", "s"]));
@@ -51,7 +51,7 @@ fn change(random: &mut Random, wall: i64, has_lease: impl Fn(&str) -> bool) -> p
         7 => quarantine(name),
         8 => {
             let mut put = put(name, payload);
-            if let Some(proto::change::Act::Put(put)) = &mut put.act {
+            if let (Some(wall), Some(proto::change::Act::Put(put))) = (wall, &mut put.act) {
                 let seconds = 1 + random.below(4000) as i64;
                 put.expires_at = Some(xds_store::time::to_proto(wall + seconds * SECOND));
             }
