@@ -345,6 +345,8 @@ impl Replica {
         if let Some(peer) = self.peers.get_mut(address) {
             peer.state = State::Waiting { due };
         }
+        // The calls of a comparison may take minutes. They go the same way.
+        self.end_comparison_with(address);
     }
 
     /// The peer that a Hello or a Pull goes to; `None` if the call has ended.

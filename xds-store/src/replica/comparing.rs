@@ -91,6 +91,11 @@ impl Comparing {
         self.running.as_ref().is_some_and(|running| !running.fetching.is_empty())
     }
 
+    /// The peer of the comparison that runs, and the names that it fetches.
+    pub(super) fn running_with(&self) -> Option<(&str, &Vec<proto::Fetching>)> {
+        self.running.as_ref().map(|running| (&*running.address, &running.fetching))
+    }
+
     /// Moves the next comparison with a peer that has answered.
     pub(super) fn compare_at(&mut self, address: &str, at: i64) {
         self.due.get_mut(address).into_iter().for_each(|due| *due = at.min(*due));
@@ -138,9 +143,10 @@ impl Replica {
 
     /// Does what is due.
     pub(super) fn compare_if_due(&mut self) {
-        if let Some(late) = self.comparing.running.take_if(|comparison| comparison.until <= self.now) {
-            self.actions.extend(late.step.call().map(Action::Cancel));
-            self.try_again(&late.address);
+        let is_late = |comparison: &&Comparison| comparison.until <= self.now;
+        if let Some(late) = self.comparing.running.as_ref().filter(is_late) {
+            let address = late.address.clone();
+            self.end_comparison_with(&address);
         }
         let Self { comparing, peers, clock: here, .. } = self;
         match &mut comparing.running {
@@ -344,6 +350,14 @@ impl Replica {
             self.alarm(Alarm::Malformed(address.clone(), Malformed::Missing), true);
         }
         self.comparison_failed();
+    }
+
+    /// A peer does not answer.
+    pub(super) fn end_comparison_with(&mut self, address: &str) {
+        if let Some(ended) = self.comparing.running.take_if(|comparison| comparison.address == address) {
+            self.actions.extend(ended.step.call().map(Action::Cancel));
+            self.try_again(address);
+        }
     }
 
     fn try_again(&mut self, address: &str) {

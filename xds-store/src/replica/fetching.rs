@@ -15,6 +15,11 @@ impl Replica {
     /// The store fetches other names than before.
     pub(super) fn on_fetching(&mut self, fetching: Vec<ToFetch>) {
         self.fetching = fetching;
+        // One that began before would take what the region gets for something that was lost here.
+        let outdated = self.comparing.running_with().filter(|(address, of)| self.fetched_at(address) != **of);
+        if let Some(address) = outdated.map(|(address, _)| address.to_owned()) {
+            self.end_comparison_with(&address);
+        }
         let has_some = |address: &&String| !self.fetched_at(address).is_empty();
         let addresses: Vec<_> = self.peers.keys().filter(has_some).cloned().collect();
         addresses.iter().for_each(|address| self.comparing.compare_at(address, self.now));

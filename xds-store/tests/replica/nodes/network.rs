@@ -5,7 +5,7 @@ use xds_store::replica::CallId;
 use xds_store::store::Ticket;
 
 use super::driver::{Answer, Input, Request};
-use super::{Caller, Happens, MS, Outcome, START, Sim, name, number};
+use super::{Caller, Happens, MS, Outcome, SECOND, START, Sim, name, number};
 
 impl Sim {
     /// How long a batch or a message of a node takes.
@@ -39,6 +39,10 @@ impl Sim {
             return Err(format!("{} nudges {address} too often", name(node)));
         }
         let caller = Caller { node, boot: caller.boot, call };
+        if kind == Kind::Comparison {
+            // A connection that loses something breaks. The replica waits longer than for other calls.
+            self.at(self.now + 10 * SECOND, Happens::Answered(caller, 0, request.unreachable()));
+        }
         let copies = if self.is_troubled() && self.random.chance(5) { 2 } else { 1 };
         for _ in 0..copies {
             if !self.is_lost(node, callee) {

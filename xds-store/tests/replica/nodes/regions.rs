@@ -133,16 +133,13 @@ impl Regions {
         of([change])
     }
 
-    /// A region is left out, or the names are handed over to one that has copies.
+    /// Regions get copies or lose them, or the names are handed over.
     fn policy_change(&self, random: &mut Random, has: &Has, prefix: &str) -> proto::Change {
         let Some(present) = has.policies.policy_of(&format!("{prefix}/")) else {
             return delete_at(routes_key(&format!("{prefix}/r")));
         };
-        let regions: Vec<_> = present.regions().collect();
-        let owner = if random.chance(50) { present.owner() } else { *random.pick(&regions) };
-        let copies: Vec<_> =
-            regions.iter().filter(|region| **region != owner && random.chance(85)).copied().collect();
-        policy(prefix, owner, &copies)
+        let owner = if random.chance(50) { present.owner() } else { *random.pick(&REGIONS[..self.regions]) };
+        policy(prefix, owner, &self.others(owner, random))
     }
 
     /// The engine of a node has changed: reads what is new there, and checks what holds then.
