@@ -31,6 +31,8 @@ mod regions;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
 mod running;
+#[path = "store_nodes/writers.rs"]
+mod writers;
 
 /// A node, whose process may run.
 struct Node {

@@ -21,7 +21,7 @@ async fn regions(test: &str) -> [Node; 2] {
     [eu, us]
 }
 
-fn policy(prefix: &str, owner: &str, copies: &[&str]) -> Value {
+pub(super) fn policy(prefix: &str, owner: &str, copies: &[&str]) -> Value {
     json!({
         "@type": "type.googleapis.com/envoy.service.discovery.v3.Resource", "name": prefix,
         "resource": {
@@ -30,7 +30,7 @@ fn policy(prefix: &str, owner: &str, copies: &[&str]) -> Value {
     })
 }
 
-fn cluster_of(name: &str) -> Value {
+pub(super) fn cluster_of(name: &str) -> Value {
     json!({ "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": name })
 }
 
@@ -44,14 +44,14 @@ fn routes(name: &str, cluster: &str) -> Value {
 }
 
 /// What a command said.
-struct Said(Output);
+pub(super) struct Said(pub(super) Output);
 
 impl Node {
-    fn xds(&self, arguments: &[&str]) -> Said {
+    pub(super) fn xds(&self, arguments: &[&str]) -> Said {
         Said(xds().args(arguments).args(["--store", &self.path("store")]).output().unwrap())
     }
 
-    fn put(&self, resource: &Value, more: &[&str]) -> Said {
+    pub(super) fn put(&self, resource: &Value, more: &[&str]) -> Said {
         fs::write(self.scratch.path("resource.json"), resource.to_string()).unwrap();
         self.xds(&[&["put", &self.path("resource.json")], more].concat())
     }
@@ -61,7 +61,7 @@ impl Node {
         self.xds(&["list", type_and_name[0], type_and_name[1]]).0.status.success()
     }
 
-    fn until(&self, what: &str, is_it: impl Fn(&Self) -> bool) {
+    pub(super) fn until(&self, what: &str, is_it: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !is_it(self) {
             assert!(start.elapsed() < PATIENCE, "waited in vain: {what}; {:#}", self.peers().1);
@@ -71,18 +71,18 @@ impl Node {
 }
 
 impl Said {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let Output { stdout, stderr, .. } = &self.0;
         format!("{}{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
     }
 
-    fn succeeds(self) -> String {
+    pub(super) fn succeeds(self) -> String {
         assert!(self.0.status.success(), "{}", self.text());
         self.text()
     }
 
     /// It fails, and says all of this.
-    fn fails(self, with: &[&str]) {
+    pub(super) fn fails(self, with: &[&str]) {
         let text = self.text();
         assert!(!self.0.status.success(), "{text}");
         for part in with {

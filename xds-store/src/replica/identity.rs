@@ -171,6 +171,8 @@ impl Replica {
     /// Takes what a node says of itself in a Hello. The answer is whether the node is known now.
     pub(super) fn hear_hello(&mut self, hello: &proto::HelloRequest, clock: &Clock) -> bool {
         self.known.is_now_another(&hello.formerly);
+        // SG22: it may have another role since its start, and none of the calls of this node may have failed meanwhile.
+        self.compare_boots(&hello.node, &hello.boot);
         self.hear(&hello.node, clock)
     }
 
