@@ -145,13 +145,15 @@ impl Judging<'_> {
         };
         // Without a policy, all regions have them.
         let region = &self.head.region;
-        if next.is_none_or(|next| present.covers(&next) || next.lets_give(region)) {
+        let is_kept = |next: &Policy| next.lets_give(region);
+        // A region that got copies by the policy before may not have all of them yet.
+        let is_given = |next: &Policy| next.owner() != region || !present.covers(next);
+        if next.is_none_or(|next| is_kept(&next) || !is_given(&next)) {
             return;
         }
         let message = format!(
-            "the names with {prefix} would come to a region that does not have them by the policy {}, and this region \
-             would not keep them: name {region} in its regions, without an exception in disabled",
-            present.prefix(),
+            "a region gets the names with {prefix}, or their writes, and this region would not keep them until then: \
+             name {region} in its regions, without an exception in disabled, and take it out later",
         );
         let at = (number, Some(change.key.to_proto()));
         violations.add(RefusalCode::FailedPrecondition, at, message, owned_by(present, Vec::new()));

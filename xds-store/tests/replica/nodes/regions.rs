@@ -139,7 +139,12 @@ impl Regions {
             return delete_at(routes_key(&format!("{prefix}/r")));
         };
         let owner = if random.chance(50) { present.owner() } else { *random.pick(&REGIONS[..self.regions]) };
-        policy(prefix, owner, &self.others(owner, random))
+        let mut copies: Vec<&str> = self.others(owner, random);
+        // Without the former owner, the policy is refused.
+        if owner != present.owner() && !copies.contains(&present.owner()) && random.chance(90) {
+            copies.push(present.owner());
+        }
+        policy(prefix, owner, &copies)
     }
 
     /// The engine of a node has changed: reads what is new there, and checks what holds then.
