@@ -128,8 +128,8 @@ pub(crate) struct Sim {
     is_healed: bool,
     /// Logs are forgotten though nodes that are away lack them.
     forgets: bool,
-    /// The nodes know each other before things go wrong. Otherwise no record has a date: a node that ended one by its
-    /// date, and forgot it, cannot know that another node has it without one (SR26).
+    /// The nodes know each other before things go wrong. Otherwise no record has a date or a lease: a node that ended
+    /// one, and forgot it, cannot know that another node wrote it before it knew of that (SR26).
     meets: bool,
     /// These forget nothing, so that not both sides lack what the other one has forgotten.
     away: BTreeSet<usize>,

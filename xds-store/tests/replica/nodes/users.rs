@@ -15,7 +15,7 @@ pub(crate) const WHEN: [&str; 4] = ["", "env=1", "env in (1,2)", "env=2"];
 /// The identity of all users.
 pub(crate) const USER: &str = "user";
 
-/// A random commit of a user of this node, whose wall clock shows `wall`, with or without dates.
+/// A random commit of a user of this node, whose wall clock shows `wall`, with or without dates and leases.
 pub(crate) fn request<'s>(
     random: &mut Random,
     state_of: &dyn Fn(&RecordKey) -> Option<&'s RecordState>,
@@ -47,7 +47,7 @@ fn change(random: &mut Random, wall: Option<i64>, has_lease: impl Fn(&str) -> bo
         23 => delete_when("v", when),
         0..=2 => delete(name),
         3..=6 if has_lease(name) => touch(name),
-        3..=6 => put_lease(name, payload, 5 + random.below(15) as i64),
+        3..=6 if wall.is_some() => put_lease(name, payload, 5 + random.below(15) as i64),
         7 => quarantine(name),
         8 => {
             let mut put = put(name, payload);
