@@ -234,7 +234,8 @@ fn st41_time_never_goes_back() {
         }
         store.write();
     }
-    assert_eq!(store.store.time(), 7);
+    // It goes on, slowly.
+    assert!((7..10).contains(&store.store.time()), "{}", store.store.time());
 }
 
 #[test]
