@@ -307,6 +307,8 @@ impl Index {
     /// Takes what a batch changes of the names that the store fetches.
     pub(crate) fn note_fetching(&mut self, changes: FetchingChanges) {
         self.policies.note_fetching(changes);
+        // The writer finishes them once it has all names.
+        self.drained.extend(self.deleting.targets());
     }
 
     /// The nodes that are forgotten.
@@ -411,8 +413,9 @@ impl Index {
         self.drained.extend(ended.filter(|target| self.deleting.of(*target).next().is_some()));
         self.blocks.apply(pending.blocks);
         self.own_blocks.apply(pending.own_blocks);
-        // SG41: those of a forgotten node are finished by another one.
-        if !reread.is_empty() || states.keys().any(|key| key.has_type(FORGOTTEN_TYPE)) {
+        // SG41: those of a forgotten node are finished by another one. SG22: and so are those that a policy gives away.
+        let has_others = |key: &RecordKey| key.has_type(FORGOTTEN_TYPE) || Policies::is_policy(key);
+        if !reread.is_empty() || states.keys().any(has_others) {
             self.drained.extend(self.deleting.targets());
         }
         for (key, references) in reread {

@@ -12,6 +12,7 @@ use xds_store::read::{Filter, Payload, Reads};
 use xds_store::region::POLICY_TYPE;
 use xds_store::store::{Event, Ticket};
 
+use crate::driven::envoy::*;
 use crate::driven::migrating::{go_to, new_key, schemas};
 use crate::driven::*;
 
@@ -283,6 +284,27 @@ fn sg27_a_region_that_a_policy_leaves_out_drops_its_copies_and_tells_no_other_on
     late.restart();
     late.wait(10 * SECOND);
     assert_eq!(names(&late), ["x"]);
+}
+
+#[test]
+fn sg22_sg28_the_new_owner_finishes_deletions_in_progress() {
+    let (mut eu, mut us) = (Server::node_in("eu", "e", false), Server::node_in("us", "u", false));
+    eu.commit(of([policy("n/", "eu", &["us"]), cluster("n/c")])).unwrap();
+    eu.commit(of([routes("r", &["n/c"])])).unwrap();
+    eu.commit(of([drain_at(cluster_key("n/c"))])).unwrap();
+    us.merge(eu.entries_for(&us, 9));
+    us.commit(of([delete_at(routes_key("r"))])).unwrap();
+    // Before it hears of that.
+    eu.commit(of([policy("n/", "us", &["eu"])])).unwrap();
+    eu.merge(us.entries_for(&eu, 9));
+    us.merge(eu.entries_for(&us, 9));
+    for node in [&mut eu, &mut us] {
+        node.wait(10 * SECOND);
+    }
+    let lifecycle = |node: &Server| node.state(&cluster_key("n/c")).unwrap().lifecycle();
+    assert_eq!((lifecycle(&us), lifecycle(&eu)), (proto::State::Deleted, proto::State::Deleting));
+    eu.merge(us.entries_for(&eu, 9));
+    assert_eq!(lifecycle(&eu), proto::State::Deleted);
 }
 
 #[test]
