@@ -254,7 +254,7 @@ impl Sim {
         for node in 0..self.nodes.len() {
             let at = first + self.random.below(2000) as i64 * MS;
             self.at(at, Happens::Starts(node));
-            for _ in 0..self.random.below(12) {
+            for _ in 0..self.random.below(if self.is_dense() { 30 } else { 12 }) {
                 let at = self.some_time();
                 self.at(at, Happens::Commits(node));
             }
@@ -304,6 +304,10 @@ impl Sim {
 
     fn play(&mut self, seed: u64) -> Outcome {
         self.plan(seed);
+        self.play_until(START)?;
+        if self.lacks_policies() {
+            return Ok(());
+        }
         self.play_until(TROUBLE)?;
         self.converge(TROUBLE + HEALING)?;
         // All dates end, by the clock of each node, and what follows from that reaches the others.
@@ -368,6 +372,11 @@ impl Sim {
     /// Whether a clock says what a node has.
     fn is_exact(&self) -> bool {
         self.twins.is_none() && self.regions.is_none()
+    }
+
+    /// Whether nodes of regions commit more, most often about what is there: `DENSE=1`.
+    fn is_dense(&self) -> bool {
+        self.regions.is_some() && crate::number("DENSE").is_some()
     }
 
     /// Whether things go wrong.

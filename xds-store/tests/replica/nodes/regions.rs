@@ -61,6 +61,13 @@ impl Has {
         self.states.get(key).filter(|state| is_live(state))
     }
 
+    /// The clusters that it has.
+    fn clusters(&self) -> Vec<String> {
+        let of_type = |key: &RecordKey| *key == parsed(&cluster_key(key.name().as_str()));
+        let live = self.states.iter().filter(|(key, state)| is_live(state) && of_type(key));
+        live.map(|(key, _)| key.name().as_str().to_owned()).collect()
+    }
+
     /// SG25: whether its region has the record.
     fn keeps(&self, key: &RecordKey) -> bool {
         self.policies.owner_of(key).is_none_or(|owner| self.policies.is_for(key, owner, self.region))
@@ -123,8 +130,14 @@ impl Regions {
             8..10 => drain_at(cluster_key(&cluster)),
             10..17 => {
                 let count = random.below(3);
-                let named: Vec<_> =
-                    (0..count).map(|_| format!("{}/{}", random.pick(&all), random.pick(&CLUSTERS))).collect();
+                let there = if crate::number("DENSE").is_some() { has.clusters() } else { Vec::new() };
+                let any = |random: &mut Random| format!("{}/{}", random.pick(&all), random.pick(&CLUSTERS));
+                let named: Vec<_> = (0..count)
+                    .map(|_| match !there.is_empty() && random.chance(80) {
+                        true => random.pick(&there).clone(),
+                        false => any(random),
+                    })
+                    .collect();
                 routes(&of_routes, &named.iter().map(String::as_str).collect::<Vec<_>>())
             }
             17 | 18 => delete_at(routes_key(&of_routes)),
@@ -265,8 +278,15 @@ impl Sim {
 
     pub(super) fn plan_regions(&mut self) {
         if self.regions.is_some() {
-            self.at(START - 2 * SECOND, super::Happens::Policies);
+            self.at(START - 5 * SECOND, super::Happens::Policies);
         }
+    }
+
+    /// Whether some node has not heard of the policies. What it writes of these names is merged, as nodes merge names
+    /// that no policy is about (SG28), so such a run shows nothing of regions.
+    pub(super) fn lacks_policies(&self) -> bool {
+        let lacks = |regions: &Regions| regions.nodes.iter().any(|has| has.policies.is_empty());
+        self.regions.as_ref().is_some_and(lacks)
     }
 
     pub(super) fn commit_policies(&mut self) -> Outcome {
