@@ -9,8 +9,8 @@
 //! | 5 schema version | `schema`; `forms` and `mirror` for records that are migrated |
 //! | 6 owners | `owner`; `owning` for those that are records |
 //! | 7 ambiguity | `ambiguity`, `aliases` |
-//! | 8 references | `reference`, `reread`; to other authorities `authority`, to other regions `across`; for further records the next row |
-//! | | `cascade`, `collect`, `drain`, `rewrite` |
+//! | 8 references | `reference`, `reread`; to other authorities `authority`; to other regions `across` |
+//! | | for further records `cascade`, `collect`, `drain`, `rewrite` |
 //! | 9 size of the result | `effect`, and the store, which adds the limits of the engine |
 //!
 //! `shown` says what clients get where states do not say it, and `held` which deleted records they get.

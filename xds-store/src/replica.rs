@@ -220,8 +220,8 @@ pub enum Action {
     /// Tell the store that it has all of these names, and the incarnations above which new ones start
     /// ([`Event::Fetched`](crate::store::Event::Fetched)).
     Fetched(Vec<proto::Fetching>, u64),
-    /// Give these copies of records to the store ([`Event::Remove`](crate::store::Event::Remove)): a node of this region,
-    /// which has all that this node has, does not hold them (SR51).
+    /// Give these copies of records to the store ([`Event::Remove`](crate::store::Event::Remove)): a node of the named
+    /// region, which has all that this node has, does not hold them (SR51).
     Remove(String, Vec<proto::RecordDigest>),
     /// End a call. What it still answers has no effect.
     Cancel(CallId),

@@ -63,8 +63,8 @@ pub enum Event {
     Compact(Ticket, Option<u64>),
     /// The compaction shall end after the step that is being written, because the server stops (ST6).
     EndCompaction,
-    /// A node of this region, which has all that this store has, does not hold these records, with their revisions: those
-    /// that are still the same here, and that the region owns, are copies that go here (SR51). No answer follows.
+    /// A node of the named region, which has all that this store has, does not hold these records. Those that have the
+    /// same revision here, and that the region owns, are copies, and go (SR51). No answer follows.
     Remove(String, Vec<proto::RecordDigest>),
     /// A comparison with a node that has them has found all names of these, which [`Store::fetching`] named (SG27). No
     /// answer follows.

@@ -1,7 +1,7 @@
 //! What the clock of the machine shows, and the time of the store that follows from it (ST41).
 
-/// The time of a store never goes back. While the clock is behind it, because somebody set the clock back, it goes on at
-/// half speed: what is due still happens, and the clock catches up.
+/// The time of a store never goes back. While the clock is behind it, because the clock was set back, the time goes on
+/// at half speed: what is due still happens, and the clock catches up.
 #[derive(Debug)]
 pub(super) struct Wall {
     shown: i64,

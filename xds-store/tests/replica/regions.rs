@@ -1,4 +1,5 @@
-//! Nodes of regions whose policies change (SG27, SG28): with real stores, lost calls, crashes, and nodes that join late.
+//! Nodes of regions whose policies change (SG27, SG28): with real stores, lost calls, crashes, and nodes that join
+//! late.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;

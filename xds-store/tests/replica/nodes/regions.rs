@@ -325,7 +325,7 @@ impl Sim {
                 self.commit_request(node, request)?;
             }
             self.converge(self.now + super::HEALING)?;
-            // What is gone is told to the region of the target, and is asked about there.
+            // The nodes release the blocks of what is gone, and the region of the target asks about the others.
             self.play_until(self.now + 15 * SECOND)?;
         }
         let left = self.regions.as_ref().unwrap().left(&self.core);
