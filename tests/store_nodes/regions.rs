@@ -34,7 +34,7 @@ pub(super) fn cluster_of(name: &str) -> Value {
     json!({ "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": name })
 }
 
-fn routes(name: &str, cluster: &str) -> Value {
+pub(super) fn routes(name: &str, cluster: &str) -> Value {
     let route = json!({ "match": { "prefix": "/" }, "route": { "cluster": cluster } });
     let host = json!({ "name": "all", "domains": ["*"], "routes": [route] });
     json!({

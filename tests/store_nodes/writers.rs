@@ -5,7 +5,7 @@ use std::thread;
 use prost::Message as _;
 use xds_proto::google;
 
-use super::regions::{Said, cluster_of, policy};
+use super::regions::{Said, cluster_of, policy, routes};
 use super::*;
 
 /// Two nodes of the region `eu`, of which the second one is a replica, and a node of `us`.
@@ -127,5 +127,40 @@ fn sr34_the_writes_of_two_writers_are_merged_and_both_raise_an_alarm() {
         two.until("it is a replica", |two| {
             two.put(&cluster_of("eu-x"), &["--dry-run"]).text().contains(&one.url())
         });
+    });
+}
+
+#[test]
+fn sg32_a_promoted_writer_deletes_nothing_until_other_regions_said_what_they_refer_to() {
+    Runtime::new().unwrap().block_on(async {
+        let ([mut one, mut two, us], urls) = nodes("asks").await;
+        // The writers of `eu` get no copies of names of `us`.
+        us.put(&policy("us-", "us", &[]), &["--ack", "2"]).succeeds();
+        for name in ["eu-one", "eu-two"] {
+            one.put(&cluster_of(name), &["--ack", "2"]).succeeds();
+        }
+        us.put(&routes("us-web", "eu-one"), &["--ack", "2"]).succeeds();
+        two.kill();
+        one.kill();
+        two.link.cut(true);
+        us.link.cut(true);
+        two.command("promote", &[&one.url()]).succeeds();
+        two.start(&urls, &[]);
+        two.accepts_commits().await;
+        let delete = |name| two.xds(&["delete", "CDS", name]);
+        for name in ["eu-one", "eu-two"] {
+            delete(name).fails(&[
+                "may be used by other regions",
+                "of region us",
+                "forget a node that is gone",
+            ]);
+        }
+        two.put(&cluster_of("eu-three"), &[]).succeeds();
+        two.link.cut(false);
+        us.link.cut(false);
+        two.until("it has heard of all references", |_| delete("eu-two").0.status.success());
+        delete("eu-one").fails(&["us-web in region us"]);
+        us.xds(&["delete", "RDS", "us-web"]).succeeds();
+        two.until("nothing refers to it", |_| delete("eu-one").0.status.success());
     });
 }

@@ -208,6 +208,18 @@ impl Peer for PeerService {
             _ => Err(another_kind()),
         }
     }
+
+    async fn list_references(
+        &self,
+        request: Request<proto::ListReferencesRequest>,
+    ) -> Result<Response<proto::ListReferencesResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        check_region(&caller, &request.region)?;
+        match self.ask_region(request.node.clone(), RegionRequest::List(Box::new(request))).await? {
+            RegionResponse::List(response) => Ok(Response::new(response)),
+            _ => Err(another_kind()),
+        }
+    }
 }
 
 /// SR50: the right to be a node of this region.

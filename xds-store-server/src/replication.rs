@@ -219,13 +219,13 @@ impl Replication {
         regions.into_iter().filter(is_other).map(of).collect()
     }
 
-    /// Where to call the node of a region, or its writer if that node is forgotten or none is named. `None`: it is not
-    /// up. Another node than that of a reference may not have it yet (SG32).
+    /// Where to call the node of a region, which may be unknown, or its writer if that node is forgotten or none is
+    /// named. `None`: it is not up. Another node than that of a reference may not have it yet (SG32).
     pub(crate) fn address_of(&self, region: &str, node: &str) -> Option<String> {
         let is_writer = node.is_empty() || self.forgotten.contains(node);
         let is_it = |peer: &PeerView| {
             let is_it = if is_writer { !peer.is_replica } else { peer.node == node };
-            peer.is_up && peer.region == region && is_it
+            peer.is_up && (region.is_empty() || peer.region == region) && is_it
         };
         self.machine.peers().find(is_it).map(|peer| peer.address)
     }

@@ -308,6 +308,11 @@ impl Index {
     pub(crate) fn note_fetching(&mut self, changes: FetchingChanges) {
         self.policies.note_fetching(changes);
         // The writer finishes them once it has all names.
+        self.drain_all();
+    }
+
+    /// Each deletion in progress may end now.
+    pub(crate) fn drain_all(&mut self) {
         self.drained.extend(self.deleting.targets());
     }
 
@@ -416,7 +421,7 @@ impl Index {
         // SG41: those of a forgotten node are finished by another one. SG22: and so are those that a policy gives away.
         let has_others = |key: &RecordKey| key.has_type(FORGOTTEN_TYPE) || Policies::is_policy(key);
         if !reread.is_empty() || states.keys().any(has_others) {
-            self.drained.extend(self.deleting.targets());
+            self.drain_all();
         }
         for (key, references) in reread {
             if let Some(record) = self.records.get_mut(&key.record_digest()) {

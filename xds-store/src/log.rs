@@ -86,6 +86,10 @@ pub struct Head {
     /// no bytes, if that is not known of any.
     #[prost(bytes = "bytes", tag = "1050")]
     pub blocked_by: bytes::Bytes,
+    /// The node became the writer of its region, and may lack references of other regions to its names (SG32), until
+    /// [`running`](Self::running) is this; 0: it lacks none.
+    #[prost(int64, tag = "1070")]
+    pub hears_until: i64,
 }
 
 /// How far the store follows the log of an origin (SR9), and how much of it compaction has forgotten (SR18).

@@ -440,6 +440,7 @@ impl Store {
         writing.head.time = now;
         writing.head.is_replicated = self.replicates();
         writing.head.running = self.running.length();
+        self.find_unheard(&mut writing);
         match self.add_alone(&mut writing, &stored, now, actions) {
             Ok(true) => {
                 self.add_fetching(&mut writing);
@@ -469,13 +470,14 @@ impl Store {
         let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
         let is_of_head = looks_for_room
             || writing.head.blocked_by != self.head.blocked_by
+            || writing.head.hears_until != self.head.hears_until
             || self.running_due().is_some_and(|due| due <= now);
         if writing.batch.writes.is_empty() && !is_of_head && !changes_blocks && !is_fetched {
             // The condition of a write proves that nobody else committed meanwhile; an answer without
             // a write needs that proof, too.
             let merged = mem::take(&mut writing.merged).into_iter();
             actions.extend(merged.map(|(ticket, merged)| Action::Merged(ticket, Ok(merged))));
-            Self::answer_requests(mem::take(&mut writing.requests), None, actions);
+            self.answer_requests(mem::take(&mut writing.requests), None, actions);
             if writing.commits.is_empty() {
                 return;
             }

@@ -53,6 +53,8 @@ mod owners;
 mod pass;
 #[path = "rules/phases.rs"]
 mod phases;
+#[path = "rules/promoted.rs"]
+mod promoted;
 #[path = "rules/quarantine.rs"]
 mod quarantine;
 #[path = "rules/reference_rules.rs"]

@@ -236,6 +236,9 @@ impl Shared {
             RegionRequest::Check(request) => {
                 RegionResponse::Check(client.check_references(request).await?.into_inner())
             }
+            RegionRequest::List(request) => {
+                RegionResponse::List(client.list_references(*request).await?.into_inner())
+            }
         })
     }
 

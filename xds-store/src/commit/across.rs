@@ -86,7 +86,28 @@ impl Judging<'_> {
     }
 
     pub(super) fn is_blocked(&self, target: &RecordKey) -> bool {
-        self.forms().all(target).any(|form| self.records.blocks(form.name_digest()).next().is_some())
+        let mut forms = self.forms().all(target);
+        self.may_be_referred(target)
+            || forms.any(|form| self.records.blocks(form.name_digest()).next().is_some())
+    }
+
+    /// SG32: whether other regions may refer to a resource though that is not known here: this node became the writer
+    /// of its region, and has not heard of all references yet.
+    pub(super) fn may_be_referred(&self, target: &RecordKey) -> bool {
+        !self.unheard.is_empty() && self.policies.owner_of(target) == Some(&*self.head.region)
+    }
+
+    /// The nodes that may have such references, for people, and their regions, as far as these are known.
+    pub(super) fn unheard_nodes(&self) -> (String, Vec<String>) {
+        let node = |(node, region): (&String, &String)| match region.is_empty() {
+            true => node.clone(),
+            false => format!("{node} of region {region}"),
+        };
+        let nodes: Vec<_> = self.unheard.iter().take(NODES_NAMED).map(node).collect();
+        let more = self.unheard.len() - nodes.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let regions: BTreeSet<_> = self.unheard.values().filter(|region| !region.is_empty()).collect();
+        (nodes.join(", ") + &more, regions.into_iter().cloned().collect())
     }
 
     /// Notes what keeps a target. Whether a region is known to hold a reference: it answered, or the reference is too
@@ -180,6 +201,9 @@ impl Judging<'_> {
         if is_deleting { TargetState::Deleting } else { TargetState::Exists }
     }
 }
+
+/// How many nodes a refusal names.
+const NODES_NAMED: usize = 10;
 
 /// What a resource is for new references (SG3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -122,7 +122,8 @@ fn ends_with(judging: &Judging<'_>, changed: &Changed, first: &RecordKey) -> Opt
             continue;
         }
         // SG35: the region of the name ends it, once no other region holds it.
-        if judging.elsewhere(&target).is_some() || judging.records.blocks(name).next().is_some() {
+        let is_held = judging.may_be_referred(&target) || judging.records.blocks(name).next().is_some();
+        if judging.elsewhere(&target).is_some() || is_held {
             return None;
         }
         all.extend(judging.records.deleting(&changed.deleting, name).cloned());

@@ -79,6 +79,8 @@ pub(crate) struct Judging<'a> {
     pub(crate) dependents: usize,
     /// The number of this run of the server, under which it says that it is alive (SV15).
     pub(crate) server: u64,
+    /// See [`may_be_referred`](Self::may_be_referred).
+    pub(crate) unheard: &'a BTreeMap<String, String>,
     /// Of a commit that may wait for other regions.
     pub(crate) needs: Option<&'a RefCell<Needs>>,
 }

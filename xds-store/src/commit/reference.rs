@@ -169,13 +169,14 @@ impl Referring<'_> {
                 continue;
             }
             let Blockers { by, count, is_here } = self.blockers(target, fields_left)?;
-            if count == 0 {
+            let may_be_referred = self.judging.may_be_referred(target);
+            if count == 0 && !may_be_referred {
                 continue;
             }
             // SG34, SG40: a region that is silent counts as holding.
             let blocks = self.judging.blocks(target);
-            let is_held = self.judging.note_blocked(&blocks) || is_here;
-            let silent_regions = self.judging.silent(&blocks);
+            let is_held = (self.judging.note_blocked(&blocks) || is_here) && count > 0;
+            let mut silent_regions = self.judging.silent(&blocks);
             // SG6: the request names the first of the chain.
             let (mut root, mut chain) = (target, Vec::new());
             while let Some(cause) = self.causes.get(root) {
@@ -189,9 +190,21 @@ impl Referring<'_> {
                 false => "a record".to_owned(),
             };
             let key = (number.is_some() || self.draft.may_read(root)).then(|| root.to_proto());
-            let mut message =
-                format!("{} is used by {}: remove that first", shown(target), users(&by, count));
-            if !silent_regions.is_empty() {
+            let mut message = match count {
+                0 => format!("{} may be used by other regions", shown(target)),
+                _ => format!("{} is used by {}: remove that first", shown(target), users(&by, count)),
+            };
+            if may_be_referred && !is_held {
+                let (nodes, regions) = self.judging.unheard_nodes();
+                silent_regions = regions.into_iter().chain(silent_regions).collect();
+                silent_regions.sort_unstable();
+                silent_regions.dedup();
+                message += &format!(
+                    ": this node became the writer of region {}, and has not heard what refers to it at node {nodes}: \
+                     retry, for 5 minutes at most, or forget a node that is gone",
+                    self.judging.head.region
+                );
+            } else if !silent_regions.is_empty() {
                 message += &format!(" (no answer from region {})", silent_regions.join(", "));
             }
             if !chain.is_empty() {

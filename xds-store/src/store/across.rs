@@ -1,6 +1,7 @@
 //! References between regions. A node asks the region of a target to block it before a commit refers to it, and tells
 //! that region what became of the commit (SG30, SG33). The region of the target asks whether references hold
-//! (SG32, SG34, SG35). That of an owner says whether it exists (SG20).
+//! (SG32, SG34, SG35). That of an owner says whether it exists (SG20). A node that became the writer of its region asks
+//! all others what refers to its names (SG32).
 //!
 //! | event | what follows |
 //! | --- | --- |
@@ -24,12 +25,14 @@ use crate::key::RecordKey;
 use crate::stored::Stored;
 use crate::time;
 use calls::{Call, Schedule};
+use hearing::Hearing;
 use older::Older;
 use owners::ForeignOwners;
 use parked::Parked;
 pub(super) use parked::{Asked, Wait};
 
 mod calls;
+mod hearing;
 mod older;
 mod owners;
 mod parked;
@@ -45,6 +48,8 @@ pub enum RegionRequest {
     Release(proto::ReleaseReferencesRequest),
     /// Whether references of the callee hold (SG32, SG34, SG35).
     Check(proto::CheckReferencesRequest),
+    /// What refers to names of the caller's region (SG32).
+    List(Box<proto::ListReferencesRequest>),
 }
 
 /// The answer to a [`RegionRequest`], of the same kind.
@@ -58,6 +63,8 @@ pub enum RegionResponse {
     Release,
     /// One answer for each reference.
     Check(proto::CheckReferencesResponse),
+    /// A part of the references.
+    List(proto::ListReferencesResponse),
 }
 
 /// Why a region did not do what it was asked.
@@ -82,6 +89,12 @@ pub(super) enum Request {
     /// The region of the target knows that a reference holds, or that it is gone.
     Confirmed(BlockKey),
     Released(BlockKey),
+    /// References of a node to names of this region; whether these are the last ones.
+    Listed {
+        node: String,
+        blocks: Vec<(BlockKey, Arc<Block>)>,
+        is_last: bool,
+    },
 }
 
 /// What a store has to do with other regions, beside what its engine has.
@@ -98,6 +111,7 @@ pub(super) struct Across {
     tells: Schedule,
     pub(super) owners: ForeignOwners,
     pub(super) older: Older,
+    pub(super) hearing: Hearing,
     /// The writer of each region to which this node has confirmed its references, or will do so next.
     writers: BTreeMap<String, String>,
 }
@@ -112,12 +126,13 @@ impl Across {
 impl Store {
     /// A node of another region calls.
     pub(super) fn on_region(&mut self, ticket: Ticket, request: RegionRequest, actions: &mut Vec<Action>) {
-        if let RegionRequest::Check(request) = request {
-            let answer = if self.is_closed() { Err(closed()) } else { self.check_references(&request) };
-            actions.push(Action::AnswerRegion(ticket, answer.map(RegionResponse::Check)));
-            return;
-        }
-        self.across.requests.push_back(Request::Region(ticket, request));
+        let answer = match request {
+            RegionRequest::Check(_) | RegionRequest::List(_) if self.is_closed() => Err(closed()),
+            RegionRequest::Check(request) => self.check_references(&request).map(RegionResponse::Check),
+            RegionRequest::List(request) => self.list_references(&request).map(RegionResponse::List),
+            request => return self.across.requests.push_back(Request::Region(ticket, request)),
+        };
+        actions.push(Action::AnswerRegion(ticket, answer));
     }
 
     /// Adds changes of blocks to the batch, before its commits: they are judged on them.
@@ -144,6 +159,12 @@ impl Store {
                     if self.index.own_blocks.get(key).is_some_and(|block| block.state() == BlockState::Ended)
                     {
                         writing.pending.own_blocks.insert(*key, None);
+                    }
+                    None
+                }
+                Request::Listed { blocks, .. } => {
+                    for (key, block) in blocks {
+                        self.add_listed(writing, stored, (key, block), now);
                     }
                     None
                 }
@@ -228,6 +249,7 @@ impl Store {
                 RegionResponse::Release
             }
             RegionRequest::Check(request) => RegionResponse::Check(self.check_references(request)?),
+            RegionRequest::List(request) => RegionResponse::List(self.list_references(request)?),
         })
     }
 
@@ -310,10 +332,14 @@ impl Store {
 
     /// Answers changes of blocks, which are durable, or were refused.
     pub(super) fn answer_requests(
+        &mut self,
         requests: Vec<(Request, Answer)>,
         refused: Option<&Refused>,
         actions: &mut Vec<Action>,
     ) {
+        for (request, _) in &requests {
+            self.across.hearing.note(request, refused.is_none());
+        }
         for (ticket, answer) in requests.into_iter().filter_map(|(_, answer)| answer) {
             let answer = refused.map_or(answer, |refused| Err(refused.clone()));
             actions.push(Action::AnswerRegion(ticket, answer));
@@ -323,6 +349,7 @@ impl Store {
     /// The store takes no batch at present.
     pub(super) fn refuse_requests(&mut self, refused: &Refused, actions: &mut Vec<Action>) {
         for request in mem::take(&mut self.across.requests) {
+            self.across.hearing.note(&request, false);
             if let Request::Region(ticket, _) = request {
                 actions.push(Action::AnswerRegion(ticket, Err(refused.clone())));
             }

@@ -46,7 +46,7 @@ pub enum Event {
     /// This node is the writer of another region, as it says itself: first, and whenever it is another one. It may lack
     /// the blocks of the one before, so it is told of all references to its names (SG32).
     Writer {
-        /// The region.
+        /// The region; empty: it is not known, and the node counts alone.
         region: String,
         /// Its writer.
         node: String,

@@ -154,6 +154,7 @@ impl Store {
             authorities: self.index.authorities(),
             dependents: self.dependents(),
             server: self.config.server,
+            unheard: self.across.hearing.unheard(),
             needs: None,
         }
     }

@@ -247,6 +247,11 @@ impl Origins {
     }
 
     /// What the store has to keep of an origin whose entries it has up to here.
+    /// The region of an origin; empty if it has none, or is not known.
+    pub(super) fn region(&self, origin: &str) -> &str {
+        self.0.get(origin).map_or("", |origin| &origin.region)
+    }
+
     pub(super) fn stored(&self, origin: &str, position: Position, region: &str) -> StoredOrigin {
         let of = |origin: &Origin| (origin.floor, origin.deletion_floor);
         let (floor, deletion_floor) = self.0.get(origin).map(of).unwrap_or_default();

@@ -58,6 +58,10 @@ impl Store {
         let Writing { merged, commits, journaled, alone, requests, .. } = writing;
         self.journal.extend(journaled);
         self.head_revision = Some(revision);
+        if self.head.hears_until != head.hears_until {
+            // What other regions might have referred to may end.
+            self.index.drain_all();
+        }
         self.head = head;
         self.nodes.written();
         self.nodes.drop_all(&dropped_nodes);
@@ -83,7 +87,7 @@ impl Store {
         }
         actions.extend(answers_alone);
         commits.into_iter().for_each(|(waiting, answer)| self.answer(waiting, answer, actions));
-        Self::answer_requests(requests, None, actions);
+        self.answer_requests(requests, None, actions);
         actions.extend(merged.into_iter().map(|(ticket, merged)| Action::Merged(ticket, Ok(merged))));
     }
 
@@ -98,7 +102,7 @@ impl Store {
         }
         let commits = writing.commits.into_iter().map(|(waiting, _)| waiting);
         commits.for_each(|waiting| self.answer(waiting, Err(refused.clone()), actions));
-        Self::answer_requests(writing.requests, Some(refused), actions);
+        self.answer_requests(writing.requests, Some(refused), actions);
         let merged = writing.merged.into_iter();
         actions.extend(merged.map(|(ticket, _)| Action::Merged(ticket, Err(refused.clone()))));
         self.refuse_entries(refused, actions);

@@ -44,6 +44,7 @@ fn deliver(nodes: &mut [Server], from: usize, writers: &[(&str, usize)]) -> Vec<
             RegionRequest::Release(release) => ("release", &release.references),
             RegionRequest::Check(check) => ("check", &check.references),
             RegionRequest::Block(block) => ("block", &block.references),
+            RegionRequest::List(list) => panic!("no node was promoted: {list:?}"),
         };
         seen.push((format!("{kind} {region}"), references.len()));
         let (_, to) = writers.iter().find(|(name, _)| *name == region).unwrap();

@@ -26,6 +26,11 @@ pub(super) enum Call {
     Release(Vec<BlockKey>),
     /// Whether owners of other regions exist (SG20).
     Owners(Vec<(ForeignOwner, proto::OwnerCheck)>),
+    /// What refers to names of this region at a node, for these policies (SG32).
+    List {
+        node: String,
+        policies: Bytes,
+    },
     /// Nothing depends on the answer.
     Notice,
 }
@@ -66,7 +71,7 @@ impl Store {
     /// When the next call to another region is due, or the time of a commit that waits for one is over.
     pub(in crate::store) fn across_due(&self) -> Option<i64> {
         let calls = self.across.asks.first().into_iter().chain(self.across.tells.first());
-        calls.map(|at| at.max(self.ends_again_at)).chain(self.parked_due()).min()
+        calls.chain(self.hearing_due()).map(|at| at.max(self.ends_again_at)).chain(self.parked_due()).min()
     }
 
     /// After a start: what is not confirmed is confirmed again (SG30), and what is gone is released again.
@@ -128,6 +133,7 @@ impl Store {
             return;
         }
         self.call_about_owners(actions);
+        self.call_unheard(now, actions);
         let again = now.saturating_add(AGAIN);
         let mut asked: BTreeMap<(String, String), Vec<BlockKey>> = BTreeMap::new();
         for key in self.across.asks.take(now, again) {
@@ -213,6 +219,9 @@ impl Store {
                 commit.into_iter().for_each(|commit| self.on_checked(commit, call, is_silent));
             }
             (Some(Call::Owners(asked)), answer) => self.on_owners(asked, answer),
+            (Some(Call::List { node, policies }), answer) => {
+                self.on_listed((node, policies), answer, actions);
+            }
             (Some(Call::Confirm(keys)), Ok(RegionResponse::Confirm(_))) => {
                 for key in &keys {
                     let block = self.index.own_blocks.get(key);

@@ -49,7 +49,7 @@ impl Store {
     }
 
     /// For which policies each reference of this node has its block; none, if it makes none.
-    fn policies_of_blocks(&self) -> Bytes {
+    pub(super) fn policies_of_blocks(&self) -> Bytes {
         let policies = self.index.policies();
         let is_writer = !self.head.region.is_empty() && !self.head.is_replica;
         if is_writer && !policies.is_empty() { policies.digest() } else { Bytes::new() }

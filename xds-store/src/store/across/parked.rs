@@ -29,9 +29,9 @@ pub(in crate::store) struct Asked {
 /// Targets that a region has blocked for a commit.
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
-    region: String,
-    id: Bytes,
-    references: Vec<proto::Reference>,
+    pub(super) region: String,
+    pub(super) id: Bytes,
+    pub(super) references: Vec<proto::Reference>,
 }
 
 /// What a commit waits for.
@@ -261,6 +261,13 @@ impl Store {
 
     /// The references that commits may create which are not decided yet.
     pub(super) fn undecided(&self) -> BTreeSet<(RecordKey, NameDigest)> {
+        let key = |key: &Option<proto::Key>| RecordKey::parse(key.as_ref()?).ok();
+        let pair = |one: &proto::Reference| Some((key(&one.source)?, key(&one.target)?.name_digest()));
+        self.undecided_grants().flat_map(|grant| &grant.references).filter_map(pair).collect()
+    }
+
+    /// What other regions blocked, or may have blocked, for such commits.
+    pub(super) fn undecided_grants(&self) -> impl Iterator<Item = &Grant> {
         let parked = &self.across.parked;
         let asked = self.across.calls.values().filter_map(|call| match call {
             Call::Block(commit, grant, _) if parked.contains_key(commit) => Some(&**grant),
@@ -268,10 +275,7 @@ impl Store {
         });
         let writing = self.writing.iter().flat_map(|writing| &writing.commits).map(|(waiting, _)| waiting);
         let commits = parked.values().map(|parked| &parked.waiting).chain(&self.waiting).chain(writing);
-        let grants = asked.chain(commits.flat_map(|waiting| &waiting.asked.grants));
-        let key = |key: &Option<proto::Key>| RecordKey::parse(key.as_ref()?).ok();
-        let pair = |one: &proto::Reference| Some((key(&one.source)?, key(&one.target)?.name_digest()));
-        grants.flat_map(|grant| &grant.references).filter_map(pair).collect()
+        asked.chain(commits.flat_map(|waiting| &waiting.asked.grants))
     }
 }
 

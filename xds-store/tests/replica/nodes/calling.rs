@@ -28,7 +28,7 @@ impl Process {
         let is_forgotten = self.store.forgotten().any(|forgotten| forgotten == node);
         let is_it = |peer: &PeerView| {
             let is_it = if node.is_empty() || is_forgotten { !peer.is_replica } else { peer.node == node };
-            peer.is_up && peer.region == region && is_it
+            peer.is_up && (region.is_empty() || peer.region == region) && is_it
         };
         let Some(peer) = self.replica.peers().find(is_it) else {
             return self.region_answered(call, Err(Unanswered::Silent));
@@ -64,6 +64,7 @@ impl Process {
             RegionRequest::Confirm(request) => &request.node,
             RegionRequest::Release(request) => &request.node,
             RegionRequest::Check(request) => &request.node,
+            RegionRequest::List(request) => &request.node,
         };
         if self.replica.check_caller(node).is_err() {
             let answer = Answer::Region(Err(Unanswered::Silent));
