@@ -22,6 +22,7 @@
 //! | `config` | settings: how variants are shared, and what upstreams understand |
 //! | `route` | the stream that an upstream subscription uses |
 //! | `name` | the downstream and upstream subscriptions of one name |
+//! | `parameter_table` | numbers for the parameters of downstream subscriptions |
 //! | `pairing` | which upstream subscription each downstream subscription relies on |
 //! | `orders` | orders to clients, and the effects of their events |
 //! | `set` | wildcards and globs in the file for the next start |
@@ -41,8 +42,9 @@ use crate::resource::VariantId;
 use crate::subscription::ExcludedAuthorities;
 
 use linger::Idle;
-use name::{DownstreamSubscription, Name};
+use name::Name;
 use orders::UpstreamClient;
+use parameter_table::ParameterTable;
 use set::RestoredSets;
 use trial::ResponseTrial;
 
@@ -66,6 +68,7 @@ mod orders;
 #[cfg(test)]
 mod outage_tests;
 mod pairing;
+mod parameter_table;
 #[cfg(test)]
 mod random_tests;
 #[cfg(test)]
@@ -98,6 +101,7 @@ pub struct Proxy {
     cache: Arc<Cache>,
     subscriptions: OnDemandSubscriptions,
     names: BTreeMap<Key, Name>,
+    parameters: ParameterTable,
     upstreams: BTreeMap<Route, UpstreamClient>,
     /// When to match the subscriptions of a name again.
     timers: BTreeSet<(Duration, Key)>,
@@ -164,6 +168,7 @@ impl Proxy {
             cache,
             subscriptions,
             names: BTreeMap::new(),
+            parameters: ParameterTable::default(),
             upstreams: BTreeMap::new(),
             timers: BTreeSet::new(),
             idle: BTreeMap::new(),
@@ -189,22 +194,14 @@ impl Proxy {
     /// [`OnDemandSubscriptions::changed`] is ready.
     pub fn on_demand(&mut self, now: Duration) {
         let mut touched = BTreeSet::new();
+        let snapshot = self.cache.snapshot();
         for OnDemandSubscription { type_url, locator, streams } in self.subscriptions.take() {
             let key = (type_url, locator.name);
-            let number = self.next_number();
-            let name = self.names.entry(key.clone()).or_default();
-            let downstream = name.downstream.entry(locator.parameters.clone());
-            let downstream = downstream.or_insert_with(|| DownstreamSubscription::new(number));
-            let is_new = downstream.streams == 0;
-            downstream.streams = streams;
-            let is_done = match (is_new, streams) {
-                (_, 0) => self.unsubscribe(&key, &locator.parameters),
-                (true, _) => self.share(now, &key, &locator.parameters),
-                (false, _) => true,
+            let is_done = match streams {
+                0 => self.unsubscribe(&key, &locator.parameters),
+                _ => self.subscribe(now, &key, &locator.parameters, &snapshot),
             };
-            if !is_done && let Some(name) = self.names.get_mut(&key) {
-                let number = name.downstream[&locator.parameters].number;
-                name.to_match.insert(number, locator.parameters);
+            if !is_done {
                 touched.insert(key);
             }
         }
@@ -255,7 +252,7 @@ impl Proxy {
     pub fn load(&self) -> ProxyLoad {
         let mut load = ProxyLoad::default();
         for name in self.names.values() {
-            load.downstream += name.downstream.len();
+            load.downstream += name.downstream.len() + name.sharing.len();
             load.upstream += name.upstream.len();
         }
         load

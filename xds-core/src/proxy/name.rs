@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::parameter_table::ParameterTable;
 use super::route::Route;
 use crate::cache::LocatorStatus;
 use crate::client::WatchId;
@@ -14,7 +15,11 @@ use crate::variants::{Variant, Variants};
 /// One name of one type; also a wildcard or a glob.
 #[derive(Debug, Default)]
 pub(super) struct Name {
-    /// By the parameters that streams subscribe with, bound ([`Parameters::bound`]).
+    /// Downstream subscriptions that a variant matches, by the
+    /// number of their parameters, with the upstream subscription that each
+    /// of them relies on. Nearly all of them are here.
+    pub(super) sharing: BTreeMap<u64, SubscriptionId>,
+    /// All others, by the parameters that streams subscribe with, bound ([`Parameters::bound`]).
     pub(super) downstream: BTreeMap<Parameters, DownstreamSubscription>,
     pub(super) upstream: BTreeMap<SubscriptionId, UpstreamSubscription>,
     /// Downstream subscriptions to match again, by age: they are new, ended, or waited long enough.
@@ -24,6 +29,9 @@ pub(super) struct Name {
     pub(super) refused: BTreeMap<u64, Parameters>,
     /// The constraints of its variants when it was matched last.
     constraints: BTreeSet<Constraints>,
+    /// The oldest upstream subscription for the variant with these constraints, as far as new
+    /// downstream subscriptions needed it since the name was matched last.
+    covers: BTreeMap<Constraints, SubscriptionId>,
     /// The keys in them.
     pub(super) keys: BTreeSet<Arc<str>>,
     /// All downstream subscriptions have to be matched again, because their routes may have
@@ -43,8 +51,8 @@ pub(super) type SubscriptionId = Arc<(Route, Parameters)>;
 /// A locator that streams subscribe to.
 #[derive(Debug)]
 pub(super) struct DownstreamSubscription {
-    /// How many streams subscribe to it.
-    pub(super) streams: usize,
+    /// A stream subscribes to it.
+    pub(super) is_subscribed: bool,
     /// The upstream subscription that brought its variant, or will bring it.
     pub(super) relies_on: Option<SubscriptionId>,
     /// The upstream subscription of another locator whose response it waits for, or waited for
@@ -89,7 +97,8 @@ impl Name {
     /// matters only to locators without a variant. They are matched again when the upstream
     /// subscription that they wait for has its response. If they wait for that of another locator,
     /// they are also matched again when the constraints have other keys than before.
-    pub(super) fn follow(&mut self, variants: Option<&Variants>) {
+    pub(super) fn follow(&mut self, variants: Option<&Variants>, table: &mut ParameterTable) {
+        self.covers.clear();
         let now =
             || variants.into_iter().flat_map(Variants::iter).map(|variant| Variant::constraints(variant));
         let kept = now().filter(|constraints| self.constraints.contains(*constraints)).count();
@@ -105,9 +114,30 @@ impl Name {
             self.to_match.append(&mut self.refused);
         }
         if std::mem::take(&mut self.is_stale) || is_shrunk {
+            for (number, id) in std::mem::take(&mut self.sharing) {
+                self.downstream
+                    .insert(table.get(number).clone(), DownstreamSubscription::sharing(number, id));
+                table.release(number);
+            }
             let all = self.downstream.iter().map(|(bound, downstream)| (downstream.number, bound.clone()));
             self.to_match.extend(all.collect::<Vec<_>>());
         }
+    }
+
+    /// T43b: all locators that share a variant rely on the oldest upstream subscription for it.
+    pub(super) fn cover(&mut self, variant: &Variant) -> Option<SubscriptionId> {
+        let constraints = variant.constraints();
+        if let Some(id) = self.covers.get(constraints) {
+            return Some(Arc::clone(id));
+        }
+        let is_cover = |(id, subscription): &(&SubscriptionId, &UpstreamSubscription)| {
+            id.0 == Route::Shared && !subscription.is_audit && constraints.matches(&id.1)
+        };
+        let covers = self.upstream.iter().filter(is_cover);
+        let (id, _) = covers.min_by_key(|(_, subscription)| subscription.number)?;
+        let id = Arc::clone(id);
+        self.covers.insert(constraints.clone(), Arc::clone(&id));
+        Some(id)
     }
 
     fn match_all_waiting(&mut self) {
@@ -132,7 +162,7 @@ impl Name {
                 subscription.users -= 1;
                 subscription.waiting.remove(&number);
             }
-            taken.push((bound, downstream.streams > 0));
+            taken.push((bound, downstream.is_subscribed));
         }
         taken
     }
@@ -186,8 +216,20 @@ impl Name {
 }
 
 impl DownstreamSubscription {
+    /// One that has a variant, and has to be matched again.
+    pub(super) fn sharing(number: u64, id: SubscriptionId) -> Self {
+        Self { relies_on: Some(id), has_variant: true, ..Self::new(number) }
+    }
+
     pub(super) fn new(number: u64) -> Self {
-        Self { streams: 0, relies_on: None, joined: None, has_variant: false, reported: None, number }
+        Self {
+            is_subscribed: true,
+            relies_on: None,
+            joined: None,
+            has_variant: false,
+            reported: None,
+            number,
+        }
     }
 }
 

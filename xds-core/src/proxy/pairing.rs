@@ -4,16 +4,17 @@
 //! an upstream subscription had its response. One that has a variant is not matched again, whatever
 //! its new content, until a variant of the name goes. A hit costs one lookup.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{Sharing, UpstreamKind};
-use super::name::{Name, SubscriptionId, UpstreamSubscription};
+use super::name::{DownstreamSubscription, Name, SubscriptionId, UpstreamSubscription};
 use super::orders::Order;
 use super::route::Route;
 use super::{Key, Notice, Proxy};
-use crate::cache::{LocatorStatus, Transaction};
+use crate::cache::{LocatorStatus, Snapshot, Transaction};
 use crate::code::Code;
 use crate::name::TypeUrl;
 use crate::parameters::Parameters;
@@ -60,58 +61,75 @@ impl Proxy {
         if self.is_on_side_stream(&main, type_url) { main.side_stream(type_url) } else { main }
     }
 
+    /// A first stream subscribes to the locator. Returns whether nothing else has to be done.
+    pub(super) fn subscribe(
+        &mut self,
+        now: Duration,
+        key: &Key,
+        bound: &Parameters,
+        snapshot: &Snapshot,
+    ) -> bool {
+        if let Some(name) = self.names.get(key) {
+            let number = self.parameters.number(bound);
+            if name.downstream.contains_key(bound)
+                || number.is_some_and(|number| name.sharing.contains_key(&number))
+                || self.share(now, key, bound, snapshot)
+            {
+                return true;
+            }
+        }
+        let number = self.next_number();
+        let name = self.names.entry(key.clone()).or_default();
+        name.downstream.insert(bound.clone(), DownstreamSubscription::new(number));
+        name.to_match.insert(number, bound.clone());
+        false
+    }
+
     /// Handles the common case of a new downstream subscription: a cached variant matches, and
     /// stays subscribed upstream. Returns whether that was so.
-    pub(super) fn share(&mut self, now: Duration, key: &Key, bound: &Parameters) -> bool {
-        let (name, audit) = (&self.names[key], self.config.sharing(&key.0));
+    fn share(&mut self, now: Duration, key: &Key, bound: &Parameters, snapshot: &Snapshot) -> bool {
+        let name = &self.names[key];
         if self.mode(key, name) != Mode::Shared {
             return false;
         }
-        let snapshot = self.cache.snapshot();
         let variants = snapshot.get(&key.0, &key.1);
         let Some(variant) = variants.and_then(|variants| variants.resolve(bound)) else { return false };
         self.counts.hits += 1;
-        if let Sharing::Audit { one_in } = audit
+        if let Sharing::Audit { one_in } = self.config.sharing(&key.0)
             && self.counts.hits.is_multiple_of(one_in.max(1).into())
         {
             self.audit(now, key, shared(bound));
         }
         let name = self.names.get_mut(key).expect("the name was read above");
-        // T43b: all locators that share a variant rely on the oldest upstream subscription for it.
-        // A name has few of them.
-        let is_cover = |(id, subscription): &(&SubscriptionId, &mut UpstreamSubscription)| {
-            id.0 == Route::Shared && !subscription.is_audit && variant.constraints().matches(&id.1)
-        };
-        let covers = name.upstream.iter_mut().filter(is_cover);
-        let oldest = covers.min_by_key(|(_, subscription)| subscription.number);
-        let Some((id, subscription)) = oldest.filter(|(_, subscription)| subscription.users > 0) else {
-            return false;
-        };
-        let downstream = name.downstream.get_mut(bound).expect("a stream subscribes to the locator");
-        if downstream.relies_on.is_some() {
+        let Some(id) = name.cover(variant) else { return false };
+        let subscription = name.upstream.get_mut(&id).expect("a cover is an upstream subscription");
+        if subscription.users == 0 {
             return false;
         }
         subscription.users += 1;
-        downstream.relies_on = Some(Arc::clone(id));
-        downstream.has_variant = true;
+        let number = self.hold(bound);
+        self.names.get_mut(key).expect("the name was read above").sharing.insert(number, id);
         true
     }
 
     /// No stream subscribes to the locator any more. Returns whether nothing else has to be done.
     pub(super) fn unsubscribe(&mut self, key: &Key, bound: &Parameters) -> bool {
         let Some(name) = self.names.get_mut(key) else { return true };
-        let Some(downstream) = name.downstream.get(bound) else { return true };
-        let Some(subscription) = downstream.relies_on.as_ref().and_then(|id| name.upstream.get_mut(id))
-        else {
-            return false;
-        };
-        if downstream.reported.is_some() || subscription.users <= 1 {
-            return false;
+        if let Some(number) = self.parameters.number(bound)
+            && let Some(id) = name.sharing.remove(&number)
+        {
+            self.parameters.release(number);
+            let subscription = name.upstream.get_mut(&id);
+            if let Some(subscription) = subscription.filter(|subscription| subscription.users > 1) {
+                subscription.users -= 1;
+                return true;
+            }
+            name.downstream.insert(bound.clone(), DownstreamSubscription::sharing(number, id));
         }
-        subscription.users -= 1;
-        subscription.waiting.remove(&downstream.number);
-        name.downstream.remove(bound);
-        true
+        let Some(downstream) = name.downstream.get_mut(bound) else { return true };
+        downstream.is_subscribed = false;
+        name.to_match.insert(downstream.number, bound.clone());
+        false
     }
 
     fn audit(&mut self, now: Duration, key: &Key, id: SubscriptionId) {
@@ -148,7 +166,7 @@ impl Proxy {
         let snapshot = self.cache.snapshot();
         let variants = snapshot.get(&key.0, &key.1);
         self.end_audits(now, key, &mut name, variants);
-        name.follow(variants);
+        name.follow(variants, &mut self.parameters);
         let mut matched = Vec::new();
         loop {
             let taken = name.take_to_match();
@@ -169,7 +187,7 @@ impl Proxy {
             name.to_match.append(&mut name.refused);
         }
         self.report(key, &mut name, matched, transaction);
-        if !name.downstream.is_empty() || !name.upstream.is_empty() {
+        if !name.downstream.is_empty() || !name.sharing.is_empty() || !name.upstream.is_empty() {
             self.names.insert(key.clone(), name);
         }
     }
@@ -182,8 +200,9 @@ impl Proxy {
             return;
         }
         let resolves = |parameters| variants.is_some_and(|variants| variants.resolve(parameters).is_some());
-        let is_lost =
-            name.downstream.iter().any(|(bound, downstream)| downstream.has_variant && !resolves(bound));
+        let with_variant = name.downstream.iter().filter(|(_, downstream)| downstream.has_variant);
+        let sharing = name.sharing.keys().map(|number| self.parameters.get(*number));
+        let is_lost = with_variant.map(|(bound, _)| bound).chain(sharing).any(|bound| !resolves(bound));
         let mut is_eager = false;
         for (id, subscription) in name.upstream.iter_mut().filter(|(_, subscription)| subscription.is_audit) {
             let disagrees = is_lost || subscription.answer.is_some() || !resolves(&id.1);
@@ -341,6 +360,25 @@ impl Proxy {
         name.downstream.get_mut(bound).expect("the locator to match has a subscription").relies_on = Some(id);
     }
 
+    /// A downstream subscription that a variant matches needs little memory.
+    fn note_sharing(&mut self, name: &mut Name, bound: Parameters) {
+        if let Entry::Occupied(entry) = name.downstream.entry(bound)
+            && entry.get().has_variant
+            && entry.get().relies_on.is_some()
+        {
+            let (bound, downstream) = entry.remove_entry();
+            name.sharing.extend(downstream.relies_on.map(|id| (self.hold(&bound), id)));
+        }
+    }
+
+    fn hold(&mut self, bound: &Parameters) -> u64 {
+        let last_number = &mut self.last_number;
+        self.parameters.hold(bound, || {
+            *last_number += 1;
+            *last_number
+        })
+    }
+
     /// Sets the status of each locator in the cache, from the response to its own upstream
     /// subscription.
     fn report(
@@ -377,6 +415,9 @@ impl Proxy {
             match name.downstream.get_mut(&bound) {
                 Some(downstream) if is_subscribed => downstream.reported = answer,
                 _ => drop(name.downstream.remove(&bound)),
+            }
+            if is_subscribed {
+                self.note_sharing(name, bound);
             }
         }
     }

@@ -235,9 +235,12 @@ fn check_questions(world: &World) {
         let is_shared = !of_name.is_unshared && !of_name.is_eager && !of_name.keys.is_empty();
         let (found, missing): (Vec<_>, Vec<_>) =
             of_name.downstream.iter().partition(|(_, want)| want.has_variant && is_shared);
-        let kinds: BTreeSet<_> = found.into_iter().map(|(bound, _)| project(bound)).collect();
+        let sharing = of_name.sharing.keys().map(|number| world.proxy.parameters.get(*number));
+        let found = found.into_iter().map(|(bound, _)| bound).chain(sharing.filter(|_| is_shared));
+        let kinds: BTreeSet<_> = found.map(project).collect();
         let used = of_name.upstream.values().filter(|question| question.users > 0).count();
-        assert!(used <= kinds.len() + missing.len(), "{name:?}: {used} questions");
+        let alone = missing.len() + if is_shared { 0 } else { of_name.sharing.len() };
+        assert!(used <= kinds.len() + alone, "{name:?}: {used} questions");
     }
 }
 

@@ -1,0 +1,53 @@
+//! Numbers for the parameters of downstream subscriptions. A stream subscribes to many names with
+//! the same parameters, so each name keeps the number, and the parameters exist once.
+
+use std::collections::BTreeMap;
+
+use crate::parameters::Parameters;
+
+/// The numbers of parameters that names use.
+#[derive(Debug, Default)]
+pub(super) struct ParameterTable {
+    numbers: BTreeMap<Parameters, u64>,
+    entries: BTreeMap<u64, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    parameters: Parameters,
+    names: usize,
+}
+
+impl ParameterTable {
+    /// The number of these parameters, for one more name. If they have none, they get `new`.
+    pub(super) fn hold(&mut self, parameters: &Parameters, new: impl FnOnce() -> u64) -> u64 {
+        if let Some(number) = self.numbers.get(parameters) {
+            self.entries.get_mut(number).expect("the number is of an entry").names += 1;
+            return *number;
+        }
+        let number = new();
+        self.numbers.insert(parameters.clone(), number);
+        self.entries.insert(number, Entry { parameters: parameters.clone(), names: 1 });
+        number
+    }
+
+    /// The number of these parameters, if a name uses it.
+    pub(super) fn number(&self, parameters: &Parameters) -> Option<u64> {
+        self.numbers.get(parameters).copied()
+    }
+
+    /// The parameters of a number that a name uses.
+    pub(super) fn get(&self, number: u64) -> &Parameters {
+        &self.entries[&number].parameters
+    }
+
+    /// One name uses the number no more.
+    pub(super) fn release(&mut self, number: u64) {
+        let entry = self.entries.get_mut(&number).expect("the number is of an entry");
+        entry.names -= 1;
+        if entry.names == 0 {
+            let Entry { parameters, .. } = self.entries.remove(&number).expect("it was read above");
+            self.numbers.remove(&parameters);
+        }
+    }
+}
