@@ -42,7 +42,7 @@ use crate::resource::VariantId;
 use crate::subscription::ExcludedAuthorities;
 
 use linger::Idle;
-use name::Name;
+use name::Names;
 use orders::UpstreamClient;
 use parameter_table::ParameterTable;
 use set::RestoredSets;
@@ -100,7 +100,7 @@ pub struct Proxy {
     config: ProxyConfig,
     cache: Arc<Cache>,
     subscriptions: OnDemandSubscriptions,
-    names: BTreeMap<Key, Name>,
+    names: Names,
     parameters: ParameterTable,
     upstreams: BTreeMap<Route, UpstreamClient>,
     /// When to match the subscriptions of a name again.
@@ -167,7 +167,7 @@ impl Proxy {
             config,
             cache,
             subscriptions,
-            names: BTreeMap::new(),
+            names: Names::default(),
             parameters: ParameterTable::default(),
             upstreams: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -251,7 +251,7 @@ impl Proxy {
     #[must_use]
     pub fn load(&self) -> ProxyLoad {
         let mut load = ProxyLoad::default();
-        for name in self.names.values() {
+        for (_, name) in self.names.iter() {
             load.downstream += name.downstream.len() + name.sharing.len();
             load.upstream += name.upstream.len();
         }

@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Key;
 use super::parameter_table::ParameterTable;
 use super::route::Route;
 use crate::cache::LocatorStatus;
 use crate::client::WatchId;
 use crate::constraint::Constraints;
+use crate::hash::HashMap;
+use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
 use crate::variants::{Variant, Variants};
 
@@ -42,6 +45,49 @@ pub(super) struct Name {
     /// An audit found variants that overlap, so each locator needs an upstream subscription of its
     /// own.
     pub(super) is_eager: bool,
+}
+
+/// The names of all types.
+#[derive(Debug, Default)]
+pub(super) struct Names(BTreeMap<TypeUrl, HashMap<ResourceName, Name>>);
+
+impl Names {
+    pub(super) fn get(&self, (type_url, name): &Key) -> Option<&Name> {
+        self.0.get(type_url)?.get(name)
+    }
+
+    pub(super) fn get_mut(&mut self, (type_url, name): &Key) -> Option<&mut Name> {
+        self.0.get_mut(type_url)?.get_mut(name)
+    }
+
+    /// The name; it is added if it is not there.
+    pub(super) fn add(&mut self, (type_url, name): &Key) -> &mut Name {
+        if !self.0.contains_key(type_url) {
+            self.0.insert(type_url.clone(), HashMap::default());
+        }
+        let of_type = self.0.get_mut(type_url).expect("the type was inserted above");
+        of_type.entry(name.clone()).or_default()
+    }
+
+    pub(super) fn remove(&mut self, (type_url, name): &Key) {
+        let Some(of_type) = self.0.get_mut(type_url) else { return };
+        of_type.remove(name);
+        // Clients choose the types, so an unused one must not stay.
+        if of_type.is_empty() {
+            self.0.remove(type_url);
+        }
+    }
+
+    pub(super) fn of_type<'s>(
+        &'s self,
+        type_url: &TypeUrl,
+    ) -> impl Iterator<Item = (&'s ResourceName, &'s Name)> + use<'s> {
+        self.0.get(type_url).into_iter().flatten()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ResourceName, &Name)> {
+        self.0.values().flatten()
+    }
 }
 
 /// Identifies an upstream subscription of a name: the route, and the parameters. These are bound,
@@ -138,6 +184,11 @@ impl Name {
         let id = Arc::clone(id);
         self.covers.insert(constraints.clone(), Arc::clone(&id));
         Some(id)
+    }
+
+    /// Whether nothing needs it any more.
+    pub(super) fn is_unused(&self) -> bool {
+        self.downstream.is_empty() && self.sharing.is_empty() && self.upstream.is_empty()
     }
 
     fn match_all_waiting(&mut self) {

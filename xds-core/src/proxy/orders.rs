@@ -246,7 +246,7 @@ impl Proxy {
         let accepted =
             effects.accepted.iter().map(|accepted| (accepted.type_url.clone(), accepted.name().clone()));
         let removed = effects.removed.iter().map(|id| (id.type_url.clone(), id.name.clone()));
-        touched.extend(accepted.chain(removed).filter(|key| self.names.contains_key(key)));
+        touched.extend(accepted.chain(removed).filter(|key| self.names.get(key).is_some()));
         if let Some(applied) = &effects.response {
             self.counts.replaced += applied.replaced as u64;
             for plain in &applied.plain {

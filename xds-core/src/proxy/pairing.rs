@@ -79,7 +79,7 @@ impl Proxy {
             }
         }
         let number = self.next_number();
-        let name = self.names.entry(key.clone()).or_default();
+        let name = self.names.add(key);
         name.downstream.insert(bound.clone(), DownstreamSubscription::new(number));
         name.to_match.insert(number, bound.clone());
         false
@@ -88,12 +88,13 @@ impl Proxy {
     /// Handles the common case of a new downstream subscription: a cached variant matches, and
     /// stays subscribed upstream. Returns whether that was so.
     fn share(&mut self, now: Duration, key: &Key, bound: &Parameters, snapshot: &Snapshot) -> bool {
-        let name = &self.names[key];
-        if self.mode(key, name) != Mode::Shared {
+        if self.names.get(key).is_none_or(|name| self.mode(key, name) != Mode::Shared) {
             return false;
         }
         let variants = snapshot.get(&key.0, &key.1);
-        let Some(variant) = variants.and_then(|variants| variants.resolve(bound)) else { return false };
+        let Some(variant) = variants.and_then(|variants| variants.resolve(bound)) else {
+            return variants.is_none_or(Variants::is_empty) && self.join(now, key, bound);
+        };
         self.counts.hits += 1;
         if let Sharing::Audit { one_in } = self.config.sharing(&key.0)
             && self.counts.hits.is_multiple_of(one_in.max(1).into())
@@ -109,6 +110,33 @@ impl Proxy {
         subscription.users += 1;
         let number = self.hold(bound);
         self.names.get_mut(key).expect("the name was read above").sharing.insert(number, id);
+        true
+    }
+
+    /// Handles another common case: nothing is known of the name yet, and its first response is due.
+    /// Returns whether the downstream subscription waits for it.
+    fn join(&mut self, now: Duration, key: &Key, bound: &Parameters) -> bool {
+        let number = self.next_number();
+        let Some(name) = self.names.get_mut(key) else { return false };
+        // Where many upstream subscriptions wait, those to match are matched together.
+        if !name.keys.is_empty() || name.upstream.len() > FEW || name.upstream.keys().any(|id| id.1 == *bound)
+        {
+            return false;
+        }
+        let pending = name.unanswered().last().filter(|(_, pending)| pending.ends_at.is_none());
+        let Some((id, _)) = pending else { return false };
+        let id = Arc::clone(id);
+        if let Some(until) = name.first_response_overdue(self.config.coalesce) {
+            let again = if until > now { until } else { now + self.config.coalesce };
+            self.timers.insert((again, key.clone()));
+        }
+        self.counts.joined += 1;
+        let (relies_on, joined) = (Some(Arc::clone(&id)), Some(Arc::clone(&id)));
+        let downstream = DownstreamSubscription { relies_on, joined, ..DownstreamSubscription::new(number) };
+        name.downstream.insert(bound.clone(), downstream);
+        let subscription = name.upstream.get_mut(&id).expect("the id is of a subscription");
+        subscription.users += 1;
+        subscription.waiting.insert(number, bound.clone());
         true
     }
 
@@ -162,7 +190,7 @@ impl Proxy {
 
     /// Matches those downstream subscriptions of a name again for which something may have changed.
     fn match_name(&mut self, now: Duration, key: &Key, transaction: &mut Transaction) {
-        let Some(mut name) = self.names.remove(key) else { return };
+        let Some(mut name) = self.names.get_mut(key).map(std::mem::take) else { return };
         let snapshot = self.cache.snapshot();
         let variants = snapshot.get(&key.0, &key.1);
         self.end_audits(now, key, &mut name, variants);
@@ -187,8 +215,9 @@ impl Proxy {
             name.to_match.append(&mut name.refused);
         }
         self.report(key, &mut name, matched, transaction);
-        if !name.downstream.is_empty() || !name.sharing.is_empty() || !name.upstream.is_empty() {
-            self.names.insert(key.clone(), name);
+        match self.names.get_mut(key) {
+            Some(place) if !name.is_unused() => *place = name,
+            _ => self.names.remove(key),
         }
     }
 
@@ -297,7 +326,8 @@ impl Proxy {
             let subscribes_alone = is_in_vain || name.upstream.contains_key(&own);
             // While no keys are known, the first response may match all locators. Once keys are
             // known, locators with equal values of these keys get the same variant.
-            let joined = pending.get(&project(&bound)).filter(|_| !subscribes_alone).cloned();
+            let projected = project(&bound);
+            let joined = pending.get(&projected).filter(|_| !subscribes_alone).cloned();
             let has_waited = has_joined && until <= now && allowed > 0;
             match joined {
                 Some(id) if !has_waited => {
@@ -315,7 +345,7 @@ impl Proxy {
                 joined => {
                     allowed -= usize::from(joined.is_some());
                     if !subscribes_alone {
-                        pending.entry(project(&bound)).or_insert_with(|| Arc::clone(&own));
+                        pending.entry(projected).or_insert_with(|| Arc::clone(&own));
                     }
                     self.rely(key, name, &bound, own, false);
                 }
@@ -425,6 +455,9 @@ impl Proxy {
 
 /// How long an upstream has to send another variant during an audit.
 const AUDIT_TIME: Duration = Duration::from_secs(5);
+
+/// Up to so many upstream subscriptions of a name are looked through for each new subscription.
+const FEW: usize = 8;
 
 fn shared(bound: &Parameters) -> SubscriptionId {
     Arc::new((Route::Shared, bound.clone()))

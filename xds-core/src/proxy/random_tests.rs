@@ -230,7 +230,7 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
 /// T43b, T35: one upstream subscription for each set of the keys that decide, and one for each
 /// locator without a variant.
 fn check_questions(world: &World) {
-    for ((_, name), of_name) in &world.proxy.names {
+    for (name, of_name) in world.proxy.names.iter() {
         let project = |bound: &Parameters| bound.project(|key| of_name.keys.contains(key));
         let is_shared = !of_name.is_unshared && !of_name.is_eager && !of_name.keys.is_empty();
         let (found, missing): (Vec<_>, Vec<_>) =

@@ -336,9 +336,7 @@ impl Proxy {
     }
 
     fn keys_of(&self, type_url: &TypeUrl) -> Vec<Key> {
-        let first = (type_url.clone(), "".into());
-        let of_type = self.names.range(first..).take_while(|((of, _), _)| of == type_url);
-        of_type.map(|(key, _)| key.clone()).collect()
+        self.names.of_type(type_url).map(|(name, _)| (type_url.clone(), name.clone())).collect()
     }
 
     /// When a type will have been without a response for too long, or has its next probe.
@@ -457,8 +455,7 @@ impl Proxy {
             self.upstreams.iter().filter(|(route, upstream)| upstream.is_retiring && route.main() == *main);
         for side_stream in side_streams.map(|(route, _)| route.clone()).collect::<Vec<_>>() {
             let Route::SideStream { type_url, .. } = &side_stream else { continue };
-            let keys = self.keys_of(type_url);
-            let mut subscriptions = keys.iter().flat_map(|key| &self.names[key].upstream);
+            let mut subscriptions = self.names.of_type(type_url).flat_map(|(_, name)| &name.upstream);
             if !subscriptions.all(|(id, subscription)| id.0 != *main || subscription.is_answered) {
                 continue;
             }
