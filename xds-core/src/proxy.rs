@@ -41,11 +41,11 @@ use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
 use crate::subscription::ExcludedAuthorities;
 
-use linger::Idle;
+use linger::IdleSubscriptions;
 use name::Names;
 use orders::UpstreamClient;
 use parameter_table::ParameterTable;
-use set::RestoredSets;
+use set::Sets;
 use trial::ResponseTrial;
 
 pub use config::{ProxyConfig, Sharing, UpstreamKind};
@@ -105,19 +105,12 @@ pub struct Proxy {
     upstreams: BTreeMap<Route, UpstreamClient>,
     /// When to match the subscriptions of a name again.
     timers: BTreeSet<(Duration, Key)>,
-    /// Upstream subscriptions that no downstream subscription relies on, each with the bytes of
-    /// payload that it keeps in the cache.
-    idle: BTreeMap<Idle, usize>,
-    idle_bytes: usize,
-    /// Wildcards and globs that were complete before the restart.
-    restored: RestoredSets,
-    set_changes: Vec<SetChange>,
+    idle: IdleSubscriptions,
+    sets: Sets,
     /// Routes whose clients are not needed any more.
     unneeded: Vec<Route>,
     notices: Vec<Notice>,
     counts: ProxyCounts,
-    /// The newest number of a subscription; numbers order subscriptions by age.
-    last_number: u64,
     trial: Option<ResponseTrial>,
     /// Names of variants that clients tried and that the trial took back. Their subscriptions have
     /// to be matched again.
@@ -171,14 +164,11 @@ impl Proxy {
             parameters: ParameterTable::default(),
             upstreams: BTreeMap::new(),
             timers: BTreeSet::new(),
-            idle: BTreeMap::new(),
-            idle_bytes: 0,
-            restored: RestoredSets::default(),
-            set_changes: Vec::new(),
+            idle: IdleSubscriptions::default(),
+            sets: Sets::default(),
             unneeded: Vec::new(),
             notices: Vec::new(),
             counts: ProxyCounts::default(),
-            last_number: 0,
             trial: None,
             taken_back: BTreeSet::new(),
         }
@@ -238,7 +228,7 @@ impl Proxy {
     /// [`apply_orders`](Self::apply_orders) and [`on_effects`](Self::on_effects), before the client
     /// of any route changes again.
     pub fn take_set_changes(&mut self) -> Vec<SetChange> {
-        std::mem::take(&mut self.set_changes)
+        std::mem::take(&mut self.sets.changes)
     }
 
     /// Counts since the start.
@@ -256,11 +246,6 @@ impl Proxy {
             load.upstream += name.upstream.len();
         }
         load
-    }
-
-    fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
     }
 }
 

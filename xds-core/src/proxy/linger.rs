@@ -1,7 +1,7 @@
 //! Upstream subscriptions that no downstream subscription relies on. They stay for a while, because
 //! a client that left may come back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,14 @@ use crate::variants::Variants;
 /// The time when an upstream subscription ends that no downstream subscription relies on, with its
 /// name and its id.
 pub(super) type Idle = (Duration, Key, SubscriptionId);
+
+/// Upstream subscriptions that no downstream subscription relies on.
+#[derive(Debug, Default)]
+pub(super) struct IdleSubscriptions {
+    /// Each with the bytes of payload that it keeps in the cache.
+    by_end: BTreeMap<Idle, usize>,
+    bytes: usize,
+}
 
 impl ProxyConfig {
     /// How long an upstream subscription stays. Times differ by up to a tenth, so that
@@ -48,15 +56,15 @@ impl Proxy {
                 false => snapshot.get(type_url, name).map_or(0, len),
             }
         });
-        if self.idle.insert(idle, bytes).is_none() {
-            self.idle_bytes += bytes;
+        if self.idle.by_end.insert(idle, bytes).is_none() {
+            self.idle.bytes += bytes;
         }
     }
 
     /// An unused upstream subscription ended, or is used again.
     pub(super) fn forget_idle(&mut self, idle: &Idle) {
-        if let Some(bytes) = self.idle.remove(idle) {
-            self.idle_bytes -= bytes;
+        if let Some(bytes) = self.idle.by_end.remove(idle) {
+            self.idle.bytes -= bytes;
         }
     }
 
@@ -64,10 +72,10 @@ impl Proxy {
     /// have ended first. Returns their names.
     pub(super) fn end_idle(&mut self, now: Duration) -> BTreeSet<Key> {
         let mut ended = BTreeSet::new();
-        while self.idle_bytes > self.config.linger_bytes
-            && let Some(((_, key, id), bytes)) = self.idle.pop_first()
+        while self.idle.bytes > self.config.linger_bytes
+            && let Some(((_, key, id), bytes)) = self.idle.by_end.pop_first()
         {
-            self.idle_bytes -= bytes;
+            self.idle.bytes -= bytes;
             let subscription = self.names.get_mut(&key).and_then(|name| name.upstream.get_mut(&id));
             if let Some(subscription) = subscription {
                 subscription.ends_at = Some(now);

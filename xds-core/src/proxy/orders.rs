@@ -117,7 +117,7 @@ impl Proxy {
                 client.on_unwatch(watch);
                 if let Some((key, parameters)) = known {
                     if is_set(key.1.as_str()) {
-                        self.set_changes.push(SetChange::Left(set_id(&key, &parameters)));
+                        self.sets.changes.push(SetChange::Left(set_id(&key, &parameters)));
                     }
                     self.release_type(route, &key.0);
                 }
@@ -167,9 +167,9 @@ impl Proxy {
                 subscription.read_answer(watch, client);
                 is_new = true;
                 // Restored sets are used once: when this subscription ends, the members go.
-                let is_restored = !self.restored.is_empty()
+                let is_restored = !self.sets.restored.is_empty()
                     && is_set(key.1.as_str())
-                    && self.restored.take(&set_id(key, parameters), &self.cache.snapshot());
+                    && self.sets.restored.take(&set_id(key, parameters), &self.cache.snapshot());
                 if is_restored && !subscription.is_answered {
                     subscription.answer = Some(LocatorStatus::Complete);
                 }
@@ -229,7 +229,7 @@ impl Proxy {
                 }
                 let is_complete = subscription.answer == Some(LocatorStatus::Complete);
                 if is_set(key.1.as_str()) {
-                    self.set_changes.extend(match route {
+                    self.sets.changes.extend(match route {
                         Route::Shared | Route::Node(_) if is_complete && !name.is_unshared => {
                             Some(SetChange::Complete(set_id(key, parameters)))
                         }
@@ -282,7 +282,7 @@ impl Proxy {
         if let Some(name) = self.names.get_mut(key).filter(|name| !name.is_unshared) {
             (name.is_unshared, name.is_stale) = (true, true);
             if is_set(key.1.as_str()) {
-                self.set_changes.push(unkept(key));
+                self.sets.changes.push(unkept(key));
             }
             self.counts.unshared += 1;
             self.notices.push(Notice::Unshared { type_url: key.0.clone(), name: key.1.clone() });
@@ -298,7 +298,7 @@ impl Proxy {
         sets: impl IntoIterator<Item = SetId>,
         restored: impl IntoIterator<Item = VariantId>,
     ) {
-        self.restored = RestoredSets::new(sets, restored);
+        self.sets.restored = RestoredSets::new(sets, restored);
     }
 }
 

@@ -78,7 +78,7 @@ impl Proxy {
                 return true;
             }
         }
-        let number = self.next_number();
+        let number = self.parameters.next_number();
         let name = self.names.add(key);
         name.downstream.insert(bound.clone(), DownstreamSubscription::new(number));
         name.to_match.insert(number, bound.clone());
@@ -108,7 +108,7 @@ impl Proxy {
             return false;
         }
         subscription.users += 1;
-        let number = self.hold(bound);
+        let number = self.parameters.hold(bound);
         self.names.get_mut(key).expect("the name was read above").sharing.insert(number, id);
         true
     }
@@ -116,7 +116,7 @@ impl Proxy {
     /// Handles another common case: nothing is known of the name yet, and its first response is due.
     /// Returns whether the downstream subscription waits for it.
     fn join(&mut self, now: Duration, key: &Key, bound: &Parameters) -> bool {
-        let number = self.next_number();
+        let number = self.parameters.next_number();
         let Some(name) = self.names.get_mut(key) else { return false };
         // Where many upstream subscriptions wait, those to match are matched together.
         if !name.keys.is_empty() || name.upstream.len() > FEW || name.upstream.keys().any(|id| id.1 == *bound)
@@ -161,7 +161,7 @@ impl Proxy {
     }
 
     fn audit(&mut self, now: Duration, key: &Key, id: SubscriptionId) {
-        let number = self.next_number();
+        let number = self.parameters.next_number();
         let name = self.names.get_mut(key).expect("the name of the hit was read before");
         if name.upstream.contains_key(&id) {
             return;
@@ -371,7 +371,7 @@ impl Proxy {
                 name.refused.insert(number, bound.clone());
                 return;
             }
-            let subscription = UpstreamSubscription::new(self.next_number());
+            let subscription = UpstreamSubscription::new(self.parameters.next_number());
             self.counts.misses += 1;
             name.upstream.insert(Arc::clone(&id), subscription);
             self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1.clone() });
@@ -397,16 +397,8 @@ impl Proxy {
             && entry.get().relies_on.is_some()
         {
             let (bound, downstream) = entry.remove_entry();
-            name.sharing.extend(downstream.relies_on.map(|id| (self.hold(&bound), id)));
+            name.sharing.extend(downstream.relies_on.map(|id| (self.parameters.hold(&bound), id)));
         }
-    }
-
-    fn hold(&mut self, bound: &Parameters) -> u64 {
-        let last_number = &mut self.last_number;
-        self.parameters.hold(bound, || {
-            *last_number += 1;
-            *last_number
-        })
     }
 
     /// Sets the status of each locator in the cache, from the response to its own upstream

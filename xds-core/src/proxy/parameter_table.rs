@@ -8,6 +8,8 @@ use crate::parameters::Parameters;
 /// The numbers of parameters that names use.
 #[derive(Debug, Default)]
 pub(super) struct ParameterTable {
+    /// The newest number; numbers also order subscriptions by age.
+    last_number: u64,
     numbers: BTreeMap<Parameters, u64>,
     entries: BTreeMap<u64, Entry>,
 }
@@ -19,13 +21,19 @@ struct Entry {
 }
 
 impl ParameterTable {
-    /// The number of these parameters, for one more name. If they have none, they get `new`.
-    pub(super) fn hold(&mut self, parameters: &Parameters, new: impl FnOnce() -> u64) -> u64 {
+    /// A number that is larger than all before.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// The number of these parameters, for one more name.
+    pub(super) fn hold(&mut self, parameters: &Parameters) -> u64 {
         if let Some(number) = self.numbers.get(parameters) {
             self.entries.get_mut(number).expect("the number is of an entry").names += 1;
             return *number;
         }
-        let number = new();
+        let number = self.next_number();
         self.numbers.insert(parameters.clone(), number);
         self.entries.insert(number, Entry { parameters: parameters.clone(), names: 1 });
         number

@@ -49,6 +49,14 @@ pub enum SetChange {
     },
 }
 
+/// What the proxy and its file know of wildcards and globs.
+#[derive(Debug, Default)]
+pub(super) struct Sets {
+    pub(super) restored: RestoredSets,
+    /// Changes that the file does not have yet.
+    pub(super) changes: Vec<SetChange>,
+}
+
 /// Sets that were complete before the restart, until each has its first subscription.
 #[derive(Debug, Default)]
 pub(super) struct RestoredSets {
