@@ -22,7 +22,7 @@ use crate::time::SECOND;
 pub(super) struct Dropping {
     /// Behind which stored key it goes on; `None`: there is nothing to do.
     next: Option<Bytes>,
-    /// It begins again when it has ended.
+    /// It begins again when it has ended. A walk that drops something is followed by another one.
     again: bool,
     at: i64,
     /// Copies that the region of their owner does not hold, with their store revisions (SR51).
@@ -112,6 +112,8 @@ impl Store {
                 Ok(judged) => {
                     let entry = LogEntry { identity: "regions".to_owned(), ..LogEntry::default() };
                     writing.add(judged, entry, self.config.server);
+                    // The engine may refuse this batch.
+                    self.dropping.again = true;
                     return self.dropping.go_on(next);
                 }
                 Err(_) if !is_alone => bytes = 0,

@@ -287,6 +287,20 @@ fn sg27_a_region_that_a_policy_leaves_out_drops_its_copies_and_tells_no_other_on
 }
 
 #[test]
+fn sg27_copies_go_though_the_engine_refuses_the_batch_that_drops_them() {
+    let mut nodes = nodes();
+    nodes[0].commit(of([policy("eu/", "eu", &["us"]), put("eu/a", "1"), put("x", "1")])).unwrap();
+    exchange(&mut nodes);
+    nodes[0].commit(of([policy("eu/", "eu", &[])])).unwrap();
+    nodes[2].fates.extend([Fate::Written, Fate::Full]);
+    let entries = nodes[0].entries_for(&nodes[2], 9);
+    nodes[2].merge(entries);
+    assert_eq!((names(&nodes[2]), nodes[2].fates.len()), (vec!["eu/a".into(), "x".into()], 0));
+    nodes[2].wait(10 * SECOND);
+    assert_eq!(names(&nodes[2]), ["x"]);
+}
+
+#[test]
 fn sg22_sg28_the_new_owner_finishes_deletions_in_progress() {
     let (mut eu, mut us) = (Server::node_in("eu", "e", false), Server::node_in("us", "u", false));
     eu.commit(of([policy("n/", "eu", &["us"]), cluster("n/c")])).unwrap();
