@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
+use crate::clock::Counters;
 pub use crate::key::POLICY_TYPE;
 use crate::key::{RecordKey, is_configuration};
 use crate::record::RecordState;
@@ -21,6 +22,8 @@ pub struct Policies {
     by_prefix: BTreeMap<Box<[u8]>, Policy>,
     /// The prefixes of names that are not all here, with the regions that gave them to that of this node (SG27).
     fetching: BTreeMap<Box<str>, Box<str>>,
+    /// Of each node, the last commit that wrote a policy (SG42).
+    commits: Counters,
 }
 
 /// What holds for the names with a prefix.
@@ -142,6 +145,13 @@ impl Policies {
         Bytes::copy_from_slice(&hasher.finalize().as_bytes()[..DIGEST_BYTES])
     }
 
+    /// Of each node, the last commit that wrote a policy (SG42): a clock that covers these is of a node that knows all
+    /// policies.
+    #[must_use]
+    pub fn commits(&self) -> &Counters {
+        &self.commits
+    }
+
     /// The policies, in the order of their prefixes.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.by_prefix.values()
@@ -243,6 +253,10 @@ impl Policies {
             return;
         }
         let prefix = key.type_and_name().1;
+        if let Some(by) = &state.written_by {
+            let last = self.commits.entry(by.origin.clone()).or_default();
+            *last = by.counter.max(*last);
+        }
         let content = state.content.as_ref().filter(|_| state.lifecycle() != proto::State::Deleted);
         // Neither a commit nor an entry brings a policy that cannot be used.
         let policy = content.and_then(|content| Policy::parse(prefix, &content.payload).ok());

@@ -60,6 +60,8 @@ pub struct Replica {
     comparing: comparing::Comparing,
     /// The names that the store fetches.
     fetching: Vec<ToFetch>,
+    /// The commits that wrote its policies.
+    policies: Counters,
     next_call: CallId,
     random: u64,
     now: i64,
@@ -155,6 +157,9 @@ pub enum Event {
     /// The names that the store fetches ([`Store::fetching`](crate::store::Store::fetching)), at the start and whenever
     /// these are others (SG27).
     Fetching(Vec<ToFetch>),
+    /// The commits that wrote policies ([`Policies::commits`](crate::region::Policies::commits)), at the start and
+    /// whenever these are others.
+    Policies(Counters),
     /// A commit of this node is durable: its position.
     Committed(Position),
     /// The store has done what [`Action::Apply`] says, as far as it could.
@@ -329,6 +334,7 @@ impl Replica {
             snapshot,
             comparing: comparing::Comparing::default(),
             fetching: Vec::new(),
+            policies: Counters::new(),
             next_call: CallId::default(),
             now,
             actions: Vec::new(),
@@ -361,6 +367,7 @@ impl Replica {
             Event::PeekAnswered(call, result) => self.on_peek_answered(call, result),
             Event::Mended(call, mended) => self.on_mended(call, mended),
             Event::Fetching(fetching) => self.on_fetching(fetching),
+            Event::Policies(commits) => self.policies = commits,
             Event::Committed(position) => self.clock.set(&self.config.hello.node, position),
             Event::Applied { call, clock, stopped } => self.on_applied(call, clock, stopped),
             Event::Await { ticket, counter, peers, until } => {

@@ -133,7 +133,7 @@ impl Writer {
         self.replicate(ReplicaEvent::Forgotten(forgotten), actions);
     }
 
-    /// Tells the machine which names the store fetches (SG27), at the start and when that changes.
+    /// Tells the machine which names the store fetches (SG27), and of the policies, at the start and when that changes.
     fn report_fetching(&mut self, actions: &mut VecDeque<Action>) {
         let fetching = self.store.fetching();
         if let Some(replication) = &mut self.replication {
@@ -142,6 +142,12 @@ impl Writer {
                 replication.owners = owners().map(str::to_owned).collect();
                 replication.show_soon();
             }
+        }
+        let commits = self.store.policies().commits();
+        if let Some(replication) = self.replication.as_mut().filter(|of| of.policies != *commits) {
+            replication.policies.clone_from(commits);
+            let commits = commits.clone();
+            self.replicate(ReplicaEvent::Policies(commits), actions);
         }
         let is_news = |of: &&mut Replication| of.fetching != fetching;
         let Some(replication) = self.replication.as_mut().filter(is_news) else { return };

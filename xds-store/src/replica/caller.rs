@@ -131,11 +131,14 @@ impl Replica {
     pub(super) fn on_pull_part(&mut self, call: CallId, part: proto::PullResponse) {
         let Some(address) = self.address_of(call) else { return };
         let limit = self.config.max_bytes as usize + ENTRY_BYTES;
+        let knows_policies = self.knows_policies(&address);
         let Some(Peer { state: State::Pulling(pulling), .. }) = self.peers.get_mut(&address) else { return };
         // SR10: the deadline is that of each message, so a large entry on a slow link arrives.
         pulling.call.until = self.now.saturating_add(DEADLINE);
         let proto::PullResponse { entries, skips, is_last, is_behind, clock, others, .. } = part;
         let proto::PullResponse { out_of_sync, forked, phases, schemas, node, .. } = part;
+        let skips = if knows_policies { skips } else { pulling.leave(&skips) };
+        self.comparing.note_skipped(skips.iter().map(|skip| &skip.origin));
         let pieces = match pulling.round.part(&self.clock, entries, skips, limit) {
             Ok((pieces, gaps)) => {
                 let gaps = Some(gaps).filter(|gaps| !gaps.is_empty());
@@ -209,6 +212,12 @@ impl Replica {
         self.hear_forked(&forked.into_iter().collect::<Vec<_>>());
         if let Some(node) = node.filter(|_| self.id.is_kept()) {
             self.hear(&node, &clock);
+        }
+        if self.knows_policies(address)
+            && let Some(peer) = self.peers.get_mut(address)
+            && peer.has_left_entries()
+        {
+            peer.pull_now(self.now);
         }
         self.look_behind();
         self.take_snapshot_if_needed(address);

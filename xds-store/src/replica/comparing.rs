@@ -10,17 +10,17 @@
 //! has all entries that the peer had when it told the state. What such a merge changes was lost here, and is a
 //! defect. It is also why no commit becomes visible in part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
 use super::fetching;
-use super::peer::Peer;
 use super::removing;
 use super::round::read_clock;
 use super::{Action, Alarm, CallId, Failure, Malformed, Replica, SECOND};
 use crate::clock::Clock;
+use crate::key::is_configuration;
 use crate::read::BUCKETS;
 use crate::record::RecordState;
 
@@ -51,8 +51,13 @@ struct Comparison {
     fetching: Vec<proto::Fetching>,
     /// Those of them of which the peer has all.
     complete: Vec<proto::Fetching>,
+    /// What was here of their origins when it began.
+    here: Clock,
     incarnation_floor: u64,
     removing: removing::Removing,
+    /// Of the states that were peeked: nodes of which entries were left out meanwhile. A newer policy may have taken the
+    /// records away (SG25), which a peer did not know yet when it told the states.
+    skipped: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -94,6 +99,13 @@ impl Comparing {
     /// The peer of the comparison that runs, and the names that it fetches.
     pub(super) fn running_with(&self) -> Option<(&str, &Vec<proto::Fetching>)> {
         self.running.as_ref().map(|running| (&*running.address, &running.fetching))
+    }
+
+    /// An answer to a pull left out entries of these nodes.
+    pub(super) fn note_skipped<'o>(&mut self, origins: impl Iterator<Item = &'o String>) {
+        if let Some(running) = &mut self.running {
+            running.skipped.extend(origins.cloned());
+        }
     }
 
     /// Moves the next comparison with a peer that has answered.
@@ -148,11 +160,9 @@ impl Replica {
             let address = late.address.clone();
             self.end_comparison_with(&address);
         }
-        let Self { comparing, peers, clock: here, .. } = self;
-        match &mut comparing.running {
-            Some(Comparison { address, step: Step::Waiting(clock, states), .. })
-                if has_all_that_come(here, clock, peers.get(address)) =>
-            {
+        let is_ready = self.comparing.running.as_ref().is_some_and(|running| self.has_all_of(running));
+        match &mut self.comparing.running {
+            Some(Comparison { step: Step::Waiting(_, states), .. }) if is_ready => {
                 let states = std::mem::take(states);
                 let call = self.new_call();
                 self.enter(Step::Mending(call), LONGEST_MERGE);
@@ -161,6 +171,20 @@ impl Replica {
             Some(_) => {}
             None => self.compare_next(),
         }
+    }
+
+    /// Whether this node has all entries that states wait for. Those of an origin of which it and the peer follow
+    /// different logs never come (SR30): comparing is how their records do. Names that are fetched (SG27) wait for no
+    /// third region, which may be out of reach.
+    fn has_all_of(&self, comparison: &Comparison) -> bool {
+        let Comparison { address, step: Step::Waiting(clock, _), fetching, .. } = comparison else {
+            return false;
+        };
+        let Some(peer) = self.peers.get(address) else { return false };
+        let counts = |origin: &str| {
+            !peer.forked.contains(origin) && (fetching.is_empty() || self.waits_for(peer, origin))
+        };
+        clock.iter().all(|(origin, at)| at.counter <= self.clock.get(origin).counter || !counts(origin))
     }
 
     fn compare_next(&mut self) {
@@ -189,26 +213,26 @@ impl Replica {
             after: None,
             fetching: self.fetched_at(&address),
             complete: Vec::new(),
+            here: self.clock_of_fetched(&address),
             incarnation_floor: 0,
             removing: removing::Removing::default(),
+            skipped: BTreeSet::new(),
         });
         let request = self.digest_request(&address);
         self.actions.push(Action::CallDigest(call, address, request));
     }
 
-    /// Of all records that the peer tells this node.
+    /// Of the names that are fetched; without any, of all records that the peer tells this node.
     fn digest_request(&self, address: &str) -> proto::DigestRequest {
         let session = self.peers.get(address).and_then(|peer| peer.session.as_ref());
+        let fetching: Vec<_> =
+            self.comparing.running.iter().flat_map(|running| running.fetching.clone()).collect();
         proto::DigestRequest {
             node: self.node().to_owned(),
             region: self.region().to_owned(),
             source_region: session.map(|session| session.region.clone()).unwrap_or_default(),
-            fetching: self
-                .comparing
-                .running
-                .as_ref()
-                .map(|running| running.fetching.clone())
-                .unwrap_or_default(),
+            name_prefixes: fetching.iter().map(|names| names.prefix.clone()).collect(),
+            fetching,
             ..Default::default()
         }
     }
@@ -238,7 +262,8 @@ impl Replica {
             comparison.complete = comparison.fetching.clone();
             comparison.incarnation_floor = theirs.incarnation_floor;
             comparison.removing.begin(&theirs);
-            comparison.complete.retain(|names| theirs.complete.contains(&names.prefix));
+            let has_all = read_clock(&theirs.clock).is_ok_and(|clock| clock.covers(&comparison.here));
+            comparison.complete.retain(|names| has_all && theirs.complete.contains(&names.prefix));
             return if comparison.buckets.is_empty() { self.compared() } else { self.next_page() };
         }
         comparison.after = theirs.records.last().filter(|_| theirs.more).and_then(|last| last.key.clone());
@@ -247,6 +272,9 @@ impl Replica {
         }
         comparison.removing.note_own(&own.records, &theirs.records);
         comparison.keys = differing(own.records, theirs.records);
+        if !comparison.fetching.is_empty() {
+            comparison.keys.retain(|key| !is_configuration(&key.type_url));
+        }
         self.next_keys();
     }
 
@@ -268,6 +296,7 @@ impl Replica {
         if comparison.keys.is_empty() {
             return if comparison.after.is_some() { self.next_page() } else { self.compared() };
         }
+        comparison.skipped.clear();
         let count = comparison.keys.len().min(PEEKED);
         let keys: Vec<_> = comparison.keys.drain(..count).collect();
         let address = comparison.address.clone();
@@ -315,8 +344,8 @@ impl Replica {
         let Some(mended) = mended else { return self.comparison_failed() };
         comparison.mended += mended;
         let address = comparison.address.clone();
-        // What a region gets by a policy was not lost here.
-        if mended > 0 && comparison.fetching.is_empty() {
+        // What a region gets, or loses, by a policy was not lost here.
+        if mended > 0 && comparison.fetching.is_empty() && comparison.skipped.is_empty() {
             self.alarm(Alarm::Differed(address), true);
         }
         self.next_keys();
@@ -331,7 +360,7 @@ impl Replica {
             self.alarm(Alarm::Differed(address.clone()), false);
         }
         let again = is_lacking.then(|| self.again());
-        let interval = self.compared_again(&address, &complete).into_iter().chain(again).min();
+        let interval = self.compared_again(&address).into_iter().chain(again).min();
         if !complete.is_empty() {
             self.actions.push(Action::Fetched(complete, incarnation_floor));
         }
@@ -361,7 +390,7 @@ impl Replica {
     }
 
     fn try_again(&mut self, address: &str) {
-        let again = self.compared_again(address, &[]).map_or(AGAIN, |interval| interval.min(AGAIN));
+        let again = self.compared_again(address).map_or(AGAIN, |interval| interval.min(AGAIN));
         let due = self.now.saturating_add(self.jittered(again));
         self.comparing.due.insert(address.to_owned(), due);
     }
@@ -369,13 +398,6 @@ impl Replica {
     fn again(&self) -> i64 {
         self.config.compare_interval.map_or(AGAIN, |interval| interval.min(AGAIN))
     }
-}
-
-/// Whether this node has all entries of such a clock that the peer can give it. Those of an origin of which the two
-/// follow different logs never come (SR30): comparing is how their records do.
-fn has_all_that_come(here: &Clock, clock: &Clock, peer: Option<&Peer>) -> bool {
-    let is_forked = |origin: &str| peer.is_some_and(|peer| peer.forked.contains(origin));
-    clock.iter().all(|(origin, at)| at.counter <= here.get(origin).counter || is_forked(origin))
 }
 
 /// The keys of records that one side lacks or has otherwise. The peer may have the deletion of what only this node

@@ -2,7 +2,9 @@
 
 use xds_proto::xds::store::v1 as proto;
 
+use super::peer::Peer;
 use super::{Replica, SECOND};
+use crate::clock::Clock;
 use crate::store::ToFetch;
 
 impl Replica {
@@ -25,18 +27,57 @@ impl Replica {
         addresses.iter().for_each(|address| self.comparing.compare_at(address, self.now));
     }
 
+    /// SG25: a node that lacks a policy which is known here leaves out what that policy gives, so what it leaves out is
+    /// missing. The policies of this node gave others something, and it nothing. Those of a forgotten node may never
+    /// reach the peer.
+    pub(super) fn knows_policies(&self, address: &str) -> bool {
+        let Some(session) = self.peers.get(address).and_then(|peer| peer.session.as_ref()) else {
+            return false;
+        };
+        let hello = &self.config.hello;
+        let is_own = |origin: &String| *origin == hello.node || hello.formerly.contains(origin);
+        let counts = |(origin, at): &(&String, &u64)| {
+            let is_here = **at <= self.clock.get(origin).counter;
+            is_here && !is_own(origin) && !self.forgotten.contains(*origin)
+        };
+        let mut commits = self.policies.iter().filter(counts);
+        commits.all(|(origin, at)| *at <= session.clock.get(origin).counter)
+    }
+
     /// The names that a comparison with a peer can fetch.
     pub(super) fn fetched_at(&self, address: &str) -> Vec<proto::Fetching> {
         let session = self.peers.get(address).and_then(|peer| peer.session.as_ref());
         let Some(session) = session.filter(|_| !self.fetching.is_empty()) else { return Vec::new() };
-        let has = |fetched: &&ToFetch| fetched.regions.contains(&session.region);
+        let has = |fetched: &&ToFetch| fetched.regions.contains_key(&session.region);
         self.fetching.iter().filter(has).map(|fetched| fetched.names.clone()).collect()
     }
 
-    /// How long after a comparison with a peer the next one is due; `None`: never. It found all of these names.
-    pub(super) fn compared_again(&self, address: &str, complete: &[proto::Fetching]) -> Option<i64> {
-        let is_missing = |names: &proto::Fetching| !complete.contains(names);
-        let is_soon = self.fetched_at(address).iter().any(is_missing).then_some(AGAIN);
+    /// SG27: what this node has of the owner of these names, and of the one that gave them. Such names may have come
+    /// before the policy, and were left out or dropped, so only a peer that has as much has all names. Other nodes do not
+    /// count: what a former owner wrote, the owner has had since it became that (SG28).
+    pub(super) fn clock_of_fetched(&self, address: &str) -> Clock {
+        let (names, own) = (self.fetched_at(address), self.region());
+        let regions = self.fetching.iter().filter(|of| names.contains(&of.names)).flat_map(|of| &of.regions);
+        let mut clock = Clock::default();
+        for origin in regions.filter(|(region, _)| *region != own).flat_map(|(_, nodes)| nodes) {
+            clock.set(origin, self.clock.get(origin));
+        }
+        clock
+    }
+
+    /// Whether a state of names that are fetched waits for entries of this node: those that the peer can give.
+    pub(super) fn waits_for(&self, peer: &Peer, origin: &str) -> bool {
+        let is_of_region =
+            |of: &ToFetch| of.regions.get(peer.region()).is_some_and(|all| all.contains(origin));
+        peer.region() == self.region()
+            || peer.node() == Some(origin)
+            || self.fetching.iter().any(is_of_region)
+    }
+
+    /// How long after a comparison with a peer the next one is due; `None`: never. After names were fetched, the store
+    /// may have failed to note that, and all other records are compared then.
+    pub(super) fn compared_again(&self, address: &str) -> Option<i64> {
+        let is_soon = (!self.fetched_at(address).is_empty()).then_some(AGAIN);
         self.config.compare_interval.into_iter().chain(is_soon).min()
     }
 }

@@ -5,7 +5,7 @@
 //! one has found all of them, the engine has the prefix. So a crash loses nothing, and what this node writes before
 //! cannot cross with what it has not seen yet (SG28).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use xds_proto::xds::store::v1 as proto;
@@ -26,8 +26,9 @@ use crate::stored::ReadError;
 pub struct ToFetch {
     /// Their prefix, and the policy that gave them to the region of this node.
     pub names: proto::Fetching,
-    /// The regions whose nodes have them: its own, the owner, and the one that gave them.
-    pub regions: BTreeSet<String>,
+    /// The regions whose nodes have them: its own, the owner, and the one that gave them; with their nodes that have
+    /// committed something.
+    pub regions: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Store {
@@ -35,9 +36,12 @@ impl Store {
     #[must_use]
     pub fn fetching(&self) -> Vec<ToFetch> {
         let (policies, region) = (self.index.policies(), &self.head.region);
-        let of = |(prefix, giver): (&str, &str)| ToFetch {
-            names: proto::Fetching { prefix: prefix.to_owned(), revision: self.policy_revision(prefix) },
-            regions: policies.givers(prefix, region, giver).into_iter().chain([region.clone()]).collect(),
+        let of = |(prefix, giver): (&str, &str)| {
+            let regions = policies.givers(prefix, region, giver).into_iter().chain([region.clone()]);
+            ToFetch {
+                names: proto::Fetching { prefix: prefix.to_owned(), revision: self.policy_revision(prefix) },
+                regions: regions.map(|region| (region.clone(), self.origins.of_region(&region))).collect(),
+            }
         };
         policies.fetching().map(of).collect()
     }

@@ -1,6 +1,6 @@
 //! The logs of all origins, as far as the log of this store has their entries (SR9, SR11, SR18).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -244,6 +244,11 @@ impl Origins {
     /// Up to where this node has the entries of an origin.
     pub(super) fn position(&self, origin: &str) -> Position {
         self.0.get(origin).map(|origin| origin.position).unwrap_or_default()
+    }
+
+    /// The nodes of a region.
+    pub(super) fn of_region(&self, region: &str) -> BTreeSet<String> {
+        self.0.iter().filter(|(_, origin)| *origin.region == *region).map(|(id, _)| id.to_string()).collect()
     }
 
     /// What the store has to keep of an origin whose entries it has up to here.

@@ -12,8 +12,10 @@ use xds_store::key::RecordKey;
 use xds_store::read::Reads;
 use xds_store::record::RecordState;
 use xds_store::region::POLICY_TYPE;
+use xds_store::replica::Event;
 use xds_store::store::{Identity, Store, Ticket};
 
+use crate::fixture::{One, a_pull, clock, config, counters, given, last, pulls, skip};
 use crate::nodes::driver::{Input, Output, Process, Request};
 use crate::random::Random;
 
@@ -286,6 +288,67 @@ fn sg28_a_new_owner_without_copies_accepts_writes_once_it_has_all_names() {
     nodes.policy(1, "n-", "us", &[]).unwrap();
     nodes.run(20);
     assert_eq!((nodes.state(0, "n-a"), nodes.state(2, "n-b").is_some()), (None, true));
+}
+
+#[test]
+fn sg27_names_are_fetched_of_a_node_that_has_all_that_came_before_the_policy() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 6);
+    nodes.policy(0, "n-", "eu", &["ap"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![1];
+    nodes.policy(0, "n-", "ap", &["eu", "us"]).unwrap();
+    nodes.run(40);
+    // It hears of a name before the policy that gives it the name, and of the policy from a node without that name.
+    nodes.cut = vec![0];
+    nodes.put(2, "n-a", "1").unwrap();
+    nodes.run(40);
+    assert_eq!(nodes.state(1, "n-a"), None);
+    nodes.cut = vec![2];
+    nodes.run(60);
+    assert!(nodes.is_fetching(1) && nodes.state(0, "n-a").is_none());
+    nodes.cut.clear();
+    nodes.run(60);
+    assert_eq!((nodes.state(1, "n-a"), nodes.is_fetching(1)), (nodes.state(2, "n-a"), false));
+    assert_eq!((nodes.state(1, "n-a").is_some(), &*nodes.alarms), (true, &[][..]));
+}
+
+#[test]
+fn sg27_sg28_names_are_fetched_while_a_third_region_is_out_of_reach() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 7);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    // The giver has commits of that region which the new owner lacks.
+    nodes.cut = vec![1];
+    nodes.put(2, "global", "1").unwrap();
+    nodes.run(40);
+    nodes.cut = vec![2];
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(40);
+    assert_eq!((nodes.state(1, "global"), nodes.is_fetching(1)), (None, false));
+    nodes.put(1, "n-a", "2").unwrap();
+    // All other records are compared soon after.
+    nodes.cut.clear();
+    nodes.run(40);
+    assert_eq!(nodes.state(1, "global"), nodes.state(2, "global"));
+    assert_eq!(nodes.alarms, Vec::<String>::new());
+}
+
+#[test]
+fn sg25_what_a_node_with_older_policies_leaves_out_comes_once_it_knows_the_newer_ones() {
+    let (mut one, calls) = One::with(config(), &clock(&[("q", 7)]), &["a"]);
+    let mut pull = pulls(&one.greet(calls[0], "p", "1", &[("p", 4)]))[0].0;
+    one.step(Event::Policies(counters(&[("q", 7), ("me", 9), ("r", 3)])));
+    let answer = |of: &[(&str, u64)]| proto::PullResponse { skips: vec![skip("p", 1, 2)], ..last(of) };
+    // The peer does not know the last policy of `q`. That of `r` is not known to be whole here, either.
+    let actions = one.step(Event::PullPart(pull, answer(&[("p", 4), ("q", 6)])));
+    assert_eq!(given(&actions), []);
+    pull = one.wait_for(a_pull).0;
+    let actions = one.step(Event::PullPart(pull, answer(&[("p", 4), ("q", 7)])));
+    assert_eq!(given(&actions), [], "the answer may be of the time before");
+    pull = pulls(&actions)[0].0;
+    let actions = one.step(Event::PullPart(pull, answer(&[("p", 4), ("q", 7)])));
+    assert_eq!(given(&actions), [("p".to_owned(), 1, 2)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use xds_proto::xds::store::v1 as proto;
-use xds_store::clock::{Chain, Clock, Position};
+use xds_store::clock::{Chain, Clock, Counters, Position};
 use xds_store::commit::{Draft, Refused};
 use xds_store::engine::{Batch, Engine as _, EngineError, EngineRevision, MemoryEngine};
 use xds_store::entry::Foreign;
@@ -135,6 +135,8 @@ pub(crate) struct Process {
     mending: BTreeMap<Ticket, CallId>,
     /// The names that the store fetches, as the replica knows.
     fetching: Vec<store::ToFetch>,
+    /// The commits that wrote policies, as the replica knows.
+    policies: Counters,
     /// Entries that the store has not answered yet, with the calls that brought them.
     applying: BTreeMap<Ticket, CallId>,
     /// Commits that wait for peers: how many and how long; with the answer once it is durable here.
@@ -190,6 +192,7 @@ impl Process {
             digests: BTreeMap::new(),
             mending: BTreeMap::new(),
             fetching: Vec::new(),
+            policies: Counters::new(),
             applying: BTreeMap::new(),
             acks: BTreeMap::new(),
             resyncing: Resyncing::default(),
@@ -227,6 +230,10 @@ impl Process {
                     let actions = self.store.step(event, wall, &*reader);
                     self.report_renamed(&actions);
                     actions.into_iter().for_each(|action| self.do_of_store(action));
+                    if *self.store.policies().commits() != self.policies {
+                        self.policies.clone_from(self.store.policies().commits());
+                        self.tell(replica::Event::Policies(self.policies.clone()));
+                    }
                     let fetching = self.store.fetching();
                     if fetching != self.fetching {
                         self.fetching.clone_from(&fetching);
