@@ -3,7 +3,6 @@
 //!     SEEDS=20000 cargo test --release -p xds-store --test replica
 //!     FROM=2000 SEEDS=500 cargo test -p xds-store --test replica
 //!     SEED=17 cargo test -p xds-store --test replica -- --nocapture
-//!     DENSE=1 FROM=2000 SEEDS=500 cargo test -p xds-store --test replica sg22_sg27
 //!     SEED=17 WITHOUT=losses,restores,twins cargo test -p xds-store --test replica
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

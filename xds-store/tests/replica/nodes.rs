@@ -254,7 +254,7 @@ impl Sim {
         for node in 0..self.nodes.len() {
             let at = first + self.random.below(2000) as i64 * MS;
             self.at(at, Happens::Starts(node));
-            for _ in 0..self.random.below(if self.is_dense() { 30 } else { 12 }) {
+            for _ in 0..self.random.below(if self.regions.is_some() { 30 } else { 12 }) {
                 let at = self.some_time();
                 self.at(at, Happens::Commits(node));
             }
@@ -355,7 +355,9 @@ impl Sim {
                 self.core.iter().map(|node| self.history.counters(&self.nodes[*node].id)).collect();
             let unanswered = self.core.iter().map(|node| self.nodes[*node].commits.len()).sum::<usize>();
             let difference = self.difference_of_regions();
-            let are_equal = (clocks.len() == 1 || self.regions.is_some()) && difference.is_none();
+            let fetches: Vec<_> = self.core.iter().filter(|node| self.is_fetching(**node)).collect();
+            let are_equal =
+                fetches.is_empty() && (clocks.len() == 1 || self.regions.is_some()) && difference.is_none();
             if are_equal && unanswered == 0 && self.have_twins_converged() {
                 return Ok(());
             }
@@ -363,7 +365,7 @@ impl Sim {
                 let twins =
                     self.twins.as_ref().map(|twins| twins.differences(&self.core)).unwrap_or_default();
                 return Err(format!(
-                    "liveness: {unanswered} commits without answer, clocks {clocks:?}, {twins:?} {difference:?}"
+                    "liveness: {unanswered} commits without answer, clocks {clocks:?}, {twins:?} {difference:?}, {fetches:?} fetch"
                 ));
             }
         }
@@ -372,11 +374,6 @@ impl Sim {
     /// Whether a clock says what a node has.
     fn is_exact(&self) -> bool {
         self.twins.is_none() && self.regions.is_none()
-    }
-
-    /// Whether nodes of regions commit more, most often about what is there: `DENSE=1`.
-    fn is_dense(&self) -> bool {
-        self.regions.is_some() && crate::number("DENSE").is_some()
     }
 
     /// Whether things go wrong.

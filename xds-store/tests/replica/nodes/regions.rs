@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use prost::Message as _;
 use xds_proto::xds::store::v1 as proto;
-use xds_store::engine::{Engine as _, MemoryEngine};
+use xds_store::engine::{Engine as _, MemoryEngine, Value};
 use xds_store::entry::Foreign;
 use xds_store::key::RecordKey;
 use xds_store::read::Reads;
@@ -130,7 +130,7 @@ impl Regions {
             8..10 => drain_at(cluster_key(&cluster)),
             10..17 => {
                 let count = random.below(3);
-                let there = if crate::number("DENSE").is_some() { has.clusters() } else { Vec::new() };
+                let there = has.clusters();
                 let any = |random: &mut Random| format!("{}/{}", random.pick(&all), random.pick(&CLUSTERS));
                 let named: Vec<_> = (0..count)
                     .map(|_| match !there.is_empty() && random.chance(80) {
@@ -246,7 +246,13 @@ impl Regions {
                 let expected = of().map(|(_, has)| has).find(is_its).and_then(|other| other.live(key));
                 let (found, expected) = (has.live(key), expected.filter(|_| has.keeps(key)));
                 if found != expected {
-                    return Some(format!("{} has {key:?} as {found:?}, and not as {expected:?}", name(node)));
+                    let policy = has.policies.of(key);
+                    let (found, expected) = (found.map(brief), expected.map(brief));
+                    return Some(format!(
+                        "{} of {} has {key:?} as {found:?}, and not as {expected:?}, by {policy:?}",
+                        name(node),
+                        has.region
+                    ));
                 }
             }
         }
@@ -294,6 +300,13 @@ impl Sim {
         request.map_or(Ok(()), |request| self.commit_request(0, request))
     }
 
+    /// Whether a node still lacks names, and accepts no writes of them. Without a region, they may not be anywhere.
+    pub(super) fn is_fetching(&self, node: usize) -> bool {
+        let is_whole = self.core.len() == self.nodes.len();
+        let process = self.nodes[node].process.as_ref().filter(|_| is_whole);
+        process.is_some_and(|process| !process.store.fetching().is_empty())
+    }
+
     pub(super) fn difference_of_regions(&self) -> Option<String> {
         self.regions.as_ref().and_then(|regions| regions.difference(&self.core))
     }
@@ -333,14 +346,14 @@ impl Sim {
             return Err(format!("liveness: {left:?} are left"));
         }
         for node in &self.nodes {
-            let mut blocks = 0;
-            let each = &mut |_: &[u8], _| {
-                blocks += 1;
+            let mut blocks = Vec::new();
+            let each = &mut |at: &[u8], value: Value| {
+                blocks.push(format!("{}: {}", at.escape_ascii(), value.bytes.escape_ascii()));
                 ControlFlow::Continue(())
             };
             node.engine.view().unwrap().range(b"b", b"c", each).unwrap();
-            if blocks > 0 {
-                return Err(format!("liveness: {} has {blocks} blocks of nothing", node.id));
+            if !blocks.is_empty() {
+                return Err(format!("liveness: {} has blocks of nothing: {blocks:?}", node.id));
             }
         }
         Ok(())
@@ -384,6 +397,12 @@ fn policy(prefix: &str, owner: &str, copies: &[&str]) -> proto::Change {
     let regions = copies.iter().map(ToString::to_string).collect();
     let policy = proto::RegionPolicy { owner_region: owner.into(), regions, disabled: Vec::new() };
     put_at(envoy::key_of(POLICY_TYPE, &format!("{prefix}/")), policy.encode_to_vec())
+}
+
+/// Which state of its record it is.
+fn brief(state: &RecordState) -> String {
+    let RecordState { incarnation, generation, origin, .. } = state;
+    format!("{:?} {incarnation}.{generation} of {origin}", state.lifecycle())
 }
 
 fn is_live(state: &RecordState) -> bool {
