@@ -65,6 +65,7 @@ mod resources;
 mod sorted;
 mod store;
 mod store_record;
+mod store_regions;
 mod sweep;
 mod troubles;
 mod unread;

@@ -17,6 +17,7 @@ use xds_store_server::StoreHandle;
 use super::AdminState;
 use super::answer::{ApiError, JsonAnswer, JsonBody, PAGE_ROWS, at_ms};
 use super::query::{RequestQuery, type_url};
+use super::store_regions;
 
 /// The store that the page shows.
 pub(super) struct ShownStore {
@@ -32,7 +33,9 @@ pub(super) async fn store(State(state): State<Arc<AdminState>>) -> JsonAnswer {
         let standing = shown.handle.standing().borrow().clone();
         let (commits, bytes) = shown.handle.waiting_commits();
         let condition = standing.condition.as_str_name();
-        json!({
+        let regions = store_regions::regions(&shown.handle, &standing.head);
+        let regions = regions.map_err(|error| ApiError::busy(error.to_string()))?;
+        Ok(json!({
             "condition": condition.strip_prefix("CONDITION_").unwrap_or(condition),
             "reason": (!standing.reason.is_empty()).then_some(&standing.reason),
             "accepts_commits": shown.handle.refuses_commits().is_none(),
@@ -47,9 +50,10 @@ pub(super) async fn store(State(state): State<Arc<AdminState>>) -> JsonAnswer {
             "plans": plans(&shown.handle, &standing.plans),
             // SR2: none of a store that does not replicate.
             "peers": shown.handle.peers().map(|status| status.peers.iter().map(peer).collect::<Vec<_>>()),
-        })
+            "regions": regions,
+        }))
     });
-    Ok(JsonBody(answer.await))
+    answer.await.map(JsonBody)
 }
 
 /// A node that this one replicates with, and how far this one is behind it.

@@ -48,16 +48,22 @@ pub(super) async fn record(
     let found = found.map_err(|error| ApiError::busy(error.message()))?;
     let found = found.ok_or_else(|| ApiError::missing(format!("{key:?} does not exist")))?;
     let of_record = key.clone();
-    let read = move |_: &AdminState| -> Result<Option<RecordState>, ReadError> {
+    let read = move |_: &AdminState| -> Result<(Option<RecordState>, Option<String>, bool), ReadError> {
         let view = store.view()?;
-        Ok(Reads::new(&*view)?.get(&of_record, now())?.map(|version| version.state))
+        let reads = Reads::new(&*view)?;
+        let owner = reads.policies()?.owner_of(&of_record).map(str::to_owned);
+        let is_copy = owner.as_ref().is_some_and(|owner| *owner != reads.head().region);
+        Ok((reads.get(&of_record, now())?.map(|version| version.state), owner, is_copy))
     };
-    let record = state.work(read).await.map_err(|error| ApiError::busy(error.to_string()))?;
+    let (record, region, is_copy) =
+        state.work(read).await.map_err(|error| ApiError::busy(error.to_string()))?;
     let listed = |references: &[proto::Reference]| -> Vec<_> {
         references.iter().take(PAGE_ROWS).map(reference_row).collect()
     };
     let mut answer = key_row(&key.to_proto());
     answer["record"] = record.as_ref().map(record_row).into();
+    answer["region"] = region.into();
+    answer["is_copy"] = is_copy.into();
     answer["targets"] = listed(&found.targets).into();
     answer["referrers"] = listed(&found.referrers).into();
     answer["referrer_count"] = found.referrer_count.into();

@@ -56,6 +56,14 @@ impl Node {
         self.xds(&[&["put", &self.path("resource.json")], more].concat())
     }
 
+    /// What the admin page shows.
+    pub(super) fn shown(&self, path: &str) -> Value {
+        let admin = &self.process.as_ref().unwrap().admin;
+        let request = format!("GET /api/store{path} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
+        let answer = http(admin, &request);
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+
     /// Whether the node has a resource.
     fn has(&self, type_and_name: [&str; 2]) -> bool {
         self.xds(&["list", type_and_name[0], type_and_name[1]]).0.status.success()
@@ -137,6 +145,27 @@ fn sg22_sg29_sg30_a_silent_region_takes_no_writes_and_no_references_and_others_g
         us.until("its copies have an age", |us| peers(us).contains("region eu cannot be reached: copies"));
         let age = us.process.as_ref().unwrap().metric("xds_store_region_age_seconds{region=\"eu\"}");
         assert!(age.is_some_and(|age| age > 0.0), "{age:?}");
+        let regions = us.shown("")["regions"].take();
+        let [own, other] = regions.as_array().unwrap().as_slice() else { panic!("{regions:#}") };
+        assert_eq!(
+            (&own["region"], &own["is_own"], &own["is_reachable"]),
+            (&"us".into(), &true.into(), &true.into())
+        );
+        assert_eq!(own["prefixes"][0]["prefix"], "us-");
+        assert_eq!((&other["region"], &other["is_reachable"]), (&"eu".into(), &false.into()), "{other}");
+        assert!(other["age_ms"].as_u64() > Some(0), "{other}");
+        assert_eq!(
+            (&other["writer"]["address"], &other["prefixes"][0]["regions"]),
+            (&eu.url().into(), &json!(["us"]))
+        );
+        for (record, region, is_copy) in [("CDS/eu-two", "eu", true), ("RDS/us-web", "us", false)] {
+            let record = us.shown(&format!("/records/{record}"));
+            assert_eq!(
+                (&record["region"], &record["is_copy"]),
+                (&region.into(), &is_copy.into()),
+                "{record}"
+            );
+        }
         // What it knows of the other region survives a restart without it.
         us.kill();
         let urls = [eu.url(), us.url()];
