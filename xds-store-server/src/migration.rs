@@ -21,7 +21,7 @@ use crate::reading::Reading;
 use crate::service::taken;
 use crate::status::{gates_of, invalid, lacks, of_refused, refusal};
 
-mod peers;
+pub(crate) mod peers;
 
 /// The service Migration of one running store.
 #[derive(Debug)]

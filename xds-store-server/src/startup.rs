@@ -1,15 +1,17 @@
 //! Plans that run to their end before the store is served (SV32).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, Refused};
 use xds_store::key::RecordKey;
 use xds_store::phase::{Phase, PhaseStep, Plan};
 use xds_store::store::PlanProgress;
 
 use crate::handle::StoreHandle;
+use crate::migration::peers;
 use crate::queue::Message;
 use crate::status::gates_of;
 
@@ -43,6 +45,22 @@ pub enum RunError {
         /// Why.
         refused: Refused,
     },
+    /// A peer serves, and is not as far.
+    #[error(
+        "the plan {plan} cannot leave F{}: the peer {peer} serves and {}: stop it, or move all nodes by single steps",
+        .phase.number(),
+        .of_peer.map_or_else(|| "does not know the new form".to_owned(), |of| format!("is in F{} only", of.number()))
+    )]
+    Peer {
+        /// The name of the plan.
+        plan: String,
+        /// The phase in which it stays.
+        phase: Phase,
+        /// The id of the peer.
+        peer: String,
+        /// The phase of the peer; `None` if it does not know the new form.
+        of_peer: Option<Phase>,
+    },
     /// A pass cannot convert records, or in F4 cannot replace names in them.
     #[error("the plan {plan} cannot leave F{}: its pass failed for {failed} records", .phase.number())]
     Failed {
@@ -70,6 +88,10 @@ impl StoreHandle {
     /// A store without any commit has nothing to migrate. Its plans stay as they are, because a step would
     /// be its first commit, and clients would be sent that nothing exists (ST5).
     ///
+    /// Each peer that serves has to be as far as a step leads, because nodes that replicate are at most one phase apart
+    /// (SV15); one that does not answer counts as stopped. So all nodes of a store may start together, or one after
+    /// another. The first step waits for the answers of the peers, for 12 s at most.
+    ///
     /// The future may be dropped; then the plans stay where they are.
     ///
     /// # Errors
@@ -77,6 +99,10 @@ impl StoreHandle {
     pub async fn run_plans(&self, mut report: impl FnMut(&PlanProgress)) -> Result<(), RunError> {
         if self.standing().borrow().revision() == 0 {
             return Ok(());
+        }
+        let is_done = |progress: &PlanProgress| progress.done_at.is_some();
+        if !self.standing().borrow().plans.iter().all(is_done) {
+            self.wait_for_peers().await;
         }
         // Passes begin again at once, so what they found before does not count.
         let before = self.pause_passes(Some(0)).await;
@@ -91,6 +117,21 @@ impl StoreHandle {
         }
         self.pause_passes(None).await;
         done
+    }
+
+    /// Waits until each peer said how far its plans are, or did not answer.
+    async fn wait_for_peers(&self) {
+        let is_known = |peer: &proto::PeerStatus| match peer.is_up {
+            true => !peer.phases.is_empty(),
+            false => !peer.error.is_empty(),
+        };
+        let until = Instant::now() + PEERS_WAIT;
+        while let Some(status) = self.peers()
+            && (status.peers.is_empty() || !status.peers.iter().all(is_known))
+            && Instant::now() < until
+        {
+            sleep(PEERS_LOOK).await;
+        }
     }
 
     /// Returns how far the plans are then; nothing if the store has ended.
@@ -136,6 +177,9 @@ impl Run<'_> {
                 }
             }
             let step = PhaseStep { plan: plan.number(), from: phase, to };
+            if let Some((peer, of_peer)) = self.peer_behind(step) {
+                return Err(RunError::Peer { plan: name(), phase, peer, of_peer });
+            }
             match store.commit(Draft::set_phase_at_startup(step)).await {
                 Ok(_) => was_clean = false,
                 Err(refused) if !was_clean && waits_for_pass(plan, &refused) => {
@@ -145,6 +189,20 @@ impl Run<'_> {
                 Err(refused) => return Err(RunError::Refused { plan: name(), phase, refused }),
             }
         }
+    }
+
+    /// A peer that serves and that a step would leave behind, with its phase. One that is ahead is no hindrance: the
+    /// step leads towards it.
+    fn peer_behind(&self, step: PhaseStep) -> Option<(String, Option<Phase>)> {
+        let status = self.store.peers()?;
+        let needs = self.plan.needs();
+        let behind = |peer: &proto::PeerStatus| {
+            let of_peer = peer.phases.get(&step.plan).filter(|_| peers::knows(peer, &needs));
+            let of_peer = of_peer.and_then(|of| Phase::of_number(*of));
+            let is_behind = of_peer.is_none_or(|of| of.number() < step.to.number());
+            (peer.is_up && is_behind).then(|| (peer.node.clone(), of_peer))
+        };
+        status.peers.iter().find_map(behind)
     }
 
     /// Waits until passes have led to this.
@@ -197,6 +255,9 @@ fn waits_for_pass(plan: &Plan, refused: &Refused) -> bool {
 
 /// How often to look whether the store still accepts commits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long peers may take to answer, which is longer than the deadline of a call.
+const PEERS_WAIT: Duration = Duration::from_secs(12);
+const PEERS_LOOK: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests;

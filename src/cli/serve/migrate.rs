@@ -118,7 +118,10 @@ impl MigrationError {
     /// See [`Failure::exit_code`].
     pub(in crate::cli) fn exit_code(&self) -> u8 {
         match &self.0 {
-            RunError::Hidden { .. } | RunError::Heartbeat { .. } | RunError::Failed { .. } => STATE,
+            RunError::Hidden { .. }
+            | RunError::Heartbeat { .. }
+            | RunError::Peer { .. }
+            | RunError::Failed { .. } => STATE,
             RunError::Refused { refused, .. } => match refused.code {
                 RefusalCode::FailedPrecondition | RefusalCode::Aborted => STATE,
                 _ => 1,

@@ -35,7 +35,7 @@ pub(super) fn gates(
 }
 
 /// Whether a peer knows the new form of a plan.
-fn knows(peer: &proto::PeerStatus, needs: &proto::Knows) -> bool {
+pub(crate) fn knows(peer: &proto::PeerStatus, needs: &proto::Knows) -> bool {
     let version = |knows: &proto::Knows| knows.version.parse::<SchemaVersion>().ok();
     let of_type = peer.schemas.iter().filter(|knows| knows.type_url == needs.type_url);
     of_type.filter_map(version).max() >= version(needs)

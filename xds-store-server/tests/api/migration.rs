@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use xds_proto::xds::store::v1::migration_client::MigrationClient;
 use xds_proto::xds::store::v1::violation::Why;
-use xds_store::phase::{Convert, Converter, Plan, PlanSpec};
-use xds_store_server::StreamsSource;
+use xds_store::phase::{Convert, Converter, Phase, Plan, PlanSpec};
+use xds_store_server::{RunError, StreamsSource};
 
 use super::*;
 
@@ -230,4 +230,35 @@ async fn sv14_wrong_steps_are_refused_and_need_the_right_to_operate() {
     let request = proto::HistoryRequest::default();
     let history = served.store().await.history(request).await.unwrap().into_inner();
     assert_eq!(history.commits[0].identity, "token:ci");
+}
+
+#[tokio::test]
+async fn sv32_sv15_at_the_start_no_step_leaves_a_peer_behind_that_serves() {
+    let with_plans = |config: &mut StoreConfig| config.schemas = schemas().into();
+    let node = async |id| peers::node_with(peers::engine(id, "c"), CI, with_plans).await;
+    let (a, b, without) = (node("a").await, node("b").await, peers::node(peers::engine("d", "c"), CI).await);
+    a.commit("one", "1").await;
+    b.commit("two", "1").await;
+    // A peer that does not know the new form.
+    b.dial(&[&without]);
+    let run = async |node: &peers::Node| {
+        let done = node.served.store.run_plans(|_| {}).await;
+        done.map_err(|error| match error {
+            RunError::Peer { peer, of_peer, phase, .. } => (peer, of_peer.map(Phase::number), phase.number()),
+            other => panic!("{other}"),
+        })
+    };
+    assert_eq!(run(&b).await, Err(("d".to_owned(), None, 0)));
+    without.served.store.stop().await;
+    b.status_when(|peer| !peer.is_up).await;
+    // One that knows it and is not as far.
+    a.dial(&[&b]);
+    assert_eq!(run(&a).await, Err(("b".to_owned(), Some(0), 0)));
+    // One that does not answer counts as stopped.
+    assert_eq!(run(&b).await, Ok(()));
+    a.status_when(|peer| peer.phases.get(&1) == Some(&5)).await;
+    // One that is ahead.
+    assert_eq!(run(&a).await, Ok(()));
+    let standing = a.served.store.standing();
+    assert!(standing.borrow().plans.iter().all(|plan| plan.done_at.is_some()));
 }

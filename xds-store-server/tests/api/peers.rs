@@ -48,7 +48,7 @@ pub(super) async fn node(engine: impl Engine + 'static, token: &'static str) -> 
 }
 
 /// The same, with other settings.
-async fn node_with(
+pub(super) async fn node_with(
     engine: impl Engine + 'static,
     token: &'static str,
     set: impl FnOnce(&mut StoreConfig),
