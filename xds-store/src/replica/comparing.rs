@@ -55,8 +55,8 @@ struct Comparison {
     here: Clock,
     incarnation_floor: u64,
     removing: removing::Removing,
-    /// Of the states that were peeked: nodes of which entries were left out meanwhile. A newer policy may have taken the
-    /// records away (SG25), which a peer did not know yet when it told the states.
+    /// Of the states that were peeked: nodes of which entries were left out meanwhile. A newer policy may have taken
+    /// the records away (SG25), which a peer did not know yet when it told the states.
     skipped: BTreeSet<String>,
 }
 

@@ -209,7 +209,8 @@ impl Pulling {
         Self { call, round, applying: 0, has_moved: false, has_left: false, end: None, again: false }
     }
 
-    /// Takes the entries that the peer left out as missing, so that they come with the next round, or are left out then.
+    /// Takes the entries that the peer left out as missing, so that they come with the next round, or are left out
+    /// then.
     pub(super) fn leave(&mut self, skips: &[proto::Skip]) -> Vec<proto::Skip> {
         skips.iter().for_each(|skip| self.round.drop_rest(&skip.origin));
         self.has_left |= !skips.is_empty();
