@@ -212,7 +212,7 @@ impl Proxy {
         {
             let Some((_, key)) = self.timers.pop_first() else { break };
             let name = self.names.get_mut(&key);
-            let later = name.and_then(|name| name.match_overdue(now, self.config.coalesce));
+            let later = name.and_then(|name| name.match_overdue(now, self.config.coalesce, &self.parameters));
             self.timers.extend(later.map(|at| (at, key.clone())));
             due.insert(key);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Key;
-use super::parameter_table::ParameterTable;
+use super::parameter_table::{Number, ParameterTable};
 use super::route::Route;
 use crate::cache::LocatorStatus;
 use crate::client::WatchId;
@@ -18,18 +18,17 @@ use crate::variants::{Variant, Variants};
 /// One name of one type; also a wildcard or a glob.
 #[derive(Debug, Default)]
 pub(super) struct Name {
-    /// Downstream subscriptions that a variant matches, by the
-    /// number of their parameters, with the upstream subscription that each
-    /// of them relies on. Nearly all of them are here.
-    pub(super) sharing: BTreeMap<u64, SubscriptionId>,
-    /// All others, by the parameters that streams subscribe with, bound ([`Parameters::bound`]).
-    pub(super) downstream: BTreeMap<Parameters, DownstreamSubscription>,
+    /// Downstream subscriptions that a variant matches, each with the upstream subscription that it
+    /// relies on. Nearly all of them are here.
+    pub(super) sharing: BTreeMap<Number, SubscriptionId>,
+    /// All others.
+    pub(super) downstream: BTreeMap<Number, DownstreamSubscription>,
     pub(super) upstream: BTreeMap<SubscriptionId, UpstreamSubscription>,
     /// Downstream subscriptions to match again, by age: they are new, ended, or waited long enough.
-    pub(super) to_match: BTreeMap<u64, Parameters>,
+    pub(super) to_match: BTreeSet<Number>,
     /// Downstream subscriptions without an upstream subscription, because the name has too many; by
     /// age.
-    pub(super) refused: BTreeMap<u64, Parameters>,
+    pub(super) refused: BTreeSet<Number>,
     /// The constraints of its variants when it was matched last.
     constraints: BTreeSet<Constraints>,
     /// The oldest upstream subscription for the variant with these constraints, as far as new
@@ -108,8 +107,6 @@ pub(super) struct DownstreamSubscription {
     pub(super) has_variant: bool,
     /// The status of the locator that the cache has.
     pub(super) reported: Option<LocatorStatus>,
-    /// Its age: a higher number is younger.
-    pub(super) number: u64,
 }
 
 /// A locator that the proxy subscribes to upstream.
@@ -126,7 +123,7 @@ pub(super) struct UpstreamSubscription {
     /// How many downstream subscriptions rely on it.
     pub(super) users: usize,
     /// Those of them that no variant matched when they were matched last, by age.
-    pub(super) waiting: BTreeMap<u64, Parameters>,
+    pub(super) waiting: BTreeSet<Number>,
     /// When it ends, if no downstream subscription relies on it until then.
     pub(super) ends_at: Option<Duration>,
     /// It serves only to compare the variant of the upstream with the cached one (audit).
@@ -143,7 +140,7 @@ impl Name {
     /// matters only to locators without a variant. They are matched again when the upstream
     /// subscription that they wait for has its response. If they wait for that of another locator,
     /// they are also matched again when the constraints have other keys than before.
-    pub(super) fn follow(&mut self, variants: Option<&Variants>, table: &mut ParameterTable) {
+    pub(super) fn follow(&mut self, variants: Option<&Variants>) {
         self.covers.clear();
         let now =
             || variants.into_iter().flat_map(Variants::iter).map(|variant| Variant::constraints(variant));
@@ -160,13 +157,11 @@ impl Name {
             self.to_match.append(&mut self.refused);
         }
         if std::mem::take(&mut self.is_stale) || is_shrunk {
-            for (number, id) in std::mem::take(&mut self.sharing) {
-                self.downstream
-                    .insert(table.get(number).clone(), DownstreamSubscription::sharing(number, id));
-                table.release(number);
-            }
-            let all = self.downstream.iter().map(|(bound, downstream)| (downstream.number, bound.clone()));
-            self.to_match.extend(all.collect::<Vec<_>>());
+            let sharing = std::mem::take(&mut self.sharing);
+            let sharing =
+                sharing.into_iter().map(|(number, id)| (number, DownstreamSubscription::sharing(id)));
+            self.downstream.extend(sharing);
+            self.to_match.extend(self.downstream.keys());
         }
     }
 
@@ -186,6 +181,11 @@ impl Name {
         Some(id)
     }
 
+    /// Whether streams subscribe to it with these parameters.
+    pub(super) fn has(&self, number: Number) -> bool {
+        self.sharing.contains_key(&number) || self.downstream.contains_key(&number)
+    }
+
     /// Whether nothing needs it any more.
     pub(super) fn is_unused(&self) -> bool {
         self.downstream.is_empty() && self.sharing.is_empty() && self.upstream.is_empty()
@@ -199,21 +199,17 @@ impl Name {
 
     /// Takes the downstream subscriptions to match, oldest first, each with whether a stream still
     /// subscribes to it. Until they are matched they rely on no upstream subscription.
-    pub(super) fn take_to_match(&mut self) -> Vec<(Parameters, bool)> {
+    pub(super) fn take_to_match(&mut self) -> Vec<(Number, bool)> {
         let mut taken = Vec::with_capacity(self.to_match.len());
-        for (number, bound) in std::mem::take(&mut self.to_match) {
-            let Some(downstream) =
-                self.downstream.get_mut(&bound).filter(|downstream| downstream.number == number)
-            else {
-                continue;
-            };
+        for number in std::mem::take(&mut self.to_match) {
+            let Some(downstream) = self.downstream.get_mut(&number) else { continue };
             self.refused.remove(&number);
             if let Some(subscription) = downstream.relies_on.take().and_then(|id| self.upstream.get_mut(&id))
             {
                 subscription.users -= 1;
                 subscription.waiting.remove(&number);
             }
-            taken.push((bound, downstream.is_subscribed));
+            taken.push((number, downstream.is_subscribed));
         }
         taken
     }
@@ -223,18 +219,22 @@ impl Name {
     /// If the upstream is slow, each round subscribes twice as often and waits twice as long, so a
     /// fleet does not subscribe all at once. Returns the time of the next round if it is not due
     /// yet.
-    pub(super) fn match_overdue(&mut self, now: Duration, coalesce: Duration) -> Option<Duration> {
+    pub(super) fn match_overdue(
+        &mut self,
+        now: Duration,
+        coalesce: Duration,
+        table: &ParameterTable,
+    ) -> Option<Duration> {
         let due = self.first_response_overdue(coalesce).filter(|_| self.keys.is_empty())?;
         if due > now {
             return Some(due);
         }
         let unanswered = self.upstream.iter().filter(|(_, subscription)| subscription.is_unanswered());
         let joined = unanswered.flat_map(|(id, subscription)| {
-            let others = subscription.waiting.iter().filter(|(_, bound)| **bound != id.1);
-            others.map(|(number, bound)| (*number, bound.clone()))
+            subscription.waiting.iter().filter(|number| *table.get(**number) != id.1)
         });
-        let mut joined: Vec<_> = joined.collect();
-        joined.sort_unstable_by_key(|(number, _)| *number);
+        let mut joined: Vec<_> = joined.copied().collect();
+        joined.sort_unstable();
         joined.truncate(self.unanswered().count());
         self.to_match.extend(joined);
         None
@@ -268,19 +268,12 @@ impl Name {
 
 impl DownstreamSubscription {
     /// One that has a variant, and has to be matched again.
-    pub(super) fn sharing(number: u64, id: SubscriptionId) -> Self {
-        Self { relies_on: Some(id), has_variant: true, ..Self::new(number) }
+    pub(super) fn sharing(id: SubscriptionId) -> Self {
+        Self { relies_on: Some(id), has_variant: true, ..Self::new() }
     }
 
-    pub(super) fn new(number: u64) -> Self {
-        Self {
-            is_subscribed: true,
-            relies_on: None,
-            joined: None,
-            has_variant: false,
-            reported: None,
-            number,
-        }
+    pub(super) fn new() -> Self {
+        Self { is_subscribed: true, relies_on: None, joined: None, has_variant: false, reported: None }
     }
 }
 
@@ -292,7 +285,7 @@ impl UpstreamSubscription {
             is_answered: false,
             answer: None,
             users: 0,
-            waiting: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             ends_at: None,
             is_audit: false,
             number,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::config::{Sharing, UpstreamKind};
 use super::name::{DownstreamSubscription, Name, SubscriptionId, UpstreamSubscription};
 use super::orders::Order;
+use super::parameter_table::Number;
 use super::route::Route;
 use super::{Key, Notice, Proxy};
 use crate::cache::{LocatorStatus, Snapshot, Transaction};
@@ -71,17 +72,14 @@ impl Proxy {
     ) -> bool {
         if let Some(name) = self.names.get(key) {
             let number = self.parameters.number(bound);
-            if name.downstream.contains_key(bound)
-                || number.is_some_and(|number| name.sharing.contains_key(&number))
-                || self.share(now, key, bound, snapshot)
-            {
+            if number.is_some_and(|number| name.has(number)) || self.share(now, key, bound, snapshot) {
                 return true;
             }
         }
-        let number = self.parameters.next_number();
+        let number = self.parameters.hold(bound);
         let name = self.names.add(key);
-        name.downstream.insert(bound.clone(), DownstreamSubscription::new(number));
-        name.to_match.insert(number, bound.clone());
+        name.downstream.insert(number, DownstreamSubscription::new());
+        name.to_match.insert(number);
         false
     }
 
@@ -116,7 +114,6 @@ impl Proxy {
     /// Handles another common case: nothing is known of the name yet, and its first response is due.
     /// Returns whether the downstream subscription waits for it.
     fn join(&mut self, now: Duration, key: &Key, bound: &Parameters) -> bool {
-        let number = self.parameters.next_number();
         let Some(name) = self.names.get_mut(key) else { return false };
         // Where many upstream subscriptions wait, those to match are matched together.
         if !name.keys.is_empty() || name.upstream.len() > FEW || name.upstream.keys().any(|id| id.1 == *bound)
@@ -132,31 +129,31 @@ impl Proxy {
         }
         self.counts.joined += 1;
         let (relies_on, joined) = (Some(Arc::clone(&id)), Some(Arc::clone(&id)));
-        let downstream = DownstreamSubscription { relies_on, joined, ..DownstreamSubscription::new(number) };
-        name.downstream.insert(bound.clone(), downstream);
+        let number = self.parameters.hold(bound);
+        let downstream = DownstreamSubscription { relies_on, joined, ..DownstreamSubscription::new() };
+        name.downstream.insert(number, downstream);
         let subscription = name.upstream.get_mut(&id).expect("the id is of a subscription");
         subscription.users += 1;
-        subscription.waiting.insert(number, bound.clone());
+        subscription.waiting.insert(number);
         true
     }
 
     /// No stream subscribes to the locator any more. Returns whether nothing else has to be done.
     pub(super) fn unsubscribe(&mut self, key: &Key, bound: &Parameters) -> bool {
+        let Some(number) = self.parameters.number(bound) else { return true };
         let Some(name) = self.names.get_mut(key) else { return true };
-        if let Some(number) = self.parameters.number(bound)
-            && let Some(id) = name.sharing.remove(&number)
-        {
-            self.parameters.release(number);
+        if let Some(id) = name.sharing.remove(&number) {
             let subscription = name.upstream.get_mut(&id);
             if let Some(subscription) = subscription.filter(|subscription| subscription.users > 1) {
                 subscription.users -= 1;
+                self.parameters.release(number);
                 return true;
             }
-            name.downstream.insert(bound.clone(), DownstreamSubscription::sharing(number, id));
+            name.downstream.insert(number, DownstreamSubscription::sharing(id));
         }
-        let Some(downstream) = name.downstream.get_mut(bound) else { return true };
+        let Some(downstream) = name.downstream.get_mut(&number) else { return true };
         downstream.is_subscribed = false;
-        name.to_match.insert(downstream.number, bound.clone());
+        name.to_match.insert(number);
         false
     }
 
@@ -194,15 +191,13 @@ impl Proxy {
         let snapshot = self.cache.snapshot();
         let variants = snapshot.get(&key.0, &key.1);
         self.end_audits(now, key, &mut name, variants);
-        name.follow(variants, &mut self.parameters);
+        name.follow(variants);
         let mut matched = Vec::new();
         loop {
             let taken = name.take_to_match();
-            let to_match = taken
-                .iter()
-                .filter(|(_, is_subscribed)| *is_subscribed)
-                .map(|(bound, _)| bound.clone())
-                .collect();
+            let to_match = taken.iter().filter(|(_, is_subscribed)| *is_subscribed);
+            let to_match =
+                to_match.map(|(number, _)| (*number, self.parameters.get(*number).clone())).collect();
             match self.mode(key, &name) {
                 Mode::Shared => self.match_shared(now, key, &mut name, to_match, variants),
                 Mode::Direct => self.match_direct(key, &mut name, to_match, variants),
@@ -231,7 +226,8 @@ impl Proxy {
         let resolves = |parameters| variants.is_some_and(|variants| variants.resolve(parameters).is_some());
         let with_variant = name.downstream.iter().filter(|(_, downstream)| downstream.has_variant);
         let sharing = name.sharing.keys().map(|number| self.parameters.get(*number));
-        let is_lost = with_variant.map(|(bound, _)| bound).chain(sharing).any(|bound| !resolves(bound));
+        let with_variant = with_variant.map(|(number, _)| self.parameters.get(*number));
+        let is_lost = with_variant.chain(sharing).any(|bound| !resolves(bound));
         let mut is_eager = false;
         for (id, subscription) in name.upstream.iter_mut().filter(|(_, subscription)| subscription.is_audit) {
             let disagrees = is_lost || subscription.answer.is_some() || !resolves(&id.1);
@@ -252,14 +248,14 @@ impl Proxy {
         &mut self,
         key: &Key,
         name: &mut Name,
-        to_match: Vec<Parameters>,
+        to_match: Vec<(Number, Parameters)>,
         variants: Option<&Variants>,
     ) {
         let is_set = is_set(key.1.as_str());
-        for bound in to_match {
+        for (number, bound) in to_match {
             let has_variant = !is_set && variants.is_some_and(|variants| variants.resolve(&bound).is_some());
             let id = self.own_subscription(key, name.is_unshared, &bound);
-            self.rely(key, name, &bound, id, has_variant);
+            self.rely(key, name, number, id, has_variant);
         }
     }
 
@@ -271,7 +267,7 @@ impl Proxy {
         now: Duration,
         key: &Key,
         name: &mut Name,
-        to_match: Vec<Parameters>,
+        to_match: Vec<(Number, Parameters)>,
         variants: Option<&Variants>,
     ) {
         if to_match.is_empty() {
@@ -292,13 +288,13 @@ impl Proxy {
         }
         // Hits rely on the upstream subscription of their variant.
         let mut unmatched = Vec::new();
-        for bound in to_match {
+        for (number, bound) in to_match {
             match resolve(&bound) {
                 Some(variant) => {
                     let id = covers.entry(Arc::as_ptr(variant)).or_insert_with(|| shared(&bound)).clone();
-                    self.rely(key, name, &bound, id, true);
+                    self.rely(key, name, number, id, true);
                 }
-                None => unmatched.push(bound),
+                None => unmatched.push((number, bound)),
             }
         }
         if unmatched.is_empty() {
@@ -313,9 +309,9 @@ impl Proxy {
         let mut allowed = name.unanswered().count();
         let until = name.first_response_overdue(self.config.coalesce);
         let until = until.filter(|_| keys.is_empty()).unwrap_or(Duration::MAX);
-        for bound in unmatched {
+        for (number, bound) in unmatched {
             let downstream =
-                name.downstream.get_mut(&bound).expect("the locator to match has a subscription");
+                name.downstream.get_mut(&number).expect("the locator to match has a subscription");
             self.counts.requalified += u64::from(downstream.has_variant);
             let has_joined = downstream.joined.is_some();
             let own = shared(&bound);
@@ -338,16 +334,16 @@ impl Proxy {
                         self.timers.insert((again, key.clone()));
                     }
                     let downstream =
-                        name.downstream.get_mut(&bound).expect("the locator to match has a subscription");
+                        name.downstream.get_mut(&number).expect("the locator to match has a subscription");
                     self.counts.joined += u64::from(downstream.joined.replace(Arc::clone(&id)).is_none());
-                    self.rely(key, name, &bound, id, false);
+                    self.rely(key, name, number, id, false);
                 }
                 joined => {
                     allowed -= usize::from(joined.is_some());
                     if !subscribes_alone {
                         pending.entry(projected).or_insert_with(|| Arc::clone(&own));
                     }
-                    self.rely(key, name, &bound, own, false);
+                    self.rely(key, name, number, own, false);
                 }
             }
         }
@@ -355,20 +351,12 @@ impl Proxy {
 
     /// Makes a downstream subscription rely on an upstream subscription, and subscribes upstream if
     /// needed.
-    fn rely(
-        &mut self,
-        key: &Key,
-        name: &mut Name,
-        bound: &Parameters,
-        id: SubscriptionId,
-        has_variant: bool,
-    ) {
-        let downstream = name.downstream.get_mut(bound).expect("the locator to match has a subscription");
+    fn rely(&mut self, key: &Key, name: &mut Name, number: Number, id: SubscriptionId, has_variant: bool) {
+        let downstream = name.downstream.get_mut(&number).expect("the locator to match has a subscription");
         downstream.has_variant = has_variant;
-        let number = downstream.number;
         if !name.upstream.contains_key(&id) {
             if name.upstream.len() >= self.config.upstream_subscriptions_limit && !self.make_room(key, name) {
-                name.refused.insert(number, bound.clone());
+                name.refused.insert(number);
                 return;
             }
             let subscription = UpstreamSubscription::new(self.parameters.next_number());
@@ -379,7 +367,7 @@ impl Proxy {
         let subscription = name.upstream.get_mut(&id).expect("the subscription was inserted above");
         subscription.users += 1;
         if !has_variant {
-            subscription.waiting.insert(number, bound.clone());
+            subscription.waiting.insert(number);
         }
         // An audit ends all the same. From then on it is an upstream subscription like others.
         if !subscription.is_audit
@@ -387,18 +375,8 @@ impl Proxy {
         {
             self.forget_idle(&(ends_at, key.clone(), id.clone()));
         }
-        name.downstream.get_mut(bound).expect("the locator to match has a subscription").relies_on = Some(id);
-    }
-
-    /// A downstream subscription that a variant matches needs little memory.
-    fn note_sharing(&mut self, name: &mut Name, bound: Parameters) {
-        if let Entry::Occupied(entry) = name.downstream.entry(bound)
-            && entry.get().has_variant
-            && entry.get().relies_on.is_some()
-        {
-            let (bound, downstream) = entry.remove_entry();
-            name.sharing.extend(downstream.relies_on.map(|id| (self.parameters.hold(&bound), id)));
-        }
+        name.downstream.get_mut(&number).expect("the locator to match has a subscription").relies_on =
+            Some(id);
     }
 
     /// Sets the status of each locator in the cache, from the response to its own upstream
@@ -407,16 +385,18 @@ impl Proxy {
         &mut self,
         key: &Key,
         name: &mut Name,
-        matched: Vec<(Parameters, bool)>,
+        matched: Vec<(Number, bool)>,
         transaction: &mut Transaction,
     ) {
-        for (bound, is_subscribed) in matched {
-            let Some(downstream) = name.downstream.get(&bound) else { continue };
+        for (number, is_subscribed) in matched {
+            let Some(downstream) = name.downstream.get(&number) else { continue };
             let is_refused = is_subscribed && !downstream.has_variant && downstream.relies_on.is_none();
             let answer = match &downstream.relies_on {
                 _ if !is_subscribed || downstream.has_variant => None,
                 // T35: absence for one locator says nothing about other locators.
-                Some(id) if *id == self.own_subscription(key, name.is_unshared, &bound) => {
+                Some(id)
+                    if *id == self.own_subscription(key, name.is_unshared, self.parameters.get(number)) =>
+                {
                     let answer = name.upstream.get(id).and_then(|subscription| subscription.answer.clone());
                     answer.or_else(|| self.refusal(&id.0, &key.0))
                 }
@@ -431,15 +411,20 @@ impl Proxy {
             };
             if answer != downstream.reported {
                 self.counts.refused += u64::from(is_refused);
-                let locator = Locator { name: key.1.clone(), parameters: bound.clone() };
+                let parameters = self.parameters.get(number).clone();
+                let locator = Locator { name: key.1.clone(), parameters };
                 transaction.set_status(key.0.clone(), locator, answer.clone());
             }
-            match name.downstream.get_mut(&bound) {
-                Some(downstream) if is_subscribed => downstream.reported = answer,
-                _ => drop(name.downstream.remove(&bound)),
-            }
-            if is_subscribed {
-                self.note_sharing(name, bound);
+            let Entry::Occupied(mut entry) = name.downstream.entry(number) else { continue };
+            match &mut *entry.get_mut() {
+                DownstreamSubscription { has_variant: true, relies_on: Some(_), .. } if is_subscribed => {
+                    name.sharing.extend(entry.remove().relies_on.map(|id| (number, id)));
+                }
+                downstream if is_subscribed => downstream.reported = answer,
+                _ => {
+                    entry.remove();
+                    self.parameters.release(number);
+                }
             }
         }
     }

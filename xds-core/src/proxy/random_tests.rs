@@ -236,7 +236,8 @@ fn check_questions(world: &World) {
         let (found, missing): (Vec<_>, Vec<_>) =
             of_name.downstream.iter().partition(|(_, want)| want.has_variant && is_shared);
         let sharing = of_name.sharing.keys().map(|number| world.proxy.parameters.get(*number));
-        let found = found.into_iter().map(|(bound, _)| bound).chain(sharing.filter(|_| is_shared));
+        let found = found.into_iter().map(|(number, _)| world.proxy.parameters.get(*number));
+        let found = found.chain(sharing.filter(|_| is_shared));
         let kinds: BTreeSet<_> = found.map(project).collect();
         let used = of_name.upstream.values().filter(|question| question.users > 0).count();
         let alone = missing.len() + if is_shared { 0 } else { of_name.sharing.len() };
