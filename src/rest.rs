@@ -304,7 +304,7 @@ impl Poll {
     ) -> Result<Option<Arc<Snapshot>>, PollError> {
         let start = Instant::now();
         loop {
-            let snapshot = self.watch.cache().snapshot();
+            let snapshot = self.watch.snapshot();
             let (until, or_else) = if !snapshot.is_synced() {
                 // G13: before the first commit, resources are unknown, not absent.
                 (start + config.sync_wait, Err(PollError::NotSynced))

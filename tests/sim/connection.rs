@@ -26,7 +26,7 @@ pub(crate) struct Connection {
     /// The replica is a proxy.
     pub(crate) is_relayed: bool,
     machine: Stream,
-    watch: Arc<Watch>,
+    pub(crate) watch: Arc<Watch>,
     started: Duration,
     /// The machine has to be called for its next response.
     is_due: bool,
@@ -178,11 +178,11 @@ impl Connection {
             .map_err(|error| Violation::new("stream", format!("the server ends the stream: {error}")))
     }
 
-    /// The state of the replica that the stream may see, and all states up to it. It is an older
-    /// state while other clients try a new one.
+    /// The state of the replica that the stream may see, and all states up to it. Clients that try
+    /// something see another state than the others.
     pub(crate) fn seen_of<'h>(&self, history: &'h [Arc<Snapshot>]) -> (Arc<Snapshot>, &'h [Arc<Snapshot>]) {
-        let seen = self.watch.read(std::ptr::from_ref);
-        let at = history.iter().rposition(|state| std::ptr::eq(Arc::as_ptr(state), seen));
+        let seen = self.watch.snapshot();
+        let at = history.iter().rposition(|state| Arc::ptr_eq(state, &seen));
         let at = at.expect("each state that is seen is remembered");
         (Arc::clone(&history[at]), &history[..=at])
     }

@@ -332,7 +332,8 @@ impl Relay {
                 let Some(frame) = frame else { return Ok(false) };
                 let before = self.proxy.cache().snapshot();
                 if let Some(delivery) = self.proxy.try_first(route, &mut upstream.client, server, &frame) {
-                    let snapshots = (before, &*self.proxy.cache().snapshot());
+                    let tried = self.proxy.tried().expect("a response is tried");
+                    let snapshots = (before, &*tried);
                     let until = now + ProxyConfig::default().canary_timeout;
                     let trying = Trying::new((route, server), frame, delivery, until, snapshots);
                     self.trying = Some(trying);

@@ -87,12 +87,20 @@ impl World {
 
     /// Adds the state of the cache of a proxy to its history.
     pub(crate) fn remember(&mut self, at: usize) {
-        let replica = self.relayed(at);
-        let replica = &mut self.replicas[replica];
+        let replica_at = self.relayed(at);
+        let replica = &mut self.replicas[replica_at];
         let snapshot = replica.cache.snapshot();
         self.relays[at].follow(&snapshot);
         if !replica.history.last().is_some_and(|last| Arc::ptr_eq(last, &snapshot)) {
             replica.history.push(snapshot);
+        }
+        // What clients see that try something.
+        let connections = self.clients.iter().flat_map(|client| client.connections.values());
+        for connection in connections.filter(|connection| connection.replica == replica_at) {
+            let seen = connection.watch.snapshot();
+            if !replica.history.iter().rev().any(|known| Arc::ptr_eq(known, &seen)) {
+                replica.history.push(seen);
+            }
         }
     }
 

@@ -208,6 +208,7 @@ impl World {
 
     /// The server reads a request.
     fn deliver(&mut self, at: usize, kind: Kind) -> Result<(), Violation> {
+        (0..self.relays.len()).for_each(|relay| self.remember(relay));
         let (now, client) = (self.now, &mut self.clients[at]);
         if client.is_silent {
             return Ok(());

@@ -2,7 +2,6 @@
 //! immutable snapshots.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -18,8 +17,10 @@ use crate::variants::{Variant, Variants};
 use commits::CommitLog;
 use interest::Interest;
 use transaction::{Change, VariantChange};
-use trial::Trial;
+use views::Views;
 
+pub use audience::{Audience, AudienceError};
+pub use candidate::Candidate;
 pub use commits::{ChangedVariant, CommitCounts, CommitEvent, CommitOutcome, Commits, VARIANTS_LISTED};
 pub(crate) use delivery::{AckState, Ledger, Spans};
 pub use delivery::{ClientName, ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, StreamOutcome};
@@ -31,8 +32,11 @@ pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, CommitOrigin, Transaction};
 pub(crate) use type_selection::TypeSelection;
 pub(crate) use update::Update;
+pub(crate) use views::ViewId;
 
+mod audience;
 mod by_parameters;
+mod candidate;
 mod class;
 mod class_set;
 mod clients_of;
@@ -47,10 +51,10 @@ mod referrers;
 mod removals;
 mod snapshot;
 mod transaction;
-mod trial;
 mod ttls;
 mod type_selection;
 mod update;
+mod views;
 
 /// Holds the resources, and an index of the streams that select them.
 ///
@@ -64,9 +68,8 @@ pub struct Cache {
     commit_log: CommitLog,
     /// Wakes the source of a cache on demand when subscriptions change.
     on_demand_waker: AtomicWaker,
-    trial: Mutex<Option<Trial>>,
-    /// How many times a trial began or ended: odd while a trial runs.
-    trials: AtomicU64,
+    /// What the streams see that try a candidate.
+    views: Mutex<Views>,
     epoch: OnceLock<Instant>,
 }
 
@@ -76,6 +79,8 @@ struct Writer {
     /// For each type, the weight of remembered removals above which the next commit checks which of
     /// them are still needed.
     prune_above: BTreeMap<TypeUrl, usize>,
+    /// The newest revision, of the stable state or of a view. No revision is used twice.
+    newest: Revision,
 }
 
 impl Cache {
@@ -113,7 +118,7 @@ impl Cache {
         let cache = Self { key_sets: KeySetRule::Free, ..Self::default() };
         let snapshot = Snapshot::on_demand(excluded);
         let mut interest = lock(&cache.interest);
-        interest.begin_on_demand(snapshot.revision());
+        interest.begin_on_demand();
         drop(interest);
         cache.snapshot.store(Arc::new(snapshot));
         Arc::new(cache)
@@ -168,15 +173,18 @@ impl Cache {
             return Err(CommitError::Superseded { required, actual: current.revision() });
         }
         let mut next = Snapshot::clone(&current);
-        let (changed, has_reasons) = apply(changes, &mut next, current.revision().next(), self.key_sets)?;
-        let status_changes = apply_statuses(statuses, &mut next, current.revision().next());
+        let revision = writer.next_revision(&current);
+        let for_views = self.has_views().then(|| (changes.clone(), statuses.clone()));
+        let (changed, has_reasons) = apply(changes, &mut next, revision, self.key_sets)?;
+        let status_changes = apply_statuses(statuses, &mut next, revision);
         if changed.is_empty() && !has_reasons && status_changes.is_empty() && current.is_synced() {
             self.commit_log.unchanged();
             return Ok(Commit { revision: current.revision(), changed: 0, affected: Arc::default() });
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
-        let revision = next.revision();
-        let affected = self.publish(&current, next, &changed, &status_changes).into();
+        let mut steps = self.follow(&mut writer, for_views, &next, &changed);
+        steps.push(Step { current: Arc::clone(&current), next, changed: changed.clone(), refusal: None });
+        let affected = self.publish(&mut writer, steps, &status_changes).into();
         let count = changed.values().map(|variants| by_name(variants).count()).sum();
         let commit = Commit { revision, changed: count, affected };
         self.commit_log.committed(&commit, &changed, (&current, &self.snapshot()), origin);
@@ -212,26 +220,36 @@ impl Cache {
         lock(&self.interest).classes()
     }
 
-    /// Records the changes in the classes that they affect, makes the next snapshot visible, and
+    /// Records the changes in the classes that they affect, makes the next snapshots visible, and
     /// wakes the affected streams. Returns the ledgers of these streams.
     ///
     /// The lock on the index makes this one step: a stream that joins a class meanwhile joins
     /// before the commit or after it.
     fn publish(
         &self,
-        current: &Snapshot,
-        next: Snapshot,
-        changed: &Changed,
+        writer: &mut Writer,
+        steps: Vec<Step>,
         status_changes: &[(TypeUrl, Locator)],
     ) -> Vec<Arc<Ledger>> {
+        writer.newest = steps.iter().map(|step| step.next.revision()).max().unwrap_or(writer.newest);
+        let ended = steps.iter().filter(|step| step.next.has_ended() && !step.current.has_ended());
+        let ended: Vec<_> = ended.map(|step| step.next.view()).collect();
         let (affected, waiting) = {
-            let mut interest = lock(&self.interest);
-            let affected = interest.mark(current, &next, changed);
-            self.pick_for_trial(&interest, &next, changed, &affected);
-            self.snapshot.store(Arc::new(next));
+            let interest = lock(&self.interest);
+            let mut affected = Vec::new();
+            for Step { current, next, changed, refusal } in steps {
+                affected.extend(interest.mark(&current, &next, &changed));
+                match next.view() {
+                    ViewId::STABLE => self.snapshot.store(Arc::new(next)),
+                    _ => lock(&self.views).store(next, refusal),
+                }
+            }
             (affected, interest.subscribers_of(status_changes))
         };
         waiting.iter().for_each(|stream| stream.wake());
+        for stream in ended.into_iter().flat_map(|id| lock(&self.views).streams_of_ended(id)) {
+            stream.wake();
+        }
         for of_stream in affected.chunk_by(|one, other| Arc::ptr_eq(one.stream(), other.stream())) {
             of_stream[0].stream().wake();
         }
@@ -239,7 +257,22 @@ impl Cache {
     }
 }
 
+/// The commit of one view.
+struct Step {
+    current: Arc<Snapshot>,
+    next: Snapshot,
+    changed: Changed,
+    /// Why the cache ends the candidate of the view with this commit.
+    refusal: Option<CommitError>,
+}
+
 impl Writer {
+    /// The revision of the next commit, which needs `current`, the stable state, to know where a
+    /// cache began.
+    fn next_revision(&self, current: &Snapshot) -> Revision {
+        self.newest.max(current.revision()).next()
+    }
+
     /// Forgets removals that every stream has seen. Checks this only when the weight of the
     /// remembered removals has doubled since the last check.
     fn forget_removals(&mut self, next: &mut Snapshot, changed: &Changed, interest: &Interest) {

@@ -53,6 +53,7 @@
 #![forbid(unsafe_code)]
 
 pub use access::{Access, NamePatterns};
+pub use cache::{Audience, AudienceError, Candidate};
 pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, SubscriptionCounts, Transaction, TypeSnapshot, Watch,
 };

@@ -112,9 +112,6 @@ pub struct Proxy {
     notices: Vec<Notice>,
     counts: ProxyCounts,
     trial: Option<ResponseTrial>,
-    /// Names of variants that clients tried and that the trial took back. Their subscriptions have
-    /// to be matched again.
-    taken_back: BTreeSet<Key>,
 }
 
 /// A name of one type.
@@ -170,7 +167,6 @@ impl Proxy {
             notices: Vec::new(),
             counts: ProxyCounts::default(),
             trial: None,
-            taken_back: BTreeSet::new(),
         }
     }
 

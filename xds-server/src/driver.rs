@@ -268,6 +268,7 @@ impl Driver {
         let Some(client) = self.skimmer.client() else { return };
         self.watch.name_client(client.name());
         let (parameters, honours_ttl) = (client.parameters.clone(), self.config.honours_ttl(client));
+        self.watch.describe_client(parameters.clone());
         let (service, peer) = (&self.service, &self.peer);
         let machine = &mut self.machine;
         machine.on_node(parameters);
@@ -445,7 +446,7 @@ impl Driver {
     fn send_reports(&mut self) {
         for requester in self.registration.take_report_requests() {
             let machine = &mut self.machine;
-            let report = self.watch.cache().read(|snapshot| machine.report(snapshot));
+            let report = self.watch.read(|snapshot| machine.report(snapshot));
             // The requester may have given up.
             _ = requester.send(report);
         }

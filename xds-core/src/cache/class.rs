@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::audience::Chosen;
 use super::delivery::Ledger;
+use super::interest::RegisteredStream;
 use super::lock;
 use super::snapshot::{NO_RESOURCES, Snapshot, TypeSnapshot};
 use super::type_selection::TypeSelection;
 use super::update::Update;
+use super::views::ViewId;
 use crate::name::{ResourceName, Revision, TypeUrl};
 
 /// The streams that have the same selection of one type.
@@ -81,6 +84,30 @@ impl Class {
         cursor > 0 && cursor >= self.touched_at.load(Ordering::Acquire)
     }
 
+    /// Prepares the members that see the stable state, which is at this revision, and that a
+    /// candidate [chose](Chosen), to leave this class. Returns their ledgers.
+    pub(super) fn leave_to(&self, stable: Revision, chosen: &Chosen) -> Vec<Arc<Ledger>> {
+        let members = lock(&self.members);
+        let leaving = members.values().filter(|member| {
+            let stream = member.ledger.stream();
+            stream.view() == ViewId::STABLE && chosen.includes(stream)
+        });
+        let leave = |member: &ClassMember| {
+            // It has everything up to here. Its cursor must not depend on this class any more. In the
+            // class of a view that it left, its cursor was set before.
+            if self.selection.view == ViewId::STABLE && self.is_up_to_date(&member.cursor) {
+                member.cursor.fetch_max(stable.0, Ordering::Relaxed);
+            }
+            Arc::clone(&member.ledger)
+        };
+        leaving.map(leave).collect()
+    }
+
+    /// The streams of the class.
+    pub(super) fn streams(&self) -> Vec<Arc<RegisteredStream>> {
+        lock(&self.members).values().map(|member| Arc::clone(member.ledger.stream())).collect()
+    }
+
     /// Notes that a commit affected the class. Adds the ledgers of its streams, with the ids of the
     /// streams, to those of other classes.
     pub(super) fn touch(&self, revision: Revision, ledgers: &mut Vec<(u64, Arc<Ledger>)>) {
@@ -89,7 +116,13 @@ impl Class {
         for (stream, member) in &*members {
             // A stream that missed nothing so far is now one commit behind, however old its cursor
             // is. Equal cursors let all these streams share one update.
-            if self.is_up_to_date(&member.cursor) && member.cursor.load(Ordering::Relaxed) < before_this {
+            // A stream that is about to leave for another view keeps its cursor: what is new there
+            // may have an older revision.
+            let stays = member.ledger.stream().view() == self.selection.view;
+            if stays
+                && self.is_up_to_date(&member.cursor)
+                && member.cursor.load(Ordering::Relaxed) < before_this
+            {
                 member.cursor.fetch_max(before_this, Ordering::Relaxed);
             }
             ledgers.push((*stream, Arc::clone(&member.ledger)));
@@ -136,7 +169,8 @@ impl Class {
             return Some(Arc::clone(known));
         }
         let update = Arc::new(self.make_update(from, snapshot)?);
-        if lock(&self.members).len() > 1 {
+        // The streams that try a candidate come one by one.
+        if self.selection.view != ViewId::STABLE || lock(&self.members).len() > 1 {
             if updates.len() == UPDATES_KEPT {
                 updates.pop_front();
             }

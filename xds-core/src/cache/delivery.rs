@@ -66,11 +66,14 @@ pub struct ClientOutcome {
     pub outcome: Outcome,
 }
 
-/// The clients that a commit affected, or some of them. Made by [`Commit::applied`].
+/// The clients that a commit affected, or some of them. Made by [`Commit::applied`] and
+/// [`Candidate::delivery`](super::Candidate::delivery).
 pub struct Delivery {
-    revision: Revision,
-    clients: Vec<(ClientName, Vec<Arc<Ledger>>)>,
+    clients: Vec<(ClientName, Vec<Affected>)>,
 }
+
+/// A stream and type that a commit affected, with its revision.
+pub(super) type Affected = (Revision, Arc<Ledger>);
 
 impl Commit {
     /// Follows the clients that this commit affected and that `selects` accepts. A commit affects a
@@ -105,29 +108,35 @@ impl Commit {
     #[must_use]
     pub fn applied(&self, selects: impl Fn(&ClientName) -> bool) -> Delivery {
         let passes = |ledger: &&Arc<Ledger>| selects(&ledger.stream.client());
-        Delivery::of(self.revision, self.affected.iter().filter(passes).cloned())
+        Delivery::of(self.affected.iter().filter(passes).map(|ledger| (self.revision, Arc::clone(ledger))))
     }
 }
 
 impl Delivery {
-    pub(super) fn of(revision: Revision, ledgers: impl Iterator<Item = Arc<Ledger>>) -> Self {
+    pub(super) fn of(affected: impl Iterator<Item = Affected>) -> Self {
         let mut clients = BTreeMap::<_, (ClientName, Vec<_>)>::new();
-        for ledger in ledgers {
+        for (revision, ledger) in affected {
             let client = ledger.stream.client();
             // G6: each stream without a node id is a client of its own.
             let alone = client.id.is_empty().then_some(ledger.stream.id);
             let (_, of_client) =
                 clients.entry((client.clone(), alone)).or_insert_with(|| (client, Vec::new()));
-            of_client.push(ledger);
+            of_client.push((revision, ledger));
         }
-        Self { revision, clients: clients.into_values().collect() }
+        Self { clients: clients.into_values().collect() }
+    }
+
+    /// Whether it has no clients.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
     }
 
     /// The outcome at each client now, in the order of the client names.
     #[must_use]
     pub fn results(&self) -> Vec<ClientOutcome> {
-        let result = |(client, ledgers): &(ClientName, Vec<Arc<Ledger>>)| {
-            let outcomes = ledgers.iter().map(|ledger| ledger.outcome(self.revision));
+        let result = |(client, ledgers): &(ClientName, Vec<Affected>)| {
+            let outcomes = ledgers.iter().map(|(revision, ledger)| ledger.outcome(*revision));
             let outcome = outcomes.max_by_key(Outcome::weight).unwrap_or(Outcome::Acked);
             ClientOutcome { client: client.clone(), outcome }
         };
@@ -141,8 +150,8 @@ impl Delivery {
             // The count starts at one, for this loop, so that it is not zero before all ledgers
             // have the waiter.
             let waiter = Arc::new(Waiter::new(1, None));
-            for ledger in self.clients.iter().flat_map(|(_, ledgers)| ledgers) {
-                ledger.add_waiter(self.revision, &waiter);
+            for (revision, ledger) in self.clients.iter().flat_map(|(_, ledgers)| ledgers) {
+                ledger.add_waiter(*revision, &waiter);
             }
             waiter.decided_one();
             poll_fn(|cx| {
@@ -161,10 +170,7 @@ impl Delivery {
 
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Delivery")
-            .field("revision", &self.revision)
-            .field("results", &self.results())
-            .finish_non_exhaustive()
+        f.debug_struct("Delivery").field("results", &self.results()).finish_non_exhaustive()
     }
 }
 
@@ -239,6 +245,18 @@ impl Ledger {
         let decided = self.take_decided(&mut state);
         drop(state);
         self.wake(decided);
+    }
+
+    /// Whether a stream of the same client took the place of this one, which ended and did not
+    /// reject the revision.
+    pub(super) fn is_replaced_by(&self, other: &Self, revision: Revision) -> bool {
+        let client = self.stream.client();
+        let is_same = !client.id.is_empty()
+            && self.type_url == other.type_url
+            && client == other.stream.client()
+            && !Arc::ptr_eq(&self.stream, &other.stream);
+        let state = lock(&self.state);
+        is_same && state.is_ended && !matches!(state.decision(revision), Decision::Rejected(_))
     }
 
     /// Notes that the stream has ended.

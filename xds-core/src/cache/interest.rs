@@ -9,7 +9,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 
@@ -22,10 +22,12 @@ use super::delivery::{ClientName, Ledger};
 use super::on_demand::SubscriptionIndex;
 use super::snapshot::{Keys, NO_RESOURCES, Snapshot, TypeSnapshot};
 use super::type_selection::TypeSelection;
+use super::views::ViewId;
 use super::{Cache, Changed, by_name, lock};
 use crate::constraint::Constraints;
 use crate::hash::HashMap;
 use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::parameters::Parameters;
 use crate::subscription::{self, Locator, NameSet, Selection};
 
 pub(crate) use membership::{Membership, Position};
@@ -45,7 +47,10 @@ impl Watch {
     pub(super) fn new(cache: Arc<Cache>) -> Arc<Self> {
         let id = lock(&cache.interest).next_stream_id();
         let (client, woken, waker) = (OnceLock::new(), AtomicBool::new(false), AtomicWaker::new());
-        let stream = Arc::new(RegisteredStream { id, client, woken, waker });
+        let (view, is_lost, parameters) = (AtomicU32::new(0), AtomicBool::new(false), OnceLock::new());
+        let has_joined = AtomicBool::new(false);
+        let stream = RegisteredStream { id, view, has_joined, is_lost, client, parameters, woken, waker };
+        let stream = Arc::new(stream);
         Arc::new(Self { cache, stream, ledgers: Mutex::default() })
     }
 
@@ -54,6 +59,13 @@ impl Watch {
     /// only the first call has an effect.
     pub fn name_client(&self, name: ClientName) {
         _ = self.stream.client.set(name);
+    }
+
+    /// Sets the parameters that were derived from the node, by which an
+    /// [audience](super::Audience) may choose the client. As
+    /// [`name_client`](Self::name_client), before the first request.
+    pub fn describe_client(&self, parameters: Parameters) {
+        _ = self.stream.parameters.set(parameters);
     }
 
     /// The cache that the stream reads.
@@ -90,6 +102,11 @@ impl Watch {
         self.stream.wake();
     }
 
+    /// The ledgers of all types that the stream ever subscribed to.
+    pub(super) fn ledgers(&self) -> Vec<Arc<Ledger>> {
+        lock(&self.ledgers).clone()
+    }
+
     /// The ledger of this stream for a type.
     pub(crate) fn ledger(&self, type_url: &TypeUrl) -> Arc<Ledger> {
         let mut ledgers = lock(&self.ledgers);
@@ -104,11 +121,15 @@ impl Watch {
     /// The selection without the parameters that no constraints use now, and the revision at which
     /// the used keys changed last. The caller holds the lock of the index, so that no commit comes
     /// in between.
-    fn project(&self, type_url: &TypeUrl, selection: &TypeSelection) -> (TypeSelection, Revision) {
-        let snapshot = self.cache.snapshot();
-        match snapshot.of_type(type_url).map(TypeSnapshot::keys) {
-            Some(keys) => (selection.project(keys), keys.changed_at()),
-            None => (selection.project(&Keys::default()), Revision::ZERO),
+    fn project(
+        &self,
+        selection: &TypeSelection,
+        type_url: &TypeUrl,
+        state: &Snapshot,
+    ) -> (TypeSelection, Revision) {
+        match state.of_type(type_url).map(TypeSnapshot::keys) {
+            Some(keys) => (selection.project(keys, state.view()), keys.changed_at()),
+            None => (selection.project(&Keys::default(), state.view()), Revision::ZERO),
         }
     }
 }
@@ -117,6 +138,9 @@ impl Drop for Watch {
     fn drop(&mut self) {
         for ledger in lock(&self.ledgers).iter() {
             ledger.end();
+        }
+        if self.stream.view() != ViewId::STABLE {
+            lock(&self.cache.views).leave(&self.stream);
         }
     }
 }
@@ -136,8 +160,15 @@ pub struct SubscriptionCounts {
 #[derive(Debug)]
 pub(super) struct RegisteredStream {
     pub(super) id: u64,
+    /// The number of the view that it sees. Its classes follow when it runs.
+    pub(super) view: AtomicU32,
+    /// Whether it ever subscribed to anything.
+    has_joined: AtomicBool,
+    /// Its view is gone, so nobody knows what it lacks.
+    pub(super) is_lost: AtomicBool,
     /// The client of the stream; set before its first request is handled.
     client: OnceLock<ClientName>,
+    parameters: OnceLock<Parameters>,
     woken: AtomicBool,
     waker: AtomicWaker,
 }
@@ -146,6 +177,15 @@ impl RegisteredStream {
     /// The client of the stream; without a name before the first request.
     pub(super) fn client(&self) -> ClientName {
         self.client.get().cloned().unwrap_or_default()
+    }
+
+    /// The parameters that were derived from its node.
+    pub(super) fn parameters(&self) -> Parameters {
+        self.parameters.get().cloned().unwrap_or_default()
+    }
+
+    pub(super) fn view(&self) -> ViewId {
+        ViewId(self.view.load(Ordering::SeqCst))
     }
 
     /// Call this only after the new snapshot is visible: a stream that wakes earlier would find
@@ -161,7 +201,6 @@ impl RegisteredStream {
 /// The index of all classes.
 #[derive(Debug, Default)]
 pub(super) struct Interest {
-    revision: Revision,
     last_stream: u64,
     pub(super) types: BTreeMap<TypeUrl, TypeInterest>,
     /// The exact locators of all streams; only in a cache on demand.
@@ -186,10 +225,9 @@ pub(super) struct TypeInterest {
 }
 
 impl Interest {
-    /// Indexes the exact locators of all streams, for a cache on demand. The cache is still empty,
-    /// at this revision.
-    pub(super) fn begin_on_demand(&mut self, revision: Revision) {
-        (self.revision, self.subscriptions) = (revision, Some(SubscriptionIndex::default()));
+    /// Indexes the exact locators of all streams, for a cache on demand.
+    pub(super) fn begin_on_demand(&mut self) {
+        self.subscriptions = Some(SubscriptionIndex::default());
     }
 
     /// The streams that subscribe to these locators, whose status changed.
@@ -200,30 +238,15 @@ impl Interest {
         subscribers.cloned().collect()
     }
 
-    /// The streams that select a variant; only a cache on demand knows them exactly.
-    pub(super) fn subscribers_to(
-        &self,
-        type_url: &TypeUrl,
-        name: &ResourceName,
-        constraints: &Constraints,
-    ) -> impl Iterator<Item = &Arc<RegisteredStream>> {
-        self.subscriptions.iter().flat_map(|index| index.subscribers_to(type_url, name, constraints))
-    }
-
     fn next_stream_id(&mut self) -> u64 {
         self.last_stream += 1;
         self.last_stream
     }
 
-    /// Records a commit in the logs of the classes that it affects. Returns the ledgers of their
+    /// Records a commit to a view in the logs of the classes that it affects. Returns the ledgers of their
     /// streams, in the order in which the streams began; those of one stream are adjacent.
-    pub(super) fn mark(
-        &mut self,
-        current: &Snapshot,
-        next: &Snapshot,
-        changed: &Changed,
-    ) -> Vec<Arc<Ledger>> {
-        self.revision = next.revision();
+    pub(super) fn mark(&self, current: &Snapshot, next: &Snapshot, changed: &Changed) -> Vec<Arc<Ledger>> {
+        let (view, revision) = (next.view(), next.revision());
         let mut affected = Vec::<&Arc<Class>>::new();
         for (type_url, interest) in &self.types {
             let [before, after] =
@@ -233,17 +256,17 @@ impl Interest {
             // that it belongs to now.
             let all = !current.is_synced() || before.keys().changed_at() != after.keys().changed_at();
             if all {
-                affected.extend(interest.classes.values());
+                affected.extend(interest.classes().filter(|class| class.selection.view == view));
             }
             let variants = changed.get(type_url).map_or(&[][..], Vec::as_slice);
-            let touched = interest.record(variants, before, after, self.revision);
+            let touched = interest.record(variants, (before, after), view, revision);
             if !all {
                 affected.extend(touched);
             }
         }
         let mut ledgers = Vec::new();
         for class in &affected {
-            class.touch(self.revision, &mut ledgers);
+            class.touch(revision, &mut ledgers);
         }
         // The members of a single class are in order already.
         if affected.len() > 1 {
@@ -299,6 +322,7 @@ impl Interest {
         selection: TypeSelection,
         stream: u64,
         member: ClassMember,
+        revision: Revision,
     ) -> Arc<Class> {
         if !self.types.contains_key(type_url) {
             self.types.insert(type_url.clone(), TypeInterest::default());
@@ -306,7 +330,7 @@ impl Interest {
         let interest = self.types.get_mut(type_url).expect("the type was inserted above");
         let class = match interest.by_selection.get(&selection) {
             Some(id) => Arc::clone(&interest.classes[id]),
-            None => interest.add_class(type_url, selection, self.revision),
+            None => interest.add_class(type_url, selection, revision),
         };
         lock(&class.members).insert(stream, member);
         class
@@ -331,17 +355,18 @@ impl Interest {
         class: &Arc<Class>,
         stream: &RegisteredStream,
         selection: TypeSelection,
+        revision: Revision,
     ) -> Arc<Class> {
         let is_alone = lock(&class.members).len() == 1;
         let interest = self.types.get_mut(&class.type_url).expect("a class with a member is in the index");
         if is_alone && !interest.by_selection.contains_key(&selection) {
             // Replace the class of a stream that is alone in it, at the cost of the changed names.
             // So a stream that adds names one by one does not pay for all of them each time.
-            return interest.replace_class(class, selection, self.revision);
+            return interest.replace_class(class, selection, revision);
         }
         let type_url = class.type_url.clone();
         let member = lock(&class.members).remove(&stream.id).expect("the stream is in the class it left");
-        let joined = self.join(&type_url, selection, stream.id, member);
+        let joined = self.join(&type_url, selection, stream.id, member, revision);
         self.leave(class, stream);
         joined
     }
@@ -356,35 +381,69 @@ impl TypeInterest {
         ids.into_iter().map(|id| &self.classes[&id]).collect()
     }
 
+    /// All classes.
+    pub(super) fn classes(&self) -> impl Iterator<Item = &Arc<Class>> {
+        self.classes.values()
+    }
+
     /// Records changed variants in the logs of the classes that they affect. Returns these classes,
     /// each once, in order.
-    fn record(
-        &self,
-        changed: &[(ResourceName, Constraints)],
-        before: &TypeSnapshot,
-        after: &TypeSnapshot,
+    fn record<'s>(
+        &'s self,
+        changed: &'s [(ResourceName, Constraints)],
+        (before, after): (&'s TypeSnapshot, &'s TypeSnapshot),
+        view: ViewId,
         revision: Revision,
-    ) -> Vec<&Arc<Class>> {
+    ) -> Vec<&'s Arc<Class>> {
         let mut touched = Vec::new();
-        for (name, variants) in by_name(changed) {
+        for (name, candidates) in self.candidates_of(changed, (before, after), Some(view)) {
+            touched
+                .extend(candidates.into_iter().filter(|class| class.record(name, before, after, revision)));
+        }
+        touched.sort_unstable_by_key(|class| class.id);
+        touched.dedup_by_key(|class| class.id);
+        touched
+    }
+
+    /// The classes of all views that changed variants affect, for each name.
+    pub(super) fn affected<'s>(
+        &'s self,
+        changed: &'s [(ResourceName, Constraints)],
+        (before, after): (&'s TypeSnapshot, &'s TypeSnapshot),
+    ) -> Vec<(&'s ResourceName, Vec<&'s Arc<Class>>)> {
+        let candidates = self.candidates_of(changed, (before, after), None);
+        let affected = candidates.map(|(name, mut classes)| {
+            classes.retain(|class| class.selection.shift(name, before, after).is_some());
+            (name, classes)
+        });
+        affected.collect()
+    }
+
+    /// The classes of one view, or of all, that changed variants may affect, for each name.
+    fn candidates_of<'s>(
+        &'s self,
+        changed: &'s [(ResourceName, Constraints)],
+        (before, after): (&'s TypeSnapshot, &'s TypeSnapshot),
+        view: Option<ViewId>,
+    ) -> impl Iterator<Item = (&'s ResourceName, Vec<&'s Arc<Class>>)> {
+        let is_seen = move |class: &Class| view.is_none_or(|view| class.selection.view == view);
+        let of_name = move |(name, variants): (&'s ResourceName, &'s [(ResourceName, Constraints)])| {
             let others = before.other_names().of(name).iter().chain(after.other_names().of(name));
             let of_names = std::iter::once(name).chain(others).filter_map(|listed| self.by_name.get(listed));
             let selecting: Vec<_> = of_names.chain(Some(&self.wildcards)).collect();
             let candidates = self.candidates(&selecting, variants);
             debug_assert!(
-                selecting
-                    .iter()
-                    .flat_map(|classes| classes.iter())
-                    .all(|id| candidates.binary_search(&id).is_ok()
-                        || self.classes[&id].selection.shift(name, before, after).is_none()),
+                selecting.iter().flat_map(|classes| classes.iter()).all(|id| candidates
+                    .binary_search(&id)
+                    .is_ok()
+                    || !is_seen(&self.classes[&id])
+                    || self.classes[&id].selection.shift(name, before, after).is_none()),
                 "the candidates include each class that a change of {name:?} affects"
             );
             let classes = candidates.iter().map(|id| &self.classes[id]);
-            touched.extend(classes.filter(|class| class.record(name, before, after, revision)));
-        }
-        touched.sort_unstable_by_key(|class| class.id);
-        touched.dedup_by_key(|class| class.id);
-        touched
+            (name, classes.filter(|class| is_seen(class)).collect())
+        };
+        by_name(changed).map(of_name)
     }
 
     /// The classes that select a name and that some of its changed variants can match; each once,

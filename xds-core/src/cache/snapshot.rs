@@ -11,6 +11,7 @@ use super::referrers::Referrers;
 use super::removals::Removals;
 use super::transaction::{Change, VariantChange};
 use super::ttls::Ttls;
+use super::views::ViewId;
 use crate::constraint::Constraints;
 use crate::hash::{HashTrieMap, empty_map};
 use crate::matching::{KeySetRule, SetError};
@@ -28,6 +29,10 @@ pub struct Snapshot {
     revision: Revision,
     /// A commit copies the types that it changes, and shares the others.
     types: BTreeMap<TypeUrl, Arc<TypeSnapshot>>,
+    /// Which streams see it.
+    view: ViewId,
+    /// The view equals the stable state again, because its candidate ended.
+    has_ended: bool,
     /// A resource that is not in the cache is unknown until the source says that it is absent.
     is_on_demand: bool,
     /// The authorities whose names a wildcard does not select (C16).
@@ -51,6 +56,30 @@ impl Snapshot {
     /// zero, because a cursor of zero means that a stream had no response yet.
     pub(super) fn on_demand(excluded: Option<ExcludedAuthorities>) -> Self {
         Self { revision: Revision::ZERO.next(), is_on_demand: true, excluded, ..Self::default() }
+    }
+
+    /// The same state, at another revision.
+    pub(super) fn at(self, revision: Revision) -> Self {
+        Self { revision, ..self }
+    }
+
+    /// The same state, for another view.
+    pub(super) fn of_view(self, view: ViewId) -> Self {
+        Self { view, ..self }
+    }
+
+    pub(crate) fn view(&self) -> ViewId {
+        self.view
+    }
+
+    /// Whether the view equals the stable state, so that a stream which was sent everything can
+    /// return to it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    pub(super) fn end(&mut self) {
+        self.has_ended = true;
     }
 
     /// Whether a resource that is not in the cache is unknown rather than absent.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::delivery::{ClientName, Ledger};
 use super::on_demand::LocatorStatus;
+use super::snapshot::{Snapshot, TypeSnapshot};
 use crate::constraint::Constraints;
 use crate::matching::SetError;
-use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
 use crate::subscription::Locator;
@@ -16,7 +17,7 @@ use crate::variants::Variant;
 
 /// Changes for one [`commit`](super::Cache::commit). The order in which they are added does not
 /// matter.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Transaction {
     /// In the order in which they were added.
     changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
@@ -45,14 +46,14 @@ pub struct CommitOrigin {
 }
 
 /// The change of one variant.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct VariantChange {
     pub(super) name: ResourceName,
     pub(super) constraints: Constraints,
     pub(super) change: Change,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Change {
     Put(Resource),
     Remove,
@@ -67,8 +68,53 @@ impl Transaction {
         Self::default()
     }
 
+    /// The changes that turn one state into another. Costs O(variants of both).
+    #[must_use]
+    pub fn between(from: &Snapshot, to: &Snapshot) -> Self {
+        let mut transaction = Self::new();
+        for (type_url, _) in from.counts() {
+            for (name, variants) in from.of_type(type_url).into_iter().flat_map(TypeSnapshot::iter) {
+                let kept = to.get(type_url, name);
+                for variant in variants.iter() {
+                    let constraints = variant.constraints();
+                    if kept.is_none_or(|kept| kept.get(constraints).is_none()) {
+                        let (type_url, name) = (type_url.clone(), name.clone());
+                        transaction.remove(VariantId { type_url, name, constraints: constraints.clone() });
+                    }
+                }
+            }
+        }
+        for (type_url, _) in to.counts() {
+            for (name, variants) in to.of_type(type_url).into_iter().flat_map(TypeSnapshot::iter) {
+                let had = from.get(type_url, name);
+                for variant in variants.iter() {
+                    let before = had.and_then(|had| had.get(variant.constraints()));
+                    if before.is_none_or(|before| before.version() != variant.version()) {
+                        transaction.put(variant.resource(type_url));
+                    }
+                }
+            }
+        }
+        transaction
+    }
+
+    /// The variants that it changes, each with the version that it puts; `None` for a removal.
+    pub fn contents(&self) -> impl Iterator<Item = (VariantId, Option<Version>)> {
+        self.changes.iter().flat_map(|(type_url, changes)| {
+            changes.iter().map(|VariantChange { name, constraints, change }| {
+                let (name, constraints) = (name.clone(), constraints.clone());
+                let version = match change {
+                    Change::Put(resource) => Some(resource.version()),
+                    Change::Remove | Change::RemoveBecause(_) => None,
+                };
+                (VariantId { type_url: type_url.clone(), name, constraints }, version)
+            })
+        })
+    }
+
     /// Whether it has no changes.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.statuses.is_empty()
     }
 

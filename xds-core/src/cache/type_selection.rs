@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use super::snapshot::{Keys, TypeSnapshot};
+use super::views::ViewId;
 use crate::access::NamePatterns;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
@@ -19,6 +20,8 @@ pub(crate) struct TypeSelection {
     pub(crate) keyed_by: KeyedBy,
     /// Whether the client is sent TTLs (S38).
     pub(crate) ttl: bool,
+    /// The view that the stream sees. Streams of one class see the same.
+    pub(super) view: ViewId,
     /// The names that the stream may read; `None` if it may read all names.
     scope: Option<NamePatterns>,
     /// It has a wildcard that does not select every name (C16).
@@ -96,7 +99,8 @@ impl PartialOrd for TypeSelection {
 
 impl Ord for TypeSelection {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.keyed_by, self.ttl, &self.scope, &self.parts).cmp(&(
+        (self.view, self.keyed_by, self.ttl, &self.scope, &self.parts).cmp(&(
+            other.view,
             other.keyed_by,
             other.ttl,
             &other.scope,
@@ -146,16 +150,18 @@ impl TypeSelection {
             |(parameters, selections)| SelectionPart { parameters, selection: Selection::union(selections) };
         let parts: Vec<_> = merged.into_iter().map(merge).collect();
         let has_exclusions = parts.iter().any(|part| matches!(part.selection, Selection::AllBut(..)));
-        Self { keyed_by, ttl, scope, has_exclusions, parts, index: OnceLock::new() }
+        let view = ViewId::STABLE;
+        Self { keyed_by, ttl, view, scope, has_exclusions, parts, index: OnceLock::new() }
     }
 
-    /// This selection without the parameters that no constraints use.
-    pub(super) fn project(&self, keys: &Keys) -> Self {
+    /// This selection in a view, without the parameters that no constraints use.
+    pub(super) fn project(&self, keys: &Keys, view: ViewId) -> Self {
         let project = |part: &SelectionPart| SelectionPart {
             parameters: keys.project(&part.parameters),
             selection: part.selection.clone(),
         };
-        Self::new(self.keyed_by, self.ttl, self.scope.clone(), self.parts.iter().map(project).collect())
+        let parts = self.parts.iter().map(project).collect();
+        Self { view, ..Self::new(self.keyed_by, self.ttl, self.scope.clone(), parts) }
     }
 
     /// The selected names, if there is a single set of parameters.

@@ -76,19 +76,31 @@ pub(super) type RefusedVariants = Vec<(VariantKey, Reason)>;
 
 impl CacheChanges {
     /// Commits the changes, without the variants that the cache refuses. Returns the refused ones.
-    ///
-    /// A correct server sends nothing that the cache refuses, so the first attempt commits
-    /// everything. If the cache refuses it, each name is checked for overlaps before the second
-    /// attempt. Each further attempt leaves out the cause of the last refusal.
     pub(super) fn commit(
         &mut self,
         cache: &Cache,
         type_url: &TypeUrl,
         is_repeated: impl Fn(&VariantKey) -> bool,
     ) -> RefusedVariants {
+        let commit = |transaction| cache.commit(transaction).map(|_| ());
+        self.commit_with(commit, cache, type_url, is_repeated)
+    }
+
+    /// As [`commit`](Self::commit), with another function that commits to the cache.
+    ///
+    /// A correct server sends nothing that the cache refuses, so the first attempt commits
+    /// everything. If the cache refuses it, each name is checked for overlaps before the second
+    /// attempt. Each further attempt leaves out the cause of the last refusal.
+    pub(super) fn commit_with(
+        &mut self,
+        mut commit: impl FnMut(Transaction) -> Result<(), CommitError>,
+        cache: &Cache,
+        type_url: &TypeUrl,
+        is_repeated: impl Fn(&VariantKey) -> bool,
+    ) -> RefusedVariants {
         let mut refused = RefusedVariants::new();
         for attempt in 0.. {
-            let Err(error) = cache.commit(self.transaction(type_url)) else { break };
+            let Err(error) = commit(self.transaction(type_url)) else { break };
             let before = (self.put.len(), self.removed.len(), refused.len());
             match attempt {
                 0 => self.refuse_overlapping(&cache.snapshot(), type_url, &is_repeated, &mut refused),

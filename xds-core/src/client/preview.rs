@@ -9,7 +9,7 @@ use super::cache_changes::{CacheChanges, RemovalReason};
 use super::received::{Payload, ReceivedResource, ReceivedResponse};
 use super::watched_type::WatchedType;
 use super::{Client, WatchId};
-use crate::cache::Cache;
+use crate::cache::{Audience, Cache, Candidate};
 use crate::extras::Extras;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::protocol::Protocol;
@@ -138,13 +138,6 @@ impl Client {
         Some(resource.with_constraints(received.constraints.clone()))
     }
 
-    /// The version of the content of a variant in use.
-    pub(crate) fn stored_version(&self, id: &VariantId) -> Option<Version> {
-        let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
-        let named = of_type?.names.get(&id.name)?;
-        Some(named.variants[named.position(&id.constraints).ok()?].accepted.variant().version())
-    }
-
     /// Rejects this content of a variant from now on (C2), with this message.
     pub(crate) fn refuse(&mut self, id: VariantId, version: Version, detail: Arc<str>) {
         self.refused.insert(id, Refusal { version, detail });
@@ -152,9 +145,14 @@ impl Client {
 }
 
 impl Preview {
-    /// Commits it to the cache, without variants that the cache refuses.
-    pub(crate) fn commit(mut self, cache: &Cache) -> Vec<(VariantId, Version)> {
-        self.changes.commit(cache, &self.type_url, |_| false);
-        self.variants
+    /// Lets some clients of the cache try it, without variants that the cache refuses.
+    pub(crate) fn begin(&mut self, cache: &Arc<Cache>, audience: &Audience) -> Option<Candidate> {
+        let mut candidate = None;
+        let begin = |transaction| {
+            candidate = Some(cache.begin(transaction, audience)?);
+            Ok(())
+        };
+        self.changes.commit_with(begin, cache, &self.type_url, |_| false);
+        candidate
     }
 }

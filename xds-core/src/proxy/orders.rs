@@ -264,15 +264,7 @@ impl Proxy {
         if matches!(route, Route::Shared | Route::Node(_)) {
             self.check_side_streams(route, &touched);
         }
-        self.end_concluded_trial(client);
-        for key in std::mem::take(&mut self.taken_back) {
-            // A client that subscribed during the trial matched a variant that is not in the cache
-            // any more.
-            if let Some(name) = self.names.get_mut(&key) {
-                name.is_stale = true;
-                touched.insert(key);
-            }
-        }
+        self.end_concluded_trial();
         self.match_names(now, touched);
     }
 

@@ -162,7 +162,7 @@ impl View {
             }
             return;
         }
-        let snapshot = self.0.cache.accepted();
+        let snapshot = self.0.cache.snapshot();
         if present.is_as(health, &snapshot) {
             return;
         }

@@ -92,6 +92,10 @@ pub(crate) fn commit(cache: &Cache, text: &str) -> Commit {
 }
 
 pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitError> {
+    cache.commit(transaction(text))
+}
+
+pub(crate) fn transaction(text: &str) -> Transaction {
     let mut transaction = Transaction::new();
     for line in text.split(';') {
         let mut words = line.split_whitespace();
@@ -123,7 +127,7 @@ pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitErro
             }
         }
     }
-    cache.commit(transaction)
+    transaction
 }
 
 fn failed(code: &str) -> LocatorStatus {

@@ -96,6 +96,20 @@ impl Holding {
         self.selection.as_ref().is_some_and(|selection| selection.position().is_behind(snapshot))
     }
 
+    /// Moves the cursor to the snapshot, because the client has everything in it.
+    pub(super) fn reach(&self, snapshot: &Snapshot) {
+        if let Some(selection) = self.selection.as_ref().filter(|of| of.cursor() > Revision::ZERO) {
+            selection.advance(snapshot.revision());
+        }
+    }
+
+    /// Takes the cursor back: what is newer is sent, even if the client has it.
+    pub(super) fn go_back(&self, to: Revision) {
+        if let Some(selection) = &self.selection {
+            selection.go_back(to);
+        }
+    }
+
     /// Whether resources that were sent by name must still be sent with constraints (V25).
     pub(super) fn is_switching(&self) -> bool {
         self.former.is_some()

@@ -61,6 +61,7 @@ impl Stream {
     /// The status of each resource of each type (C20), given the newest snapshot. Changes nothing.
     /// O(subscribed resources).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
+        self.enter(snapshot);
         let types = self.entries.iter_mut().map(|entry| {
             let TypeEntry { state, owed } = entry;
             state.refresh(snapshot);

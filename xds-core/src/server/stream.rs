@@ -15,7 +15,7 @@ use super::terms::Terms;
 use super::type_state::TypeState;
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
-use crate::cache::{Snapshot, Watch};
+use crate::cache::{Snapshot, ViewId, Watch};
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
@@ -40,6 +40,8 @@ pub struct Stream {
     /// The place of this stream among the streams of its client.
     seat: Option<Seat>,
     service: Service,
+    /// What it saw last.
+    view: ViewId,
     pub(super) entries: TypeEntries,
     /// Delta: clusters that were sent before the client subscribed to endpoints.
     pub(super) clusters_sent: ClustersSent,
@@ -78,6 +80,7 @@ impl Stream {
             honours_ttl: false,
             seat: None,
             service,
+            view: ViewId::STABLE,
             entries: TypeEntries::default(),
             clusters_sent: ClustersSent::Some(BTreeSet::new()),
             last_nonce: 0,
@@ -221,6 +224,7 @@ impl Stream {
     /// What to do now. Load the newest snapshot after the last request was passed in. Of several
     /// requests only the newest is answered (S9).
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
+        self.enter(snapshot);
         self.entries.states_mut().for_each(TypeState::note_clean);
         let group = self.seat().map(|seat| seat.group().clone());
         let _deciding = group.as_ref().map(ClientGroup::begin_deciding);
@@ -234,6 +238,9 @@ impl Stream {
             }
         }
         let next = self.next_in_order(now, snapshot);
+        if snapshot.has_ended() && matches!(next, Next::Wait { .. }) {
+            self.leave_ended(snapshot);
+        }
         for TypeState { published, holding, responses, .. } in self.entries.states_mut() {
             published.update(holding, responses, snapshot);
         }
@@ -249,6 +256,27 @@ impl Stream {
             }
         }
         next
+    }
+
+    /// The stream sees another view than before when its client begins to try a candidate, or was
+    /// sent everything after the end of one. Then all its types change their class at once.
+    pub(super) fn enter(&mut self, snapshot: &Snapshot) {
+        if self.view != snapshot.view() {
+            self.view = snapshot.view();
+            self.entries.states_mut().for_each(|state| state.enter(snapshot));
+        }
+    }
+
+    /// Returns to the stable state if the client was sent everything in the view of a candidate that
+    /// ended.
+    fn leave_ended(&mut self, snapshot: &Snapshot) {
+        let has_all = |state: &TypeState| !state.holding.is_behind(snapshot) && !state.holding.is_switching();
+        if self.entries.states().all(has_all) {
+            self.entries.states_mut().for_each(|state| state.holding.reach(snapshot));
+            if let Some(before) = self.watch.leave_view() {
+                self.entries.states_mut().for_each(|state| state.holding.go_back(before));
+            }
+        }
     }
 
     fn next_in_order(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
@@ -272,6 +300,7 @@ impl Stream {
     /// caller without room for another response can find out whether it must call `next` when it
     /// has room.
     pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
+        self.enter(snapshot);
         match self.pass(now, snapshot, Pass::Looks) {
             Found::Nothing(until) => Some(until),
             Found::Needless(_) | Found::Response(_) | Found::Due => None,

@@ -143,6 +143,12 @@ impl TypeState {
         }
     }
 
+    /// The stream sees another view, so its selection is in another class.
+    pub(super) fn enter(&mut self, snapshot: &Snapshot) {
+        self.refreshed_at = Revision::ZERO;
+        self.refresh(snapshot);
+    }
+
     /// Updates the selection when the constraint keys that matter to it changed.
     pub(super) fn refresh(&mut self, snapshot: &Snapshot) {
         if snapshot.revision() == self.refreshed_at {

@@ -9,6 +9,7 @@ use crate::cache::lock;
 use crate::cache::snapshot::Snapshot;
 use crate::cache::type_selection::TypeSelection;
 use crate::cache::update::Update;
+use crate::cache::views::ViewId;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::subscription::{Locators, Subscription};
 use crate::variants::Variant;
@@ -35,8 +36,16 @@ impl Watch {
         let ledger = self.ledger(type_url);
         let member = ClassMember { cursor: Arc::clone(&cursor), ledger };
         let mut interest = lock(&self.cache.interest);
-        let (projected, keys_at) = self.project(type_url, &selection);
-        let class = interest.join(type_url, projected, self.stream.id, member);
+        let mut views = lock(&self.cache.views);
+        // A stream that subscribes for the first time may be one of a candidate.
+        if !self.stream.has_joined.swap(true, Ordering::Relaxed) {
+            _ = views.place(&self.stream);
+        }
+        views.note_subscription(&member.ledger);
+        drop(views);
+        let state = self.cache.state(self.stream.view());
+        let (projected, keys_at) = self.project(&selection, type_url, &state);
+        let class = interest.join(type_url, projected, self.stream.id, member, state.revision());
         drop(interest);
         let position = Position { class, cursor };
         let indexed = Locators::default();
@@ -62,37 +71,43 @@ impl Membership {
     pub(crate) fn select(&mut self, selection: TypeSelection) {
         if self.selection != selection {
             self.selection = selection;
-            self.reselect();
+            self.reselect(self.position.class.selection.view);
         }
     }
 
     /// Joins another class if constraints of the type use other keys than before: streams of one
-    /// class may then differ in parameters that matter now. Returns whether the keys changed.
+    /// class may then differ in parameters that matter now. Also if the stream sees another view
+    /// now. Returns whether the class changed.
     pub(crate) fn refresh(&mut self, snapshot: &Snapshot) -> bool {
         let keys_at =
             snapshot.of_type(&self.position.class.type_url).map(|resources| resources.keys().changed_at());
-        let has_changed = keys_at.is_some_and(|keys_at| keys_at > self.keys_at);
+        let view = snapshot.view();
+        let has_changed = view != self.position.class.selection.view
+            || keys_at.is_some_and(|keys_at| keys_at > self.keys_at);
         // A commit after this snapshot woke only the streams of the classes at that time. The class
         // that this stream left may not select what the commit changed.
-        if has_changed && self.reselect() > snapshot.revision() {
+        if has_changed && self.reselect(view) > snapshot.revision() {
             self.watch.wake();
         }
         has_changed
     }
 
     /// Joins the class of the selection. Returns the revision of the newest commit before that.
-    fn reselect(&mut self) -> Revision {
+    fn reselect(&mut self, view: ViewId) -> Revision {
         let mut interest = lock(&self.watch.cache.interest);
-        let (projected, keys_at) = self.watch.project(&self.position.class.type_url, &self.selection);
-        if keys_at == self.keys_at && self.position.class.is_up_to_date(&self.position.cursor) {
-            let newest = interest.revision.min(self.watch.seen_revision());
-            self.position.cursor.fetch_max(newest.0, Ordering::Relaxed);
+        let state = self.watch.cache.state(view);
+        let class = &self.position.class;
+        let (projected, keys_at) = self.watch.project(&self.selection, &class.type_url, &state);
+        // A stream that changes its view had its cursor set when it was decided that it does.
+        let stays = state.view() == class.selection.view && self.watch.stream.view() == state.view();
+        if stays && keys_at == self.keys_at && class.is_up_to_date(&self.position.cursor) {
+            self.position.cursor.fetch_max(state.revision().0, Ordering::Relaxed);
         }
         self.keys_at = keys_at;
-        if projected != self.position.class.selection {
-            self.position.class = interest.reselect(&self.position.class, &self.watch.stream, projected);
+        let joined_at = state.revision();
+        if projected != class.selection {
+            self.position.class = interest.reselect(class, &self.watch.stream, projected, joined_at);
         }
-        let joined_at = interest.revision;
         drop(interest);
         self.share();
         joined_at
@@ -112,9 +127,9 @@ impl Membership {
         &self.selection
     }
 
-    /// The newest state of the cache.
+    /// The newest state that the stream sees.
     pub(crate) fn newest(&self) -> Arc<Snapshot> {
-        self.watch.cache.snapshot()
+        self.watch.cache.state(self.position.class.selection.view)
     }
 
     /// The variants of a name that this stream selects, each once.
@@ -132,6 +147,11 @@ impl Membership {
         self.position.cursor.fetch_max(to.0, Ordering::Relaxed);
     }
 
+    /// Takes the cursor back to a revision before the candidate that the stream tries now.
+    pub(crate) fn go_back(&self, to: Revision) {
+        self.position.cursor.fetch_min(to.0, Ordering::Relaxed);
+    }
+
     /// The class and the cursor.
     pub(crate) fn position(&self) -> &Position {
         &self.position
@@ -143,6 +163,9 @@ impl Membership {
     pub(crate) fn update(&self, snapshot: &Snapshot) -> Option<Arc<Update>> {
         // A commit is recorded in the classes before its snapshot is visible. So a stream that is
         // up to date now is up to date at this snapshot.
+        if self.watch.stream.is_lost.load(Ordering::Relaxed) {
+            return None;
+        }
         if self.position.class.is_up_to_date(&self.position.cursor) {
             self.advance(snapshot.revision());
         }

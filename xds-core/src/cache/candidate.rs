@@ -1,0 +1,248 @@
+//! Content that some clients try before the others see it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::audience::{Audience, Chosen};
+use super::class::Class;
+use super::delivery::{Delivery, Ledger};
+use super::interest::{Interest, RegisteredStream};
+use super::snapshot::{NO_RESOURCES, Snapshot, TypeSnapshot};
+use super::views::{Names, Refusal, View, ViewId, Views};
+use super::{Cache, Changed, Commit, CommitError, Transaction, apply, apply_statuses, lock};
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, Revision, TypeUrl};
+
+/// A transaction that some clients try. All others keep the stable state, and are sent nothing.
+///
+/// [`promote`](Self::promote) commits it. [`end`](Self::end), or dropping the candidate, sends the
+/// clients that tried it what they had before.
+///
+/// Other commits stay possible: they reach all clients, also those that try the candidate. A commit
+/// to a resource that the candidate changes too, or that it does not fit, ends the candidate, see
+/// [`refusal`](Self::refusal).
+///
+/// ```
+/// use xds_core::{Audience, Cache, Resource, Transaction};
+///
+/// let resource = |payload: &'static [u8]| {
+///     Resource::new("example.com/acme.Thing".into(), "a".into(), payload.into())
+/// };
+/// let cache = Cache::new();
+/// let mut transaction = Transaction::new();
+/// transaction.put(resource(b"stable")?);
+/// cache.commit(transaction)?;
+/// let mut transaction = Transaction::new();
+/// transaction.put(resource(b"new")?);
+/// let mut candidate = cache.begin(transaction, &Audience::Clients(2))?;
+/// // Two clients try it, until it is clear that they accept it: see `candidate.delivery()`.
+/// candidate.widen(&Audience::Percent(10))?;
+/// let commit = candidate.promote()?;
+/// assert_eq!(commit.changed, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Candidate {
+    cache: Arc<Cache>,
+    transaction: Transaction,
+    /// One view for each step; the clients of a step share what is sent.
+    views: Vec<ViewId>,
+    refusal: Refusal,
+}
+
+impl Cache {
+    /// Lets some clients try a transaction. Clients of the audience that connect later try it too,
+    /// but for [`Audience::Clients`] only those that were chosen now. The condition of
+    /// [`Transaction::require`] is checked now, and not again by [`Candidate::promote`].
+    ///
+    /// Costs O(streams) once, and each later commit is applied once more per step.
+    ///
+    /// # Errors
+    /// See [`CommitError`]; nothing is changed then.
+    pub fn begin(
+        self: &Arc<Self>,
+        mut transaction: Transaction,
+        audience: &Audience,
+    ) -> Result<Candidate, CommitError> {
+        let base = transaction.base.take();
+        let (cache, views, refusal) = (Arc::clone(self), Vec::new(), Refusal::default());
+        let mut candidate = Candidate { cache, transaction, views, refusal };
+        candidate.fork(audience, base)?;
+        Ok(candidate)
+    }
+}
+
+impl Candidate {
+    /// Lets more clients try it, beside those that try it already.
+    ///
+    /// # Errors
+    /// See [`CommitError`]: a commit since then may be in the way. Those that try it go on.
+    pub fn widen(&mut self, audience: &Audience) -> Result<(), CommitError> {
+        self.fork(audience, None)
+    }
+
+    /// Whether it differs from the stable state.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        let views = lock(&self.cache.views);
+        self.views.iter().filter_map(|id| views.get(*id)).any(|view| !view.names.is_empty())
+    }
+
+    /// The clients that it affects of those that try it. Clients that connect later are missing.
+    #[must_use]
+    pub fn delivery(&self) -> Delivery {
+        let views = lock(&self.cache.views);
+        Delivery::of(self.views.iter().filter_map(|id| views.get(*id)).flat_map(View::affected))
+    }
+
+    /// The newest state that the clients see which try it.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.cache.state(self.views.last().copied().unwrap_or_default())
+    }
+
+    /// Why the cache ended it by itself, if it did: a commit was in the way.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&CommitError> {
+        self.refusal.get()
+    }
+
+    /// Commits the transaction, for all clients.
+    ///
+    /// # Errors
+    /// See [`CommitError`]: a commit since then may be in the way. Then the candidate ends.
+    pub fn promote(mut self) -> Result<Commit, CommitError> {
+        if let Some(refusal) = self.refusal() {
+            return Err(refusal.clone());
+        }
+        let transaction = std::mem::take(&mut self.transaction);
+        self.cache.commit(transaction)
+    }
+
+    /// Ends it: those that tried it are sent what is stable.
+    pub fn end(self) {}
+
+    /// Adds a view for the streams of the audience that see the stable state.
+    fn fork(&mut self, audience: &Audience, base: Option<Revision>) -> Result<(), CommitError> {
+        let Self { cache, transaction, views, refusal } = self;
+        let statuses = transaction.statuses.clone();
+        let changes = transaction.clone().into_sorted()?;
+        let mut writer = lock(&cache.writer);
+        let current = cache.snapshot();
+        if let Some(required) = base.filter(|required| *required != current.revision()) {
+            return Err(CommitError::Superseded { required, actual: current.revision() });
+        }
+        let id = lock(&cache.views).next_id();
+        let mut next = Snapshot::clone(&current).of_view(id);
+        let revision = writer.next_revision(&current);
+        let (changed, _) = apply(changes, &mut next, revision, cache.key_sets)?;
+        next.edit(revision);
+        writer.newest = revision;
+        apply_statuses(statuses, &mut next, revision);
+        let names: Names = changed.iter().map(|(of, names)| (of.clone(), names_of(names))).collect();
+        let interest = lock(&cache.interest);
+        let fork = Fork { current: &current, next: &next, changed: &changed };
+        let chosen = fork.choose(&interest, &lock(&cache.views), audience);
+        let (streams, affected) = fork.members(&interest, &chosen);
+        lock(&cache.views).add(View::new(next, names, chosen, affected, Arc::clone(refusal)), &streams);
+        drop((interest, writer));
+        views.push(id);
+        streams.iter().for_each(|stream| stream.wake());
+        Ok(())
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        self.cache.end_views(&self.views);
+    }
+}
+
+fn names_of(variants: &[(ResourceName, Constraints)]) -> BTreeSet<ResourceName> {
+    variants.iter().map(|(name, _)| name.clone()).collect()
+}
+
+/// The beginning of a view.
+struct Fork<'f> {
+    /// The stable state.
+    current: &'f Snapshot,
+    next: &'f Snapshot,
+    changed: &'f Changed,
+}
+
+impl Fork<'_> {
+    fn choose(&self, interest: &Interest, views: &Views, audience: &Audience) -> Chosen {
+        let Audience::Clients(count) = audience else { return Chosen::by_rule(audience.clone()) };
+        let mut by_variant = BTreeMap::<_, Vec<Arc<RegisteredStream>>>::new();
+        for (type_url, variants) in self.changed {
+            for variant in variants {
+                let mut streams = self.selecting(interest, type_url, variant);
+                // The others try something already.
+                streams.retain(|stream| views.is_open(stream.view()));
+                by_variant.insert((type_url, variant), streams);
+            }
+        }
+        Chosen::of_each(by_variant.into_values(), *count)
+    }
+
+    /// The streams that select a changed variant before or after the change.
+    fn selecting(
+        &self,
+        interest: &Interest,
+        type_url: &TypeUrl,
+        variant @ (name, constraints): &(ResourceName, Constraints),
+    ) -> Vec<Arc<RegisteredStream>> {
+        if let Some(index) = &interest.subscriptions {
+            return index.subscribers_to(type_url, name, constraints).cloned().collect();
+        }
+        let Some(of_type) = interest.types.get(type_url) else { return Vec::new() };
+        let (before, after) = self.of_type(type_url);
+        if before.keys().changed_at() != after.keys().changed_at() {
+            // The classes do not know the parameters that are new in constraints.
+            let classes = of_type.classes().filter(|class| class.selection.covering(name).next().is_some());
+            let is_for = |stream: &Arc<RegisteredStream>| constraints.matches(&stream.parameters());
+            return classes.flat_map(|class| class.streams()).filter(is_for).collect();
+        }
+        let affected = of_type.affected(std::slice::from_ref(variant), (before, after));
+        let has = |class: &&&Arc<Class>| {
+            let chosen = [before, after].map(|resources| class.selection.chosen(name, resources));
+            chosen.iter().flatten().any(|chosen| chosen.constraints() == constraints)
+        };
+        let classes = affected.iter().flat_map(|(_, classes)| classes).filter(has);
+        classes.flat_map(|class| class.streams()).collect()
+    }
+
+    fn of_type(&self, type_url: &TypeUrl) -> (&TypeSnapshot, &TypeSnapshot) {
+        let [before, after] = [self.current, self.next];
+        (before.of_type(type_url).unwrap_or(&NO_RESOURCES), after.of_type(type_url).unwrap_or(&NO_RESOURCES))
+    }
+
+    /// The chosen streams that see the stable state, and the ledgers of those that the change
+    /// affects.
+    fn members(
+        &self,
+        interest: &Interest,
+        chosen: &Chosen,
+    ) -> (Vec<Arc<RegisteredStream>>, Vec<Arc<Ledger>>) {
+        let (mut streams, mut affected) = (BTreeMap::new(), Vec::new());
+        for (type_url, of_type) in &interest.types {
+            let (before, after) = self.of_type(type_url);
+            let variants = self.changed.get(type_url).map_or(&[][..], Vec::as_slice);
+            let concerned = of_type.affected(variants, (before, after));
+            let concerned: BTreeSet<_> =
+                concerned.into_iter().flat_map(|(_, classes)| classes).map(|class| class.id).collect();
+            let has_new_keys = before.keys().changed_at() != after.keys().changed_at();
+            for class in of_type.classes() {
+                let is_affected = concerned.contains(&class.id) || has_new_keys && !variants.is_empty();
+                for ledger in class.leave_to(self.current.revision(), chosen) {
+                    streams.entry(ledger.stream().id).or_insert_with(|| Arc::clone(ledger.stream()));
+                    affected.extend(Some(ledger).filter(|_| is_affected));
+                }
+            }
+        }
+        (streams.into_values().collect(), affected)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,443 @@
+use super::*;
+use crate::ClientName;
+use crate::server::fixture::{Delta, Sotw, commit, parameters, transaction};
+
+fn named(watch: &crate::Watch, id: &str) {
+    watch.name_client(ClientName { id: id.into(), cluster: "c".into() });
+    watch.describe_client(parameters(&format!("id={id}")));
+}
+
+/// Clients `a`, `b` and so on, each with an ACKed subscription to these names of a type.
+fn deltas<const N: usize>(cache: &Arc<Cache>, type_name: &str, names: &str) -> [Delta; N] {
+    std::array::from_fn(|at| {
+        let mut client = Delta::new(cache);
+        named(&client.watch, &IDS[at..=at]);
+        client.ask(type_name, names);
+        let sent = client.sent();
+        if !sent.is_empty() {
+            client.ack(type_name, "1");
+            assert_eq!(client.sent(), "");
+        }
+        client
+    })
+}
+
+fn sotws<const N: usize>(cache: &Arc<Cache>, type_name: &str, names: &str) -> [Sotw; N] {
+    std::array::from_fn(|at| {
+        let mut client = Sotw::new(cache);
+        named(&client.watch, &IDS[at..=at]);
+        client.ask(type_name, names, "");
+        client.sent();
+        client.ask(type_name, names, "1");
+        assert_eq!(client.sent(), "");
+        client
+    })
+}
+
+const IDS: &str = "abcdefgh";
+
+fn begin(cache: &Arc<Cache>, text: &str, audience: &str) -> Candidate {
+    cache.begin(transaction(text), &audience.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn the_chosen_are_sent_the_candidate_and_nobody_else_is_sent_a_byte() {
+    let cache = Cache::new();
+    commit(&cache, "LDS l=1; CDS c=1");
+    let mut clients = deltas::<3>(&cache, "LDS", "*");
+    let candidate = begin(&cache, "LDS l=2 m=2", "id=b");
+    assert_eq!(clients.each_mut().map(Delta::sent), ["", "n2 LDS l=2 m=2", ""]);
+    // A client with the same name that connects later tries it too. The others do not.
+    let mut late = deltas::<3>(&cache, "CDS", "*");
+    late.iter_mut().for_each(|client| _ = client.ask("LDS", "*"));
+    assert_eq!(late.each_mut().map(Delta::sent), ["n2 LDS l=1", "n2 LDS l=2 m=2", "n2 LDS l=1"]);
+    clients[1].ack("LDS", "2");
+    assert_eq!(clients[1].sent(), "");
+    assert!(cache.snapshot().get(&crate::server::fixture::type_url("LDS"), &"m".into()).is_none());
+    let commit = candidate.promote().unwrap();
+    assert_eq!(commit.changed, 2);
+    assert_eq!(clients.each_mut().map(Delta::sent), ["n2 LDS l=2 m=2", "", "n2 LDS l=2 m=2"]);
+    assert!(!cache.has_views() || clients[1].watch.read(Snapshot::view) == ViewId::STABLE);
+}
+
+#[test]
+fn after_the_end_the_chosen_are_sent_what_they_had() {
+    for audience in ["id=b", "100%"] {
+        let cache = Cache::new();
+        commit(&cache, "LDS l=1 k=1");
+        let mut clients = deltas::<2>(&cache, "LDS", "*");
+        let candidate = begin(&cache, "LDS l=2 m=2 -k", audience);
+        assert!(candidate.has_changes());
+        assert_eq!(clients[1].sent(), "n2 LDS l=2 m=2 -k");
+        clients[1].nack("LDS", "2");
+        assert_eq!(clients[1].sent(), "");
+        candidate.end();
+        assert_eq!(clients[1].sent(), "n3 LDS k=1 l=1 -m");
+        // A stream that slept meanwhile may be sent the removal of a resource that came and went.
+        let slept = if audience == "100%" { "n2 LDS -m" } else { "" };
+        assert_eq!(clients[0].sent(), slept, "{audience}");
+        clients[1].ack("LDS", "3");
+        assert_eq!(clients[1].sent(), "");
+        commit(&cache, "LDS l=3");
+        clients[0].ack("LDS", "2");
+        assert_eq!(clients.each_mut().map(|client| client.sent().split_off(3)), ["LDS l=3"; 2]);
+        assert!(!cache.has_views());
+    }
+}
+
+#[test]
+fn a_commit_beside_a_candidate_reaches_all_clients() {
+    let cache = Cache::new();
+    commit(&cache, "LDS l=1");
+    let mut clients = deltas::<2>(&cache, "LDS", "*");
+    let candidate = begin(&cache, "LDS l=2", "id=b");
+    assert_eq!(clients[1].sent(), "n2 LDS l=2");
+    clients[1].ack("LDS", "2");
+    commit(&cache, "LDS other=1");
+    assert_eq!(clients.each_mut().map(Delta::sent), ["n2 LDS other=1", "n3 LDS other=1"]);
+    clients[0].ack("LDS", "2");
+    clients[1].ack("LDS", "3");
+    // The client of a later step has the newest stable state, and lacks only the candidate.
+    let mut candidate = candidate;
+    candidate.widen(&Audience::Percent(100)).unwrap();
+    assert_eq!(clients.each_mut().map(Delta::sent), ["n3 LDS l=2", ""]);
+    clients[0].ack("LDS", "3");
+    candidate.end();
+    assert_eq!(clients.each_mut().map(Delta::sent), ["n4 LDS l=1", "n4 LDS l=1"]);
+}
+
+#[test]
+fn a_commit_to_what_a_candidate_changes_ends_it() {
+    let cache = Cache::new();
+    commit(&cache, "LDS l=1");
+    let mut clients = deltas::<2>(&cache, "LDS", "*");
+    let candidate = begin(&cache, "LDS l=2 m=2", "id=b");
+    assert_eq!(clients[1].sent(), "n2 LDS l=2 m=2");
+    clients[1].ack("LDS", "2");
+    commit(&cache, "LDS l=3");
+    assert_eq!(clients.each_mut().map(Delta::sent), ["n2 LDS l=3", "n3 LDS l=3 -m"]);
+    assert!(matches!(candidate.refusal(), Some(CommitError::Superseded { .. })));
+    assert!(candidate.promote().is_err());
+    assert!(!cache.has_views());
+}
+
+/// A stream may read only the state of its view: SotW, where the version is that of the content.
+#[test]
+fn t38_the_version_follows_the_content_of_the_view() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=1 b=1");
+    let mut clients = sotws::<2>(&cache, "CDS", "*");
+    let stable = clients[0].last.version_info.clone();
+    let candidate = begin(&cache, "CDS b=2", "id=b");
+    assert_eq!(clients.each_mut().map(Sotw::sent), ["", "n2 CDS a=1 b=2"]);
+    let tried = clients[1].last.version_info.clone();
+    assert_ne!(tried, stable);
+    clients[1].ack("CDS", "2");
+    candidate.end();
+    assert_eq!(clients.each_mut().map(Sotw::sent), ["", "n3 CDS a=1 b=1"]);
+    assert_eq!(clients[1].last.version_info, stable);
+    clients[1].ack("CDS", "3");
+    commit(&cache, "CDS b=2");
+    assert_eq!(clients.each_mut().map(Sotw::sent), ["n2 CDS a=1 b=2", "n4 CDS a=1 b=2"]);
+    assert!(clients.iter().all(|client| client.last.version_info == tried));
+}
+
+#[test]
+fn the_clients_of_a_step_share_one_body() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=1");
+    let mut clients = deltas::<3>(&cache, "CDS", "*");
+    let _candidate = begin(&cache, "CDS a=2", "100%");
+    assert!(clients.iter_mut().all(|client| client.sent() == "n2 CDS a=2"));
+    let [one, two, three] = clients.each_ref().map(|client| client.last_bodies.last().unwrap());
+    assert!(Arc::ptr_eq(one, two) && Arc::ptr_eq(two, three));
+}
+
+#[test]
+fn s33_a_candidate_is_made_before_it_is_broken() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=1; LDS l=1>tcp:c");
+    let mut client = Delta::new(&cache);
+    named(&client.watch, "a");
+    for type_name in ["CDS", "LDS"] {
+        client.ask(type_name, "*");
+    }
+    assert_eq!(client.sent(), "n1 CDS c=1; n2 LDS l=1>tcp:c");
+    client.ack("CDS", "1");
+    client.ack("LDS", "2");
+    let candidate = begin(&cache, "CDS d=1 -c; LDS l=2>tcp:d", "1 client");
+    assert_eq!(client.sent(), "n3 CDS d=1");
+    client.ack("CDS", "3");
+    assert_eq!(client.sent(), "n4 LDS l=2>tcp:d");
+    client.ack("LDS", "4");
+    assert_eq!(client.sent(), "n5 CDS -c");
+    client.ack("CDS", "5");
+    candidate.end();
+    assert_eq!(client.sent(), "n6 CDS c=1");
+    client.ack("CDS", "6");
+    assert_eq!(client.sent(), "n7 LDS l=1>tcp:c");
+    client.ack("LDS", "7");
+    assert_eq!(client.sent(), "n8 CDS -d");
+}
+
+#[test]
+fn clients_are_chosen_among_those_that_the_change_affects() {
+    let cache = Cache::new();
+    commit(&cache, "EDS x=1 y=1");
+    let mut of_x = deltas::<2>(&cache, "EDS", "x");
+    let mut of_y: [Delta; 2] = std::array::from_fn(|at| {
+        let mut client = Delta::new(&cache);
+        named(&client.watch, &format!("y{at}"));
+        client.ask("EDS", "y");
+        client.sent();
+        client.ack("EDS", "1");
+        client
+    });
+    let candidate = begin(&cache, "EDS y=2", "1 client");
+    assert!(of_x.iter_mut().all(|client| client.sent().is_empty()));
+    let mut sent = of_y.each_mut().map(Delta::sent);
+    sent.sort();
+    assert_eq!(sent, ["", "n2 EDS y=2"]);
+    assert_eq!(candidate.delivery().results().len(), 1);
+    // Whoever reconnects under the chosen name is the client that is counted.
+    let chosen = candidate.delivery().results()[0].client.clone();
+    let at = usize::from(chosen.id.ends_with('1'));
+    of_y[at] = Delta::new(&cache);
+    named(&of_y[at].watch, &chosen.id);
+    of_y[at].ask("EDS", "y");
+    assert_eq!(of_y[at].sent(), "n1 EDS y=2");
+    of_y[at].nack("EDS", "1");
+    of_y[at].sent();
+    let [result] = &candidate.delivery().results()[..] else { panic!("one client") };
+    assert!(matches!(result.outcome, crate::Outcome::Nacked { .. }), "{result:?}");
+}
+
+#[test]
+fn the_first_variant_of_a_key_is_tried_by_clients_that_it_is_for() {
+    let cache = Cache::new();
+    commit(&cache, "EDS x=1");
+    let clients = deltas::<3>(&cache, "EDS", "z");
+    let candidate = begin(&cache, "EDS z[id=b]=1", "1 client");
+    assert_eq!(candidate.delivery().results()[0].client.id, "b".into());
+    drop(clients);
+    let _clients = deltas::<3>(&cache, "EDS", "z");
+    assert_eq!(candidate.delivery().results().len(), 1);
+}
+
+/// The end of a candidate and the next one come right after each other, when a rollout is replaced.
+#[test]
+fn a_client_goes_from_one_candidate_to_the_next() {
+    for audience in ["id=b", "1 client", "100%"] {
+        let cache = Cache::new();
+        commit(&cache, "LDS l=1");
+        let mut clients = deltas::<2>(&cache, "LDS", "*");
+        let candidate = begin(&cache, "LDS l=2", audience);
+        let tried = clients.each_mut().map(Delta::sent);
+        clients.iter_mut().for_each(|client| _ = client.ack("LDS", "2"));
+        candidate.end();
+        let candidate = begin(&cache, "LDS l=3", audience);
+        commit(&cache, "LDS other=1");
+        for (client, tried) in clients.iter_mut().zip(&tried).filter(|(_, tried)| !tried.is_empty()) {
+            assert_eq!((client.sent(), tried.as_str()), ("n3 LDS l=1 other=1".into(), "n2 LDS l=2"));
+            client.ack("LDS", "3");
+            assert_eq!(client.sent(), "n4 LDS l=3 other=1", "{audience}");
+            client.ack("LDS", "4");
+            assert_eq!(client.sent(), "");
+        }
+        let acked = candidate.delivery().results();
+        assert_eq!(acked.len(), tried.iter().filter(|tried| !tried.is_empty()).count(), "{audience}");
+        assert!(acked.iter().all(|result| result.outcome == crate::Outcome::Acked));
+    }
+}
+
+/// What one client does and has in the random test.
+struct Model {
+    client: Client,
+    /// The resources that it has, by name, with their content.
+    has: BTreeMap<String, String>,
+    unanswered: Option<(String, String)>,
+}
+
+enum Client {
+    Delta(Delta),
+    Sotw(Sotw),
+}
+
+impl Model {
+    fn new(cache: &Arc<Cache>, at: usize) -> Self {
+        let (id, is_delta) = (&IDS[at..=at], at.is_multiple_of(2));
+        let client = if is_delta {
+            let mut client = Delta::new(cache);
+            named(&client.watch, id);
+            client.stream.on_node(parameters(&format!("id={id}")));
+            client.ask("LDS", "*");
+            Client::Delta(client)
+        } else {
+            let mut client = Sotw::new(cache);
+            named(&client.watch, id);
+            client.stream.on_node(parameters(&format!("id={id}")));
+            client.ask("LDS", "*", "");
+            Client::Sotw(client)
+        };
+        Self { client, has: BTreeMap::new(), unanswered: None }
+    }
+
+    fn read(&mut self) -> bool {
+        let (sent, is_full) = match &mut self.client {
+            Client::Delta(client) => (client.sent(), false),
+            Client::Sotw(client) => (client.sent(), true),
+        };
+        for response in sent.split("; ").filter(|sent| !sent.is_empty()) {
+            let mut words = response.split(' ');
+            let nonce = words.next().unwrap()[1..].to_owned();
+            self.unanswered = Some((words.next().unwrap().to_owned(), nonce));
+            if is_full {
+                self.has.clear();
+            }
+            for word in words {
+                match word.strip_prefix('-') {
+                    Some(name) => _ = self.has.remove(name),
+                    None => {
+                        let (name, content) = word.split_once('=').unwrap();
+                        self.has.insert(name.to_owned(), content.to_owned());
+                    }
+                }
+            }
+        }
+        !sent.is_empty()
+    }
+
+    fn answer(&mut self) {
+        let Some((type_name, nonce)) = self.unanswered.take() else { return };
+        match &mut self.client {
+            Client::Delta(client) => _ = client.ack(&type_name, &nonce),
+            Client::Sotw(client) => _ = client.ack(&type_name, &nonce),
+        }
+    }
+
+    fn watch(&self) -> &crate::Watch {
+        match &self.client {
+            Client::Delta(client) => &client.watch,
+            Client::Sotw(client) => &client.watch,
+        }
+    }
+
+    /// What the state that it sees has for it.
+    fn should_have(&self, at: usize) -> BTreeMap<String, String> {
+        let parameters = parameters(&format!("id={}", &IDS[at..=at]));
+        self.watch().read(|snapshot| {
+            let resources = snapshot.of_type(&crate::server::fixture::type_url("LDS"));
+            let names = resources.into_iter().flat_map(TypeSnapshot::iter);
+            let found = names.filter_map(|(name, variants)| {
+                let variant = variants.resolve(&parameters)?;
+                let payload = String::from_utf8_lossy(variant.payload()).into_owned();
+                Some((name.as_str().to_owned(), payload.trim_start_matches(|c: char| c.is_control()).into()))
+            });
+            found.collect::<BTreeMap<_, String>>()
+        })
+    }
+}
+
+const CLIENTS: usize = 5;
+
+/// Random commits, candidates, steps, promotions, ends, reads, answers and reconnects.
+fn run(seed: u64) {
+    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut draw = |count: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        usize::try_from(random % 1_000_003).unwrap() % count
+    };
+    let cache = Cache::new();
+    commit(&cache, "LDS a=0 b=0 c=0");
+    let mut clients: Vec<_> = (0..CLIENTS).map(|at| Model::new(&cache, at)).collect();
+    let mut candidate: Option<(Candidate, String, bool)> = None;
+    // The clients that may hold each candidate.
+    let mut may_hold = BTreeMap::<String, BTreeSet<usize>>::new();
+    for step in 0..60 {
+        let change = |draw: &mut dyn FnMut(usize) -> usize, content: &str| {
+            let names = ["a", "b", "c", "d"];
+            let when = ["", "", "", "[id=a]", "[id!=a]"][draw(5)];
+            match draw(4) {
+                0 => format!("LDS -{}{when}", names[draw(4)]),
+                _ => format!("LDS {}{when}={content}", names[draw(4)]),
+            }
+        };
+        let audience = |draw: &mut dyn FnMut(usize) -> usize| {
+            let audiences = ["1 client", "2 clients", "30%", "100%", "id=b", "id in (a,c)"];
+            audiences[draw(6)].parse::<Audience>().unwrap()
+        };
+        match draw(12) {
+            0 => _ = crate::server::fixture::try_commit(&cache, &change(&mut draw, &format!("s{step}"))),
+            1 if candidate.is_none() => {
+                let content = format!("x{step}");
+                let text = change(&mut draw, &content);
+                if let Ok(began) = cache.begin(transaction(&text), &audience(&mut draw)) {
+                    candidate = Some((began, content, false));
+                }
+            }
+            2 => {
+                if let Some((candidate, ..)) = &mut candidate {
+                    _ = candidate.widen(&audience(&mut draw));
+                }
+            }
+            3 => {
+                if let Some((candidate, content, _)) = candidate.take()
+                    && draw(2) == 0
+                    && candidate.promote().is_ok()
+                {
+                    may_hold.insert(content, (0..CLIENTS).collect());
+                }
+            }
+            4 => {
+                let at = draw(CLIENTS);
+                clients[at] = Model::new(&cache, at);
+            }
+            5 | 6 => clients[draw(CLIENTS)].answer(),
+            _ => {
+                let at = draw(CLIENTS);
+                clients[at].read();
+            }
+        }
+        // A client that is chosen now may hold the candidate.
+        if let Some((_, content, _)) = &candidate {
+            let chosen = clients.iter().enumerate().filter(|(_, model)| {
+                model.watch().read(|snapshot| snapshot.view() != ViewId::STABLE && !snapshot.has_ended())
+            });
+            may_hold.entry(content.clone()).or_default().extend(chosen.map(|(at, _)| at));
+        }
+        for (at, model) in clients.iter().enumerate() {
+            for content in model.has.values().filter(|content| content.starts_with('x')) {
+                let is_allowed = may_hold.get(content).is_some_and(|clients| clients.contains(&at));
+                assert!(is_allowed, "seed {seed}: client {at} was sent {content} in step {step}");
+            }
+        }
+    }
+    for _ in 0..2 {
+        while (0..CLIENTS).any(|at| {
+            let is_busy = clients[at].read() || clients[at].unanswered.is_some();
+            clients[at].answer();
+            is_busy
+        }) {}
+        for (at, model) in clients.iter().enumerate() {
+            let should_have = model.should_have(at);
+            let names = |of: &BTreeMap<String, String>| of.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(names(&model.has), names(&should_have), "seed {seed}: client {at}");
+            for (name, content) in &model.has {
+                assert!(
+                    should_have[name].ends_with(content.as_str()),
+                    "seed {seed}: client {at} {name}={content}"
+                );
+            }
+        }
+        drop(candidate.take());
+    }
+    assert!(!cache.has_views(), "seed {seed}: all streams returned");
+}
+
+#[test]
+fn only_the_chosen_hold_a_candidate_and_all_have_what_they_should_in_the_end() {
+    let seeds = std::env::var("SEEDS").map_or(400, |seeds| seeds.parse().unwrap());
+    (0..seeds).for_each(run);
+}
