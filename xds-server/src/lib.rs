@@ -41,6 +41,7 @@
 //! | `spans` | commits and their ACKs as `tracing` spans |
 //! | `metrics` | metrics for Prometheus, with the feature `prometheus` |
 //! | `follow` | follows each commit until the affected streams have answered |
+//! | `rollouts` | carries what a source commits to the clients step by step |
 //! | `rejections` | which variants clients rejected |
 //! | `repeat_log`, `nack_log`, `handshake_log`, `line_times` | repeated events as few log lines |
 //! | `authorize`, `peer` | what a client may read; the address and certificate of its connection |
@@ -73,6 +74,7 @@ mod rejections;
 mod repeat_log;
 mod requests;
 mod responses;
+mod rollouts;
 mod service;
 pub mod skim;
 mod spans;
@@ -90,6 +92,7 @@ pub use observe::{ConnectionEnd, Event, HandshakeFailure, Observer};
 pub use peer::{Identity, Peer};
 pub use readiness::Readiness;
 pub use rejections::{RejectedVariant, Rejections};
+pub use rollouts::{OnChange, RolloutCounts, RolloutStatus, Rollouts, RunningRollout};
 pub use service::{ServeError, Server, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};
 pub use stream_registry::{LastNack, ResponseCounts, StandingNack};

@@ -1,0 +1,363 @@
+//! Carries what a source commits to the clients step by step.
+//!
+//! The source commits to a cache of its own. [`Rollouts::run`] compares it with the cache that the
+//! clients read, makes a [candidate](xds_core::Candidate) of the difference, and asks
+//! [`Rollout`] what to do next. So the source knows nothing about rollouts, and the newest state of
+//! the source is what counts.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use xds_core::{
+    Audience, Cache, Candidate, ClientOutcome, Outcome, Rollout, RolloutAction, RolloutPlan, Snapshot,
+    Transaction, VariantId, Version,
+};
+
+/// What happens to a candidate when the source commits something else meanwhile.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum OnChange {
+    /// The rollout goes on. The newest state of the source is rolled out after it.
+    #[default]
+    Wait,
+    /// The candidate ends, and a rollout of the newest state begins.
+    Replace,
+}
+
+/// Rolls out what a source commits. Made by [`Rollouts::new`]; share it to show and to steer it.
+pub struct Rollouts {
+    /// What the source wants.
+    source: Arc<Cache>,
+    /// What the clients read.
+    served: Arc<Cache>,
+    plan: RolloutPlan,
+    on_change: OnChange,
+    keep: Option<Keep>,
+    state: Mutex<State>,
+    ordered: Notify,
+}
+
+/// Stores the stable state, so that a restarted server can go on from it.
+type Keep = Box<dyn Fn(&Snapshot) -> Result<(), String> + Send + Sync>;
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Running>,
+    refused: Option<RefusedChange>,
+    counts: RolloutCounts,
+    order: Option<Order>,
+}
+
+#[derive(Debug, Clone)]
+struct Running {
+    contents: Vec<(VariantId, Option<Version>)>,
+    step: usize,
+    audience: Audience,
+    ends_at: SystemTime,
+    outcomes: Vec<ClientOutcome>,
+}
+
+/// A change that clients refused. It is not tried again until one of its resources changes.
+#[derive(Debug, Clone)]
+struct RefusedChange {
+    contents: BTreeSet<(VariantId, Option<Version>)>,
+    reason: Arc<str>,
+    at: SystemTime,
+}
+
+/// What an operator orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Promote,
+    Abort,
+}
+
+/// How many rollouts ended in which way.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct RolloutCounts {
+    /// All clients have the change.
+    pub promoted: u64,
+    /// Clients rejected it, or too few ACKed it, or an operator aborted it.
+    pub refused: u64,
+    /// The source committed something else meanwhile, or a commit of another source was in the way.
+    pub replaced: u64,
+}
+
+/// A rollout for people and metrics.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RolloutStatus {
+    /// The steps of the plan.
+    pub steps: Vec<Audience>,
+    /// The rollout that runs.
+    pub running: Option<RunningRollout>,
+    /// Why the newest state of the source is not rolled out, and since when: clients refused it, or
+    /// an operator aborted it. Holds until one of the refused resources changes.
+    pub refused: Option<(Arc<str>, SystemTime)>,
+    /// How the rollouts before ended.
+    pub counts: RolloutCounts,
+}
+
+/// A rollout that runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunningRollout {
+    /// The number of the step, from zero.
+    pub step: usize,
+    /// Who tries the change since this step, beside those of the steps before.
+    pub audience: Audience,
+    /// When the step ends.
+    pub ends_at: SystemTime,
+    /// What changes.
+    pub variants: Vec<VariantId>,
+    /// How many clients it affects of those that try it.
+    pub affected: usize,
+    /// How many of them ACKed it.
+    pub acked: usize,
+}
+
+/// How one rollout ended.
+enum Ended {
+    Promoted,
+    Refused(String),
+    Replaced,
+}
+
+impl Rollouts {
+    /// Rolls out what `source` commits to `served`. When `served` has a state already, for example a
+    /// stored one, the difference is the first rollout. Otherwise the first state of the source is
+    /// committed as it is.
+    #[must_use]
+    pub fn new(source: Arc<Cache>, served: Arc<Cache>, plan: RolloutPlan, on_change: OnChange) -> Self {
+        let (state, ordered) = (Mutex::default(), Notify::new());
+        Self { source, served, plan, on_change, keep: None, state, ordered }
+    }
+
+    /// Calls this with each new stable state. An error is logged.
+    #[must_use]
+    pub fn keeping(mut self, keep: impl Fn(&Snapshot) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        self.keep = Some(Box::new(keep));
+        self
+    }
+
+    /// What goes on.
+    #[must_use]
+    pub fn status(&self) -> RolloutStatus {
+        let state = self.state();
+        let running = state.running.as_ref().map(|running| RunningRollout {
+            step: running.step,
+            audience: running.audience.clone(),
+            ends_at: running.ends_at,
+            variants: running.contents.iter().map(|(id, _)| id.clone()).collect(),
+            affected: running.outcomes.len(),
+            acked: running.outcomes.iter().filter(|of| of.outcome == Outcome::Acked).count(),
+        });
+        let refused = state.refused.as_ref().map(|refused| (Arc::clone(&refused.reason), refused.at));
+        RolloutStatus { steps: self.plan.steps().to_vec(), running, refused, counts: state.counts }
+    }
+
+    /// Gives the change that is rolled out, or that was refused, to all clients now. Returns whether
+    /// there is one.
+    pub fn promote(&self) -> bool {
+        self.order(Order::Promote)
+    }
+
+    /// Ends the rollout that runs: clients that try the change are sent what they had. It is not
+    /// rolled out again until one of its resources changes. Returns whether one runs.
+    pub fn abort(&self) -> bool {
+        self.order(Order::Abort)
+    }
+
+    fn order(&self, order: Order) -> bool {
+        let mut state = self.state();
+        let is_possible = state.running.is_some() || (order == Order::Promote && state.refused.is_some());
+        if is_possible {
+            state.order = Some(order);
+            self.ordered.notify_one();
+        }
+        is_possible
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Commits the first state of the source as it is, if the clients have none yet and the source
+    /// has one. Call it before clients can connect, so that none of them waits.
+    pub fn begin(&self) {
+        let wanted = self.source.snapshot();
+        if wanted.is_synced() && !self.served.read(Snapshot::is_synced) {
+            self.commit(Transaction::between(&self.served.snapshot(), &wanted));
+        }
+    }
+
+    /// Rolls out each change of the source, until the future is dropped.
+    pub async fn run(&self) {
+        let mut commits = self.source.commits(1);
+        loop {
+            self.begin();
+            let wanted = self.source.snapshot();
+            let transaction = Transaction::between(&self.served.snapshot(), &wanted);
+            let contents: Vec<_> = transaction.contents().collect();
+            let is_new = self.served.read(Snapshot::is_synced) && !transaction.is_empty();
+            if is_new && !self.is_refused(&contents) {
+                let ended = self.roll_out(transaction, contents.clone(), &wanted).await;
+                self.on_end(ended, contents);
+                continue;
+            }
+            if !is_new {
+                self.state().refused = None;
+            }
+            tokio::select! {
+                event = commits.next() => if event.is_none() { return },
+                () = self.ordered.notified() => {
+                    let order = self.state().order.take();
+                    if order == Some(Order::Promote) && is_new {
+                        tracing::info!("the refused change was promoted by an operator");
+                        self.commit(transaction);
+                        self.on_end(Ended::Promoted, contents);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether it contains all of what was refused. What was refused is forgotten when a part of it
+    /// changed.
+    fn is_refused(&self, contents: &[(VariantId, Option<Version>)]) -> bool {
+        let mut state = self.state();
+        let contents: BTreeSet<_> = contents.iter().cloned().collect();
+        state.refused.take_if(|refused| !refused.contents.is_subset(&contents));
+        state.refused.is_some()
+    }
+
+    async fn roll_out(
+        &self,
+        transaction: Transaction,
+        contents: Vec<(VariantId, Option<Version>)>,
+        wanted: &Snapshot,
+    ) -> Ended {
+        let start = Instant::now();
+        let Some(audience) = self.plan.steps().first().cloned() else {
+            self.commit(transaction);
+            return Ended::Promoted;
+        };
+        let count = contents.len();
+        let mut candidate = match self.served.begin(transaction, &audience) {
+            Ok(candidate) => candidate,
+            Err(error) => return Ended::Refused(error.to_string()),
+        };
+        tracing::info!(step = %audience, variants = count, "a rollout began");
+        let mut rollout = Rollout::new(self.plan.clone(), Duration::ZERO);
+        self.state().running =
+            Some(Running { contents, step: 0, audience, ends_at: SystemTime::now(), outcomes: Vec::new() });
+        loop {
+            if let Some(error) = candidate.refusal() {
+                tracing::warn!(%error, "a commit of another source ended the rollout");
+                return Ended::Replaced;
+            }
+            if self.on_change == OnChange::Replace
+                && self.source.read(Snapshot::revision) != wanted.revision()
+            {
+                tracing::info!("the source changed, so the rollout begins again");
+                return Ended::Replaced;
+            }
+            match self.state().order.take() {
+                Some(Order::Promote) => return self.promote_candidate(candidate),
+                Some(Order::Abort) => return Ended::Refused("an operator aborted it".to_owned()),
+                None => {}
+            }
+            let outcomes = candidate.delivery().results();
+            let action = rollout.decide(start.elapsed(), &outcomes);
+            self.show(&rollout, start, outcomes);
+            match action {
+                RolloutAction::Wait(until) => {
+                    let next = (start + until).min(Instant::now() + LOOK_EVERY);
+                    tokio::select! {
+                        () = sleep_until(next) => {}
+                        () = self.ordered.notified() => {}
+                    }
+                }
+                RolloutAction::Widen(audience) => {
+                    tracing::info!(step = %audience, "the next step of the rollout began");
+                    if let Err(error) = candidate.widen(&audience) {
+                        tracing::warn!(%error, "a commit of another source ended the rollout");
+                        return Ended::Replaced;
+                    }
+                }
+                RolloutAction::Promote => return self.promote_candidate(candidate),
+                RolloutAction::End(reason) => return Ended::Refused(reason.to_string()),
+            }
+        }
+    }
+
+    fn promote_candidate(&self, candidate: Candidate) -> Ended {
+        match candidate.promote() {
+            Ok(_) => {
+                self.store_stable();
+                Ended::Promoted
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a commit of another source ended the rollout");
+                Ended::Replaced
+            }
+        }
+    }
+
+    /// Notes what the page and the metrics show.
+    fn show(&self, rollout: &Rollout, start: Instant, outcomes: Vec<ClientOutcome>) {
+        let left = rollout.step_ends_at().saturating_sub(start.elapsed());
+        if let Some(running) = &mut self.state().running {
+            if let Some((step, audience)) = rollout.step() {
+                (running.step, running.audience) = (step, audience.clone());
+            }
+            running.ends_at = SystemTime::now() + left;
+            running.outcomes = outcomes;
+        }
+    }
+
+    fn on_end(&self, ended: Ended, contents: Vec<(VariantId, Option<Version>)>) {
+        let mut state = self.state();
+        state.running = None;
+        match ended {
+            Ended::Promoted => {
+                tracing::info!(variants = contents.len(), "the rollout reached all clients");
+                (state.refused, state.counts.promoted) = (None, state.counts.promoted + 1);
+            }
+            Ended::Refused(reason) => {
+                tracing::error!(%reason, "the rollout ended; its clients are sent what they had");
+                let (contents, at) = (contents.into_iter().collect(), SystemTime::now());
+                state.refused = Some(RefusedChange { contents, reason: reason.into(), at });
+                state.counts.refused += 1;
+            }
+            Ended::Replaced => state.counts.replaced += 1,
+        }
+    }
+
+    fn commit(&self, transaction: Transaction) {
+        match self.served.commit(transaction) {
+            Ok(_) => self.store_stable(),
+            Err(error) => tracing::error!(%error, "the state of the source does not fit"),
+        }
+    }
+
+    fn store_stable(&self) {
+        if let Some(keep) = &self.keep
+            && let Err(error) = keep(&self.served.snapshot())
+        {
+            tracing::error!(%error, "the stable state cannot be stored; after a restart, clients get an older one first");
+        }
+    }
+}
+
+impl std::fmt::Debug for Rollouts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rollouts").field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
+/// How often the answers of clients are looked at while a step lasts.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests;

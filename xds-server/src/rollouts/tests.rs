@@ -1,0 +1,225 @@
+use xds_core::server::{DeltaRequest, Next, Protocol, Service, Stream, StreamConfig};
+use xds_core::{ClientName, Resource, RolloutSteps, Watch};
+
+use super::*;
+
+const TYPE: &str = "example.com/acme.Thing";
+
+/// A client on a delta stream that subscribes to everything.
+struct Client {
+    watch: Arc<Watch>,
+    stream: Stream,
+    /// The payload of the resource, after each response.
+    had: Vec<String>,
+}
+
+impl Client {
+    fn new(cache: &Arc<Cache>, id: &str) -> Self {
+        let watch = cache.watch();
+        watch.name_client(ClientName { id: id.into(), cluster: "".into() });
+        let mut stream =
+            Stream::new(Arc::clone(&watch), Service::Aggregated, Protocol::Delta, StreamConfig::default());
+        let subscribe = vec!["*".into()].into();
+        let request = DeltaRequest { type_url: TYPE.into(), subscribe, ..DeltaRequest::default() };
+        stream.on_request(Duration::ZERO, request).unwrap();
+        Self { watch, stream, had: Vec::new() }
+    }
+
+    /// Reads what is sent, and rejects a payload with "bad" in it.
+    fn answer(&mut self) {
+        let Self { watch, stream, had } = self;
+        while let Next::Send(response) = watch.read(|snapshot| stream.next(Duration::ZERO, snapshot)) {
+            let payload = payload(&watch.snapshot());
+            let error_detail = payload.contains("bad").then(|| "too bad".into());
+            had.push(payload);
+            let (type_url, response_nonce) = (TYPE.into(), Some(response.nonce));
+            let answer = DeltaRequest { type_url, response_nonce, error_detail, ..DeltaRequest::default() };
+            stream.on_request(Duration::ZERO, answer).unwrap();
+        }
+    }
+}
+
+fn payload(snapshot: &Snapshot) -> String {
+    let variants = snapshot.get(&TYPE.into(), &"a".into());
+    let variant = variants.and_then(|variants| variants.iter().next());
+    variant.map(|variant| String::from_utf8_lossy(variant.payload()).into_owned()).unwrap_or_default()
+}
+
+fn put(cache: &Cache, name: &str, payload: &str) {
+    let mut transaction = Transaction::new();
+    transaction.put(Resource::new(TYPE.into(), name.into(), payload.to_owned().into()).unwrap());
+    cache.commit(transaction).unwrap();
+}
+
+struct World {
+    source: Arc<Cache>,
+    rollouts: Arc<Rollouts>,
+    clients: Vec<Client>,
+    stored: Arc<Mutex<Vec<String>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl World {
+    /// Three clients that have the payload `one`.
+    async fn new(steps: &str, on_change: OnChange) -> Self {
+        let (source, served) = (Cache::new(), Cache::new());
+        put(&source, "a", "one");
+        let RolloutSteps(steps) = steps.parse().unwrap();
+        let plan = RolloutPlan::new(steps, Duration::from_secs(10));
+        let stored = Arc::new(Mutex::new(Vec::new()));
+        let keep = Arc::clone(&stored);
+        let rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(&served), plan, on_change);
+        let rollouts = Arc::new(rollouts.keeping(move |snapshot| {
+            keep.lock().unwrap().push(payload(snapshot));
+            Ok(())
+        }));
+        rollouts.begin();
+        let clients = ["x", "y", "z"].map(|id| Client::new(&served, id)).into();
+        let running = Arc::clone(&rollouts);
+        let task = tokio::spawn(async move { running.run().await });
+        let mut world = Self { source, rollouts, clients, stored, task };
+        world.pass(1).await;
+        assert_eq!(world.had(), ["one"; 3]);
+        world
+    }
+
+    /// Seconds pass; clients answer at once.
+    async fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds * 10 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            self.clients.iter_mut().for_each(Client::answer);
+        }
+    }
+
+    /// The payloads that each client had since the last call.
+    fn had(&mut self) -> Vec<String> {
+        self.clients.iter_mut().map(|client| std::mem::take(&mut client.had).join(" ")).collect()
+    }
+
+    fn reason(&self) -> Option<String> {
+        self.rollouts.status().refused.map(|(reason, _)| reason.to_string())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_good_change_passes_all_steps_and_is_stored_when_all_have_it() {
+    let mut world = World::new("1 client, 100%", OnChange::Wait).await;
+    put(&world.source, "a", "two");
+    world.pass(5).await;
+    let mut had = world.had();
+    had.sort();
+    assert_eq!(had, ["", "", "two"]);
+    let running = world.rollouts.status().running.unwrap();
+    assert_eq!((running.step, running.affected, running.acked), (0, 1, 1));
+    world.pass(10).await;
+    let mut had = world.had();
+    had.sort();
+    assert_eq!(had, ["", "two", "two"]);
+    assert_eq!(world.rollouts.status().running.unwrap().step, 1);
+    world.pass(10).await;
+    assert_eq!(world.had(), [""; 3]);
+    let status = world.rollouts.status();
+    assert_eq!((status.running, status.counts.promoted), (None, 1));
+    assert_eq!(*world.stored.lock().unwrap(), ["one", "two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_rejects_reaches_no_other_and_is_not_tried_again_before_it_changes() {
+    let mut world = World::new("1 client, 100%", OnChange::Wait).await;
+    put(&world.source, "a", "bad");
+    world.pass(2).await;
+    let mut had = world.had();
+    had.sort();
+    assert_eq!(had, ["", "", "bad one"], "it goes back");
+    assert!(world.reason().unwrap().ends_with("rejected acme.Thing: too bad"), "{:?}", world.reason());
+    // Another change beside it does not make it better.
+    put(&world.source, "b", "beside");
+    world.pass(30).await;
+    assert_eq!(world.had(), [""; 3]);
+    put(&world.source, "a", "good");
+    world.pass(30).await;
+    assert_eq!(world.reason(), None);
+    assert!(world.had().iter().all(|had| had.ends_with("good")));
+    let counts = world.rollouts.status().counts;
+    assert_eq!(counts, RolloutCounts { promoted: 1, refused: 1, replaced: 0 });
+    assert_eq!(*world.stored.lock().unwrap(), ["one", "good"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_goes_back_has_nothing_refused() {
+    let mut world = World::new("1 client", OnChange::Wait).await;
+    put(&world.source, "a", "bad");
+    world.pass(2).await;
+    assert!(world.reason().is_some());
+    put(&world.source, "a", "one");
+    world.pass(2).await;
+    assert_eq!(world.reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_meanwhile_waits_or_replaces_the_candidate() {
+    for (on_change, expected) in [(OnChange::Wait, ["two", "three"]), (OnChange::Replace, ["three", ""])] {
+        let mut world = World::new("100%", on_change).await;
+        put(&world.source, "a", "two");
+        world.pass(5).await;
+        world.had();
+        put(&world.source, "a", "three");
+        world.pass(3).await;
+        let had = world.had();
+        assert!(had.iter().all(|had| had.ends_with("three") == (expected[0] == "three")), "{had:?}");
+        world.pass(30).await;
+        assert_eq!(world.rollouts.status().running, None);
+        let stored = world.stored.lock().unwrap().clone();
+        assert_eq!(stored[1..], expected.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn operators_promote_and_abort() {
+    let mut world = World::new("1 client, 100%", OnChange::Wait).await;
+    assert!(!world.rollouts.promote() && !world.rollouts.abort());
+    put(&world.source, "a", "two");
+    world.pass(1).await;
+    world.had();
+    assert!(world.rollouts.abort());
+    world.pass(1).await;
+    assert_eq!(world.had().concat(), "one", "one client goes back");
+    assert_eq!(world.reason().unwrap(), "an operator aborted it");
+    // What was refused can be promoted all the same.
+    assert!(world.rollouts.promote());
+    world.pass(1).await;
+    assert_eq!(world.had(), ["two"; 3]);
+    put(&world.source, "a", "three");
+    world.pass(1).await;
+    assert!(world.rollouts.promote());
+    world.pass(1).await;
+    assert!(world.had().iter().all(|had| had == "three"));
+}
+
+/// A server that was restarted has the stored state, so the rollout begins again with its first step.
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_the_stored_state_is_stable() {
+    let (source, served) = (Cache::new(), Cache::new());
+    put(&served, "a", "one");
+    put(&source, "a", "two");
+    let plan = RolloutPlan::new(vec!["1 client".parse().unwrap()], Duration::from_secs(10));
+    let rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(&served), plan, OnChange::Wait);
+    rollouts.begin();
+    assert_eq!(payload(&served.snapshot()), "one");
+    let run = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(rollouts.status().running.as_ref().map(|running| running.step), Some(0));
+        tokio::time::sleep(Duration::from_secs(6)).await;
+    };
+    tokio::select! {
+        () = rollouts.run() => {}
+        () = run => {}
+    }
+    assert_eq!(payload(&served.snapshot()), "two");
+}
