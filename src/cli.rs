@@ -34,6 +34,8 @@ mod progress;
 mod proxy;
 mod query;
 mod resolve;
+mod rollout;
+mod rollout_state;
 mod running;
 mod serve;
 mod shown;
@@ -64,6 +66,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Resolve(resolve) => resolve.run(),
         Command::Get(get) => get.run(),
         Command::Watch(watch) => watch.run(),
+        Command::Rollout(rollout) => rollout.run(),
         Command::Apply(apply) => apply.run(),
         Command::Diff(diff) => diff.run(),
         Command::History(history) => history.run(),
@@ -112,6 +115,7 @@ enum Command {
     Resolve(resolve::Resolve),
     Get(Box<get::Get>),
     Watch(Box<watch::Watch>),
+    Rollout(rollout::RolloutCommand),
     Apply(Box<store::apply::Apply>),
     Diff(Box<store::diff::Diff>),
     List(Box<store::list::List>),
@@ -246,6 +250,8 @@ enum Failure {
     #[error("error: {0}")]
     Admin(admin::AdminError),
     #[error("error: {0}")]
+    Rollout(rollout_state::RolloutStateError),
+    #[error("error: {0}")]
     Place(store::place::PlaceError),
     #[error("error: {0}")]
     Backup(store::BackupFileError),
@@ -299,7 +305,7 @@ impl Failure {
             Self::Join(_) => ExitCode::from(1),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
-            Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
+            Self::Listen { .. } | Self::Rollout(_) | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
         }
     }
 }

@@ -4,18 +4,19 @@
 pub use xds_core::matching;
 pub use xds_core::server::{Serving, StreamConfig, TypeConfig, Verdict};
 pub use xds_core::{
-    Access, Cache, ClientName, ClientOutcome, Code, Commit, CommitError, CommitOrigin, Constraints, Delivery,
-    LocatorStatus, MetadataKeys, NamePatterns, NamedPath, OnDemandSubscription, OnDemandSubscriptions,
-    Outcome, ParameterMapping, Parameters, Resource, ResourceError, ResourceName, Revision, Snapshot,
-    Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
+    Access, Audience, AudienceError, Cache, Candidate, ClientName, ClientOutcome, Code, Commit, CommitError,
+    CommitOrigin, Constraints, Delivery, LocatorStatus, MetadataKeys, NamePatterns, NamedPath,
+    OnDemandSubscription, OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, Resource,
+    ResourceError, ResourceName, Revision, Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps,
+    Snapshot, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
 };
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
     Authorizer, ClientList, ClientStream, ConnectedClient, ConnectionEnd, Denied, Event, HandshakeFailure,
-    Identity, LastNack, Observer, Peer, Readiness, Reading, Refusal, RejectedVariant, Rejections, Reloads,
-    ResponseCounts, ServeError, Server, ServerConfig, StandingNack, Stopping, TRACE_TARGET, applied, listen,
-    trace_commits,
+    Identity, LastNack, Observer, OnChange, Peer, Readiness, Reading, Refusal, RejectedVariant, Rejections,
+    Reloads, ResponseCounts, RolloutCounts, RolloutStatus, Rollouts, RunningRollout, ServeError, Server,
+    ServerConfig, StandingNack, Stopping, TRACE_TARGET, applied, listen, trace_commits,
 };
 
 #[cfg(feature = "tls")]
@@ -44,6 +45,8 @@ pub mod type_name;
 mod pages {
     #[doc = include_str!("../docs/embedding.md")]
     mod embedding {}
+    #[doc = include_str!("../docs/rollouts.md")]
+    mod rollouts {}
     #[doc = include_str!("../docs/migrating.md")]
     mod migrating {}
 }

@@ -18,6 +18,7 @@ use xds::folder::StandingWarnings;
 use xds::metrics::{Metrics, Registry};
 use xds::rest::Answers;
 use xds::{Cache, Reloads, ServerConfig, Tls};
+use xds_server::{RolloutCounts, Rollouts};
 
 use super::health::Ready;
 use super::listen::Files;
@@ -56,6 +57,45 @@ pub(super) fn watch_sources(registry: &mut Registry, sources: Sources) {
 /// Registers the number of warnings about the folder in use.
 pub(super) fn watch_warnings(registry: &mut Registry, warnings: Arc<StandingWarnings>) {
     registry.register_collector(Box::new(Warnings(warnings)));
+}
+
+/// Registers the rollouts: how they ended, and whether clients refuse the newest change.
+pub(super) fn watch_rollouts(registry: &mut Registry, rollouts: Arc<Rollouts>) {
+    registry.register_collector(Box::new(RolloutMetrics(rollouts)));
+}
+
+#[derive(Debug)]
+struct RolloutMetrics(Arc<Rollouts>);
+
+#[derive(Debug, Clone, Copy, EncodeLabelSet)]
+struct RolloutLabels {
+    result: &'static str,
+}
+
+impl Collector for RolloutMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let status = self.0.status();
+        let (name, help) = ("xds_rollouts", "Rollouts that ended, by result");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let RolloutCounts { promoted, refused, replaced } = status.counts;
+        for (result, count) in [("promoted", promoted), ("refused", refused), ("replaced", replaced)] {
+            ConstCounter::new(count).encode(family.encode_family(&RolloutLabels { result })?)?;
+        }
+        let step = status.running.map_or(0, |running| running.step + 1);
+        let gauges = [
+            ("xds_rollout_step", "The step of the rollout that runs, from 1; 0 without one", step),
+            (
+                "xds_rollout_refused",
+                "1 while the newest change is not rolled out because clients refused it",
+                usize::from(status.refused.is_some()),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]

@@ -28,6 +28,7 @@ pub(super) use migrate::MigrationError;
 use migrate::{Migrated, Stop};
 use nacks::NackQuorum;
 pub(super) use peers::{PeerCredentials, PeersConnector, PeersError, url as peer_url};
+use rollout::{RolloutOptions, ServedRollouts};
 pub(super) use schemas::SchemasError;
 pub(super) use sealing::SealError;
 use store::{ServedStore, StoreOptions};
@@ -40,6 +41,7 @@ mod limits;
 mod migrate;
 mod nacks;
 mod peers;
+mod rollout;
 mod schemas;
 mod sealing;
 mod server_file;
@@ -71,6 +73,8 @@ pub(super) struct Serve {
     descriptors: DescriptorOptions,
     #[command(flatten)]
     store: StoreOptions,
+    #[command(flatten, next_help_heading = None)]
+    rollout: RolloutOptions,
     #[command(flatten, next_help_heading = None)]
     warnings: WarningOptions,
     /// A label of the folder's content, such as a Git revision: in commits, the log, metrics and the
@@ -133,7 +137,10 @@ impl Serve {
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
         // still being loaded (G13, ST57).
         let descriptors = Arc::new(self.descriptors.read()?);
-        let store = self.store.start(&cache, &descriptors, runtime.handle())?;
+        let rollouts = self.rollout.start(&cache)?;
+        // What the folder or the store wants; without rollouts it is what clients read.
+        let source = rollouts.as_ref().map_or(&cache, |rollouts| &rollouts.source);
+        let store = self.store.start(source, &descriptors, runtime.handle())?;
         let mut stop = None;
         if let Some(store) = &store {
             // SV32: before anything can listen, and before the folder is applied.
@@ -144,13 +151,21 @@ impl Serve {
                     return Ok(());
                 }
             }
-            self.announce(store.summary(&cache));
+            self.announce(store.summary(source));
         }
-        let folder = self.folder(&cache, &descriptors, store.as_ref(), runtime.handle())?;
-        let config = self.config(&cache)?;
+        let folder = self.folder(source, &descriptors, store.as_ref(), runtime.handle())?;
+        if let Some(rollouts) = &rollouts {
+            rollouts.rollouts.begin();
+        }
+        let config = self.config(source)?;
         let routes = (descriptors, page);
-        let served =
-            runtime.block_on(self.serve((folder, store), cache, config, routes, (hangups, stop, &traces)));
+        let served = runtime.block_on(self.serve(
+            (folder, store, rollouts),
+            cache,
+            config,
+            routes,
+            (hangups, stop, &traces),
+        ));
         end(runtime, traces);
         served
     }
@@ -215,7 +230,7 @@ impl Serve {
 
     async fn serve(
         &self,
-        (folder, store): (Option<ServedFolder>, Option<ServedStore>),
+        (folder, store, rollouts): (Option<ServedFolder>, Option<ServedStore>, Option<ServedRollouts>),
         cache: Arc<Cache>,
         config: ServerConfig,
         (descriptors, page): (Arc<Descriptors>, Admin),
@@ -261,6 +276,7 @@ impl Serve {
         let sources = Sources::new(reloads, port.files());
         let warnings = folder.as_ref().map(|served| Arc::clone(served.folder.standing_warnings()));
         let watch = folder.map(|served| tokio::spawn(served.folder.watch(served.cache)));
+        let rolling = rollouts.as_ref().map(ServedRollouts::run);
         let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("listening on {bound_to}"));
         traces::trace(&cache);
@@ -278,6 +294,9 @@ impl Serve {
             if let Some(store) = &store {
                 store_metrics::watch_store(&mut registry, store.clone());
             }
+            if let Some(rollouts) = &rollouts {
+                metrics::watch_rollouts(&mut registry, Arc::clone(&rollouts.rollouts));
+            }
             metrics::watch_ready(&mut registry, ready);
             metrics::watch_polls(&mut registry, answers);
             metrics::watch_log(&mut registry, dropped.clone());
@@ -292,6 +311,9 @@ impl Serve {
         };
         if let Some(store) = &store {
             store.add_troubles(page.troubles());
+        }
+        if let Some(rollouts) = &rollouts {
+            rollouts.add_troubles(page.troubles());
         }
         troubles::add(page.troubles(), sources, dropped);
         if let Some(warnings) = warnings {
@@ -318,6 +340,7 @@ impl Serve {
         let _admin = admin.map(|admin| admin.serve(admin_routes, grpc, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.iter().for_each(tokio::task::JoinHandle::abort);
+        rolling.iter().flatten().for_each(tokio::task::JoinHandle::abort);
         tokens.iter().for_each(tokio::task::JoinHandle::abort);
         quorum.iter().for_each(tokio::task::JoinHandle::abort);
         hangups.abort();

@@ -37,6 +37,7 @@ mod refused;
 mod regions;
 mod resources;
 mod rest;
+mod rollout;
 mod server;
 mod shared;
 mod shared_store;

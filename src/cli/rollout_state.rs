@@ -1,0 +1,301 @@
+//! The folder of `--rollout-state`: the stable state, what goes on, and the orders of operators.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `stable` | what all clients have: a restarted server serves it, and rolls out the difference again |
+//! | `status.json` | the rollout that runs, or why there is none |
+//! | `order` | `promote` or `abort`, written by `xds rollout`; the server removes it |
+//!
+//! Who may write to the folder may steer the rollouts. Files are replaced as a whole, by a rename.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use prost::Message;
+use prost::bytes::Bytes;
+use serde_json::{Value, json};
+use xds_core::{Constraints, Resource, ResourceName, Snapshot, Transaction};
+use xds_server::RolloutStatus;
+
+#[derive(Debug, Clone)]
+pub(super) struct RolloutState(PathBuf);
+
+/// An order of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Promote,
+    Abort,
+}
+
+/// Why the folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RolloutStateError {
+    #[error("{}: {error}", path.display())]
+    File { path: PathBuf, error: io::Error },
+    #[error(
+        "{}: the stored stable state is damaged ({reason}); nobody knows what clients have. Restore the file, or remove \
+         it: then the server gives the newest state to all clients at its start",
+        path.display()
+    )]
+    Damaged { path: PathBuf, reason: &'static str },
+    #[error("{}: no server took the order within 5 s; is this the --rollout-state of a server that runs?", path.display())]
+    NoServer { path: PathBuf },
+}
+
+/// One variant of the stable state.
+#[derive(Clone, PartialEq, Message)]
+struct StoredVariant {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(string, tag = "2")]
+    name: String,
+    /// Encoded `DynamicParameterConstraints`.
+    #[prost(bytes = "bytes", tag = "3")]
+    constraints: Bytes,
+    #[prost(bytes = "bytes", tag = "4")]
+    payload: Bytes,
+    #[prost(uint64, optional, tag = "5")]
+    ttl_ns: Option<u64>,
+    #[prost(string, repeated, tag = "6")]
+    aliases: Vec<String>,
+    #[prost(bool, tag = "7")]
+    do_not_cache: bool,
+    /// An encoded `envoy.config.core.v3.Metadata`.
+    #[prost(bytes = "bytes", tag = "8")]
+    metadata: Bytes,
+    #[prost(bool, tag = "9")]
+    is_redirect: bool,
+}
+
+impl RolloutState {
+    /// Makes the folder if there is none.
+    pub(super) fn open(folder: &Path) -> Result<Self, RolloutStateError> {
+        fs::create_dir_all(folder)
+            .map_err(|error| RolloutStateError::File { path: folder.to_owned(), error })?;
+        Ok(Self(folder.to_owned()))
+    }
+
+    /// The stored stable state, to be committed; `None` before the first one.
+    pub(super) fn stable(&self) -> Result<Option<Transaction>, RolloutStateError> {
+        let path = self.0.join("stable");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => Bytes::from(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(RolloutStateError::File { path, error }),
+        };
+        read_stable(bytes).map(Some).map_err(|reason| RolloutStateError::Damaged { path, reason })
+    }
+
+    pub(super) fn store_stable(&self, stable: &Snapshot) -> Result<(), RolloutStateError> {
+        self.replace("stable", &stable_bytes(stable))
+    }
+
+    pub(super) fn store_status(&self, status: &RolloutStatus) -> Result<(), RolloutStateError> {
+        self.replace("status.json", format!("{:#}\n", shown(status)).as_bytes())
+    }
+
+    pub(super) fn status(&self) -> Result<String, RolloutStateError> {
+        let path = self.0.join("status.json");
+        fs::read_to_string(&path).map_err(|error| RolloutStateError::File { path, error })
+    }
+
+    pub(super) fn store_order(&self, order: Order) -> Result<(), RolloutStateError> {
+        let word = match order {
+            Order::Promote => "promote",
+            Order::Abort => "abort",
+        };
+        self.replace("order", format!("{word}\n").as_bytes())
+    }
+
+    /// Whether an order was not taken yet.
+    pub(super) fn has_order(&self) -> bool {
+        self.0.join("order").exists()
+    }
+
+    /// Takes the order, if there is one.
+    pub(super) fn take_order(&self) -> Option<Order> {
+        let path = self.0.join("order");
+        let text = fs::read_to_string(&path).ok()?;
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::error!(%error, "the order of an operator cannot be removed, so it is not followed");
+            return None;
+        }
+        match text.trim() {
+            "promote" => Some(Order::Promote),
+            "abort" => Some(Order::Abort),
+            other => {
+                tracing::warn!(order = other.escape_debug().to_string(), "this is no order of xds rollout");
+                None
+            }
+        }
+    }
+
+    fn replace(&self, name: &str, content: &[u8]) -> Result<(), RolloutStateError> {
+        let (path, next) = (self.0.join(name), self.0.join(format!("{name}.next")));
+        let write = || {
+            // The stable state may contain secrets.
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+            file.write_all(content)?;
+            file.sync_all()?;
+            fs::rename(&next, &path)?;
+            File::open(&self.0)?.sync_all()
+        };
+        write().map_err(|error| RolloutStateError::File { path: path.clone(), error })
+    }
+}
+
+/// A digest of the rest, then each variant with its length before it.
+fn stable_bytes(stable: &Snapshot) -> Vec<u8> {
+    let mut bytes = vec![0; blake3::OUT_LEN];
+    for (type_url, _) in stable.counts() {
+        let names = stable.of_type(type_url).into_iter().flat_map(|resources| resources.iter());
+        let mut variants: Vec<_> = names.flat_map(|(_, variants)| variants.iter()).collect();
+        variants.sort_by_key(|variant| (variant.name(), variant.constraints()));
+        for variant in variants {
+            let resource = variant.resource(type_url);
+            let stored = StoredVariant {
+                type_url: type_url.as_str().to_owned(),
+                name: resource.name().as_str().to_owned(),
+                constraints: resource.id().constraints.wire().clone(),
+                payload: resource.payload().clone(),
+                ttl_ns: resource.ttl().map(|ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)),
+                aliases: resource.aliases().iter().map(|alias| alias.as_str().to_owned()).collect(),
+                do_not_cache: variant.do_not_cache(),
+                metadata: resource.metadata(),
+                is_redirect: resource.is_redirect(),
+            };
+            stored.encode_length_delimited(&mut bytes).expect("a vector has room");
+        }
+    }
+    let digest = blake3::hash(&bytes[blake3::OUT_LEN..]);
+    bytes[..blake3::OUT_LEN].copy_from_slice(digest.as_bytes());
+    bytes
+}
+
+fn read_stable(mut bytes: Bytes) -> Result<Transaction, &'static str> {
+    if bytes.len() < blake3::OUT_LEN {
+        return Err("it is too short");
+    }
+    let digest = bytes.split_to(blake3::OUT_LEN);
+    if blake3::hash(&bytes) != *<&[u8; 32]>::try_from(&*digest).map_err(|_| "it is too short")? {
+        return Err("its digest differs");
+    }
+    let mut transaction = Transaction::new();
+    transaction.origin().source = "rollout-state".into();
+    while !bytes.is_empty() {
+        let stored =
+            StoredVariant::decode_length_delimited(&mut bytes).map_err(|_| "a variant is unreadable")?;
+        transaction.put(resource(stored).ok_or("a variant is invalid")?);
+    }
+    Ok(transaction)
+}
+
+fn resource(stored: StoredVariant) -> Option<Resource> {
+    let (type_url, name) = (stored.type_url.as_str().into(), ResourceName::from(stored.name.as_str()));
+    let resource = match stored.is_redirect {
+        true => Resource::redirect(type_url, name, stored.payload),
+        false => Resource::new_within(usize::MAX, type_url, name, stored.payload),
+    };
+    let mut resource = resource.ok()?.with_constraints(Constraints::from_wire(&stored.constraints).ok()?);
+    if let Some(ttl) = stored.ttl_ns {
+        resource = resource.with_ttl(Duration::from_nanos(ttl));
+    }
+    if !stored.aliases.is_empty() {
+        resource = resource.with_aliases(stored.aliases.iter().map(|alias| alias.as_str().into()));
+    }
+    if stored.do_not_cache {
+        resource = resource.with_do_not_cache();
+    }
+    if !stored.metadata.is_empty() {
+        resource = resource.with_metadata(stored.metadata);
+    }
+    Some(resource)
+}
+
+/// The status as JSON. Times are milliseconds since 1970.
+pub(super) fn shown(status: &RolloutStatus) -> Value {
+    let at_ms = |at: SystemTime| {
+        at.duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
+    };
+    let running = status.running.as_ref().map(|running| {
+        let variants = running.variants.iter().take(VARIANTS_SHOWN).map(|id| {
+            json!({ "type": id.type_url.as_str(), "name": id.name.as_str(), "when": id.constraints.to_string() })
+        });
+        json!({
+            "step": running.step + 1, "audience": running.audience.to_string(),
+            "ends_at_ms": at_ms(running.ends_at),
+            "clients": running.affected, "acked": running.acked,
+            "variants": running.variants.len(), "first_variants": variants.collect::<Vec<_>>(),
+        })
+    });
+    let refused = status.refused.as_ref();
+    json!({
+        "steps": status.steps.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "running": running,
+        "refused": refused.map(|(reason, at)| json!({ "reason": &**reason, "at_ms": at_ms(*at) })),
+        "promoted": status.counts.promoted, "refused_total": status.counts.refused,
+        "replaced": status.counts.replaced,
+    })
+}
+
+/// How many variants the status lists.
+const VARIANTS_SHOWN: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use xds_core::Cache;
+
+    use super::*;
+
+    fn commit(cache: &Cache, text: &[(&str, &str, &str)]) {
+        let mut transaction = Transaction::new();
+        for (name, when, payload) in text {
+            let payload = payload.to_owned().to_owned().into();
+            let resource = Resource::new("example.com/acme.Thing".into(), (*name).into(), payload).unwrap();
+            let resource =
+                resource.with_constraints(when.parse().unwrap()).with_ttl(Duration::from_millis(1500));
+            transaction.put(resource.with_aliases([format!("{name}{when}-alias").as_str().into()]));
+        }
+        cache.commit(transaction).unwrap();
+    }
+
+    #[test]
+    fn the_stable_state_is_read_as_it_was_and_damage_is_seen() {
+        let cache = Cache::new();
+        commit(&cache, &[("a", "env=prod", "one"), ("a", "env=test", "two"), ("b", "env", "three")]);
+        let bytes = stable_bytes(&cache.snapshot());
+        let other = Cache::new();
+        other.commit(read_stable(bytes.clone().into()).unwrap()).unwrap();
+        assert!(Transaction::between(&cache.snapshot(), &other.snapshot()).is_empty());
+        assert!(Transaction::between(&other.snapshot(), &cache.snapshot()).is_empty());
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(read_stable(damaged.into()).is_err());
+        }
+        assert!(read_stable(bytes[..bytes.len() - 1].to_vec().into()).is_err());
+        assert!(read_stable(Bytes::new()).is_err());
+        let empty = read_stable(stable_bytes(&Cache::new().snapshot()).into()).unwrap();
+        assert!(empty.is_empty());
+    }
+
+    #[test]
+    fn an_order_is_taken_once() {
+        let folder = std::env::temp_dir().join(format!("xds-rollout-order-{}", std::process::id()));
+        let state = RolloutState::open(&folder).unwrap();
+        assert_eq!(state.take_order(), None);
+        for order in [Order::Promote, Order::Abort] {
+            state.store_order(order).unwrap();
+            assert!(state.has_order());
+            assert_eq!((state.take_order(), state.take_order()), (Some(order), None));
+        }
+        fs::write(folder.join("order"), "delete everything").unwrap();
+        assert_eq!((state.take_order(), state.has_order()), (None, false));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,144 @@
+//! `--rollout`: a change of the folder or the store reaches the clients step by step.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use xds::admin::{Trouble, Troubles};
+use xds_core::{Cache, RolloutPlan, RolloutSteps};
+use xds_server::{OnChange, Rollouts};
+
+use super::limits;
+use crate::cli::Failure;
+use crate::cli::rollout_state::{Order, RolloutState};
+
+#[derive(Debug, Args)]
+pub(super) struct RolloutOptions {
+    /// Give each change to a few clients first, in these steps, separated by commas
+    ///
+    /// A step is a number of clients for each changed resource (2 clients), a share of all node ids
+    /// (10%), or a condition on the parameters of the node, in the syntax of when: (env=canary). After
+    /// the last step all clients get the change. If a client rejects it, or fewer than half of the
+    /// clients ACK it within the time of a step, these clients are sent what they had, and the change
+    /// is not tried again until one of its resources changes. `xds rollout` shows and steers it.
+    #[arg(
+        id = "rollout",
+        long = "rollout",
+        value_name = "STEPS",
+        requires = "rollout_state",
+        help_heading = "Rollouts"
+    )]
+    steps: Option<RolloutSteps>,
+    /// How long each step takes
+    #[arg(
+        id = "rollout_wait", long = "rollout-wait", value_name = "TIME", default_value = "30s",
+        value_parser = limits::time, requires = "rollout", help_heading = "Rollouts"
+    )]
+    wait: Duration,
+    /// What happens when something changes during a rollout
+    #[arg(
+        id = "rollout_on_change", long = "rollout-on-change", value_enum, value_name = "WHAT",
+        default_value_t = OnChangeOption::Wait, requires = "rollout", help_heading = "Rollouts"
+    )]
+    on_change: OnChangeOption,
+    /// A folder for the state that all clients have, the status, and orders of `xds rollout`
+    ///
+    /// A server that restarts during a rollout serves that state, and begins the rollout again. The
+    /// files contain what clients are sent, secrets too; only the user of the server can read them.
+    #[arg(
+        id = "rollout_state",
+        long = "rollout-state",
+        value_name = "DIR",
+        requires = "rollout",
+        help_heading = "Rollouts"
+    )]
+    state: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnChangeOption {
+    /// The rollout goes on; the newest state comes after it
+    Wait,
+    /// The rollout ends, and one of the newest state begins
+    Replace,
+}
+
+/// A server with rollouts.
+#[derive(Debug, Clone)]
+pub(super) struct ServedRollouts {
+    pub(super) rollouts: Arc<Rollouts>,
+    state: RolloutState,
+    /// What the source wants.
+    pub(super) source: Arc<Cache>,
+}
+
+impl RolloutOptions {
+    /// The cache for the source, and what carries it to the served one; `None` without rollouts.
+    /// Commits the stored stable state.
+    pub(super) fn start(&self, served: &Arc<Cache>) -> Result<Option<ServedRollouts>, Failure> {
+        let (Some(RolloutSteps(steps)), Some(folder)) = (&self.steps, &self.state) else { return Ok(None) };
+        let state = RolloutState::open(folder).map_err(Failure::Rollout)?;
+        if let Some(stable) = state.stable().map_err(Failure::Rollout)? {
+            served.commit(stable).map_err(|error| Failure::System(std::io::Error::other(error)))?;
+        }
+        let (source, plan) = (Cache::new(), RolloutPlan::new(steps.clone(), self.wait));
+        let on_change = match self.on_change {
+            OnChangeOption::Wait => OnChange::Wait,
+            OnChangeOption::Replace => OnChange::Replace,
+        };
+        let kept = state.clone();
+        let rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(served), plan, on_change)
+            .keeping(move |stable| kept.store_stable(stable).map_err(|error| error.to_string()));
+        Ok(Some(ServedRollouts { rollouts: Arc::new(rollouts), state, source }))
+    }
+}
+
+impl ServedRollouts {
+    /// Rolls out what the source commits, and follows the orders of operators.
+    pub(super) fn run(&self) -> [JoinHandle<()>; 2] {
+        let (served, state, rollouts) = (self.clone(), self.state.clone(), Arc::clone(&self.rollouts));
+        let orders = tokio::spawn(async move {
+            let mut written = None;
+            loop {
+                if let Some(order) = state.take_order() {
+                    let is_possible = match order {
+                        Order::Promote => rollouts.promote(),
+                        Order::Abort => rollouts.abort(),
+                    };
+                    tracing::info!(?order, is_possible, "an operator steers the rollout");
+                }
+                let status = rollouts.status();
+                if written.as_ref() != Some(&status) {
+                    if let Err(error) = state.store_status(&status) {
+                        tracing::warn!(%error, "the status of the rollout cannot be written");
+                    }
+                    written = Some(status);
+                }
+                sleep(ORDERS_EVERY).await;
+            }
+        });
+        [tokio::spawn(async move { served.rollouts.run().await }), orders]
+    }
+
+    /// Shows on the page that clients refused the newest change.
+    pub(super) fn add_troubles(&self, troubles: &Troubles) {
+        let rollouts = Arc::clone(&self.rollouts);
+        troubles.add(move || {
+            let refused = rollouts.status().refused.map(|(reason, at)| Trouble {
+                detail: reason.to_string(),
+                since: Some(at),
+                cure: "Correct the resource that clients reject; the newest state is then tried again. To give it to \
+                       all clients as it is, run `xds rollout promote`."
+                    .into(),
+                ..Trouble::error("rollout_refused", "The newest change is not rolled out; clients keep the state before it")
+            });
+            refused.into_iter().collect()
+        });
+    }
+}
+
+/// How often the orders of operators are looked at, and the status is written.
+const ORDERS_EVERY: Duration = Duration::from_millis(250);

@@ -1,0 +1,157 @@
+//! Rollouts to real Envoys: a listener that Envoy rejects reaches the clients that try it, and no
+//! other; a good change passes all steps, also when the server is killed meanwhile.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::envoy::{Envoy, bootstrap};
+use crate::folder::Folder;
+use crate::http;
+use crate::load::{Connections, Load};
+use crate::mode::Mode;
+use crate::peers;
+use crate::resources::{cluster, endpoints, listener, routes};
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::wait::{SOON, until};
+use crate::world::every_turn;
+
+const ENVOYS: usize = 6;
+
+struct Fleet {
+    folder: Folder,
+    state: Folder,
+    server: Server,
+    envoys: Vec<Envoy>,
+    ports: Vec<u16>,
+    loads: Vec<Load>,
+    _scratches: Vec<Folder>,
+    _upstreams: [Upstream; 2],
+}
+
+impl Fleet {
+    async fn start(steps: &str) -> Self {
+        let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
+        let (folder, state) = (Folder::new(), Folder::new());
+        let mode = Mode::ADS[0];
+        folder.write("listener.json", &[listener(mode, "web", "routes")]);
+        folder.write("routes.json", &[routes("routes", &[("/", "two")])]);
+        folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "two")]);
+        folder.write("endpoints.json", &[endpoints("one", red.port), endpoints("two", blue.port)]);
+        let of_state = state.path().to_str().expect("a text");
+        let options = ["--rollout", steps, "--rollout-wait", "3s", "--rollout-state", of_state];
+        let server = Server::start_with(folder.path(), &options).await;
+        let (mut envoys, mut ports, mut loads, mut scratches) = (vec![], vec![], vec![], vec![]);
+        for number in 0..ENVOYS {
+            let scratch = Folder::new();
+            let mut text = bootstrap(Mode::ADS[number % 2], server.port, &json!({}));
+            text["node"]["id"] = format!("envoy-{number}").into();
+            let envoy = Envoy::start_with(scratch.path(), &text.to_string(), "bootstrap.json").await;
+            let envoy = envoy.expect("it was found before");
+            ports.push(envoy.port("web").await);
+            loads.push(Load::start(ports[number], "/", Connections::New));
+            envoys.push(envoy);
+            scratches.push(scratch);
+        }
+        let (_scratches, _upstreams) = (scratches, [red, blue]);
+        Self { folder, state, server, envoys, ports, loads, _scratches, _upstreams }
+    }
+
+    fn status(&self) -> Value {
+        let text = fs::read_to_string(self.state.path().join("status.json")).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    async fn until_status(&self, what: &str, is_it: impl Fn(&Value) -> bool) {
+        until(what, SOON, async || is_it(&self.status()).then_some(())).await;
+    }
+
+    /// For each Envoy a counter of its listeners.
+    async fn lds(&self, counter: &str) -> Vec<u64> {
+        let mut counts = Vec::new();
+        for envoy in &self.envoys {
+            counts.push(envoy.stats().await.get(&format!("listener_manager.lds.{counter}")));
+        }
+        counts
+    }
+
+    /// How many Envoys answer what.
+    async fn answers(&self) -> BTreeMap<String, usize> {
+        let mut answers = BTreeMap::new();
+        for port in &self.ports {
+            let answer = http::get(*port, "/").await.map(|answer| answer.body);
+            *answers.entry(answer.unwrap_or_else(|error| format!("{error:?}"))).or_default() += 1;
+        }
+        answers
+    }
+
+    async fn until_all_answer(&self, upstream: &str) {
+        let what = format!("all are answered by {upstream}");
+        let all = BTreeMap::from([(upstream.to_owned(), ENVOYS)]);
+        until(&what, 2 * SOON, async || (self.answers().await == all).then_some(())).await;
+    }
+
+    async fn assert_nothing_lost(self) {
+        for load in self.loads {
+            let report = load.finish().await;
+            report.assert_nothing_lost();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_envoy_rejects_reaches_two_of_six_and_a_good_change_reaches_all() {
+    if peers::find(peers::ENVOY).is_none() {
+        return;
+    }
+    let _turns = every_turn().await;
+    let mut fleet = Fleet::start("2 clients, 100%").await;
+    let [rejected, attempts] = [fleet.lds("update_rejected").await, fleet.lds("update_attempt").await];
+    assert_eq!(rejected, [0; ENVOYS]);
+
+    // Envoy cannot bind this port.
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let mut bad = listener(Mode::ADS[0], "bad", "routes");
+    bad["address"]["socket_address"]["port_value"] = taken.local_addr().expect("an address").port().into();
+    bad["enable_reuse_port"] = false.into();
+    fleet.folder.write("bad.json", &[bad]);
+    fleet.until_status("the rollout is refused", |status| status["refused"].is_object()).await;
+    sleep(Duration::from_secs(2)).await;
+    let rejected = fleet.lds("update_rejected").await;
+    let tried: Vec<bool> = rejected.iter().map(|count| *count > 0).collect();
+    assert_eq!(tried.iter().filter(|tried| **tried).count(), 2, "{rejected:?}");
+    for (number, (before, now)) in attempts.iter().zip(fleet.lds("update_attempt").await).enumerate() {
+        assert!(tried[number] || *before == now, "envoy-{number} was sent something");
+    }
+    for envoy in &fleet.envoys {
+        assert_eq!(envoy.listeners().await, ["web"]);
+    }
+
+    // A good change passes both steps: first two have it, then all.
+    fleet.folder.remove("bad.json");
+    fleet.folder.write("routes.json", &[routes("routes", &[("/", "one")])]);
+    fleet.until_status("the first step runs", |status| status["running"]["acked"] == 2).await;
+    let answers = fleet.answers().await;
+    assert_eq!(answers.get("red"), Some(&2), "{answers:?}");
+    fleet.until_all_answer("red").await;
+    fleet.until_status("it is promoted", |status| status["promoted"] == 1).await;
+
+    // The server is killed in a step: the clients that try the change go back, and it begins again.
+    for step in [1, 2] {
+        let (cluster, upstream) = if step == 1 { ("two", "blue") } else { ("one", "red") };
+        fleet.folder.write("routes.json", &[routes("routes", &[("/", cluster)])]);
+        fleet.until_status("the step runs", |status| status["running"]["step"] == step).await;
+        sleep(Duration::from_millis(500)).await;
+        fleet.server.kill().await;
+        fleet.server.restart().await;
+        fleet.until_status("it begins again", |status| status["running"]["step"] == 1).await;
+        fleet.until_all_answer(upstream).await;
+        fleet.until_status("it is promoted", |status| status["promoted"] == 1).await;
+    }
+    fleet.assert_nothing_lost().await;
+}
