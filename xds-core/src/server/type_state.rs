@@ -100,14 +100,15 @@ impl TypeState {
             self.responses.drop_queued();
             self.published.begin(watch.ledger(&self.terms.type_url));
         }
+        // Before the subscription is indexed, which keeps its names.
+        if let Some(Selection::Names(names)) = self.holding.selection().and_then(|of| of.selection().single())
+        {
+            self.subscription.share(names);
+        }
         if self.terms.is_on_demand
             && let Some(selection) = self.holding.selection_mut()
         {
             selection.index_subscription(&self.subscription);
-        }
-        if let Some(Selection::Names(names)) = self.holding.selection().and_then(|of| of.selection().single())
-        {
-            self.subscription.share(names);
         }
         self.forget_uncovered();
         let coverage = Coverage::new(&self.subscription, &self.terms, &self.holding);
