@@ -35,7 +35,7 @@ const CORE: &[&[&str]] = &[
     &["variants"],
     // The machines.
     &["cache"],
-    &["client", "server"],
+    &["client", "rollout", "server"],
     &["proxy"],
 ];
 

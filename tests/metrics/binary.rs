@@ -103,6 +103,10 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
         &secrets.path("server.key"),
         "--label",
         "v1",
+        "--rollout",
+        "2 clients",
+        "--rollout-state",
+        &secrets.path("rollout"),
     ]);
     let store = secrets.path("store");
     let init = Command::new(env!("CARGO_BIN_EXE_xds")).args(["store", "init", &store]).status().unwrap();

@@ -177,7 +177,7 @@ impl Cache {
         let for_views = self.has_views().then(|| (changes.clone(), statuses.clone()));
         let (changed, has_reasons) = apply(changes, &mut next, revision, self.key_sets)?;
         let status_changes = apply_statuses(statuses, &mut next, revision);
-        if changed.is_empty() && !has_reasons && status_changes.is_empty() && current.is_synced() {
+        if changed.is_empty() && !has_reasons && status_changes.is_empty() && current.has_commit() {
             self.commit_log.unchanged();
             return Ok(Commit { revision: current.revision(), changed: 0, affected: Arc::default() });
         }
@@ -189,6 +189,37 @@ impl Cache {
         let commit = Commit { revision, changed: count, affected };
         self.commit_log.committed(&commit, &changed, (&current, &self.snapshot()), origin);
         Ok(commit)
+    }
+
+    /// Notes whether the source lacks changes, and does not know which, as a store that takes a snapshot
+    /// from another one. Meanwhile streams keep what they have, and what they subscribe to is unknown:
+    /// they are answered afterwards (G13). A cache [on demand](Self::on_demand) has no such state.
+    pub fn set_outdated(&self, is_outdated: bool) {
+        let mut writer = lock(&self.writer);
+        let current = self.snapshot();
+        if current.is_outdated == is_outdated {
+            return;
+        }
+        let states: Vec<_> = lock(&self.views).snapshots().chain([Arc::clone(&current)]).collect();
+        if is_outdated || !current.has_commit() {
+            // A stream joins a class under this lock.
+            let _interest = lock(&self.interest);
+            for state in states {
+                let mut next = Snapshot::clone(&state);
+                next.is_outdated = is_outdated;
+                match next.view() {
+                    ViewId::STABLE => self.snapshot.store(Arc::new(next)),
+                    _ => lock(&self.views).store(next, None),
+                }
+            }
+        } else {
+            let revision = writer.next_revision(&current);
+            let step = |current: Arc<Snapshot>| {
+                let next = current.up_to_date(revision);
+                Step { current, next, changed: Changed::new(), refusal: None }
+            };
+            self.publish(&mut writer, states.into_iter().map(step).collect(), &[]);
+        }
     }
 
     /// Registers a stream, so that commits can wake it.

@@ -82,6 +82,11 @@ impl Source {
         Ok(())
     }
 
+    /// SR20, G13: while the store takes a snapshot, a resource that it lacks is unknown, and not absent.
+    pub(crate) fn set_resyncing(&self, is_resyncing: bool) {
+        self.cache.set_outdated(is_resyncing);
+    }
+
     /// Commits all records of a store that was loaded again, and removes those that are gone, in one
     /// transaction. What did not change is not sent to clients again.
     pub(crate) fn load_again(&self, start: Start, before: &Store, after: &Store) -> Result<(), Refusal> {

@@ -420,6 +420,7 @@ impl Writer {
         }
         let (condition, reason) = self.condition();
         let standing = standing_of(&self.store, condition, reason);
+        self.source.set_resyncing(standing.condition == Condition::Resyncing);
         self.migrations.look(&standing.plans, self.store.schemas());
         self.standing.send_if_modified(|sent| {
             let is_new = *sent != standing;

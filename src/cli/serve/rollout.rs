@@ -35,13 +35,13 @@ pub(super) struct RolloutOptions {
     /// How long each step takes
     #[arg(
         id = "rollout_wait", long = "rollout-wait", value_name = "TIME", default_value = "30s",
-        value_parser = limits::time, requires = "rollout", help_heading = "Rollouts"
+        value_parser = limits::time, help_heading = "Rollouts"
     )]
     wait: Duration,
     /// What happens when something changes during a rollout
     #[arg(
         id = "rollout_on_change", long = "rollout-on-change", value_enum, value_name = "WHAT",
-        default_value_t = OnChangeOption::Wait, requires = "rollout", help_heading = "Rollouts"
+        default_value_t = OnChangeOption::Wait, help_heading = "Rollouts"
     )]
     on_change: OnChangeOption,
     /// A folder for the state that all clients have, the status, and orders of `xds rollout`

@@ -35,6 +35,8 @@ pub struct Snapshot {
     has_ended: bool,
     /// A resource that is not in the cache is unknown until the source says that it is absent.
     is_on_demand: bool,
+    /// See [`Cache::set_outdated`](super::Cache::set_outdated).
+    pub(super) is_outdated: bool,
     /// The authorities whose names a wildcard does not select (C16).
     pub(crate) excluded: Option<ExcludedAuthorities>,
 }
@@ -46,10 +48,20 @@ impl Snapshot {
         self.revision
     }
 
-    /// Whether a source has committed. Until then no resource counts as absent (G13).
+    /// Whether a source has committed, and knows what exists now. Until then no resource counts as
+    /// absent (G13).
     #[must_use]
     pub fn is_synced(&self) -> bool {
+        self.has_commit() && !self.is_outdated
+    }
+
+    pub(crate) fn has_commit(&self) -> bool {
         self.revision > Revision::ZERO
+    }
+
+    /// A snapshot with the same resources, at this revision.
+    pub(super) fn up_to_date(&self, revision: Revision) -> Self {
+        Self { revision, is_outdated: false, ..self.clone() }
     }
 
     /// The first snapshot of a cache [on demand](super::Cache::on_demand). Its revision is not

@@ -78,6 +78,11 @@ impl Views {
         self.views.get(&id)
     }
 
+    /// The states of all views.
+    pub(super) fn snapshots(&self) -> impl Iterator<Item = Arc<Snapshot>> {
+        self.views.values().map(|view| Arc::clone(&view.snapshot))
+    }
+
     /// Adds the view of a candidate, for the streams that try it. Ends the oldest view if there are
     /// too many: its streams do not read, and reconnect.
     pub(super) fn add(&mut self, mut view: View, streams: &[Arc<RegisteredStream>]) {

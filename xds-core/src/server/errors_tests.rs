@@ -224,6 +224,55 @@ fn g13_no_full_state_is_told_before_the_first_commit() {
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
 }
 
+/// A name that the store did not know yet was answered as absent, while it took a snapshot.
+#[test]
+fn g13_while_the_source_lacks_changes_nothing_is_answered_and_nothing_taken_away() {
+    let cache = cache("EDS a=1 gone=1; CDS a=1");
+    let (mut sotw, mut delta) = (Sotw::new(&cache), Delta::new(&cache));
+    let mut idle = Sotw::new(&cache);
+    idle.ask("CDS", "", "");
+    assert_eq!(idle.sent(), "n1 CDS a=1");
+    idle.ack("CDS", "1");
+    sotw.ask("EDS", "a", "");
+    assert_eq!(sotw.sent(), "n1 EDS a=1");
+    sotw.ack("EDS", "1");
+    delta.ask("EDS", "a");
+    assert_eq!(delta.sent(), "n1 EDS a=1");
+    delta.ack("EDS", "1");
+    cache.set_outdated(true);
+    assert!(!cache.snapshot().is_synced());
+    sotw.ask("EDS", "a b c", "1");
+    delta.ask("EDS", "b c gone");
+    sotw.ask("CDS", "", "");
+    for _ in 0..2 {
+        assert_eq!((sotw.sent(), delta.sent()), Default::default());
+        // The difference, while the source is not done.
+        commit(&cache, "EDS b=1 -gone; CDS a=2");
+    }
+    assert_eq!(idle.sent(), "n2 CDS a=2");
+    idle.ack("CDS", "2");
+    let wait = Duration::from_secs(10);
+    delta.pass(wait);
+    assert_eq!(delta.sent(), "n2 EDS !\"b\"(14) !\"c\"(14) !\"gone\"(14)");
+    delta.ack("EDS", "2");
+    assert_eq!(delta.sent(), "");
+    cache.set_outdated(false);
+    assert_eq!(sotw.sent(), "n2 CDS a=2; n3 EDS a=1 b=1");
+    assert_eq!(delta.sent(), "n3 EDS b=1 -c -gone");
+    assert_eq!(idle.sent(), "");
+}
+
+#[test]
+fn g13_a_cache_without_a_commit_stays_so_whatever_its_source_lacks() {
+    let cache = Cache::new();
+    for is_outdated in [true, false] {
+        cache.set_outdated(is_outdated);
+        assert!(!cache.snapshot().is_synced());
+    }
+    commit(&cache, "");
+    assert!(cache.snapshot().is_synced());
+}
+
 #[test]
 fn s21_the_legacy_wildcard_can_be_switched_for_each_type() {
     let cache = cache("EDS a=1; X x=1");

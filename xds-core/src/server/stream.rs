@@ -311,7 +311,7 @@ impl Stream {
     fn pass(&mut self, now: Duration, snapshot: &Snapshot, pass: Pass) -> Found {
         let (mut until, mut is_needless) = (None, false);
         for at in 0..self.entries.len() {
-            if self.entries[at].state.responses.in_flight().has_parts() && snapshot.is_synced() {
+            if self.entries[at].state.responses.in_flight().has_parts() && snapshot.has_commit() {
                 return self.make(pass, |stream| {
                     let nonce = stream.next_nonce();
                     Ok(stream.entries[at].state.next_part(now, nonce))

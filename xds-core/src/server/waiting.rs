@@ -65,9 +65,11 @@ impl Unknown {
 }
 
 impl TypeEntry {
-    /// Whether a subscription cannot be answered because there was no commit yet (G13).
+    /// Whether a subscription cannot be answered because there was no commit yet, or because the
+    /// source does not know what exists now (G13). What the client has is refreshed meanwhile.
     pub(super) fn is_before_first_commit(&self, snapshot: &Snapshot) -> bool {
-        self.state.holding.is_selecting() && !snapshot.is_synced()
+        let is_answered = snapshot.has_commit() && self.owed.due().is_none();
+        self.state.holding.is_selecting() && !snapshot.is_synced() && !is_answered
     }
 
     /// Defers locators that cannot be answered yet, and owes answers to deferred ones that can be
