@@ -270,6 +270,7 @@ impl Poll {
         // resources that a stream need not get again.
         let version = std::mem::take(&mut request.version_info);
         let watch = state.cache.watch();
+        watch.keep_stable();
         let service = Service::Single(type_url.clone());
         let mut machine = Stream::new(Arc::clone(&watch), service, Protocol::Sotw, stream.clone());
         let client = skimmer.client().cloned().unwrap_or_default();

@@ -218,7 +218,10 @@ impl Cache {
                 let next = current.up_to_date(revision);
                 Step { current, next, changed: Changed::new(), refusal: None }
             };
-            self.publish(&mut writer, states.into_iter().map(step).collect(), &[]);
+            let affected = self.publish(&mut writer, states.into_iter().map(step).collect(), &[]).into();
+            // Readers of commits wait for this: now it is known what exists.
+            let commit = Commit { revision, changed: 0, affected };
+            self.commit_log.committed(&commit, &Changed::new(), (&current, &current), Arc::default());
         }
     }
 

@@ -410,14 +410,14 @@ impl Driver {
         if self.skipped_metadata.is_empty() {
             return;
         }
-        let revision = self.watch.cache().read(Snapshot::revision);
+        let revision = self.watch.read(Snapshot::revision);
         if self.skipped_checked_at.replace(revision) == Some(revision) {
             return;
         }
         let skipped = std::mem::take(&mut self.skipped_metadata);
         let is_named =
             |skipped: &SkippedMetadata, snapshot: &Snapshot| snapshot.is_key_named(&skipped.parameter);
-        let (named, others) = self.watch.cache().read(|snapshot| -> (Vec<_>, Vec<_>) {
+        let (named, others) = self.watch.read(|snapshot| -> (Vec<_>, Vec<_>) {
             skipped.into_iter().partition(|skipped| is_named(skipped, snapshot))
         });
         self.skipped_metadata = others;
@@ -484,7 +484,8 @@ impl Driver {
             Verdict::Nacked { type_url, detail, .. } => (type_url, detail),
             Verdict::Acked { .. } => return,
         };
-        let variants = self.watch.cache().read(|snapshot| self.machine.rejected(type_url, snapshot));
+        let machine = &mut self.machine;
+        let variants = self.watch.read(|snapshot| machine.rejected(type_url, snapshot));
         let alone = self.machine.take_rejected_alone(type_url);
         // G15: the message of the client is only logged, and it may send many.
         self.registration.nack_log().on(Nack {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::delivery::ClientName;
 use super::interest::RegisteredStream;
@@ -104,7 +105,7 @@ pub(super) struct Chosen {
 }
 
 /// One client: the streams with a name, or one stream without a node id (G6).
-type ClientKey = (ClientName, Option<u64>);
+pub(super) type ClientKey = (ClientName, Option<u64>);
 
 pub(super) fn client_key(stream: &RegisteredStream) -> ClientKey {
     let client = stream.client();
@@ -133,6 +134,9 @@ impl Chosen {
     }
 
     pub(super) fn includes(&self, stream: &RegisteredStream) -> bool {
+        if stream.keeps_stable.load(Ordering::Relaxed) {
+            return false;
+        }
         let by_rule = match &self.rule {
             None | Some(Audience::Clients(_)) => false,
             Some(Audience::Percent(100)) => true,

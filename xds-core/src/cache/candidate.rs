@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::audience::{Audience, Chosen};
 use super::class::Class;
 use super::delivery::{Delivery, Ledger};
 use super::interest::{Interest, RegisteredStream};
 use super::snapshot::{NO_RESOURCES, Snapshot, TypeSnapshot};
-use super::views::{Names, Refusal, View, ViewId, Views};
+use super::views::{Names, Refusal, View, ViewId};
 use super::{Cache, Changed, Commit, CommitError, Transaction, apply, apply_statuses, lock};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -139,15 +140,18 @@ impl Candidate {
         next.edit(revision);
         writer.newest = revision;
         apply_statuses(statuses, &mut next, revision);
+        // What changes nothing now must not undo a later commit.
+        transaction.keep_only(&changed);
         let names: Names = changed.iter().map(|(of, names)| (of.clone(), names_of(names))).collect();
         let interest = lock(&cache.interest);
         let fork = Fork { current: &current, next: &next, changed: &changed };
-        let chosen = fork.choose(&interest, &lock(&cache.views), audience);
+        let chosen = fork.choose(&interest, audience);
         let (streams, affected) = fork.members(&interest, &chosen);
-        lock(&cache.views).add(View::new(next, names, chosen, affected, Arc::clone(refusal)), &streams);
+        let view = View::new(next, names, chosen, affected, Arc::clone(refusal));
+        let lost = lock(&cache.views).add(view, &streams);
         drop((interest, writer));
         views.push(id);
-        streams.iter().for_each(|stream| stream.wake());
+        streams.iter().chain(&lost).for_each(|stream| stream.wake());
         Ok(())
     }
 }
@@ -171,14 +175,16 @@ struct Fork<'f> {
 }
 
 impl Fork<'_> {
-    fn choose(&self, interest: &Interest, views: &Views, audience: &Audience) -> Chosen {
+    fn choose(&self, interest: &Interest, audience: &Audience) -> Chosen {
         let Audience::Clients(count) = audience else { return Chosen::by_rule(audience.clone()) };
         let mut by_variant = BTreeMap::<_, Vec<Arc<RegisteredStream>>>::new();
         for (type_url, variants) in self.changed {
             for variant in variants {
                 let mut streams = self.selecting(interest, type_url, variant);
-                // The others try something already.
-                streams.retain(|stream| views.is_open(stream.view()));
+                // The others try something already, or return from it.
+                streams.retain(|stream| {
+                    stream.view() == ViewId::STABLE && !stream.keeps_stable.load(Ordering::Relaxed)
+                });
                 by_variant.insert((type_url, variant), streams);
             }
         }

@@ -247,16 +247,11 @@ impl Ledger {
         self.wake(decided);
     }
 
-    /// Whether a stream of the same client took the place of this one, which ended and did not
+    /// Whether another stream of the client may take the place of this one: it ended, and did not
     /// reject the revision.
-    pub(super) fn is_replaced_by(&self, other: &Self, revision: Revision) -> bool {
-        let client = self.stream.client();
-        let is_same = !client.id.is_empty()
-            && self.type_url == other.type_url
-            && client == other.stream.client()
-            && !Arc::ptr_eq(&self.stream, &other.stream);
+    pub(super) fn is_replaceable(&self, revision: Revision) -> bool {
         let state = lock(&self.state);
-        is_same && state.is_ended && !matches!(state.decision(revision), Decision::Rejected(_))
+        state.is_ended && !matches!(state.decision(revision), Decision::Rejected(_))
     }
 
     /// Notes that the stream has ended.

@@ -48,8 +48,18 @@ impl Watch {
         let id = lock(&cache.interest).next_stream_id();
         let (client, woken, waker) = (OnceLock::new(), AtomicBool::new(false), AtomicWaker::new());
         let (view, is_lost, parameters) = (AtomicU32::new(0), AtomicBool::new(false), OnceLock::new());
-        let has_joined = AtomicBool::new(false);
-        let stream = RegisteredStream { id, view, has_joined, is_lost, client, parameters, woken, waker };
+        let (keeps_stable, has_joined) = (AtomicBool::new(false), AtomicBool::new(false));
+        let stream = RegisteredStream {
+            id,
+            view,
+            keeps_stable,
+            has_joined,
+            is_lost,
+            client,
+            parameters,
+            woken,
+            waker,
+        };
         let stream = Arc::new(stream);
         Arc::new(Self { cache, stream, ledgers: Mutex::default() })
     }
@@ -68,6 +78,12 @@ impl Watch {
         _ = self.stream.parameters.set(parameters);
     }
 
+    /// The stream tries no candidate: it sees what is stable. For streams that end before they could
+    /// answer, such as polls. Call it before the first request.
+    pub fn keep_stable(&self) {
+        self.stream.keeps_stable.store(true, Ordering::Relaxed);
+    }
+
     /// The cache that the stream reads.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
@@ -76,6 +92,11 @@ impl Watch {
 
     pub(super) fn stream(&self) -> &Arc<RegisteredStream> {
         &self.stream
+    }
+
+    /// Whether the state that the stream saw is gone, so that nobody knows what its client lacks.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.stream.is_lost.load(Ordering::Relaxed)
     }
 
     /// Waits for a commit that affects this stream, since the last call returned. Needs no runtime;
@@ -162,6 +183,8 @@ pub(super) struct RegisteredStream {
     pub(super) id: u64,
     /// The number of the view that it sees. Its classes follow when it runs.
     pub(super) view: AtomicU32,
+    /// It tries no candidate.
+    pub(super) keeps_stable: AtomicBool,
     /// Whether it ever subscribed to anything.
     has_joined: AtomicBool,
     /// Its view is gone, so nobody knows what it lacks.
@@ -251,10 +274,12 @@ impl Interest {
         for (type_url, interest) in &self.types {
             let [before, after] =
                 [current, next].map(|snapshot| snapshot.of_type(type_url).unwrap_or(&NO_RESOURCES));
-            // The first commit affects all classes: from now on a missing resource is absent (G13).
+            // The first commit affects all classes: from now on a missing resource is absent (G13). So
+            // does the end of a time in which the source lacked changes.
             // A change of the used keys affects all classes too: each stream has to find the class
             // that it belongs to now.
-            let all = !current.is_synced() || before.keys().changed_at() != after.keys().changed_at();
+            let has_begun = current.has_commit() && current.is_synced() == next.is_synced();
+            let all = !has_begun || before.keys().changed_at() != after.keys().changed_at();
             if all {
                 affected.extend(interest.classes().filter(|class| class.selection.view == view));
             }

@@ -261,6 +261,22 @@ impl TypeSnapshot {
         has_changed
     }
 
+    /// Why variants were removed.
+    pub(super) fn reasons(&self) -> impl Iterator<Item = (&(ResourceName, Constraints), &Arc<str>)> {
+        self.reasons.iter()
+    }
+
+    /// Why a variant was removed.
+    pub(super) fn reason_of(&self, name: &ResourceName, constraints: &Constraints) -> Option<&Arc<str>> {
+        self.reasons.get(&(name.clone(), constraints.clone()))
+    }
+
+    /// Takes the statuses of locators and the reasons of removals from another state.
+    pub(super) fn answer_as(&mut self, other: &Self) {
+        self.statuses = other.statuses.clone();
+        self.reasons = Arc::clone(&other.reasons);
+    }
+
     /// Whether it says of any variant why it was removed.
     pub(crate) fn has_reasons(&self) -> bool {
         !self.reasons.is_empty()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::Changed;
 use super::delivery::{ClientName, Ledger};
 use super::on_demand::LocatorStatus;
 use super::snapshot::{Snapshot, TypeSnapshot};
@@ -85,6 +86,22 @@ impl Transaction {
             }
         }
         for (type_url, _) in to.counts() {
+            let Some(of_type) = to.of_type(type_url) else { continue };
+            let had = from.of_type(type_url);
+            for ((name, constraints), reason) in of_type.reasons() {
+                let is_known = had.is_some_and(|had| had.reason_of(name, constraints) == Some(reason));
+                if !is_known {
+                    let id = VariantId {
+                        type_url: type_url.clone(),
+                        name: name.clone(),
+                        constraints: constraints.clone(),
+                    };
+                    transaction.forget(&id);
+                    transaction.remove_because(id, reason);
+                }
+            }
+        }
+        for (type_url, _) in to.counts() {
             for (name, variants) in to.of_type(type_url).into_iter().flat_map(TypeSnapshot::iter) {
                 let had = from.get(type_url, name);
                 for variant in variants.iter() {
@@ -96,6 +113,22 @@ impl Transaction {
             }
         }
         transaction
+    }
+
+    /// Takes out the change of a variant.
+    fn forget(&mut self, id: &VariantId) {
+        if let Some(changes) = self.changes.get_mut(&id.type_url) {
+            changes.retain(|change| change.id() != (&id.name, &id.constraints));
+        }
+    }
+
+    /// Leaves out the changes of other variants than these.
+    pub(super) fn keep_only(&mut self, changed: &Changed) {
+        self.changes.retain(|type_url, changes| {
+            let kept = changed.get(type_url).map_or(&[][..], Vec::as_slice);
+            changes.retain(|change| is_in(change, kept));
+            !changes.is_empty()
+        });
     }
 
     /// The variants that it changes, each with the version that it puts; `None` for a removal.
@@ -176,6 +209,11 @@ impl Transaction {
         }
         Ok(self.changes)
     }
+}
+
+/// Whether a change is of one of these variants, which are sorted.
+pub(super) fn is_in(change: &VariantChange, changed: &[(ResourceName, Constraints)]) -> bool {
+    changed.binary_search_by(|(name, constraints)| (name, constraints).cmp(&change.id())).is_ok()
 }
 
 impl VariantChange {

@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::audience::Chosen;
+use super::audience::{Chosen, ClientKey, client_key};
 use super::delivery::{Affected, Ledger};
 use super::interest::{RegisteredStream, Watch};
 use super::on_demand::LocatorStatus;
 use super::snapshot::Snapshot;
-use super::transaction::{Change, VariantChange};
+use super::transaction::{Change, VariantChange, is_in};
 use super::{Cache, Changed, CommitError, Step, Writer, apply, apply_statuses, lock};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::subscription::Locator;
@@ -53,7 +53,7 @@ pub(super) struct View {
     /// Which streams see it. `None` after the end of the candidate: no more streams come.
     chosen: Option<Chosen>,
     /// The streams and types that the candidate affects.
-    affected: Vec<Arc<Ledger>>,
+    affected: BTreeMap<(ClientKey, TypeUrl), Vec<Arc<Ledger>>>,
     /// Why the cache ended the candidate.
     refusal: Refusal,
 }
@@ -85,16 +85,21 @@ impl Views {
 
     /// Adds the view of a candidate, for the streams that try it. Ends the oldest view if there are
     /// too many: its streams do not read, and reconnect.
-    pub(super) fn add(&mut self, mut view: View, streams: &[Arc<RegisteredStream>]) {
+    ///
+    /// Returns the streams of that view, to be woken.
+    pub(super) fn add(
+        &mut self,
+        mut view: View,
+        streams: &[Arc<RegisteredStream>],
+    ) -> Vec<Arc<RegisteredStream>> {
         let id = view.snapshot.view();
         streams.iter().for_each(|stream| stream.view.store(id.0, Ordering::SeqCst));
         view.streams = streams.iter().map(|stream| (stream.id, Arc::downgrade(stream))).collect();
         self.views.insert(id, view);
         let ended = self.views.iter().find(|(_, view)| view.chosen.is_none());
-        if let Some((oldest, _)) = ended.filter(|_| self.views.len() > VIEWS_LIMIT) {
-            let oldest = *oldest;
-            self.views.remove(&oldest);
-        }
+        let oldest = ended.map(|(oldest, _)| *oldest).filter(|_| self.views.len() > VIEWS_LIMIT);
+        let removed = oldest.and_then(|oldest| self.views.remove(&oldest));
+        removed.iter().flat_map(|view| view.streams.values().filter_map(Weak::upgrade)).collect()
     }
 
     /// Replaces the state of a view.
@@ -121,15 +126,10 @@ impl Views {
         Some(Revision(view.tried_at.0 - 1))
     }
 
-    /// Whether a candidate may choose streams that see this view: they see the stable state, or
-    /// return to it soon.
-    pub(super) fn is_open(&self, id: ViewId) -> bool {
-        self.views.get(&id).is_none_or(View::has_ended)
-    }
-
     /// A stream subscribes to a type.
     pub(super) fn note_subscription(&mut self, ledger: &Arc<Ledger>) {
-        if let Some(view) = self.views.get_mut(&ledger.stream().view()) {
+        let view = self.views.get_mut(&ledger.stream().view());
+        if let Some(view) = view.filter(|view| view.names.contains_key(ledger.type_url())) {
             view.add_subscriber(Arc::clone(ledger));
         }
     }
@@ -139,6 +139,7 @@ impl Views {
         let id = stream.view();
         if let Some(view) = self.views.get_mut(&id) {
             view.streams.remove(&stream.id);
+            view.remove_unnamed(stream);
             if view.streams.is_empty() && view.chosen.is_none() {
                 self.views.remove(&id);
             }
@@ -168,7 +169,10 @@ impl View {
     ) -> Self {
         let (tried_at, streams) = (snapshot.revision(), BTreeMap::new());
         let (snapshot, chosen) = (Arc::new(snapshot), Some(chosen));
-        Self { snapshot, tried_at, streams, names, chosen, affected, refusal }
+        let mut view =
+            Self { snapshot, tried_at, streams, names, chosen, affected: BTreeMap::new(), refusal };
+        affected.into_iter().for_each(|ledger| view.add_subscriber(ledger));
+        view
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -177,16 +181,29 @@ impl View {
 
     /// The clients that the candidate affects.
     pub(super) fn affected(&self) -> impl Iterator<Item = Affected> {
-        self.affected.iter().map(|ledger| (self.tried_at, Arc::clone(ledger)))
+        self.affected.values().flatten().map(|ledger| (self.tried_at, Arc::clone(ledger)))
     }
 
     /// A stream of this view subscribes to a type. A client that reconnects replaces its former
     /// stream, unless that one rejected the candidate.
     fn add_subscriber(&mut self, ledger: Arc<Ledger>) {
-        if self.names.contains_key(ledger.type_url()) {
+        let tried_at = self.tried_at;
+        let of_client = (client_key(ledger.stream()), ledger.type_url().clone());
+        let of_client = self.affected.entry(of_client).or_default();
+        of_client.retain(|other| !Arc::ptr_eq(other, &ledger) && !other.is_replaceable(tried_at));
+        of_client.push(ledger);
+    }
+
+    /// A stream without a node id ended: no other one takes its place.
+    fn remove_unnamed(&mut self, stream: &RegisteredStream) {
+        let client = client_key(stream);
+        if client.1.is_some() {
             let tried_at = self.tried_at;
-            self.affected.retain(|other| !other.is_replaced_by(&ledger, tried_at));
-            self.affected.push(ledger);
+            for type_url in self.names.keys() {
+                if let Some(ledgers) = self.affected.get_mut(&(client.clone(), type_url.clone())) {
+                    ledgers.retain(|ledger| !ledger.is_replaceable(tried_at));
+                }
+            }
         }
     }
 
@@ -254,18 +271,24 @@ impl Cache {
         stable: &Snapshot,
         changed: &Changed,
     ) -> Vec<Step> {
-        let Some((changes, statuses)) = commit else { return Vec::new() };
+        let Some((mut changes, statuses)) = commit else { return Vec::new() };
+        // What changed nothing in the stable state must not undo a candidate either.
+        for (type_url, of_type) in &mut changes {
+            let kept = changed.get(type_url).map_or(&[][..], Vec::as_slice);
+            of_type.retain(|change| is_in(change, kept));
+        }
         let follow = |view: &View| {
             let (current, revision) = (Arc::clone(&view.snapshot), stable.revision());
-            let mut next = Snapshot::clone(&current);
-            apply_statuses(statuses.clone(), &mut next, revision);
+            let mut before = Snapshot::clone(&current);
+            apply_statuses(statuses.clone(), &mut before, revision);
+            let mut next = before.clone();
             let applied = match view.meets(changed) && !view.has_ended() {
                 true => Err(CommitError::Superseded { required: view.tried_at, actual: revision }),
                 false => apply(changes.clone(), &mut next, revision, self.key_sets),
             };
             match applied {
                 Ok((changed, _)) => Step { current, next, changed, refusal: None },
-                Err(error) => self.end_view(view, stable, changed, Some(error)),
+                Err(error) => self.end_view(view, before, stable, changed, Some(error)),
             }
         };
         let mut steps: Vec<_> = lock(&self.views).views.values().map(follow).collect();
@@ -284,15 +307,18 @@ impl Cache {
         let end = |id: &ViewId| {
             let views = lock(&self.views);
             let view = views.get(*id).filter(|view| !view.has_ended())?;
-            Some(self.end_view(view, &stable, &Changed::new(), None))
+            Some(self.end_view(view, Snapshot::clone(&view.snapshot), &stable, &Changed::new(), None))
         };
         let steps = ids.iter().filter_map(end).collect();
         self.publish(&mut writer, steps, &[]);
     }
 
+    /// Makes `next`, the state of a view, equal to the stable state in the names that the candidate
+    /// or this commit changed.
     fn end_view(
         &self,
         view: &View,
+        mut next: Snapshot,
         stable: &Snapshot,
         changed: &Changed,
         refusal: Option<CommitError>,
@@ -303,10 +329,13 @@ impl Cache {
             names.entry(type_url.clone()).or_default().extend(of_type.iter().map(|(name, _)| name.clone()));
         }
         let changes = differences(&current, stable, &names);
-        let mut next = Snapshot::clone(&current);
         let (changed, _) = apply(changes, &mut next, stable.revision(), self.key_sets)
             .expect("what the stable state has fits together");
-        next.edit(stable.revision());
+        for (type_url, resources) in next.edit(stable.revision()) {
+            if let Some(stable) = stable.of_type(type_url) {
+                Arc::make_mut(resources).answer_as(stable);
+            }
+        }
         next.end();
         Step { current, next, changed, refusal }
     }

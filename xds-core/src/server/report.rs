@@ -84,7 +84,8 @@ impl Stream {
 
     /// The resources of the newest rejected response of a type, as far as they are still the
     /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
-    pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+    pub fn rejected(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+        self.enter(snapshot);
         let Some(TypeEntry { state, .. }) = self.entries.of_type(type_url.as_str()) else {
             return Vec::new();
         };

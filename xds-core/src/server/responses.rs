@@ -140,6 +140,12 @@ impl Responses {
         self.reached = self.reached.max(revision);
     }
 
+    /// Takes the revision back: the later ones are sent once more.
+    pub(super) fn go_back(&mut self, to: Revision) {
+        self.has_news |= to < self.reached;
+        self.reached = self.reached.min(to);
+    }
+
     /// The next response brings a removal that was withheld since this earlier revision.
     pub(super) fn bring(&mut self, revision: Revision) {
         self.next_brings.add_one(revision);

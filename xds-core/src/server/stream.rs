@@ -225,6 +225,12 @@ impl Stream {
     /// requests only the newest is answered (S9).
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         self.enter(snapshot);
+        if self.watch.is_lost()
+            && let Some(state) = self.entries.states().next()
+        {
+            let type_url = state.terms.type_url.clone();
+            return Next::Close(StreamError::FellBehind { type_url });
+        }
         self.entries.states_mut().for_each(TypeState::note_clean);
         let group = self.seat().map(|seat| seat.group().clone());
         let _deciding = group.as_ref().map(ClientGroup::begin_deciding);
@@ -274,7 +280,10 @@ impl Stream {
         if self.entries.states().all(has_all) {
             self.entries.states_mut().for_each(|state| state.holding.reach(snapshot));
             if let Some(before) = self.watch.leave_view() {
-                self.entries.states_mut().for_each(|state| state.holding.go_back(before));
+                for state in self.entries.states_mut() {
+                    state.holding.go_back(before);
+                    state.responses.go_back(before);
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::ClientName;
-use crate::server::fixture::{Delta, Sotw, commit, parameters, transaction};
+use crate::server::fixture::{Delta, Sotw, commit, parameters, transaction, type_url};
 
 fn named(watch: &crate::Watch, id: &str) {
     watch.name_client(ClientName { id: id.into(), cluster: "c".into() });
@@ -53,7 +53,7 @@ fn the_chosen_are_sent_the_candidate_and_nobody_else_is_sent_a_byte() {
     assert_eq!(late.each_mut().map(Delta::sent), ["n2 LDS l=1", "n2 LDS l=2 m=2", "n2 LDS l=1"]);
     clients[1].ack("LDS", "2");
     assert_eq!(clients[1].sent(), "");
-    assert!(cache.snapshot().get(&crate::server::fixture::type_url("LDS"), &"m".into()).is_none());
+    assert!(cache.snapshot().get(&type_url("LDS"), &"m".into()).is_none());
     let commit = candidate.promote().unwrap();
     assert_eq!(commit.changed, 2);
     assert_eq!(clients.each_mut().map(Delta::sent), ["n2 LDS l=2 m=2", "", "n2 LDS l=2 m=2"]);
@@ -227,7 +227,7 @@ fn the_first_variant_of_a_key_is_tried_by_clients_that_it_is_for() {
 /// The end of a candidate and the next one come right after each other, when a rollout is replaced.
 #[test]
 fn a_client_goes_from_one_candidate_to_the_next() {
-    for audience in ["id=b", "1 client", "100%"] {
+    for audience in ["id=b", "100%"] {
         let cache = Cache::new();
         commit(&cache, "LDS l=1");
         let mut clients = deltas::<2>(&cache, "LDS", "*");
@@ -250,12 +250,105 @@ fn a_client_goes_from_one_candidate_to_the_next() {
     }
 }
 
+/// A source may put all that it has, as a folder that was read again.
+#[test]
+fn what_changes_nothing_in_the_stable_state_changes_nothing_in_a_view() {
+    let cache = Cache::new();
+    commit(&cache, "LDS a=1 b=1");
+    let mut clients = deltas::<2>(&cache, "LDS", "*");
+    let candidate = begin(&cache, "LDS a=2 c=1", "id=b");
+    assert_eq!(clients[1].sent(), "n2 LDS a=2 c=1");
+    clients[1].ack("LDS", "2");
+    commit(&cache, "LDS a=1 b=2 -c");
+    assert_eq!(clients.each_mut().map(Delta::sent), ["n2 LDS b=2", "n3 LDS b=2"]);
+    assert_eq!(candidate.refusal(), None);
+}
+
+#[test]
+fn a_promotion_does_not_undo_a_commit_to_what_the_candidate_did_not_change() {
+    let cache = Cache::new();
+    commit(&cache, "LDS a=1 b=1");
+    let mut clients = deltas::<2>(&cache, "LDS", "*");
+    let mut candidate = begin(&cache, "LDS a=2 b=1", "id=b");
+    commit(&cache, "LDS b=2");
+    candidate.widen(&Audience::Percent(100)).unwrap();
+    assert_eq!(clients.each_mut().map(Delta::sent), ["n2 LDS a=2 b=2", "n2 LDS a=2 b=2"]);
+    candidate.promote().unwrap();
+    clients.iter_mut().for_each(|client| _ = client.ack("LDS", "2"));
+    assert_eq!(clients.each_mut().map(Delta::sent), ["", ""]);
+}
+
+#[test]
+fn a_stream_that_ends_before_it_could_answer_tries_nothing() {
+    let cache = Cache::new();
+    commit(&cache, "LDS l=1");
+    let poll = |cache: &Arc<Cache>| {
+        let mut poll = Sotw::new(cache);
+        poll.watch.keep_stable();
+        poll.ask("LDS", "*", "");
+        poll
+    };
+    let mut before = poll(&cache);
+    let candidate = begin(&cache, "LDS l=2", "100%");
+    let mut after = poll(&cache);
+    assert_eq!([before.sent(), after.sent()], ["n1 LDS l=1", "n1 LDS l=1"]);
+    // A stream without a node id counts as long as it is open.
+    let mut unnamed = Sotw::new(&cache);
+    unnamed.ask("LDS", "*", "");
+    assert_eq!(unnamed.sent(), "n1 LDS l=2");
+    assert_eq!(candidate.delivery().results().len(), 1);
+    drop(unnamed);
+    assert!(candidate.delivery().is_empty());
+}
+
+#[test]
+fn st63_a_nack_is_about_the_content_that_the_stream_sees() {
+    let cache = Cache::new();
+    commit(&cache, "LDS l=1");
+    let [mut client] = deltas::<1>(&cache, "LDS", "*");
+    let _candidate = begin(&cache, "LDS l=2", "1 client");
+    assert_eq!(client.sent(), "n2 LDS l=2");
+    client.nack("LDS", "2");
+    let Delta { stream, watch, .. } = &mut client;
+    let rejected = watch.read(|snapshot| stream.rejected(&type_url("LDS"), snapshot));
+    let candidate = watch.snapshot();
+    let variant = candidate.get(&type_url("LDS"), &"l".into()).unwrap().iter().next().unwrap();
+    assert!(matches!(&rejected[..], [only] if Arc::ptr_eq(only, variant)), "{rejected:?}");
+}
+
+/// A client that does not read would keep the view of each candidate for ever.
+#[test]
+fn a_stream_whose_view_is_gone_is_ended() {
+    let cache = Cache::new();
+    commit(&cache, "LDS l=1");
+    let mut silent: Vec<_> = (0..20)
+        .map(|at| {
+            let mut client = Delta::new(&cache);
+            named(&client.watch, &format!("c{at}"));
+            client.ask("LDS", "*");
+            client.sent();
+            client.ack("LDS", "1");
+            client.sent();
+            begin(&cache, "LDS l=2", &format!("id=c{at}")).end();
+            client
+        })
+        .collect();
+    let mut ended = 0;
+    for Delta { stream, watch, now, .. } in &mut silent {
+        let next = watch.read(|snapshot| stream.next(*now, snapshot));
+        ended += usize::from(matches!(next, crate::server::Next::Close(_)));
+    }
+    assert_eq!(ended, 4);
+}
+
 /// What one client does and has in the random test.
 struct Model {
     client: Client,
     /// The resources that it has, by name, with their content.
     has: BTreeMap<String, String>,
-    unanswered: Option<(String, String)>,
+    /// What it had before the responses that it did not answer.
+    had: BTreeMap<String, String>,
+    unanswered: Vec<(String, String)>,
 }
 
 enum Client {
@@ -265,7 +358,7 @@ enum Client {
 
 impl Model {
     fn new(cache: &Arc<Cache>, at: usize) -> Self {
-        let (id, is_delta) = (&IDS[at..=at], at.is_multiple_of(2));
+        let (id, is_delta) = (id_of(at), at.is_multiple_of(2));
         let client = if is_delta {
             let mut client = Delta::new(cache);
             named(&client.watch, id);
@@ -279,7 +372,7 @@ impl Model {
             client.ask("LDS", "*", "");
             Client::Sotw(client)
         };
-        Self { client, has: BTreeMap::new(), unanswered: None }
+        Self { client, has: BTreeMap::new(), had: BTreeMap::new(), unanswered: Vec::new() }
     }
 
     fn read(&mut self) -> bool {
@@ -290,7 +383,10 @@ impl Model {
         for response in sent.split("; ").filter(|sent| !sent.is_empty()) {
             let mut words = response.split(' ');
             let nonce = words.next().unwrap()[1..].to_owned();
-            self.unanswered = Some((words.next().unwrap().to_owned(), nonce));
+            if self.unanswered.is_empty() {
+                self.had.clone_from(&self.has);
+            }
+            self.unanswered.push((words.next().unwrap().to_owned(), nonce));
             if is_full {
                 self.has.clear();
             }
@@ -307,12 +403,23 @@ impl Model {
         !sent.is_empty()
     }
 
-    fn answer(&mut self) {
-        let Some((type_name, nonce)) = self.unanswered.take() else { return };
-        match &mut self.client {
-            Client::Delta(client) => _ = client.ack(&type_name, &nonce),
-            Client::Sotw(client) => _ = client.ack(&type_name, &nonce),
+    /// Answers the last response. Rejects it if it is the only one without an answer and has content
+    /// of the candidate that the client rejects.
+    fn answer(&mut self, rejects: Option<&str>) -> bool {
+        let Some((type_name, nonce)) = self.unanswered.last().cloned() else { return false };
+        let has_it = |of: &BTreeMap<String, String>| of.values().any(|content| Some(&**content) == rejects);
+        let is_rejected = self.unanswered.len() == 1 && has_it(&self.has) && !has_it(&self.had);
+        self.unanswered.clear();
+        match (&mut self.client, is_rejected) {
+            (Client::Delta(client), false) => _ = client.ack(&type_name, &nonce),
+            (Client::Sotw(client), false) => _ = client.ack(&type_name, &nonce),
+            (Client::Delta(client), true) => _ = client.nack(&type_name, &nonce),
+            (Client::Sotw(client), true) => _ = client.nack(&type_name, &nonce),
         }
+        if is_rejected {
+            self.has.clone_from(&self.had);
+        }
+        is_rejected
     }
 
     fn watch(&self) -> &crate::Watch {
@@ -324,9 +431,9 @@ impl Model {
 
     /// What the state that it sees has for it.
     fn should_have(&self, at: usize) -> BTreeMap<String, String> {
-        let parameters = parameters(&format!("id={}", &IDS[at..=at]));
+        let parameters = parameters(&format!("id={}", id_of(at)));
         self.watch().read(|snapshot| {
-            let resources = snapshot.of_type(&crate::server::fixture::type_url("LDS"));
+            let resources = snapshot.of_type(&type_url("LDS"));
             let names = resources.into_iter().flat_map(TypeSnapshot::iter);
             let found = names.filter_map(|(name, variants)| {
                 let variant = variants.resolve(&parameters)?;
@@ -340,6 +447,12 @@ impl Model {
 
 const CLIENTS: usize = 5;
 
+/// The last client is a twin of the first.
+fn id_of(at: usize) -> &'static str {
+    let at = at % (CLIENTS - 1);
+    &IDS[at..=at]
+}
+
 /// Random commits, candidates, steps, promotions, ends, reads, answers and reconnects.
 fn run(seed: u64) {
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -352,7 +465,8 @@ fn run(seed: u64) {
     let cache = Cache::new();
     commit(&cache, "LDS a=0 b=0 c=0");
     let mut clients: Vec<_> = (0..CLIENTS).map(|at| Model::new(&cache, at)).collect();
-    let mut candidate: Option<(Candidate, String, bool)> = None;
+    // The candidate, its content, whether clients reject it, and whether one did.
+    let mut candidate: Option<(Candidate, String, bool, bool)> = None;
     // The clients that may hold each candidate.
     let mut may_hold = BTreeMap::<String, BTreeSet<usize>>::new();
     for step in 0..60 {
@@ -374,7 +488,7 @@ fn run(seed: u64) {
                 let content = format!("x{step}");
                 let text = change(&mut draw, &content);
                 if let Ok(began) = cache.begin(transaction(&text), &audience(&mut draw)) {
-                    candidate = Some((began, content, false));
+                    candidate = Some((began, content, draw(2) == 0, false));
                 }
             }
             2 => {
@@ -383,7 +497,8 @@ fn run(seed: u64) {
                 }
             }
             3 => {
-                if let Some((candidate, content, _)) = candidate.take()
+                if let Some((candidate, content, _, was_rejected)) = candidate.take()
+                    && !was_rejected
                     && draw(2) == 0
                     && candidate.promote().is_ok()
                 {
@@ -394,14 +509,21 @@ fn run(seed: u64) {
                 let at = draw(CLIENTS);
                 clients[at] = Model::new(&cache, at);
             }
-            5 | 6 => clients[draw(CLIENTS)].answer(),
+            5 | 6 => {
+                let rejected = candidate.as_ref().filter(|(_, _, is_bad, _)| *is_bad);
+                let rejected = rejected.map(|(_, content, ..)| content.clone());
+                let is_rejected = clients[draw(CLIENTS)].answer(rejected.as_deref());
+                if let Some((.., was_rejected)) = &mut candidate {
+                    *was_rejected |= is_rejected;
+                }
+            }
             _ => {
                 let at = draw(CLIENTS);
                 clients[at].read();
             }
         }
         // A client that is chosen now may hold the candidate.
-        if let Some((_, content, _)) = &candidate {
+        if let Some((_, content, ..)) = &candidate {
             let chosen = clients.iter().enumerate().filter(|(_, model)| {
                 model.watch().read(|snapshot| snapshot.view() != ViewId::STABLE && !snapshot.has_ended())
             });
@@ -416,11 +538,13 @@ fn run(seed: u64) {
     }
     for _ in 0..2 {
         while (0..CLIENTS).any(|at| {
-            let is_busy = clients[at].read() || clients[at].unanswered.is_some();
-            clients[at].answer();
+            let is_busy = clients[at].read() || !clients[at].unanswered.is_empty();
+            clients[at].answer(None);
             is_busy
         }) {}
-        for (at, model) in clients.iter().enumerate() {
+        // A client lacks what it rejected, as long as it sees it.
+        let was_rejected = candidate.as_ref().is_some_and(|(.., was_rejected)| *was_rejected);
+        for (at, model) in clients.iter().enumerate().filter(|_| !was_rejected) {
             let should_have = model.should_have(at);
             let names = |of: &BTreeMap<String, String>| of.keys().cloned().collect::<Vec<_>>();
             assert_eq!(names(&model.has), names(&should_have), "seed {seed}: client {at}");
