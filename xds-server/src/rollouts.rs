@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use xds_core::{
-    Audience, Cache, Candidate, ClientOutcome, Outcome, Rollout, RolloutAction, RolloutPlan, Snapshot,
-    Transaction, VariantId, Version,
+    Audience, Cache, Candidate, ClientOutcome, CommitEvent, CommitOrigin, CommitOutcome, Outcome, Revision,
+    Rollout, RolloutAction, RolloutPlan, Snapshot, Transaction, VariantId, Version,
 };
 
 /// What happens to a candidate when the source commits something else meanwhile.
@@ -48,6 +48,7 @@ struct State {
     refused: Option<RefusedChange>,
     counts: RolloutCounts,
     order: Option<Order>,
+    not_stored: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone)]
@@ -97,6 +98,8 @@ pub struct RolloutStatus {
     pub refused: Option<(Arc<str>, SystemTime)>,
     /// How the rollouts before ended.
     pub counts: RolloutCounts,
+    /// Why the stable state could not be stored. A restarted server would give clients an older one.
+    pub not_stored: Option<Arc<str>>,
 }
 
 /// A rollout that runs.
@@ -124,7 +127,8 @@ enum Ended {
 }
 
 impl Rollouts {
-    /// Rolls out what `source` commits to `served`. When `served` has a state already, for example a
+    /// Rolls out what `source` commits to `served`, which must have no other source: resources that
+    /// `source` lacks are removed. When `served` has a state already, for example a
     /// stored one, the difference is the first rollout. Otherwise the first state of the source is
     /// committed as it is.
     #[must_use]
@@ -153,7 +157,14 @@ impl Rollouts {
             acked: running.outcomes.iter().filter(|of| of.outcome == Outcome::Acked).count(),
         });
         let refused = state.refused.as_ref().map(|refused| (Arc::clone(&refused.reason), refused.at));
-        RolloutStatus { steps: self.plan.steps().to_vec(), running, refused, counts: state.counts }
+        let not_stored = state.not_stored.clone();
+        RolloutStatus {
+            steps: self.plan.steps().to_vec(),
+            running,
+            refused,
+            counts: state.counts,
+            not_stored,
+        }
     }
 
     /// Gives the change that is rolled out, or that was refused, to all clients now. Returns whether
@@ -186,7 +197,7 @@ impl Rollouts {
     /// has one. Call it before clients can connect, so that none of them waits.
     pub fn begin(&self) {
         let wanted = self.source.snapshot();
-        if wanted.is_synced() && !self.served.read(Snapshot::is_synced) {
+        if has_commit(&wanted) && !self.served.read(has_commit) {
             self.commit(Transaction::between(&self.served.snapshot(), &wanted));
         }
     }
@@ -194,12 +205,16 @@ impl Rollouts {
     /// Rolls out each change of the source, until the future is dropped.
     pub async fn run(&self) {
         let mut commits = self.source.commits(1);
+        let mut origin = CommitOrigin::default();
         loop {
             self.begin();
             let wanted = self.source.snapshot();
-            let transaction = Transaction::between(&self.served.snapshot(), &wanted);
+            let mut transaction = Transaction::between(&self.served.snapshot(), &wanted);
+            transaction.origin().clone_from(&origin);
             let contents: Vec<_> = transaction.contents().collect();
-            let is_new = self.served.read(Snapshot::is_synced) && !transaction.is_empty();
+            // A source without a commit is not empty: nobody knows what it has.
+            let has_both = has_commit(&wanted) && self.served.read(has_commit);
+            let is_new = has_both && !transaction.is_empty();
             if is_new && !self.is_refused(&contents) {
                 let ended = self.roll_out(transaction, contents.clone(), &wanted).await;
                 self.on_end(ended, contents);
@@ -208,18 +223,34 @@ impl Rollouts {
             if !is_new {
                 self.state().refused = None;
             }
-            tokio::select! {
-                event = commits.next() => if event.is_none() { return },
-                () = self.ordered.notified() => {
-                    let order = self.state().order.take();
-                    if order == Some(Order::Promote) && is_new {
-                        tracing::info!("the refused change was promoted by an operator");
-                        self.commit(transaction);
-                        self.on_end(Ended::Promoted, contents);
+            let event = loop {
+                self.carry_outdated();
+                tokio::select! {
+                    event = commits.next() => break event,
+                    () = self.ordered.notified() => {
+                        let order = self.state().order.take();
+                        if order == Some(Order::Promote) && is_new {
+                            tracing::info!("the refused change was promoted by an operator");
+                            let ended = self.commit(transaction);
+                            self.on_end(ended, contents);
+                            break None;
+                        }
                     }
+                    // The cache sends no event when its source begins to lack changes.
+                    () = sleep(LOOK_EVERY) => {}
                 }
+            };
+            if let Some(CommitEvent { outcome: CommitOutcome::Committed { origin: of, .. }, .. }) = event {
+                origin.clone_from(&of);
             }
         }
+    }
+
+    /// G13: while the source lacks changes, and does not know which, clients are not answered that a
+    /// resource does not exist.
+    fn carry_outdated(&self) {
+        let source = self.source.snapshot();
+        self.served.set_outdated(has_commit(&source) && !source.is_synced());
     }
 
     /// Whether it contains all of what was refused. What was refused is forgotten when a part of it
@@ -239,8 +270,7 @@ impl Rollouts {
     ) -> Ended {
         let start = Instant::now();
         let Some(audience) = self.plan.steps().first().cloned() else {
-            self.commit(transaction);
-            return Ended::Promoted;
+            return self.commit(transaction);
         };
         let count = contents.len();
         let mut candidate = match self.served.begin(transaction, &audience) {
@@ -249,9 +279,10 @@ impl Rollouts {
         };
         tracing::info!(step = %audience, variants = count, "a rollout began");
         let mut rollout = Rollout::new(self.plan.clone(), Duration::ZERO);
-        self.state().running =
-            Some(Running { contents, step: 0, audience, ends_at: SystemTime::now(), outcomes: Vec::new() });
+        let ends_at = SystemTime::now() + rollout.step_ends_at();
+        self.state().running = Some(Running { contents, step: 0, audience, ends_at, outcomes: Vec::new() });
         loop {
+            self.carry_outdated();
             if let Some(error) = candidate.refusal() {
                 tracing::warn!(%error, "a commit of another source ended the rollout");
                 return Ended::Replaced;
@@ -262,7 +293,8 @@ impl Rollouts {
                 tracing::info!("the source changed, so the rollout begins again");
                 return Ended::Replaced;
             }
-            match self.state().order.take() {
+            let order = self.state().order.take();
+            match order {
                 Some(Order::Promote) => return self.promote_candidate(candidate),
                 Some(Order::Abort) => return Ended::Refused("an operator aborted it".to_owned()),
                 None => {}
@@ -308,17 +340,18 @@ impl Rollouts {
     fn show(&self, rollout: &Rollout, start: Instant, outcomes: Vec<ClientOutcome>) {
         let left = rollout.step_ends_at().saturating_sub(start.elapsed());
         if let Some(running) = &mut self.state().running {
-            if let Some((step, audience)) = rollout.step() {
-                (running.step, running.audience) = (step, audience.clone());
+            if let Some((step, audience)) = rollout.step().filter(|(step, _)| *step != running.step) {
+                let ends_at = SystemTime::now() + left;
+                (running.step, running.audience, running.ends_at) = (step, audience.clone(), ends_at);
             }
-            running.ends_at = SystemTime::now() + left;
             running.outcomes = outcomes;
         }
     }
 
     fn on_end(&self, ended: Ended, contents: Vec<(VariantId, Option<Version>)>) {
         let mut state = self.state();
-        state.running = None;
+        // An order that came too late is not one for the next rollout.
+        (state.running, state.order) = (None, None);
         match ended {
             Ended::Promoted => {
                 tracing::info!(variants = contents.len(), "the rollout reached all clients");
@@ -334,19 +367,23 @@ impl Rollouts {
         }
     }
 
-    fn commit(&self, transaction: Transaction) {
+    fn commit(&self, transaction: Transaction) -> Ended {
         match self.served.commit(transaction) {
-            Ok(_) => self.store_stable(),
-            Err(error) => tracing::error!(%error, "the state of the source does not fit"),
+            Ok(_) => {
+                self.store_stable();
+                Ended::Promoted
+            }
+            Err(error) => Ended::Refused(error.to_string()),
         }
     }
 
     fn store_stable(&self) {
-        if let Some(keep) = &self.keep
-            && let Err(error) = keep(&self.served.snapshot())
-        {
-            tracing::error!(%error, "the stable state cannot be stored; after a restart, clients get an older one first");
+        let Some(keep) = &self.keep else { return };
+        let failure = keep(&self.served.snapshot()).err();
+        if let Some(error) = &failure {
+            tracing::error!(%error, "the stable state cannot be stored; a restarted server would give clients an older one");
         }
+        self.state().not_stored = failure.map(Into::into);
     }
 }
 
@@ -354,6 +391,11 @@ impl std::fmt::Debug for Rollouts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rollouts").field("status", &self.status()).finish_non_exhaustive()
     }
+}
+
+/// Whether a source ever committed to the cache.
+fn has_commit(snapshot: &Snapshot) -> bool {
+    snapshot.revision() > Revision::ZERO
 }
 
 /// How often the answers of clients are looked at while a step lasts.

@@ -86,7 +86,7 @@ impl World {
     /// Seconds pass; clients answer at once.
     async fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds * 10 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            sleep(Duration::from_millis(100)).await;
             self.clients.iter_mut().for_each(Client::answer);
         }
     }
@@ -213,13 +213,50 @@ async fn after_a_restart_the_stored_state_is_stable() {
     rollouts.begin();
     assert_eq!(payload(&served.snapshot()), "one");
     let run = async {
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        sleep(Duration::from_secs(5)).await;
         assert_eq!(rollouts.status().running.as_ref().map(|running| running.step), Some(0));
-        tokio::time::sleep(Duration::from_secs(6)).await;
+        sleep(Duration::from_secs(6)).await;
     };
     tokio::select! {
         () = rollouts.run() => {}
         () = run => {}
     }
     assert_eq!(payload(&served.snapshot()), "two");
+}
+
+/// A store that is empty or takes a snapshot has not committed yet: it does not want to remove all.
+#[tokio::test(start_paused = true)]
+async fn a_source_without_a_commit_removes_nothing() {
+    let (source, served) = (Cache::new(), Cache::new());
+    put(&served, "a", "one");
+    let plan = RolloutPlan::new(vec!["1 client".parse().unwrap()], Duration::from_secs(1));
+    let rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(&served), plan, OnChange::Wait);
+    rollouts.begin();
+    tokio::select! {
+        () = rollouts.run() => {}
+        () = sleep(Duration::from_secs(30)) => {}
+    }
+    assert_eq!((payload(&served.snapshot()), rollouts.status().running), ("one".to_owned(), None));
+}
+
+/// G13: what a client subscribes to is unknown while the store behind the source takes a snapshot.
+#[tokio::test(start_paused = true)]
+async fn g13_a_source_that_lacks_changes_makes_what_is_served_unknown() {
+    let mut world = World::new("1 client", OnChange::Wait).await;
+    for is_outdated in [true, false] {
+        world.source.set_outdated(is_outdated);
+        world.pass(1).await;
+        assert_eq!(world.clients[0].watch.snapshot().is_synced(), !is_outdated);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_that_cannot_be_stored_is_shown() {
+    let (source, served) = (Cache::new(), Cache::new());
+    put(&source, "a", "one");
+    let plan = RolloutPlan::new(Vec::new(), Duration::from_secs(1));
+    let rollouts = Rollouts::new(source, served, plan, OnChange::Wait);
+    let rollouts = rollouts.keeping(|_| Err("no space left".to_owned()));
+    rollouts.begin();
+    assert_eq!(rollouts.status().not_stored.as_deref(), Some("no space left"));
 }
