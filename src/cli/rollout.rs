@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
 use super::Failure;
 use super::rollout_state::{Order, RolloutState, RolloutStateError};
@@ -22,9 +23,9 @@ pub(super) struct RolloutCommand {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Print what goes on, as JSON
+    /// Print the state of the rollout, as JSON
     Status(StateFolder),
-    /// Give the change that is rolled out, or that clients refused, to all clients now
+    /// Give the current or the refused change to all clients now
     Promote(StateFolder),
     /// End the rollout: its clients are sent what they had, and the change is not tried again until
     /// one of its resources changes
@@ -64,6 +65,13 @@ impl StateFolder {
     /// Waits until the server has taken the order.
     fn order(&self, order: Order) -> Result<ExitCode, Failure> {
         let state = self.open()?;
+        let status: Value =
+            serde_json::from_str(&state.status().map_err(Failure::Rollout)?).unwrap_or_default();
+        let has_refused = order == Order::Promote && !status["refused"].is_null();
+        if status["running"].is_null() && !has_refused {
+            let (path, word) = (self.folder.clone(), order.word());
+            return Err(Failure::Rollout(RolloutStateError::Nothing { path, word }));
+        }
         state.store_order(order).map_err(Failure::Rollout)?;
         let until = Instant::now() + TAKEN_WITHIN;
         while state.has_order() {

@@ -4,11 +4,12 @@
 //! | --- | --- |
 //! | `stable` | what all clients have: a restarted server serves it, and rolls out the difference again |
 //! | `status.json` | the rollout that runs, or why there is none |
+//! | `lock` | locked by the server |
 //! | `order` | `promote` or `abort`, written by `xds rollout`; the server removes it |
 //!
 //! Who may write to the folder may steer the rollouts. Files are replaced as a whole, by a rename.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -23,11 +24,26 @@ use xds_server::RolloutStatus;
 #[derive(Debug, Clone)]
 pub(super) struct RolloutState(PathBuf);
 
+/// Keeps other servers from the folder, as long as it is not dropped.
+#[derive(Debug)]
+pub(super) struct RolloutLock {
+    _file: File,
+}
+
 /// An order of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Promote,
     Abort,
+}
+
+impl Order {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Promote => "promote",
+            Self::Abort => "abort",
+        }
+    }
 }
 
 /// Why the folder cannot be used.
@@ -41,6 +57,10 @@ pub(super) enum RolloutStateError {
         path.display()
     )]
     Damaged { path: PathBuf, reason: &'static str },
+    #[error("{}: there is nothing to {word}: no rollout runs{}", path.display(), if *word == "promote" { ", and no change was refused" } else { "" })]
+    Nothing { path: PathBuf, word: &'static str },
+    #[error("{}: another server uses this folder; give each server its own --rollout-state", path.display())]
+    Used { path: PathBuf },
     #[error("{}: no server took the order within 5 s; is this the --rollout-state of a server that runs?", path.display())]
     NoServer { path: PathBuf },
 }
@@ -78,6 +98,23 @@ impl RolloutState {
         Ok(Self(folder.to_owned()))
     }
 
+    /// Takes the folder for one server.
+    pub(super) fn lock(&self) -> Result<RolloutLock, RolloutStateError> {
+        let path = self.0.join("lock");
+        let unusable = |error| RolloutStateError::File { path: path.clone(), error };
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(unusable)?;
+        match file.try_lock() {
+            Ok(()) => {
+                // An order that nobody took was for the server before.
+                _ = self.take_order();
+                Ok(RolloutLock { _file: file })
+            }
+            Err(TryLockError::WouldBlock) => Err(RolloutStateError::Used { path: self.0.clone() }),
+            Err(TryLockError::Error(error)) => Err(unusable(error)),
+        }
+    }
+
     /// The stored stable state, to be committed; `None` before the first one.
     pub(super) fn stable(&self) -> Result<Option<Transaction>, RolloutStateError> {
         let path = self.0.join("stable");
@@ -90,11 +127,11 @@ impl RolloutState {
     }
 
     pub(super) fn store_stable(&self, stable: &Snapshot) -> Result<(), RolloutStateError> {
-        self.replace("stable", &stable_bytes(stable))
+        self.replace("stable", &stable_bytes(stable), true)
     }
 
     pub(super) fn store_status(&self, status: &RolloutStatus) -> Result<(), RolloutStateError> {
-        self.replace("status.json", format!("{:#}\n", shown(status)).as_bytes())
+        self.replace("status.json", format!("{:#}\n", shown(status)).as_bytes(), false)
     }
 
     pub(super) fn status(&self) -> Result<String, RolloutStateError> {
@@ -103,11 +140,8 @@ impl RolloutState {
     }
 
     pub(super) fn store_order(&self, order: Order) -> Result<(), RolloutStateError> {
-        let word = match order {
-            Order::Promote => "promote",
-            Order::Abort => "abort",
-        };
-        self.replace("order", format!("{word}\n").as_bytes())
+        let word = order.word();
+        self.replace("order", format!("{word}\n").as_bytes(), false)
     }
 
     /// Whether an order was not taken yet.
@@ -117,12 +151,10 @@ impl RolloutState {
 
     /// Takes the order, if there is one.
     pub(super) fn take_order(&self) -> Option<Order> {
-        let path = self.0.join("order");
-        let text = fs::read_to_string(&path).ok()?;
-        if let Err(error) = fs::remove_file(&path) {
-            tracing::error!(%error, "the order of an operator cannot be removed, so it is not followed");
-            return None;
-        }
+        // Renamed first: an order that is written meanwhile is another one.
+        let taken = self.0.join("order.taken");
+        fs::rename(self.0.join("order"), &taken).ok()?;
+        let text = fs::read_to_string(&taken).ok()?;
         match text.trim() {
             "promote" => Some(Order::Promote),
             "abort" => Some(Order::Abort),
@@ -133,16 +165,18 @@ impl RolloutState {
         }
     }
 
-    fn replace(&self, name: &str, content: &[u8]) -> Result<(), RolloutStateError> {
+    fn replace(&self, name: &str, content: &[u8], is_durable: bool) -> Result<(), RolloutStateError> {
         let (path, next) = (self.0.join(name), self.0.join(format!("{name}.next")));
         let write = || {
             // The stable state may contain secrets.
             let mut file =
                 OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
             file.write_all(content)?;
-            file.sync_all()?;
+            if is_durable {
+                file.sync_all()?;
+            }
             fs::rename(&next, &path)?;
-            File::open(&self.0)?.sync_all()
+            if is_durable { File::open(&self.0)?.sync_all() } else { Ok(()) }
         };
         write().map_err(|error| RolloutStateError::File { path: path.clone(), error })
     }
@@ -239,7 +273,7 @@ pub(super) fn shown(status: &RolloutStatus) -> Value {
         "running": running,
         "refused": refused.map(|(reason, at)| json!({ "reason": &**reason, "at_ms": at_ms(*at) })),
         "promoted": status.counts.promoted, "refused_total": status.counts.refused,
-        "replaced": status.counts.replaced,
+        "replaced": status.counts.replaced, "not_stored": status.not_stored.as_deref(),
     })
 }
 
@@ -294,6 +328,10 @@ mod tests {
             assert!(state.has_order());
             assert_eq!((state.take_order(), state.take_order()), (Some(order), None));
         }
+        let lock = state.lock().unwrap();
+        assert!(matches!(state.lock(), Err(RolloutStateError::Used { .. })));
+        drop(lock);
+        state.lock().unwrap();
         fs::write(folder.join("order"), "delete everything").unwrap();
         assert_eq!((state.take_order(), state.has_order()), (None, false));
         fs::remove_dir_all(folder).unwrap();

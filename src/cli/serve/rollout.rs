@@ -13,7 +13,7 @@ use xds_server::{OnChange, Rollouts};
 
 use super::limits;
 use crate::cli::Failure;
-use crate::cli::rollout_state::{Order, RolloutState};
+use crate::cli::rollout_state::{Order, RolloutLock, RolloutState};
 
 #[derive(Debug, Args)]
 pub(super) struct RolloutOptions {
@@ -71,6 +71,7 @@ enum OnChangeOption {
 pub(super) struct ServedRollouts {
     pub(super) rollouts: Arc<Rollouts>,
     state: RolloutState,
+    _lock: Arc<RolloutLock>,
     /// What the source wants.
     pub(super) source: Arc<Cache>,
 }
@@ -81,6 +82,7 @@ impl RolloutOptions {
     pub(super) fn start(&self, served: &Arc<Cache>) -> Result<Option<ServedRollouts>, Failure> {
         let (Some(RolloutSteps(steps)), Some(folder)) = (&self.steps, &self.state) else { return Ok(None) };
         let state = RolloutState::open(folder).map_err(Failure::Rollout)?;
+        let lock = Arc::new(state.lock().map_err(Failure::Rollout)?);
         if let Some(stable) = state.stable().map_err(Failure::Rollout)? {
             served.commit(stable).map_err(|error| Failure::System(std::io::Error::other(error)))?;
         }
@@ -92,7 +94,7 @@ impl RolloutOptions {
         let kept = state.clone();
         let rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(served), plan, on_change)
             .keeping(move |stable| kept.store_stable(stable).map_err(|error| error.to_string()));
-        Ok(Some(ServedRollouts { rollouts: Arc::new(rollouts), state, source }))
+        Ok(Some(ServedRollouts { rollouts: Arc::new(rollouts), state, _lock: lock, source }))
     }
 }
 
@@ -101,7 +103,7 @@ impl ServedRollouts {
     pub(super) fn run(&self) -> [JoinHandle<()>; 2] {
         let (served, state, rollouts) = (self.clone(), self.state.clone(), Arc::clone(&self.rollouts));
         let orders = tokio::spawn(async move {
-            let mut written = None;
+            let (mut written, mut is_failing) = (None, false);
             loop {
                 if let Some(order) = state.take_order() {
                     let is_possible = match order {
@@ -112,10 +114,14 @@ impl ServedRollouts {
                 }
                 let status = rollouts.status();
                 if written.as_ref() != Some(&status) {
-                    if let Err(error) = state.store_status(&status) {
-                        tracing::warn!(%error, "the status of the rollout cannot be written");
+                    let is_stored = state.store_status(&status).inspect_err(|error| {
+                        if !std::mem::replace(&mut is_failing, true) {
+                            tracing::warn!(%error, "the status of the rollout cannot be written");
+                        }
+                    });
+                    if is_stored.is_ok() {
+                        (written, is_failing) = (Some(status), false);
                     }
-                    written = Some(status);
                 }
                 sleep(ORDERS_EVERY).await;
             }
@@ -123,11 +129,20 @@ impl ServedRollouts {
         [tokio::spawn(async move { served.rollouts.run().await }), orders]
     }
 
-    /// Shows on the page that clients refused the newest change.
+    /// Shows on the page that clients refused the newest change, and that the stable state is not
+    /// stored.
     pub(super) fn add_troubles(&self, troubles: &Troubles) {
         let rollouts = Arc::clone(&self.rollouts);
         troubles.add(move || {
-            let refused = rollouts.status().refused.map(|(reason, at)| Trouble {
+            let status = rollouts.status();
+            let not_stored = status.not_stored.map(|error| Trouble {
+                detail: error.to_string(),
+                cure: "Make room in the folder of --rollout-state. Until then, do not restart the server: it would give \
+                       clients an older state."
+                    .into(),
+                ..Trouble::error("rollout_not_stored", "The state that all clients have is not stored")
+            });
+            let refused = status.refused.map(|(reason, at)| Trouble {
                 detail: reason.to_string(),
                 since: Some(at),
                 cure: "Correct the resource that clients reject; the newest state is then tried again. To give it to \
@@ -135,7 +150,7 @@ impl ServedRollouts {
                     .into(),
                 ..Trouble::error("rollout_refused", "The newest change is not rolled out; clients keep the state before it")
             });
-            refused.into_iter().collect()
+            refused.into_iter().chain(not_stored).collect()
         });
     }
 }
