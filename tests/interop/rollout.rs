@@ -1,4 +1,4 @@
-//! Rollouts to real Envoys: a listener that Envoy rejects reaches the clients that try it, and no
+//! Rollouts to real Envoys and gRPC clients: what they reject reaches those that try it, and no
 //! other; a good change passes all steps, also when the server is killed meanwhile.
 
 use std::collections::BTreeMap;
@@ -9,13 +9,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use crate::calls::Calls;
 use crate::envoy::{Envoy, bootstrap};
 use crate::folder::Folder;
+use crate::grpc_peer::{Bootstrap, GrpcPeer, Implementation};
 use crate::http;
 use crate::load::{Connections, Load};
 use crate::mode::Mode;
 use crate::peers;
-use crate::resources::{cluster, endpoints, listener, routes};
+use crate::resources::{api_listener, cluster, endpoints, listener, routes};
 use crate::server::Server;
 use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
@@ -154,4 +156,71 @@ async fn what_envoy_rejects_reaches_two_of_six_and_a_good_change_reaches_all() {
         fleet.until_status("it is promoted", |status| status["promoted"] == 1).await;
     }
     fleet.assert_nothing_lost().await;
+}
+
+/// gRPC does not know clusters of the type STATIC, Envoy does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_grpc_client_rejects_reaches_no_other_and_a_good_change_reaches_all() {
+    let Some((_red_server, red)) = GrpcPeer::server("red").await else { return };
+    let Some((_blue_server, blue)) = GrpcPeer::server("blue").await else { return };
+    let _turns = every_turn().await;
+    let mode = Mode::ADS[0];
+    for chosen in Implementation::ALL {
+        let (folder, state) = (Folder::new(), Folder::new());
+        folder.write("listener.json", &[api_listener(mode, "svc", "routes")]);
+        folder.write("routes.json", &[routes("routes", &[("", "one")])]);
+        folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "two")]);
+        folder.write("endpoints.json", &[endpoints("one", red), endpoints("two", blue)]);
+        let of_state = state.path().to_str().expect("a text");
+        let options = [
+            "--rollout",
+            "try=yes, 100%",
+            "--rollout-wait",
+            "2s",
+            "--rollout-state",
+            of_state,
+            "--allow",
+            "unused",
+        ];
+        let server = Server::start_with(folder.path(), &options).await;
+        let mut all = Vec::new();
+        for implementation in Implementation::ALL {
+            let metadata = if implementation == chosen { json!({ "try": "yes" }) } else { json!({}) };
+            let (target, port) = ("xds:///svc", server.port);
+            let client = GrpcPeer::client(implementation, Bootstrap::Inline, target, port, &metadata);
+            let Some(client) = client else { return };
+            let mut calls = Calls::start(implementation, client);
+            calls.until_answer("red").await;
+            all.push((implementation, calls));
+        }
+        let status = || -> Value {
+            let text = fs::read_to_string(state.path().join("status.json")).unwrap_or_default();
+            serde_json::from_str(&text).unwrap_or_default()
+        };
+        let mut bad = cluster(mode, "one");
+        bad["type"] = "STATIC".into();
+        bad.as_object_mut().expect("a map").remove("eds_cluster_config");
+        folder.write("clusters.json", &[bad, cluster(mode, "two")]);
+        until("it is refused", SOON, async || status()["refused"].is_object().then_some(())).await;
+        for (_, calls) in &mut all {
+            calls.go_on(20).await;
+            calls.until_answer("red").await;
+        }
+        let metrics = http::get(server.admin_port().await, "/metrics").await.expect("metrics").body;
+        let nacks = "xds_server_nacks_total{type=\"envoy.config.cluster.v3.Cluster\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(nacks));
+        assert_eq!(count, Some("1"), "{chosen}: only one client was sent it");
+
+        folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "two")]);
+        folder.write("routes.json", &[routes("routes", &[("", "two")])]);
+        let at = all.iter().position(|(implementation, _)| *implementation == chosen).expect("it runs");
+        all[at].1.until_answer("blue").await;
+        for (_, calls) in &mut all {
+            calls.until_answer("blue").await;
+        }
+        until("it is promoted", SOON, async || (status()["promoted"] == 1).then_some(())).await;
+        for (_, calls) in all {
+            calls.finish_without_loss().await;
+        }
+    }
 }
