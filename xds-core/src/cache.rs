@@ -1,6 +1,7 @@
 //! The cache of the server, the client and the proxy. Sources commit transactions; readers take
 //! immutable snapshots.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -183,7 +184,8 @@ impl Cache {
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
         let mut steps = self.follow(&mut writer, for_views, &next, &changed);
-        steps.push(Step { current: Arc::clone(&current), next, changed: changed.clone(), refusal: None });
+        let of_step = Cow::Borrowed(&changed);
+        steps.push(Step { current: Arc::clone(&current), next, changed: of_step, refusal: None });
         let affected = self.publish(&mut writer, steps, &status_changes).into();
         let count = changed.values().map(|variants| by_name(variants).count()).sum();
         let commit = Commit { revision, changed: count, affected };
@@ -216,7 +218,7 @@ impl Cache {
             let revision = writer.next_revision(&current);
             let step = |current: Arc<Snapshot>| {
                 let next = current.up_to_date(revision);
-                Step { current, next, changed: Changed::new(), refusal: None }
+                Step { current, next, changed: Cow::Owned(Changed::new()), refusal: None }
             };
             let affected = self.publish(&mut writer, states.into_iter().map(step).collect(), &[]).into();
             // Readers of commits wait for this: now it is known what exists.
@@ -262,7 +264,7 @@ impl Cache {
     fn publish(
         &self,
         writer: &mut Writer,
-        steps: Vec<Step>,
+        steps: Vec<Step<'_>>,
         status_changes: &[(TypeUrl, Locator)],
     ) -> Vec<Arc<Ledger>> {
         writer.newest = steps.iter().map(|step| step.next.revision()).max().unwrap_or(writer.newest);
@@ -292,10 +294,10 @@ impl Cache {
 }
 
 /// The commit of one view.
-struct Step {
+struct Step<'c> {
     current: Arc<Snapshot>,
     next: Snapshot,
-    changed: Changed,
+    changed: Cow<'c, Changed>,
     /// Why the cache ends the candidate of the view with this commit.
     refusal: Option<CommitError>,
 }

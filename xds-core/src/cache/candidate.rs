@@ -82,13 +82,6 @@ impl Candidate {
         self.fork(audience, None)
     }
 
-    /// Whether it differs from the stable state.
-    #[must_use]
-    pub fn has_changes(&self) -> bool {
-        let views = lock(&self.cache.views);
-        self.views.iter().filter_map(|id| views.get(*id)).any(|view| !view.names.is_empty())
-    }
-
     /// The clients that it affects of those that try it. Clients that connect later are missing.
     #[must_use]
     pub fn delivery(&self) -> Delivery {

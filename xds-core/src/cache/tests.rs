@@ -334,3 +334,28 @@ fn a_type_that_was_only_asked_for_is_forgotten_with_what_was_said_of_it() {
     cache.commit(transaction).unwrap();
     assert_eq!(types_after("EDS", None, &[]), 1);
 }
+
+/// A mirror of a cache has its variants, and its reasons why variants were removed.
+#[test]
+fn the_difference_of_two_states_leads_from_one_to_the_other() {
+    let states = ["", "EDS a=1 b=1; CDS c=1", "EDS a[env=p]=1 a[env=q]=2 b=2", "LDS l=1; EDS -b"];
+    let quarantined = |cache: &Cache, name: &str| {
+        let mut transaction = Transaction::new();
+        transaction.remove_because(VariantId::unconstrained(type_url("EDS"), name.into()), "quarantined");
+        cache.commit(transaction).unwrap();
+    };
+    for (from, to) in states.iter().flat_map(|from| states.iter().map(move |to| (from, to))) {
+        let (source, mirror) = (Cache::new(), Cache::new());
+        try_commit(&mirror, from).unwrap();
+        try_commit(&source, to).unwrap();
+        // One was there, the other never was.
+        quarantined(&source, "b");
+        quarantined(&source, "never");
+        mirror.commit(Transaction::between(&mirror.snapshot(), &source.snapshot())).unwrap();
+        let (source, mirror) = (source.snapshot(), mirror.snapshot());
+        assert!(Transaction::between(&mirror, &source).is_empty(), "{from} to {to}");
+        assert!(Transaction::between(&source, &mirror).is_empty(), "{from} to {to}");
+        let reason = mirror.of_type(&type_url("EDS")).unwrap().reason(&"b".into(), &Parameters::new());
+        assert_eq!(reason.map(AsRef::as_ref), Some("quarantined"));
+    }
+}

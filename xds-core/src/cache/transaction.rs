@@ -1,20 +1,20 @@
 //! A set of changes that are committed as a whole or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use super::Changed;
 use super::delivery::{ClientName, Ledger};
 use super::on_demand::LocatorStatus;
-use super::snapshot::{Snapshot, TypeSnapshot};
+use super::snapshot::{NO_RESOURCES, Snapshot};
 use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
 use crate::subscription::Locator;
-use crate::variants::Variant;
+use crate::variants::{Variant, Variants};
 
 /// Changes for one [`commit`](super::Cache::commit). The order in which they are added does not
 /// matter.
@@ -73,53 +73,35 @@ impl Transaction {
     #[must_use]
     pub fn between(from: &Snapshot, to: &Snapshot) -> Self {
         let mut transaction = Self::new();
-        for (type_url, _) in from.counts() {
-            for (name, variants) in from.of_type(type_url).into_iter().flat_map(TypeSnapshot::iter) {
-                let kept = to.get(type_url, name);
-                for variant in variants.iter() {
-                    let constraints = variant.constraints();
-                    if kept.is_none_or(|kept| kept.get(constraints).is_none()) {
-                        let (type_url, name) = (type_url.clone(), name.clone());
-                        transaction.remove(VariantId { type_url, name, constraints: constraints.clone() });
-                    }
+        let types: BTreeSet<_> = from.counts().chain(to.counts()).map(|(type_url, _)| type_url).collect();
+        for type_url in types {
+            let [before, after] = [from, to].map(|state| state.of_type(type_url).unwrap_or(&NO_RESOURCES));
+            let names = before.iter().chain(after.iter().filter(|(name, _)| before.get(name).is_none()));
+            let mut changes = Vec::new();
+            for (name, _) in names {
+                changes.extend(difference(type_url, name, before.get(name), after.get(name)));
+            }
+            for VariantChange { name, constraints, change } in &mut changes {
+                if let Some(reason) = after.reason_of(name, constraints) {
+                    *change = Change::RemoveBecause(Arc::clone(reason));
                 }
             }
-        }
-        for (type_url, _) in to.counts() {
-            let Some(of_type) = to.of_type(type_url) else { continue };
-            let had = from.of_type(type_url);
-            for ((name, constraints), reason) in of_type.reasons() {
-                let is_known = had.is_some_and(|had| had.reason_of(name, constraints) == Some(reason));
-                if !is_known {
-                    let id = VariantId {
-                        type_url: type_url.clone(),
-                        name: name.clone(),
-                        constraints: constraints.clone(),
-                    };
-                    transaction.forget(&id);
-                    transaction.remove_because(id, reason);
+            for ((name, constraints), reason) in after.reasons() {
+                let was_there = before.get(name).is_some_and(|variants| variants.get(constraints).is_some());
+                if !was_there && before.reason_of(name, constraints) != Some(reason) {
+                    let (name, constraints) = (name.clone(), constraints.clone());
+                    changes.push(VariantChange {
+                        name,
+                        constraints,
+                        change: Change::RemoveBecause(Arc::clone(reason)),
+                    });
                 }
             }
-        }
-        for (type_url, _) in to.counts() {
-            for (name, variants) in to.of_type(type_url).into_iter().flat_map(TypeSnapshot::iter) {
-                let had = from.get(type_url, name);
-                for variant in variants.iter() {
-                    let before = had.and_then(|had| had.get(variant.constraints()));
-                    if before.is_none_or(|before| before.version() != variant.version()) {
-                        transaction.put(variant.resource(type_url));
-                    }
-                }
+            if !changes.is_empty() {
+                transaction.changes.insert(type_url.clone(), changes);
             }
         }
         transaction
-    }
-
-    /// Takes out the change of a variant.
-    fn forget(&mut self, id: &VariantId) {
-        if let Some(changes) = self.changes.get_mut(&id.type_url) {
-            changes.retain(|change| change.id() != (&id.name, &id.constraints));
-        }
     }
 
     /// Leaves out the changes of other variants than these.
@@ -209,6 +191,30 @@ impl Transaction {
         }
         Ok(self.changes)
     }
+}
+
+/// The changes that turn the variants of a name into others.
+pub(super) fn difference(
+    type_url: &TypeUrl,
+    name: &ResourceName,
+    from: Option<&Variants>,
+    to: Option<&Variants>,
+) -> Vec<VariantChange> {
+    let of = |variants: Option<&Variants>, constraints: &Constraints| {
+        variants.and_then(|variants| variants.get(constraints)).map(|variant| variant.version())
+    };
+    let gone = from.into_iter().flat_map(Variants::iter);
+    let gone = gone.filter(|variant| of(to, variant.constraints()).is_none());
+    let put = to.into_iter().flat_map(Variants::iter);
+    let put = put.filter(|variant| of(from, variant.constraints()) != Some(variant.version()));
+    let removals = gone.map(|variant| (variant.constraints(), Change::Remove));
+    let puts = put.map(|variant| (variant.constraints(), Change::Put(variant.resource(type_url))));
+    let change = |(constraints, change): (&Constraints, Change)| VariantChange {
+        name: name.clone(),
+        constraints: constraints.clone(),
+        change,
+    };
+    removals.chain(puts).map(change).collect()
 }
 
 /// Whether a change is of one of these variants, which are sorted.

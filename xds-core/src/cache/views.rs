@@ -10,6 +10,7 @@
 //! The streams of a view are in selection classes of their own, so they share updates and bodies
 //! with each other and with no other stream. Without candidates, a stream pays one load for this.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -19,11 +20,10 @@ use super::delivery::{Affected, Ledger};
 use super::interest::{RegisteredStream, Watch};
 use super::on_demand::LocatorStatus;
 use super::snapshot::Snapshot;
-use super::transaction::{Change, VariantChange, is_in};
+use super::transaction::{VariantChange, difference, is_in};
 use super::{Cache, Changed, CommitError, Step, Writer, apply, apply_statuses, lock};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::subscription::Locator;
-use crate::variants::Variants;
 
 /// The number of a view. Numbers are not used again.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,7 +49,7 @@ pub(super) struct View {
     tried_at: Revision,
     streams: BTreeMap<u64, Weak<RegisteredStream>>,
     /// What the candidate changes.
-    pub(super) names: Names,
+    names: Names,
     /// Which streams see it. `None` after the end of the candidate: no more streams come.
     chosen: Option<Chosen>,
     /// The streams and types that the candidate affects.
@@ -216,37 +216,14 @@ impl View {
 }
 
 /// The changes that make these names in a view what they are in the stable state.
-pub(super) fn differences(
-    view: &Snapshot,
-    stable: &Snapshot,
-    names: &Names,
-) -> BTreeMap<TypeUrl, Vec<VariantChange>> {
-    let mut changes = BTreeMap::<_, Vec<_>>::new();
-    for (type_url, names) in names {
-        for name in names {
-            let [here, there] = [view, stable].map(|state| state.get(type_url, name));
-            let variants = |of: Option<&Variants>| of.into_iter().flat_map(Variants::iter).cloned().collect();
-            let (here_all, there_all): (Vec<_>, Vec<_>) = (variants(here), variants(there));
-            let gone = here_all
-                .iter()
-                .filter(|variant| there.is_none_or(|there| there.get(variant.constraints()).is_none()));
-            let removed = gone.map(|variant| (variant.constraints().clone(), Change::Remove));
-            let put = there_all.iter().filter(|variant| {
-                let same = here.and_then(|here| here.get(variant.constraints()));
-                same.is_none_or(|same| same.version() != variant.version())
-            });
-            let put =
-                put.map(|variant| (variant.constraints().clone(), Change::Put(variant.resource(type_url))));
-            let of_name = removed.chain(put);
-            let of_name = of_name.map(|(constraints, change)| VariantChange {
-                name: name.clone(),
-                constraints,
-                change,
-            });
-            changes.entry(type_url.clone()).or_default().extend(of_name);
-        }
-    }
-    changes
+fn differences(view: &Snapshot, stable: &Snapshot, names: &Names) -> BTreeMap<TypeUrl, Vec<VariantChange>> {
+    let of_type = |(type_url, names): (&TypeUrl, &BTreeSet<ResourceName>)| {
+        let of_name = |name: &ResourceName| {
+            difference(type_url, name, view.get(type_url, name), stable.get(type_url, name))
+        };
+        (type_url.clone(), names.iter().flat_map(of_name).collect())
+    };
+    names.iter().map(of_type).collect()
 }
 
 impl Cache {
@@ -270,7 +247,7 @@ impl Cache {
         commit: Option<Changes>,
         stable: &Snapshot,
         changed: &Changed,
-    ) -> Vec<Step> {
+    ) -> Vec<Step<'static>> {
         let Some((mut changes, statuses)) = commit else { return Vec::new() };
         // What changed nothing in the stable state must not undo a candidate either.
         for (type_url, of_type) in &mut changes {
@@ -287,7 +264,7 @@ impl Cache {
                 false => apply(changes.clone(), &mut next, revision, self.key_sets),
             };
             match applied {
-                Ok((changed, _)) => Step { current, next, changed, refusal: None },
+                Ok((changed, _)) => Step { current, next, changed: Cow::Owned(changed), refusal: None },
                 Err(error) => self.end_view(view, before, stable, changed, Some(error)),
             }
         };
@@ -322,7 +299,7 @@ impl Cache {
         stable: &Snapshot,
         changed: &Changed,
         refusal: Option<CommitError>,
-    ) -> Step {
+    ) -> Step<'static> {
         let current = Arc::clone(&view.snapshot);
         let mut names = view.names.clone();
         for (type_url, of_type) in changed {
@@ -337,7 +314,7 @@ impl Cache {
             }
         }
         next.end();
-        Step { current, next, changed, refusal }
+        Step { current, next, changed: Cow::Owned(changed), refusal }
     }
 }
 
