@@ -52,16 +52,16 @@ pub(super) enum RolloutStateError {
     #[error("{}: {error}", path.display())]
     File { path: PathBuf, error: io::Error },
     #[error(
-        "{}: the stored stable state is damaged ({reason}); nobody knows what clients have. Restore the file, or remove \
-         it: then the server gives the newest state to all clients at its start",
+        "{}: the stored stable state is damaged ({reason}), so the server cannot tell which state clients have. \
+         Restore the file, or remove it: then all clients get the newest state when the server starts",
         path.display()
     )]
     Damaged { path: PathBuf, reason: &'static str },
-    #[error("{}: there is nothing to {word}: no rollout runs{}", path.display(), if *word == "promote" { ", and no change was refused" } else { "" })]
+    #[error("{}: nothing to {word}: no rollout runs, and only a refused change can be promoted then", path.display())]
     Nothing { path: PathBuf, word: &'static str },
     #[error("{}: another server uses this folder; give each server its own --rollout-state", path.display())]
     Used { path: PathBuf },
-    #[error("{}: no server took the order within 5 s; is this the --rollout-state of a server that runs?", path.display())]
+    #[error("{}: no server took the order within 5 s; is it the --rollout-state of a running server?", path.display())]
     NoServer { path: PathBuf },
 }
 

@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(decide(&mut rollout("2 clients"), 9, "ack wait gone"), "wait 10");
         assert_eq!(decide(&mut rollout("2 clients"), 10, "ack wait gone"), few);
         assert_eq!(decide(&mut rollout("2 clients"), 10, "ack wait"), "promote");
-        // Nobody is connected whom it affects.
+        // No connected client is affected.
         assert_eq!(decide(&mut rollout("2 clients"), 10, ""), "promote");
     }
 

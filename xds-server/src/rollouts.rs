@@ -381,7 +381,7 @@ impl Rollouts {
         let Some(keep) = &self.keep else { return };
         let failure = keep(&self.served.snapshot()).err();
         if let Some(error) = &failure {
-            tracing::error!(%error, "the stable state cannot be stored; a restarted server would give clients an older one");
+            tracing::error!(%error, "the stable state is not stored; after a restart, clients would get an older one");
         }
         self.state().not_stored = failure.map(Into::into);
     }

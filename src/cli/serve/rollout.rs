@@ -137,8 +137,8 @@ impl ServedRollouts {
             let status = rollouts.status();
             let not_stored = status.not_stored.map(|error| Trouble {
                 detail: error.to_string(),
-                cure: "Make room in the folder of --rollout-state. Until then, do not restart the server: it would give \
-                       clients an older state."
+                cure: "Make room in the folder of --rollout-state. Until then, do not restart the server: clients \
+                       would get an older state."
                     .into(),
                 ..Trouble::error("rollout_not_stored", "The state that all clients have is not stored")
             });
@@ -148,7 +148,7 @@ impl ServedRollouts {
                 cure: "Correct the resource that clients reject; the newest state is then tried again. To give it to \
                        all clients as it is, run `xds rollout promote`."
                     .into(),
-                ..Trouble::error("rollout_refused", "The newest change is not rolled out; clients keep the state before it")
+                ..Trouble::error("rollout_refused", "The newest change is not rolled out; clients keep the last state")
             });
             refused.into_iter().chain(not_stored).collect()
         });

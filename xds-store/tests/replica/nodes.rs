@@ -365,7 +365,8 @@ impl Sim {
                 let twins =
                     self.twins.as_ref().map(|twins| twins.differences(&self.core)).unwrap_or_default();
                 return Err(format!(
-                    "liveness: {unanswered} commits without answer, clocks {clocks:?}, {twins:?} {difference:?} {fetches:?}"
+                    "liveness: {unanswered} commits without answer, clocks {clocks:?}, {twins:?} {difference:?} \
+                     {fetches:?}"
                 ));
             }
         }

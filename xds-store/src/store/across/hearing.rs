@@ -35,7 +35,7 @@ impl Hearing {
         &self.unheard
     }
 
-    /// What a node answered is durable, or has to be asked for once more.
+    /// The batch with the answer of a node is durable, or it failed, and the node is asked again.
     pub(super) fn note(&mut self, request: &Request, is_durable: bool) {
         let Request::Listed { node, is_last, .. } = request else { return };
         if *is_last || !is_durable {
