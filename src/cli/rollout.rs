@@ -65,12 +65,15 @@ impl StateFolder {
     /// Waits until the server has taken the order.
     fn order(&self, order: Order) -> Result<ExitCode, Failure> {
         let state = self.open()?;
-        let status: Value =
-            serde_json::from_str(&state.status().map_err(Failure::Rollout)?).unwrap_or_default();
-        let has_refused = order == Order::Promote && !status["refused"].is_null();
-        if status["running"].is_null() && !has_refused {
-            let (path, word) = (self.folder.clone(), order.word());
-            return Err(Failure::Rollout(RolloutStateError::Nothing { path, word }));
+        // The server writes its status several times a second, so a rollout that has just begun may
+        // not be in it yet.
+        let until = Instant::now() + WRITTEN_WITHIN;
+        while !is_possible(order, &state.status().map_err(Failure::Rollout)?) {
+            if Instant::now() >= until {
+                let (path, word) = (self.folder.clone(), order.word());
+                return Err(Failure::Rollout(RolloutStateError::Nothing { path, word }));
+            }
+            sleep(Duration::from_millis(20));
         }
         state.store_order(order).map_err(Failure::Rollout)?;
         let until = Instant::now() + TAKEN_WITHIN;
@@ -84,6 +87,14 @@ impl StateFolder {
         Ok(ExitCode::SUCCESS)
     }
 }
+
+fn is_possible(order: Order, status: &str) -> bool {
+    let status: Value = serde_json::from_str(status).unwrap_or_default();
+    !status["running"].is_null() || (order == Order::Promote && !status["refused"].is_null())
+}
+
+/// How old the status may be at most.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// A server takes orders several times a second.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);

@@ -251,7 +251,7 @@ fn resource(stored: StoredVariant) -> Option<Resource> {
 }
 
 /// The status as JSON. Times are milliseconds since 1970.
-pub(super) fn shown(status: &RolloutStatus) -> Value {
+fn shown(status: &RolloutStatus) -> Value {
     let at_ms = |at: SystemTime| {
         at.duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
