@@ -33,6 +33,7 @@
 //! | `gate` | takes each new content before the cache does |
 //! | `watch` | decides when to read the folder again |
 //! | `domains` | reads the values that clients have, which only a check needs |
+//! | [`schema`] | the form of the files, as JSON Schemas for editors |
 //! | `contents`, [`lint`] | the folder as data, and warnings about likely mistakes in it |
 //! | `linter`, `standing` | the warnings about the content in use, while the folder is watched |
 
@@ -82,6 +83,7 @@ pub mod lint;
 mod linter;
 mod rules;
 mod scan;
+pub mod schema;
 mod standing;
 mod tree;
 mod validate;

@@ -506,7 +506,7 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// The configuration of a filter for one route, which may be empty.
-const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig.config";
+pub(super) const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig.config";
 
 pub(super) const ANY: &str = "google.protobuf.Any";
 pub(super) const NULL_VALUE: &str = "google.protobuf.NullValue";

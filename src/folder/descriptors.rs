@@ -66,6 +66,11 @@ impl Descriptors {
         self.pool.get_message_by_name(name)
     }
 
+    /// All messages, except the entries of maps.
+    pub(super) fn messages(&self) -> impl Iterator<Item = MessageDescriptor> {
+        self.pool.all_messages().filter(|message| !message.is_map_entry())
+    }
+
     /// The way to a text field of a type: the names of fields from the top of the payload, joined by
     /// dots. It covers the items of lists, and the values of maps. `None` if the type is not known, has
     /// no such field, or if the field is in a `google.protobuf.Any`.

@@ -366,12 +366,12 @@ fn unknown_field(key: &str, message: &MessageDescriptor) -> Problem {
     }
 }
 
-const RESPONSE: &str = "envoy.service.discovery.v3.DiscoveryResponse";
+pub(super) const RESPONSE: &str = "envoy.service.discovery.v3.DiscoveryResponse";
 /// The field beside `@type` with the constraints of the variant.
-const WHEN: &str = "when";
+pub(super) const WHEN: &str = "when";
 const LOCATOR: &str = "xds.core.v3.ResourceLocator";
-const WRAPPER: &str = "envoy.service.discovery.v3.Resource";
-const RESOURCE_NAME: &str = "envoy.service.discovery.v3.ResourceName";
+pub(super) const WRAPPER: &str = "envoy.service.discovery.v3.Resource";
+pub(super) const RESOURCE_NAME: &str = "envoy.service.discovery.v3.ResourceName";
 const CONSTRAINTS: &str = "dynamic_parameter_constraints";
 const CONSTRAINTS_CAMEL: &str = "dynamicParameterConstraints";
 
