@@ -37,6 +37,7 @@ mod resolve;
 mod rollout;
 mod rollout_state;
 mod running;
+mod schema;
 mod serve;
 mod shown;
 mod store;
@@ -64,6 +65,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Proxy(proxy) => proxy.run().map(|()| ExitCode::SUCCESS),
         Command::Check(check) => check.run(),
         Command::Resolve(resolve) => resolve.run(),
+        Command::Schema(schema) => schema.run().map(|()| ExitCode::SUCCESS),
         Command::Get(get) => get.run(),
         Command::Watch(watch) => watch.run(),
         Command::Rollout(rollout) => rollout.run(),
@@ -113,6 +115,7 @@ enum Command {
     Proxy(Box<proxy::ProxyCommand>),
     Check(check::Check),
     Resolve(resolve::Resolve),
+    Schema(schema::Schema),
     Get(Box<get::Get>),
     Watch(Box<watch::Watch>),
     Rollout(rollout::RolloutCommand),
@@ -373,6 +376,7 @@ Examples:
   xds resolve config RDS web env=prod          which variant such clients get, and why
   xds get --server 127.0.0.1:18000 CDS '*'     the resources of a server, once
   xds watch --server 127.0.0.1:18000 EDS web   and each change
+  xds schema > xds.schema.json                 for editors: completion and mistakes as you type
   xds completions bash > /etc/bash_completion.d/xds
 
 `xds --help` describes the files of a folder.";
@@ -417,6 +421,7 @@ Examples:
   xds resolve config RDS web env=prod          which variant such clients get, and why
   xds get --server 127.0.0.1:18000 CDS '*'     the resources of a server, once
   xds watch --server 127.0.0.1:18000 EDS web   and each change
+  xds schema > xds.schema.json                 for editors: completion and mistakes as you type
   xds completions bash > /etc/bash_completion.d/xds
 
 Exit codes:

@@ -24,6 +24,8 @@ mod limits;
 mod logs;
 #[path = "cli/metadata.rs"]
 mod metadata;
+#[path = "cli/schema.rs"]
+mod schema;
 #[path = "cli/security.rs"]
 mod security;
 
@@ -601,7 +603,7 @@ fn help_and_completions_name_every_command() {
     };
     for text in [xds(&["--help"]), xds(&["-h"]), xds(&["completions", "bash"]), xds(&["completions", "fish"])]
     {
-        for command in ["serve", "check", "resolve", "get", "watch", "completions"] {
+        for command in ["serve", "check", "resolve", "schema", "get", "watch", "completions"] {
             assert!(text.contains(command), "{text}");
         }
     }

@@ -15,8 +15,11 @@ use super::Cli;
 use super::yaml::FilePosition;
 use file::{ConfigEntry, File, Value};
 
+pub(super) use schema::schema;
+
 mod file;
 mod print;
+mod schema;
 
 /// The options of a command that accepts a file. They are read from the matches before the other
 /// options.

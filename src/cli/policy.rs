@@ -13,9 +13,11 @@ use xds_store_server::{ApiClient, Replicate, Rights, StoreAuthorizer, TOKEN_PREF
 use document::Document;
 pub(super) use document::{PolicyMistake, PolicyWarning};
 use pattern::Pattern;
+pub(super) use schema::schema;
 
 mod document;
 mod pattern;
+mod schema;
 
 /// A policy file, read again when it changes.
 #[derive(Debug)]
