@@ -42,11 +42,11 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `watched_type` | one resource type: its watches, names, variants and aliases |
+//! | `store`, `watched_type` | all types; one type: its watches, names, variants and aliases |
 //! | `resource_state` | the state of one watched resource, and how each event changes it (gRFC A88) |
 //! | `resource_failure`, `accepted` | the errors and the variants that watchers see |
 //! | `entries` | adding and removing watches |
-//! | `upstream`, `authority` | one server and its stream; the servers that an authority uses |
+//! | `servers`, `upstream`, `authority` | all servers; one server and its stream; the servers that an authority uses |
 //! | `fallback` | when an authority uses its next server, and what its watchers see during an outage |
 //! | `timers` | what happens as time passes |
 //! | `requests` | subscriptions, ACKs and NACKs on the wire |
@@ -57,7 +57,6 @@
 //! | `restore` | resources from an earlier run of the program |
 //! | `effects`, `report` | the effects of one event; the state of everything that is watched |
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +64,6 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::cache::Cache;
-use crate::constraint::Constraints;
 use crate::matching::KeySetRule;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
@@ -74,11 +72,13 @@ use crate::resource::VariantId;
 use crate::subscription::is_set;
 use crate::xdstp::XdstpName;
 
-use authority::Authority;
-use preview::{LateSubscriptions, Refusal};
+use preview::LateSubscriptions;
 use resource_state::ResourceState;
-use upstream::{Phase, Upstream};
-use watched_type::{WatchEntry, WatchedType, entry_number};
+use servers::Servers;
+use store::Store;
+use timers::Timers;
+use upstream::Phase;
+use watched_type::{WatchEntry, entry_number};
 
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
@@ -109,6 +109,8 @@ mod requests;
 mod resource_failure;
 mod resource_state;
 mod restore;
+mod servers;
+mod store;
 mod timers;
 mod upstream;
 mod watched_type;
@@ -138,36 +140,13 @@ mod variants_tests;
 pub struct Client {
     /// The encoded node, sent in the first request of each stream (S11).
     node: Bytes,
-    /// See [`ClientConfig::resource_timeout`] (C5).
-    resource_timeout: Duration,
-    /// See [`ClientConfig::transient_resource_timeout`] (C6).
-    transient_resource_timeout: Duration,
-    /// The valid resources that servers sent.
-    cache: Arc<Cache>,
-    /// The servers, in the order of [`ClientConfig::servers`].
-    upstreams: Vec<Upstream>,
-    /// The first authority is the one of old-style names.
-    authorities: Vec<Authority>,
-    /// The index in `authorities` of each configured authority, by name.
-    authority_numbers: Arc<BTreeMap<String, usize>>,
-    /// The types that are watched, declared or restored.
-    types: Vec<WatchedType>,
-    /// The index in `types` of each type.
-    type_numbers: BTreeMap<TypeUrl, usize>,
+    servers: Servers,
+    store: Store,
+    timers: Timers,
     /// The settings of a client that belongs to a proxy.
     relay: Option<Relay>,
-    /// When clients of a proxy NACK the contents of a variant that they try, these contents are
-    /// rejected from then on (C2). Accepting other contents of the variant removes the entry.
-    refused: BTreeMap<VariantId, Refusal>,
     /// While clients of a proxy try a response: the subscriptions sent after the server made it.
     late: Option<LateSubscriptions>,
-    /// How many responses were applied.
-    responses: u64,
-    /// C5, C6: the deadlines of watches, oldest first: one queue for each of the two timeouts. An
-    /// element whose watch has another deadline by now, or none, is skipped.
-    timers: [VecDeque<(Duration, WatchId)>; 2],
-    /// S38: when TTLs end: time, type, name and constraints.
-    expiries: BTreeSet<(Duration, usize, ResourceName, Constraints)>,
 }
 
 /// One watch. All watchers of the same type, name and parameters share it.
@@ -226,55 +205,43 @@ impl Client {
     /// With more than [`SERVERS_LIMIT`] servers.
     #[must_use]
     pub fn new(config: ClientConfig) -> Self {
-        let mut authorities = vec![Authority::new(config.default_authority)];
-        let mut authority_numbers = BTreeMap::new();
-        for (name, authority) in config.authorities {
-            authority_numbers.insert(name, authorities.len());
-            authorities.push(Authority::new(authority));
-        }
         assert!(config.servers.len() <= SERVERS_LIMIT, "more than {SERVERS_LIMIT} servers");
+        let (servers, authority_numbers) =
+            Servers::new(config.servers, config.default_authority, config.authorities);
+        // T34: while a server changes the keys of a name, variants with the old keys and variants
+        // with the new keys may be in the cache together.
+        let cache = match &config.relay {
+            Some(relay) => Arc::clone(&relay.cache),
+            None => Cache::with_key_sets(KeySetRule::Free),
+        };
         Self {
             node: config.node,
-            resource_timeout: config.resource_timeout,
-            transient_resource_timeout: config.transient_resource_timeout,
-            // T34: while a server changes the keys of a name, variants with the old keys and
-            // variants with the new keys may be in the cache together.
-            cache: match &config.relay {
-                Some(relay) => Arc::clone(&relay.cache),
-                None => Cache::with_key_sets(KeySetRule::Free),
-            },
+            servers,
+            store: Store::new(cache, authority_numbers),
+            timers: Timers::new(config.resource_timeout, config.transient_resource_timeout),
             relay: config.relay,
-            refused: BTreeMap::new(),
             late: None,
-            upstreams: config.servers.into_iter().map(Upstream::new).collect(),
-            authorities,
-            authority_numbers: Arc::new(authority_numbers),
-            types: Vec::new(),
-            type_numbers: BTreeMap::new(),
-            responses: 0,
-            timers: Default::default(),
-            expiries: BTreeSet::new(),
         }
     }
 
     /// Whether there are no watches, no server has a subscription, and no resource is left in the
     /// cache from this client.
     pub(crate) fn is_idle(&self) -> bool {
-        self.types.iter().all(|of_type| of_type.entries.is_empty())
+        self.store.types.iter().all(|of_type| of_type.entries.is_empty())
     }
 
     /// The resources that exist on the servers. When a server deletes a resource, watchers may keep
     /// their copy (C9), but the cache no longer has it (C9b).
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
-        &self.cache
+        &self.store.cache
     }
 
     /// Decodes each payload of a type when it arrives, and rejects a payload that cannot be decoded
     /// (C2). Call this before the first watch of the type: stored payloads are not decoded again.
     pub fn declare(&mut self, type_url: &TypeUrl, decode: Decode) {
-        let of_type = self.type_number(type_url);
-        self.types[of_type].decode = Some(decode);
+        let of_type = self.store.type_number(type_url);
+        self.store.types[of_type].decode = Some(decode);
     }
 
     /// Adds a watcher of a name, a glob (X12) or the wildcard (`*`). Without `parameters`, those of
@@ -302,16 +269,15 @@ impl Client {
             None => 0,
             // As Envoy's `default_config_source`: without configured authorities, a proxy
             // subscribes to names of all authorities on its one upstream.
-            Some(_) if self.relay.is_some() && self.authority_numbers.is_empty() => 0,
+            Some(_) if self.relay.is_some() && self.store.has_one_authority() => 0,
             Some(new_style) => {
-                let known = self.authority_numbers.get(new_style.authority());
-                *known.ok_or_else(|| WatchError::UnknownAuthority {
+                self.store.authority_of(new_style).ok_or_else(|| WatchError::UnknownAuthority {
                     name: name.clone(),
                     authority: new_style.authority().to_owned(),
                 })?
             }
         };
-        let config = &self.authorities[authority].config;
+        let config = &self.servers.authorities[authority].config;
         let parameters = match parameters {
             None => config.parameters.clone(),
             Some(parameters) if parameters.is_empty() || config.speaks_locators || self.relay.is_some() => {
@@ -325,20 +291,20 @@ impl Client {
             return Err(WatchError::InvalidKey { key: Arc::clone(key) });
         }
         let is_collection = is_set(name.as_str());
-        let of_type = self.type_number(type_url);
-        let known = self.types[of_type].find(&name, &parameters);
+        let of_type = self.store.type_number(type_url);
+        let known = self.store.types[of_type].find(&name, &parameters);
         let entry = known.unwrap_or_else(|| {
             let members = is_collection.then(Box::default);
             self.insert(of_type, WatchEntry::new(name, parameters, authority, members))
         });
         let id = watch_id(of_type, entry);
-        let watched = self.types[of_type].entry_mut(entry);
+        let watched = self.store.entry_mut(id);
         watched.watchers += 1;
         if watched.watchers == 1 {
             let is_missing = watched.state.is_missing();
-            self.authorities[authority].entries += 1;
-            for at in 0..self.authorities[authority].in_use().len() {
-                let server = self.authorities[authority].in_use()[at];
+            self.servers.authorities[authority].entries += 1;
+            for at in 0..self.servers.authorities[authority].in_use().len() {
+                let server = self.servers.authorities[authority].in_use()[at];
                 self.mark(server, id);
             }
             // P4.7: the fallback may have been unnecessary when the server failed: nothing was
@@ -346,7 +312,7 @@ impl Client {
             // dropped.
             if is_missing && self.fall_back(authority, &mut Effects::default()) {
                 // P4.5: a server works, and may have the resource.
-                self.types[of_type].entry_mut(entry).state.outage = None;
+                self.store.entry_mut(id).state.outage = None;
             }
         }
         Ok(id)
@@ -355,8 +321,7 @@ impl Client {
     /// Removes a watcher. The last one ends the subscription (C13). The resource stays in the cache
     /// until the unsubscription is sent (C13b), so a new watcher may use it at once.
     pub fn on_unwatch(&mut self, watch: WatchId) {
-        let (of_type, at) = watch.place();
-        let entry = self.types[of_type].entry_mut(at);
+        let entry = self.store.entry_mut(watch);
         entry.watchers -= 1;
         if entry.watchers > 0 {
             return;
@@ -366,9 +331,10 @@ impl Client {
             self.mark(server, watch);
         }
         if subscribed_on == 0 {
-            self.remove(of_type, at);
+            let (of_type, at) = watch.place();
+            self.store.remove(of_type, at);
         }
-        let authority = &mut self.authorities[at_authority];
+        let authority = &mut self.servers.authorities[at_authority];
         authority.entries -= 1;
         if authority.entries == 0 {
             // P4.1: the next watch starts at the first server again.
@@ -381,17 +347,14 @@ impl Client {
     /// whether the member list is complete.
     #[must_use]
     pub fn view(&self, watch: WatchId) -> ResourceView {
-        let (of_type, at) = watch.place();
-        self.types[of_type].entry(at).state.view()
+        self.store.entry(watch).state.view()
     }
 
     /// The view of one member of a glob or wildcard. A name that is no member has neither copy nor
     /// error.
     #[must_use]
     pub fn member_view(&self, watch: WatchId, name: &ResourceName) -> ResourceView {
-        let (of_type, at) = watch.place();
-        let entry = self.types[of_type].entry(at);
-        let member = entry.members.as_ref().and_then(|members| members.get(name));
+        let member = self.store.entry(watch).members.as_ref().and_then(|members| members.get(name));
         member.map(ResourceState::view).unwrap_or_default()
     }
 
@@ -399,8 +362,7 @@ impl Client {
     /// name.
     #[must_use]
     pub fn members(&self, watch: WatchId) -> Option<impl Iterator<Item = &ResourceName>> {
-        let (of_type, at) = watch.place();
-        self.types[of_type].entry(at).members.as_ref().map(|members| members.keys())
+        self.store.entry(watch).members.as_ref().map(|members| members.keys())
     }
 
     /// The newest view of a watch or member whose view changed.
@@ -415,7 +377,7 @@ impl Client {
     /// When to connect to a server; `None` if it is not needed, or is connected or connecting.
     #[must_use]
     pub fn connect_at(&self, server: usize) -> Option<Duration> {
-        match self.upstreams[server].phase {
+        match self.servers[server].phase {
             Phase::Away { retry_at } if self.is_needed(server) => Some(retry_at),
             Phase::Away { .. } | Phase::Connecting | Phase::Open { .. } => None,
         }
@@ -425,32 +387,32 @@ impl Client {
     /// [`on_closed`](Self::on_closed), not [`on_end`](Self::on_end).
     #[must_use]
     pub fn is_needed(&self, server: usize) -> bool {
-        self.authorities.iter().any(|authority| authority.entries > 0 && authority.uses(server))
+        self.servers.is_needed(server)
     }
 
     /// How many servers there are. Other methods take their index in [`ClientConfig::servers`].
     #[must_use]
     pub fn servers(&self) -> usize {
-        self.upstreams.len()
+        self.servers.upstreams.len()
     }
 
     /// The name of a server, [as configured](ServerConfig::name).
     #[must_use]
     pub fn server_name(&self, server: usize) -> &Arc<str> {
-        &self.upstreams[server].config.name
+        &self.servers[server].config.name
     }
 
     /// Whether a server is connected and works (A78): it sent a response since its last failure, or
     /// its stream stayed open for the resource timeout.
     #[must_use]
     pub fn is_connected(&self, server: usize) -> bool {
-        self.upstreams[server].is_open() && self.upstreams[server].failure.is_none()
+        self.servers[server].is_open() && self.servers[server].failure.is_none()
     }
 
     /// The number of the open stream to a server, 1 for the first; `None` without an open stream.
     #[must_use]
     pub(crate) fn stream(&self, server: usize) -> Option<u64> {
-        let upstream = &self.upstreams[server];
+        let upstream = &self.servers[server];
         upstream.is_open().then_some(upstream.generation)
     }
 
@@ -458,13 +420,14 @@ impl Client {
     /// its own servers.
     pub(crate) fn is_in_wildcards(&self, name: &ResourceName) -> bool {
         let new_style = XdstpName::of(name.as_str()).ok().flatten();
-        new_style.is_none_or(|new_style| !self.authority_numbers.contains_key(new_style.authority()))
+        new_style.is_none_or(|new_style| self.store.authority_of(&new_style).is_none())
     }
 
     /// Whether this client has a variant in the cache.
     #[must_use]
     pub(crate) fn has_variant(&self, id: &VariantId) -> bool {
-        let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
+        let number = self.store.number_of(id.type_url.as_str());
+        let of_type = number.map(|number| &self.store.types[number]);
         let named = of_type.and_then(|of_type| of_type.names.get(&id.name));
         named.is_some_and(|named| named.position(&id.constraints).is_ok())
     }
@@ -472,32 +435,32 @@ impl Client {
     /// Defers the subscriptions of a type, or sends them. A type that was already requested on an
     /// open stream is not deferred there.
     pub(crate) fn defer(&mut self, type_url: &TypeUrl, is_deferred: bool) {
-        let of_type = self.type_number(type_url);
-        self.types[of_type].is_deferred = is_deferred;
+        let of_type = self.store.type_number(type_url);
+        self.store.types[of_type].is_deferred = is_deferred;
     }
 
     /// Whether the last attempt to reach a server failed, and it has not worked since.
     #[must_use]
     pub fn has_failed(&self, server: usize) -> bool {
-        self.upstreams[server].failure.is_some()
+        self.servers[server].failure.is_some()
     }
 
     /// The caller started to connect to a server.
     pub fn on_connecting(&mut self, server: usize) {
-        self.upstreams[server].phase = Phase::Connecting;
+        self.servers[server].phase = Phase::Connecting;
     }
 
     /// The stream is open. From now on [`next_request`](Self::next_request) returns the requests to
     /// send (P5.4).
     pub fn on_open(&mut self, now: Duration, server: usize) {
-        self.upstreams[server].open(now, self.responses);
+        self.servers[server].open(now, self.store.responses);
         self.forget_subscriptions(server);
-        for of_type in 0..self.types.len() {
-            let entries: Vec<_> = self.types[of_type].entries.iter().map(|(at, _)| at).collect();
+        for of_type in 0..self.store.types.len() {
+            let entries: Vec<_> = self.store.types[of_type].entries.iter().map(|(at, _)| at).collect();
             for at in entries {
                 let at = entry_number(at);
-                let entry = self.types[of_type].entry(at);
-                if entry.watchers > 0 && self.authorities[entry.authority].uses(server) {
+                let entry = self.store.types[of_type].entry(at);
+                if entry.watchers > 0 && self.servers.authorities[entry.authority].uses(server) {
                     self.mark(server, watch_id(of_type, at));
                 }
             }
@@ -508,13 +471,13 @@ impl Client {
     /// see. `jitter` is a random number, for the backoff (C7).
     pub fn on_end(&mut self, now: Duration, server: usize, reason: &str, jitter: u32) -> Effects {
         let mut effects = Effects::default();
-        let is_failure = self.upstreams[server].end(now, jitter);
+        let is_failure = self.servers[server].end(now, jitter);
         self.after_stream(server);
         if is_failure {
-            let text = format!("{} cannot be reached: {reason}", self.upstreams[server].config.name);
+            let text = format!("{} cannot be reached: {reason}", self.servers[server].config.name);
             let failure = ResourceFailure::new(Code::UNAVAILABLE, text, now);
-            self.upstreams[server].failure = Some(Arc::new(failure));
-            for authority in 0..self.authorities.len() {
+            self.servers[server].failure = Some(Arc::new(failure));
+            for authority in 0..self.servers.authorities.len() {
                 self.fall_back(authority, &mut effects);
             }
         }
@@ -524,19 +487,10 @@ impl Client {
 
     /// The caller closed the stream, because the server is [no longer needed](Self::is_needed).
     pub fn on_closed(&mut self, now: Duration, server: usize) {
-        self.upstreams[server].phase = Phase::Away { retry_at: now };
-        self.upstreams[server].failure = None;
-        self.upstreams[server].forget_stream();
+        self.servers[server].phase = Phase::Away { retry_at: now };
+        self.servers[server].failure = None;
+        self.servers[server].forget_stream();
         self.after_stream(server);
-    }
-
-    fn type_number(&mut self, type_url: &TypeUrl) -> usize {
-        if let Some(number) = self.type_numbers.get(type_url) {
-            return *number;
-        }
-        self.types.push(WatchedType::new(type_url.clone(), Arc::clone(&self.authority_numbers)));
-        self.type_numbers.insert(type_url.clone(), self.types.len() - 1);
-        self.types.len() - 1
     }
 }
 
@@ -548,11 +502,7 @@ impl WatchId {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("upstreams", &self.upstreams)
-            .field("authorities", &self.authorities)
-            .field("types", &self.type_numbers)
-            .finish_non_exhaustive()
+        f.debug_struct("Client").field("servers", &self.servers).finish_non_exhaustive()
     }
 }
 

@@ -41,40 +41,40 @@ impl Client {
         server: usize,
         frame: &Bytes,
     ) -> Result<Effects, Unreadable> {
-        let protocol = self.upstreams[server].config.protocol;
+        let protocol = self.servers[server].config.protocol;
         let late = self.take_late(server);
         let response = ReceivedResponse::read(frame, protocol)?;
         let mut effects = Effects::default();
-        self.upstreams[server].on_response();
+        self.servers[server].on_response();
         self.on_alive(server, &mut effects);
         // C3: a response of a type that was not requested on this stream is not answered.
-        let Some(of_type) = self.type_numbers.get(response.type_url).copied() else { return Ok(effects) };
-        if !self.upstreams[server].of_type(of_type).is_open {
+        let Some(of_type) = self.store.number_of(response.type_url) else { return Ok(effects) };
+        if !self.servers[server].of_type(of_type).is_open {
             return Ok(effects);
         }
-        self.responses += 1;
+        self.store.responses += 1;
         let (nonce, version): (Arc<str>, Arc<str>) = (response.nonce.into(), response.version.into());
-        let type_url = self.types[of_type].type_url.clone();
-        let is_for_collections = self.upstreams[server].of_type(of_type).is_for_collections(&response);
+        let type_url = self.store.types[of_type].type_url.clone();
+        let is_for_collections = self.servers[server].of_type(of_type).is_for_collections(&response);
         let mut applier = Applier {
             now,
             server,
             of_type,
             protocol,
             relay: self.relay.as_ref(),
-            refused: &self.refused,
+            refused: &self.store.refused,
             late,
             is_for_collections,
-            speaks_locators: self.authorities.iter().map(|of| of.config.speaks_locators).collect(),
-            policy: self.upstreams[server].config.errors,
-            generation: self.upstreams[server].generation,
-            response_number: self.responses,
+            speaks_locators: self.servers.authorities.iter().map(|of| of.config.speaks_locators).collect(),
+            policy: self.servers[server].config.errors,
+            generation: self.servers[server].generation,
+            response_number: self.store.responses,
             version: Arc::clone(&version),
-            server_name: Arc::clone(&self.upstreams[server].config.name),
+            server_name: Arc::clone(&self.servers[server].config.name),
             frame,
-            watched: &mut self.types[of_type],
-            in_use: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
-            responses_before: self.upstreams[server].responses_before,
+            watched: &mut self.store.types[of_type],
+            in_use: self.servers.authorities.iter().map(|authority| authority.uses(server)).collect(),
+            responses_before: self.servers[server].responses_before,
             changes: CacheChanges::default(),
             new_variants: Vec::new(),
             changed_names: Vec::new(),
@@ -83,25 +83,25 @@ impl Client {
             orphans: Vec::new(),
             applied: Applied::new(type_url),
         };
-        let added_expiries = applier.apply(response, &self.cache, &mut effects);
+        let added_expiries = applier.apply(response, &self.store.cache, &mut effects);
         let (applied, removed_expiries, orphans) =
             (applier.applied, applier.removed_expiries, applier.orphans);
-        self.drop_unwatched(of_type, &orphans);
-        if !self.refused.is_empty() {
-            effects.accepted.iter().for_each(|accepted| _ = self.refused.remove(&accepted.id()));
+        self.store.drop_unwatched(of_type, &orphans);
+        if !self.store.refused.is_empty() {
+            effects.accepted.iter().for_each(|accepted| _ = self.store.refused.remove(&accepted.id()));
         }
         for (at, name, constraints) in removed_expiries {
-            self.expiries.remove(&(at, of_type, name, constraints));
+            self.store.expiries.remove(&(at, of_type, name, constraints));
         }
         for (at, name, constraints) in added_expiries {
-            self.expiries.insert((at, of_type, name, constraints));
+            self.store.expiries.insert((at, of_type, name, constraints));
         }
         // C1, D15: each response is answered, in order.
         let is_accepted = applied.rejections.is_empty();
         let error = (!is_accepted).then(|| Rejection::detail(&applied.rejections));
         let is_changed = applied.valid > 0 || !effects.removed.is_empty();
-        let is_full = self.types[of_type].known.full_state;
-        let stream = self.upstreams[server].of_type(of_type);
+        let is_full = self.store.types[of_type].known.full_state;
+        let stream = self.servers[server].of_type(of_type);
         stream.nonce = Arc::clone(&nonce);
         if is_accepted {
             stream.version = version;
@@ -129,10 +129,10 @@ impl Client {
     /// C15: marks other servers of the same names. The version that they would get in the next
     /// request no longer matches the resources that the client has.
     fn mark_others_partial(&mut self, server: usize, of_type: usize) {
-        let sharing = self.authorities.iter().map(|authority| authority.config.mask());
+        let sharing = self.servers.authorities.iter().map(|authority| authority.config.mask());
         let mask = sharing.filter(|mask| mask & 1 << server != 0).fold(0, |all, mask| all | mask);
         for other in bits(mask).filter(|other| *other != server) {
-            if let Some(stream) = self.upstreams[other].types.get_mut(of_type) {
+            if let Some(stream) = self.servers[other].types.get_mut(of_type) {
                 stream.is_partial = true;
             }
         }
@@ -140,15 +140,15 @@ impl Client {
 
     /// P4.6: when a server sends a resource, its authorities no longer use the servers after it.
     fn return_to(&mut self, now: Duration, server: usize) {
-        for at in 0..self.authorities.len() {
-            let before = self.authorities[at].in_use().to_vec();
-            if !self.authorities[at].return_to(server) {
+        for at in 0..self.servers.authorities.len() {
+            let before = self.servers.authorities[at].in_use().to_vec();
+            if !self.servers.authorities[at].return_to(server) {
                 continue;
             }
             let watches: Vec<_> =
                 self.entries_of(at).map(|(watch, entry)| (watch, entry.subscribed_on)).collect();
             for other in before {
-                if self.authorities[at].uses(other) {
+                if self.servers.authorities[at].uses(other) {
                     continue;
                 }
                 let subscribed = watches.iter().filter(|(_, servers)| servers & 1 << other != 0);
@@ -159,9 +159,9 @@ impl Client {
             // of a glob or wildcard: if the client subscribed on this server before another server
             // sent the members, this server does not know that the client has them (D1).
             for (watch, _) in watches.into_iter().filter(|(_, servers)| servers & 1 << server != 0) {
-                let (of_type, place) = watch.place();
-                let entry = self.types[of_type].entry(place);
-                let is_from_unused = |state: &ResourceState| self.authorities[at].is_from_unused(state);
+                let entry = self.store.entry(watch);
+                let is_from_unused =
+                    |state: &ResourceState| self.servers.authorities[at].is_from_unused(state);
                 let is_unconfirmed = match &entry.members {
                     None => entry.state.copy.is_some() && is_from_unused(&entry.state),
                     Some(members) => members.values().any(is_from_unused),

@@ -178,7 +178,7 @@ fn d24_who_watches_by_an_alias_shares_the_fate_of_the_resource() {
     f.client.on_unwatch(alias);
     f.sent(0);
     assert!(f.client.cache().snapshot().get(&url("VHDS"), &"real".into()).is_none());
-    assert!(f.client.types[0].names.is_empty() && f.client.types[0].aliases.is_empty());
+    assert!(f.client.store.types[0].names.is_empty() && f.client.store.types[0].aliases.is_empty());
 }
 
 #[test]

@@ -64,9 +64,6 @@ impl Client {
     pub(super) fn sort_touched(&self, effects: &mut Effects) {
         effects.touched.sort_unstable();
         effects.touched.dedup();
-        effects.touched.retain(|touched| {
-            let (of_type, at) = touched.watch.place();
-            self.types[of_type].entry(at).watchers > 0
-        });
+        effects.touched.retain(|touched| self.store.entry(touched.watch).watchers > 0);
     }
 }

@@ -1,23 +1,20 @@
-//! Adding and removing entries. A new entry starts with resources from the cache. A removed entry
-//! takes along the resources that no other entry watches.
+//! Adding entries, and marking them for requests. A new entry starts with resources from the cache.
 
 use std::sync::Arc;
 
 use super::resource_state::{ResourceState, ResourceStatus};
 use super::watched_type::{ByName, WILDCARD, WatchEntry, entry_number};
 use super::{Client, WatchId};
-use crate::cache::Transaction;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
-use crate::resource::VariantId;
 
 impl Client {
     /// Adds an entry, and gives it the matching resources from the cache.
     pub(super) fn insert(&mut self, of_type: usize, mut entry: WatchEntry) -> u32 {
-        let snapshot = self.cache.snapshot();
-        let watched = &mut self.types[of_type];
+        let snapshot = self.store.cache.snapshot();
+        let watched = &mut self.store.types[of_type];
         let resources = snapshot.of_type(&watched.type_url);
-        entry.state.outage.clone_from(&self.authorities[entry.authority].outage);
+        entry.state.outage.clone_from(&self.servers.authorities[entry.authority].outage);
         match &mut entry.members {
             None => {
                 let stored = watched.resolve(&entry.name, &entry.parameters, resources);
@@ -46,61 +43,16 @@ impl Client {
         watched.insert(entry)
     }
 
-    /// Removes an entry that has no watchers and no subscription on any server.
-    pub(super) fn remove(&mut self, of_type: usize, at: u32) {
-        let watched = &mut self.types[of_type];
-        let real = watched.aliases.get(&watched.entry(at).name).cloned();
-        let entry = watched.remove(at);
-        let names = match entry.members {
-            None => std::iter::once(entry.name).chain(real).collect::<Vec<_>>(),
-            Some(members) => members.into_keys().collect(),
-        };
-        self.drop_unwatched(of_type, &names);
-    }
-
-    /// T33: removes variants of these names that match no watch any more. D18, D20: a variant that
-    /// another watch, such as a wildcard, matches stays.
-    pub(super) fn drop_unwatched(&mut self, of_type: usize, names: &[ResourceName]) {
-        let mut transaction = Transaction::new();
-        let mut watching = Vec::new();
-        let watched = &mut self.types[of_type];
-        let type_url = watched.type_url.clone();
-        for name in names {
-            watched.watching(name.as_str(), &mut watching);
-            let watched_with: Vec<_> =
-                watching.iter().map(|at| watched.entry(*at).parameters.clone()).collect();
-            let Some(named) = watched.names.get_mut(name) else { continue };
-            named.variants.retain(|stored| {
-                let constraints = stored.accepted.constraints();
-                let is_watched = watched_with.iter().any(|parameters| constraints.matches(parameters));
-                if !is_watched {
-                    let id = VariantId {
-                        type_url: type_url.clone(),
-                        name: name.clone(),
-                        constraints: constraints.clone(),
-                    };
-                    transaction.remove(id);
-                }
-                is_watched
-            });
-            watched.forget_if_empty(name);
-        }
-        if transaction.is_empty() {
-            return;
-        }
-        self.cache.commit(transaction).expect("removals cannot make variants overlap");
-    }
-
     /// Marks an entry whose subscription on a server may have to change, for the next request.
     pub(super) fn mark(&mut self, server: usize, watch: WatchId) {
-        if !self.upstreams[server].is_open() {
+        if !self.servers[server].is_open() {
             return;
         }
         let (of_type, at) = watch.place();
-        let entry = self.types[of_type].entry_mut(at);
+        let entry = self.store.entry_mut(watch);
         if entry.dirty & (1 << server) == 0 {
             entry.dirty |= 1 << server;
-            self.upstreams[server].of_type(of_type).dirty.push(at);
+            self.servers[server].of_type(of_type).dirty.push(at);
         }
     }
 
@@ -108,12 +60,12 @@ impl Client {
     /// and removes entries without watchers, which only waited for the unsubscription.
     pub(super) fn after_stream(&mut self, server: usize) {
         self.forget_subscriptions(server);
-        for of_type in 0..self.types.len() {
+        for of_type in 0..self.store.types.len() {
             let is_unused = |entry: &WatchEntry| entry.watchers == 0 && entry.subscribed_on == 0;
-            let unused = self.types[of_type].entries.iter().filter(|(_, entry)| is_unused(entry));
+            let unused = self.store.types[of_type].entries.iter().filter(|(_, entry)| is_unused(entry));
             for at in unused.map(|(at, _)| at).collect::<Vec<_>>() {
                 let at = entry_number(at);
-                self.remove(of_type, at);
+                self.store.remove(of_type, at);
             }
         }
     }
@@ -121,7 +73,7 @@ impl Client {
     /// Forgets the subscriptions that were sent on the stream of a server.
     pub(super) fn forget_subscriptions(&mut self, server: usize) {
         let bit = 1 << server;
-        for (_, entry) in self.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {
+        for (_, entry) in self.store.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {
             if entry.subscribed_on & bit != 0 {
                 entry.subscribed_on &= !bit;
                 // P4.6: the timer goes on if another server has a subscription, too.

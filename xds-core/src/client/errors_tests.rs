@@ -37,7 +37,7 @@ fn check(fail: bool, has_copy: bool, event: fn(&mut Fixture) -> String, view: &s
 }
 
 fn delete(f: &mut Fixture) -> String {
-    match f.client.upstreams[0].config.protocol {
+    match f.client.servers[0].config.protocol {
         Protocol::Sotw => f.get("CDS v2 n2:"),
         Protocol::Delta => f.get("CDS v2 n2: -a"),
     }

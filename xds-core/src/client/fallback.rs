@@ -14,8 +14,8 @@ impl Client {
     /// has not failed.
     pub(super) fn fall_back(&mut self, at: usize, effects: &mut Effects) -> bool {
         loop {
-            let authority = &self.authorities[at];
-            let failures = authority.in_use().iter().map(|server| self.upstreams[*server].failure.as_ref());
+            let authority = &self.servers.authorities[at];
+            let failures = authority.in_use().iter().map(|server| self.servers[*server].failure.as_ref());
             let Some(failure) =
                 failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().copied().cloned())
             else {
@@ -32,8 +32,8 @@ impl Client {
                 self.set_outage(at, Some(failure), effects);
                 return false;
             }
-            self.authorities[at].active += 1;
-            let server = *self.authorities[at].in_use().last().expect("one more is in use");
+            self.servers.authorities[at].active += 1;
+            let server = *self.servers.authorities[at].in_use().last().expect("one more is in use");
             let entries: Vec<_> = self.entries_of(at).map(|(watch, _)| watch).collect();
             for watch in entries {
                 self.mark(server, watch);
@@ -43,9 +43,9 @@ impl Client {
 
     /// P5.2: a server works: it sent a response, or its stream stayed open for long enough (D21).
     pub(super) fn on_alive(&mut self, server: usize, effects: &mut Effects) {
-        self.upstreams[server].failure = None;
-        for at in 0..self.authorities.len() {
-            if self.authorities[at].uses(server) {
+        self.servers[server].failure = None;
+        for at in 0..self.servers.authorities.len() {
+            if self.servers.authorities[at].uses(server) {
                 self.set_outage(at, None, effects);
             }
         }
@@ -58,7 +58,7 @@ impl Client {
         outage: Option<Arc<ResourceFailure>>,
         effects: &mut Effects,
     ) {
-        let standing = &self.authorities[at].outage;
+        let standing = &self.servers.authorities[at].outage;
         let is_same = match (standing, &outage) {
             (Some(one), Some(other)) => one.is_same(other),
             (None, None) => true,
@@ -67,8 +67,8 @@ impl Client {
         if is_same {
             return;
         }
-        self.authorities[at].outage.clone_from(&outage);
-        for (of_type, watched) in self.types.iter_mut().enumerate() {
+        self.servers.authorities[at].outage.clone_from(&outage);
+        for (of_type, watched) in self.store.types.iter_mut().enumerate() {
             for (number, entry) in watched.entries.iter_mut().filter(|(_, entry)| entry.authority == at) {
                 entry.state.outage.clone_from(&outage);
                 let number = entry_number(number);
@@ -79,7 +79,7 @@ impl Client {
 
     /// The entries of an authority that have watchers.
     pub(super) fn entries_of(&self, authority: usize) -> impl Iterator<Item = (WatchId, &WatchEntry)> {
-        let types = self.types.iter().enumerate();
+        let types = self.store.types.iter().enumerate();
         let entries = types.flat_map(|(of_type, watched)| {
             watched.entries.iter().map(move |(at, entry)| (of_type, at, entry))
         });

@@ -18,6 +18,7 @@ use xds_proto::envoy::service::discovery::v3::{
 use xds_proto::{Any, google::rpc::Status, type_url};
 
 use super::*;
+use crate::constraint::Constraints;
 
 /// One client, with a clock, and the protocols of its servers.
 pub(crate) struct Fixture {
@@ -130,8 +131,7 @@ impl Fixture {
 
     fn shown(&self, effects: &Effects) -> String {
         let show = |touched: &Touched| {
-            let (of_type, at) = touched.watch.place();
-            let entry = self.client.types[of_type].entry(at);
+            let entry = self.client.store.entry(touched.watch);
             let member = touched.member.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
             let locator = show_locator(entry.name.as_str(), &entry.parameters);
             format!("{locator}{member}: {}", show_view(&self.client.view_of(touched)))

@@ -53,7 +53,7 @@ fn c4_no_combination_or_damage_makes_a_client_panic() {
             }
             f.pass(3);
         }
-        let stored: usize = f.client.types[0].names.values().map(|named| named.variants.len()).sum();
+        let stored: usize = f.client.store.types[0].names.values().map(|named| named.variants.len()).sum();
         let snapshot = f.client.cache().snapshot();
         let cached = snapshot.of_type(&url("CDS")).into_iter().flat_map(|all| all.iter());
         stored == cached.map(|(_, variants)| variants.len()).sum::<usize>()

@@ -1,5 +1,7 @@
 //! New-style names (X) in the client.
 
+use std::collections::BTreeSet;
+
 use xds_proto::Any;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, Resource};
 

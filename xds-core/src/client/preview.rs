@@ -71,18 +71,19 @@ impl Client {
     /// The new contents of a delta response, as far as they say which clients they are for; `None`
     /// if there are none.
     pub(crate) fn preview(&self, server: usize, frame: &Bytes) -> Option<Preview> {
-        if self.upstreams[server].config.protocol != Protocol::Delta {
+        if self.servers[server].config.protocol != Protocol::Delta {
             return None;
         }
         // An unreadable response is reported when it is applied.
         let response = ReceivedResponse::read(frame, Protocol::Delta).ok()?;
-        let watched = &self.types[*self.type_numbers.get(response.type_url)?];
+        let watched = &self.store.types[self.store.number_of(response.type_url)?];
         let (mut changes, mut variants, mut seen) = (CacheChanges::default(), Vec::new(), BTreeSet::new());
         for received in &response.resources {
             let key = (ResourceName::new(&*received.name), received.constraints.clone());
             let Some(resource) = self.previewed(watched, received, &key.0) else { continue };
             let id = resource.id.clone();
-            let is_refused = self.refused.get(&id).is_some_and(|refusal| refusal.version == resource.version);
+            let is_refused =
+                self.store.refused.get(&id).is_some_and(|refusal| refusal.version == resource.version);
             if !is_refused && seen.insert(key.clone()) {
                 variants.push((id, resource.version));
                 changes.put.insert(key, resource);
@@ -140,7 +141,7 @@ impl Client {
 
     /// Rejects this content of a variant from now on (C2), with this message.
     pub(crate) fn refuse(&mut self, id: VariantId, version: Version, detail: Arc<str>) {
-        self.refused.insert(id, Refusal { version, detail });
+        self.store.refused.insert(id, Refusal { version, detail });
     }
 }
 

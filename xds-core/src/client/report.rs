@@ -36,8 +36,7 @@ impl Client {
     /// answer, and when a server sent the resource.
     #[must_use]
     pub(crate) fn answer(&self, watch: WatchId) -> Option<LocatorStatus> {
-        let (of_type, at) = watch.place();
-        let entry = self.types[of_type].entry(at);
+        let entry = self.store.entry(watch);
         let ResourceState { status, error, .. } = &entry.state;
         let failed = |code| {
             let text = error.as_ref().map(|error| Arc::clone(&error.message));
@@ -58,15 +57,14 @@ impl Client {
     /// Whether a watch has an answer: a resource, its absence, an error, or the end of its timer.
     #[must_use]
     pub(crate) fn is_answered(&self, watch: WatchId) -> bool {
-        let (of_type, at) = watch.place();
-        self.types[of_type].entry(at).state.status != ResourceStatus::Requested
+        self.store.entry(watch).state.status != ResourceStatus::Requested
     }
 
     /// Everything that is watched, in the order of types, names and parameters (C19).
     #[must_use]
     pub fn report(&self) -> Vec<Report> {
         let mut reports = Vec::new();
-        for of_type in &self.types {
+        for of_type in &self.store.types {
             for (_, entry) in of_type.entries.iter().filter(|(_, entry)| entry.watchers > 0) {
                 match &entry.members {
                     None => reports.push(report(of_type, entry, &entry.name, &entry.state)),

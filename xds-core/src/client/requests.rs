@@ -13,7 +13,7 @@ use super::authority::Authority;
 use super::resource_state::{ResourceState, ResourceStatus};
 use super::upstream::{AckOrNack, RequestedNames};
 use super::watched_type::{WILDCARD, WatchEntry, WatchedType};
-use super::{Client, WatchId, watch_id};
+use super::{Client, watch_id};
 use crate::code::Code;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
@@ -23,19 +23,19 @@ impl Client {
     /// The next request for a server, encoded; `None` if there is nothing to send. Call this when
     /// the transport has room: all changes of a type since the last request are one request.
     pub fn next_request(&mut self, now: Duration, server: usize) -> Option<Bytes> {
-        if !self.upstreams[server].is_open() {
+        if !self.servers[server].is_open() {
             return None;
         }
-        for of_type in 0..self.upstreams[server].types.len() {
-            if self.types[of_type].is_deferred && !self.upstreams[server].of_type(of_type).is_open {
+        for of_type in 0..self.servers[server].types.len() {
+            if self.store.types[of_type].is_deferred && !self.servers[server].of_type(of_type).is_open {
                 continue;
             }
-            let upstream = self.upstreams[server].of_type(of_type);
+            let upstream = self.servers[server].of_type(of_type);
             let is_wildcard_ending = matches!(upstream.requested, RequestedNames::NamedWildcard);
             if upstream.dirty.is_empty() && upstream.pending_acks.is_empty() && !is_wildcard_ending {
                 continue;
             }
-            let request = match self.upstreams[server].is_delta() {
+            let request = match self.servers[server].is_delta() {
                 true => self.delta_request(now, server, of_type),
                 false => self.sotw_request(now, server, of_type),
             };
@@ -50,19 +50,19 @@ impl Client {
     fn sotw_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
         let changes = self.take_subscription_changes(now, server, of_type, usize::MAX);
         let was_wildcard_ending =
-            matches!(self.upstreams[server].of_type(of_type).requested, RequestedNames::NamedWildcard);
+            matches!(self.servers[server].of_type(of_type).requested, RequestedNames::NamedWildcard);
         if !changes.is_empty() || was_wildcard_ending {
             self.update_requested_names(server, of_type);
         }
-        let has_collections = !self.types[of_type].collections.is_empty();
+        let has_collections = !self.store.types[of_type].collections.is_empty();
         let is_new_collection = changes
             .added
             .iter()
-            .map(|at| self.types[of_type].entry(*at))
+            .map(|at| self.store.types[of_type].entry(*at))
             .any(|entry| entry.is_collection() && entry.state.status != ResourceStatus::Acked);
-        let type_url = self.types[of_type].type_url.clone();
+        let type_url = self.store.types[of_type].type_url.clone();
         let node = self.node.clone();
-        let upstream = &mut self.upstreams[server];
+        let upstream = &mut self.servers[server];
         let stream = upstream.of_type(of_type);
         let ack_or_nack = stream.pending_acks.pop_front();
         let has_subscriptions = stream.is_open || !matches!(stream.requested, RequestedNames::Nothing);
@@ -109,9 +109,9 @@ impl Client {
 
     /// Sets the names of the next SotW requests: all subscriptions on the server (S14).
     fn update_requested_names(&mut self, server: usize, of_type: usize) {
-        let watched = &self.types[of_type];
-        let (is_relay, authorities) = (self.relay.is_some(), &self.authorities);
-        let stream = self.upstreams[server].of_type(of_type);
+        let watched = &self.store.types[of_type];
+        let (is_relay, authorities) = (self.relay.is_some(), &self.servers.authorities);
+        let stream = self.servers.upstreams[server].of_type(of_type);
         let entries = watched.entries.iter().map(|(_, entry)| entry);
         let mut subscribed: Vec<_> = entries.filter(|entry| entry.subscribed_on & 1 << server != 0).collect();
         subscribed.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
@@ -141,9 +141,9 @@ impl Client {
     /// The next delta request of a type. It has the changed subscriptions, and the ACK or NACK of
     /// one response (D2, D4).
     fn delta_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
-        let is_first = !self.upstreams[server].of_type(of_type).is_open;
+        let is_first = !self.servers[server].of_type(of_type).is_open;
         let changes = self.take_subscription_changes(now, server, of_type, DELTA_REQUEST_BYTES);
-        let stream = self.upstreams[server].of_type(of_type);
+        let stream = self.servers[server].of_type(of_type);
         let ack_or_nack = stream.pending_acks.pop_front();
         if ack_or_nack.is_none() && changes.is_empty() {
             return None;
@@ -153,8 +153,8 @@ impl Client {
             return None;
         }
         let mut lists = BytesMut::new();
-        let (is_relay, authorities) = (self.relay.is_some(), &self.authorities);
-        let watched = &self.types[of_type];
+        let (is_relay, authorities) = (self.relay.is_some(), &self.servers.authorities);
+        let watched = &self.store.types[of_type];
         for at in &changes.added {
             let entry = watched.entry(*at);
             let by_locator = uses_locator(entry, is_relay, authorities);
@@ -176,7 +176,7 @@ impl Client {
             if is_first { initial_versions(watched, &changes.added, server) } else { BTreeMap::new() };
         let type_url = watched.type_url.clone();
         let node = self.node.clone();
-        let upstream = &mut self.upstreams[server];
+        let upstream = &mut self.servers[server];
         upstream.of_type(of_type).is_open = true;
         // D4: a request that is no ACK or NACK has no nonce.
         let (nonce, error) = nonce_and_error(ack_or_nack, "");
@@ -209,15 +209,15 @@ impl Client {
         limit_bytes: usize,
     ) -> SubscriptionChanges {
         let mut changes = SubscriptionChanges::default();
-        let mut dirty = std::mem::take(&mut self.upstreams[server].of_type(of_type).dirty);
+        let mut dirty = std::mem::take(&mut self.servers[server].of_type(of_type).dirty);
         if dirty.is_empty() {
             return changes;
         }
-        let watched = &mut self.types[of_type];
+        let watched = &mut self.store.types[of_type];
         let (bit, mut len) = (1_u64 << server, 0);
         // S17, S32: without a version, a SotW server does not report the names that it does not
         // have. So names with a copy need a timer, too.
-        let upstream = &mut self.upstreams[server];
+        let upstream = &mut self.servers[server];
         let is_sotw = !upstream.is_delta();
         let stream = upstream.of_type(of_type);
         let is_unconfirmed =
@@ -240,7 +240,7 @@ impl Client {
         {
             let entry = watched.entry_mut(at);
             entry.dirty &= !bit;
-            let is_needed = entry.watchers > 0 && self.authorities[entry.authority].uses(server);
+            let is_needed = entry.watchers > 0 && self.servers.authorities[entry.authority].uses(server);
             let is_subscribed = entry.subscribed_on & bit != 0;
             if is_needed == is_subscribed {
                 continue;
@@ -265,36 +265,27 @@ impl Client {
                 false => {
                     !is_unconfirmed
                         && entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
-                        && entry.state.server.is_none_or(|of| self.authorities[entry.authority].uses(of))
+                        && entry
+                            .state
+                            .server
+                            .is_none_or(|of| self.servers.authorities[entry.authority].uses(of))
                 }
             };
             if !is_cached {
                 unanswered.push(watch_id(of_type, at));
             }
         }
-        self.upstreams[server].of_type(of_type).dirty = rest.collect();
+        self.servers[server].of_type(of_type).dirty = rest.collect();
         unanswered.into_iter().for_each(|watch| self.start_timer(now, server, watch));
         changes
-    }
-
-    /// Starts the timer of a watch that was sent to a server (C5, C6).
-    pub(super) fn start_timer(&mut self, now: Duration, server: usize, watch: WatchId) {
-        let (timers, timeout) = match self.upstreams[server].config.errors.resource_timer_is_transient_error {
-            true => (1, self.transient_resource_timeout),
-            false => (0, self.resource_timeout),
-        };
-        let (of_type, at) = watch.place();
-        let deadline = now + timeout;
-        self.types[of_type].entry_mut(at).deadline = Some(deadline);
-        self.timers[timers].push_back((deadline, watch));
     }
 
     /// C13: the unsubscriptions are sent, so entries without watchers can be removed.
     fn finish(&mut self, of_type: usize, changes: SubscriptionChanges) {
         for at in changes.removed {
-            let entry = self.types[of_type].entry(at);
+            let entry = self.store.types[of_type].entry(at);
             if entry.watchers == 0 && entry.subscribed_on == 0 {
-                self.remove(of_type, at);
+                self.store.remove(of_type, at);
             }
         }
     }

@@ -36,8 +36,8 @@ impl Client {
     pub fn restore(&mut self, now: Duration, restored: Vec<Restored>) -> usize {
         let mut stored = 0;
         for Restored { id, payload, version, ttl, aliases } in restored {
-            let of_type = self.type_number(&id.type_url);
-            let watched = &mut self.types[of_type];
+            let of_type = self.store.type_number(&id.type_url);
+            let watched = &mut self.store.types[of_type];
             let decoded = watched.decode.as_ref().map(|decode| decode(&id.name, &payload)).transpose();
             let Ok(decoded) = decoded else { continue };
             let extras = Extras::received(ttl, aliases.clone(), false, &[]);
@@ -45,8 +45,8 @@ impl Client {
             let mut changes = CacheChanges::default();
             let key = (id.name.clone(), id.constraints.clone());
             changes.put.insert(key, resource.with_constraints(id.constraints.clone()));
-            let refused = changes.commit(&self.cache, &id.type_url, |_| false);
-            let snapshot = self.cache.snapshot();
+            let refused = changes.commit(&self.store.cache, &id.type_url, |_| false);
+            let snapshot = self.store.cache.snapshot();
             let variants = snapshot.get(&id.type_url, &id.name);
             let variant = variants.and_then(|variants| variants.get(&id.constraints));
             let Some(variant) = variant.filter(|_| refused.is_empty()).cloned() else { continue };
@@ -69,7 +69,7 @@ impl Client {
             let expires = expiry_of(ttl, now);
             accepted.variant.extend(expires);
             if let Some(at) = expires {
-                self.expiries.insert((at, of_type, id.name.clone(), id.constraints.clone()));
+                self.store.expiries.insert((at, of_type, id.name.clone(), id.constraints.clone()));
             }
             watched.store(
                 &id.name,

@@ -321,7 +321,7 @@ fn s39_d26_a_heartbeat_extends_the_ttl_and_reaches_nobody() {
             assert_eq!(f.get("EDS v1 n2: a@10"), "");
         }
         assert_eq!(f.view(a), "1");
-        assert_eq!(f.client.expiries.len(), 1, "earlier ends are forgotten");
+        assert_eq!(f.client.store.expiries.len(), 1, "earlier ends are forgotten");
         // With another version it is no heartbeat.
         assert_eq!(f.get("EDS v2 n3: a@10"), "a: 1 beside INVALID_ARGUMENT");
     }

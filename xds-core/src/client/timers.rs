@@ -1,44 +1,73 @@
 //! Deadlines: resources that do not come in time (C5, C6), TTLs (S38), and streams on which the
 //! server has nothing to send (D21).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::accepted::Accepted;
 use super::effects::{Effects, Touched};
 use super::resource_failure::ResourceFailure;
-use super::resource_state::{ResourceState, ResourceStatus};
+use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
+use super::store::remove_from;
 use super::upstream::{Phase, Upstream};
-use super::watched_type::StoredVariant;
 use super::{Client, WatchId, bits, watch_id};
-use crate::cache::Transaction;
 use crate::code::Code;
 use crate::resource::VariantId;
+
+/// The deadlines of watches: one queue for resources whose silence means absence (C5), and one for
+/// those for which it is an error (C6).
+#[derive(Debug)]
+pub(super) struct Timers([Queue; 2]);
+
+/// The deadlines after one timeout, oldest first. An element whose watch has another deadline by
+/// now, or none, is skipped.
+#[derive(Debug)]
+struct Queue {
+    timeout: Duration,
+    deadlines: VecDeque<(Duration, WatchId)>,
+}
+
+impl Timers {
+    /// See [`ClientConfig::resource_timeout`](super::ClientConfig::resource_timeout).
+    pub(super) fn new(resource_timeout: Duration, transient_resource_timeout: Duration) -> Self {
+        let queue = |timeout| Queue { timeout, deadlines: VecDeque::new() };
+        Self([queue(resource_timeout), queue(transient_resource_timeout)])
+    }
+
+    fn of(&mut self, policy: ErrorPolicy) -> &mut Queue {
+        &mut self.0[usize::from(policy.resource_timer_is_transient_error)]
+    }
+
+    /// How long a resource may be missing that counts as absent then (C5).
+    fn resource_timeout(&self) -> Duration {
+        self.0[0].timeout
+    }
+}
 
 impl Client {
     /// When to call [`on_timeout`](Self::on_timeout); `None` if no timer runs.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        let timers = self.timers.iter().filter_map(|timers| timers.front()).map(|(at, _)| *at);
-        let expiry = self.expiries.first().map(|(at, ..)| *at);
-        let quiet = self.upstreams.iter().filter_map(|upstream| self.works_from(upstream));
+        let timers = self.timers.0.iter().filter_map(|queue| queue.deadlines.front()).map(|(at, _)| *at);
+        let expiry = self.store.expiries.first().map(|(at, ..)| *at);
+        let quiet = self.servers.upstreams.iter().filter_map(|upstream| self.works_from(upstream));
         timers.chain(expiry).chain(quiet).min()
     }
 
     /// Handles all deadlines up to `now`.
     pub fn on_timeout(&mut self, now: Duration) -> Effects {
         let mut effects = Effects::default();
-        for server in 0..self.upstreams.len() {
-            if self.works_from(&self.upstreams[server]).is_some_and(|at| at <= now) {
+        for server in 0..self.servers.upstreams.len() {
+            if self.works_from(&self.servers[server]).is_some_and(|at| at <= now) {
                 self.on_alive(server, &mut effects);
             }
         }
-        for timers in 0..self.timers.len() {
-            while let Some((deadline, watch)) = self.timers[timers].front().copied() {
+        for queue in 0..self.timers.0.len() {
+            while let Some((deadline, watch)) = self.timers.0[queue].deadlines.front().copied() {
                 if deadline > now && self.is_running(watch, deadline) {
                     break;
                 }
-                self.timers[timers].pop_front();
+                self.timers.0[queue].deadlines.pop_front();
                 if self.is_running(watch, deadline) {
                     self.on_silence(now, watch, &mut effects);
                 }
@@ -49,12 +78,20 @@ impl Client {
         effects
     }
 
+    /// Starts the timer of a watch that was sent to a server (C5, C6).
+    pub(super) fn start_timer(&mut self, now: Duration, server: usize, watch: WatchId) {
+        let queue = self.timers.of(self.servers[server].config.errors);
+        let deadline = now + queue.timeout;
+        queue.deadlines.push_back((deadline, watch));
+        self.store.entry_mut(watch).deadline = Some(deadline);
+    }
+
     /// When a server that failed before counts as working, although no response has come on its new
     /// stream: in delta the server may have nothing to send (D21).
     fn works_from(&self, upstream: &Upstream) -> Option<Duration> {
         match upstream.phase {
             Phase::Open { since, is_answered: false } if upstream.failure.is_some() => {
-                Some(since + self.resource_timeout)
+                Some(since + self.timers.resource_timeout())
             }
             Phase::Open { .. } | Phase::Away { .. } | Phase::Connecting => None,
         }
@@ -63,17 +100,16 @@ impl Client {
     /// Whether this is still the deadline of the watch.
     fn is_running(&self, watch: WatchId, deadline: Duration) -> bool {
         let (of_type, at) = watch.place();
-        let entry = self.types[of_type].entries.get(at as usize);
+        let entry = self.store.types[of_type].entries.get(at as usize);
         entry.is_some_and(|entry| entry.deadline == Some(deadline))
     }
 
     /// C5, C6: the resource of a watch did not come in time.
     fn on_silence(&mut self, now: Duration, watch: WatchId, effects: &mut Effects) {
-        let (of_type, at) = watch.place();
-        let entry = self.types[of_type].entry_mut(at);
+        let entry = self.store.entry_mut(watch);
         entry.deadline = None;
         let server = bits(entry.subscribed_on).last().expect("a timer runs only while subscribed");
-        let policy = self.upstreams[server].config.errors;
+        let policy = self.servers[server].config.errors;
         if entry.is_collection() && entry.state.status == ResourceStatus::Acked {
             if !policy.resource_timer_is_transient_error {
                 self.drop_members_of_unused_servers(watch, effects);
@@ -86,11 +122,12 @@ impl Client {
             effects.touched.push(Touched { watch, member: None });
             return;
         }
-        let (code, after) = match policy.resource_timer_is_transient_error {
-            true => (Code::UNAVAILABLE, self.transient_resource_timeout),
-            false => (Code::NOT_FOUND, self.resource_timeout),
+        let code = match policy.resource_timer_is_transient_error {
+            true => Code::UNAVAILABLE,
+            false => Code::NOT_FOUND,
         };
-        let server = &self.upstreams[server].config.name;
+        let after = self.timers.of(policy).timeout;
+        let server = &self.servers[server].config.name;
         let text = format!("{server} did not send {:?} within {after:?}", entry.name.as_str());
         let before = entry.state.view();
         let unconfirmed = entry.state.copy.clone().filter(|_| !policy.resource_timer_is_transient_error);
@@ -98,49 +135,28 @@ impl Client {
         if !before.is_same(&entry.state.view()) {
             effects.touched.push(Touched { watch, member: None });
         }
-        self.drop_unconfirmed(of_type, unconfirmed.as_slice(), effects);
+        effects.removed.extend(self.store.drop_unconfirmed(watch.place().0, unconfirmed.as_slice()));
     }
 
     /// P4.6: removes the members of a glob or wildcard that only servers which are no longer in use
     /// have sent.
     fn drop_members_of_unused_servers(&mut self, watch: WatchId, effects: &mut Effects) {
-        let (of_type, at) = watch.place();
-        let entry = self.types[of_type].entry_mut(at);
-        let (authority, members) = (&self.authorities[entry.authority], entry.members.iter_mut());
+        let entry = self.store.entry_mut(watch);
+        let (authority, members) = (&self.servers.authorities[entry.authority], entry.members.iter_mut());
         let left = members.flat_map(|members| members.extract_if(|_, state| authority.is_from_unused(state)));
         let (names, states): (Vec<_>, Vec<_>) = left.unzip();
         effects.touched.extend(names.into_iter().map(|name| Touched { watch, member: Some(name) }));
         let copies: Vec<_> = states.into_iter().filter_map(|state| state.copy).collect();
-        self.drop_unconfirmed(of_type, &copies, effects);
-    }
-
-    /// Removes copies from the cache that no server in use has confirmed.
-    fn drop_unconfirmed(&mut self, of_type: usize, copies: &[Arc<Accepted>], effects: &mut Effects) {
-        let watched = &mut self.types[of_type];
-        let mut transaction = Transaction::new();
-        for copy in copies {
-            let Some(named) = watched.names.get_mut(copy.name()) else { continue };
-            let is_it = |stored: &StoredVariant| Arc::ptr_eq(&stored.accepted, copy);
-            let Some(place) = named.variants.iter().position(is_it) else { continue };
-            named.variants.remove(place);
-            watched.forget_if_empty(copy.name());
-            let (type_url, name) = (watched.type_url.clone(), copy.name().clone());
-            let id = VariantId { type_url, name, constraints: copy.constraints().clone() };
-            transaction.remove(id.clone());
-            effects.removed.push(id);
-        }
-        if !transaction.is_empty() {
-            self.cache.commit(transaction).expect("removals cannot make variants overlap");
-        }
+        effects.removed.extend(self.store.drop_unconfirmed(watch.place().0, &copies));
     }
 
     /// S38: removes the variants whose TTL has ended.
     fn expire(&mut self, now: Duration, effects: &mut Effects) {
-        while let Some((at, ..)) = self.expiries.first()
+        while let Some((at, ..)) = self.store.expiries.first()
             && *at <= now
         {
-            let Some((at, of_type, name, constraints)) = self.expiries.pop_first() else { return };
-            let watched = &mut self.types[of_type];
+            let Some((at, of_type, name, constraints)) = self.store.expiries.pop_first() else { return };
+            let watched = &mut self.store.types[of_type];
             let Some(named) = watched.names.get_mut(&name) else { continue };
             let Ok(place) = named.position(&constraints) else { continue };
             if named.variants[place].expires != Some(at) {
@@ -148,12 +164,10 @@ impl Client {
             }
             let stored = named.variants.remove(place);
             if let Some(server) = stored.server {
-                self.upstreams[server].of_type(of_type).is_partial = true;
+                self.servers[server].of_type(of_type).is_partial = true;
             }
             let id = VariantId { type_url: watched.type_url.clone(), name: name.clone(), constraints };
-            let mut transaction = Transaction::new();
-            transaction.remove(id.clone());
-            self.cache.commit(transaction).expect("removals cannot make variants overlap");
+            remove_from(&self.store.cache, [id.clone()]);
             effects.removed.push(id);
             let text = format!("the TTL of {:?} ended", name.as_str());
             let failure = Arc::new(ResourceFailure::new(Code::NOT_FOUND, text, now));

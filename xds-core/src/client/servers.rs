@@ -1,0 +1,52 @@
+//! The servers of a client, and which of them each authority uses.
+
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
+
+use super::authority::Authority;
+use super::config::{AuthorityConfig, ServerConfig};
+use super::upstream::Upstream;
+
+/// The servers, and the authorities that use them.
+#[derive(Debug)]
+pub(super) struct Servers {
+    /// In the order of [`ClientConfig::servers`](super::ClientConfig::servers).
+    pub(super) upstreams: Vec<Upstream>,
+    /// The first authority is the one of old-style names.
+    pub(super) authorities: Vec<Authority>,
+}
+
+impl Servers {
+    /// The servers, and the number of each configured authority by its name.
+    pub(super) fn new(
+        servers: Vec<ServerConfig>,
+        default_authority: AuthorityConfig,
+        named: BTreeMap<String, AuthorityConfig>,
+    ) -> (Self, BTreeMap<String, usize>) {
+        let (mut authorities, mut numbers) = (vec![Authority::new(default_authority)], BTreeMap::new());
+        for (name, authority) in named {
+            numbers.insert(name, authorities.len());
+            authorities.push(Authority::new(authority));
+        }
+        (Self { upstreams: servers.into_iter().map(Upstream::new).collect(), authorities }, numbers)
+    }
+
+    /// Whether a watch needs a server.
+    pub(super) fn is_needed(&self, server: usize) -> bool {
+        self.authorities.iter().any(|authority| authority.entries > 0 && authority.uses(server))
+    }
+}
+
+impl Index<usize> for Servers {
+    type Output = Upstream;
+
+    fn index(&self, server: usize) -> &Upstream {
+        &self.upstreams[server]
+    }
+}
+
+impl IndexMut<usize> for Servers {
+    fn index_mut(&mut self, server: usize) -> &mut Upstream {
+        &mut self.upstreams[server]
+    }
+}

@@ -1,0 +1,141 @@
+//! What a client watches and has: its types, with their watches, names and variants.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::WatchId;
+use super::accepted::Accepted;
+use super::preview::Refusal;
+use super::watched_type::{StoredVariant, WatchEntry, WatchedType};
+use crate::cache::{Cache, Transaction};
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, TypeUrl};
+use crate::resource::VariantId;
+use crate::xdstp::XdstpName;
+
+/// The types that a client watches, and the cache that it fills.
+pub(super) struct Store {
+    /// The valid resources that servers sent.
+    pub(super) cache: Arc<Cache>,
+    /// The types that are watched, declared or restored.
+    pub(super) types: Vec<WatchedType>,
+    /// The index in `types` of each type.
+    type_numbers: BTreeMap<TypeUrl, usize>,
+    /// The number of each configured authority, by its name.
+    authority_numbers: Arc<BTreeMap<String, usize>>,
+    /// When clients of a proxy NACK the contents of a variant that they try, these contents are
+    /// rejected from then on (C2). Accepting other contents of the variant removes the entry.
+    pub(super) refused: BTreeMap<VariantId, Refusal>,
+    /// S38: when TTLs end.
+    pub(super) expiries: BTreeSet<Expiry>,
+    /// How many responses were applied.
+    pub(super) responses: u64,
+}
+
+/// When the TTL of a variant ends: time, number of the type, name and constraints.
+pub(super) type Expiry = (Duration, usize, ResourceName, Constraints);
+
+impl Store {
+    pub(super) fn new(cache: Arc<Cache>, authority_numbers: BTreeMap<String, usize>) -> Self {
+        Self {
+            cache,
+            types: Vec::new(),
+            type_numbers: BTreeMap::new(),
+            authority_numbers: Arc::new(authority_numbers),
+            refused: BTreeMap::new(),
+            expiries: BTreeSet::new(),
+            responses: 0,
+        }
+    }
+
+    pub(super) fn entry(&self, watch: WatchId) -> &WatchEntry {
+        let (of_type, at) = watch.place();
+        self.types[of_type].entry(at)
+    }
+
+    pub(super) fn entry_mut(&mut self, watch: WatchId) -> &mut WatchEntry {
+        let (of_type, at) = watch.place();
+        self.types[of_type].entry_mut(at)
+    }
+
+    /// The number of a type, if the type is known.
+    pub(super) fn number_of(&self, type_url: &str) -> Option<usize> {
+        self.type_numbers.get(type_url).copied()
+    }
+
+    /// The number of a type. A new type is added.
+    pub(super) fn type_number(&mut self, type_url: &TypeUrl) -> usize {
+        self.number_of(type_url.as_str()).unwrap_or_else(|| {
+            self.types.push(WatchedType::new(type_url.clone(), Arc::clone(&self.authority_numbers)));
+            self.type_numbers.insert(type_url.clone(), self.types.len() - 1);
+            self.types.len() - 1
+        })
+    }
+
+    /// The number of the authority of a new-style name, if it is configured.
+    pub(super) fn authority_of(&self, name: &XdstpName) -> Option<usize> {
+        self.authority_numbers.get(name.authority()).copied()
+    }
+
+    /// Whether only old-style names have servers of their own.
+    pub(super) fn has_one_authority(&self) -> bool {
+        self.authority_numbers.is_empty()
+    }
+
+    /// Removes an entry that has no watchers and no subscription on any server.
+    pub(super) fn remove(&mut self, of_type: usize, at: u32) {
+        let watched = &mut self.types[of_type];
+        let real = watched.aliases.get(&watched.entry(at).name).cloned();
+        let entry = watched.remove(at);
+        let names = match entry.members {
+            None => std::iter::once(entry.name).chain(real).collect::<Vec<_>>(),
+            Some(members) => members.into_keys().collect(),
+        };
+        self.drop_unwatched(of_type, &names);
+    }
+
+    /// T33: removes variants of these names that match no watch any more. D18, D20: a variant that
+    /// another watch, such as a wildcard, matches stays.
+    pub(super) fn drop_unwatched(&mut self, of_type: usize, names: &[ResourceName]) {
+        let (mut removed, mut watching) = (Vec::new(), Vec::new());
+        let watched = &mut self.types[of_type];
+        for name in names {
+            watched.watching(name.as_str(), &mut watching);
+            let watched_with: Vec<_> =
+                watching.iter().map(|at| watched.entry(*at).parameters.clone()).collect();
+            let Some(named) = watched.names.get_mut(name) else { continue };
+            removed.extend(named.variants.extract_if(.., |stored| {
+                let constraints = stored.accepted.constraints();
+                !watched_with.iter().any(|parameters| constraints.matches(parameters))
+            }));
+            watched.forget_if_empty(name);
+        }
+        remove_from(&self.cache, removed.iter().map(|stored| stored.accepted.id()));
+    }
+
+    /// Removes copies that no server in use has confirmed. Returns the removed variants.
+    pub(super) fn drop_unconfirmed(&mut self, of_type: usize, copies: &[Arc<Accepted>]) -> Vec<VariantId> {
+        let watched = &mut self.types[of_type];
+        let mut removed = Vec::new();
+        for copy in copies {
+            let Some(named) = watched.names.get_mut(copy.name()) else { continue };
+            let is_it = |stored: &StoredVariant| Arc::ptr_eq(&stored.accepted, copy);
+            let Some(place) = named.variants.iter().position(is_it) else { continue };
+            named.variants.remove(place);
+            watched.forget_if_empty(copy.name());
+            removed.push(copy.id());
+        }
+        remove_from(&self.cache, removed.iter().cloned());
+        removed
+    }
+}
+
+/// Removes variants from a cache.
+pub(super) fn remove_from(cache: &Cache, ids: impl IntoIterator<Item = VariantId>) {
+    let mut transaction = Transaction::new();
+    ids.into_iter().for_each(|id| transaction.remove(id));
+    if !transaction.is_empty() {
+        cache.commit(transaction).expect("removals cannot make variants overlap");
+    }
+}
