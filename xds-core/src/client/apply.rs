@@ -14,8 +14,10 @@ use super::preview::Refusal;
 use super::received::{Payload, ReceivedResource, ReceivedResponse, Removal, Unreadable};
 use super::rejection::{Reason, Rejection};
 use super::resource_failure::ResourceFailure;
-use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
-use super::upstream::AckOrNack;
+use super::resource_state::{ResourceState, ResourceStatus};
+use super::servers::Servers;
+use super::store::Expiry;
+use super::upstream::{AckOrNack, Upstream};
 use super::watched_type::{StoredVariant, WatchEntry, WatchedType, expiry_of};
 use super::{Applied, Client, Effects, bits};
 use crate::cache::{Cache, Snapshot};
@@ -60,41 +62,29 @@ impl Client {
             now,
             server,
             of_type,
-            protocol,
+            servers: &self.servers,
             relay: self.relay.as_ref(),
+            cache: &self.store.cache,
             refused: &self.store.refused,
-            late,
-            is_for_collections,
-            speaks_locators: self.servers.authorities.iter().map(|of| of.config.speaks_locators).collect(),
-            policy: self.servers[server].config.errors,
-            generation: self.servers[server].generation,
-            response_number: self.store.responses,
-            version: Arc::clone(&version),
-            server_name: Arc::clone(&self.servers[server].config.name),
-            frame,
+            expiries: &mut self.store.expiries,
             watched: &mut self.store.types[of_type],
-            in_use: self.servers.authorities.iter().map(|authority| authority.uses(server)).collect(),
-            responses_before: self.servers[server].responses_before,
+            head: ResponseHead {
+                number: self.store.responses,
+                version: Arc::clone(&version),
+                frame,
+                is_for_collections,
+                late,
+            },
             changes: CacheChanges::default(),
-            new_variants: Vec::new(),
-            changed_names: Vec::new(),
-            absent: Vec::new(),
-            removed_expiries: Vec::new(),
-            orphans: Vec::new(),
+            pending: PendingChanges::default(),
             applied: Applied::new(type_url),
+            effects,
         };
-        let added_expiries = applier.apply(response, &self.store.cache, &mut effects);
-        let (applied, removed_expiries, orphans) =
-            (applier.applied, applier.removed_expiries, applier.orphans);
+        applier.apply(response);
+        let Applier { applied, mut effects, pending: PendingChanges { orphans, .. }, .. } = applier;
         self.store.drop_unwatched(of_type, &orphans);
         if !self.store.refused.is_empty() {
             effects.accepted.iter().for_each(|accepted| _ = self.store.refused.remove(&accepted.id()));
-        }
-        for (at, name, constraints) in removed_expiries {
-            self.store.expiries.remove(&(at, of_type, name, constraints));
-        }
-        for (at, name, constraints) in added_expiries {
-            self.store.expiries.insert((at, of_type, name, constraints));
         }
         // C1, D15: each response is answered, in order.
         let is_accepted = applied.rejections.is_empty();
@@ -181,46 +171,48 @@ struct Applier<'c> {
     server: usize,
     /// The number of the type of the response.
     of_type: usize,
-    protocol: Protocol,
+    servers: &'c Servers,
     relay: Option<&'c Relay>,
+    cache: &'c Cache,
     /// Contents that clients of a proxy have NACKed (C2).
     refused: &'c BTreeMap<VariantId, Refusal>,
-    /// For each authority, whether names go to its servers in locators.
-    speaks_locators: Vec<bool>,
-    policy: ErrorPolicy,
-    /// The number of the stream.
-    generation: u64,
-    /// The number of the response, among all responses that the client applied.
-    response_number: u64,
-    /// The version of the response.
-    version: Arc<str>,
-    server_name: Arc<str>,
-    /// The encoded response, for payloads that share its memory.
-    frame: &'c Bytes,
+    /// S38: when TTLs end.
+    expiries: &'c mut BTreeSet<Expiry>,
     watched: &'c mut WatchedType,
-    /// For each authority, whether it uses this server.
-    in_use: Vec<bool>,
-    /// The number of the last response before this stream.
-    responses_before: u64,
+    head: ResponseHead<'c>,
     /// The changes to commit to the cache.
     changes: CacheChanges,
-    /// For each variant in `changes.put`: the parts that only the watches need.
+    pending: PendingChanges,
+    applied: Applied,
+    effects: Effects,
+}
+
+/// What is known of a response as a whole.
+struct ResponseHead<'c> {
+    /// Its number among all responses that the client applied.
+    number: u64,
+    version: Arc<str>,
+    /// The encoded response, for payloads that share its memory.
+    frame: &'c Bytes,
+    /// C12: whether it may be the answer to globs and wildcards.
+    is_for_collections: bool,
+    /// T35: watches whose subscription was sent after the server made the response. An absence in
+    /// the response does not count for them.
+    late: BTreeSet<WatchId>,
+}
+
+/// What remains to be done after the commit to the cache.
+#[derive(Default)]
+struct PendingChanges {
+    /// For each variant to put: the parts that only the watches need.
     new_variants: Vec<NewVariant>,
     /// Names whose watchers may see another variant now.
     changed_names: Vec<ResourceName>,
     /// Names and variants that the response reports as absent. Watches that match another variant
     /// are not affected.
     absent: Vec<Removal>,
-    /// T35: watches whose subscription was sent after the server made the response. An absence in
-    /// the response does not count for them.
-    late: BTreeSet<WatchId>,
-    /// C12: whether the response may be the answer to globs and wildcards.
-    is_for_collections: bool,
-    /// TTLs to remove from the timers, because their variants were removed or have a new TTL.
-    removed_expiries: Vec<Expiry>,
     /// D24: resources that lost an alias. Perhaps they were watched by this alias only.
     orphans: Vec<ResourceName>,
-    applied: Applied,
 }
 
 /// A variant to put into the cache.
@@ -231,31 +223,21 @@ struct NewVariant {
     ttl: Option<Duration>,
 }
 
-/// When the TTL of a variant ends.
-type Expiry = (Duration, ResourceName, Constraints);
-
-impl Applier<'_> {
-    /// Applies the response as one step, without waiting for other responses (D32, T31). Returns
-    /// the TTLs to add to the timers.
-    fn apply(
-        &mut self,
-        mut response: ReceivedResponse<'_>,
-        cache: &Cache,
-        effects: &mut Effects,
-    ) -> Vec<Expiry> {
+impl<'c> Applier<'c> {
+    /// Applies the response as one step, without waiting for other responses (D32, T31).
+    fn apply(&mut self, mut response: ReceivedResponse<'_>) {
         self.applied.rejections = std::mem::take(&mut response.rejections);
         let removed = self.without_contradictions(&mut response);
-        let mut added_expiries = Vec::new();
         for received in std::mem::take(&mut response.resources) {
-            self.apply_resource(received, &mut added_expiries);
+            self.apply_resource(received);
         }
         self.apply_removals(removed);
         // S26, D12: in delta, and with other types, a name that is not in a response may exist.
-        if self.protocol == Protocol::Sotw && self.watched.known.full_state {
+        if self.sender().config.protocol == Protocol::Sotw && self.watched.known.full_state {
             self.apply_absences(&response.errors);
         }
         self.replace_other_servers();
-        let (watched, response_number) = (&*self.watched, self.response_number);
+        let (watched, response_number) = (&*self.watched, self.head.number);
         let is_repeated = |(name, constraints): &VariantKey| {
             let named = watched.names.get(name);
             named.is_some_and(|named| {
@@ -264,13 +246,17 @@ impl Applier<'_> {
                     .is_ok_and(|at| named.variants[at].last_response == response_number)
             })
         };
-        let refused = self.changes.commit(cache, &watched.type_url, is_repeated);
+        let refused = self.changes.commit(self.cache, &watched.type_url, is_repeated);
         for ((name, constraints), reason) in refused {
             self.applied.rejections.push(Rejection::of(name, constraints, reason));
         }
-        self.store_changes(&cache.snapshot(), effects, &mut added_expiries);
-        self.update_watchers(&cache.snapshot(), std::mem::take(&mut response.errors), cache, effects);
-        added_expiries
+        self.store_changes(&self.cache.snapshot());
+        self.update_watchers(&self.cache.snapshot(), std::mem::take(&mut response.errors));
+    }
+
+    /// The server that sent the response.
+    fn sender(&self) -> &'c Upstream {
+        &self.servers[self.server]
     }
 
     /// D13, T30b: rejects resources that the response also removes, and returns the other removals.
@@ -312,12 +298,12 @@ impl Applier<'_> {
 
     /// Whether the authority of an entry uses this server.
     fn serves(&self, entry: &WatchEntry) -> bool {
-        self.in_use[entry.authority]
+        self.servers.authorities[entry.authority].uses(self.server)
     }
 
     /// Whether the authority of a name uses this server.
     fn serves_name(&self, name: &ResourceName) -> bool {
-        self.in_use[self.watched.authority_of(name.as_str())]
+        self.servers.authorities[self.watched.authority_of(name.as_str())].uses(self.server)
     }
 
     /// Whether an alias of a resource is watched. An alias of another authority does not count
@@ -336,8 +322,8 @@ impl Applier<'_> {
     /// resource its stamp.
     fn bind(&mut self, received: &mut ReceivedResource<'_>) -> bool {
         let Some(relay) = self.relay else { return true };
-        let is_explicit =
-            !received.is_plain && self.speaks_locators[self.watched.authority_of(&received.name)];
+        let is_explicit = !received.is_plain
+            && self.servers.authorities[self.watched.authority_of(&received.name)].config.speaks_locators;
         let is_unspecified = received.constraints.is_unconstrained() && !is_explicit;
         let is_alone = relay.stamp.as_ref().is_some_and(Constraints::is_exact);
         let is_bound = is_unspecified || received.do_not_cache || is_alone;
@@ -355,7 +341,7 @@ impl Applier<'_> {
     }
 
     /// Validates a resource, and applies it if a watch matches it.
-    fn apply_resource(&mut self, mut received: ReceivedResource<'_>, added_expiries: &mut Vec<Expiry>) {
+    fn apply_resource(&mut self, mut received: ReceivedResource<'_>) {
         let mut watching = Vec::new();
         self.watched.watching(&received.name, &mut watching);
         let is_for = |at: &u32| {
@@ -378,13 +364,11 @@ impl Applier<'_> {
             return;
         }
         match received.payload {
-            Payload::Message(payload) => {
-                self.apply_payload(&received, payload, aliases, added_expiries);
-            }
+            Payload::Message(payload) => self.apply_payload(&received, payload, aliases),
             Payload::Redirect(locator) if self.relay.is_some() => {
-                self.apply_payload(&received, locator, aliases, added_expiries);
+                self.apply_payload(&received, locator, aliases);
             }
-            Payload::Absent => self.apply_without_payload(&received, aliases, added_expiries),
+            Payload::Absent => self.apply_without_payload(&received, aliases),
             Payload::Redirect(_) => {
                 let name = ResourceName::new(&*received.name);
                 self.applied.rejections.push(Rejection::new(name, Reason::Redirect));
@@ -394,13 +378,8 @@ impl Applier<'_> {
 
     /// Applies a resource with a payload: an unchanged one to the watches, a changed one to
     /// `changes`.
-    fn apply_payload(
-        &mut self,
-        received: &ReceivedResource<'_>,
-        payload: &[u8],
-        aliases: Vec<ResourceName>,
-        added_expiries: &mut Vec<Expiry>,
-    ) {
+    fn apply_payload(&mut self, received: &ReceivedResource<'_>, payload: &[u8], aliases: Vec<ResourceName>) {
+        let sender = self.sender();
         let own_aliases = self.watched.own_aliases(received);
         let mut extras =
             Extras::received(received.ttl, own_aliases, received.do_not_cache, received.metadata);
@@ -412,28 +391,25 @@ impl Applier<'_> {
             && let Ok(at) = named.position(&received.constraints)
         {
             let stored = &mut named.variants[at];
-            if stored.last_response == self.response_number {
+            if stored.last_response == self.head.number {
                 let name = stored.accepted.name().clone();
                 let duplicate = Rejection::of(name, received.constraints.clone(), Reason::Duplicate);
                 self.applied.rejections.push(duplicate);
                 return;
             }
-            stored.last_response = self.response_number;
+            stored.last_response = self.head.number;
             let is_same = *stored.accepted.payload() == payload
                 && stored.accepted.variant.has_extras(extras.as_deref());
             if is_same && !stored.accepted.is_restored {
-                if self.protocol == Protocol::Sotw {
-                    stored.version = Arc::clone(&self.version);
+                if sender.config.protocol == Protocol::Sotw {
+                    stored.version = Arc::clone(&self.head.version);
                 } else if *stored.version != *received.version {
                     stored.version = received.version.into();
                 }
                 stored.server = Some(self.server);
                 let accepted = Arc::clone(&stored.accepted);
                 let until = expiry_of(received.ttl, self.now);
-                self.removed_expiries.extend(stored.expiry());
-                stored.expires = until;
-                accepted.variant.extend(until);
-                added_expiries.extend(stored.expiry());
+                stored.set_expiry(until, self.of_type, self.expiries);
                 self.applied.valid += 1;
                 self.add_aliases(accepted.name(), aliases);
                 // Watches that have it without an error or a timer see no change.
@@ -454,7 +430,7 @@ impl Applier<'_> {
                 let mut watching = Vec::new();
                 self.watched.watching(&received.name, &mut watching);
                 if !watching.iter().all(is_current) {
-                    self.changed_names.push(accepted.name().clone());
+                    self.pending.changed_names.push(accepted.name().clone());
                 }
                 return;
             }
@@ -492,39 +468,27 @@ impl Applier<'_> {
             return;
         }
         let version = self.version_of(received);
-        self.new_variants.push(NewVariant { key: key.clone(), decoded, version, ttl: received.ttl });
+        self.pending.new_variants.push(NewVariant { key: key.clone(), decoded, version, ttl: received.ttl });
         self.changes.put.insert(key, resource);
         self.applied.valid += 1;
         // D24: a name that has its own resource is not an alias.
-        self.orphans.extend(self.watched.remove_alias(&name));
+        self.pending.orphans.extend(self.watched.remove_alias(&name));
         self.add_aliases(&name, aliases);
-        self.changed_names.push(name);
+        self.pending.changed_names.push(name);
     }
 
     /// Applies a resource without a payload. It is a heartbeat, which extends a TTL without a
     /// change for watchers (S39, D26), or it reports that no resource has an alias (D24).
-    fn apply_without_payload(
-        &mut self,
-        received: &ReceivedResource<'_>,
-        aliases: Vec<ResourceName>,
-        added_expiries: &mut Vec<Expiry>,
-    ) {
-        let (protocol, version) = (self.protocol, Arc::clone(&self.version));
+    fn apply_without_payload(&mut self, received: &ReceivedResource<'_>, aliases: Vec<ResourceName>) {
+        let version = self.version_of(received);
         let stored = self.watched.names.get_mut(&*received.name);
         let stored = stored.and_then(|named| {
             let at = named.position(&received.constraints).ok()?;
             Some(&mut named.variants[at])
         });
-        let version = match protocol {
-            Protocol::Delta => received.version,
-            Protocol::Sotw => &version,
-        };
-        if let Some(stored) = stored.filter(|stored| *stored.version == *version) {
-            stored.last_response = self.response_number;
-            self.removed_expiries.extend(stored.expiry());
-            stored.expires = expiry_of(received.ttl, self.now);
-            stored.accepted.variant.extend(stored.expires);
-            added_expiries.extend(stored.expiry());
+        if let Some(stored) = stored.filter(|stored| stored.version == version) {
+            stored.last_response = self.head.number;
+            stored.set_expiry(expiry_of(received.ttl, self.now), self.of_type, self.expiries);
             self.applied.valid += 1;
             return;
         }
@@ -535,35 +499,30 @@ impl Applier<'_> {
             return;
         }
         for alias in aliases {
-            self.orphans.extend(self.watched.remove_alias(&alias));
-            self.absent.push(Removal { name: alias, constraints: None });
+            self.pending.orphans.extend(self.watched.remove_alias(&alias));
+            self.pending.absent.push(Removal { name: alias, constraints: None });
         }
     }
 
     /// Records the watched aliases of a resource (D24).
     fn add_aliases(&mut self, name: &ResourceName, aliases: Vec<ResourceName>) {
         for alias in aliases.into_iter().filter(|alias| alias != name) {
-            self.orphans.extend(self.watched.add_alias(alias, name));
+            self.pending.orphans.extend(self.watched.add_alias(alias, name));
         }
     }
 
     /// The payload as bytes to store. A slice keeps the whole frame in memory, so a payload of less
     /// than half a frame is copied.
     fn payload_bytes(&self, payload: &[u8]) -> Bytes {
-        match payload.len() * 2 >= self.frame.len() {
-            true => self.frame.slice_ref(payload),
+        match payload.len() * 2 >= self.head.frame.len() {
+            true => self.head.frame.slice_ref(payload),
             false => Bytes::copy_from_slice(payload),
         }
     }
 
     /// After the commit: removes the variants from `watched` that left the cache, and stores the
     /// new ones.
-    fn store_changes(
-        &mut self,
-        snapshot: &Snapshot,
-        effects: &mut Effects,
-        added_expiries: &mut Vec<Expiry>,
-    ) {
+    fn store_changes(&mut self, snapshot: &Snapshot) {
         let resources = snapshot.of_type(&self.watched.type_url);
         for (key, why) in std::mem::take(&mut self.changes.removed) {
             self.applied.replaced += usize::from(why == RemovalReason::Replaced);
@@ -574,15 +533,15 @@ impl Applier<'_> {
             if let Some(named) = self.watched.names.get_mut(&name)
                 && let Ok(at) = named.position(&constraints)
             {
-                self.removed_expiries.extend(named.variants.remove(at).expiry());
+                named.variants.remove(at).forget_expiry(self.of_type, self.expiries);
             }
             self.watched.forget_if_empty(&name);
             let type_url = self.watched.type_url.clone();
-            self.changed_names.push(name.clone());
-            effects.removed.push(VariantId { type_url, name, constraints });
+            self.pending.changed_names.push(name.clone());
+            self.effects.removed.push(VariantId { type_url, name, constraints });
         }
-        let is_all_put = self.changes.put.len() == self.new_variants.len();
-        for NewVariant { key, decoded, version, ttl } in std::mem::take(&mut self.new_variants) {
+        let is_all_put = self.changes.put.len() == self.pending.new_variants.len();
+        for NewVariant { key, decoded, version, ttl } in std::mem::take(&mut self.pending.new_variants) {
             // The cache refused this one.
             if !is_all_put && !self.changes.put.contains_key(&key) {
                 continue;
@@ -591,27 +550,29 @@ impl Applier<'_> {
             let Some(variant) = variants.and_then(|variants| variants.get(&key.1)) else { continue };
             let accepted = Arc::new(Accepted {
                 type_url: self.watched.type_url.clone(),
-                server: Arc::clone(&self.server_name),
+                server: Arc::clone(&self.sender().config.name),
                 variant: Arc::clone(variant),
                 decoded,
                 version: Arc::clone(&version),
-                generation: self.generation,
+                generation: self.sender().generation,
                 is_restored: false,
                 at: self.now,
             });
             let expires = expiry_of(ttl, self.now);
             variant.extend(expires);
-            effects.accepted.push(Arc::clone(&accepted));
+            self.effects.accepted.push(Arc::clone(&accepted));
             let stored = StoredVariant {
                 accepted,
                 version,
                 server: Some(self.server),
-                last_response: self.response_number,
+                last_response: self.head.number,
                 expires,
             };
-            added_expiries.extend(stored.expiry());
-            let before = self.watched.store(&key.0, stored);
-            self.removed_expiries.extend(before.and_then(|before| before.expiry()));
+            let expiry = stored.expiry(self.of_type);
+            if let Some(before) = self.watched.store(&key.0, stored) {
+                before.forget_expiry(self.of_type, self.expiries);
+            }
+            self.expiries.extend(expiry);
         }
     }
 
@@ -622,8 +583,8 @@ impl Applier<'_> {
     /// The version of a resource. In SotW all resources of a response have the version of the
     /// response.
     fn version_of(&self, received: &ReceivedResource<'_>) -> Arc<str> {
-        match self.protocol {
-            Protocol::Sotw => Arc::clone(&self.version),
+        match self.sender().config.protocol {
+            Protocol::Sotw => Arc::clone(&self.head.version),
             Protocol::Delta => received.version.into(),
         }
     }
@@ -645,9 +606,21 @@ impl WatchedType {
 }
 
 impl StoredVariant {
-    fn expiry(&self) -> Option<Expiry> {
+    fn expiry(&self, of_type: usize) -> Option<Expiry> {
         let accepted = &self.accepted;
-        self.expires.map(|at| (at, accepted.name().clone(), accepted.constraints().clone()))
+        self.expires.map(|at| (at, of_type, accepted.name().clone(), accepted.constraints().clone()))
+    }
+
+    fn forget_expiry(&self, of_type: usize, expiries: &mut BTreeSet<Expiry>) {
+        self.expiry(of_type).inspect(|expiry| _ = expiries.remove(expiry));
+    }
+
+    /// S38: sets when its TTL ends.
+    fn set_expiry(&mut self, until: Option<Duration>, of_type: usize, expiries: &mut BTreeSet<Expiry>) {
+        self.forget_expiry(of_type, expiries);
+        self.expires = until;
+        self.accepted.variant.extend(until);
+        expiries.extend(self.expiry(of_type));
     }
 }
 

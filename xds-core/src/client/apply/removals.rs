@@ -27,10 +27,10 @@ impl Applier<'_> {
             }
             // D24: a name without any variant is not an alias either.
             if removal.constraints.is_none() {
-                self.orphans.extend(self.watched.remove_alias(&removal.name));
+                self.pending.orphans.extend(self.watched.remove_alias(&removal.name));
             }
             by_name.entry(removal.name.clone()).or_default().push(removal.constraints.clone());
-            self.absent.push(removal);
+            self.pending.absent.push(removal);
         }
         for (name, removals) in by_name {
             let Some(named) = self.watched.names.get(&name) else { continue };
@@ -49,9 +49,9 @@ impl Applier<'_> {
             for member in members {
                 let stored =
                     self.watched.names.get(member).map(|named| &named.variants[..]).unwrap_or_default();
-                let unseen = stored.iter().filter(|stored| stored.last_response != self.response_number);
+                let unseen = stored.iter().filter(|stored| stored.last_response != self.head.number);
                 keys.extend(unseen.map(|stored| key(member, stored)));
-                self.absent.push(Removal { name: member.clone(), constraints: None });
+                self.pending.absent.push(Removal { name: member.clone(), constraints: None });
             }
             self.changes.removed.extend(keys.into_iter().map(|key| (key, RemovalReason::Explicit)));
             let named = self.watched.names.get_mut(&name);
@@ -85,11 +85,11 @@ impl Applier<'_> {
         let is_it = |removed: &Option<Constraints>| {
             removed.as_ref().is_none_or(|constraints| constraints == stored.accepted.constraints())
         };
-        let is_old = stored.server != Some(self.server) || stored.last_response <= self.responses_before;
+        let is_old =
+            stored.server != Some(self.server) || stored.last_response <= self.sender().responses_before;
         // T43c: the client gave a bound variant constraints of its own, which the server does not
         // know.
-        let is_bound =
-            stored.accepted.constraints().is_exact() && stored.last_response != self.response_number;
+        let is_bound = stored.accepted.constraints().is_exact() && stored.last_response != self.head.number;
         let lacks =
             |constraints: &Constraints| self.users(stored).any(|parameters| constraints.matches(parameters));
         removals.iter().any(is_it) || ((is_old || is_bound) && removals.iter().flatten().any(lacks))
@@ -131,7 +131,7 @@ impl Applier<'_> {
         let (mut watching, mut absent) = (Vec::new(), BTreeSet::new());
         for (name, named) in &self.watched.names {
             let is_present = |stored: &StoredVariant| {
-                stored.last_response == self.response_number
+                stored.last_response == self.head.number
                     || self.changes.put.contains_key(&(name.clone(), stored.accepted.constraints().clone()))
             };
             let missing: Vec<_> = named.variants.iter().filter(|stored| !is_present(stored)).collect();
@@ -168,13 +168,13 @@ impl Applier<'_> {
         let outdated = states.filter(|(_, state)| has_old_error(state)).map(|(name, _)| name);
         let outdated = outdated.filter(|name| !rejected.contains(*name) && !is_in_error(name));
         absent.extend(outdated.cloned());
-        self.absent.extend(absent.into_iter().map(|name| Removal { name, constraints: None }));
+        self.pending.absent.extend(absent.into_iter().map(|name| Removal { name, constraints: None }));
     }
 
     /// C15, T20: removes the variants of other servers from the names that the response has. All
     /// variants of a name must come from one server, because those of two servers may overlap.
     pub(super) fn replace_other_servers(&mut self) {
-        for (name, _) in self.new_variants.iter().map(|new| &new.key) {
+        for (name, _) in self.pending.new_variants.iter().map(|new| &new.key) {
             let Some(named) = self.watched.names.get(name) else { continue };
             // A proxy keeps a restored variant until the clients it is for have subscribed again.
             let is_kept = |stored: &&StoredVariant| self.relay.is_some() && stored.server.is_none();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Applier;
-use crate::cache::{Cache, Snapshot, TypeSnapshot};
+use crate::cache::{Snapshot, TypeSnapshot};
 use crate::client::Protocol;
 use crate::client::accepted::Accepted;
 use crate::client::cache_changes::{CacheChanges, RemovalReason};
@@ -11,7 +11,7 @@ use crate::client::received::{Removal, ReportedError};
 use crate::client::resource_failure::ResourceFailure;
 use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::StoredVariant;
-use crate::client::{Effects, Touched, watch_id};
+use crate::client::{Touched, watch_id};
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
@@ -28,37 +28,26 @@ enum Affected<'s> {
 
 impl Applier<'_> {
     /// Gives watchers the variants that match them now, and the errors of the response.
-    pub(super) fn update_watchers(
-        &mut self,
-        snapshot: &Snapshot,
-        errors: Vec<ReportedError>,
-        cache: &Cache,
-        effects: &mut Effects,
-    ) {
-        let mut changed_names = std::mem::take(&mut self.changed_names);
+    pub(super) fn update_watchers(&mut self, snapshot: &Snapshot, errors: Vec<ReportedError>) {
+        let mut changed_names = std::mem::take(&mut self.pending.changed_names);
         changed_names.dedup();
         for name in &changed_names {
-            self.update_copies(name, snapshot, effects);
+            self.update_copies(name, snapshot);
         }
-        for Removal { name, constraints } in std::mem::take(&mut self.absent) {
-            self.update_copies(&name, snapshot, effects);
-            let text = format!("{} reports that {:?} does not exist", self.server_name, name.as_str());
-            let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.policy);
+        for Removal { name, constraints } in std::mem::take(&mut self.pending.absent) {
+            self.update_copies(&name, snapshot);
+            let text =
+                format!("{} reports that {:?} does not exist", self.sender().config.name, name.as_str());
+            let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.sender().config.errors);
             let resources = snapshot.of_type(&self.watched.type_url);
-            self.update_states(
-                &name,
-                constraints.as_ref(),
-                Affected::Unmatched(resources),
-                effects,
-                |state| {
-                    state.on_absence(Arc::clone(&failure), policy);
-                },
-            );
+            self.update_states(&name, constraints.as_ref(), Affected::Unmatched(resources), |state| {
+                state.on_absence(Arc::clone(&failure), policy);
+            });
         }
         // C9c: if the response removes a resource and also reports an error for it, the error
         // counts.
         for error in errors {
-            self.apply_error(error, cache, effects);
+            self.apply_error(error);
         }
         for at in 0..self.applied.rejections.len() {
             let rejection = &self.applied.rejections[at];
@@ -66,22 +55,22 @@ impl Applier<'_> {
             let constraints =
                 (!rejection.constraints.is_unconstrained()).then(|| rejection.constraints.clone());
             let mut failure = ResourceFailure::new(Code::INVALID_ARGUMENT, rejection.to_string(), self.now);
-            failure.rejected_version = Some(Arc::clone(&self.version));
-            let (failure, policy) = (Arc::new(failure), self.policy);
+            failure.rejected_version = Some(Arc::clone(&self.head.version));
+            let (failure, policy) = (Arc::new(failure), self.sender().config.errors);
             // C16: an invalid resource removes nothing if the authority of its name does not use
             // this server.
             if policy.fail_on_data_errors && self.serves_name(&name) {
-                self.drop_variants(&name, constraints.as_ref(), cache, effects);
+                self.drop_variants(&name, constraints.as_ref());
             }
-            self.update_states(&name, constraints.as_ref(), Affected::All, effects, |state| {
+            self.update_states(&name, constraints.as_ref(), Affected::All, |state| {
                 state.on_nack(Arc::clone(&failure), policy);
             });
         }
-        self.mark_collections(effects);
+        self.mark_collections();
     }
 
     /// Applies an error that the server reported for a resource (C11, S37).
-    fn apply_error(&mut self, error: ReportedError, cache: &Cache, effects: &mut Effects) {
+    fn apply_error(&mut self, error: ReportedError) {
         let ReportedError { name, constraints, code, message } = error;
         let constraints = (!constraints.is_unconstrained()).then_some(constraints);
         // G4: a proxy passes the message on to its clients unchanged.
@@ -92,23 +81,17 @@ impl Applier<'_> {
         }
         // D28, C9b: a data error removes the variant from the cache, so a later watch gets no copy.
         if code.is_data_error() {
-            self.drop_variants(&name, constraints.as_ref(), cache, effects);
+            self.drop_variants(&name, constraints.as_ref());
         }
-        let policy = self.policy;
-        self.update_states(&name, constraints.as_ref(), Affected::All, effects, |state| {
+        let policy = self.sender().config.errors;
+        self.update_states(&name, constraints.as_ref(), Affected::All, |state| {
             state.on_error(Arc::clone(&failure), policy);
         });
     }
 
     /// Removes the variants of a name from the cache: all of them, or those that these constraints
     /// concern. Watchers may keep their copy.
-    fn drop_variants(
-        &mut self,
-        name: &ResourceName,
-        constraints: Option<&Constraints>,
-        cache: &Cache,
-        effects: &mut Effects,
-    ) {
+    fn drop_variants(&mut self, name: &ResourceName, constraints: Option<&Constraints>) {
         let Some(named) = self.watched.names.get(name) else { return };
         // T36: the constraints of an error need not be those of a variant. A variant that is also
         // used by watches that the constraints do not match stays.
@@ -126,29 +109,29 @@ impl Applier<'_> {
         if changes.removed.is_empty() {
             return;
         }
-        let refused = changes.commit(cache, &self.watched.type_url, |_| false);
+        let refused = changes.commit(self.cache, &self.watched.type_url, |_| false);
         let Some(named) = self.watched.names.get_mut(name) else { return };
         for ((name, constraints), _) in changes.removed {
             if let Ok(at) = named.position(&constraints) {
-                self.removed_expiries.extend(named.variants.remove(at).expiry());
+                named.variants.remove(at).forget_expiry(self.of_type, self.expiries);
             }
             let id = VariantId { type_url: self.watched.type_url.clone(), name, constraints };
-            effects.accepted.retain(|accepted| accepted.id() != id);
-            effects.removed.push(id);
+            self.effects.accepted.retain(|accepted| accepted.id() != id);
+            self.effects.removed.push(id);
         }
         debug_assert!(refused.is_empty(), "removals cannot make variants overlap");
     }
 
     /// Gives the watches of a name the variants that match them now. A name without a matching
     /// variant is no longer a member of a glob or wildcard.
-    fn update_copies(&mut self, name: &ResourceName, snapshot: &Snapshot, effects: &mut Effects) {
+    fn update_copies(&mut self, name: &ResourceName, snapshot: &Snapshot) {
         let resources = snapshot.of_type(&self.watched.type_url);
         let mut watching = Vec::new();
         self.watched.watching(name.as_str(), &mut watching);
         for at in watching {
             let entry = self.watched.entry(at);
             let stored = self.watched.resolve(name, &entry.parameters, resources);
-            let is_new = stored.is_some_and(|stored| stored.last_response == self.response_number);
+            let is_new = stored.is_some_and(|stored| stored.last_response == self.head.number);
             let (accepted, server) =
                 stored.map(|stored| (Arc::clone(&stored.accepted), stored.server)).unzip();
             let server = server.flatten();
@@ -166,7 +149,7 @@ impl Applier<'_> {
                     entry.state.on_resource(accepted);
                     entry.state.server = server;
                     if !before.is_same(&entry.state.view()) {
-                        effects.touched.push(Touched { watch, member: None });
+                        self.effects.touched.push(Touched { watch, member: None });
                     }
                 }
                 // Only a reported absence, an error or a timer takes the copy of a name away.
@@ -180,20 +163,20 @@ impl Applier<'_> {
                     member.on_resource(accepted);
                     member.server = server;
                     if !before.is_same(&member.view()) {
-                        effects.touched.push(Touched { watch, member: Some(name.clone()) });
+                        self.effects.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
                     // P1.23: a new member ends an error of the whole glob or wildcard.
                     if is_new && entry.state.status == ResourceStatus::ReceivedError {
                         entry.state.status = ResourceStatus::Acked;
                         entry.state.error = None;
-                        effects.touched.push(Touched { watch, member: None });
+                        self.effects.touched.push(Touched { watch, member: None });
                     }
                 }
                 (Some(members), None) => {
                     // A member without a variant is dropped at once: A88 keeps copies of single
                     // names only.
                     if members.remove(name).is_some() {
-                        effects.touched.push(Touched { watch, member: Some(name.clone()) });
+                        self.effects.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
                 }
             }
@@ -206,7 +189,6 @@ impl Applier<'_> {
         name: &ResourceName,
         constraints: Option<&Constraints>,
         affected: Affected<'_>,
-        effects: &mut Effects,
         mut change: impl FnMut(&mut ResourceState),
     ) {
         let mut watching = Vec::new();
@@ -221,7 +203,7 @@ impl Applier<'_> {
                 // T35: the server did not know this subscription.
                 Affected::Unmatched(_) if entry.subscribed_on & (1 << self.server) == 0 => true,
                 Affected::Unmatched(resources) => {
-                    self.late.contains(&watch_id(self.of_type, at))
+                    self.head.late.contains(&watch_id(self.of_type, at))
                         || self.watched.resolve(name, &entry.parameters, resources).is_some()
                 }
             };
@@ -245,17 +227,17 @@ impl Applier<'_> {
                 entry.deadline = None;
             }
             if is_touched {
-                effects.touched.push(Touched { watch: watch_id(self.of_type, at), member });
+                self.effects.touched.push(Touched { watch: watch_id(self.of_type, at), member });
             }
         }
     }
 
     /// Marks globs and wildcards as complete: those that the server knew when it made the response.
-    fn mark_collections(&mut self, effects: &mut Effects) {
+    fn mark_collections(&mut self) {
         // D32: the members are not complete while the server has more responses to send.
-        let is_continued =
-            self.protocol == Protocol::Delta && self.version.as_bytes().last() == Some(&CONTINUED);
-        if is_continued || !self.is_for_collections {
+        let is_continued = self.sender().config.protocol == Protocol::Delta
+            && self.head.version.as_bytes().last() == Some(&CONTINUED);
+        if is_continued || !self.head.is_for_collections {
             return;
         }
         let bit = 1 << self.server;
@@ -269,7 +251,7 @@ impl Applier<'_> {
             entry.deadline = None;
             entry.state.status = ResourceStatus::Acked;
             entry.state.error = None;
-            effects.touched.push(Touched { watch: watch_id(self.of_type, at), member: None });
+            self.effects.touched.push(Touched { watch: watch_id(self.of_type, at), member: None });
         }
     }
 }
