@@ -82,7 +82,7 @@ impl Clock {
     }
 
     /// The origins with their positions, in the order of ids.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Position)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Position)> + Clone {
         self.0.iter().map(|(origin, position)| (&**origin, *position))
     }
 

@@ -56,6 +56,12 @@ impl Replica {
     /// A peer pulls: its clock says what it has durably. The caller of the machine sends the entries.
     pub(super) fn on_pull(&mut self, ticket: Ticket, request: &proto::PullRequest, forked: &[String]) {
         let heard = self.hear_call(&request.node, &request.clock, forked);
+        // SR26: a caller of an earlier version does not say which nodes it knows, else this one would be among them.
+        if let Ok(clock) = &heard
+            && request.knows.iter().any(|node| node == self.node())
+        {
+            self.hear_with(&request.node, clock, request.knows.iter().map(String::as_str));
+        }
         // SR9: nodes pass on the newest clocks of others.
         let answer = heard.map(|_| {
             let others = self.known.iter().filter(|(node, _)| *node != request.node);

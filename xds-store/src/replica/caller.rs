@@ -31,6 +31,7 @@ impl Replica {
                 max_bytes: self.config.max_bytes,
                 node: self.node().to_owned(),
                 region: self.region().to_owned(),
+                knows: self.known.iter().map(|(node, _)| node.to_owned()).collect(),
             };
             Action::CallPull(call.id, address.to_owned(), request)
         } else {
@@ -205,13 +206,14 @@ impl Replica {
         for origin in &forked {
             self.alarm(Alarm::Forked(address.to_owned(), origin.clone()), true);
         }
-        // SR9: what others know.
-        for (node, theirs) in &others {
-            self.hear_of(node, theirs.counters.iter().map(|(origin, counter)| (origin.as_str(), *counter)));
-        }
         self.hear_forked(&forked.into_iter().collect::<Vec<_>>());
         if let Some(node) = node.filter(|_| self.id.is_kept()) {
-            self.hear(&node, &clock);
+            self.hear_with(&node, &clock, others.keys().map(String::as_str));
+        }
+        // SR9: what others know. SR26: the peer knows all nodes that came with these clocks.
+        for (node, theirs) in &others {
+            let clock = theirs.counters.iter().map(|(origin, counter)| (origin.as_str(), *counter));
+            self.known.count_on(node, clock, self.now);
         }
         if self.knows_policies(address)
             && let Some(peer) = self.peers.get_mut(address)

@@ -160,7 +160,8 @@ impl Replica {
         } else if own.counter == here.counter && own.chain != here.chain {
             self.lose_id(IdLost::Forked);
         }
-        let is_known = self.hear_of(node, clock.iter().map(|(origin, at)| (origin, at.counter)));
+        let is_known = self.meet(node);
+        self.known.hear(node, counters(clock));
         self.known.is_alive(node, self.now);
         if self.id.is_kept() {
             self.known.confirm(node, own.counter);
@@ -176,12 +177,33 @@ impl Replica {
         self.hear(&hello.node, clock)
     }
 
-    /// A node has at least this, as itself or another one says.
-    pub(super) fn hear_of<'c>(&mut self, node: &str, clock: impl Iterator<Item = (&'c str, u64)>) -> bool {
-        if node == self.node() || self.forgotten.contains(node) || check_id(node).is_err() {
+    /// SR26: a node said its clock together with the nodes that it knows.
+    pub(super) fn hear_with<'n>(
+        &mut self,
+        node: &str,
+        clock: &Clock,
+        knows: impl Iterator<Item = &'n str>,
+    ) -> bool {
+        // Without room for one of them (SR9), nothing is counted on.
+        let others: Vec<_> = knows.filter(|other| self.may_be_known(other)).collect();
+        let are_known = others.into_iter().all(|other| self.meet(other));
+        let is_known = self.hear(node, clock);
+        if are_known && is_known {
+            self.known.count_on(node, counters(clock), self.now);
+        }
+        is_known
+    }
+
+    fn may_be_known(&self, node: &str) -> bool {
+        node != self.node() && !self.forgotten.contains(node) && check_id(node).is_ok()
+    }
+
+    /// A node is known from now on, as itself or another one says. The answer is false if it cannot be.
+    pub(super) fn meet(&mut self, node: &str) -> bool {
+        if !self.may_be_known(node) {
             return false;
         }
-        let is_known = self.known.hear(node, clock, self.now);
+        let is_known = self.known.meet(node, self.now);
         if !is_known {
             self.alarm(Alarm::TooManyNodes, true);
         }
@@ -322,6 +344,10 @@ impl Replica {
         let due = self.now.saturating_add(self.jittered(wait));
         self.peers.values_mut().for_each(|peer| peer.state = State::Waiting { due });
     }
+}
+
+fn counters(clock: &Clock) -> impl Iterator<Item = (&str, u64)> + Clone {
+    clock.iter().map(|(origin, at)| (origin, at.counter))
 }
 
 /// How long an id is kept at least.

@@ -10,6 +10,9 @@ use crate::time::SECOND;
 ///
 /// A clock only grows, so an older one is a lower bound: what an answer leaves out says nothing, and a
 /// clock that was remembered some time ago is still true.
+///
+/// SR26: a deletion is forgotten by the clocks that came with the nodes that their node knew then. Without
+/// them, a node that is not known here may have written before that clock what arrives after it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     nodes: BTreeMap<Box<str>, Node>,
@@ -17,6 +20,9 @@ pub(super) struct Known {
 
 #[derive(Debug, Default)]
 struct Node {
+    /// The newest clock, for what is missing here.
+    heard: Counters,
+    /// The newest clock that came with the nodes that are known there, which is remembered and passed on.
     counters: Counters,
     /// Up to where it has the entries of this node durably, as it said itself (SR17).
     confirmed: u64,
@@ -37,13 +43,8 @@ struct Boots {
 }
 
 impl Known {
-    /// A node has at least this. The answer is whether it is known: there is room for so many nodes.
-    pub(super) fn hear<'c>(
-        &mut self,
-        node: &str,
-        counters: impl Iterator<Item = (&'c str, u64)>,
-        now: i64,
-    ) -> bool {
+    /// A node is known from now on. The answer is false if there is no room for it.
+    pub(super) fn meet(&mut self, node: &str, now: i64) -> bool {
         if !self.nodes.contains_key(node) {
             if self.nodes.len() == NODES {
                 return false;
@@ -52,24 +53,35 @@ impl Known {
             let new = Node { remember_at: Some(now), ..Node::default() };
             self.nodes.insert(node.into(), new);
         }
-        let known = self.nodes.get_mut(node).expect("it was inserted");
-        for (origin, counter) in counters {
-            let room = known.counters.len() < ORIGINS;
-            match known.counters.get_mut(origin) {
-                Some(at) if *at >= counter => continue,
-                Some(at) => *at = counter,
-                None if room => drop(known.counters.insert(origin.to_owned(), counter)),
-                None => continue,
-            }
+        true
+    }
+
+    /// A node that is known has at least this.
+    pub(super) fn hear<'c>(&mut self, node: &str, clock: impl Iterator<Item = (&'c str, u64)>) {
+        if let Some(known) = self.nodes.get_mut(node) {
+            raise(&mut known.heard, clock);
+        }
+    }
+
+    /// A node that is known has at least this, and all nodes that it knew then are known here.
+    pub(super) fn count_on<'c>(
+        &mut self,
+        node: &str,
+        clock: impl Iterator<Item = (&'c str, u64)> + Clone,
+        now: i64,
+    ) {
+        let Some(known) = self.nodes.get_mut(node) else { return };
+        raise(&mut known.heard, clock.clone());
+        if raise(&mut known.counters, clock) {
             let pace = known.remembered_at.map_or(now, |at| now.max(at.saturating_add(REMEMBER_EVERY)));
             known.remember_at.get_or_insert(pace);
         }
-        true
     }
 
     /// What the store remembered of a node.
     pub(super) fn restore(&mut self, node: &str, counters: Counters) {
-        self.nodes.insert(node.into(), Node { counters, ..Node::default() });
+        let heard = counters.clone();
+        self.nodes.insert(node.into(), Node { heard, counters, ..Node::default() });
     }
 
     pub(super) fn forget(&mut self, node: &str) {
@@ -80,11 +92,12 @@ impl Known {
         self.nodes.contains_key(node)
     }
 
-    /// Up to where a node has the entries of each origin.
-    pub(super) fn counters(&self, node: &str) -> Option<&Counters> {
-        self.nodes.get(node).map(|node| &node.counters)
+    /// Up to where a node has the entries of each origin, as was heard last.
+    pub(super) fn heard(&self, node: &str) -> Option<&Counters> {
+        self.nodes.get(node).map(|node| &node.heard)
     }
 
+    /// The nodes, with the clocks that count.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Counters)> {
         self.nodes.iter().map(|(id, node)| (&**id, &node.counters))
     }
@@ -170,6 +183,22 @@ impl Known {
         })
         .collect()
     }
+}
+
+/// The answer is whether the counters grew.
+fn raise<'c>(counters: &mut Counters, clock: impl Iterator<Item = (&'c str, u64)>) -> bool {
+    let mut has_grown = false;
+    for (origin, counter) in clock {
+        let room = counters.len() < ORIGINS;
+        match counters.get_mut(origin) {
+            Some(at) if *at >= counter => continue,
+            Some(at) => *at = counter,
+            None if room => drop(counters.insert(origin.to_owned(), counter)),
+            None => continue,
+        }
+        has_grown = true;
+    }
+    has_grown
 }
 
 /// How many nodes are known; former ids and forgotten nodes count until they are forgotten.

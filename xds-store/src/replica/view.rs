@@ -53,7 +53,7 @@ impl Replica {
                 build: text(|session| &session.build),
                 is_up: peer.is_greeted && peer.failures == 0,
                 heard_at: peer.heard_at,
-                counters: self.known.counters(node).cloned().unwrap_or_default(),
+                counters: self.known.heard(node).cloned().unwrap_or_default(),
                 behind: self.behind(peer),
                 phases: peer.phases.clone(),
                 schemas: peer.schemas.clone(),
@@ -72,7 +72,7 @@ impl Replica {
 
     /// How many entries the node behind an address has that are missing here.
     fn behind(&self, peer: &Peer) -> u64 {
-        let counters = peer.node().and_then(|node| self.known.counters(node));
+        let counters = peer.node().and_then(|node| self.known.heard(node));
         let missing = |(origin, counter): (&String, &u64)| counter.saturating_sub(at(&self.clock, origin));
         counters.into_iter().flatten().map(missing).fold(0, u64::saturating_add)
     }

@@ -35,7 +35,7 @@ impl SchemaVersion {
     pub const FIRST: Self = Self { major: 1, minor: 0 };
 
     /// A later version of this program wrote a text that this one cannot read. No server knows this
-    /// major, so the record is not served and not overwritten (SV34).
+    /// major, so the record is not read and not overwritten (SV34).
     const UNREADABLE: Self = Self { major: u32::MAX, minor: 0 };
 
     /// The major version.

@@ -113,10 +113,23 @@ impl One {
         self.step(Event::Applied { call, clock: clock(counters), stopped: BTreeMap::new() })
     }
 
-    /// A peer pulls with this clock.
+    /// A peer pulls with this clock, and knows this node alone.
     pub(crate) fn pulled(&mut self, node: &str, counters: &[(&str, u64)]) -> Vec<Action> {
-        let request =
-            proto::PullRequest { node: node.into(), clock: clock(counters).to_wire(), ..Default::default() };
+        self.pulled_knowing(node, counters, &["me"])
+    }
+
+    pub(crate) fn pulled_knowing(
+        &mut self,
+        node: &str,
+        counters: &[(&str, u64)],
+        knows: &[&str],
+    ) -> Vec<Action> {
+        let request = proto::PullRequest {
+            node: node.into(),
+            clock: clock(counters).to_wire(),
+            knows: knows.iter().map(|&node| node.into()).collect(),
+            ..Default::default()
+        };
         self.step(Event::Pull(Ticket(7), request, Vec::new()))
     }
 

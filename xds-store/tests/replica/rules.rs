@@ -120,6 +120,40 @@ fn sr9_known_clocks_only_grow_are_passed_on_and_survive_a_restart() {
 }
 
 #[test]
+fn sr26_a_clock_counts_together_with_the_nodes_that_are_known_at_its_node() {
+    let (mut one, pull) = One::pulling(&[("p", 3)]);
+    let known = |one: &One| -> Vec<_> {
+        one.replica.known().map(|(node, counters)| (node.to_owned(), counters.clone())).collect()
+    };
+    let of = |node: &str, at: &[(&str, u64)]| (node.to_owned(), counters(at));
+    // A node that p knows may have written before p had these entries, and this node has not heard of it.
+    assert_eq!(known(&one), [of("p", &[])], "a Hello");
+    let of_peer =
+        |at: &[(&str, u64)]| Ok(proto::NudgeResponse { clock: clock(at).to_wire(), node: "p".into() });
+    let nudge =
+        proto::NudgeRequest { node: "p".into(), clock: clock(&[("p", 4)]).to_wire(), ..Default::default() };
+    one.step(Event::Nudge(Ticket(1), nudge, Vec::new()));
+    let calls = one.commit(1);
+    let nudged = calls.iter().find_map(|action| match action {
+        Action::CallNudge(call, ..) => Some(*call),
+        _ => None,
+    });
+    one.step(Event::NudgeAnswered(nudged.expect("p lacks the commit"), of_peer(&[("p", 5)])));
+    // An earlier version of this program does not say which nodes it knows.
+    one.pulled_knowing("p", &[("p", 6)], &[]);
+    assert_eq!(known(&one), [of("p", &[])]);
+    // What is missing here is known by any of them.
+    assert_eq!(one.replica.peers().next().unwrap().behind, 6);
+
+    one.pulled_knowing("p", &[("p", 7)], &["me", "q"]);
+    assert_eq!(known(&one), [of("p", &[("p", 7)]), of("q", &[])]);
+    // An answer has the others, with the clocks on which their nodes count.
+    let others = [("r".to_owned(), proto::Clock { counters: counters(&[("r", 2)]) })].into();
+    one.step(Event::PullPart(pull, proto::PullResponse { others, ..last(&[("p", 8)]) }));
+    assert_eq!(known(&one), [of("p", &[("p", 8)]), of("q", &[]), of("r", &[("r", 2)])]);
+}
+
+#[test]
 fn sr9_what_is_known_of_others_has_limits() {
     let (mut one, pull) = One::pulling(&[]);
     let others = (0..NODES + 1).map(|number| (number.to_string(), proto::Clock::default())).collect();

@@ -209,6 +209,39 @@ fn sv6_sv35_row_rd3_rd4_an_unknown_major_is_not_read() {
     assert_eq!(refused_row(read(&server, "2.0")), (RefusalCode::Unimplemented, "Rd4".to_owned()));
 }
 
+/// A node that knows one version of the type, of a cluster whose nodes know different ones.
+fn node_on(id: &str, version: &str) -> Server {
+    let schemas = Schemas::default().declare(TYPE, version.parse().unwrap()).unwrap();
+    Server::with(Server::node(id).engine, SECOND, |config| {
+        (config.is_replicated, config.schemas) = (true, schemas.into());
+    })
+}
+
+#[test]
+fn sg38_sv34_sr43_a_node_that_lacks_a_version_gives_it_on_and_goes_on_with_all_others() {
+    let (mut newer, mut older) = (node_on("a", "2.0"), node_on("b", "1.1"));
+    let mut third = node_on("c", "2.0");
+    newer.commit(of([versioned("a", "of a", "2.0")])).unwrap();
+    assert!(older.merge(newer.entries_for(&older, 9)).is_empty());
+    // Its API does not touch what it cannot read.
+    assert_eq!(refused_row(read(&older, "1.1")), (RefusalCode::Unimplemented, "Rd3".to_owned()));
+    let refused = older.commit(of([delete("a")])).unwrap_err();
+    assert_eq!(rule(&refused), (RefusalCode::Unimplemented, "W14", false));
+    older.commit(of([put("b", "of b")])).unwrap();
+    // What it does not understand reaches a node that was never connected to the first one.
+    assert!(third.merge(older.entries_for(&third, 9)).is_empty());
+    assert!(newer.merge(older.entries_for(&newer, 9)).is_empty());
+    assert_eq!(read(&third, "2.0").unwrap(), "2.0");
+    for node in [&mut newer, &mut older, &mut third] {
+        assert_eq!(node.clients(), ["a [] of a", "b [] of b"], "a client may move between them");
+        node.restart();
+    }
+    // The newer nodes end it, and so it ends at all.
+    third.commit(of([delete("a")])).unwrap();
+    assert!(older.merge(third.entries_for(&older, 9)).is_empty());
+    assert_eq!(older.clients(), ["b [] of b"]);
+}
+
 #[test]
 fn sv6_row_rd5_rd6_rd7_a_client_gets_no_newer_version_than_it_knows() {
     let server = server("1.1", "1.1");
