@@ -29,6 +29,7 @@ struct Fleet {
     folder: Folder,
     state: Folder,
     server: Server,
+    _proxies: Vec<Server>,
     envoys: Vec<Envoy>,
     ports: Vec<u16>,
     loads: Vec<Load>,
@@ -37,7 +38,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn start(steps: &str) -> Self {
+    /// The Envoys are divided among proxies with these node ids; without one, they connect to the server.
+    async fn start(steps: &str, proxy_ids: &[&str]) -> Self {
         let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
         let (folder, state) = (Folder::new(), Folder::new());
         let mode = Mode::ADS[0];
@@ -48,10 +50,18 @@ impl Fleet {
         let of_state = state.path().to_str().expect("a text");
         let options = ["--rollout", steps, "--rollout-wait", "3s", "--rollout-state", of_state];
         let server = Server::start_with(folder.path(), &options).await;
+        let mut proxies = Vec::new();
+        for id in proxy_ids {
+            proxies.push(Server::proxy(server.port, &["--ack", "canary", "--node-id", id]).await);
+        }
+        let mut doors: Vec<u16> = proxies.iter().map(|proxy| proxy.port).collect();
+        if doors.is_empty() {
+            doors.push(server.port);
+        }
         let (mut envoys, mut ports, mut loads, mut scratches) = (vec![], vec![], vec![], vec![]);
         for number in 0..ENVOYS {
             let scratch = Folder::new();
-            let mut text = bootstrap(Mode::ADS[number % 2], server.port, &json!({}));
+            let mut text = bootstrap(Mode::ADS[number % 2], doors[number * doors.len() / ENVOYS], &json!({}));
             text["node"]["id"] = format!("envoy-{number}").into();
             let envoy = Envoy::start_with(scratch.path(), &text.to_string(), "bootstrap.json").await;
             let envoy = envoy.expect("it was found before");
@@ -61,7 +71,7 @@ impl Fleet {
             scratches.push(scratch);
         }
         let (_scratches, _upstreams) = (scratches, [red, blue]);
-        Self { folder, state, server, envoys, ports, loads, _scratches, _upstreams }
+        Self { folder, state, server, _proxies: proxies, envoys, ports, loads, _scratches, _upstreams }
     }
 
     fn status(&self) -> Value {
@@ -92,6 +102,31 @@ impl Fleet {
         answers
     }
 
+    /// Commits a listener that no Envoy can bind, and waits until it is refused. Returns which Envoys tried it; the
+    /// others were sent nothing.
+    async fn try_what_envoy_rejects(&self) -> Vec<bool> {
+        let [rejected, attempts] = [self.lds("update_rejected").await, self.lds("update_attempt").await];
+        assert_eq!(rejected, [0; ENVOYS]);
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let mut bad = listener(Mode::ADS[0], "bad", "routes");
+        bad["address"]["socket_address"]["port_value"] =
+            taken.local_addr().expect("an address").port().into();
+        bad["enable_reuse_port"] = false.into();
+        self.folder.write("bad.json", &[bad]);
+        self.until_status("the rollout is refused", |status| status["refused"].is_object()).await;
+        sleep(Duration::from_secs(2)).await;
+        let rejected = self.lds("update_rejected").await;
+        let tried: Vec<bool> = rejected.iter().map(|count| *count > 0).collect();
+        for (number, (before, now)) in attempts.iter().zip(self.lds("update_attempt").await).enumerate() {
+            assert!(tried[number] || *before == now, "envoy-{number} was sent something");
+        }
+        for envoy in &self.envoys {
+            assert_eq!(envoy.listeners().await, ["web"]);
+        }
+        self.folder.remove("bad.json");
+        tried
+    }
+
     async fn until_all_answer(&self, upstream: &str) {
         let what = format!("all are answered by {upstream}");
         let all = BTreeMap::from([(upstream.to_owned(), ENVOYS)]);
@@ -112,30 +147,11 @@ async fn what_envoy_rejects_reaches_two_of_six_and_a_good_change_reaches_all() {
         return;
     }
     let _turns = every_turn().await;
-    let mut fleet = Fleet::start("2 clients, 100%").await;
-    let [rejected, attempts] = [fleet.lds("update_rejected").await, fleet.lds("update_attempt").await];
-    assert_eq!(rejected, [0; ENVOYS]);
-
-    // Envoy cannot bind this port.
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let mut bad = listener(Mode::ADS[0], "bad", "routes");
-    bad["address"]["socket_address"]["port_value"] = taken.local_addr().expect("an address").port().into();
-    bad["enable_reuse_port"] = false.into();
-    fleet.folder.write("bad.json", &[bad]);
-    fleet.until_status("the rollout is refused", |status| status["refused"].is_object()).await;
-    sleep(Duration::from_secs(2)).await;
-    let rejected = fleet.lds("update_rejected").await;
-    let tried: Vec<bool> = rejected.iter().map(|count| *count > 0).collect();
-    assert_eq!(tried.iter().filter(|tried| **tried).count(), 2, "{rejected:?}");
-    for (number, (before, now)) in attempts.iter().zip(fleet.lds("update_attempt").await).enumerate() {
-        assert!(tried[number] || *before == now, "envoy-{number} was sent something");
-    }
-    for envoy in &fleet.envoys {
-        assert_eq!(envoy.listeners().await, ["web"]);
-    }
+    let mut fleet = Fleet::start("2 clients, 100%", &[]).await;
+    let tried = fleet.try_what_envoy_rejects().await;
+    assert_eq!(tried.iter().filter(|tried| **tried).count(), 2, "{tried:?}");
 
     // A good change passes both steps: first two have it, then all.
-    fleet.folder.remove("bad.json");
     fleet.folder.write("routes.json", &[routes("routes", &[("/", "one")])]);
     fleet.until_status("the first step runs", |status| status["running"]["acked"] == 2).await;
     let answers = fleet.answers().await;
@@ -155,6 +171,28 @@ async fn what_envoy_rejects_reaches_two_of_six_and_a_good_change_reaches_all() {
         fleet.until_all_answer(upstream).await;
         fleet.until_status("it is promoted", |status| status["promoted"] == 1).await;
     }
+    fleet.assert_nothing_lost().await;
+}
+
+/// T45, C2: a proxy is one client of the server. It rejects what its first clients reject.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_envoy_rejects_behind_a_proxy_reaches_the_first_clients_of_that_proxy_alone() {
+    if peers::find(peers::ENVOY).is_none() {
+        return;
+    }
+    let _turns = every_turn().await;
+    let fleet = Fleet::start("1 client, 100%", &["a", "b"]).await;
+    let tried = fleet.try_what_envoy_rejects().await;
+    assert_eq!(tried.iter().filter(|tried| **tried).count(), 2, "{tried:?}");
+    let (behind_a, behind_b) = tried.split_at(ENVOYS / 2);
+    assert!([behind_a, behind_b].contains(&&[false; ENVOYS / 2][..]), "{tried:?}");
+
+    fleet.folder.write("routes.json", &[routes("routes", &[("/", "one")])]);
+    fleet.until_status("the first step runs", |status| status["running"]["acked"] == 1).await;
+    let answers = fleet.answers().await;
+    assert_eq!(answers.get("red"), Some(&(ENVOYS / 2)), "{answers:?}");
+    fleet.until_all_answer("red").await;
+    fleet.until_status("it is promoted", |status| status["promoted"] == 1).await;
     fleet.assert_nothing_lost().await;
 }
 

@@ -12,11 +12,11 @@ mod control;
 mod resources;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::net::TcpListener;
 use xds_core::server::{StreamConfig, TypeConfig};
-use xds_core::{Cache, Transaction};
+use xds_core::{Audience, Cache, Candidate, Transaction};
 use xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
 use xds_server::{Server, ServerConfig};
 
@@ -49,8 +49,16 @@ async fn main() -> Result<(), Error> {
     let listener = TcpListener::bind(arguments.text("grpc", "127.0.0.1:18000")).await?;
     let control = TcpListener::bind(arguments.text("http", "127.0.0.1:19000")).await?;
     let updated = Arc::clone(&cache);
+    // What an update costs while so many of the clients try something else, for all rounds.
+    let trying = arguments.number("rollout", 0)?;
+    let tried: OnceLock<Candidate> = OnceLock::new();
     let on_path = move |path: &str| {
         let Some(round) = query(path, "round").filter(|_| path.starts_with("/update")) else { return Ok(()) };
+        if trying > 0 && tried.get().is_none() {
+            let mut transaction = Transaction::new();
+            transaction.put(load_assignment(0, u32::MAX, 0, shape)?);
+            _ = tried.set(updated.begin(transaction, &Audience::Clients(trying))?);
+        }
         let count = query(path, "count").unwrap_or(1);
         // The variants of each name that change; the others stay the same.
         let changed_variants = query(path, "variants").unwrap_or(shape.variants);
