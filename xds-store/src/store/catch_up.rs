@@ -162,7 +162,13 @@ impl Store {
                     self.is_behind = true;
                     self.refuse(writing, &unknown_outcome(), actions);
                 } else {
-                    // Its condition can never hold any more.
+                    // Its condition can never hold any more. Entries of peers come again with another round.
+                    let refused = Refused::whole(RefusalCode::Aborted, "another batch was written first");
+                    let merged = writing.merged.into_iter();
+                    actions.extend(merged.map(|(ticket, _)| Action::Merged(ticket, Err(refused.clone()))));
+                    if writing.alone.is_some() {
+                        self.refuse_alone(&refused, actions);
+                    }
                     self.request_again(writing.requests);
                     self.try_again(writing.commits.into_iter().map(|(waiting, _)| waiting), now, actions);
                     self.is_behind = true;

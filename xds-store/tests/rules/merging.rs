@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::entry::Foreign;
-use xds_store::store::Stopped;
+use xds_store::store::{Event, Stopped, Ticket};
 
 use crate::driven::envoy::*;
 use crate::driven::*;
@@ -47,6 +47,24 @@ fn assert_equal(nodes: &[Server], names: &[&str]) {
         assert!(states.windows(2).all(|pair| pair[0] == pair[1]), "{name}: {states:#?}");
     }
     assert!(nodes.windows(2).all(|pair| pair[0].store.clock() == pair[1].store.clock()));
+}
+/// A batch of entries that are here already has the head alone, which does not say who wrote it.
+#[test]
+fn sr12_st20_entries_are_answered_whatever_becomes_of_their_batch() {
+    for fate in [Fate::Full, Fate::LostUnknown, Fate::WrittenUnknown, Fate::Unavailable] {
+        let (mut a, mut b) = (Server::node("a"), Server::node("b"));
+        a.commit(of([put("x", "1")])).unwrap();
+        let entries = a.entries_for(&b, 9);
+        assert!(b.merge(entries.clone()).is_empty());
+        b.now += 3600 * SECOND;
+        b.fates.push_back(fate);
+        b.step(Event::Merge(Ticket(1), entries));
+        b.wait(60 * SECOND);
+        assert_eq!((b.merged.len(), b.fates.len()), (1, 0), "{fate:?}");
+        a.commit(of([put("x", "2")])).unwrap();
+        assert!(b.merge(a.entries_for(&b, 9)).is_empty());
+        assert_eq!(b.clients(), ["x [] 2"]);
+    }
 }
 
 #[test]
