@@ -42,8 +42,7 @@ pub(super) struct Durable {
     floor: u64,
     /// The ids that it had before.
     pub(super) formers: Vec<String>,
-    /// A snapshot has replaced the records: deletions that its node has forgotten may be kept here (SR21). Or a record
-    /// that a date ended was forgotten here (SR25).
+    /// Deleted records, or such that a date ended, were forgotten here (SR25).
     has_forgotten: bool,
     /// A snapshot was taken, in which deletions are missing that its node has forgotten.
     has_taken: bool,
@@ -146,6 +145,13 @@ impl History {
         let (head, mut touched) = (reads.head(), BTreeSet::new());
         let mut durable = self.nodes.remove(node).unwrap();
         let outcome = self.read(node, &mut durable, (&reads, head), &mut touched);
+        // SR25, SR48: what a node has forgotten is not served for those that name it later.
+        let is_forgotten = |key: &RecordKey, state: &RecordState| {
+            state.lifecycle() == proto::State::Deleted && reads.last(key).unwrap().is_none()
+        };
+        let before = durable.shown.len();
+        durable.shown.retain(|key, state| !is_forgotten(key, state));
+        durable.has_forgotten |= durable.shown.len() < before;
         self.nodes.insert(head.node.clone(), durable);
         outcome?;
         Ok(head.node.clone())
@@ -256,10 +262,8 @@ impl History {
         let is_over = |state: &RecordState| {
             state.lifecycle() == proto::State::Deleted || (has_date(state) && is_past(state, time))
         };
-        for (key, state) in durable.states.iter().filter(|(_, state)| is_over(state)) {
-            let deleted = || RecordState { lifecycle: proto::State::Deleted.into(), ..state.clone() };
-            durable.shown.entry(key.clone()).or_insert_with(deleted);
-        }
+        let mut over = durable.states.iter().filter(|(_, state)| is_over(state));
+        durable.has_forgotten |= over.any(|(key, _)| !durable.shown.contains_key(key));
         if *clock != durable.counters {
             return Err(format!("{node} starts with {clock:?}, and had {:?}", durable.counters));
         }
