@@ -80,7 +80,10 @@ impl Store {
                 .policy_of(prefix)
                 .filter(|_| state.lifecycle() == proto::State::Deleted)
                 .map_or(giver, |policy| policy.owner());
-            let is_fetching = before.fetching_of(prefix).is_some()
+            let former = before.fetching_of(prefix).map(|(_, giver)| giver);
+            // Another node of this region wrote it, which had all names. It does not say where they were before.
+            let giver = former.filter(|_| after.givers(prefix, region, giver).is_empty()).unwrap_or(giver);
+            let is_fetching = former.is_some()
                 || before.is_widened_by(&after, prefix, region)
                 || !self.covers(writing, state);
             let is_needed =

@@ -68,6 +68,32 @@ fn exchange(nodes: &mut [Server]) {
     }
 }
 
+#[test]
+fn sg27_a_later_policy_of_its_region_does_not_end_what_a_node_fetches() {
+    let mut nodes = [
+        Server::node_in("eu", "e1", false),
+        Server::node_in("us", "u1", false),
+        Server::node_in("us", "u2", true),
+    ];
+    nodes[0].commit(of([policy("eu/", "eu", &[])])).unwrap();
+    nodes[0].commit(of([put("eu/x", "1")])).unwrap();
+    nodes[0].commit(of([policy("eu/", "eu", &["us"])])).unwrap();
+    exchange(&mut nodes);
+    let names =
+        |node: &Server| -> Vec<_> { node.store.fetching().into_iter().map(|fetch| fetch.names).collect() };
+    assert_eq!((names(&nodes[1]).len(), names(&nodes[2]).len()), (1, 1));
+    // The writer has all of them, and the replica none.
+    let fetched = names(&nodes[1]);
+    nodes[1].step(Event::Fetched { names: fetched, incarnation_floor: 0 });
+    nodes[0].commit(of([policy("eu/", "us", &["eu"])])).unwrap();
+    exchange(&mut nodes);
+    nodes[1].commit(of([policy("eu/", "us", &["eu", "ap"])])).unwrap();
+    exchange(&mut nodes);
+    assert_eq!(names(&nodes[1]), []);
+    let fetch = &nodes[2].store.fetching()[0];
+    assert_eq!((&*fetch.names.prefix, fetch.regions.contains_key("eu")), ("eu/", true));
+}
+
 /// What is refused: the region that owns the name, and others.
 fn owners(refused: Result<impl std::fmt::Debug, Refused>) -> (RefusalCode, String, Vec<String>) {
     let refused = refused.unwrap_err();
