@@ -3,7 +3,7 @@
 //! | metric | type | labels | meaning |
 //! | --- | --- | --- | --- |
 //! | `xds_proxy_lookups_total` | counter | result | downstream: `hit`, `joined`, `refused`; upstream: `miss`; see [`ProxyCounts`] |
-//! | `xds_proxy_wants`, `xds_proxy_questions` | gauge | | downstream subscriptions (locators of clients), and upstream subscriptions |
+//! | `xds_proxy_downstream_subscriptions`, `xds_proxy_upstream_subscriptions` | gauge | | downstream subscriptions (locators of clients), and upstream subscriptions |
 //! | `xds_proxy_requalified_total`, `xds_proxy_replaced_total`, `xds_proxy_unshared_total` | counter | | how sharing ended, as in [`ProxyCounts`] |
 //! | `xds_proxy_audits_total` | counter | result | hits that were verified with the upstream: `agreed` or `disagreed` |
 //! | `xds_proxy_trials_total` | counter | result | responses that a few clients tried first: `accepted` or `refused` by them |
@@ -80,8 +80,8 @@ impl Collector for ProxyCollector {
         let Some(proxy) = (self.proxy)() else { return Ok(()) };
         encode_counts(&mut encoder, proxy.counts())?;
         let ProxyLoad { downstream, upstream } = proxy.load();
-        gauge(&mut encoder, "xds_proxy_wants", "Downstream subscriptions: locators of clients", downstream)?;
-        gauge(&mut encoder, "xds_proxy_questions", "Upstream subscriptions", upstream)?;
+        gauge(&mut encoder, "xds_proxy_downstream_subscriptions", "Locators of clients", downstream)?;
+        gauge(&mut encoder, "xds_proxy_upstream_subscriptions", "Upstream subscriptions", upstream)?;
         if let Some(CacheFile { is_behind, failures }) = proxy.cache_file() {
             let (name, help) =
                 ("xds_proxy_cache_file_behind", "Whether a change could not be written to the file");

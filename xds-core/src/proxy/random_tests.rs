@@ -214,7 +214,7 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
         assert_eq!(has, run.origin(leaf.name, leaf.locator), "{place:?}");
     }
     if sharing == Sharing::Trust && !run.has_lied {
-        check_questions(&run.world);
+        check_upstream_subscriptions(&run.world);
     }
     run.leaves.clear();
     run.world.run();
@@ -229,19 +229,19 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
 
 /// T43b, T35: one upstream subscription for each set of the keys that decide, and one for each
 /// locator without a variant.
-fn check_questions(world: &World) {
+fn check_upstream_subscriptions(world: &World) {
     for (name, of_name) in world.proxy.names.iter() {
         let project = |bound: &Parameters| bound.project(|key| of_name.keys.contains(key));
         let is_shared = !of_name.is_unshared && !of_name.is_eager && !of_name.keys.is_empty();
         let (found, missing): (Vec<_>, Vec<_>) =
-            of_name.downstream.iter().partition(|(_, want)| want.has_variant && is_shared);
+            of_name.downstream.iter().partition(|(_, downstream)| downstream.has_variant && is_shared);
         let sharing = of_name.sharing.keys().map(|number| world.proxy.parameters.get(*number));
         let found = found.into_iter().map(|(number, _)| world.proxy.parameters.get(*number));
         let found = found.chain(sharing.filter(|_| is_shared));
         let kinds: BTreeSet<_> = found.map(project).collect();
-        let used = of_name.upstream.values().filter(|question| question.users > 0).count();
+        let used = of_name.upstream.values().filter(|subscription| subscription.users > 0).count();
         let alone = missing.len() + if is_shared { 0 } else { of_name.sharing.len() };
-        assert!(used <= kinds.len() + alone, "{name:?}: {used} questions");
+        assert!(used <= kinds.len() + alone, "{name:?}: {used} upstream subscriptions");
     }
 }
 

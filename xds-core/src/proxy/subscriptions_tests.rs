@@ -13,7 +13,7 @@ use crate::{Constraints, Parameters};
 /// The subscription that ended and the one that replaced it have one watch of the client. The proxy
 /// must not forget it.
 #[test]
-fn who_asks_again_in_the_batch_in_which_a_question_ends_hears_what_becomes_of_it() {
+fn a_client_that_subscribes_again_when_an_upstream_subscription_ends_is_answered() {
     for protocol in [Protocol::Delta, Protocol::Sotw] {
         let mut world = World::new(protocol, "CDS r=A", ProxyConfig::default());
         let _keeps_the_stream = world.leaf("CDS", "s");
@@ -160,7 +160,7 @@ fn a_set_is_for_the_file_while_it_is_asked_for_and_all_of_it_may_be_kept() {
 }
 
 #[test]
-fn a_question_that_somebody_joined_before_its_answer_lingers_anew() {
+fn an_upstream_subscription_that_a_client_joined_before_its_response_lingers_anew() {
     let config = ProxyConfig { linger: Duration::from_millis(40), ..ProxyConfig::default() };
     let mut world = World::new(Protocol::Delta, "X r=A", config);
     world.is_slow = true;

@@ -287,7 +287,7 @@ fn an_audit_asks_for_one_hit_in_so_many_and_gives_it_up_when_the_upstream_agrees
 /// Regression: an upstream subscription of an audit never ended if a locator relied on it, because
 /// only audits with an end were checked.
 #[test]
-fn t43b_an_audited_question_that_somebody_relies_on_ends_after_the_last_who_does() {
+fn t43b_an_audited_upstream_subscription_ends_after_the_last_client_that_relies_on_it() {
     let config = ProxyConfig { sharing: Sharing::Audit { one_in: 1 }, ..ProxyConfig::default() };
     let mut world = World::new(Protocol::Delta, "CDS c[env=a]=1", config);
     let _keeps_what_is_at_hand = world.leaf("CDS", "*?env=a");
