@@ -57,6 +57,7 @@
 //! | `restore` | resources from an earlier run of the program |
 //! | `effects`, `report` | the effects of one event; the state of everything that is watched |
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +73,6 @@ use crate::resource::VariantId;
 use crate::subscription::is_set;
 use crate::xdstp::XdstpName;
 
-use preview::LateSubscriptions;
 use resource_state::ResourceState;
 use servers::Servers;
 use store::Store;
@@ -142,11 +142,14 @@ pub struct Client {
     node: Bytes,
     servers: Servers,
     store: Store,
-    timers: Timers,
+    /// After [`ClientConfig::resource_timeout`] (C5), and after
+    /// [`ClientConfig::transient_resource_timeout`] (C6).
+    timers: [Timers; 2],
     /// The settings of a client that belongs to a proxy.
     relay: Option<Relay>,
-    /// While clients of a proxy try a response: the subscriptions sent after the server made it.
-    late: Option<LateSubscriptions>,
+    /// While clients of a proxy try a response of this server: the subscriptions that the server was
+    /// sent after it made the response. An absence in the response does not count for them (T35).
+    late: Option<(usize, BTreeSet<WatchId>)>,
 }
 
 /// One watch. All watchers of the same type, name and parameters share it.
@@ -218,7 +221,7 @@ impl Client {
             node: config.node,
             servers,
             store: Store::new(cache, authority_numbers),
-            timers: Timers::new(config.resource_timeout, config.transient_resource_timeout),
+            timers: [config.resource_timeout, config.transient_resource_timeout].map(Timers::new),
             relay: config.relay,
             late: None,
         }
@@ -269,9 +272,10 @@ impl Client {
             None => 0,
             // As Envoy's `default_config_source`: without configured authorities, a proxy
             // subscribes to names of all authorities on its one upstream.
-            Some(_) if self.relay.is_some() && self.store.has_one_authority() => 0,
+            Some(_) if self.relay.is_some() && self.store.authority_numbers.is_empty() => 0,
             Some(new_style) => {
-                self.store.authority_of(new_style).ok_or_else(|| WatchError::UnknownAuthority {
+                let known = self.store.authority_numbers.get(new_style.authority());
+                *known.ok_or_else(|| WatchError::UnknownAuthority {
                     name: name.clone(),
                     authority: new_style.authority().to_owned(),
                 })?
@@ -387,7 +391,7 @@ impl Client {
     /// [`on_closed`](Self::on_closed), not [`on_end`](Self::on_end).
     #[must_use]
     pub fn is_needed(&self, server: usize) -> bool {
-        self.servers.is_needed(server)
+        self.servers.authorities.iter().any(|authority| authority.entries > 0 && authority.uses(server))
     }
 
     /// How many servers there are. Other methods take their index in [`ClientConfig::servers`].
@@ -420,7 +424,7 @@ impl Client {
     /// its own servers.
     pub(crate) fn is_in_wildcards(&self, name: &ResourceName) -> bool {
         let new_style = XdstpName::of(name.as_str()).ok().flatten();
-        new_style.is_none_or(|new_style| self.store.authority_of(&new_style).is_none())
+        new_style.is_none_or(|new_style| !self.store.authority_numbers.contains_key(new_style.authority()))
     }
 
     /// Whether this client has a variant in the cache.

@@ -44,7 +44,7 @@ impl Client {
         frame: &Bytes,
     ) -> Result<Effects, Unreadable> {
         let protocol = self.servers[server].config.protocol;
-        let late = self.take_late(server);
+        let late = self.late.take_if(|(of, _)| *of == server);
         let response = ReceivedResponse::read(frame, protocol)?;
         let mut effects = Effects::default();
         self.servers[server].on_response();
@@ -73,7 +73,7 @@ impl Client {
                 version: Arc::clone(&version),
                 frame,
                 is_for_collections,
-                late,
+                late: late.map(|(_, watches)| watches).unwrap_or_default(),
             },
             changes: CacheChanges::default(),
             pending: PendingChanges::default(),

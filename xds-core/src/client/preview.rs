@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::Client;
 use super::cache_changes::{CacheChanges, RemovalReason};
 use super::received::{Payload, ReceivedResource, ReceivedResponse};
 use super::watched_type::WatchedType;
-use super::{Client, WatchId};
 use crate::cache::{Audience, Cache, Candidate};
 use crate::extras::Extras;
 use crate::name::{ResourceName, TypeUrl, Version};
@@ -32,40 +32,16 @@ pub(super) struct Refusal {
     pub(super) detail: Arc<str>,
 }
 
-/// The subscriptions that a server was sent after it made a response that still waits.
-///
-/// An absence in the response is true for the subscriptions that it was made for (T35). For later
-/// subscriptions the server makes another response.
-#[derive(Debug)]
-pub(super) struct LateSubscriptions {
-    server: usize,
-    watches: BTreeSet<WatchId>,
-}
-
-impl LateSubscriptions {
-    pub(super) fn note(&mut self, server: usize, watch: WatchId) {
-        if server == self.server {
-            self.watches.insert(watch);
-        }
-    }
-}
-
 impl Client {
     /// A response of this server waits from now on, until it is
     /// [applied](Self::on_response) or [dropped](Self::end_wait).
     pub(crate) fn begin_wait(&mut self, server: usize) {
-        self.late = Some(LateSubscriptions { server, watches: BTreeSet::new() });
+        self.late = Some((server, BTreeSet::new()));
     }
 
     /// The response that waited is dropped.
     pub(crate) fn end_wait(&mut self) {
         self.late = None;
-    }
-
-    /// The subscriptions sent while a response of this server waited.
-    pub(super) fn take_late(&mut self, server: usize) -> BTreeSet<WatchId> {
-        let late = self.late.take_if(|late| late.server == server);
-        late.map(|late| late.watches).unwrap_or_default()
     }
 
     /// The new contents of a delta response, as far as they say which clients they are for; `None`

@@ -155,22 +155,14 @@ impl Client {
         let mut lists = BytesMut::new();
         let (is_relay, authorities) = (self.relay.is_some(), &self.servers.authorities);
         let watched = &self.store.types[of_type];
-        for at in &changes.added {
-            let entry = watched.entry(*at);
-            let by_locator = uses_locator(entry, is_relay, authorities);
-            put_locator(&mut lists, entry.locator(), by_locator, DELTA_SUBSCRIBE, DELTA_SUBSCRIBE_LOCATORS);
-        }
-        for at in &changes.removed {
-            let entry = watched.entry(*at);
-            let by_locator = uses_locator(entry, is_relay, authorities);
-            put_locator(
-                &mut lists,
-                entry.locator(),
-                by_locator,
-                DELTA_UNSUBSCRIBE,
-                DELTA_UNSUBSCRIBE_LOCATORS,
-            );
-        }
+        let mut put = |entries: &[u32], names, locators| {
+            for entry in entries.iter().map(|at| watched.entry(*at)) {
+                let by_locator = uses_locator(entry, is_relay, authorities);
+                put_locator(&mut lists, entry.locator(), by_locator, names, locators);
+            }
+        };
+        put(&changes.added, DELTA_SUBSCRIBE, DELTA_SUBSCRIBE_LOCATORS);
+        put(&changes.removed, DELTA_UNSUBSCRIBE, DELTA_UNSUBSCRIBE_LOCATORS);
         // D1: only the first request of a type lists the resources from earlier streams.
         let initial_versions =
             if is_first { initial_versions(watched, &changes.added, server) } else { BTreeMap::new() };
@@ -255,8 +247,8 @@ impl Client {
                 continue;
             }
             changes.added.push(at);
-            if let Some(late) = &mut self.late {
-                late.note(server, watch_id(of_type, at));
+            if let Some((_, watches)) = self.late.as_mut().filter(|(of, _)| *of == server) {
+                watches.insert(watch_id(of_type, at));
             }
             // C5, P5.5: timers run on an open stream, and only for resources that are not cached.
             let is_cached = match entry.is_collection() {

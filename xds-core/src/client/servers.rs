@@ -30,11 +30,6 @@ impl Servers {
         }
         (Self { upstreams: servers.into_iter().map(Upstream::new).collect(), authorities }, numbers)
     }
-
-    /// Whether a watch needs a server.
-    pub(super) fn is_needed(&self, server: usize) -> bool {
-        self.authorities.iter().any(|authority| authority.entries > 0 && authority.uses(server))
-    }
 }
 
 impl Index<usize> for Servers {

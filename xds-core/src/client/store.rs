@@ -12,7 +12,6 @@ use crate::cache::{Cache, Transaction};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
-use crate::xdstp::XdstpName;
 
 /// The types that a client watches, and the cache that it fills.
 pub(super) struct Store {
@@ -23,7 +22,7 @@ pub(super) struct Store {
     /// The index in `types` of each type.
     type_numbers: BTreeMap<TypeUrl, usize>,
     /// The number of each configured authority, by its name.
-    authority_numbers: Arc<BTreeMap<String, usize>>,
+    pub(super) authority_numbers: Arc<BTreeMap<String, usize>>,
     /// When clients of a proxy NACK the contents of a variant that they try, these contents are
     /// rejected from then on (C2). Accepting other contents of the variant removes the entry.
     pub(super) refused: BTreeMap<VariantId, Refusal>,
@@ -71,16 +70,6 @@ impl Store {
             self.type_numbers.insert(type_url.clone(), self.types.len() - 1);
             self.types.len() - 1
         })
-    }
-
-    /// The number of the authority of a new-style name, if it is configured.
-    pub(super) fn authority_of(&self, name: &XdstpName) -> Option<usize> {
-        self.authority_numbers.get(name.authority()).copied()
-    }
-
-    /// Whether only old-style names have servers of their own.
-    pub(super) fn has_one_authority(&self) -> bool {
-        self.authority_numbers.is_empty()
     }
 
     /// Removes an entry that has no watchers and no subscription on any server.

@@ -7,40 +7,23 @@ use std::time::Duration;
 
 use super::effects::{Effects, Touched};
 use super::resource_failure::ResourceFailure;
-use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
+use super::resource_state::{ResourceState, ResourceStatus};
 use super::store::remove_from;
 use super::upstream::{Phase, Upstream};
 use super::{Client, WatchId, bits, watch_id};
 use crate::code::Code;
-use crate::resource::VariantId;
 
-/// The deadlines of watches: one queue for resources whose silence means absence (C5), and one for
-/// those for which it is an error (C6).
+/// The deadlines of watches after one timeout, oldest first. An element whose watch has another
+/// deadline by now, or none, is skipped.
 #[derive(Debug)]
-pub(super) struct Timers([Queue; 2]);
-
-/// The deadlines after one timeout, oldest first. An element whose watch has another deadline by
-/// now, or none, is skipped.
-#[derive(Debug)]
-struct Queue {
+pub(super) struct Timers {
     timeout: Duration,
     deadlines: VecDeque<(Duration, WatchId)>,
 }
 
 impl Timers {
-    /// See [`ClientConfig::resource_timeout`](super::ClientConfig::resource_timeout).
-    pub(super) fn new(resource_timeout: Duration, transient_resource_timeout: Duration) -> Self {
-        let queue = |timeout| Queue { timeout, deadlines: VecDeque::new() };
-        Self([queue(resource_timeout), queue(transient_resource_timeout)])
-    }
-
-    fn of(&mut self, policy: ErrorPolicy) -> &mut Queue {
-        &mut self.0[usize::from(policy.resource_timer_is_transient_error)]
-    }
-
-    /// How long a resource may be missing that counts as absent then (C5).
-    fn resource_timeout(&self) -> Duration {
-        self.0[0].timeout
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, deadlines: VecDeque::new() }
     }
 }
 
@@ -48,7 +31,7 @@ impl Client {
     /// When to call [`on_timeout`](Self::on_timeout); `None` if no timer runs.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        let timers = self.timers.0.iter().filter_map(|queue| queue.deadlines.front()).map(|(at, _)| *at);
+        let timers = self.timers.iter().filter_map(|timers| timers.deadlines.front()).map(|(at, _)| *at);
         let expiry = self.store.expiries.first().map(|(at, ..)| *at);
         let quiet = self.servers.upstreams.iter().filter_map(|upstream| self.works_from(upstream));
         timers.chain(expiry).chain(quiet).min()
@@ -62,12 +45,12 @@ impl Client {
                 self.on_alive(server, &mut effects);
             }
         }
-        for queue in 0..self.timers.0.len() {
-            while let Some((deadline, watch)) = self.timers.0[queue].deadlines.front().copied() {
+        for timers in 0..self.timers.len() {
+            while let Some((deadline, watch)) = self.timers[timers].deadlines.front().copied() {
                 if deadline > now && self.is_running(watch, deadline) {
                     break;
                 }
-                self.timers.0[queue].deadlines.pop_front();
+                self.timers[timers].deadlines.pop_front();
                 if self.is_running(watch, deadline) {
                     self.on_silence(now, watch, &mut effects);
                 }
@@ -80,9 +63,10 @@ impl Client {
 
     /// Starts the timer of a watch that was sent to a server (C5, C6).
     pub(super) fn start_timer(&mut self, now: Duration, server: usize, watch: WatchId) {
-        let queue = self.timers.of(self.servers[server].config.errors);
-        let deadline = now + queue.timeout;
-        queue.deadlines.push_back((deadline, watch));
+        let policy = self.servers[server].config.errors;
+        let timers = &mut self.timers[usize::from(policy.resource_timer_is_transient_error)];
+        let deadline = now + timers.timeout;
+        timers.deadlines.push_back((deadline, watch));
         self.store.entry_mut(watch).deadline = Some(deadline);
     }
 
@@ -91,7 +75,7 @@ impl Client {
     fn works_from(&self, upstream: &Upstream) -> Option<Duration> {
         match upstream.phase {
             Phase::Open { since, is_answered: false } if upstream.failure.is_some() => {
-                Some(since + self.timers.resource_timeout())
+                Some(since + self.timers[0].timeout)
             }
             Phase::Open { .. } | Phase::Away { .. } | Phase::Connecting => None,
         }
@@ -122,13 +106,12 @@ impl Client {
             effects.touched.push(Touched { watch, member: None });
             return;
         }
-        let code = match policy.resource_timer_is_transient_error {
-            true => Code::UNAVAILABLE,
-            false => Code::NOT_FOUND,
+        let (code, timers) = match policy.resource_timer_is_transient_error {
+            true => (Code::UNAVAILABLE, &self.timers[1]),
+            false => (Code::NOT_FOUND, &self.timers[0]),
         };
-        let after = self.timers.of(policy).timeout;
         let server = &self.servers[server].config.name;
-        let text = format!("{server} did not send {:?} within {after:?}", entry.name.as_str());
+        let text = format!("{server} did not send {:?} within {:?}", entry.name.as_str(), timers.timeout);
         let before = entry.state.view();
         let unconfirmed = entry.state.copy.clone().filter(|_| !policy.resource_timer_is_transient_error);
         entry.state.on_timer(Arc::new(ResourceFailure::new(code, text, now)), policy);
@@ -166,7 +149,7 @@ impl Client {
             if let Some(server) = stored.server {
                 self.servers[server].of_type(of_type).is_partial = true;
             }
-            let id = VariantId { type_url: watched.type_url.clone(), name: name.clone(), constraints };
+            let id = stored.accepted.id();
             remove_from(&self.store.cache, [id.clone()]);
             effects.removed.push(id);
             let text = format!("the TTL of {:?} ended", name.as_str());
