@@ -1,4 +1,4 @@
-//! A caching proxy: the machine, and the clients with which it subscribes upstream.
+//! A caching proxy: the machine, and the streams of its clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use xds_core::client::{AuthorityConfig, Client, ClientConfig, Effects, Reason, Rejection, ServerConfig};
 use xds_core::proxy::health::Status;
-use xds_core::proxy::{Proxy, ProxyConfig, Route, UpstreamKind};
+use xds_core::proxy::{Proxy, ProxyConfig, Route};
 use xds_core::server::Protocol;
 use xds_core::{Cache, Code, Snapshot, VariantId};
 
@@ -55,9 +55,8 @@ pub(crate) struct Relay {
     failures: u32,
 }
 
-/// The client of one route.
+/// The streams of the client of one route.
 pub(crate) struct Upstream {
-    pub(crate) client: Client,
     /// By server: its upstream, and perhaps the liar of an authority.
     pub(crate) links: Vec<Option<Link>>,
     is_connecting: Vec<bool>,
@@ -76,8 +75,8 @@ impl Relay {
         };
         Self {
             disk: (profile.relaying == Relaying::Restored).then(Disk::empty),
+            proxy: Proxy::new(config, clients(&profile)),
             profile,
-            proxy: Proxy::new(config),
             upstreams: BTreeMap::new(),
             access: Access::Open,
             asked_since: BTreeMap::new(),
@@ -102,47 +101,31 @@ impl Relay {
         let (disk, restored) = disk.reopened(damage)?;
         relay.disk = Some(disk);
         relay.restored = restored.records.iter().map(|record| record.id.clone()).collect();
-        relay.proxy.restore_sets(restored.sets, relay.restored.iter().cloned());
         let records = restored.records.into_iter().map(Into::into).collect();
-        relay.upstream(&Route::Shared).client.restore(now, records);
+        relay.proxy.restore(now, restored.sets, records);
+        relay.settle();
         Ok(relay)
     }
 
-    fn upstream(&mut self, route: &Route) -> &mut Upstream {
-        let (profile, cache) = (&self.profile, self.proxy.cache());
-        self.upstreams.entry(route.clone()).or_insert_with(|| {
-            let server =
-                ServerConfig { name: "upstream".into(), protocol: profile.protocol, errors: profile.policy };
-            let mut config = ClientConfig::new(Bytes::from_static(b"\x0a\x05relay"), server.clone());
-            config.default_authority.speaks_locators = true;
-            config.authorities.insert(AUTHORITY.to_owned(), config.default_authority.clone());
-            if profile.liar == Some(Liar::OfAuthority) {
-                let of_liar = AuthorityConfig { servers: vec![LIAR], ..config.default_authority.clone() };
-                config.authorities.insert(AUTHORITY.to_owned(), of_liar);
-                config.servers.push(ServerConfig { name: "liar".into(), ..server });
-            }
-            let servers = config.servers.len();
-            config.relay = Some(route.relay(cache, &UpstreamKind::Locators { set_keys: None }));
-            let links = (0..servers).map(|_| None).collect();
-            Upstream { client: Client::new(config), links, is_connecting: vec![false; servers] }
-        })
-    }
-
-    /// Reads the subscriptions of its clients, and applies its orders to its upstream clients.
+    /// Reads the subscriptions of its clients.
     pub(crate) fn work(&mut self, now: Duration) {
         self.proxy.on_demand(now);
-        self.settle(now);
+        self.settle();
     }
 
-    fn settle(&mut self, now: Duration) {
-        for route in self.proxy.routes_with_orders() {
-            self.upstream(&route);
-            let upstream = self.upstreams.get_mut(&route).expect("it was just made");
-            self.proxy.apply_orders(now, &route, &mut upstream.client);
-            self.note_sets();
-        }
-        for route in self.proxy.take_unneeded() {
-            self.upstreams.remove(&route);
+    /// Follows what an event changed.
+    fn settle(&mut self) {
+        self.note_sets();
+        for route in self.proxy.take_changed() {
+            match self.proxy.client(&route) {
+                None => _ = self.upstreams.remove(&route),
+                Some(client) => {
+                    let servers = client.servers();
+                    let links = || (0..servers).map(|_| None).collect();
+                    let upstream = || Upstream { links: links(), is_connecting: vec![false; servers] };
+                    self.upstreams.entry(route).or_insert_with(upstream);
+                }
+            }
         }
         self.proxy.take_notices();
         self.disk.iter_mut().for_each(Disk::flush);
@@ -155,17 +138,33 @@ impl Relay {
         }
     }
 
-    fn report(&mut self, now: Duration, route: &Route, effects: &Effects) {
-        if let Some(upstream) = self.upstreams.get(route) {
-            // Resources for one locator alone, or that pass through, are not stored.
-            let is_kept = matches!(route, Route::Shared | Route::Node(_));
-            if let Some(disk) = self.disk.as_mut().filter(|_| is_kept) {
-                disk.note(effects);
-            }
-            self.proxy.on_effects(now, route, &upstream.client, effects);
-            self.note_sets();
+    /// Gives the client of a route an event.
+    fn change(
+        &mut self,
+        now: Duration,
+        route: &Route,
+        event: impl FnOnce(&mut Client) -> Effects,
+    ) -> Option<Effects> {
+        let effects = self.proxy.change(now, route, event);
+        self.follow_effects(route, effects.as_ref());
+        effects
+    }
+
+    fn follow_effects(&mut self, route: &Route, effects: Option<&Effects>) {
+        // Resources for one locator alone, or that pass through, are not stored.
+        let is_kept = matches!(route, Route::Shared | Route::Node(_));
+        if let (Some(disk), Some(effects)) = (self.disk.as_mut().filter(|_| is_kept), effects) {
+            disk.note(effects);
         }
-        self.settle(now);
+        self.settle();
+    }
+
+    /// The same for an event without effects.
+    fn edit(&mut self, now: Duration, route: &Route, event: impl FnOnce(&mut Client)) {
+        self.change(now, route, |client| {
+            event(client);
+            Effects::default()
+        });
     }
 
     pub(crate) fn routes(&self) -> Vec<Route> {
@@ -185,33 +184,33 @@ impl Relay {
     pub(crate) fn drive(&mut self, now: Duration) -> Result<Option<(Route, usize)>, Violation> {
         self.work(now);
         self.proxy.on_timeout(now);
-        self.settle(now);
+        self.settle();
         for route in self.routes() {
             for server in 0..self.servers() {
-                let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-                if upstream.client.is_needed(server) {
+                if self.proxy.client(&route).is_none_or(|client| client.is_needed(server)) {
                     continue;
                 }
                 if self.trying.take_if(|trying| trying.is_of(&route, server)).is_some() {
-                    self.proxy.abandon(&mut upstream.client);
+                    self.proxy.abandon();
                 }
+                let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
                 let was_connecting = std::mem::take(&mut upstream.is_connecting[server]);
                 if upstream.links[server].take().is_some() || was_connecting {
-                    upstream.client.on_closed(now, server);
                     if server != LIAR {
                         self.asked_since.clear();
                     }
-                    self.report(now, &route, &Effects::default());
+                    self.edit(now, &route, |client| client.on_closed(now, server));
                 }
             }
-            let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-            let effects = upstream.client.on_timeout(now);
+            let Some(upstream) = self.upstreams.get(&route) else { continue };
             let subscribed = upstream.links.iter().flatten().flat_map(|link| &link.subscribed);
             let silent =
                 subscribed.filter(|(_, since)| **since + TIMEOUT <= now && **since + TIMEOUT > self.driven);
-            let silent = silent.map(|(locator, _)| locator.clone());
-            self.silent.extend(silent.filter(|_| !effects.touched.is_empty()));
-            self.report(now, &route, &effects);
+            let silent: Vec<_> = silent.map(|(locator, _)| locator.clone()).collect();
+            let effects = self.change(now, &route, |client| client.on_timeout(now));
+            if effects.is_some_and(|effects| !effects.touched.is_empty()) {
+                self.silent.extend(silent);
+            }
         }
         self.driven = now;
         if let Some(trying) = self.trying.as_ref().filter(|trying| trying.until <= now) {
@@ -222,11 +221,13 @@ impl Relay {
             return Err(Violation::new("timers", format!("a proxy does not do what was due at {due:?}")));
         }
         for (route, server) in self.streams() {
+            let connect_at = self.proxy.client(&route).and_then(|client| client.connect_at(server));
             let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-            if upstream.client.connect_at(server).is_some_and(|at| at <= now) {
-                upstream.client.on_connecting(server);
+            if connect_at.is_some_and(|at| at <= now) {
                 upstream.is_connecting[server] = true;
+                self.edit(now, &route, |client| client.on_connecting(server));
             }
+            let Some(upstream) = self.upstreams.get(&route) else { continue };
             match if server == LIAR { Access::Open } else { self.access } {
                 Access::Open if upstream.is_connecting[server] => return Ok(Some((route, server))),
                 Access::Refused if upstream.is_connecting[server] => self.cut_stream(now, &route, server),
@@ -247,10 +248,9 @@ impl Relay {
     }
 
     pub(crate) fn open(&mut self, now: Duration, route: &Route, server: usize, link: Link) {
-        let upstream = self.upstream(route);
+        let Some(upstream) = self.upstreams.get_mut(route) else { return };
         (upstream.is_connecting[server], upstream.links[server]) = (false, Some(link));
-        upstream.client.on_open(now, server);
-        self.report(now, route, &Effects::default());
+        self.edit(now, route, |client| client.on_open(now, server));
     }
 
     /// Its upstream streams break, and the messages in flight are lost.
@@ -276,8 +276,8 @@ impl Relay {
             return;
         }
         self.failures = self.failures.wrapping_add(1);
-        let effects = upstream.client.on_end(now, server, "cut", self.failures.wrapping_mul(0x9e37_79b9));
-        self.report(now, route, &effects);
+        let jitter = self.failures.wrapping_mul(0x9e37_79b9);
+        self.change(now, route, |client| client.on_end(now, server, "cut", jitter));
     }
 
     /// Sends the next request, if there is one; `origin_at` is the newest state of the origin.
@@ -287,9 +287,14 @@ impl Relay {
         (route, server): (&Route, usize),
         origin_at: usize,
     ) -> Result<bool, Violation> {
+        let is_open = self.upstreams.get(route).is_some_and(|upstream| upstream.links[server].is_some());
+        let mut request = None;
+        if is_open {
+            self.edit(now, route, |client| request = client.next_request(now, server));
+        }
+        let Some(request) = request else { return Ok(false) };
         let Some(upstream) = self.upstreams.get_mut(route) else { return Ok(false) };
         let Some(link) = &mut upstream.links[server] else { return Ok(false) };
-        let Some(request) = upstream.client.next_request(now, server) else { return Ok(false) };
         let before: Vec<_> = link.subscribed.keys().cloned().collect();
         link.say(now, request)?;
         for gone in before.iter().filter(|locator| !link.subscribed.contains_key(*locator)) {
@@ -307,7 +312,6 @@ impl Relay {
         let is_at_liar = |name: &str| has_liar && is_of_liar(name);
         let is_of_link = |(of, name, _): &Locator| types.contains(of) && is_at_liar(name) == (server == LIAR);
         self.asked_since.retain(|locator, _| link.subscribed.contains_key(locator) || !is_of_link(locator));
-        self.report(now, route, &Effects::default());
         Ok(true)
     }
 
@@ -320,18 +324,17 @@ impl Relay {
                 let refused = trying.refused(&results);
                 self.ever_refused.extend(refused.clone());
                 self.refused.extend(refused);
-                self.proxy.conclude(&mut upstream.client, &results);
-                self.trying.take()
+                self.trying.take().map(|trying| (trying, results))
             }
             Some(_) | None => None,
         };
         let frame = match &tried {
-            Some(trying) => trying.frame.clone(),
+            Some((trying, _)) => trying.frame.clone(),
             None => {
                 let frame = upstream.links[server].as_mut().and_then(|link| link.responses.pop_front());
                 let Some(frame) = frame else { return Ok(false) };
                 let before = self.proxy.cache().snapshot();
-                if let Some(delivery) = self.proxy.try_first(route, &mut upstream.client, server, &frame) {
+                if let Some(delivery) = self.proxy.try_first(route, server, &frame) {
                     let tried = self.proxy.tried().expect("a response is tried");
                     let snapshots = (before, &*tried);
                     let until = now + ProxyConfig::default().canary_timeout;
@@ -345,25 +348,37 @@ impl Relay {
         let held = invariant::honest::Proxied::of(self.proxy.cache(), server);
         let upstream = self.upstreams.get_mut(route).expect("it was just there");
         self.overtaken.extend(upstream.links[server].iter_mut().flat_map(|link| link.overtaken(&frame)));
-        let effects = match upstream.client.on_response(now, server, &frame) {
-            Ok(effects) => effects,
+        let mut read = Ok(());
+        let respond = |client: &mut Client| {
+            client.on_response(now, server, &frame).unwrap_or_else(|error| {
+                read = Err(error);
+                Effects::default()
+            })
+        };
+        let effects = match &tried {
+            Some((_, results)) => self.proxy.conclude(now, results, respond),
+            None => self.proxy.change(now, route, respond),
+        };
+        self.follow_effects(route, effects.as_ref());
+        match read {
+            Ok(()) => {}
             Err(_) if self.is_deceived || server == LIAR => {
                 // The driver does the same.
                 self.cut_stream(now, route, server);
                 return Ok(true);
             }
             Err(error) => return Err(Violation::new("form", error.to_string())),
-        };
+        }
         let is_own = |rejection: &Rejection| !matches!(rejection.reason, Reason::Refused(_));
-        let applied = effects.response.as_ref().filter(|applied| applied.rejections.iter().any(is_own));
+        let applied = effects.and_then(|effects| effects.response);
+        let applied = applied.filter(|applied| applied.rejections.iter().any(is_own));
         let is_liar = server == LIAR || self.profile.liar == Some(Liar::Upstream);
         if let Some(applied) = applied.filter(|_| !is_liar) {
             let what = format!("T45: a proxy rejects {:?}", applied.rejections);
             return Err(Violation::new("relayed", what));
         }
-        self.report(now, route, &effects);
         held.check(self.proxy.cache())?;
-        if tried.is_some_and(|trying| trying.is_lost) {
+        if tried.is_some_and(|(trying, _)| trying.is_lost) {
             self.cut_stream(now, route, server);
         }
         Ok(true)
@@ -402,7 +417,7 @@ impl Relay {
 
     /// The time at which something is due without an outside event.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        let clients = self.upstreams.values().map(|upstream| &upstream.client);
+        let clients = self.upstreams.keys().filter_map(|route| self.proxy.client(route));
         let of_clients = clients.flat_map(|client| {
             let connects = (0..client.servers()).filter_map(|server| client.connect_at(server));
             connects.chain(client.next_deadline())
@@ -415,14 +430,14 @@ impl Relay {
     pub(crate) fn is_at_rest(&self) -> bool {
         let waits =
             |route: &Route, server| self.trying.as_ref().is_some_and(|trying| trying.is_of(route, server));
-        let mut links = self.upstreams.iter().flat_map(|(route, upstream)| {
+        let links = self.upstreams.iter().flat_map(|(route, upstream)| {
             let links = upstream.links.iter().enumerate();
             links.filter_map(move |(server, link)| Some((route, server, link.as_ref()?)))
         });
-        let are_at_rest = links.all(|(route, server, link)| {
+        let mut links = links;
+        links.all(|(route, server, link)| {
             link.requests.is_empty() && (link.responses.is_empty() || waits(route, server))
-        });
-        are_at_rest && self.proxy.routes_with_orders().is_empty()
+        })
     }
 
     /// Rejected content may be sent again after other content was in its place.
@@ -436,6 +451,20 @@ impl Relay {
     pub(crate) fn cache(&self) -> &Arc<Cache> {
         self.proxy.cache()
     }
+}
+
+/// The configuration of each client of a proxy.
+fn clients(profile: &RelayProfile) -> impl Fn(&Route) -> ClientConfig + Send + Sync + 'static {
+    let server = ServerConfig { name: "upstream".into(), protocol: profile.protocol, errors: profile.policy };
+    let mut config = ClientConfig::new(Bytes::from_static(b"\x0a\x05relay"), server.clone());
+    config.default_authority.speaks_locators = true;
+    config.authorities.insert(AUTHORITY.to_owned(), config.default_authority.clone());
+    if profile.liar == Some(Liar::OfAuthority) {
+        let of_liar = AuthorityConfig { servers: vec![LIAR], ..config.default_authority.clone() };
+        config.authorities.insert(AUTHORITY.to_owned(), of_liar);
+        config.servers.push(ServerConfig { name: "liar".into(), ..server });
+    }
+    move |_| config.clone()
 }
 
 /// Whether a proxy requests the name from the server of an authority.

@@ -18,7 +18,7 @@ use crate::connection;
 use crate::hub::{Handle, Hub, NamedWatch, ServerFailure, keep_time};
 use crate::last_good::{LastGood, OpenError, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
-use crate::owner::Owner;
+use crate::owner::{Own, Owner};
 use crate::persist::Persist;
 use crate::transport::{Connector, Credentials, Transport};
 use crate::watcher::{Payload, Raw, ResourceType, SetWatcher, Watcher};
@@ -31,6 +31,7 @@ use crate::watcher::{Payload, Raw, ResourceType, SetWatcher, Watcher};
 pub struct Client {
     handle: Arc<Handle>,
     node: Arc<Node>,
+    cache: Arc<Cache>,
     /// The parameters of watchers of this clone; `None`: those of the authority.
     parameters: Option<Parameters>,
 }
@@ -47,7 +48,6 @@ pub struct ClientBuilder {
     recorder: Arc<dyn Recorder>,
     last_good: Option<(PathBuf, Secrets)>,
     resource_timeout: Option<Duration>,
-    relay: Option<RelaySettings>,
 }
 
 /// The state of the connection to one server.
@@ -64,12 +64,11 @@ pub struct ServerState {
     pub failure: Option<ServerFailure>,
 }
 
-/// Additional settings of a client that belongs to a proxy.
-pub(crate) struct RelaySettings {
-    pub(crate) relay: machine::Relay,
-    pub(crate) owner: Box<dyn Owner>,
-    pub(crate) persist: Option<Arc<Persist>>,
-    pub(crate) restored: Vec<machine::Restored>,
+/// The servers of a client, and the configuration of its machine.
+pub(crate) struct Plan {
+    pub(crate) config: ClientConfig,
+    node: Node,
+    servers: Vec<Server>,
 }
 
 /// Why a client cannot start. No task is left running.
@@ -117,6 +116,9 @@ pub enum WatchError {
         /// The name.
         name: String,
     },
+    /// The proxy that the client belongs to does not need it any more.
+    #[error("the client has ended: its proxy does not need it any more")]
+    Ended,
 }
 
 impl Client {
@@ -140,7 +142,6 @@ impl Client {
             recorder: Arc::new(NoRecorder),
             last_good: None,
             resource_timeout: None,
-            relay: None,
         }
     }
 
@@ -184,7 +185,7 @@ impl Client {
         let watched = hub.watch_many(&type_url, names, self.parameters.as_ref());
         let (mut watchers, mut set) = (Vec::new(), None);
         // First make watchers of all, because only the drop of a watcher ends its watch.
-        for NamedWatch { name, watch, slot } in watched? {
+        for NamedWatch { name, watch, slot } in watched.ok_or(WatchError::Ended)?? {
             let is_set = slot.lock().members.is_some();
             watchers.push(Watcher::new(Arc::clone(&self.handle), watch, slot));
             if is_set {
@@ -241,14 +242,14 @@ impl Client {
     /// serve from it.
     #[must_use]
     pub fn cache(&self) -> Arc<Cache> {
-        self.handle.hub().read(|machine| Arc::clone(machine.cache()))
+        Arc::clone(&self.cache)
     }
 
     /// All watched resources with their state, sorted by type and name. The cost is a walk over all
     /// of them.
     #[must_use]
     pub fn report(&self) -> Vec<Report> {
-        self.handle.hub().read(machine::Client::report)
+        self.handle.hub().read(machine::Client::report).unwrap_or_default()
     }
 
     /// The node as it is sent to servers.
@@ -269,7 +270,7 @@ impl Client {
         };
         let states =
             hub.read(|machine| (0..machine.servers()).map(|server| of_server(machine, server)).collect());
-        let mut states: Vec<_> = states;
+        let mut states: Vec<_> = states.unwrap_or_default();
         for (server, state) in states.iter_mut().enumerate() {
             state.failure = hub.failure(server);
         }
@@ -288,7 +289,8 @@ impl Client {
     where
         T: Payload,
     {
-        let (watch, slot) = self.handle.hub().watch(type_url, name, self.parameters.clone())?;
+        let watched = self.handle.hub().watch(type_url, name, self.parameters.clone());
+        let (watch, slot) = watched.ok_or(WatchError::Ended)??;
         let is_set = slot.lock().members.is_some();
         let watcher = Watcher::new(Arc::clone(&self.handle), watch, slot);
         if is_set { Err(WatchError::IsSet { name: name.to_owned() }) } else { Ok(watcher) }
@@ -298,7 +300,8 @@ impl Client {
     where
         T: Payload,
     {
-        let (watch, slot) = self.handle.hub().watch(type_url, name, self.parameters.clone())?;
+        let watched = self.handle.hub().watch(type_url, name, self.parameters.clone());
+        let (watch, slot) = watched.ok_or(WatchError::Ended)??;
         let is_set = slot.lock().members.is_some();
         let watcher = SetWatcher::new(Arc::clone(&self.handle), watch, slot);
         if is_set { Ok(watcher) } else { Err(WatchError::IsNoSet { name: name.to_owned() }) }
@@ -377,21 +380,58 @@ impl ClientBuilder {
         self
     }
 
-    /// Makes it the client of a proxy.
-    pub(crate) fn relay(mut self, settings: RelaySettings) -> Self {
-        self.relay = Some(settings);
-        self
-    }
-
     /// Starts the client on the current tokio runtime. It connects when something is watched.
     ///
     /// Reads the last-known-good file, if one is set, and blocks while it does.
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start(self) -> Result<Client, StartError> {
+    pub fn start(mut self) -> Result<Client, StartError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         xds_core::seed_tables(&RandomState::new());
+        let plan = self.plan()?;
+        let mut machine = machine::Client::new(plan.config.clone());
+        let mut file = None;
+        if let Some((path, secrets)) = self.last_good.take() {
+            let (opened, restored) = LastGood::open(path, secrets)?;
+            machine.restore(Duration::ZERO, restored.records.into_iter().map(Into::into).collect());
+            file = Some((Arc::<Persist>::default(), opened));
+        }
+        let (cache, persist) = (Arc::clone(machine.cache()), file.as_ref().map(|(own, _)| Arc::clone(own)));
+        let client = self.connect(plan, cache, Box::new(Own::new(machine)), persist, &runtime)?;
+        if let Some((persist, file)) = file {
+            runtime.spawn(persist.run(file));
+        }
+        Ok(client)
+    }
+
+    /// Starts the connections of a machine with this plan.
+    pub(crate) fn connect(
+        &self,
+        plan: Plan,
+        cache: Arc<Cache>,
+        owner: Box<dyn Owner>,
+        persist: Option<Arc<Persist>>,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<Client, StartError> {
+        let Plan { node, servers, .. } = plan;
+        let mut transports = Vec::new();
+        for server in servers {
+            transports.push(Transport::new(server, self.connector.clone(), self.credentials.clone())?);
+        }
+        let (hub, handle) = Hub::new(owner, transports.len(), Arc::clone(&self.recorder), persist);
+        for (server, transport) in transports.into_iter().enumerate() {
+            runtime.spawn(connection::run(Arc::clone(&hub), server, transport, self.protocol));
+        }
+        runtime.spawn(keep_time(hub));
+        Ok(Client { handle, node: Arc::new(node), cache, parameters: None })
+    }
+
+    /// Numbers the servers, and configures the machine.
+    ///
+    /// # Errors
+    /// There is no server, or there are too many.
+    pub(crate) fn plan(&self) -> Result<Plan, StartError> {
         let mut servers = Servers::default();
         let default = self.authority(&self.bootstrap.servers, &self.bootstrap.parameters, &mut servers);
         let authorities = self.bootstrap.authorities.iter().map(|(name, authority)| {
@@ -417,33 +457,7 @@ impl ClientBuilder {
             let timeout = timeout.min(LONGEST_RESOURCE_TIMEOUT);
             (config.resource_timeout, config.transient_resource_timeout) = (timeout, timeout * 2);
         }
-        let mut transports = Vec::new();
-        for server in list {
-            transports.push(Transport::new(server, self.connector.clone(), self.credentials.clone())?);
-        }
-        let (mut owner, mut restored, mut shared_persist) = (None, Vec::new(), None);
-        if let Some(RelaySettings { relay: settings, owner: proxy, persist, restored: own }) = self.relay {
-            config.relay = Some(settings);
-            (owner, restored, shared_persist) = (Some(proxy), own, persist);
-        }
-        let mut machine = machine::Client::new(config);
-        machine.restore(Duration::ZERO, restored);
-        let mut persist = None;
-        if let Some((path, secrets)) = self.last_good {
-            let (file, restored) = LastGood::open(path, secrets)?;
-            machine.restore(Duration::ZERO, restored.records.into_iter().map(Into::into).collect());
-            persist = Some((Arc::new(Persist::default()), file));
-        }
-        let own = persist.as_ref().map(|(persist, _)| Arc::clone(persist));
-        let (hub, handle) = Hub::with(machine, self.recorder, own.or(shared_persist), owner);
-        if let Some((persist, file)) = persist {
-            runtime.spawn(persist.run(file));
-        }
-        for (server, transport) in transports.into_iter().enumerate() {
-            runtime.spawn(connection::run(Arc::clone(&hub), server, transport, self.protocol));
-        }
-        runtime.spawn(keep_time(hub));
-        Ok(Client { handle, node: Arc::new(node), parameters: None })
+        Ok(Plan { config, node, servers: list })
     }
 
     fn authority(&self, own: &[Server], parameters: &Parameters, servers: &mut Servers) -> AuthorityConfig {

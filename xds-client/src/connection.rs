@@ -13,7 +13,7 @@ use http::uri::PathAndQuery;
 use tokio::time::{sleep_until, timeout};
 use tonic::{Request, Status};
 use tracing::{debug, info, warn};
-use xds_core::client::{Code, Effects, Protocol, Reason};
+use xds_core::client::{Client as Machine, Code, Effects, Protocol, Reason};
 use xds_core::proxy::health;
 
 use crate::codec::Frames;
@@ -53,7 +53,7 @@ impl StreamFailure {
 pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, protocol: Protocol) {
     let name = Arc::clone(transport.name());
     while !hub.is_closed() {
-        let Some(at) = hub.read(|machine| machine.connect_at(server)) else {
+        let Some(at) = hub.read(|machine| machine.connect_at(server)).flatten() else {
             hub.forget_failure(server);
             hub.recorder.left(&name);
             hub.signals(server).need.notified().await;
@@ -67,21 +67,21 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
             }
             continue;
         }
-        hub.change(|machine, _| (machine.on_connecting(server), Effects::default()));
+        hub.edit(|machine, _| machine.on_connecting(server));
         debug!(server = %name, "connecting");
         match attempt(&hub, server, &transport, protocol).await {
             AttemptEnd::Unneeded => {
                 debug!(server = %name, "closed the stream: no watch needs this server any more");
                 hub.forget_failure(server);
-                hub.change(|machine, now| (machine.on_closed(now, server), Effects::default()));
+                hub.edit(|machine, now| machine.on_closed(now, server));
             }
             AttemptEnd::Failed(StreamFailure { status, reason }) => {
                 let code = status.as_ref().map(|status| status.code);
                 let jitter = hub.jitter();
-                let had_failed = hub.read(|machine| machine.has_failed(server));
+                let has_failed = || hub.read(|machine| machine.has_failed(server)).unwrap_or_default();
+                let had_failed = has_failed();
                 hub.end(server, status, &reason, jitter);
-                let has_failed = hub.read(|machine| machine.has_failed(server));
-                if has_failed {
+                if has_failed() {
                     hub.note_failure(server, &reason);
                     warn!(server = %name, reason, "cannot reach the server; trying again");
                     hub.recorder.failed(&name, code, &reason);
@@ -123,7 +123,7 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
             Protocol::Sotw => SOTW,
             Protocol::Delta => DELTA,
         };
-        let other = hub.owner.as_ref().and_then(|owner| owner.path(protocol));
+        let other = hub.owner.path(protocol);
         let path =
             other.and_then(|path| path.parse().ok()).unwrap_or_else(|| PathAndQuery::from_static(path));
         let response = client.streaming(request, path, Frames).await.map_err(TransportError::Refused)?;
@@ -176,15 +176,14 @@ fn read(
         }
         Err(status) => return Some(StreamFailure::of(&status)),
     };
-    let (read, effects) = hub.change_with(|machine, now| {
-        if let Some(trial) = trial {
-            trial.conclude(machine);
-        }
-        match machine.on_response(now, server, &frame) {
-            Ok(effects) => (Ok(()), effects),
-            Err(error) => (Err(error), Effects::default()),
-        }
-    });
+    let respond = |machine: &mut Machine, now| match machine.on_response(now, server, &frame) {
+        Ok(effects) => (Ok(()), effects),
+        Err(error) => (Err(error), Effects::default()),
+    };
+    let (read, effects) = match trial {
+        Some(trial) => trial.conclude(respond)?,
+        None => hub.change(respond)?,
+    };
     let applied = read.map(|()| effects.response);
     if applied.is_ok() {
         hub.on_connected(server, name);
@@ -219,11 +218,11 @@ fn read(
 
 /// Returns when the server is no longer needed.
 async fn unneeded(hub: &Hub, server: usize, name: &str) {
-    while !hub.is_closed() && hub.read(|machine| machine.is_needed(server)) {
+    while hub.read(|machine| machine.is_needed(server)) == Some(true) {
         hub.signals(server).need.notified().await;
         // P1.21: watchers are notified that the error is over even if a delta server has nothing to
         // send (D21).
-        if hub.read(|machine| machine.is_connected(server)) {
+        if hub.read(|machine| machine.is_connected(server)) == Some(true) {
             hub.on_connected(server, name);
         }
     }
@@ -256,27 +255,27 @@ impl Stream for Requests {
         }
         let server = self.server;
         let opens = !std::mem::replace(&mut self.is_open, true);
-        let request = self.hub.change(|machine, now| {
+        let request = self.hub.edit(|machine, now| {
             // Check again: meanwhile another thread may have reported the end to the machine, and
             // the next stream may wait here.
             if self.is_over() {
-                return (None, Effects::default());
+                return None;
             }
             // Register before the check, so that no change is missed.
             self.hub.signals(server).requests.register(cx.waker());
             if opens {
                 machine.on_open(now, server);
             }
-            (machine.next_request(now, server), Effects::default())
+            machine.next_request(now, server)
         });
         if opens {
             self.hub.recorder.opened(&self.name);
             // After a failure, only a response shows that the server works.
-            if self.hub.read(|machine| machine.is_connected(server)) {
+            if self.hub.read(|machine| machine.is_connected(server)) == Some(true) {
                 self.hub.on_connected(server, &self.name);
             }
         }
-        match request {
+        match request.flatten() {
             Some(request) => Poll::Ready(Some(request)),
             None if self.hub.is_closed() || self.is_over() => Poll::Ready(None),
             None => Poll::Pending,
@@ -298,10 +297,11 @@ const RESPONSE_LIMIT_BYTES: usize = 1 << 30;
 mod tests {
     use std::task::Waker;
 
-    use xds_core::client::{Client as Machine, ClientConfig, ServerConfig};
+    use xds_core::client::{ClientConfig, ServerConfig};
 
     use super::*;
     use crate::metrics::NoRecorder;
+    use crate::owner::Own;
 
     /// The text for clients of a proxy repeated the code, in the words of the gRPC library.
     #[test]
@@ -319,9 +319,9 @@ mod tests {
         let server =
             ServerConfig { name: "origin".into(), protocol: Protocol::Delta, errors: Default::default() };
         let machine = Machine::new(ClientConfig::new(Bytes::new(), server));
-        let (hub, _handle) = Hub::new(machine, Arc::new(NoRecorder), None);
-        hub.watch(&"example.com/acme.Thing".into(), "a", None).unwrap();
-        hub.change(|machine, _| (machine.on_connecting(0), Effects::default()));
+        let (hub, _handle) = Hub::new(Box::new(Own::new(machine)), 1, Arc::new(NoRecorder), None);
+        hub.watch(&"example.com/acme.Thing".into(), "a", None).unwrap().unwrap();
+        hub.edit(|machine, _| machine.on_connecting(0));
         let attempt = Arc::new(());
         let of = Arc::downgrade(&attempt);
         let requests = || Requests {
@@ -334,8 +334,8 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         assert!(matches!(Pin::new(&mut requests()).poll_next(&mut context), Poll::Ready(Some(_))));
         drop(attempt);
-        hub.change(|machine, now| (machine.on_closed(now, 0), Effects::default()));
+        hub.edit(|machine, now| machine.on_closed(now, 0));
         assert_eq!(Pin::new(&mut requests()).poll_next(&mut context), Poll::Ready(None));
-        assert!(hub.read(|machine| machine.connect_at(0)).is_some());
+        assert!(hub.read(|machine| machine.connect_at(0)).flatten().is_some());
     }
 }

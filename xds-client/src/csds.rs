@@ -154,7 +154,7 @@ impl StatusClient {
     fn config(&self, payloads: Payloads) -> Option<ClientConfig> {
         let handle = self.handle.upgrade()?;
         let hub = handle.hub();
-        let reports = hub.read(Machine::report);
+        let reports = hub.read(Machine::report)?;
         Some(ClientConfig {
             node: Some((*self.node).clone()),
             generic_xds_configs: entries(&reports, hub.started_at(), payloads),

@@ -1,4 +1,4 @@
-//! The machine of a client, shared by the client, its watchers and its connections.
+//! What a client, its watchers and its connections share, around the machine.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -14,17 +14,18 @@ use tokio::time::Instant;
 use tracing::info;
 use xds_core::client::{Client as Machine, Decode, Effects, WatchError, WatchId};
 use xds_core::proxy::health::Status;
-use xds_core::{Parameters, ResourceName, TypeUrl};
+use xds_core::{ClientOutcome, Parameters, ResourceName, TypeUrl};
 
 use crate::metrics::Recorder;
-use crate::owner::Owner;
+use crate::owner::{Event, Owner};
 use crate::persist::Persist;
 use crate::slot::Slot;
 
-/// The machine, and what its users share.
+/// What the users of a machine share.
 pub(crate) struct Hub {
-    state: Mutex<HubState>,
-    start: Instant,
+    /// Has the machine. Its lock is the outer one.
+    pub(crate) owner: Box<dyn Owner>,
+    shown: Mutex<Shown>,
     /// The start as wall-clock time, for reports.
     started_at: SystemTime,
     signals: Vec<ConnectionSignals>,
@@ -36,8 +37,6 @@ pub(crate) struct Hub {
     persist: Option<Arc<Persist>>,
     /// Why each server cannot be reached now.
     failures: Mutex<Vec<Option<ServerFailure>>>,
-    /// The proxy that owns this client, if any.
-    pub(crate) owner: Option<Box<dyn Owner>>,
 }
 
 /// Wakes the task of a connection.
@@ -49,8 +48,8 @@ pub(crate) struct ConnectionSignals {
     pub(crate) need: Notify,
 }
 
-struct HubState {
-    machine: Machine,
+/// What watchers and tasks know of the machine.
+struct Shown {
     slots: HashMap<WatchId, SharedSlot>,
     declared: BTreeSet<TypeUrl>,
     /// The deadline for which the timer waits.
@@ -92,25 +91,14 @@ pub struct ServerFailure {
 }
 
 impl Hub {
-    #[cfg(test)]
+    /// Makes the hub of a client with so many servers.
     pub(crate) fn new(
-        machine: Machine,
+        owner: Box<dyn Owner>,
+        servers: usize,
         recorder: Arc<dyn Recorder>,
         persist: Option<Arc<Persist>>,
     ) -> (Arc<Self>, Arc<Handle>) {
-        Self::with(machine, recorder, persist, None)
-    }
-
-    /// Makes a hub. The client of a proxy uses the time of the proxy.
-    pub(crate) fn with(
-        machine: Machine,
-        recorder: Arc<dyn Recorder>,
-        persist: Option<Arc<Persist>>,
-        owner: Option<Box<dyn Owner>>,
-    ) -> (Arc<Self>, Arc<Handle>) {
-        let servers = machine.servers();
-        let state = HubState {
-            machine,
+        let shown = Shown {
             slots: HashMap::new(),
             declared: BTreeSet::new(),
             armed: None,
@@ -118,8 +106,8 @@ impl Hub {
             failed: vec![false; servers],
         };
         let hub = Arc::new(Self {
-            state: Mutex::new(state),
-            start: owner.as_ref().map_or_else(Instant::now, |owner| owner.start()),
+            owner,
+            shown: Mutex::new(shown),
             started_at: SystemTime::now(),
             signals: (0..servers).map(|_| ConnectionSignals::default()).collect(),
             timer: Notify::new(),
@@ -128,7 +116,6 @@ impl Hub {
             recorder,
             persist,
             failures: Mutex::new(vec![None; servers]),
-            owner,
         });
         let handle = Arc::new(Handle(Arc::clone(&hub)));
         (hub, handle)
@@ -136,11 +123,11 @@ impl Hub {
 
     /// The time since the start of the client: the time of its machine.
     pub(crate) fn now(&self) -> Duration {
-        self.start.elapsed()
+        self.owner.start().elapsed()
     }
 
     pub(crate) fn start(&self) -> Instant {
-        self.start
+        self.owner.start()
     }
 
     pub(crate) fn started_at(&self) -> SystemTime {
@@ -161,62 +148,82 @@ impl Hub {
         u32::try_from(hash >> 32).unwrap_or(u32::MAX)
     }
 
-    /// Reads the machine.
-    pub(crate) fn read<R>(&self, look: impl FnOnce(&Machine) -> R) -> R {
-        look(&self.lock().machine)
+    /// Reads the machine; `None` if the client has ended.
+    pub(crate) fn read<R>(&self, look: impl FnOnce(&Machine) -> R) -> Option<R> {
+        let (mut look, mut result) = (Some(look), None);
+        self.owner.read(&mut |machine| {
+            let look = look.take().filter(|_| !self.is_closed());
+            result = look.map(|look| look(machine));
+        });
+        result
     }
 
-    /// Applies an event to the machine, and notifies the affected watchers and connections.
-    pub(crate) fn change<R>(&self, event: impl FnOnce(&mut Machine, Duration) -> (R, Effects)) -> R {
-        self.change_with(event).0
-    }
-
-    /// The same, and also returns the outcome.
-    pub(crate) fn change_with<R>(
+    /// Applies an event to the machine, and notifies the affected watchers and connections. Returns
+    /// `None` if the client has ended.
+    pub(crate) fn change<R>(
         &self,
         event: impl FnOnce(&mut Machine, Duration) -> (R, Effects),
-    ) -> (R, Effects) {
-        let mut state = self.lock();
-        // Read the time under the lock, so that the time of the machine never goes back.
-        let now = self.now();
-        let (result, mut effects) = event(&mut state.machine, now);
-        let mut wakers = Vec::new();
-        effects.touched.sort_unstable();
-        for touched in effects.touched.chunk_by(|one, other| one.watch == other.watch) {
-            if let Some(SharedSlot { slot, .. }) = state.slots.get(&touched[0].watch) {
-                // D32: in one step, or a watcher could see that a set is complete before it sees
-                // the members.
-                let mut slot = slot.lock();
-                for touched in touched {
-                    slot.put(touched.member.as_ref(), state.machine.view_of(touched));
-                }
-                wakers.extend(slot.take_waiting());
-            }
-        }
-        if let Some(persist) = &self.persist {
-            persist.note(&effects);
-        }
-        if let Some(owner) = &self.owner {
-            owner.on_effects(now, &state.machine, &effects);
-        }
-        let wakeups = state.wakeups();
-        drop(state);
-        wakers.into_iter().for_each(Waker::wake);
-        self.wake(wakeups);
-        (result, effects)
+    ) -> Option<(R, Effects)> {
+        self.apply(event, |owner, event| owner.change(event))
     }
 
-    /// Starts a watch, and returns its slot.
+    /// The same for an event without effects.
+    pub(crate) fn edit<R>(&self, event: impl FnOnce(&mut Machine, Duration) -> R) -> Option<R> {
+        self.change(|machine, now| (event(machine, now), Effects::default())).map(|(result, _)| result)
+    }
+
+    /// As [`change`](Self::change), for the response of a trial that had these results.
+    pub(crate) fn conclude<R>(
+        &self,
+        results: &[ClientOutcome],
+        event: impl FnOnce(&mut Machine, Duration) -> (R, Effects),
+    ) -> Option<(R, Effects)> {
+        self.apply(event, |owner, event| owner.conclude(results, event))
+    }
+
+    /// The stream of a server ended. The status is from the server, or from gRPC in its place.
+    pub(crate) fn end(&self, server: usize, status: Option<Status>, reason: &str, jitter: u32) {
+        let event = |machine: &mut Machine, now| ((), machine.on_end(now, server, reason, jitter));
+        self.apply(event, |owner, event| owner.end(server, status, event));
+    }
+
+    fn apply<R>(
+        &self,
+        event: impl FnOnce(&mut Machine, Duration) -> (R, Effects),
+        apply: impl FnOnce(&dyn Owner, &mut Event<'_>) -> Option<Effects>,
+    ) -> Option<(R, Effects)> {
+        let (mut event, mut result) = (Some(event), None);
+        let (mut wakers, mut wakeups) = (Vec::new(), Wakeups::default());
+        let effects = apply(&*self.owner, &mut |machine, now| {
+            let Some(event) = event.take().filter(|_| !self.is_closed()) else { return Effects::default() };
+            let (outcome, mut effects) = event(machine, now);
+            result = Some(outcome);
+            let mut shown = self.lock();
+            wakers = shown.update(machine, &mut effects);
+            wakeups = shown.wakeups(machine);
+            if let Some(persist) = &self.persist {
+                persist.note(&effects);
+            }
+            effects
+        });
+        wakers.into_iter().for_each(Waker::wake);
+        self.wake(wakeups);
+        result.zip(effects)
+    }
+
+    /// Notes what an event of its proxy changed for the tasks. The proxy has its machine.
+    pub(crate) fn follow(&self, machine: &Machine) -> Wakeups {
+        self.lock().wakeups(machine)
+    }
+
+    /// Starts a watch, and returns its slot; `None` if the client has ended.
     pub(crate) fn watch(
         &self,
         type_url: &TypeUrl,
         name: &str,
         parameters: Option<Parameters>,
-    ) -> Result<(WatchId, Arc<Slot>), WatchError> {
-        let mut state = self.lock();
-        let watched = state.watch(type_url, name, parameters)?;
-        self.on_watches_changed(state);
-        Ok(watched)
+    ) -> Option<Result<(WatchId, Arc<Slot>), WatchError>> {
+        self.edit_watches(|machine, shown| shown.watch(machine, type_url, name, parameters))
     }
 
     /// Starts several watches, or none if one is refused.
@@ -225,32 +232,41 @@ impl Hub {
         type_url: &TypeUrl,
         names: impl IntoIterator<Item = &'n str>,
         parameters: Option<&Parameters>,
-    ) -> Result<Vec<NamedWatch<'n>>, WatchError> {
-        let mut state = self.lock();
-        let mut watched = Vec::new();
-        for name in names {
-            match state.watch(type_url, name, parameters.cloned()) {
-                Ok((watch, slot)) => watched.push(NamedWatch { name, watch, slot }),
-                Err(error) => {
-                    for NamedWatch { watch, .. } in watched {
-                        state.unwatch(watch);
+    ) -> Option<Result<Vec<NamedWatch<'n>>, WatchError>> {
+        self.edit_watches(|machine, shown| {
+            let mut watched = Vec::new();
+            for name in names {
+                match shown.watch(machine, type_url, name, parameters.cloned()) {
+                    Ok((watch, slot)) => watched.push(NamedWatch { name, watch, slot }),
+                    Err(error) => {
+                        for NamedWatch { watch, .. } in watched {
+                            shown.unwatch(machine, watch);
+                        }
+                        return Err(error);
                     }
-                    self.on_watches_changed(state);
-                    return Err(error);
                 }
             }
-        }
-        self.on_watches_changed(state);
-        Ok(watched)
+            Ok(watched)
+        })
     }
 
-    /// The stream of a server ended. The status is from the server, or from gRPC in its place.
-    pub(crate) fn end(&self, server: usize, status: Option<Status>, reason: &str, jitter: u32) {
-        self.change(|machine, now| {
-            if let Some(owner) = &self.owner {
-                owner.on_stream_end(now, server, status);
+    /// Removes a watcher.
+    pub(crate) fn unwatch(&self, watch: WatchId) {
+        self.edit_watches(|machine, shown| shown.unwatch(machine, watch));
+    }
+
+    fn edit_watches<R>(&self, edit: impl FnOnce(&mut Machine, &mut Shown) -> R) -> Option<R> {
+        let result = self.edit(|machine, _| edit(machine, &mut self.lock()));
+        self.look_for_requests();
+        result
+    }
+
+    /// Declares how to decode a type, once.
+    pub(crate) fn declare(&self, type_url: &TypeUrl, decode: impl FnOnce() -> Decode) {
+        self.edit(|machine, _| {
+            if self.lock().declared.insert(type_url.clone()) {
+                machine.declare(type_url, decode());
             }
-            ((), machine.on_end(now, server, reason, jitter))
         });
     }
 
@@ -286,44 +302,13 @@ impl Hub {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the watches.
-    pub(crate) fn edit<R>(&self, edit: impl FnOnce(&mut Machine, Duration) -> R) -> R {
-        let mut state = self.lock();
-        let now = self.now();
-        let result = edit(&mut state.machine, now);
-        self.on_watches_changed(state);
-        result
-    }
-
-    /// Declares how to decode a type, once.
-    pub(crate) fn declare(&self, type_url: &TypeUrl, decode: impl FnOnce() -> Decode) {
-        let mut state = self.lock();
-        if state.declared.insert(type_url.clone()) {
-            state.machine.declare(type_url, decode());
-        }
-    }
-
-    /// Removes a watcher.
-    pub(crate) fn unwatch(&self, watch: WatchId) {
-        let mut state = self.lock();
-        state.unwatch(watch);
-        self.on_watches_changed(state);
-    }
-
-    fn on_watches_changed(&self, mut state: MutexGuard<'_, HubState>) {
-        let wakeups = state.wakeups();
-        drop(state);
-        self.wake(wakeups);
-        self.look_for_requests();
-    }
-
     /// Wakes all streams to look for requests: an event at one server may mean that another server
     /// becomes needed or unneeded (C15).
     pub(crate) fn look_for_requests(&self) {
         self.signals.iter().for_each(|signals| signals.requests.wake());
     }
 
-    fn wake(&self, Wakeups { timer, need }: Wakeups) {
+    pub(crate) fn wake(&self, Wakeups { timer, need }: Wakeups) {
         if timer {
             self.timer.notify_one();
         }
@@ -332,13 +317,19 @@ impl Hub {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HubState> {
+    fn lock(&self) -> MutexGuard<'_, Shown> {
         // A panic of the machine would be a defect; its state is still the newest.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn close(&self) {
+    /// From now on nothing reaches the machine.
+    pub(crate) fn detach(&self) {
         self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Ends the connections and the watchers.
+    pub(crate) fn close(&self) {
+        self.detach();
         let wakers: Vec<_> =
             self.lock().slots.values().flat_map(|shared| shared.slot.lock().close()).collect();
         wakers.into_iter().for_each(Waker::wake);
@@ -347,29 +338,47 @@ impl Hub {
             signals.need.notify_one();
             signals.requests.wake();
         }
-        // The file of a proxy is shared by all its clients.
-        if let Some(persist) = self.persist.as_ref().filter(|_| self.owner.is_none()) {
+        if let Some(persist) = &self.persist {
             persist.close();
         }
     }
 }
 
 /// The tasks to wake after a change.
-struct Wakeups {
+#[derive(Default)]
+pub(crate) struct Wakeups {
     timer: bool,
     need: Vec<usize>,
 }
 
-impl HubState {
+impl Shown {
+    /// Gives watchers the newest views. Returns the wakers to wake.
+    fn update(&self, machine: &Machine, effects: &mut Effects) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        effects.touched.sort_unstable();
+        for touched in effects.touched.chunk_by(|one, other| one.watch == other.watch) {
+            if let Some(SharedSlot { slot, .. }) = self.slots.get(&touched[0].watch) {
+                // D32: in one step, or a watcher could see that a set is complete before it sees
+                // the members.
+                let mut slot = slot.lock();
+                for touched in touched {
+                    slot.put(touched.member.as_ref(), machine.view_of(touched));
+                }
+                wakers.extend(slot.take_waiting());
+            }
+        }
+        wakers
+    }
+
     fn watch(
         &mut self,
+        machine: &mut Machine,
         type_url: &TypeUrl,
         name: &str,
         parameters: Option<Parameters>,
     ) -> Result<(WatchId, Arc<Slot>), WatchError> {
-        let Self { machine, slots, .. } = self;
         let watch = machine.on_watch(type_url, name, parameters)?;
-        let shared = slots.entry(watch).or_insert_with(|| {
+        let shared = self.slots.entry(watch).or_insert_with(|| {
             let members = machine.members(watch).map(|members| {
                 let view = |name: &ResourceName| (name.clone(), machine.member_view(watch, name));
                 members.map(view).collect()
@@ -380,8 +389,8 @@ impl HubState {
         Ok((watch, Arc::clone(&shared.slot)))
     }
 
-    fn unwatch(&mut self, watch: WatchId) {
-        self.machine.on_unwatch(watch);
+    fn unwatch(&mut self, machine: &mut Machine, watch: WatchId) {
+        machine.on_unwatch(watch);
         // After the last watcher, the machine may reuse the number.
         if let Entry::Occupied(mut shared) = self.slots.entry(watch) {
             shared.get_mut().watchers -= 1;
@@ -391,15 +400,15 @@ impl HubState {
         }
     }
 
-    fn wakeups(&mut self) -> Wakeups {
-        let deadline = self.machine.next_deadline();
+    fn wakeups(&mut self, machine: &Machine) -> Wakeups {
+        let deadline = machine.next_deadline();
         let timer = deadline.is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed));
         if timer {
             self.armed = deadline;
         }
         let mut need = Vec::new();
-        for server in 0..self.machine.servers() {
-            let (is_needed, has_failed) = (self.machine.is_needed(server), self.machine.has_failed(server));
+        for server in 0..machine.servers() {
+            let (is_needed, has_failed) = (machine.is_needed(server), machine.has_failed(server));
             let was_needed = std::mem::replace(&mut self.needed[server], is_needed);
             let had_failed = std::mem::replace(&mut self.failed[server], has_failed);
             if was_needed != is_needed || (had_failed && !has_failed) {
@@ -431,18 +440,19 @@ impl std::fmt::Debug for Hub {
 /// Calls the machine at its deadlines until the client ends.
 pub(crate) async fn keep_time(hub: Arc<Hub>) {
     while !hub.is_closed() {
-        let deadline = {
-            let mut state = hub.lock();
-            state.armed = state.machine.next_deadline();
-            state.armed
+        let arm = |machine: &Machine| {
+            let deadline = machine.next_deadline();
+            hub.lock().armed = deadline;
+            deadline
         };
+        let deadline = hub.read(arm).flatten();
         let woken = hub.timer.notified();
         match deadline {
             None => woken.await,
             Some(deadline) => {
                 tokio::select! {
                     () = woken => {}
-                    () = tokio::time::sleep_until(hub.start + deadline) => {
+                    () = tokio::time::sleep_until(hub.start() + deadline) => {
                         hub.change(|machine, now| ((), machine.on_timeout(now)));
                     }
                 }
@@ -458,6 +468,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::NoRecorder;
+    use crate::owner::Own;
 
     /// Two watchers that are dropped at once both hold the slot while each is removed. When the
     /// count of references decided which one was the last, the slot stayed, and the next
@@ -467,14 +478,14 @@ mod tests {
         let server =
             ServerConfig { name: "origin".into(), protocol: Protocol::Delta, errors: Default::default() };
         let machine = Machine::new(ClientConfig::new(Bytes::new(), server));
-        let (hub, _handle) = Hub::new(machine, Arc::new(NoRecorder), None);
+        let (hub, _handle) = Hub::new(Box::new(Own::new(machine)), 1, Arc::new(NoRecorder), None);
         let type_url = "example.com/acme.Thing".into();
-        let (first, slot) = hub.watch(&type_url, "a", None).unwrap();
-        let (second, _) = hub.watch(&type_url, "a", None).unwrap();
+        let (first, slot) = hub.watch(&type_url, "a", None).unwrap().unwrap();
+        let (second, _) = hub.watch(&type_url, "a", None).unwrap().unwrap();
         let _of_the_other = Arc::clone(&slot);
         hub.unwatch(first);
         hub.unwatch(second);
-        let (third, other) = hub.watch(&type_url, "b", None).unwrap();
+        let (third, other) = hub.watch(&type_url, "b", None).unwrap().unwrap();
         assert_eq!(first, third, "the number is used again");
         assert!(!Arc::ptr_eq(&slot, &other));
     }

@@ -45,9 +45,9 @@
 //! | `inspect` | [`inspect`](inspect()): what the clients of a server have, by its CSDS |
 //! | `metrics` | [`Recorder`]: receives the metrics of gRFC A78 |
 //! | `prometheus` | a recorder for a registry of `prometheus-client`; needs the feature `prometheus` |
-//! | `hub`, `slot` | the machine, shared by watchers and connections; the newest state for watchers |
+//! | `hub`, `slot` | what watchers and connections share; the newest state for watchers |
 //! | `connection`, `transport`, `codec` | the stream to one server; connections, TLS and credentials; messages as bytes |
-//! | `owner` | the interface through which a client calls the proxy that owns it |
+//! | `owner` | what owns the machine of a client: the client itself, or its proxy |
 //! | `persist` | writes the last-known-good file |
 //! | `trial` | waits for the clients of a proxy that try a response first |
 #![forbid(unsafe_code)]

@@ -277,7 +277,7 @@ impl Collector for Resources {
 impl Counted {
     fn count(&self, counts: &mut BTreeMap<ResourceLabels, i64>) {
         let Some(handle) = self.handle.upgrade() else { return };
-        let mut reports = handle.hub().read(Machine::report);
+        let Some(mut reports) = handle.hub().read(Machine::report) else { return };
         // A resource that is watched by name and also as a member counts once.
         reports.dedup_by(|one, other| {
             (&one.type_url, &one.name, &one.parameters) == (&other.type_url, &other.name, &other.parameters)

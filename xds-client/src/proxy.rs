@@ -3,8 +3,8 @@
 //!
 //! A [`Proxy`] has a [cache](Proxy::cache) from which any server can serve, such as that of
 //! `xds-server`. The proxy knows only the subscriptions of the streams of that cache. All decisions
-//! are in the machine of [`xds_core::proxy`]. This module has the upstream clients, one for each
-//! [`Route`], the file for the next start, and the task that drives them.
+//! are in the machine of [`xds_core::proxy`], which owns the machines of its clients, one for each
+//! [`Route`]. This module has their connections, the file for the next start, and the timers.
 //!
 //! ```no_run
 //! use xds_client::Protocol;
@@ -21,6 +21,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::hash::RandomState;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
-use xds_core::client::{self as machine, Client as ClientMachine, Effects, Restored};
+use xds_core::client::{self as machine, Client as ClientMachine, Effects};
 use xds_core::proxy::health::{Event, Init, Status, SyncState};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
@@ -40,10 +41,10 @@ use xds_core::{Cache, ClientOutcome, Delivery, ParameterMapping, TypeUrl, Varian
 use xds_proto::service::SERVICES;
 
 use crate::bootstrap::Bootstrap;
-use crate::client::{Client, ClientBuilder, RelaySettings, ServerState, StartError};
+use crate::client::{Client, ClientBuilder, Plan, ServerState, StartError};
 use crate::last_good::{LastGood, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
-use crate::owner::Owner;
+use crate::owner::{Event as ClientEvent, Owner};
 use crate::persist::Persist;
 use crate::transport::{Connector, Credentials};
 use readiness::Probe;
@@ -70,6 +71,7 @@ pub struct ProxyBuilder {
 }
 
 /// The settings of the clients of all routes.
+#[derive(Clone)]
 struct Settings {
     bootstrap: Bootstrap,
     protocol: machine::Protocol,
@@ -79,7 +81,7 @@ struct Settings {
     mapping: Arc<ParameterMapping>,
 }
 
-/// The machine and its clients, shared by all clones of a proxy.
+/// The machine and the connections of its clients, shared by all clones of a proxy.
 struct ProxyHub {
     state: Mutex<ProxyState>,
     start: Instant,
@@ -92,22 +94,22 @@ struct ProxyHub {
     /// Made when a program first asks whether the proxy is ready.
     probe: OnceLock<Arc<Probe>>,
     runtime: tokio::runtime::Handle,
-    /// Wakes the task: the machine has orders, or an earlier deadline.
+    /// Wakes the task: the machine has another deadline.
     wake: Notify,
 }
 
 struct ProxyState {
     machine: Machine,
     clients: BTreeMap<Route, Client>,
-    /// Resources from the file, until the client of their route starts.
-    restored: Vec<Restored>,
+    /// The deadline for which the task waits.
+    armed: Option<Duration>,
     is_closed: bool,
 }
 
 /// Ends the task with the last [`Proxy`].
 struct Guard(Arc<ProxyHub>);
 
-/// Passes the outcomes of the client of one route to the proxy.
+/// Gives the client of one route its machine, which the proxy owns.
 struct Relay {
     route: Route,
     shared: Arc<ProxyHub>,
@@ -304,17 +306,25 @@ impl ProxyBuilder {
         xds_core::seed_tables(&RandomState::new());
         let Self { mut config, settings, last_good } = self;
         config.authorities.extend(settings.bootstrap.authorities.keys().cloned());
-        let mut machine = Machine::new(config.clone());
-        let (mut persist, mut restored, mut file) = (None, Vec::new(), None);
+        // Report an invalid configuration now, not when the first client connects.
+        let shared_client = settings.builder(&Route::Shared, &config);
+        let plan = shared_client.plan()?;
+        let (of_clients, of_proxy) = (settings.clone(), config.clone());
+        let mut machine = Machine::new(config.clone(), move |route| {
+            let plan = of_clients.builder(route, &of_proxy).plan();
+            plan.expect("the client of the shared route has the same servers").config
+        });
+        let (mut persist, mut sets, mut restored, mut file) = (None, Vec::new(), Vec::new(), None);
         if let Some((path, secrets)) = last_good {
             let (opened, found) = LastGood::open(path, secrets)?;
-            let (resources, sets, unproved) = (found.records.len(), found.sets.len(), found.unproved);
-            if resources + sets == 0 {
+            let (resources, complete, unproved) = (found.records.len(), found.sets.len(), found.unproved);
+            if resources + complete == 0 {
                 info!("the cache file has nothing to restore");
             } else {
                 info!(
                     resources,
-                    sets, "restored from the cache file; it is stale until the upstream confirms it"
+                    sets = complete,
+                    "restored from the cache file; it is stale until the upstream confirms it"
                 );
             }
             if unproved > 0 {
@@ -324,14 +334,15 @@ impl ProxyBuilder {
                      subscribe to them wait for the upstream"
                 );
             }
-            machine.restore_sets(found.sets, found.records.iter().map(|record| record.id.clone()));
+            sets = found.sets;
             restored = found.records.into_iter().map(Into::into).collect();
             persist = Some(Arc::<Persist>::default());
             file = Some(opened);
         }
+        machine.restore(Duration::ZERO, sets, restored);
         let cache = Arc::clone(machine.cache());
         let start = Instant::from_std(cache.epoch(Instant::now().into_std()));
-        let state = ProxyState { machine, clients: BTreeMap::new(), restored, is_closed: false };
+        let state = ProxyState { machine, clients: BTreeMap::new(), armed: None, is_closed: false };
         let shared = Arc::new(ProxyHub {
             state: Mutex::new(state),
             start,
@@ -344,13 +355,44 @@ impl ProxyBuilder {
             runtime: runtime.clone(),
             wake: Notify::new(),
         });
-        // Report an invalid configuration now, not when the first client connects.
-        shared.client(&Route::Shared)?;
+        let client = shared.connect(&Route::Shared, &shared_client, plan)?;
+        shared.lock().clients.insert(Route::Shared, client);
         if let (Some(persist), Some(file)) = (&shared.persist, file) {
             runtime.spawn(Arc::clone(persist).run(file));
         }
         runtime.spawn(run(Arc::clone(&shared)));
         Ok(Proxy { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
+    }
+}
+
+impl Settings {
+    /// The settings of the client of a route.
+    fn builder(&self, route: &Route, config: &ProxyConfig) -> ClientBuilder {
+        let mut bootstrap = self.bootstrap.clone();
+        if self.protocol == machine::Protocol::Delta {
+            // C6: a delta server reports absence, so silence does not mean absence.
+            let authorities = bootstrap.authorities.values_mut().flat_map(|authority| &mut authority.servers);
+            for server in bootstrap.servers.iter_mut().chain(authorities) {
+                server.features.resource_timer_is_transient_error = true;
+            }
+        }
+        if let Some(parameters) = route.node() {
+            self.mapping.write(parameters, &mut bootstrap.node);
+        }
+        let mut builder = Client::builder(bootstrap)
+            .protocol(self.protocol)
+            .recorder(Arc::clone(&self.recorder))
+            .resource_timeout(config.resource_timeout);
+        if route.node().is_none() {
+            builder = builder.speaks_locators();
+        }
+        if let Some(connector) = &self.connector {
+            builder = builder.connector(Arc::clone(connector));
+        }
+        if let Some(credentials) = &self.credentials {
+            builder = builder.call_credentials(Arc::clone(credentials));
+        }
+        builder
     }
 }
 
@@ -360,65 +402,15 @@ impl ProxyHub {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client of a route; it is started if it does not exist.
-    fn client(self: &Arc<Self>, route: &Route) -> Result<Client, StartError> {
-        if let Some(client) = self.lock().clients.get(route) {
-            return Ok(client.clone());
-        }
-        let restored = self.take_restored(route);
-        let settings = &self.settings;
-        let mut bootstrap = settings.bootstrap.clone();
-        if settings.protocol == machine::Protocol::Delta {
-            // C6: a delta server reports absence, so silence does not mean absence.
-            let authorities = bootstrap.authorities.values_mut().flat_map(|authority| &mut authority.servers);
-            for server in bootstrap.servers.iter_mut().chain(authorities) {
-                server.features.resource_timer_is_transient_error = true;
-            }
-        }
-        let is_by_node = route.node().is_some();
-        if let Some(parameters) = route.node() {
-            settings.mapping.write(parameters, &mut bootstrap.node);
-        }
-        let mut builder: ClientBuilder = Client::builder(bootstrap)
-            .protocol(settings.protocol)
-            .recorder(Arc::clone(&settings.recorder))
-            .resource_timeout(self.config.resource_timeout)
-            .relay(RelaySettings {
-                relay: route.relay(&self.cache, &self.config.upstream),
-                owner: Box::new(Relay {
-                    route: route.clone(),
-                    shared: Arc::clone(self),
-                    asks_own_service: AtomicBool::new(false),
-                }),
-                // Do not store resources for a single locator, or of side streams.
-                persist: self.persist.clone().filter(|_| matches!(route, Route::Shared | Route::Node(_))),
-                restored,
-            });
-        if !is_by_node {
-            builder = builder.speaks_locators();
-        }
-        if let Some(connector) = &settings.connector {
-            builder = builder.connector(Arc::clone(connector));
-        }
-        if let Some(credentials) = &settings.credentials {
-            builder = builder.call_credentials(Arc::clone(credentials));
-        }
-        let client = builder.start()?;
-        self.lock().clients.insert(route.clone(), client.clone());
-        Ok(client)
-    }
-
-    /// Takes the resources from the file that belong to this route.
-    fn take_restored(&self, route: &Route) -> Vec<Restored> {
-        let mut state = self.lock();
-        let stamp = route.relay(&self.cache, &self.config.upstream).stamp;
-        let is_own = |restored: &Restored| match (&stamp, route) {
-            (Some(stamp), Route::Node(_)) => restored.id.constraints == *stamp,
-            _ => *route == Route::Shared,
-        };
-        let (own, others) = std::mem::take(&mut state.restored).into_iter().partition(is_own);
-        state.restored = others;
-        own
+    fn connect(
+        self: &Arc<Self>,
+        route: &Route,
+        builder: &ClientBuilder,
+        plan: Plan,
+    ) -> Result<Client, StartError> {
+        let asks_own_service = AtomicBool::new(false);
+        let owner = Relay { route: route.clone(), shared: Arc::clone(self), asks_own_service };
+        builder.connect(plan, Arc::clone(&self.cache), Box::new(owner), None, &self.runtime)
     }
 
     /// Moves the view to the newest state, if the program has one.
@@ -430,54 +422,86 @@ impl ProxyHub {
         }
     }
 
-    /// Applies everything that is due: new demand, timeouts, and the orders of the machine to its
-    /// clients.
-    fn apply_orders(self: &Arc<Self>) {
-        {
-            let mut state = self.lock();
-            let now = self.start.elapsed();
-            state.machine.on_demand(now);
-            state.machine.on_timeout(now);
-            self.follow(&state.machine);
+    /// Takes new subscriptions of streams, and handles the timers that are due. Returns the next
+    /// deadline; `None` in the outer option if the proxy has ended.
+    fn work(self: &Arc<Self>) -> Option<Option<Duration>> {
+        let mut state = self.lock();
+        if state.is_closed {
+            return None;
         }
-        loop {
-            let routes = self.lock().machine.routes_with_orders();
-            if routes.is_empty() {
-                break;
-            }
-            for route in routes {
-                match self.client(&route) {
-                    Ok(client) => client.handle().hub().edit(|machine, now| {
-                        let mut state = self.lock();
-                        state.machine.apply_orders(now, &route, machine);
-                        self.follow(&state.machine);
-                        self.note_sets(&mut state);
-                    }),
-                    Err(error) => {
-                        error!(route = shown(&route), "cannot start a client for the upstream: {error}");
-                        return;
-                    }
-                }
-            }
-        }
-        let (unneeded, notices) = {
-            let mut state = self.lock();
-            let routes = state.machine.take_unneeded();
-            let unneeded: Vec<_> = routes.iter().filter_map(|route| state.clients.remove(route)).collect();
-            (unneeded, state.machine.take_notices())
-        };
-        // Dropping clients takes their own locks.
-        drop(unneeded);
-        notices.into_iter().for_each(|notice| self.log_notice(notice));
+        state.machine.on_demand(self.start.elapsed());
+        self.finish(state);
+        let mut state = self.lock();
+        state.machine.on_timeout(self.start.elapsed());
+        let deadline = state.machine.next_deadline();
+        state.armed = deadline;
+        self.finish(state);
+        Some(deadline)
     }
 
-    /// Passes changes of complete sets to the file. The lock of the client is held, so nothing can
-    /// happen to their members before.
-    fn note_sets(&self, state: &mut ProxyState) {
+    /// Gives the client of a route an event.
+    fn change(
+        self: &Arc<Self>,
+        route: &Route,
+        event: impl FnOnce(&mut Machine, Duration) -> Option<Effects>,
+    ) -> Option<Effects> {
+        let mut state = self.lock();
+        // Read the time under the lock, so that the time of the machine never goes back.
+        let effects = event(&mut state.machine, self.start.elapsed());
+        // Do not store resources for a single locator, or of side streams.
+        let is_kept = matches!(route, Route::Shared | Route::Node(_));
+        if let (Some(persist), Some(effects)) = (self.persist.as_ref().filter(|_| is_kept), &effects) {
+            persist.note(effects);
+        }
+        self.finish(state);
+        effects
+    }
+
+    /// Follows what an event changed: in the file, in the view, and at the clients.
+    fn finish(self: &Arc<Self>, mut guard: MutexGuard<'_, ProxyState>) {
+        let state = &mut *guard;
+        // The lock is held, so nothing can happen to the members of a set before.
         let changes = state.machine.take_set_changes();
         if let Some(persist) = &self.persist {
             persist.note_sets(changes);
         }
+        self.follow(&state.machine);
+        let (mut followed, mut ended) = (Vec::new(), Vec::new());
+        for route in state.machine.take_changed() {
+            match (state.machine.client(&route), state.clients.entry(route)) {
+                (Some(machine), Entry::Occupied(client)) => {
+                    let hub = Arc::clone(client.get().handle().hub());
+                    followed.push((hub.follow(machine), hub));
+                }
+                (Some(_), Entry::Vacant(place)) if !state.is_closed => {
+                    let builder = self.settings.builder(place.key(), &self.config);
+                    match builder.plan().and_then(|plan| self.connect(place.key(), &builder, plan)) {
+                        Ok(client) => _ = place.insert(client),
+                        Err(error) => {
+                            let route = shown(place.key());
+                            error!(route, "cannot start a client for the upstream: {error}");
+                        }
+                    }
+                }
+                (None, Entry::Occupied(client)) => {
+                    client.get().handle().hub().detach();
+                    ended.push(client.remove());
+                }
+                (Some(_) | None, Entry::Vacant(_)) => {}
+            }
+        }
+        let (notices, deadline) = (state.machine.take_notices(), state.machine.next_deadline());
+        let is_other = std::mem::replace(&mut state.armed, deadline) != deadline;
+        drop(guard);
+        if is_other {
+            self.wake.notify_one();
+        }
+        for (wakeups, hub) in followed {
+            hub.wake(wakeups);
+            hub.look_for_requests();
+        }
+        ended.into_iter().for_each(|client| client.handle().hub().close());
+        notices.into_iter().for_each(|notice| self.log_notice(notice));
     }
 
     fn log_notice(&self, notice: Notice) {
@@ -538,18 +562,11 @@ fn shown(route: &Route) -> String {
     shortened(&route.to_string(), ROUTE_LIMIT_BYTES).into_owned()
 }
 
-/// Drives the machine and its clients until the last [`Proxy`] is dropped.
+/// Drives the machine until the last [`Proxy`] is dropped.
 async fn run(shared: Arc<ProxyHub>) {
     let Some(subscriptions) = shared.cache.on_demand_subscriptions() else { return };
-    loop {
-        shared.apply_orders();
-        let deadline = {
-            let state = shared.lock();
-            if state.is_closed {
-                return;
-            }
-            state.machine.next_deadline().map(|deadline| shared.start + deadline)
-        };
+    while let Some(deadline) = shared.work() {
+        let deadline = deadline.map(|deadline| shared.start + deadline);
         let due = async {
             match deadline {
                 Some(deadline) => sleep_until(deadline).await,
@@ -565,7 +582,22 @@ async fn run(shared: Arc<ProxyHub>) {
 }
 
 impl Owner for Relay {
-    fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>) {
+    fn start(&self) -> Instant {
+        self.shared.start
+    }
+
+    fn read(&self, look: &mut dyn FnMut(&ClientMachine)) {
+        if let Some(machine) = self.shared.lock().machine.client(&self.route) {
+            look(machine);
+        }
+    }
+
+    fn change(&self, event: &mut ClientEvent<'_>) -> Option<Effects> {
+        self.shared
+            .change(&self.route, |machine, now| machine.change(now, &self.route, |client| event(client, now)))
+    }
+
+    fn end(&self, server: usize, status: Option<Status>, event: &mut ClientEvent<'_>) -> Option<Effects> {
         // A server that refuses a type on the aggregated service may have a service for the type,
         // and vice versa. The next server is tried on the aggregated service first.
         if matches!(self.route, Route::SideStream { .. }) {
@@ -573,7 +605,10 @@ impl Owner for Relay {
             let asked_it = self.asks_own_service.load(Ordering::Relaxed);
             self.asks_own_service.store(is_refused && !asked_it, Ordering::Relaxed);
         }
-        self.shared.lock().machine.on_stream_end(now, &self.route, server, status);
+        self.shared.change(&self.route, |machine, now| {
+            machine.on_stream_end(now, &self.route, server, status);
+            machine.change(now, &self.route, |client| event(client, now))
+        })
     }
 
     fn path(&self, protocol: machine::Protocol) -> Option<String> {
@@ -591,42 +626,25 @@ impl Owner for Relay {
         Some(format!("/{}/{}", service.service, method?))
     }
 
-    fn start(&self) -> Instant {
-        self.shared.start
-    }
-
-    fn try_first(&self, client: &mut ClientMachine, server: usize, frame: &Bytes) -> Option<Delivery> {
+    fn try_first(&self, server: usize, frame: &Bytes) -> Option<Delivery> {
         // Most proxies have no trials.
         if self.shared.config.canaries == 0 {
             return None;
         }
-        self.shared.lock().machine.try_first(&self.route, client, server, frame)
+        self.shared.lock().machine.try_first(&self.route, server, frame)
     }
 
     fn canary_timeout(&self) -> Duration {
         self.shared.config.canary_timeout
     }
 
-    fn conclude(&self, client: &mut ClientMachine, results: &[ClientOutcome]) {
-        self.shared.lock().machine.conclude(client, results);
+    fn conclude(&self, results: &[ClientOutcome], event: &mut ClientEvent<'_>) -> Option<Effects> {
+        self.shared
+            .change(&self.route, |machine, now| machine.conclude(now, results, |client| event(client, now)))
     }
 
-    fn abandon(&self, client: &mut ClientMachine) {
-        self.shared.lock().machine.abandon(client);
-    }
-
-    fn on_effects(&self, now: Duration, client: &ClientMachine, effects: &Effects) {
-        let mut state = self.shared.lock();
-        let before = state.machine.next_deadline();
-        state.machine.on_effects(now, &self.route, client, effects);
-        self.shared.note_sets(&mut state);
-        self.shared.follow(&state.machine);
-        let is_due =
-            !state.machine.routes_with_orders().is_empty() || state.machine.next_deadline() != before;
-        drop(state);
-        if is_due {
-            self.shared.wake.notify_one();
-        }
+    fn abandon(&self) {
+        self.shared.lock().machine.abandon();
     }
 }
 
@@ -637,7 +655,7 @@ impl Drop for Guard {
             state.is_closed = true;
             std::mem::take(&mut state.clients)
         };
-        drop(clients);
+        clients.into_values().for_each(|client| client.handle().hub().close());
         if let Some(persist) = &self.0.persist {
             persist.close();
         }

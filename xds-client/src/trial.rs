@@ -1,5 +1,7 @@
 //! Waits for the clients of a proxy that try a response before the proxy applies it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tokio::time::timeout;
 use xds_core::client::{Client as Machine, Effects};
@@ -19,32 +21,30 @@ pub(crate) struct Trial<'h> {
 impl<'h> Trial<'h> {
     /// Starts a trial; `None` if no client tries the response.
     pub(crate) fn begin(hub: &'h Hub, server: usize, frame: &Bytes) -> Option<Self> {
-        let owner = hub.owner.as_ref()?;
-        let delivery =
-            hub.change(|machine, _| (owner.try_first(machine, server, frame), Effects::default()))?;
+        let delivery = hub.owner.try_first(server, frame)?;
         Some(Self { hub, delivery, results: Vec::new(), is_concluded: false })
     }
 
     /// Returns when all these clients have answered, or the time is over.
     pub(crate) async fn finished(&mut self) {
-        let limit = self.hub.owner.as_ref().map(|owner| owner.canary_timeout()).unwrap_or_default();
-        let finished = timeout(limit, self.delivery.decided()).await;
+        let finished = timeout(self.hub.owner.canary_timeout(), self.delivery.decided()).await;
         self.results = finished.unwrap_or_else(|_| self.delivery.results());
     }
 
-    /// Ends the trial. Call it right before the machine gets the response.
-    pub(crate) fn conclude(mut self, machine: &mut Machine) {
+    /// Ends the trial, and gives the response to the machine.
+    pub(crate) fn conclude<R>(
+        mut self,
+        event: impl FnOnce(&mut Machine, Duration) -> (R, Effects),
+    ) -> Option<(R, Effects)> {
         self.is_concluded = true;
-        if let Some(owner) = &self.hub.owner {
-            owner.conclude(machine, &self.results);
-        }
+        self.hub.conclude(&self.results, event)
     }
 }
 
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
-        if let Some(owner) = self.hub.owner.as_ref().filter(|_| !self.is_concluded) {
-            self.hub.change(|machine, _| (owner.abandon(machine), Effects::default()));
+        if !self.is_concluded {
+            self.hub.owner.abandon();
         }
     }
 }

@@ -13,9 +13,9 @@
 //!
 //! Variants stay in the cache with their constraints, and each stream selects by constraints (T42).
 //!
-//! A proxy has no socket, task or clock, and does not own its clients. The caller reports each
-//! event of a client with its effects ([`on_effects`](Proxy::on_effects)), and has the proxy apply
-//! its orders to the clients ([`apply_orders`](Proxy::apply_orders)).
+//! A proxy has no socket, task or clock. It owns its clients, one for each [`Route`]. The caller
+//! gives it their events ([`change`](Proxy::change)), and connects those that
+//! [changed](Proxy::take_changed).
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -24,7 +24,7 @@
 //! | `name` | the downstream and upstream subscriptions of one name |
 //! | `parameter_table` | numbers for the parameters of downstream subscriptions |
 //! | `pairing` | which upstream subscription each downstream subscription relies on |
-//! | `orders` | orders to clients, and the effects of their events |
+//! | `upstreams` | the clients: their watches, and the effects of their events |
 //! | `set` | wildcards and globs in the file for the next start |
 //! | `stream_state` | the streams of a route, and the types that each of them subscribes to |
 //! | `linger` | upstream subscriptions that no downstream subscription relies on |
@@ -37,16 +37,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::{Cache, ClientName, OnDemandSubscription, OnDemandSubscriptions};
+use crate::client::ClientConfig;
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
 use crate::subscription::ExcludedAuthorities;
 
 use linger::IdleSubscriptions;
 use name::Names;
-use orders::UpstreamClient;
 use parameter_table::ParameterTable;
 use set::Sets;
 use trial::ResponseTrial;
+use upstreams::{NewClients, Pending, UpstreamClient};
 
 pub use config::{ProxyConfig, Sharing, UpstreamKind};
 pub use route::Route;
@@ -64,7 +65,6 @@ mod linger;
 #[cfg(test)]
 mod migration_tests;
 mod name;
-mod orders;
 #[cfg(test)]
 mod outage_tests;
 mod pairing;
@@ -91,6 +91,7 @@ mod tests;
 mod trial;
 #[cfg(test)]
 mod trial_tests;
+mod upstreams;
 pub mod view;
 
 /// Decides which upstream subscriptions a proxy needs, and which downstream subscriptions they
@@ -103,12 +104,12 @@ pub struct Proxy {
     names: Names,
     parameters: ParameterTable,
     upstreams: BTreeMap<Route, UpstreamClient>,
+    new_clients: NewClients,
     /// When to match the subscriptions of a name again.
     timers: BTreeSet<(Duration, Key)>,
     idle: IdleSubscriptions,
     sets: Sets,
-    /// Routes whose clients are not needed any more.
-    unneeded: Vec<Route>,
+    pending: Pending,
     notices: Vec<Notice>,
     counts: ProxyCounts,
     trial: Option<ResponseTrial>,
@@ -148,9 +149,13 @@ pub struct ProxyCounts {
 }
 
 impl Proxy {
-    /// A proxy without subscriptions.
+    /// A proxy without subscriptions. `clients` returns the configuration of the client of a route,
+    /// without the [relay](ClientConfig::relay), which the proxy sets.
     #[must_use]
-    pub fn new(config: ProxyConfig) -> Self {
+    pub fn new(
+        config: ProxyConfig,
+        clients: impl Fn(&Route) -> ClientConfig + Send + Sync + 'static,
+    ) -> Self {
         let cache = Cache::on_demand_excluding(ExcludedAuthorities::new(config.authorities.clone()));
         let subscriptions = cache.on_demand_subscriptions().expect("the cache is on demand");
         Self {
@@ -160,10 +165,11 @@ impl Proxy {
             names: Names::default(),
             parameters: ParameterTable::default(),
             upstreams: BTreeMap::new(),
+            new_clients: NewClients::new(clients),
             timers: BTreeSet::new(),
             idle: IdleSubscriptions::default(),
             sets: Sets::default(),
-            unneeded: Vec::new(),
+            pending: Pending::default(),
             notices: Vec::new(),
             counts: ProxyCounts::default(),
             trial: None,
@@ -179,7 +185,6 @@ impl Proxy {
     /// Takes the changed subscriptions of its streams. To be called when
     /// [`OnDemandSubscriptions::changed`] is ready.
     pub fn on_demand(&mut self, now: Duration) {
-        let mut touched = BTreeSet::new();
         let snapshot = self.cache.snapshot();
         for OnDemandSubscription { type_url, locator, streams } in self.subscriptions.take() {
             let key = (type_url, locator.name);
@@ -188,10 +193,10 @@ impl Proxy {
                 _ => self.subscribe(now, &key, &locator.parameters, &snapshot),
             };
             if !is_done {
-                touched.insert(key);
+                self.pending.touched.insert(key);
             }
         }
-        self.match_names(now, touched);
+        self.finish(now);
     }
 
     /// When to call [`on_timeout`](Self::on_timeout).
@@ -202,7 +207,7 @@ impl Proxy {
 
     /// Handles the timers that are due.
     pub fn on_timeout(&mut self, now: Duration) {
-        let mut due = self.health_timeout(now);
+        self.health_timeout(now);
         while let Some((at, _)) = self.timers.first()
             && *at <= now
         {
@@ -210,9 +215,9 @@ impl Proxy {
             let name = self.names.get_mut(&key);
             let later = name.and_then(|name| name.match_overdue(now, self.config.coalesce, &self.parameters));
             self.timers.extend(later.map(|at| (at, key.clone())));
-            due.insert(key);
+            self.pending.touched.insert(key);
         }
-        self.match_names(now, due);
+        self.finish(now);
     }
 
     /// Events since the last call that operators should know.
@@ -220,9 +225,8 @@ impl Proxy {
         std::mem::take(&mut self.notices)
     }
 
-    /// Changes of wildcards and globs since the last call. To be called after each
-    /// [`apply_orders`](Self::apply_orders) and [`on_effects`](Self::on_effects), before the client
-    /// of any route changes again.
+    /// Changes of wildcards and globs since the last call. To be called after each event, before
+    /// the client of any route changes again.
     pub fn take_set_changes(&mut self) -> Vec<SetChange> {
         std::mem::take(&mut self.sets.changes)
     }

@@ -93,7 +93,7 @@ impl ProxyHub {
         let is_meant = |of: &TypeUrl| type_url.is_none_or(|type_url| type_url == of);
         // Resources from the file are in the cache when the client of their route starts.
         snapshot.counts().any(|(of, names)| names > 0 && is_meant(of))
-            || self.lock().restored.iter().any(|restored| is_meant(&restored.id.type_url))
+            || self.lock().machine.restored().iter().any(|restored| is_meant(&restored.id.type_url))
     }
 
     /// Whether a stream to an upstream is open and works.

@@ -11,7 +11,7 @@ use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryR
 
 use super::health::Status;
 use super::{Proxy, ProxyConfig, Route, UpstreamKind, scripted};
-use crate::client::{Client, ClientConfig, Effects, Protocol, Restored, ServerConfig};
+use crate::client::{ClientConfig, Effects, Protocol, ServerConfig};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
 use crate::server::{self, DeltaRequest, Next, Service, Serving, SotwRequest, StreamConfig, TypeConfig};
 use crate::subscription::{Locator, Requested};
@@ -42,10 +42,9 @@ enum Stream {
     },
 }
 
-/// The client of one route.
+/// The stream of the client of one route.
 struct Upstream {
-    client: Client,
-    stream: Option<Stream>,
+    stream: Stream,
     /// The types that the stream subscribed to.
     types: BTreeSet<String>,
 }
@@ -81,7 +80,7 @@ impl World {
         commit(&origin, content);
         Self {
             origin,
-            proxy: Proxy::new(config.clone()),
+            proxy: proxy(config.clone(), protocol),
             config,
             protocol,
             is_scripted: false,
@@ -125,40 +124,34 @@ impl World {
     }
 
     pub(super) fn get_from(&mut self, route: &Route, text: &str) -> Effects {
-        let upstream = self.upstreams.get_mut(route).expect("it is asked");
         let response = scripted::response(text, self.protocol);
-        let effects = upstream.client.on_response(self.now, 0, &response).expect("a response");
-        self.proxy.on_effects(self.now, route, &upstream.client, &effects);
+        let effects = self.respond(route, &response);
         self.run();
-        effects
+        effects.expect("it is asked")
+    }
+
+    fn respond(&mut self, route: &Route, response: &Bytes) -> Option<Effects> {
+        let now = self.now;
+        self.proxy.change(now, route, |client| client.on_response(now, 0, response).expect("a response"))
     }
 
     /// Has the upstream send something wrong, if its stream is open.
     pub(super) fn lie(&mut self, text: &str) {
-        let asked = self.upstreams.get_mut(&Route::Shared).filter(|upstream| upstream.stream.is_some());
-        let Some(upstream) = asked.filter(|_| self.trying.is_none()) else { return };
-        let effects = upstream.client.on_response(self.now, 0, &scripted::response(text, self.protocol));
-        self.proxy.on_effects(self.now, &Route::Shared, &upstream.client, &effects.expect("a response"));
+        if self.upstreams.contains_key(&Route::Shared) && self.trying.is_none() {
+            self.respond(&Route::Shared, &scripted::response(text, self.protocol));
+        }
     }
 
     /// The same for a response that could be tried first, but has no client to try it.
     pub(super) fn try_lie(&mut self, text: &str) {
-        let client = &mut self.upstreams.get_mut(&Route::Shared).expect("it was made").client;
         let response = scripted::response(text, self.protocol);
-        assert!(self.proxy.try_first(&Route::Shared, client, 0, &response).is_none());
+        assert!(self.proxy.try_first(&Route::Shared, 0, &response).is_none());
         self.lie(text);
-    }
-
-    /// Makes the client of the shared route before the first subscription, with restored resources.
-    pub(super) fn restore(&mut self, restored: Vec<Restored>) {
-        let mut client = Client::new(self.config_of(&Route::Shared));
-        client.restore(self.now, restored);
-        self.upstreams.insert(Route::Shared, Upstream { client, stream: None, types: BTreeSet::new() });
     }
 
     /// How many clients of upstreams there are.
     pub(super) fn upstreams(&self) -> usize {
-        self.upstreams.len()
+        self.proxy.upstreams.len()
     }
 
     /// A client of the proxy that subscribes by delta.
@@ -183,7 +176,7 @@ impl World {
 
     /// The routes that there are clients of.
     pub(super) fn routes(&self) -> Vec<Route> {
-        self.upstreams.keys().cloned().collect()
+        self.proxy.upstreams.keys().cloned().collect()
     }
 
     /// The subscriptions that the upstreams got since the last call.
@@ -195,9 +188,8 @@ impl World {
     pub(super) fn pass(&mut self, time: Duration) {
         self.now += time;
         self.proxy.on_timeout(self.now);
-        for (route, upstream) in &mut self.upstreams {
-            let effects = upstream.client.on_timeout(self.now);
-            self.proxy.on_effects(self.now, route, &upstream.client, &effects);
+        for route in self.routes() {
+            self.proxy.change(self.now, &route, |client| client.on_timeout(self.now));
         }
         self.run();
     }
@@ -205,10 +197,9 @@ impl World {
     /// Concludes a trial: its clients answered, or will not.
     pub(super) fn conclude(&mut self) {
         let (response, delivery) = self.trying.take().expect("one is tried");
-        let upstream = self.upstreams.get_mut(&Route::Shared).unwrap();
-        self.proxy.conclude(&mut upstream.client, &delivery.results());
-        let effects = upstream.client.on_response(self.now, 0, &response).unwrap();
-        self.proxy.on_effects(self.now, &Route::Shared, &upstream.client, &effects);
+        let now = self.now;
+        self.proxy
+            .conclude(now, &delivery.results(), |client| client.on_response(now, 0, &response).unwrap());
         self.run();
     }
 
@@ -217,13 +208,10 @@ impl World {
         self.is_up = false;
         self.held.clear();
         if self.trying.take().is_some() {
-            self.proxy.abandon(&mut self.upstreams.get_mut(&Route::Shared).expect("it was made").client);
+            self.proxy.abandon();
         }
-        for (route, upstream) in &mut self.upstreams {
-            if upstream.stream.take().is_some() {
-                let effects = upstream.client.on_end(self.now, 0, "lost", u32::MAX / 2);
-                self.proxy.on_effects(self.now, route, &upstream.client, &effects);
-            }
+        for route in std::mem::take(&mut self.upstreams).into_keys() {
+            self.proxy.change(self.now, &route, |client| client.on_end(self.now, 0, "lost", u32::MAX / 2));
         }
     }
 
@@ -235,61 +223,45 @@ impl World {
     /// One way up and one way down; whether anything went.
     pub(super) fn run_once(&mut self) -> bool {
         self.proxy.on_demand(self.now);
-        let routes = self.proxy.routes_with_orders();
-        let mut is_busy = !routes.is_empty();
-        for route in routes {
-            let client = || self.config_of(&route);
-            let new = (!self.upstreams.contains_key(&route)).then(client);
-            if let Some(config) = new {
-                let client = Client::new(config);
-                let upstream = Upstream { client, stream: None, types: BTreeSet::new() };
-                self.upstreams.insert(route.clone(), upstream);
-            }
-            let upstream = self.upstreams.get_mut(&route).unwrap();
-            self.proxy.apply_orders(self.now, &route, &mut upstream.client);
-        }
-        for route in self.proxy.take_unneeded() {
-            self.upstreams.remove(&route);
-        }
-        for route in self.upstreams.keys().cloned().collect::<Vec<_>>() {
+        let mut is_busy = !self.proxy.take_changed().is_empty();
+        self.upstreams.retain(|route, _| self.proxy.client(route).is_some());
+        for route in self.routes() {
             is_busy |= self.pump(&route);
         }
         is_busy
     }
 
-    fn config_of(&self, route: &Route) -> ClientConfig {
-        let server =
-            ServerConfig { name: "origin".into(), protocol: self.protocol, errors: Default::default() };
-        let mut config = ClientConfig::new(Bytes::new(), server);
-        config.default_authority.speaks_locators = route.node().is_none();
-        let of_authority = |name: &String| (name.clone(), config.default_authority.clone());
-        config.authorities = self.config.authorities.iter().map(of_authority).collect();
-        config.relay = Some(route.relay(self.proxy.cache(), &self.config.upstream));
-        config
-    }
-
     fn pump(&mut self, route: &Route) -> bool {
-        let mut is_busy = false;
-        let upstream = self.upstreams.get_mut(route).unwrap();
-        let Upstream { client, stream, types } = upstream;
-        if stream.is_some() && !client.is_needed(0) {
-            *stream = None;
-            client.on_closed(self.now, 0);
-            self.proxy.on_effects(self.now, route, client, &Effects::default());
+        let (mut is_busy, now) = (false, self.now);
+        let Some(client) = self.proxy.client(route) else { return false };
+        let (is_needed, connect_at) = (client.is_needed(0), client.connect_at(0));
+        if !is_needed && self.upstreams.remove(route).is_some() {
+            self.proxy.change(now, route, |client| {
+                client.on_closed(now, 0);
+                Effects::default()
+            });
         }
-        if stream.is_none() && self.is_up && client.connect_at(0).is_some_and(|at| at <= self.now) {
-            client.on_connecting(0);
-            client.on_open(self.now, 0);
-            self.proxy.on_effects(self.now, route, client, &Effects::default());
-            types.clear();
-            *stream = Some(match self.is_scripted {
+        if !self.upstreams.contains_key(route) && self.is_up && connect_at.is_some_and(|at| at <= now) {
+            self.proxy.change(now, route, |client| {
+                client.on_connecting(0);
+                client.on_open(now, 0);
+                Effects::default()
+            });
+            let stream = match self.is_scripted {
                 true => Stream::Scripted { protocol: self.protocol, listed: String::new() },
                 false => Stream::new(&self.origin, self.protocol, route, &self.refused),
-            });
+            };
+            self.upstreams.insert(route.clone(), Upstream { stream, types: BTreeSet::new() });
             is_busy = true;
         }
-        let Some(open) = stream else { return is_busy };
-        while let Some(request) = client.next_request(self.now, 0) {
+        let Some(Upstream { stream: open, types }) = self.upstreams.get_mut(route) else { return is_busy };
+        loop {
+            let mut request = None;
+            self.proxy.change(now, route, |client| {
+                request = client.next_request(now, 0);
+                Effects::default()
+            });
+            let Some(request) = request else { break };
             types.insert(type_of(&request, self.protocol));
             let is_refused = |(short, refusal): (&&str, &Refusal)| {
                 types.contains(type_url(short).as_str())
@@ -301,13 +273,12 @@ impl World {
             };
             if self.refused.iter().any(is_refused) {
                 let status = Status { code: Code::UNIMPLEMENTED, message: "no such type".into() };
-                *stream = None;
-                self.proxy.on_stream_end(self.now, route, 0, Some(status));
-                let effects = client.on_end(self.now, 0, "no such type", u32::MAX / 2);
-                self.proxy.on_effects(self.now, route, client, &effects);
+                self.upstreams.remove(route);
+                self.proxy.on_stream_end(now, route, 0, Some(status));
+                self.proxy.change(now, route, |client| client.on_end(now, 0, "no such type", u32::MAX / 2));
                 return true;
             }
-            self.requested.extend(open.on_request(self.now, &request, &mut self.rejected));
+            self.requested.extend(open.on_request(now, &request, &mut self.rejected));
             is_busy = true;
         }
         while let Some(response) = open.next(self.now, &self.origin) {
@@ -317,14 +288,11 @@ impl World {
             if self.is_slow || self.trying.is_some() { None } else { self.held.pop_front() }
         {
             // A client that is not needed any more reads nothing.
-            let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-            if let Some(delivery) = self.proxy.try_first(&route, &mut upstream.client, 0, &response) {
+            if let Some(delivery) = self.proxy.try_first(&route, 0, &response) {
                 self.trying = Some((response, delivery));
                 return true;
             }
-            let effects = upstream.client.on_response(self.now, 0, &response).unwrap();
-            self.proxy.on_effects(self.now, &route, &upstream.client, &effects);
-            is_busy = true;
+            is_busy |= self.respond(&route, &response).is_some();
         }
         is_busy
     }
@@ -465,4 +433,17 @@ fn shown(sign: &str, asked: &Requested) -> String {
 pub(super) fn by_node(keys: &[&str]) -> ProxyConfig {
     let keys = keys.iter().map(|key| (*key).into()).collect();
     ProxyConfig { upstream: UpstreamKind::Node { keys }, ..ProxyConfig::default() }
+}
+
+/// A proxy whose clients have one server.
+fn proxy(config: ProxyConfig, protocol: Protocol) -> Proxy {
+    let authorities = config.authorities.clone();
+    Proxy::new(config, move |route| {
+        let server = ServerConfig { name: "origin".into(), protocol, errors: Default::default() };
+        let mut config = ClientConfig::new(Bytes::new(), server);
+        config.default_authority.speaks_locators = route.node().is_none();
+        let of_authority = |name: &String| (name.clone(), config.default_authority.clone());
+        config.authorities = authorities.iter().map(of_authority).collect();
+        config
+    })
 }

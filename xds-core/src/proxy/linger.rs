@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::config::ProxyConfig;
 use super::name::{Name, SubscriptionId, UpstreamSubscription};
-use super::orders::Order;
 use super::pairing::Mode;
 use super::route::Route;
 use super::{Key, Proxy};
@@ -69,9 +68,8 @@ impl Proxy {
     }
 
     /// Ends unused upstream subscriptions while they keep too many bytes, first those that would
-    /// have ended first. Returns their names.
-    pub(super) fn end_idle(&mut self, now: Duration) -> BTreeSet<Key> {
-        let mut ended = BTreeSet::new();
+    /// have ended first.
+    pub(super) fn end_idle(&mut self, now: Duration) {
         while self.idle.bytes > self.config.linger_bytes
             && let Some(((_, key, id), bytes)) = self.idle.by_end.pop_first()
         {
@@ -79,10 +77,9 @@ impl Proxy {
             let subscription = self.names.get_mut(&key).and_then(|name| name.upstream.get_mut(&id));
             if let Some(subscription) = subscription {
                 subscription.ends_at = Some(now);
-                ended.insert(key);
+                self.pending.touched.insert(key);
             }
         }
-        ended
     }
 
     /// Ends the unused upstream subscription that would have ended first. Returns whether there was
@@ -97,7 +94,8 @@ impl Proxy {
 
     fn end(&mut self, key: &Key, name: &mut Name, ends_at: Duration, id: SubscriptionId) {
         let subscription = name.upstream.remove(&id);
-        self.order(&id.0, Order::Unwatch { watch: subscription.and_then(|subscription| subscription.watch) });
+        let watch = subscription.and_then(|subscription| subscription.watch);
+        self.pending.ended.extend(watch.map(|watch| (id.0.clone(), watch)));
         self.forget_idle(&(ends_at, key.clone(), id));
     }
 
@@ -146,7 +144,8 @@ impl Proxy {
                 if is_stale && let Route::SideStream { .. } = &id.0 {
                     name.upstream.remove(&id);
                     self.forget_idle(&(ends_at, key.clone(), id.clone()));
-                    self.retire(&id.0);
+                    let side_stream = self.upstreams.get_mut(&id.0);
+                    side_stream.into_iter().for_each(|upstream| upstream.is_retiring = true);
                     continue;
                 }
                 self.end(key, name, ends_at, id);

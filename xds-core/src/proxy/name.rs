@@ -84,6 +84,13 @@ impl Names {
         self.0.get(type_url).into_iter().flatten()
     }
 
+    pub(super) fn of_type_mut(
+        &mut self,
+        type_url: &TypeUrl,
+    ) -> impl Iterator<Item = (&ResourceName, &mut Name)> {
+        self.0.get_mut(type_url).into_iter().flatten()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ResourceName, &Name)> {
         self.0.values().flatten()
     }
@@ -94,7 +101,7 @@ impl Names {
 pub(super) type SubscriptionId = Arc<(Route, Parameters)>;
 
 /// A locator that streams subscribe to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DownstreamSubscription {
     /// A stream subscribes to it.
     pub(super) is_subscribed: bool,
@@ -110,9 +117,9 @@ pub(super) struct DownstreamSubscription {
 }
 
 /// A locator that the proxy subscribes to upstream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct UpstreamSubscription {
-    /// `None` until the order to watch it was applied.
+    /// `None` if the client refused it.
     pub(super) watch: Option<WatchId>,
     /// Since when the upstream can have sent a response; `None` while it is not connected.
     pub(super) sent_at: Option<Duration>,
@@ -273,23 +280,13 @@ impl DownstreamSubscription {
     }
 
     pub(super) fn new() -> Self {
-        Self { is_subscribed: true, relies_on: None, joined: None, has_variant: false, reported: None }
+        Self { is_subscribed: true, ..Self::default() }
     }
 }
 
 impl UpstreamSubscription {
     pub(super) fn new(number: u64) -> Self {
-        Self {
-            watch: None,
-            sent_at: None,
-            is_answered: false,
-            answer: None,
-            users: 0,
-            waiting: BTreeSet::new(),
-            ends_at: None,
-            is_audit: false,
-            number,
-        }
+        Self { number, ..Self::default() }
     }
 
     fn is_unanswered(&self) -> bool {

@@ -4,14 +4,13 @@
 //! an upstream subscription had its response. One that has a variant is not matched again, whatever
 //! its new content, until a variant of the name goes. A hit costs one lookup.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{Sharing, UpstreamKind};
 use super::name::{DownstreamSubscription, Name, SubscriptionId, UpstreamSubscription};
-use super::orders::Order;
 use super::parameter_table::Number;
 use super::route::Route;
 use super::{Key, Notice, Proxy};
@@ -169,16 +168,20 @@ impl Proxy {
             UpstreamSubscription { is_audit: true, ends_at, ..UpstreamSubscription::new(number) };
         name.upstream.insert(Arc::clone(&id), subscription);
         self.timers.insert((now + AUDIT_TIME, key.clone()));
-        self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1.clone() });
+        self.pending.begun.push((key.clone(), id));
     }
 
-    pub(super) fn match_names(&mut self, now: Duration, mut keys: BTreeSet<Key>) {
+    /// Matches the names that an event touched.
+    pub(super) fn match_touched(&mut self, now: Duration) {
         let mut transaction = Transaction::new();
-        while !keys.is_empty() {
-            for key in keys {
+        while !(self.pending.touched.is_empty() && self.pending.begun.is_empty()) {
+            for key in std::mem::take(&mut self.pending.touched) {
                 self.match_name(now, &key, &mut transaction);
             }
-            keys = self.end_idle(now);
+            for (key, id) in std::mem::take(&mut self.pending.begun) {
+                self.watch(now, &key, &id);
+            }
+            self.end_idle(now);
         }
         if !transaction.is_empty() {
             self.cache.commit(transaction).expect("a status of a locator breaks no rule of variants");
@@ -362,7 +365,7 @@ impl Proxy {
             let subscription = UpstreamSubscription::new(self.parameters.next_number());
             self.counts.misses += 1;
             name.upstream.insert(Arc::clone(&id), subscription);
-            self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1.clone() });
+            self.pending.begun.push((key.clone(), Arc::clone(&id)));
         }
         let subscription = name.upstream.get_mut(&id).expect("the subscription was inserted above");
         subscription.users += 1;
@@ -375,8 +378,8 @@ impl Proxy {
         {
             self.forget_idle(&(ends_at, key.clone(), id.clone()));
         }
-        name.downstream.get_mut(&number).expect("the locator to match has a subscription").relies_on =
-            Some(id);
+        let downstream = name.downstream.get_mut(&number).expect("the locator to match has a subscription");
+        downstream.relies_on = Some(id);
     }
 
     /// Sets the status of each locator in the cache, from the response to its own upstream

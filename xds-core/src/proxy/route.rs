@@ -32,8 +32,7 @@ pub enum Route {
 
 impl Route {
     /// The cache that a client of this route fills, and the constraints that it adds.
-    #[must_use]
-    pub fn relay(&self, cache: &Arc<Cache>, kind: &UpstreamKind) -> Relay {
+    pub(super) fn relay(&self, cache: &Arc<Cache>, kind: &UpstreamKind) -> Relay {
         let stamp = match (self, kind) {
             (
                 Self::Node(parameters) | Self::SideStream { of: Some(parameters), .. },

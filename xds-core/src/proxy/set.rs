@@ -79,10 +79,6 @@ impl RestoredSets {
         Self { sets, members }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.sets.is_empty()
-    }
-
     /// Takes a set out, once. Returns whether all its restored members are still in the cache:
     /// since the start, the response to another subscription, the end of one, or a TTL may have
     /// removed a member.

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use super::health::{Event, Health, Status, SyncState};
 use super::route::Route;
-use super::{Key, Notice, Proxy};
+use super::upstreams::UpstreamClient;
+use super::{Notice, Proxy};
 use crate::cache::{LocatorStatus, Transaction};
-use crate::client::Client;
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::TypeUrl;
@@ -34,7 +34,7 @@ pub(super) struct StreamState {
     opened_at: Duration,
     types: BTreeMap<TypeUrl, SubscribedType>,
     /// The types to subscribe to may have changed.
-    is_changed: bool,
+    pub(super) is_changed: bool,
     /// The status of the last stream, until another stream has a response.
     ended: Option<Status>,
     /// Only for a side stream: it uses the service of its type, which says nothing about the main
@@ -59,10 +59,6 @@ impl StreamState {
     pub(super) fn new(route: &Route, resource_timeout: Duration) -> Self {
         let is_main = matches!(route, Route::Shared | Route::Node(_));
         Self { health: is_main.then(|| Health::new(resource_timeout)), ..Self::default() }
-    }
-
-    pub(super) fn is_changed(&self) -> bool {
-        self.is_changed
     }
 
     /// When a stream can prove that the upstream serves the type: a stream that is being made, or
@@ -136,7 +132,7 @@ impl Proxy {
     }
 
     /// The stream of a server ended, with the status of the server if it sent one. To be called
-    /// before [`on_effects`](Self::on_effects) for the same event.
+    /// before the [`change`](Self::change) of its client for the same event.
     pub fn on_stream_end(&mut self, now: Duration, route: &Route, server: usize, status: Option<Status>) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
@@ -159,14 +155,13 @@ impl Proxy {
             events = health.on_end(now, status);
             culprit = health.isolated().find(|type_url| !before.contains(*type_url)).cloned();
         }
-        let mut touched = self.on_health_events(route, events);
+        self.on_health_events(route, events);
         // The side stream starts now: the Init of the next stream comes only after the resource
         // timeout if the upstream has nothing new (D21).
-        touched.extend(culprit.into_iter().flat_map(|type_url| self.reroute_rejected(route, &type_url)));
+        culprit.inspect(|type_url| self.reroute_rejected(route, type_url));
         if let Route::SideStream { type_url, .. } = route {
-            touched.extend(self.reroute(type_url));
+            self.reroute(type_url);
         }
-        self.match_names(now, touched);
     }
 
     /// The next side stream of a route uses the service of its type, or the aggregated service.
@@ -176,10 +171,9 @@ impl Proxy {
         }
     }
 
-    /// Notes which stream of a client is open after an event. Returns the names to match again.
-    pub(super) fn follow_streams(&mut self, now: Duration, route: &Route, client: &Client) -> BTreeSet<Key> {
-        let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
-        let state = &mut upstream.state;
+    /// Notes which stream of a client is open after an event.
+    pub(super) fn follow_streams(&mut self, now: Duration, route: &Route) {
+        let Some(UpstreamClient { client, state, .. }) = self.upstreams.get_mut(route) else { return };
         let stream = (0..client.servers()).find_map(|server| Some((server, client.stream(server)?)));
         let mut events = Vec::new();
         let is_open = stream.is_some() && stream != state.stream;
@@ -199,23 +193,23 @@ impl Proxy {
             }
             (state.stream, state.opened_at) = (stream, now);
         }
-        let touched = self.on_health_events(route, events);
+        self.on_health_events(route, events);
         if is_open {
             self.note_subscribed(now, route);
-            self.expect_probe(now, route);
+            if let Route::SideStream { type_url, .. } = route {
+                self.expect_probe(now, &route.main(), type_url);
+            }
         }
-        touched
     }
 
-    /// A new side stream was opened. It may lead to an upstream that knows the type.
-    fn expect_probe(&mut self, now: Duration, side_stream: &Route) {
-        let Route::SideStream { type_url, .. } = side_stream else { return };
-        let timeout = self.config.resource_timeout;
-        let proof_at = self.upstreams.get(side_stream).and_then(|of| of.state.proof_at(now, timeout));
-        let main = self.upstreams.get_mut(&side_stream.main());
-        if let (Some(at), Some(health)) = (proof_at, main.and_then(|main| main.state.health.as_mut())) {
-            health.probe_next(type_url, at);
-        }
+    /// Awaits what the side stream of a type proves, if it may lead to an upstream that knows the
+    /// type. Returns whether it may.
+    fn expect_probe(&mut self, now: Duration, main: &Route, type_url: &TypeUrl) -> bool {
+        let side_stream = self.upstreams.get(&main.side_stream(type_url));
+        let proof_at = side_stream.and_then(|of| of.state.proof_at(now, self.config.resource_timeout));
+        let health = self.upstreams.get_mut(main).and_then(|main| main.state.health.as_mut());
+        health.zip(proof_at).into_iter().for_each(|(health, at)| health.probe_next(type_url, at));
+        proof_at.is_some()
     }
 
     /// Subscriptions that the stream may have go out as soon as the transport has room.
@@ -234,8 +228,8 @@ impl Proxy {
         route: &Route,
         type_url: &TypeUrl,
         refused: Option<Status>,
-    ) -> BTreeSet<Key> {
-        let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
+    ) {
+        let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
         state.ended = None;
         if let Some(subscribed) = state.types.get_mut(type_url) {
@@ -252,25 +246,10 @@ impl Proxy {
             };
             state.is_changed |= health.to_subscribe().next().is_some();
         }
-        let mut touched = self.on_health_events(route, events);
+        self.on_health_events(route, events);
         // A new side stream had a response. It may lead to another server, which knows the type.
         if matches!(route, Route::SideStream { .. }) && is_new && !is_own_service {
-            touched.extend(self.on_probe(now, route, type_url, Ok(())));
-        }
-        touched
-    }
-
-    /// Changes of these names may complete the move from a side stream to the main stream. No other
-    /// event may come for long.
-    pub(super) fn check_side_streams(&mut self, main: &Route, touched: &BTreeSet<Key>) {
-        let types: BTreeSet<_> = touched.iter().map(|(type_url, _)| type_url).collect();
-        let is_retiring = |type_url: &TypeUrl| {
-            self.upstreams.get(&main.side_stream(type_url)).is_some_and(|upstream| upstream.is_retiring)
-        };
-        if types.into_iter().any(is_retiring)
-            && let Some(upstream) = self.upstreams.get_mut(main)
-        {
-            upstream.state.is_changed = true;
+            self.on_probe(now, route, type_url, Ok(()));
         }
     }
 
@@ -280,7 +259,7 @@ impl Proxy {
         side_stream: &Route,
         type_url: &TypeUrl,
         outcome: Result<(), Status>,
-    ) -> BTreeSet<Key> {
+    ) {
         if outcome.is_ok()
             && let Some(upstream) = self.upstreams.get_mut(side_stream)
         {
@@ -288,55 +267,47 @@ impl Proxy {
         }
         let main = side_stream.main();
         let upstream = self.upstreams.get_mut(&main);
-        let Some(state) = upstream.map(|upstream| &mut upstream.state) else { return BTreeSet::new() };
+        let Some(state) = upstream.map(|upstream| &mut upstream.state) else { return };
         state.is_changed = true;
         let health = state.health.as_mut();
         let events = health.map(|health| health.on_probe(now, type_url, outcome)).unwrap_or_default();
-        let mut touched = self.on_health_events(&main, events);
-        touched.extend(self.reroute(type_url));
-        touched
+        self.on_health_events(&main, events);
+        self.reroute(type_url);
     }
 
-    /// Notes changed states of types. Returns the names whose routes changed.
-    fn on_health_events(&mut self, route: &Route, events: Vec<Event>) -> BTreeSet<Key> {
-        let mut touched = BTreeSet::new();
+    /// Notes changed states of types.
+    fn on_health_events(&mut self, route: &Route, events: Vec<Event>) {
         for event in events {
             let types: Vec<_> = match &event {
                 Event::Init(init) => init.rejected.keys().cloned().collect(),
                 Event::Reclassified { type_url, .. } => vec![type_url.clone()],
             };
             for type_url in types {
-                touched.extend(self.reroute_rejected(route, &type_url));
+                self.reroute_rejected(route, &type_url);
             }
             if let Some(upstream) = self.upstreams.get_mut(route) {
                 upstream.state.is_changed = true;
             }
             self.notices.push(Notice::Health { route: route.clone(), event });
         }
-        touched
     }
 
     /// As [`reroute`](Self::reroute), for a type that may be isolated now: its side stream stays.
-    fn reroute_rejected(&mut self, main: &Route, type_url: &TypeUrl) -> Vec<Key> {
+    fn reroute_rejected(&mut self, main: &Route, type_url: &TypeUrl) {
         let is_on_side_stream = self.is_on_side_stream(main, type_url);
         let side_stream = self.upstreams.get_mut(&main.side_stream(type_url));
         if let Some(upstream) = side_stream.filter(|_| is_on_side_stream) {
             upstream.is_retiring = false;
         }
-        self.reroute(type_url)
+        self.reroute(type_url);
     }
 
-    /// The names of a type. The routes of their subscriptions may have changed.
-    fn reroute(&mut self, type_url: &TypeUrl) -> Vec<Key> {
-        let keys = self.keys_of(type_url);
-        for key in &keys {
-            self.names.get_mut(key).expect("the name is one of the keys").is_stale = true;
+    /// The routes of the subscriptions of a type may have changed.
+    fn reroute(&mut self, type_url: &TypeUrl) {
+        for (name, of_name) in self.names.of_type_mut(type_url) {
+            of_name.is_stale = true;
+            self.pending.touched.insert((type_url.clone(), name.clone()));
         }
-        keys
-    }
-
-    fn keys_of(&self, type_url: &TypeUrl) -> Vec<Key> {
-        self.names.of_type(type_url).map(|(name, _)| (type_url.clone(), name.clone())).collect()
     }
 
     /// When a type will have been without a response for too long, or has its next probe.
@@ -350,8 +321,7 @@ impl Proxy {
     }
 
     /// Handles the timers that are due.
-    pub(super) fn health_timeout(&mut self, now: Duration) -> BTreeSet<Key> {
-        let mut touched = BTreeSet::new();
+    pub(super) fn health_timeout(&mut self, now: Duration) {
         for route in self.upstreams.keys().cloned().collect::<Vec<_>>() {
             let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
             let Some(health) = &mut upstream.state.health else { continue };
@@ -359,26 +329,22 @@ impl Proxy {
             upstream.state.is_changed |= health.to_subscribe().next().is_some();
             let is_due = |type_url: &&TypeUrl| health.probe_at(type_url).is_some_and(|at| at <= now);
             let due: Vec<_> = health.states().map(|(type_url, _)| type_url).filter(is_due).cloned().collect();
-            touched.extend(self.on_health_events(&route, events));
+            self.on_health_events(&route, events);
             for type_url in due {
+                if self.expect_probe(now, &route, &type_url) {
+                    continue;
+                }
                 let side_stream = route.side_stream(&type_url);
                 let state = self.upstreams.get(&side_stream).map(|upstream| &upstream.state);
                 let timeout = self.config.resource_timeout;
-                let proof_at = state.and_then(|state| state.proof_at(now, timeout));
-                if let Some(at) = proof_at {
-                    let health = self.upstreams.get_mut(&route).and_then(|of| of.state.health.as_mut());
-                    health.into_iter().for_each(|health| health.probe_next(&type_url, at));
-                    continue;
-                }
                 let outcome = match state.is_some_and(|state| state.has_outlived_timeout(now, timeout)) {
                     true => Ok(()),
                     // The same stream proves nothing: the type would end the main stream again.
                     false => Err(Status { code: Code::UNAVAILABLE, message: "nothing changed".into() }),
                 };
-                touched.extend(self.on_probe(now, &side_stream, &type_url, outcome));
+                self.on_probe(now, &side_stream, &type_url, outcome);
             }
         }
-        touched
     }
 
     /// The client gets a watch of this type.
@@ -418,9 +384,8 @@ impl Proxy {
     }
 
     /// Lets a client subscribe to the types that its stream may have; others are deferred.
-    pub(super) fn defer_types(&mut self, now: Duration, route: &Route, client: &mut Client) {
-        let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        let state = &mut upstream.state;
+    pub(super) fn defer_types(&mut self, now: Duration, route: &Route) {
+        let Some(UpstreamClient { client, state, .. }) = self.upstreams.get_mut(route) else { return };
         state.is_changed = false;
         let Some(health) = &mut state.health else { return };
         let types: Vec<_> = health.states().map(|(type_url, _)| type_url.clone()).collect();
@@ -450,13 +415,13 @@ impl Proxy {
 
     /// Removes resources of side streams that the main stream did not confirm, once it has all its
     /// responses. Then the side streams are not needed any more.
-    pub(super) fn retire_side_streams(&mut self, main: &Route, client: &Client) {
-        let side_streams =
-            self.upstreams.iter().filter(|(route, upstream)| upstream.is_retiring && route.main() == *main);
-        for side_stream in side_streams.map(|(route, _)| route.clone()).collect::<Vec<_>>() {
+    pub(super) fn retire_side_streams(&mut self) {
+        let retiring = self.upstreams.iter().filter(|(_, upstream)| upstream.is_retiring);
+        for side_stream in retiring.map(|(route, _)| route.clone()).collect::<Vec<_>>() {
+            let main = side_stream.main();
             let Route::SideStream { type_url, .. } = &side_stream else { continue };
             let mut subscriptions = self.names.of_type(type_url).flat_map(|(_, name)| &name.upstream);
-            if !subscriptions.all(|(id, subscription)| id.0 != *main || subscription.is_answered) {
+            if !subscriptions.all(|(id, subscription)| id.0 != main || subscription.is_answered) {
                 continue;
             }
             let mut transaction = Transaction::new();
@@ -471,7 +436,8 @@ impl Proxy {
             for variant in of_type.flat_map(|(_, variants)| Variants::iter(variants)) {
                 let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
                 let id = VariantId { type_url: type_url.clone(), name, constraints };
-                if is_own(&id.constraints) && !client.has_variant(&id) {
+                let client = self.client(&main);
+                if is_own(&id.constraints) && client.is_none_or(|client| !client.has_variant(&id)) {
                     transaction.remove(id);
                 }
             }
@@ -479,7 +445,7 @@ impl Proxy {
                 .commit(transaction)
                 .expect("a transaction that removes variants leaves no two that overlap");
             self.upstreams.remove(&side_stream);
-            self.unneeded.push(side_stream);
+            self.pending.changed.insert(side_stream);
         }
     }
 }

@@ -112,8 +112,7 @@ fn wildcard() -> SetId {
 }
 
 fn restore_set(world: &mut World, members: Vec<Restored>) {
-    world.proxy.restore_sets([wildcard()], members.iter().map(|member| member.id.clone()));
-    world.restore(members);
+    world.proxy.restore(world.now, [wildcard()], members);
 }
 
 /// Regression: members of a restored set were missing in a full state, because the response to

@@ -6,13 +6,14 @@
 //! ones (C2), so that the upstream is sent a NACK that names them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::route::Route;
 use super::{Notice, Proxy};
 use crate::cache::{Audience, Candidate, ClientOutcome, Delivery, Outcome, Snapshot};
-use crate::client::Client;
+use crate::client::{Client, Effects};
 use crate::name::Version;
 use crate::resource::VariantId;
 
@@ -22,8 +23,6 @@ pub(super) struct ResponseTrial {
     /// Dropped when the response was applied: then it is stable, or taken back.
     candidate: Candidate,
     contents: Vec<(VariantId, Version)>,
-    /// The clients answered, or their time is over; the response is being applied.
-    is_concluded: bool,
 }
 
 impl Proxy {
@@ -34,16 +33,11 @@ impl Proxy {
     /// [`conclude`](Self::conclude), or [`abandon`](Self::abandon) if the stream ended meanwhile.
     ///
     /// One response is tried at a time, of delta upstreams with TP2.
-    pub fn try_first(
-        &mut self,
-        route: &Route,
-        client: &mut Client,
-        server: usize,
-        frame: &Bytes,
-    ) -> Option<Delivery> {
+    pub fn try_first(&mut self, route: &Route, server: usize, frame: &Bytes) -> Option<Delivery> {
         if self.config.canaries == 0 || *route != Route::Shared || self.trial.is_some() {
             return None;
         }
+        let client = &mut self.upstreams.get_mut(route)?.client;
         let mut preview = client.preview(server, frame)?;
         let candidate = preview.begin(&self.cache, &Audience::Clients(self.config.canaries))?;
         let delivery = candidate.delivery();
@@ -54,7 +48,7 @@ impl Proxy {
         self.counts.tried += 1;
         client.begin_wait(server);
         let contents = preview.variants;
-        self.trial = Some(ResponseTrial { candidate, contents, is_concluded: false });
+        self.trial = Some(ResponseTrial { candidate, contents });
         Some(delivery)
     }
 
@@ -64,36 +58,44 @@ impl Proxy {
         self.trial.as_ref().map(|trial| trial.candidate.snapshot())
     }
 
-    /// Takes the answers of the clients that tried a response. To be called right before its client
-    /// takes the response.
-    pub fn conclude(&mut self, client: &mut Client, results: &[ClientOutcome]) {
-        let Some(trial) = &mut self.trial else { return };
-        trial.is_concluded = true;
+    /// Takes the answers of the clients that tried a response, and [gives](Self::change) the response
+    /// to its client.
+    pub fn conclude(
+        &mut self,
+        now: Duration,
+        results: &[ClientOutcome],
+        event: impl FnOnce(&mut Client) -> Effects,
+    ) -> Option<Effects> {
+        let trial = self.trial.take()?;
         let refusal = results.iter().find_map(|result| match &result.outcome {
             Outcome::Nacked { detail, .. } => Some((&result.client, detail)),
             _ => None,
         });
-        let Some((by, detail)) = refusal else { return };
-        let text: Arc<str> = format!("client {:?} of the proxy rejected it: {detail}", &*by.id).into();
-        for (id, version) in &trial.contents {
-            client.refuse(id.clone(), *version, Arc::clone(&text));
-        }
-        self.counts.refused_by_clients += 1;
-        self.notices.push(Notice::Refused {
-            variants: trial.contents.iter().map(|(id, _)| id.clone()).collect(),
-            client: by.clone(),
-            detail: Arc::clone(detail),
+        let text = refusal.map(|(by, detail)| {
+            self.counts.refused_by_clients += 1;
+            self.notices.push(Notice::Refused {
+                variants: trial.contents.iter().map(|(id, _)| id.clone()).collect(),
+                client: by.clone(),
+                detail: Arc::clone(detail),
+            });
+            Arc::<str>::from(format!("client {:?} of the proxy rejected it: {detail}", &*by.id))
         });
+        self.change(now, &Route::Shared, |client| {
+            if let Some(text) = text {
+                let contents = trial.contents.iter().cloned();
+                contents.for_each(|(id, version)| client.refuse(id, version, Arc::clone(&text)));
+            }
+            let effects = event(client);
+            drop(trial);
+            effects
+        })
     }
 
     /// The stream of a response ended during its trial; the response is not applied.
-    pub fn abandon(&mut self, client: &mut Client) {
-        client.end_wait();
+    pub fn abandon(&mut self) {
+        if let Some(upstream) = self.upstreams.get_mut(&Route::Shared) {
+            upstream.client.end_wait();
+        }
         self.trial = None;
-    }
-
-    /// The response of a trial was applied.
-    pub(super) fn end_concluded_trial(&mut self) {
-        self.trial.take_if(|trial| trial.is_concluded);
     }
 }
