@@ -25,10 +25,8 @@ use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{
     ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints,
 };
-use prost::Message;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
-use xds::type_url::CLUSTER_LOAD_ASSIGNMENT as EDS;
 use xds::{Cache, Resource, Server, Transaction};
 
 #[tokio::main]
@@ -54,7 +52,7 @@ fn commit(cache: &Cache, line: &str) -> Result<(), Box<dyn Error>> {
     let endpoints = vec![LocalityLbEndpoints { lb_endpoints, ..Default::default() }];
     let assignment = ClusterLoadAssignment { cluster_name: name.into(), endpoints, ..Default::default() };
     let mut transaction = Transaction::new();
-    transaction.put(Resource::from_payload(EDS.into(), assignment.encode_to_vec().into())?);
+    transaction.put(Resource::of(&assignment)?);
     Ok(cache.commit(transaction).map(drop)?)
 }
 

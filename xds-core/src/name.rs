@@ -20,6 +20,12 @@ impl TypeUrl {
         Self(text.into())
     }
 
+    /// The type of a message that knows its name: `type.googleapis.com/` and the name.
+    #[must_use]
+    pub fn of<M: prost::Name>() -> Self {
+        Self::new(format!("type.googleapis.com/{}", M::full_name()))
+    }
+
     /// The whole URL.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -15,6 +15,7 @@ use crate::wire::fields::text;
 use crate::xdstp::{XdstpError, XdstpName};
 
 mod collection;
+mod message;
 #[cfg(test)]
 mod new_style_tests;
 

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use prost::{DecodeError, Message, Name};
+
 use super::dropped::DroppedReferences;
 use super::on_demand::LocatorStatus;
 use super::other_names::OtherNames;
@@ -124,6 +126,22 @@ impl Snapshot {
     #[must_use]
     pub fn get(&self, type_url: &TypeUrl, name: &ResourceName) -> Option<&Variants> {
         self.of_type(type_url)?.get(name)
+    }
+
+    /// The message that clients with these parameters get. `None` if they match no variant, or if the
+    /// variant is a [redirect](crate::Resource::redirect).
+    ///
+    /// # Errors
+    /// The payload cannot be decoded as the message.
+    pub fn get_message<M: Message + Name + Default>(
+        &self,
+        name: impl Into<ResourceName>,
+        parameters: &Parameters,
+    ) -> Result<Option<M>, DecodeError> {
+        let variants = self.get(&TypeUrl::of::<M>(), &name.into());
+        let variant = variants.and_then(|variants| variants.resolve(parameters));
+        let message = variant.filter(|variant| !variant.is_redirect());
+        message.map(|variant| M::decode(variant.payload().clone())).transpose()
     }
 
     /// Whether the constraints of a resource name the key. Those of resources that a commit removed
