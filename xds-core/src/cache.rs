@@ -165,9 +165,10 @@ impl Cache {
     fn try_commit(&self, mut transaction: Transaction) -> Result<Commit, CommitError> {
         let (base, statuses) = (transaction.base, std::mem::take(&mut transaction.statuses));
         let origin = Arc::clone(&transaction.origin);
-        let changes = transaction.into_sorted()?;
         let mut writer = lock(&self.writer);
         let current = self.snapshot();
+        transaction.resolve(&current);
+        let changes = transaction.into_sorted()?;
         if let Some(required) = base
             && required != current.revision()
         {
@@ -180,7 +181,8 @@ impl Cache {
         let status_changes = apply_statuses(statuses, &mut next, revision);
         if changed.is_empty() && !has_reasons && status_changes.is_empty() && current.has_commit() {
             self.commit_log.unchanged();
-            return Ok(Commit { revision: current.revision(), changed: 0, affected: Arc::default() });
+            let (variants, affected) = (Arc::default(), Arc::default());
+            return Ok(Commit { revision: current.revision(), changed: 0, variants, affected });
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
         let mut steps = self.follow(&mut writer, for_views, &next, &changed);
@@ -188,9 +190,9 @@ impl Cache {
         steps.push(Step { current: Arc::clone(&current), next, changed: of_step, refusal: None });
         let affected = self.publish(&mut writer, steps, &status_changes).into();
         let count = changed.values().map(|variants| by_name(variants).count()).sum();
-        let commit = Commit { revision, changed: count, affected };
+        let commit = Commit { revision, changed: count, variants: Arc::default(), affected };
         self.commit_log.committed(&commit, &changed, (&current, &self.snapshot()), origin);
-        Ok(commit)
+        Ok(Commit { variants: Arc::new(changed), ..commit })
     }
 
     /// Notes whether the source lacks changes, and does not know which, as a store that takes a snapshot
@@ -222,7 +224,7 @@ impl Cache {
             };
             let affected = self.publish(&mut writer, states.into_iter().map(step).collect(), &[]).into();
             // Readers of commits wait for this: now it is known what exists.
-            let commit = Commit { revision, changed: 0, affected };
+            let commit = Commit { revision, changed: 0, variants: Arc::default(), affected };
             self.commit_log.committed(&commit, &Changed::new(), (&current, &current), Arc::default());
         }
     }

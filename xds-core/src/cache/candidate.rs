@@ -120,9 +120,10 @@ impl Candidate {
     fn fork(&mut self, audience: &Audience, base: Option<Revision>) -> Result<(), CommitError> {
         let Self { cache, transaction, views, refusal } = self;
         let statuses = transaction.statuses.clone();
-        let changes = transaction.clone().into_sorted()?;
         let mut writer = lock(&cache.writer);
         let current = cache.snapshot();
+        transaction.resolve(&current);
+        let changes = transaction.clone().into_sorted()?;
         if let Some(required) = base.filter(|required| *required != current.revision()) {
             return Err(CommitError::Superseded { required, actual: current.revision() });
         }

@@ -311,7 +311,7 @@ fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_ane
 }
 
 fn did(revision: u64, changed: usize) -> Commit {
-    Commit { revision: Revision(revision), changed, affected: Arc::default() }
+    Commit { revision: Revision(revision), changed, variants: Arc::default(), affected: Arc::default() }
 }
 
 #[test]

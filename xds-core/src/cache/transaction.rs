@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::Changed;
 use super::delivery::{ClientName, Ledger};
 use super::on_demand::LocatorStatus;
 use super::snapshot::{NO_RESOURCES, Snapshot};
+use super::{Changed, by_name};
 use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
@@ -22,6 +22,8 @@ use crate::variants::{Variant, Variants};
 pub struct Transaction {
     /// In the order in which they were added.
     changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
+    /// The types whose other resources are removed. It is not known before the commit which they are.
+    replaced: BTreeSet<TypeUrl>,
     pub(super) base: Option<Revision>,
     pub(super) origin: Arc<CommitOrigin>,
     /// In the order in which they were set.
@@ -113,7 +115,8 @@ impl Transaction {
         });
     }
 
-    /// The variants that it changes, each with the version that it puts; `None` for a removal.
+    /// The variants that it changes, each with the version that it puts; `None` for a removal. What
+    /// [`replace`](Self::replace) removes is not among them.
     pub fn contents(&self) -> impl Iterator<Item = (VariantId, Option<Version>)> {
         self.changes.iter().flat_map(|(type_url, changes)| {
             changes.iter().map(|VariantChange { name, constraints, change }| {
@@ -130,7 +133,7 @@ impl Transaction {
     /// Whether it has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.statuses.is_empty()
+        self.changes.is_empty() && self.statuses.is_empty() && self.replaced.is_empty()
     }
 
     /// Adds the resource, or replaces the variant with the same type, name and constraints.
@@ -142,6 +145,35 @@ impl Transaction {
             None => self.changes.entry(type_url.clone()).or_default(),
         };
         changes.push(VariantChange { name, constraints, change: Change::Put(resource) });
+    }
+
+    /// Puts these resources, and removes all other resources of the type that the cache has at the
+    /// time of the commit, whoever put them. Without resources the type becomes empty.
+    ///
+    /// For a program that brings all resources of the type. If it brings a part, see
+    /// [`Cache::source`](super::Cache::source).
+    pub fn replace(&mut self, type_url: TypeUrl, resources: impl IntoIterator<Item = Resource>) {
+        self.replaced.insert(type_url);
+        resources.into_iter().for_each(|resource| self.put(resource));
+    }
+
+    /// Adds the removals of the types that it replaces, now that the state is known.
+    pub(super) fn resolve(&mut self, current: &Snapshot) {
+        for type_url in std::mem::take(&mut self.replaced) {
+            let Some(present) = current.of_type(&type_url) else { continue };
+            let changes = self.changes.remove(&type_url).unwrap_or_default();
+            let put: BTreeSet<_> = changes.iter().map(VariantChange::id).collect();
+            let others = present.iter().flat_map(|(_, variants)| variants.iter());
+            let others = others.filter(|other| !put.contains(&(other.name(), other.constraints())));
+            let removals = others.map(|other| VariantChange {
+                name: other.name().clone(),
+                constraints: other.constraints().clone(),
+                change: Change::Remove,
+            });
+            let removals: Vec<_> = removals.collect();
+            drop(put);
+            self.changes.insert(type_url, changes.into_iter().chain(removals).collect());
+        }
     }
 
     /// Removes one variant. It is no error if the cache does not have it.
@@ -344,11 +376,23 @@ pub struct Commit {
     /// How many names had a variant added, replaced or removed. A put of content that the cache has
     /// already does not count.
     pub changed: usize,
+    /// The variants that changed; empty in an event.
+    pub(super) variants: Arc<Changed>,
     /// The ledgers of the streams and types that the commit affected.
     pub(super) affected: Arc<[Arc<Ledger>]>,
 }
 
 impl Commit {
+    /// The names that had a variant added, replaced or removed, sorted, with their types.
+    ///
+    /// Empty for the commit of an [event](super::CommitOutcome::Committed): events may wait for a slow
+    /// reader, and must not keep long lists. They have a part of the changes in a field of their own.
+    pub fn names(&self) -> impl Iterator<Item = (&TypeUrl, &ResourceName)> {
+        self.variants
+            .iter()
+            .flat_map(|(type_url, variants)| by_name(variants).map(move |(name, _)| (type_url, name)))
+    }
+
     /// How many streams the commit affected, each counted once per affected type. A stream that has
     /// the new content already counts too.
     #[must_use]
