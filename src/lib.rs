@@ -8,7 +8,7 @@ pub use xds_core::{
     CommitOrigin, Constraints, Delivery, LocatorStatus, MetadataKeys, NamePatterns, NamedPath,
     OnDemandSubscription, OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, Resource,
     ResourceError, ResourceName, Revision, Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps,
-    Snapshot, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
+    Snapshot, Source, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
 };
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;

@@ -56,7 +56,8 @@
 pub use access::{Access, NamePatterns};
 pub use cache::{Audience, AudienceError, Candidate};
 pub use cache::{
-    Cache, ClientName, Commit, CommitError, Snapshot, SubscriptionCounts, Transaction, TypeSnapshot, Watch,
+    Cache, ClientName, Commit, CommitError, Snapshot, Source, SubscriptionCounts, Transaction, TypeSnapshot,
+    Watch,
 };
 pub use cache::{
     ChangedVariant, CommitCounts, CommitEvent, CommitOrigin, CommitOutcome, Commits, VARIANTS_LISTED,
