@@ -67,7 +67,7 @@ fn commit(cache: &Cache, variants: &[(&str, &[&str])]) -> Result<(), Box<dyn Err
     let mut transaction = Transaction::new();
     for (when, on) in variants {
         let switches = Switches { name: "checkout".into(), on: on.iter().map(ToString::to_string).collect() };
-        let resource = Resource::new(TYPE_URL.into(), "checkout".into(), switches.encode_to_vec().into())?;
+        let resource = Resource::new(TYPE_URL, "checkout", switches.encode_to_vec())?;
         transaction.put(resource.with_constraints(when.parse()?));
     }
     cache.commit(transaction)?;

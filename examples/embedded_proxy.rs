@@ -139,8 +139,8 @@ fn commit(cache: &Cache, variants: &[(&str, &str)]) -> Result<(), Box<dyn Error>
     let mut transaction = Transaction::new();
     for (when, on) in variants {
         let switches = Switches { name: "checkout".into(), on: vec![(*on).to_owned()] };
-        let payload = switches.encode_to_vec().into();
-        let resource = Resource::new(Switches::TYPE_URL.into(), "checkout".into(), payload)?;
+        let payload = switches.encode_to_vec();
+        let resource = Resource::new(Switches::TYPE_URL, "checkout", payload)?;
         transaction.put(resource.with_constraints(when.parse()?));
     }
     cache.commit(transaction)?;

@@ -72,11 +72,9 @@ async fn load_subscribed(cache: Arc<Cache>) {
                 match query(name.as_str()).await {
                     Ok(None) => Some(LocatorStatus::Complete),
                     Ok(Some(tenant)) => {
-                        let payload = tenant.encode_to_vec().into();
-                        transaction.put(
-                            Resource::new(TYPE_URL.into(), name, payload)
-                                .expect("subscribed names are valid"),
-                        );
+                        let payload = tenant.encode_to_vec();
+                        transaction
+                            .put(Resource::new(TYPE_URL, name, payload).expect("subscribed names are valid"));
                         Some(LocatorStatus::Complete)
                     }
                     // A failure does not say whether the resource exists.

@@ -73,8 +73,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Commits the content, and returns whether all affected clients ACKed it within 10 seconds.
 async fn roll_out(cache: &Cache, what: &str, content: Vec<u8>) -> Result<bool, Box<dyn Error>> {
     let mut transaction = Transaction::new();
-    let type_url = "type.googleapis.com/acme.v1.Quota".into();
-    transaction.put(Resource::new(type_url, "shop".into(), content.into())?);
+    transaction.put(Resource::new("type.googleapis.com/acme.v1.Quota", "shop", content)?);
     let commit = cache.commit(transaction)?;
 
     // The second argument selects clients, for example only canaries.

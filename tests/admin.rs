@@ -48,7 +48,7 @@ impl Served {
     fn put(&self, of_type: &str, variants: &[(&str, &str)], content: &str) {
         let mut transaction = Transaction::new();
         for (name, when) in variants {
-            let resource = Resource::new(of_type.into(), (*name).into(), content.to_owned().into()).unwrap();
+            let resource = Resource::new(of_type, *name, content.to_owned()).unwrap();
             transaction.put(resource.with_constraints(when.parse::<Constraints>().unwrap()));
         }
         self.cache.commit(transaction).unwrap();
@@ -336,7 +336,7 @@ async fn a_commit_has_what_it_changed_and_where_it_comes_from() {
     served.put(THING, &[("a", "env=prod"), ("b", "true")], "one");
     served.put(THING, &[("a", "env=prod")], "two");
     let of = |name: &str, content: &str| {
-        let resource = Resource::new(THING.into(), name.into(), content.to_owned().into()).unwrap();
+        let resource = Resource::new(THING, name, content.to_owned()).unwrap();
         resource.id().clone()
     };
     let mut transaction = Transaction::new();

@@ -48,7 +48,7 @@ async fn serve(cache: &Arc<Cache>, observer: Option<Arc<dyn Observer>>) -> Strin
 }
 
 fn put(cache: &Cache, content: &str) {
-    let resource = Resource::new(THING.into(), "r".into(), content.to_owned().into()).unwrap();
+    let resource = Resource::new(THING, "r", content.to_owned()).unwrap();
     let mut transaction = Transaction::new();
     transaction.put(resource.with_constraints("env=a".parse::<Constraints>().unwrap()));
     cache.commit(transaction).unwrap();

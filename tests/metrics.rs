@@ -56,7 +56,7 @@ impl Served {
         let mut payload = vec![0x0a, name.len() as u8];
         payload.extend(name.as_bytes());
         payload.extend([0xa0, 0x06, content]);
-        transaction.put(Resource::new(type_url.into(), name.into(), payload.into()).unwrap());
+        transaction.put(Resource::new(type_url, name, payload).unwrap());
         self.cache.commit(transaction).unwrap();
     }
 

@@ -23,7 +23,7 @@ use xds_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryRespon
 fn put(cache: &Cache, type_url: &str, name: &str, rest: &[u8]) {
     let payload = [&[0x0a, u8::try_from(name.len()).unwrap()], name.as_bytes(), rest].concat();
     let mut transaction = Transaction::new();
-    transaction.put(Resource::new(type_url.into(), name.into(), payload.into()).unwrap());
+    transaction.put(Resource::new(type_url, name, payload).unwrap());
     cache.commit(transaction).unwrap();
 }
 
@@ -151,7 +151,7 @@ async fn s31_s41_the_version_is_that_of_a_stream_and_of_a_replica() {
         put(&other, CLUSTER, name, &timeout(1));
     }
     let mut transaction = Transaction::new();
-    transaction.remove(VariantId::unconstrained(CLUSTER.into(), "passing".into()));
+    transaction.remove(VariantId::unconstrained(CLUSTER, "passing"));
     other.commit(transaction).unwrap();
     let (one, other) = (Running::new(&one).await, Running::new(&other).await);
     let version = one.poll("clusters", json!({})).await.version();
@@ -178,7 +178,7 @@ async fn s17_s41_a_poll_for_what_is_missing_is_answered_with_nothing() {
     assert_eq!(found.names(), ["b"]);
     // Removed again: a stream sends nothing (S26), but a poll gets the version of an empty state.
     let mut transaction = Transaction::new();
-    transaction.remove(VariantId::unconstrained(CLUSTER_LOAD_ASSIGNMENT.into(), "b".into()));
+    transaction.remove(VariantId::unconstrained(CLUSTER_LOAD_ASSIGNMENT, "b"));
     cache.commit(transaction).unwrap();
     let gone =
         server.poll("endpoints", json!({ "resource_names": ["b"], "version_info": found.version() })).await;

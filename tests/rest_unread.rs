@@ -27,7 +27,7 @@ fn put_clusters(cache: &Cache, count: usize) {
         let name = format!("c-{number:02}");
         let mut payload = [&[0x0a, 4], name.as_bytes(), &[0xe2, 0x01, 0xc0, 0x84, 0x3d]].concat();
         payload.resize(payload.len() + 1_000_000, b'x');
-        transaction.put(Resource::new(CLUSTER.into(), name.as_str().into(), payload.into()).unwrap());
+        transaction.put(Resource::new(CLUSTER, name.as_str(), payload).unwrap());
     }
     cache.commit(transaction).unwrap();
 }
@@ -35,7 +35,7 @@ fn put_clusters(cache: &Cache, count: usize) {
 fn put_endpoints(cache: &Cache, generation: u8) {
     let payload = vec![0x0a, 1, b'e', 0x22, 2, 0x08, generation];
     let mut transaction = Transaction::new();
-    transaction.put(Resource::new(CLUSTER_LOAD_ASSIGNMENT.into(), "e".into(), payload.into()).unwrap());
+    transaction.put(Resource::new(CLUSTER_LOAD_ASSIGNMENT, "e", payload).unwrap());
     cache.commit(transaction).unwrap();
 }
 

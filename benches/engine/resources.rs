@@ -23,7 +23,7 @@ pub(crate) fn cluster(index: usize, round: u64) -> Resource {
         message(3, &message(1, &ads)),
         message(4, &number(1, 1 + round)),
     ];
-    Resource::new(CLUSTER.into(), name(index).as_str().into(), payload.concat().into()).unwrap()
+    Resource::new(CLUSTER, name(index).as_str(), payload.concat()).unwrap()
 }
 
 /// Ten endpoints with the number of the last round that changed them.
@@ -50,7 +50,7 @@ fn assignment_of(index: usize, round: u64, variant: usize) -> Resource {
     }
     let policy = message(3, &number(1, 1000 + round));
     let payload = [message(1, name(index).as_bytes()), message(2, &endpoints), message(4, &policy)].concat();
-    Resource::new(CLUSTER_LOAD_ASSIGNMENT.into(), name(index).as_str().into(), payload.into()).unwrap()
+    Resource::new(CLUSTER_LOAD_ASSIGNMENT, name(index).as_str(), payload).unwrap()
 }
 
 /// A field with a message or a text.

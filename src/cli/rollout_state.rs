@@ -289,8 +289,8 @@ mod tests {
     fn commit(cache: &Cache, text: &[(&str, &str, &str)]) {
         let mut transaction = Transaction::new();
         for (name, when, payload) in text {
-            let payload = payload.to_owned().to_owned().into();
-            let resource = Resource::new("example.com/acme.Thing".into(), (*name).into(), payload).unwrap();
+            let payload = payload.to_owned().to_owned();
+            let resource = Resource::new("example.com/acme.Thing", *name, payload).unwrap();
             let resource =
                 resource.with_constraints(when.parse().unwrap()).with_ttl(Duration::from_millis(1500));
             transaction.put(resource.with_aliases([format!("{name}{when}-alias").as_str().into()]));

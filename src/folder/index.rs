@@ -320,7 +320,7 @@ mod tests {
     const THING: &str = "example.com/acme.Thing";
 
     fn thing(name: &str, payload: &'static str) -> Resource {
-        Resource::new(THING.into(), name.into(), payload.as_bytes().into()).unwrap()
+        Resource::new(THING, name, payload.as_bytes()).unwrap()
     }
 
     /// A file with one resource per name, from line 1 on.

@@ -107,7 +107,7 @@ mod tests {
     fn file(resources: &[&str]) -> FileContent {
         let parsed = (1..).zip(resources).map(|(line, text)| {
             let (name, condition) = text.split_once(' ').unwrap_or((text, ""));
-            let made = Resource::new("example.com/acme.Thing".into(), name.into(), "x".into()).unwrap();
+            let made = Resource::new("example.com/acme.Thing", name, "x").unwrap();
             let made = match condition {
                 "" => made,
                 condition => made.with_constraints(condition.parse().unwrap()),

@@ -10,7 +10,7 @@ use super::*;
 /// A payload with its name in field 1.
 fn resource(type_url: &str, name: &str, rest: &[u8]) -> Resource {
     let payload = [&[0x0a, u8::try_from(name.len()).unwrap()], name.as_bytes(), rest].concat();
-    Resource::new(type_url.into(), name.into(), payload.into()).unwrap()
+    Resource::new(type_url, name, payload).unwrap()
 }
 
 fn put(cache: &Cache, resources: impl IntoIterator<Item = Resource>) {
@@ -101,7 +101,7 @@ async fn s25_s41_what_was_deleted_is_missing_from_the_next_full_state() {
     let (_, _, first) = answer(&endpoint, json!({})).await;
     for name in ["a", "b"] {
         let mut transaction = Transaction::new();
-        transaction.remove(VariantId::unconstrained(CLUSTER.into(), name.into()));
+        transaction.remove(VariantId::unconstrained(CLUSTER, name));
         cache.commit(transaction).unwrap();
     }
     // S27: an empty state is an answer too.
@@ -135,8 +135,8 @@ async fn s41_a_resource_that_json_cannot_carry_is_named_and_nothing_is_left_out(
     assert_eq!(answer(&good, json!({ "resource_names": ["good"] })).await.0, 200);
 
     let opaque = Cache::new();
-    let payload = b"whatever".to_vec().into();
-    put(&opaque, [Resource::new("x/acme.Thing".into(), "thing".into(), payload).unwrap()]);
+    let payload = b"whatever".as_slice();
+    put(&opaque, [Resource::new("x/acme.Thing", "thing", payload).unwrap()]);
     let (status, text) =
         error(&opaque, "x/acme.Thing", RestConfig::default(), json!({ "resource_names": ["thing"] })).await;
     assert_eq!(status, 500);

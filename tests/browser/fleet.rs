@@ -55,7 +55,7 @@ impl Fleet {
     ) -> Result<Commit, CommitError> {
         let mut transaction = Transaction::new();
         for name in names {
-            let resource = Resource::new(type_url.into(), (&*name).into(), content.to_owned().into());
+            let resource = Resource::new(type_url, &*name, content.to_owned());
             transaction.put(resource.expect("a resource"));
         }
         self.cache.commit(transaction)

@@ -18,8 +18,7 @@ fn wrapper(fields: &str) -> String {
 #[test]
 fn s38_d24_what_a_wrapper_says_beside_the_name_goes_with_the_resource() {
     let scratch = Scratch::new("beside");
-    let resource =
-        || Resource::new(CLUSTER.into(), "a".into(), bytes::Bytes::from_static(b"\x0a\x01a")).unwrap();
+    let resource = || Resource::new(CLUSTER, "a", bytes::Bytes::from_static(b"\x0a\x01a")).unwrap();
     // filter_metadata { key: "x" value { fields { key: "b" value { bool_value: true } } } }
     let metadata: &[u8] = b"\x0a\x0e\x0a\x01x\x12\x09\x0a\x07\x0a\x01b\x12\x02\x20\x01";
     let seconds = Duration::from_millis(1500);

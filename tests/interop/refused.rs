@@ -62,7 +62,7 @@ fn resource(pool: &DescriptorPool, json: &Value) -> Resource {
     let message = pool.get_message_by_name(name).expect("a known type");
     let message =
         DynamicMessage::deserialize(message, fields).unwrap_or_else(|error| panic!("{json}: {error}"));
-    Resource::from_payload(url.as_str().into(), message.encode_to_vec().into()).expect("a resource")
+    Resource::from_payload(url.as_str(), message.encode_to_vec()).expect("a resource")
 }
 
 fn cluster(fields: Value) -> Value {

@@ -46,7 +46,7 @@ fn put(cache: &Cache, gone: &[&str], variants: &[(&str, &str)]) {
         transaction.remove(VariantId { type_url: THING.into(), name: "r".into(), constraints });
     }
     for (when, content) in variants {
-        let resource = Resource::new(THING.into(), "r".into(), (*content).to_owned().into()).unwrap();
+        let resource = Resource::new(THING, "r", (*content).to_owned()).unwrap();
         transaction.put(resource.with_constraints(constraints(when)));
     }
     cache.commit(transaction).unwrap();

@@ -204,7 +204,7 @@ fn commit(origin: &Cache, content: &str) {
     let mut transaction = Transaction::new();
     let mut put = |type_url: &str, content: String, constraints| {
         let payload = Payload { name: "x".into(), content }.encode_to_vec();
-        let resource = Resource::new(type_url.into(), "x".into(), payload.into()).unwrap();
+        let resource = Resource::new(type_url, "x", payload).unwrap();
         transaction.put(resource.with_constraints(constraints));
     };
     put(CLUSTER, content.into(), Constraints::NONE);

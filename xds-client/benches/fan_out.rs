@@ -109,8 +109,8 @@ fn put(cache: &Cache, numbers: std::ops::Range<usize>, revision: usize) {
         let mut content = vec![0; 150];
         content[..8].copy_from_slice(&revision.to_le_bytes());
         let thing = Thing { name: name(number), content: content.into() };
-        let payload = thing.encode_to_vec().into();
-        transaction.put(Resource::new(TYPE.into(), thing.name.as_str().into(), payload).unwrap());
+        let payload = thing.encode_to_vec();
+        transaction.put(Resource::new(TYPE, thing.name.as_str(), payload).unwrap());
     }
     cache.commit(transaction).unwrap();
 }

@@ -47,7 +47,7 @@
 //! let path = folder.join("last_good");
 //! let (mut file, restored) = LastGood::open(&path, Secrets::LeftOut)?;
 //! assert!(restored.records.is_empty());
-//! let id = VariantId::unconstrained("example.com/acme.Thing".into(), "a".into());
+//! let id = VariantId::unconstrained("example.com/acme.Thing", "a");
 //! file.put(Record::new(id, "payload".into(), "v1".into(), "xds.example.com:443".into()));
 //! file.flush()?;
 //! drop(file);

@@ -85,7 +85,7 @@ impl Origin {
 
     fn remove(&self, name: &str) {
         let mut transaction = Transaction::new();
-        transaction.remove(VariantId::unconstrained(THING.into(), name.into()));
+        transaction.remove(VariantId::unconstrained(THING, name));
         self.cache.commit(transaction).unwrap();
     }
 
@@ -117,7 +117,7 @@ fn put(cache: &Cache, things: &[(&str, &str, &str)]) {
     let mut transaction = Transaction::new();
     for (name, constraints, content) in things {
         let payload = Thing { name: (*name).to_owned(), content: (*content).to_owned() }.encode_to_vec();
-        let resource = Resource::new(THING.into(), (*name).into(), payload.into()).unwrap();
+        let resource = Resource::new(THING, *name, payload).unwrap();
         transaction.put(match constraints.is_empty() {
             true => resource,
             false => resource.with_constraints(constraints.parse().unwrap()),
@@ -184,7 +184,7 @@ async fn t3_t31_locators_choose_variants_and_a_switch_is_one_change() {
         transaction.remove(id("env=prod"));
         transaction.remove(id("env!=prod"));
         let payload = Thing { name: "r".into(), content: "all".into() }.encode_to_vec();
-        transaction.put(Resource::new(THING.into(), "r".into(), payload.into()).unwrap());
+        transaction.put(Resource::new(THING, "r", payload).unwrap());
         origin.cache.commit(transaction).unwrap();
         assert_eq!((changed(&mut production).await, changed(&mut test).await), ("all".into(), "all".into()));
     }
@@ -365,7 +365,7 @@ async fn d10_in_delta_what_does_not_exist_is_told_at_once() {
 #[tokio::test]
 async fn c2_a_payload_that_is_no_message_is_rejected_by_name() {
     let origin = Origin::start();
-    let resource = Resource::new(THING.into(), "a".into(), bytes::Bytes::from_static(b"\x12\xff")).unwrap();
+    let resource = Resource::new(THING, "a", bytes::Bytes::from_static(b"\x12\xff")).unwrap();
     let mut transaction = Transaction::new();
     transaction.put(resource);
     origin.cache.commit(transaction).unwrap();

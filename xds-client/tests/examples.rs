@@ -67,8 +67,8 @@ fn commit(cache: &Cache, cluster: &Cluster, endpoints: &ClusterLoadAssignment) {
 }
 
 fn put<M: Message + Name>(transaction: &mut Transaction, name: &str, message: &M) {
-    let payload = message.encode_to_vec().into();
-    transaction.put(Resource::new(M::type_url().as_str().into(), name.into(), payload).unwrap());
+    let payload = message.encode_to_vec();
+    transaction.put(Resource::new(M::type_url().as_str(), name, payload).unwrap());
 }
 
 fn cluster(policy: LbPolicy) -> Cluster {

@@ -112,8 +112,7 @@ async fn serve(ca: &Ca, clients: Option<&Ca>) -> u16 {
     let cache = Cache::new();
     let mut transaction = Transaction::new();
     let payload = Thing { name: "a".to_owned() }.encode_to_vec();
-    transaction
-        .put(Resource::new("type.googleapis.com/acme.Thing".into(), "a".into(), payload.into()).unwrap());
+    transaction.put(Resource::new("type.googleapis.com/acme.Thing", "a", payload).unwrap());
     cache.commit(transaction).unwrap();
     let server = Server::new(cache);
     tokio::spawn(server.serve_with_incoming(ReceiverStream::new(connections), std::future::pending()));

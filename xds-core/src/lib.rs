@@ -15,7 +15,7 @@
 //! let cache = Cache::new();
 //! let mut transaction = Transaction::new();
 //! let payload = bytes::Bytes::from_static(b"any message");
-//! transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), payload)?);
+//! transaction.put(Resource::new("example.com/acme.Thing", "a", payload)?);
 //! cache.commit(transaction)?;
 //!
 //! let mut stream = Stream::new(cache.watch(), Service::Aggregated, Protocol::Delta, StreamConfig::default());

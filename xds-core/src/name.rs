@@ -170,6 +170,12 @@ impl From<&str> for TypeUrl {
     }
 }
 
+impl From<String> for TypeUrl {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
 impl fmt::Display for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -191,6 +197,12 @@ impl Borrow<str> for ResourceName {
 
 impl From<&str> for ResourceName {
     fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<String> for ResourceName {
+    fn from(text: String) -> Self {
         Self::new(text)
     }
 }

@@ -33,8 +33,8 @@ pub struct VariantId {
 impl VariantId {
     /// The variant without constraints, which matches all parameters.
     #[must_use]
-    pub fn unconstrained(type_url: TypeUrl, name: ResourceName) -> Self {
-        Self { type_url, name, constraints: Constraints::NONE }
+    pub fn unconstrained(type_url: impl Into<TypeUrl>, name: impl Into<ResourceName>) -> Self {
+        Self { type_url: type_url.into(), name: name.into(), constraints: Constraints::NONE }
     }
 }
 
@@ -59,8 +59,12 @@ impl Resource {
     ///
     /// # Errors
     /// See [`ResourceError`].
-    pub fn new(type_url: TypeUrl, name: ResourceName, payload: Bytes) -> Result<Self, ResourceError> {
-        Self::new_within(PAYLOAD_LIMIT_BYTES, type_url, name, payload)
+    pub fn new(
+        type_url: impl Into<TypeUrl>,
+        name: impl Into<ResourceName>,
+        payload: impl Into<Bytes>,
+    ) -> Result<Self, ResourceError> {
+        Self::new_within(PAYLOAD_LIMIT_BYTES, type_url.into(), name.into(), payload.into())
     }
 
     /// As [`new`](Self::new), with another limit of the payload than [`PAYLOAD_LIMIT_BYTES`], in
@@ -146,8 +150,11 @@ impl Resource {
     /// # Errors
     /// See [`ResourceError`]. [`ResourceError::MissingName`] also if the type is not known to have
     /// its name in the payload.
-    pub fn from_payload(type_url: TypeUrl, payload: Bytes) -> Result<Self, ResourceError> {
-        Self::from_payload_within(PAYLOAD_LIMIT_BYTES, type_url, payload)
+    pub fn from_payload(
+        type_url: impl Into<TypeUrl>,
+        payload: impl Into<Bytes>,
+    ) -> Result<Self, ResourceError> {
+        Self::from_payload_within(PAYLOAD_LIMIT_BYTES, type_url.into(), payload.into())
     }
 
     /// As [`from_payload`](Self::from_payload), with another limit of the payload, as in
@@ -549,7 +556,7 @@ mod tests {
     }
 
     fn new(type_url: &str, name: &str, payload: Bytes) -> Result<Resource, ResourceError> {
-        Resource::new(type_url.into(), name.into(), payload)
+        Resource::new(type_url, name, payload)
     }
 
     #[test]
@@ -560,8 +567,8 @@ mod tests {
 
     #[test]
     fn a_name_is_read_from_the_payload_of_a_known_type_only() {
-        let known = Resource::from_payload(CLUSTER_LOAD_ASSIGNMENT.into(), named("c")).unwrap();
-        let opaque = Resource::from_payload("example.com/acme.Thing".into(), named("c")).unwrap_err();
+        let known = Resource::from_payload(CLUSTER_LOAD_ASSIGNMENT, named("c")).unwrap();
+        let opaque = Resource::from_payload("example.com/acme.Thing", named("c")).unwrap_err();
         assert_eq!(known.name().as_str(), "c");
         assert_eq!(opaque, ResourceError::MissingName { type_url: "example.com/acme.Thing".into() });
     }

@@ -467,7 +467,7 @@ fn commit(cache: &Cache, changes: &[Change]) {
 
 fn resource(type_url: &str, name: &str, content: i32, constraints: Constraints) -> Resource {
     let payload = Payload { name: name.to_owned(), content }.encode_to_vec();
-    let resource = Resource::new(type_url.into(), name.into(), payload.into()).unwrap();
+    let resource = Resource::new(type_url, name, payload).unwrap();
     resource.with_constraints(constraints)
 }
 

@@ -35,7 +35,7 @@ struct Payload {
 fn put(cache: &Cache, type_url: &str, name: &str, content: &str) {
     let payload = Payload { name: name.into(), content: content.into() }.encode_to_vec();
     let mut transaction = Transaction::new();
-    transaction.put(Resource::new(type_url.into(), name.into(), payload.into()).unwrap());
+    transaction.put(Resource::new(type_url, name, payload).unwrap());
     cache.commit(transaction).unwrap();
 }
 
@@ -505,7 +505,7 @@ async fn s38_an_envoy_is_told_of_a_ttl_and_others_are_not() {
     let cache = Cache::new();
     let payload = Payload { name: "a".into(), content: "1".into() }.encode_to_vec();
     let mut transaction = Transaction::new();
-    let resource = Resource::new(CLUSTER.into(), "a".into(), payload.into()).unwrap();
+    let resource = Resource::new(CLUSTER, "a", payload).unwrap();
     transaction.put(resource.with_ttl(Duration::from_secs(60)));
     cache.commit(transaction).unwrap();
     let server = Running::new(&cache).await;

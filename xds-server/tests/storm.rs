@@ -312,8 +312,8 @@ fn commit(cache: &Cache, content: usize) {
     for (type_url, name) in clusters.chain([(CLUSTER_LOAD_ASSIGNMENT, "shared".into())]) {
         let content = u64::try_from(content).unwrap();
         let payload = Payload { name: name.clone(), content, padding: vec![0; PADDING_BYTES] };
-        let payload = payload.encode_to_vec().into();
-        transaction.put(Resource::new(type_url.into(), name.as_str().into(), payload).unwrap());
+        let payload = payload.encode_to_vec();
+        transaction.put(Resource::new(type_url, name.as_str(), payload).unwrap());
     }
     cache.commit(transaction).unwrap();
 }

@@ -137,7 +137,7 @@ async fn large_payloads_go_from_the_commit_to_every_transport_without_a_copy() {
         let payload = common::Payload { name: (*name).into(), content: "x".repeat(10_000) };
         let payload = Bytes::from(payload.encode_to_vec());
         payloads.push(payload.clone());
-        transaction.put(Resource::new(CLUSTER.into(), (*name).into(), payload).unwrap());
+        transaction.put(Resource::new(CLUSTER, *name, payload).unwrap());
     }
     cache.commit(transaction).unwrap();
     at_rest().await;
@@ -165,7 +165,7 @@ async fn a_commit_to_two_types_takes_no_more_writes_than_responses() {
     let mut transaction = Transaction::new();
     for type_url in [CLUSTER, CLUSTER_LOAD_ASSIGNMENT] {
         let payload = common::Payload { name: "a".into(), content: "1".into() }.encode_to_vec();
-        transaction.put(Resource::new(type_url.into(), "a".into(), payload.into()).unwrap());
+        transaction.put(Resource::new(type_url, "a", payload).unwrap());
     }
     cache.commit(transaction).unwrap();
     let mut types = Vec::new();

@@ -121,7 +121,7 @@ fn cache_alone(records: usize) {
     let cache = Cache::new();
     let mut transaction = Transaction::new();
     for (number, payload) in payloads.into_iter().enumerate() {
-        transaction.put(Resource::new(CLUSTER.into(), (&*name(number)).into(), payload.into()).unwrap());
+        transaction.put(Resource::new(CLUSTER, &*name(number), payload).unwrap());
     }
     cache.commit(transaction).unwrap();
     report(begun);
@@ -175,7 +175,7 @@ async fn to_the_byte() {
 
 fn commit(cache: &Cache, round: u32) {
     let mut transaction = Transaction::new();
-    transaction.put(Resource::new(CLUSTER.into(), (&*name(0)).into(), payload(0, round).into()).unwrap());
+    transaction.put(Resource::new(CLUSTER, &*name(0), payload(0, round)).unwrap());
     cache.commit(transaction).unwrap();
 }
 

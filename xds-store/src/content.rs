@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn st18_what_the_cache_would_refuse_is_no_resource() {
-        let id = VariantId::unconstrained("t/acme.Thing".into(), "a".into());
+        let id = VariantId::unconstrained("t/acme.Thing", "a");
         let field = |content: proto::Content| resource(&id, &content).map_err(|error| error.field());
         let good = proto::Content { payload: "x".into(), aliases: vec!["b".into()], ..Default::default() };
         assert_eq!(resource(&id, &good).map(|resource| resource.aliases().len()), Ok(1));
@@ -108,7 +108,7 @@ mod tests {
             field(proto::Content { redirect: true, payload: "".into(), ..good }).unwrap_err(),
             "payload"
         );
-        let listener = VariantId::unconstrained(xds_proto::type_url::LISTENER.into(), "a".into());
+        let listener = VariantId::unconstrained(xds_proto::type_url::LISTENER, "a");
         let other = proto::Content { payload: b"\x0a\x01b"[..].into(), ..Default::default() };
         assert!(matches!(
             resource(&listener, &other),

@@ -68,7 +68,7 @@ impl Content {
                 transaction.remove(id(&old.constraints));
             }
             for new in &variants {
-                let resource = Resource::new(type_url.into(), name.into(), new.payload.clone().into());
+                let resource = Resource::new(type_url, name, new.payload.clone());
                 let resource = resource.expect("it is one").with_constraints(new.constraints.clone());
                 transaction.put(resource);
             }

@@ -395,7 +395,7 @@ mod tests {
         let mut transaction = Transaction::new();
         for number in 0..served {
             let name = ResourceName::new(number.to_string());
-            transaction.put(Resource::new(type_url.clone(), name, "content".into()).unwrap());
+            transaction.put(Resource::new(type_url.clone(), name, "content").unwrap());
         }
         cache.commit(transaction).unwrap();
         let snapshot = cache.snapshot();

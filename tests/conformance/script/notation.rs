@@ -147,7 +147,7 @@ pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
                     }
                     None => {
                         let payload = payload(inner, content).encode_to_vec();
-                        Resource::new(type_url, name.into(), payload.into())?
+                        Resource::new(type_url, name, payload)?
                     }
                 };
                 transaction.put(with_extras(resource, extras).with_constraints(constraints));

@@ -266,7 +266,7 @@ fn c19_contents_are_left_out_if_asked_and_those_of_secrets_always() {
 #[test]
 fn a_restored_copy_is_shown_without_a_time_until_a_server_brings_it() {
     let mut fixture = Fixture::new(ErrorPolicy::default());
-    let id = VariantId::unconstrained(THING.into(), "a".into());
+    let id = VariantId::unconstrained(THING, "a");
     let payload = bytes::Bytes::from_static(b"0");
     let restored = Restored { id, payload, version: "v0".into(), ttl: None, aliases: Vec::new() };
     assert_eq!(fixture.machine.restore(Duration::ZERO, vec![restored]), 1);

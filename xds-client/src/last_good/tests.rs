@@ -55,7 +55,7 @@ impl Drop for Folder {
 }
 
 pub(super) fn id(name: &str) -> VariantId {
-    VariantId::unconstrained("example.com/acme.Thing".into(), name.into())
+    VariantId::unconstrained("example.com/acme.Thing", name)
 }
 
 pub(super) fn record(name: &str, payload: &str) -> Record {
@@ -63,7 +63,7 @@ pub(super) fn record(name: &str, payload: &str) -> Record {
 }
 
 pub(super) fn secret(payload: &str) -> Record {
-    Record { id: VariantId::unconstrained(SECRET.into(), "key".into()), ..record("key", payload) }
+    Record { id: VariantId::unconstrained(SECRET, "key"), ..record("key", payload) }
 }
 
 /// A record with all fields.

@@ -119,10 +119,10 @@ async fn p2_a_bad_resource_is_counted_and_its_copy_is_cached() {
         assert_eq!(changed(watcher).await, "1");
     }
     assert!(matches!(next(&mut both[2]).await, Event::Absent(_)));
-    let bad = Resource::new(THING.into(), "a".into(), bytes::Bytes::from_static(b"\x12\xff")).unwrap();
+    let bad = Resource::new(THING, "a", bytes::Bytes::from_static(b"\x12\xff")).unwrap();
     let mut transaction = Transaction::new();
     transaction.put(bad);
-    transaction.remove(VariantId::unconstrained(THING.into(), "b".into()));
+    transaction.remove(VariantId::unconstrained(THING, "b"));
     origin.cache.commit(transaction).unwrap();
     for watcher in &mut both[..2] {
         assert!(matches!(next(watcher).await, Event::Ambient(Some(_))));

@@ -27,7 +27,7 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 /// use xds_core::{Audience, Cache, Resource, Transaction};
 ///
 /// let resource = |payload: &'static [u8]| {
-///     Resource::new("example.com/acme.Thing".into(), "a".into(), payload.into())
+///     Resource::new("example.com/acme.Thing", "a", payload)
 /// };
 /// let cache = Cache::new();
 /// let mut transaction = Transaction::new();

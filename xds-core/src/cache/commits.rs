@@ -91,7 +91,7 @@ impl Cache {
     /// let cache = Cache::new();
     /// let mut commits = cache.commits(64);
     /// let mut transaction = Transaction::new();
-    /// transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), "payload".into())?);
+    /// transaction.put(Resource::new("example.com/acme.Thing", "a", "payload")?);
     /// cache.commit(transaction)?;
     /// let event = commits.next().await.expect("the cache is alive");
     /// let CommitOutcome::Committed { changed, .. } = event.outcome else { panic!("it is valid") };

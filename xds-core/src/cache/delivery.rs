@@ -99,7 +99,7 @@ impl Commit {
     /// # let request = DeltaRequest { type_url, subscribe, ..DeltaRequest::default() };
     /// # stream.on_request(Duration::ZERO, request)?;
     /// let mut transaction = Transaction::new();
-    /// transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), "payload".into())?);
+    /// transaction.put(Resource::new("example.com/acme.Thing", "a", "payload")?);
     /// let delivery = cache.commit(transaction)?.applied(|client| &*client.cluster == "edge");
     /// // `delivery.decided().await` waits until no client is pending.
     /// assert_eq!(delivery.results()[0].outcome, Outcome::Pending);

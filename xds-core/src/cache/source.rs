@@ -31,7 +31,7 @@ impl Cache {
     /// ```
     /// use xds_core::{Cache, Resource};
     ///
-    /// let thing = |name: &str| Resource::new("example.com/acme.Thing".into(), name.into(), "payload".into());
+    /// let thing = |name: &str| Resource::new("example.com/acme.Thing", name, "payload");
     /// let cache = Cache::new();
     /// let (mut teams, mut defaults) = (cache.source("teams"), cache.source("defaults"));
     /// cache.set_outdated(true);
@@ -78,7 +78,7 @@ mod tests {
     use crate::server::fixture::{payload, type_url};
 
     fn resource(name: &str, content: &str) -> Resource {
-        Resource::new(type_url("EDS"), name.into(), payload("EDS", name, content)).unwrap()
+        Resource::new(type_url("EDS"), name, payload("EDS", name, content)).unwrap()
     }
 
     fn names(commit: &Commit) -> Vec<&str> {
@@ -154,7 +154,7 @@ mod tests {
         let mut transaction = Transaction::new();
         transaction.replace(type_url("EDS"), [resource("b", "1"), resource("c", "2")]);
         cache.source("one").set([resource("a", "1"), resource("b", "1"), resource("c", "1")]).unwrap();
-        let route = Resource::new(type_url("RDS"), "r".into(), payload("RDS", "r", "1")).unwrap();
+        let route = Resource::new(type_url("RDS"), "r", payload("RDS", "r", "1")).unwrap();
         cache.source("two").set([route]).unwrap();
         assert!(!transaction.is_empty());
         assert_eq!(names(&cache.commit(transaction).unwrap()), ["a", "c"]);
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(names(&cache.commit(transaction).unwrap()), ["b", "c"]);
         assert!(cache.snapshot().get(&type_url("RDS"), &"r".into()).is_some(), "another type");
         let mut transaction = Transaction::new();
-        transaction.replace("example.com/acme.Thing".into(), []);
+        transaction.replace("example.com/acme.Thing", []);
         assert_eq!(cache.commit(transaction).unwrap().changed, 0);
     }
 

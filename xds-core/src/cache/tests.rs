@@ -7,7 +7,7 @@ use crate::subscription::Subscription;
 use crate::{Parameters, Resource, ResourceName, VariantId};
 
 fn put(transaction: &mut Transaction, name: &str, content: &str) {
-    transaction.put(Resource::new(type_url("EDS"), name.into(), payload("EDS", name, content)).unwrap());
+    transaction.put(Resource::new(type_url("EDS"), name, payload("EDS", name, content)).unwrap());
 }
 
 fn content(snapshot: &Snapshot, name: &str) -> Option<Arc<Variant>> {
@@ -21,7 +21,7 @@ fn g16_a_variant_changed_twice_is_refused_and_nothing_of_the_transaction_is_kept
     put(&mut transaction, "a", "1");
     put(&mut transaction, "b", "1");
     put(&mut transaction, "a", "2");
-    let id = VariantId::unconstrained(type_url("EDS"), "a".into());
+    let id = VariantId::unconstrained(type_url("EDS"), "a");
     assert_eq!(cache.commit(transaction), Err(CommitError::Contradiction { id }));
     assert_eq!((cache.snapshot().revision(), cache.snapshot().counts().count()), (Revision::ZERO, 0));
 }
@@ -330,7 +330,7 @@ fn a_type_that_was_only_asked_for_is_forgotten_with_what_was_said_of_it() {
     // The removal of a resource that a stream may have been sent is remembered.
     assert_eq!(types_after("EDS", Some(LocatorStatus::Complete), &["a"]), 1);
     let mut transaction = Transaction::new();
-    transaction.remove(VariantId::unconstrained(type_url("EDS"), "a".into()));
+    transaction.remove(VariantId::unconstrained(type_url("EDS"), "a"));
     cache.commit(transaction).unwrap();
     assert_eq!(types_after("EDS", None, &[]), 1);
 }
@@ -341,7 +341,7 @@ fn the_difference_of_two_states_leads_from_one_to_the_other() {
     let states = ["", "EDS a=1 b=1; CDS c=1", "EDS a[env=p]=1 a[env=q]=2 b=2", "LDS l=1; EDS -b"];
     let quarantined = |cache: &Cache, name: &str| {
         let mut transaction = Transaction::new();
-        transaction.remove_because(VariantId::unconstrained(type_url("EDS"), name.into()), "quarantined");
+        transaction.remove_because(VariantId::unconstrained(type_url("EDS"), name), "quarantined");
         cache.commit(transaction).unwrap();
     };
     for (from, to) in states.iter().flat_map(|from| states.iter().map(move |to| (from, to))) {

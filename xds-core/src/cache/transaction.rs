@@ -152,8 +152,8 @@ impl Transaction {
     ///
     /// For a program that brings all resources of the type. If it brings a part, see
     /// [`Cache::source`](super::Cache::source).
-    pub fn replace(&mut self, type_url: TypeUrl, resources: impl IntoIterator<Item = Resource>) {
-        self.replaced.insert(type_url);
+    pub fn replace(&mut self, type_url: impl Into<TypeUrl>, resources: impl IntoIterator<Item = Resource>) {
+        self.replaced.insert(type_url.into());
         resources.into_iter().for_each(|resource| self.put(resource));
     }
 

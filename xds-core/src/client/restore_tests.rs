@@ -5,7 +5,7 @@ use super::*;
 use crate::resource::VariantId;
 
 fn restored(f: &mut Fixture, type_name: &str, name: &str, ttl: Option<Duration>) {
-    let id = VariantId::unconstrained(url(type_name), name.into());
+    let id = VariantId::unconstrained(url(type_name), name);
     let one = Restored { id, payload: payload(name, "old"), version: "v0".into(), ttl, aliases: Vec::new() };
     assert_eq!(f.client.restore(f.now, vec![one]), 1);
 }

@@ -46,7 +46,7 @@
 //! health.request(Duration::ZERO, &things);
 //! health.on_open(Duration::ZERO);
 //! let mut transaction = Transaction::new();
-//! transaction.put(Resource::new(things.clone(), "a".into(), "payload".into())?);
+//! transaction.put(Resource::new(things.clone(), "a", "payload")?);
 //! cache.commit(transaction)?;
 //! health.on_response(&things);
 //! view.follow(&health);

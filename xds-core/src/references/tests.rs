@@ -258,7 +258,7 @@ fn a_resource_says_what_it_names_and_in_which_fields() {
     let route = |cluster: &str| path(&[2, 3, 2, 1], cluster);
     let unknown = path(&[2, 3, 13, 2], any("acme.Filter", ""));
     let routes = [field(1, "r"), route("a"), route("b"), path(&[2, 22, 1], "a"), unknown].concat();
-    let routes = Resource::new(type_url::ROUTE_CONFIGURATION.into(), "r".into(), routes.into()).unwrap();
+    let routes = Resource::new(type_url::ROUTE_CONFIGURATION, "r", routes).unwrap();
     // The cache has to assume that the unknown filter names anything.
     assert_eq!(routes.references, References::Unknown);
     let named: Vec<_> = routes.named_resources().collect();
@@ -274,7 +274,7 @@ fn a_resource_says_what_it_names_and_in_which_fields() {
 fn fields_in_extensions_and_maps_have_their_names() {
     let fields = |payload: Vec<u8>, target, name: &str| {
         let payload = [field(1, "l"), payload].concat();
-        let listener = Resource::new(type_url::LISTENER.into(), "l".into(), payload.into()).unwrap();
+        let listener = Resource::new(type_url::LISTENER, "l", payload).unwrap();
         listener.fields_that_name(target, &name.into())
     };
     let filter = |config: Vec<u8>| {
@@ -297,7 +297,7 @@ fn fields_in_extensions_and_maps_have_their_names() {
 fn the_endpoints_of_a_cluster_are_named_by_its_service_name() {
     let eds = Cluster { discovery_type: Some(DISCOVERY_TYPE_EDS), eds_cluster_config: None };
     let payload = [field(1, "c"), eds.encode_to_vec()].concat();
-    let cluster = Resource::new(type_url::CLUSTER.into(), "c".into(), payload.into()).unwrap();
+    let cluster = Resource::new(type_url::CLUSTER, "c", payload).unwrap();
     let endpoints = type_url::CLUSTER_LOAD_ASSIGNMENT;
     assert_eq!(cluster.named_resources().collect::<Vec<_>>(), [(endpoints, "c".into())]);
     assert_eq!(cluster.fields_that_name(endpoints, &"c".into()), ["eds_cluster_config.service_name"]);
@@ -312,9 +312,7 @@ fn each_field_that_names_a_resource_can_be_looked_up_and_cleared() {
     let listener = [field(1, "l"), path(&[3, 3, 4], hcm)].concat();
     let route = |cluster: &str| path(&[2, 3, 2, 1], cluster);
     let routes = [field(1, "l"), route("a"), route("b"), path(&[2, 22, 1], "a")].concat();
-    let of = |type_url: &str, payload: Vec<u8>| {
-        Resource::new(type_url.into(), "l".into(), payload.into()).unwrap()
-    };
+    let of = |type_url: &str, payload: Vec<u8>| Resource::new(type_url, "l", payload).unwrap();
     let mut count = 0;
     for (type_url, payload) in [(type_url::LISTENER, listener), (type_url::ROUTE_CONFIGURATION, routes)] {
         let resource = of(type_url, payload);
@@ -339,9 +337,9 @@ fn each_field_that_names_a_resource_can_be_looked_up_and_cleared() {
 /// The payload of a resource `own`, with the cluster `a` renamed.
 fn renamed(type_url: &str, target: &str, payload: &[u8]) -> Option<Bytes> {
     let payload = Bytes::copy_from_slice(payload);
-    let resource = Resource::new(type_url.into(), "own".into(), payload).unwrap();
+    let resource = Resource::new(type_url, "own", payload).unwrap();
     let renamed = resource.renamed_payload(target, &"a".into(), &"xdstp://x/T/new".into());
-    let again = renamed.clone().map(|payload| Resource::new(type_url.into(), "own".into(), payload).unwrap());
+    let again = renamed.clone().map(|payload| Resource::new(type_url, "own", payload).unwrap());
     if let Some(again) = again {
         assert_eq!(again.fields_that_name(target, &"a".into()), [""; 0]);
         let fields = resource.fields_that_name(target, &"a".into());
@@ -377,7 +375,7 @@ fn a_name_is_replaced_where_a_payload_names_the_resource_and_nowhere_else() {
     };
     let of = |target: &str| renamed(type_url::LISTENER, target, &listener("a")).unwrap();
     let named = |target: &str, name: &str| {
-        let listener = Resource::new(type_url::LISTENER.into(), "own".into(), of(target)).unwrap();
+        let listener = Resource::new(type_url::LISTENER, "own", of(target)).unwrap();
         listener.named_resources().any(|(of, named)| of == target && named.as_str() == name)
     };
     for target in [type_url::ROUTE_CONFIGURATION, type_url::TYPED_EXTENSION_CONFIG, type_url::SECRET] {
@@ -397,7 +395,7 @@ fn the_name_of_the_endpoints_of_a_cluster_is_replaced_or_added() {
     let of_own = renamed(type_url::CLUSTER, endpoints, &cluster("own", config("a")));
     assert_eq!(of_own.unwrap(), cluster("own", config(new)));
     assert_eq!(renamed(type_url::CLUSTER, endpoints, &cluster("own", config("b"))), None);
-    let own = Resource::new(type_url::CLUSTER.into(), "a".into(), cluster("a", Vec::new()).into()).unwrap();
+    let own = Resource::new(type_url::CLUSTER, "a", cluster("a", Vec::new())).unwrap();
     let added = own.renamed_payload(endpoints, &"a".into(), &new.into()).unwrap();
     assert_eq!(added, [cluster("a", Vec::new()), path(&[3, 2], new)].concat());
 }

@@ -15,15 +15,18 @@ impl Resource {
     /// See [`ResourceError`]. [`ResourceError::MissingName`] for a type of your own: give its
     /// resources a name by [`of_named`](Self::of_named).
     pub fn of<M: Message + Name>(message: &M) -> Result<Self, ResourceError> {
-        Self::from_payload(TypeUrl::of::<M>(), message.encode_to_vec().into())
+        Self::from_payload(TypeUrl::of::<M>(), message.encode_to_vec())
     }
 
     /// As [`of`](Self::of), with a name that the message need not have.
     ///
     /// # Errors
     /// See [`ResourceError`].
-    pub fn of_named<M: Message + Name>(name: ResourceName, message: &M) -> Result<Self, ResourceError> {
-        Self::new(TypeUrl::of::<M>(), name, message.encode_to_vec().into())
+    pub fn of_named<M: Message + Name>(
+        name: impl Into<ResourceName>,
+        message: &M,
+    ) -> Result<Self, ResourceError> {
+        Self::new(TypeUrl::of::<M>(), name, message.encode_to_vec())
     }
 }
 
@@ -82,13 +85,13 @@ mod tests {
     fn a_message_of_your_own_type_is_given_its_name() {
         let thing = Thing::default();
         assert!(matches!(Resource::of(&thing), Err(ResourceError::MissingName { .. })));
-        let resource = Resource::of_named("a".into(), &thing).unwrap();
+        let resource = Resource::of_named("a", &thing).unwrap();
         assert_eq!(
             (resource.type_url().as_str(), resource.name().as_str()),
             ("type.googleapis.com/acme.Thing", "a")
         );
         // D23: Envoy uses the name in the payload.
-        let mismatch = Resource::of_named("other".into(), &cluster(""));
+        let mismatch = Resource::of_named("other", &cluster(""));
         assert!(matches!(mismatch, Err(ResourceError::NameMismatch { .. })));
     }
 
@@ -97,7 +100,7 @@ mod tests {
     #[test]
     fn bytes_of_another_type_are_not_refused_by_new() {
         let listener = Listener { name: "web".into(), ..Listener::default() }.encode_to_vec();
-        let resource = Resource::new(CLUSTER.into(), "web".into(), listener.into()).unwrap();
+        let resource = Resource::new(CLUSTER, "web", listener).unwrap();
         assert!(committed([resource]).snapshot().get(&CLUSTER.into(), &"web".into()).is_some());
     }
 
@@ -121,8 +124,7 @@ mod tests {
     #[test]
     fn a_payload_that_is_not_of_the_type_is_an_error_of_the_reader() {
         let payload = b"\x0a\x03web\xe2\x01\x01\xff".as_slice();
-        let snapshot =
-            committed([Resource::new(CLUSTER.into(), "web".into(), payload.into()).unwrap()]).snapshot();
+        let snapshot = committed([Resource::new(CLUSTER, "web", payload).unwrap()]).snapshot();
         assert!(snapshot.get_message::<Cluster>("web", &Parameters::new()).is_err());
     }
 

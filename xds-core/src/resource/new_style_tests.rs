@@ -29,7 +29,7 @@ fn named(name: &str) -> Bytes {
 }
 
 fn new(type_url: &str, name: &str, payload: Bytes) -> Result<Resource, ResourceError> {
-    Resource::new(type_url.into(), name.into(), payload)
+    Resource::new(type_url, name, payload)
 }
 
 fn refusal(type_url: &str, name: &str, payload: Bytes) -> String {
@@ -45,7 +45,7 @@ fn x1_x4_a_new_style_name_is_kept_in_its_canonical_text_and_any_other_as_it_is()
     let resource = new(ROUTE_CONFIGURATION, &spelled, named(&spelled)).unwrap();
     assert_eq!(resource.name().as_str(), canonical);
     assert_eq!(resource.payload(), &named(&spelled), "the payload is unchanged");
-    let resource = Resource::from_payload(ROUTE_CONFIGURATION.into(), named(&spelled)).unwrap();
+    let resource = Resource::from_payload(ROUTE_CONFIGURATION, named(&spelled)).unwrap();
     assert_eq!(resource.name().as_str(), canonical);
     let old_style = "XDSTP://a/%77eb?zone=1&env=prod";
     assert_eq!(new(ROUTE_CONFIGURATION, old_style, named(old_style)).unwrap().name().as_str(), old_style);

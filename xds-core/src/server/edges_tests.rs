@@ -22,9 +22,9 @@ fn edit(cache: &Cache, edits: &[(&str, &str, Option<&str>)]) {
         match content {
             Some(content) => {
                 let payload = payload(type_name, name, content);
-                transaction.put(Resource::new(type_url(type_name), (*name).into(), payload).unwrap());
+                transaction.put(Resource::new(type_url(type_name), *name, payload).unwrap());
             }
-            None => transaction.remove(VariantId::unconstrained(type_url(type_name), (*name).into())),
+            None => transaction.remove(VariantId::unconstrained(type_url(type_name), *name)),
         };
     }
     cache.commit(transaction).unwrap();
@@ -256,7 +256,7 @@ fn t39_removed_variants_of_a_name_are_not_parted() {
     let [one, two] = ["a", "b"].map(|letter| letter.repeat(3 << 20));
     let mut transaction = Transaction::new();
     for value in [&one, &two] {
-        let resource = Resource::new(type_url("X"), "r".into(), payload("X", "r", "1")).unwrap();
+        let resource = Resource::new(type_url("X"), "r", payload("X", "r", "1")).unwrap();
         transaction.put(resource.with_constraints(format!("env={value}").parse().unwrap()));
     }
     cache.commit(transaction).unwrap();

@@ -120,8 +120,7 @@ pub(crate) fn transaction(text: &str) -> Transaction {
                 let (name, constraints, content) = variant(word);
                 let (name, extras) = name.split_once('{').unwrap_or((name, ""));
                 let content = content.strip_prefix('=').expect("name=content or -name");
-                let resource =
-                    Resource::new(type_url, name.into(), payload(type_name, name, content)).unwrap();
+                let resource = Resource::new(type_url, name, payload(type_name, name, content)).unwrap();
                 let resource = with_extras(resource.with_constraints(constraints), extras);
                 transaction.put(resource);
             }

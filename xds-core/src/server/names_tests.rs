@@ -21,14 +21,14 @@ fn put(cache: &Cache, type_name: &str, resources: &[(&str, &str)]) {
     let mut transaction = Transaction::new();
     for (name, content) in resources {
         let payload = payload(type_name, name, content);
-        transaction.put(Resource::new(type_url(type_name), (*name).into(), payload).unwrap());
+        transaction.put(Resource::new(type_url(type_name), *name, payload).unwrap());
     }
     cache.commit(transaction).unwrap();
 }
 
 fn remove(cache: &Cache, type_name: &str, name: &str) {
     let mut transaction = Transaction::new();
-    transaction.remove(VariantId::unconstrained(type_url(type_name), name.into()));
+    transaction.remove(VariantId::unconstrained(type_url(type_name), name));
     cache.commit(transaction).unwrap();
 }
 
@@ -121,7 +121,7 @@ fn d25_a_virtual_host_is_asked_for_by_its_domains() {
     let payload = VirtualHost { name: "v".to_owned(), domains }.encode_to_vec();
     let cache = Cache::new();
     let mut transaction = Transaction::new();
-    transaction.put(Resource::new(type_url("VHDS"), "r/x/v".into(), payload.into()).unwrap());
+    transaction.put(Resource::new(type_url("VHDS"), "r/x/v", payload).unwrap());
     cache.commit(transaction).unwrap();
     let snapshot = cache.snapshot();
     let variants = snapshot.get(&type_url("VHDS"), &"r/x/v".into()).unwrap();
@@ -284,7 +284,7 @@ fn x12_t28_a_glob_with_parameters_resolves_each_member() {
     let mut transaction = Transaction::new();
     for (when, content) in [("env=prod", "A"), ("env!=prod", "B")] {
         let name = "xdstp://a/X/foo/1";
-        let resource = Resource::new(type_url("X"), name.into(), payload("X", name, content)).unwrap();
+        let resource = Resource::new(type_url("X"), name, payload("X", name, content)).unwrap();
         transaction.put(resource.with_constraints(when.parse().unwrap()));
     }
     cache.commit(transaction).unwrap();
@@ -302,7 +302,7 @@ fn d21_x4_what_a_client_brings_goes_by_its_canonical_name() {
     put(&cache, "X", &[(FOO, "1")]);
     let mut client = Delta::new(&cache);
     let spelled = ResourceName::new("xdstp://a/X/f%6fo");
-    let version = Resource::new(type_url("X"), FOO.into(), payload("X", FOO, "1")).unwrap().version();
+    let version = Resource::new(type_url("X"), FOO, payload("X", FOO, "1")).unwrap().version();
     client.send(DeltaRequest {
         type_url: type_url("X").as_str().into(),
         subscribe: vec![spelled.clone()].into(),

@@ -13,8 +13,7 @@ fn put(cache: &Cache, type_name: &str, names: &[(&str, &str)], size: usize) {
     let mut transaction = Transaction::new();
     for (name, when) in names {
         let content = "x".repeat(size);
-        let resource =
-            Resource::new(type_url(type_name), (*name).into(), payload(type_name, name, &content)).unwrap();
+        let resource = Resource::new(type_url(type_name), *name, payload(type_name, name, &content)).unwrap();
         let constraints: Constraints =
             if when.is_empty() { Constraints::NONE } else { when.parse().unwrap() };
         transaction.put(resource.with_constraints(constraints));
@@ -103,10 +102,10 @@ fn t39_t31_d32_the_variants_of_a_name_and_what_they_replace_are_never_parted() {
         client.ack("X", nonce);
     }
     let mut transaction = Transaction::new();
-    transaction.remove(VariantId::unconstrained(type_url("X"), "r".into()));
+    transaction.remove(VariantId::unconstrained(type_url("X"), "r"));
     for (name, when) in [("r", "env=prod"), ("r", "env=test"), ("a", ""), ("z", "")] {
         let content = "x".repeat(5 * MIB / 2) + "y";
-        let resource = Resource::new(type_url("X"), name.into(), payload("X", name, &content)).unwrap();
+        let resource = Resource::new(type_url("X"), name, payload("X", name, &content)).unwrap();
         let constraints: Constraints =
             if when.is_empty() { Constraints::NONE } else { when.parse().unwrap() };
         transaction.put(resource.with_constraints(constraints));

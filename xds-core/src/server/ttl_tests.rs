@@ -154,7 +154,7 @@ fn s40b_endpoints_of_a_sotw_stream_have_no_ttl_unless_switched_on() {
 fn d22_what_goes_with_a_payload_is_part_of_the_version() {
     let resource = || {
         let payload = super::fixture::payload("X", "a", "1");
-        crate::Resource::new(type_url("X"), "a".into(), payload).unwrap()
+        crate::Resource::new(type_url("X"), "a", payload).unwrap()
     };
     let versions = [
         resource().version(),

@@ -202,7 +202,7 @@ pub(crate) fn commit(cache: &Cache, changes: &[Change]) -> Commit {
             let content =
                 i32::from(part) + if content % 8 < 4 { 0 } else { 1000 * i32::try_from(at).unwrap() };
             let payload = Payload { name: name.clone(), discovery_type, content }.encode_to_vec();
-            let resource = Resource::new(type_url.into(), name.as_str().into(), payload.into()).unwrap();
+            let resource = Resource::new(type_url, name.as_str(), payload).unwrap();
             transaction.put(resource.with_constraints(constraints));
         }
     }

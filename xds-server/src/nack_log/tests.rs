@@ -8,7 +8,7 @@ const TYPE: &str = "type.googleapis.com/acme.Thing";
 
 fn put(cache: &Cache, name: &str, content: &str) {
     let mut transaction = Transaction::new();
-    transaction.put(Resource::new(TYPE.into(), name.into(), content.to_owned().into()).unwrap());
+    transaction.put(Resource::new(TYPE, name, content.to_owned()).unwrap());
     cache.commit(transaction).unwrap();
 }
 

@@ -47,7 +47,7 @@ fn payload(snapshot: &Snapshot) -> String {
 
 fn put(cache: &Cache, name: &str, payload: &str) {
     let mut transaction = Transaction::new();
-    transaction.put(Resource::new(TYPE.into(), name.into(), payload.to_owned().into()).unwrap());
+    transaction.put(Resource::new(TYPE, name, payload.to_owned()).unwrap());
     cache.commit(transaction).unwrap();
 }
 

@@ -64,7 +64,7 @@ impl Subscriber for Ends {
 
 fn put(cache: &Cache, content: &str) {
     let mut transaction = Transaction::new();
-    transaction.put(Resource::new(TYPE.into(), "a".into(), content.to_owned().into()).unwrap());
+    transaction.put(Resource::new(TYPE, "a", content.to_owned()).unwrap());
     cache.commit(transaction).unwrap();
 }
 

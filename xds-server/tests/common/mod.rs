@@ -36,7 +36,7 @@ pub(crate) fn put(cache: &Cache, type_url: &str, name: &str, content: &str) -> C
 pub(crate) fn put_for(cache: &Cache, type_url: &str, name: &str, content: &str, whom: Constraints) -> Commit {
     let payload = Payload { name: name.into(), content: content.into() }.encode_to_vec();
     let mut transaction = Transaction::new();
-    let resource = Resource::new(type_url.into(), name.into(), payload.into()).unwrap();
+    let resource = Resource::new(type_url, name, payload).unwrap();
     transaction.put(resource.with_constraints(whom));
     cache.commit(transaction).unwrap()
 }

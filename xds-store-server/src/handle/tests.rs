@@ -426,7 +426,7 @@ async fn st18_what_the_cache_refuses_leaves_the_last_good_state_and_a_read_only_
     let store = start(memory(), &cache).unwrap();
     // Another source took an alias of this name, so the cache refuses it.
     let mut transaction = xds_core::Transaction::new();
-    let other = xds_core::Resource::new("example.com/acme.T".into(), "other".into(), "x".into()).unwrap();
+    let other = xds_core::Resource::new("example.com/acme.T", "other", "x").unwrap();
     transaction.put(other.with_aliases(["a".into()]));
     cache.commit(transaction).unwrap();
     store.commit(put("a")).await.unwrap();

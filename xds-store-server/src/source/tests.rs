@@ -42,7 +42,7 @@ fn all_fields_of_the_wrapper_and_the_constraints_reach_clients() {
     let full = proto::Content { ttl, aliases, do_not_cache: true, metadata, ..content("a") };
     let change = change_of(&key(CLUSTER, "a", "env=prod"), &live(full), NOW).unwrap();
     let CacheChange::Put(resource) = change else { panic!("it is live") };
-    let expected = Resource::new(CLUSTER.into(), "a".into(), content("a").payload).unwrap();
+    let expected = Resource::new(CLUSTER, "a", content("a").payload).unwrap();
     let expected = expected.with_ttl(Duration::from_secs(5)).with_aliases([ResourceName::from("other")]);
     let expected = expected.with_do_not_cache().with_metadata(b"\x0a\x00"[..].into());
     let expected = expected.with_constraints("env=prod".parse().unwrap());

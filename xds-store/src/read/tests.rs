@@ -345,7 +345,7 @@ fn the_version_of_a_record_is_that_of_delta_clients() {
         let version = reads.get(&key("a"), 0).unwrap().unwrap();
         reads.answer(&version, Payload::Without).unwrap()
     });
-    let resource = xds_core::Resource::new("t/acme.T".into(), "a".into(), "x".into()).unwrap();
+    let resource = xds_core::Resource::new("t/acme.T", "a", "x").unwrap();
     let resource = resource.with_aliases(["b".into()]).with_do_not_cache();
     assert_eq!(record.version, resource.version().to_string());
     let content = record.content.unwrap();

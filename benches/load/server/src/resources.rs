@@ -33,7 +33,7 @@ pub(crate) fn cluster(index: usize) -> Result<Resource, Error> {
         eds: Some(EdsClusterConfig { source: Some(source) }),
         connect_timeout: Some(Duration { seconds: 1 }),
     };
-    Ok(Resource::new(CLUSTER.into(), message.name.as_str().into(), encoded(&message))?)
+    Ok(Resource::new(CLUSTER, message.name.as_str(), encoded(&message))?)
 }
 
 /// The assignment with the number of the last round that changed it.
@@ -60,8 +60,7 @@ pub(crate) fn load_assignment(
         }],
         policy: Some(Policy { overprovisioning: Some(UInt32Value { value: 1000 + round }) }),
     };
-    let url = CLUSTER_LOAD_ASSIGNMENT.into();
-    let resource = Resource::new(url, message.name.as_str().into(), encoded(&message))?;
+    let resource = Resource::new(CLUSTER_LOAD_ASSIGNMENT, message.name.as_str(), encoded(&message))?;
     if shape.variants == 1 {
         return Ok(resource);
     }

@@ -53,9 +53,7 @@ fn a_reader_hears_where_a_commit_comes_from_and_of_a_bounded_number_of_variants(
     let mut transaction = Transaction::new();
     for number in 0..VARIANTS_LISTED + 1 {
         let name = number.to_string();
-        transaction.put(
-            Resource::new("example.com/acme.Thing".into(), (&*name).into(), name.clone().into()).unwrap(),
-        );
+        transaction.put(Resource::new("example.com/acme.Thing", &*name, name.clone()).unwrap());
     }
     let origin = CommitOrigin { label: "v1".into(), ..CommitOrigin::default() };
     *transaction.origin() = origin.clone();

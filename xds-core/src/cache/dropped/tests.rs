@@ -12,11 +12,7 @@ use crate::resource::Resource;
 fn s33_what_was_dropped_is_known_by_when_it_was() {
     let routes = |clusters: &[String], revision| {
         let payload: Vec<_> = clusters.iter().flat_map(|name| path(&[2, 3, 2, 1], name)).collect();
-        let resource = Resource::new(
-            type_url::ROUTE_CONFIGURATION.into(),
-            "r".into(),
-            [field(1, "r"), payload].concat().into(),
-        );
+        let resource = Resource::new(type_url::ROUTE_CONFIGURATION, "r", [field(1, "r"), payload].concat());
         vec![Arc::new(Variant::new(resource.unwrap(), Revision(revision), Revision(1)))]
     };
     let names = |numbers: std::ops::Range<u32>| numbers.map(|at| format!("c{at:02}")).collect::<Vec<_>>();
@@ -52,8 +48,7 @@ fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
         let change = match cluster {
             Some(cluster) => {
                 let payload = [field(1, "r"), path(&[2, 3, 2, 1], cluster)].concat();
-                let resource =
-                    Resource::new(type_url::ROUTE_CONFIGURATION.into(), "r".into(), payload.into());
+                let resource = Resource::new(type_url::ROUTE_CONFIGURATION, "r", payload);
                 Change::Put(resource.unwrap())
             }
             None => Change::Remove,
