@@ -185,12 +185,9 @@ impl Server {
         let (stop, stopping) = watch::channel(false);
         let (health, health_service) = tonic_health::server::health_reporter();
         let registry = Arc::clone(&self.registry);
-        let status = StatusService::new(Arc::clone(&registry), Arc::clone(&self.config), stopping.clone());
-        let routes = Routes::new(health_service).add_service(ClientStatusDiscoveryServiceServer::new(status));
-        let routes = self.add_discovery(add_reflection(routes), &registry);
-        let routes = routes.into_axum_router().fallback(unknown_path);
+        let routes = self.router(add_reflection(Routes::new(health_service)), &stopping);
+        let routes = routes.fallback(unknown_path);
         let accepts_http1 = self.routes.has_routes();
-        let routes = routes.merge(self.routes.layer(axum::Extension(Stopping(stopping.clone()))));
         let http_config = HttpConfig { accepts_http1, config: Arc::clone(&self.config) };
         let serving = connections::serve(incoming, handshake, routes, http_config, stopping);
         tokio::pin!(serving);
@@ -225,8 +222,43 @@ impl Server {
         }
     }
 
+    /// The services as routes for another server that speaks HTTP/2: one of tonic
+    /// (`tonic::service::Routes::from`), or `axum::serve` with the feature `http2`. Has the discovery
+    /// services, CSDS and the [routes](Self::with_routes). It has no health and no reflection, which
+    /// the other server may have for all its services.
+    ///
+    /// When `shutdown` completes, all streams end as in [`serve`](Self::serve) (G14). Streams end by
+    /// themselves only with their client, so let the other server stop at the same time.
+    ///
+    /// The other server owns the connections, so the settings of [`ServerConfig`] for connections have
+    /// no effect, and a client has no identity unless its requests have a [`Peer`] among their
+    /// extensions.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn into_router(self, shutdown: impl Future<Output = ()> + Send + 'static) -> axum::Router {
+        let (stop, stopping) = watch::channel(false);
+        let router = self.router(Routes::default(), &stopping);
+        let ServerConfig { drain, drain_rate, .. } = *self.config;
+        tokio::spawn(async move {
+            shutdown.await;
+            _ = stop.send(true);
+            self.registry.stop(drain, drain_rate);
+        });
+        router
+    }
+
+    /// These services, those of xDS, and the routes of the program; without a fallback.
+    fn router(&self, services: Routes, stopping: &watch::Receiver<bool>) -> axum::Router {
+        let (registry, config) = (Arc::clone(&self.registry), Arc::clone(&self.config));
+        let status = StatusService::new(registry, config, stopping.clone());
+        let services = services.add_service(ClientStatusDiscoveryServiceServer::new(status));
+        let router = self.add_discovery(services).into_axum_router().reset_fallback();
+        router.merge(self.routes.clone().layer(axum::Extension(Stopping(stopping.clone()))))
+    }
+
     /// Adds a route for each method of the aggregated service and of the per-type services.
-    fn add_discovery(&self, routes: Routes, registry: &Arc<StreamRegistry>) -> Routes {
+    fn add_discovery(&self, routes: Routes) -> Routes {
         let rows = SERVICES.iter().flat_map(|row| {
             let service = Service::Single(row.type_url.into());
             let sotw = row.sotw.map(|method| (row.service, method, service.clone(), Protocol::Sotw));
@@ -242,7 +274,7 @@ impl Server {
             cache: Arc::clone(&self.cache),
             config: Arc::clone(&self.config),
             clients: Arc::default(),
-            registry: Arc::clone(registry),
+            registry: Arc::clone(&self.registry),
             lists: Arc::default(),
         });
         let streams = Arc::new(Semaphore::new(self.config.streams_limit));
