@@ -19,6 +19,8 @@ use super::index::{Changes, FileContent, Index};
 use super::scan::Stamp;
 use super::{Folder, FolderErrors, Isolation, Progress, domains, lint, scan, unreadable};
 
+mod in_memory;
+
 /// All resources of a folder, with their places.
 ///
 /// If [`errors`](Self::errors) returns errors, these are the resources that could be read in spite
@@ -51,10 +53,11 @@ pub struct Located {
 /// The place of a variant in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
-    /// The path of the file below the folder, with `/` as separator.
+    /// The path of the file below the folder, with `/` as separator; empty for a resource that is in
+    /// no file.
     pub file: Arc<str>,
-    /// The line where the resource begins; in a .pb file the number of the resource. Counted from
-    /// 1.
+    /// The line where the resource begins; in a .pb file, and without a file, the number of the
+    /// resource. Counted from 1.
     pub line: u32,
 }
 
@@ -328,10 +331,10 @@ impl Contents {
 }
 
 impl Location {
-    /// The position in a text file; `None` for a `.pb` file.
+    /// The position in a text file; `None` for a `.pb` file, and without a file.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
-        let is_text = FileFormat::of(&self.file) != Some(FileFormat::Protobuf);
+        let is_text = !self.file.is_empty() && FileFormat::of(&self.file) != Some(FileFormat::Protobuf);
         is_text.then_some(Position { line: self.line, column: 1 })
     }
 }
@@ -341,6 +344,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.position() {
             Some(at) => write!(f, "{}:{}", self.file, at.line),
+            None if self.file.is_empty() => write!(f, "resource {}", self.line),
             None => write!(f, "{} (resource {})", self.file, self.line),
         }
     }

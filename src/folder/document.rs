@@ -345,7 +345,7 @@ fn constraints_of(resource_name: &DynamicMessage) -> Result<Constraints, Constra
     Constraints::from_wire(&wire.unwrap_or_default())
 }
 
-fn subject(message: &str, name: Option<&str>) -> Box<str> {
+pub(super) fn subject(message: &str, name: Option<&str>) -> Box<str> {
     name.map_or_else(|| message.into(), |name| format!("{message} {name:?}").into())
 }
 

@@ -251,8 +251,8 @@ pub enum Problem {
         /// The error of the cache. The place of this problem is the place of the last variant in
         /// it.
         error: Box<CommitError>,
-        /// If the error names two variants: file and line of the first; in a .pb file the number of
-        /// the resource.
+        /// If the error names two variants: file and line of the first; in a .pb file, and without a
+        /// file, the number of the resource.
         other: Option<(Box<str>, u32)>,
     },
     /// A warning, and [`Reaction::Refuse`](super::Reaction::Refuse) makes it an error.
@@ -271,7 +271,11 @@ fn bracketed(id: &VariantId) -> String {
 }
 
 fn elsewhere(other: &Option<(Box<str>, u32)>) -> String {
-    other.as_ref().map_or_else(String::new, |(file, line)| format!("; the first is in {file}, line {line}"))
+    match other {
+        None => String::new(),
+        Some((file, number)) if file.is_empty() => format!("; the first is resource {number}"),
+        Some((file, line)) => format!("; the first is in {file}, line {line}"),
+    }
 }
 
 /// What to write instead, if the intention is usually clear.
