@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-pub use xds_core::matching;
 pub use xds_core::server::{Serving, StreamConfig, TypeConfig, Verdict};
 pub use xds_core::{
     Access, Audience, AudienceError, Cache, Candidate, ClientName, ClientOutcome, Code, Commit, CommitError,
@@ -10,6 +9,7 @@ pub use xds_core::{
     ResourceError, ResourceName, Revision, Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps,
     Snapshot, Source, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
 };
+pub use xds_core::{matching, testing};
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{

@@ -36,7 +36,7 @@ const CORE: &[&[&str]] = &[
     // The machines.
     &["cache"],
     &["client", "rollout", "server"],
-    &["proxy"],
+    &["proxy", "testing"],
 ];
 
 /// The crates, from the lowest. `main` is the program; its crate has the same name as the library.

@@ -36,6 +36,7 @@
 //! | [`server`] | a stream of a server, SotW or delta |
 //! | [`client`] | the client of xDS servers |
 //! | [`proxy`] | a caching proxy between the two |
+//! | [`testing`] | a client in memory, for tests of control planes |
 //! | [`subscription`] | the subscription of a stream to one type |
 //! | `references` | the resources that a payload names |
 //! | `field_path` | names in payloads of types that the tables do not have |
@@ -103,6 +104,7 @@ mod rollout;
 pub mod server;
 mod shortened;
 pub mod subscription;
+pub mod testing;
 mod variants;
 mod wire;
 mod xdstp;
