@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::SystemTime;
-use std::{fmt, io, thread};
+use std::{io, thread};
 
 use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES, Transaction};
 use xds_file::{Refused, Reloads};
@@ -59,7 +59,7 @@ pub use contents::{Contents, Located, Location};
 pub use decode::Readable;
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use domains::domains;
-pub use error::{FolderError, Position, Problem};
+pub use error::{FolderError, FolderErrors, Position, Problem};
 pub use label::{LABEL_LIMIT_BYTES, Label};
 pub use standing::{Reaction, StandingWarning, StandingWarnings, WARNINGS_LISTED, WarningPolicy};
 pub use xds_file::{FileKind, Refused as FileRefused};
@@ -401,7 +401,7 @@ impl Folder {
             Err(error) => {
                 // Scan the whole folder the next time.
                 self.is_scanned = false;
-                return Err(FolderErrors(vec![self.index.refused(&files, error, None)]));
+                return Err(FolderErrors::sorted(vec![self.index.refused(&files, error, None)]));
             }
         };
         self.index.accept(files);
@@ -629,58 +629,6 @@ impl Read {
         Self { count: changed.len(), paths: paths.collect() }
     }
 }
-
-/// All errors of a folder, in the order of files and lines. At least one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FolderErrors(Vec<FolderError>);
-
-impl FolderErrors {
-    fn sorted(mut errors: Vec<FolderError>) -> Self {
-        errors.sort_by(|a, b| (&a.file, a.at).cmp(&(&b.file, b.at)));
-        Self(errors)
-    }
-
-    /// The single errors.
-    pub fn iter(&self) -> std::slice::Iter<'_, FolderError> {
-        self.0.iter()
-    }
-
-    /// How many errors there are.
-    #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "never empty")]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether all of them are system errors (unreadable files) rather than errors in the files.
-    #[must_use]
-    pub fn are_environment(&self) -> bool {
-        self.0.iter().all(FolderError::is_environment)
-    }
-}
-
-impl<'a> IntoIterator for &'a FolderErrors {
-    type Item = &'a FolderError;
-    type IntoIter = std::slice::Iter<'a, FolderError>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl fmt::Display for FolderErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, error) in self.0.iter().enumerate() {
-            if number > 0 {
-                f.write_str("\n")?;
-            }
-            error.fmt(f)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for FolderErrors {}
 
 fn unreadable(file: &str, error: &io::Error) -> FolderError {
     let unreadable = || Problem::Unreadable { kind: error.kind() };

@@ -379,3 +379,55 @@ impl From<serde_saphyr::Location> for Position {
         Self::new(number(location.line()), number(location.column()))
     }
 }
+
+/// All errors of a folder, in the order of files and lines. At least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderErrors(Vec<FolderError>);
+
+impl FolderErrors {
+    pub(super) fn sorted(mut errors: Vec<FolderError>) -> Self {
+        errors.sort_by(|a, b| (&a.file, a.at).cmp(&(&b.file, b.at)));
+        Self(errors)
+    }
+
+    /// The single errors.
+    pub fn iter(&self) -> std::slice::Iter<'_, FolderError> {
+        self.0.iter()
+    }
+
+    /// How many errors there are.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether all of them are system errors (unreadable files) rather than errors in the files.
+    #[must_use]
+    pub fn are_environment(&self) -> bool {
+        self.0.iter().all(FolderError::is_environment)
+    }
+}
+
+impl<'a> IntoIterator for &'a FolderErrors {
+    type Item = &'a FolderError;
+    type IntoIter = std::slice::Iter<'a, FolderError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for FolderErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, error) in self.0.iter().enumerate() {
+            if number > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for FolderErrors {}

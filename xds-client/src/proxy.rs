@@ -23,36 +23,34 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
-use std::hash::RandomState;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
-use xds_core::client::{self as machine, Client as ClientMachine, Effects};
-use xds_core::proxy::health::{Event, Init, Status, SyncState};
+use xds_core::client::{self as machine, Effects};
+use xds_core::proxy::health::{Event, Init, SyncState};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, ClientOutcome, Delivery, ParameterMapping, TypeUrl, VariantId, shortened};
-use xds_proto::service::SERVICES;
+use xds_core::{Cache, TypeUrl, VariantId, shortened};
 
 use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, Plan, ServerState, StartError};
-use crate::last_good::{LastGood, Secrets};
-use crate::metrics::{NoRecorder, Recorder};
-use crate::owner::{Event as ClientEvent, Owner};
+use crate::metrics::NoRecorder;
 use crate::persist::Persist;
-use crate::transport::{Connector, Credentials};
+use builder::Settings;
 use readiness::Probe;
+use relay::Relay;
 
+pub use builder::ProxyBuilder;
 pub use readiness::NotReady;
 pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, health, view};
 
+mod builder;
 mod readiness;
+mod relay;
 
 /// A cache that is filled from upstreams on demand. When the last clone is dropped, its connections
 /// end.
@@ -60,25 +58,6 @@ mod readiness;
 pub struct Proxy {
     shared: Arc<ProxyHub>,
     _guard: Arc<Guard>,
-}
-
-/// Settings of a proxy.
-#[must_use]
-pub struct ProxyBuilder {
-    config: ProxyConfig,
-    settings: Settings,
-    last_good: Option<(PathBuf, Secrets)>,
-}
-
-/// The settings of the clients of all routes.
-#[derive(Clone)]
-struct Settings {
-    bootstrap: Bootstrap,
-    protocol: machine::Protocol,
-    connector: Option<Connector>,
-    credentials: Option<Credentials>,
-    recorder: Arc<dyn Recorder>,
-    mapping: Arc<ParameterMapping>,
 }
 
 /// The machine and the connections of its clients, shared by all clones of a proxy.
@@ -108,14 +87,6 @@ struct ProxyState {
 
 /// Ends the task with the last [`Proxy`].
 struct Guard(Arc<ProxyHub>);
-
-/// Gives the client of one route its machine, which the proxy owns.
-struct Relay {
-    route: Route,
-    shared: Arc<ProxyHub>,
-    /// The next stream is opened on the service of its type, not on the aggregated one.
-    asks_own_service: AtomicBool,
-}
 
 /// The state of the cache file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,154 +216,6 @@ impl Proxy {
     pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + Sync + use<> {
         let guard = Arc::downgrade(&self._guard);
         move || guard.upgrade().map(|guard| Self { shared: Arc::clone(&guard.0), _guard: guard })
-    }
-}
-
-impl ProxyBuilder {
-    /// How the proxy shares responses, and what its upstreams support.
-    pub fn config(mut self, config: ProxyConfig) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// The protocol with all servers. Default: delta, in which a server reports absent resources.
-    pub fn protocol(mut self, protocol: machine::Protocol) -> Self {
-        self.settings.protocol = protocol;
-        self
-    }
-
-    /// The mapping of parameters to the node, for [upstreams that support nothing
-    /// else](UpstreamKind::Node). Use the mapping of the server that serves the cache. Default:
-    /// metadata.
-    pub fn mapping(mut self, mapping: Arc<ParameterMapping>) -> Self {
-        self.settings.mapping = mapping;
-        self
-    }
-
-    /// As [`ClientBuilder::connector`].
-    pub fn connector(mut self, connector: Connector) -> Self {
-        self.settings.connector = Some(connector);
-        self
-    }
-
-    /// As [`ClientBuilder::call_credentials`].
-    pub fn call_credentials(mut self, credentials: Credentials) -> Self {
-        self.settings.credentials = Some(credentials);
-        self
-    }
-
-    /// As [`ClientBuilder::recorder`], for all of its clients.
-    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
-        self.settings.recorder = recorder;
-        self
-    }
-
-    /// Stores accepted resources in this file, and starts from its content. Streams are served
-    /// these at once, and also the wildcards that the file proves to be complete (see
-    /// [`last_good`](crate::last_good)).
-    pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
-        self.last_good = Some((path.as_ref().to_owned(), secrets));
-        self
-    }
-
-    /// Starts the proxy on the current tokio runtime. It connects when a client subscribes. Reads
-    /// the file, if one is set, and blocks while it does.
-    ///
-    /// # Errors
-    /// See [`StartError`].
-    pub fn start(self) -> Result<Proxy, StartError> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
-        // Before the cache is made: its clients choose the names in it.
-        xds_core::seed_tables(&RandomState::new());
-        let Self { mut config, settings, last_good } = self;
-        config.authorities.extend(settings.bootstrap.authorities.keys().cloned());
-        // Report an invalid configuration now, not when the first client connects.
-        let shared_client = settings.builder(&Route::Shared, &config);
-        let plan = shared_client.plan()?;
-        let (of_clients, of_proxy) = (settings.clone(), config.clone());
-        let mut machine = Machine::new(config.clone(), move |route| {
-            let plan = of_clients.builder(route, &of_proxy).plan();
-            plan.expect("the client of the shared route has the same servers").config
-        });
-        let (mut persist, mut sets, mut restored, mut file) = (None, Vec::new(), Vec::new(), None);
-        if let Some((path, secrets)) = last_good {
-            let (opened, found) = LastGood::open(path, secrets)?;
-            let (resources, complete, unproved) = (found.records.len(), found.sets.len(), found.unproved);
-            if resources + complete == 0 {
-                info!("the cache file has nothing to restore");
-            } else {
-                info!(
-                    resources,
-                    sets = complete,
-                    "restored from the cache file; it is stale until the upstream confirms it"
-                );
-            }
-            if unproved > 0 {
-                warn!(
-                    sets = unproved,
-                    "the cache file does not prove that these wildcards and globs are complete: clients that \
-                     subscribe to them wait for the upstream"
-                );
-            }
-            sets = found.sets;
-            restored = found.records.into_iter().map(Into::into).collect();
-            persist = Some(Arc::<Persist>::default());
-            file = Some(opened);
-        }
-        machine.restore(Duration::ZERO, sets, restored);
-        let cache = Arc::clone(machine.cache());
-        let start = Instant::from_std(cache.epoch(Instant::now().into_std()));
-        let state = ProxyState { machine, clients: BTreeMap::new(), armed: None, is_closed: false };
-        let shared = Arc::new(ProxyHub {
-            state: Mutex::new(state),
-            start,
-            view: OnceLock::new(),
-            cache,
-            config,
-            settings,
-            persist,
-            probe: OnceLock::new(),
-            runtime: runtime.clone(),
-            wake: Notify::new(),
-        });
-        let client = shared.connect(&Route::Shared, &shared_client, plan)?;
-        shared.lock().clients.insert(Route::Shared, client);
-        if let (Some(persist), Some(file)) = (&shared.persist, file) {
-            runtime.spawn(Arc::clone(persist).run(file));
-        }
-        runtime.spawn(run(Arc::clone(&shared)));
-        Ok(Proxy { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
-    }
-}
-
-impl Settings {
-    /// The settings of the client of a route.
-    fn builder(&self, route: &Route, config: &ProxyConfig) -> ClientBuilder {
-        let mut bootstrap = self.bootstrap.clone();
-        if self.protocol == machine::Protocol::Delta {
-            // C6: a delta server reports absence, so silence does not mean absence.
-            let authorities = bootstrap.authorities.values_mut().flat_map(|authority| &mut authority.servers);
-            for server in bootstrap.servers.iter_mut().chain(authorities) {
-                server.features.resource_timer_is_transient_error = true;
-            }
-        }
-        if let Some(parameters) = route.node() {
-            self.mapping.write(parameters, &mut bootstrap.node);
-        }
-        let mut builder = Client::builder(bootstrap)
-            .protocol(self.protocol)
-            .recorder(Arc::clone(&self.recorder))
-            .resource_timeout(config.resource_timeout);
-        if route.node().is_none() {
-            builder = builder.speaks_locators();
-        }
-        if let Some(connector) = &self.connector {
-            builder = builder.connector(Arc::clone(connector));
-        }
-        if let Some(credentials) = &self.credentials {
-            builder = builder.call_credentials(Arc::clone(credentials));
-        }
-        builder
     }
 }
 
@@ -581,73 +404,6 @@ async fn run(shared: Arc<ProxyHub>) {
     }
 }
 
-impl Owner for Relay {
-    fn start(&self) -> Instant {
-        self.shared.start
-    }
-
-    fn read(&self, look: &mut dyn FnMut(&ClientMachine)) {
-        if let Some(machine) = self.shared.lock().machine.client(&self.route) {
-            look(machine);
-        }
-    }
-
-    fn change(&self, event: &mut ClientEvent<'_>) -> Option<Effects> {
-        self.shared
-            .change(&self.route, |machine, now| machine.change(now, &self.route, |client| event(client, now)))
-    }
-
-    fn end(&self, server: usize, status: Option<Status>, event: &mut ClientEvent<'_>) -> Option<Effects> {
-        // A server that refuses a type on the aggregated service may have a service for the type,
-        // and vice versa. The next server is tried on the aggregated service first.
-        if matches!(self.route, Route::SideStream { .. }) {
-            let is_refused = status.as_ref().is_some_and(Status::may_mean_a_type);
-            let asked_it = self.asks_own_service.load(Ordering::Relaxed);
-            self.asks_own_service.store(is_refused && !asked_it, Ordering::Relaxed);
-        }
-        self.shared.change(&self.route, |machine, now| {
-            machine.on_stream_end(now, &self.route, server, status);
-            machine.change(now, &self.route, |client| event(client, now))
-        })
-    }
-
-    fn path(&self, protocol: machine::Protocol) -> Option<String> {
-        let Route::SideStream { type_url, .. } = &self.route else { return None };
-        let asks_own_service = self.asks_own_service.load(Ordering::Relaxed);
-        self.shared.lock().machine.on_own_service(&self.route, asks_own_service);
-        if !asks_own_service {
-            return None;
-        }
-        let service = SERVICES.iter().find(|service| service.type_url == type_url.as_str())?;
-        let method = match protocol {
-            machine::Protocol::Sotw => service.sotw,
-            machine::Protocol::Delta => service.delta,
-        };
-        Some(format!("/{}/{}", service.service, method?))
-    }
-
-    fn try_first(&self, server: usize, frame: &Bytes) -> Option<Delivery> {
-        // Most proxies have no trials.
-        if self.shared.config.canaries == 0 {
-            return None;
-        }
-        self.shared.lock().machine.try_first(&self.route, server, frame)
-    }
-
-    fn canary_timeout(&self) -> Duration {
-        self.shared.config.canary_timeout
-    }
-
-    fn conclude(&self, results: &[ClientOutcome], event: &mut ClientEvent<'_>) -> Option<Effects> {
-        self.shared
-            .change(&self.route, |machine, now| machine.conclude(now, results, |client| event(client, now)))
-    }
-
-    fn abandon(&self) {
-        self.shared.lock().machine.abandon();
-    }
-}
-
 impl Drop for Guard {
     fn drop(&mut self) {
         let clients = {
@@ -666,12 +422,6 @@ impl Drop for Guard {
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy").field("load", &self.load()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ProxyBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProxyBuilder").field("config", &self.config).finish_non_exhaustive()
     }
 }
 

@@ -189,7 +189,8 @@ fn fields_of(message: &str) -> Json {
     match is_special(message) {
         // Their JSON is no map of fields, so it is under `value`. Other fields are not read.
         true => {
-            json!({ "required": ["value"], "properties": { "value": reference(message) }, "additionalProperties": true })
+            let properties = json!({ "value": reference(message) });
+            json!({ "required": ["value"], "properties": properties, "additionalProperties": true })
         }
         false => reference(message),
     }

@@ -107,7 +107,8 @@ fn cluster(fields: &str) -> String {
 fn packed(config: &str) -> String {
     format!(
         "{{'@type': type.googleapis.com/envoy.config.listener.v3.Listener, name: a, \
-         address: {{socket_address: {{address: 0.0.0.0, port_value: 80}}}}, filter_chains: [{{filters: [{{name: f, typed_config: {config}}}]}}]}}"
+         address: {{socket_address: {{address: 0.0.0.0, port_value: 80}}}}, \
+         filter_chains: [{{filters: [{{name: f, typed_config: {config}}}]}}]}}"
     )
 }
 
