@@ -60,7 +60,7 @@ impl Replica {
         if let Ok(clock) = &heard
             && request.knows.iter().any(|node| node == self.node())
         {
-            self.hear_with(&request.node, clock, request.knows.iter().map(String::as_str));
+            self.count_on(&request.node, clock, request.knows.iter().map(String::as_str));
         }
         // SR9: nodes pass on the newest clocks of others.
         let answer = heard.map(|_| {

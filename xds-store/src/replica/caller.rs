@@ -208,7 +208,8 @@ impl Replica {
         }
         self.hear_forked(&forked.into_iter().collect::<Vec<_>>());
         if let Some(node) = node.filter(|_| self.id.is_kept()) {
-            self.hear_with(&node, &clock, others.keys().map(String::as_str));
+            self.hear(&node, &clock);
+            self.count_on(&node, &clock, others.keys().map(String::as_str));
         }
         // SR9: what others know. SR26: the peer knows all nodes that came with these clocks.
         for (node, theirs) in &others {

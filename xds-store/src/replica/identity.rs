@@ -177,21 +177,13 @@ impl Replica {
         self.hear(&hello.node, clock)
     }
 
-    /// SR26: a node said its clock together with the nodes that it knows.
-    pub(super) fn hear_with<'n>(
-        &mut self,
-        node: &str,
-        clock: &Clock,
-        knows: impl Iterator<Item = &'n str>,
-    ) -> bool {
+    /// SR26: a node that was heard said its clock together with the nodes that it knows.
+    pub(super) fn count_on<'n>(&mut self, node: &str, clock: &Clock, knows: impl Iterator<Item = &'n str>) {
         // Without room for one of them (SR9), nothing is counted on.
         let others: Vec<_> = knows.filter(|other| self.may_be_known(other)).collect();
-        let are_known = others.into_iter().all(|other| self.meet(other));
-        let is_known = self.hear(node, clock);
-        if are_known && is_known {
+        if others.into_iter().all(|other| self.meet(other)) {
             self.known.count_on(node, counters(clock), self.now);
         }
-        is_known
     }
 
     fn may_be_known(&self, node: &str) -> bool {
