@@ -181,7 +181,7 @@ struct Writing {
     merged: Vec<(Ticket, Merged)>,
     commits: Vec<(Waiting, Result<Committed, Refused>)>,
     /// Changes of references between regions, with their answers.
-    requests: Vec<(across::Request, across::Answer)>,
+    requests: Vec<(across::Request, across::Answered)>,
     /// What it changes of the names that the store fetches.
     fetching: FetchingChanges,
     /// Commits that are not decided, because they need other regions.

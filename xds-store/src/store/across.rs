@@ -14,10 +14,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::check_references_response::Answer;
 
 use super::{Action, Store, Ticket, Writing};
-use crate::blocks::{Block, BlockKey, BlockSide, BlockState};
+use crate::blocks::{Block, BlockChanges, BlockKey, BlockSide, BlockState};
 use crate::checked;
 use crate::commit::{Limit, RefusalCode, Refused, TargetState};
 use crate::index::{Pending, Records};
@@ -77,7 +79,7 @@ pub enum Unanswered {
 }
 
 /// What a change of blocks answers once it is durable.
-pub(super) type Answer = Option<(Ticket, Result<RegionResponse, Refused>)>;
+pub(super) type Answered = Option<(Ticket, Result<RegionResponse, Refused>)>;
 
 /// A change of blocks that waits for the next batch. Repeating it changes nothing.
 #[derive(Debug)]
@@ -185,7 +187,7 @@ impl Store {
         writing: &mut Writing,
         key: &BlockKey,
         change: impl FnOnce(&Block) -> Option<Block>,
-    ) -> Answer {
+    ) -> Answered {
         if let Some(block) = self.block_of(writing, key) {
             let after = change(block).map(Arc::new);
             if after.as_ref() != Some(block) {
@@ -228,15 +230,17 @@ impl Store {
                     let judging = self.judging(writing, stored, now);
                     if target.is_none_or(|target| judging.target_state(&target) == TargetState::Missing) {
                         missing.extend(reference.target.clone());
-                    // A store that was restored may lack a block of what exists.
-                    } else if self
-                        .block_of(writing, &key)
-                        .is_none_or(|block| block.state() != BlockState::Confirmed)
-                    {
-                        let state = BlockState::Confirmed;
-                        let block = self.new_block(reference, &request.id, (&request.node, state, 0));
-                        writing.pending.blocks.insert(key, Some(block));
+                        continue;
                     }
+                    // Either this store lost the block of what exists, or a release came first, and nobody will tell
+                    // that again. The source knows, so it is asked.
+                    let (state, until) = match self.block_of(writing, &key).map(|block| block.state()) {
+                        None => (BlockState::Tentative, now),
+                        Some(BlockState::Tentative) => (BlockState::Confirmed, 0),
+                        Some(BlockState::Confirmed | BlockState::Ended) => continue,
+                    };
+                    let block = self.new_block(reference, &request.id, (&request.node, state, until));
+                    writing.pending.blocks.insert(key, Some(block));
                 }
                 RegionResponse::Confirm(proto::ConfirmReferencesResponse { missing })
             }
@@ -256,7 +260,7 @@ impl Store {
     fn new_block(
         &self,
         reference: &proto::Reference,
-        id: &bytes::Bytes,
+        id: &Bytes,
         (node, state, until): (&str, BlockState, i64),
     ) -> Arc<Block> {
         let reference = proto::Reference { is_tentative: false, is_missing: false, ..reference.clone() };
@@ -271,8 +275,7 @@ impl Store {
     ) -> Result<proto::CheckReferencesResponse, Refused> {
         check_size(request.references.len() + request.owners.len())?;
         let undecided = self.undecided();
-        let answer = |reference: &proto::Reference| {
-            use proto::check_references_response::Answer;
+        let answer = |(number, reference): (usize, &proto::Reference)| {
             let key = |key: &Option<proto::Key>| RecordKey::parse(key.as_ref()?).ok();
             let (Some(source), Some(target)) = (key(&reference.source), key(&reference.target)) else {
                 return Answer::Unknown;
@@ -281,15 +284,36 @@ impl Store {
             let records = Records { index: &self.index, batch: &nothing };
             let forms = self.forms(records).all(&target).map(|form| form.name_digest());
             let mut holds = forms.flat_map(|name| records.index.referrers.acts(name, &source));
-            match holds.any(|acts| acts.needs_target()) {
-                true => Answer::Holds,
-                false if undecided.contains(&(source, target.name_digest())) => Answer::Pending,
+            let answer = match holds.any(|acts| acts.needs_target()) {
+                true => self.answer_block(reference, request.ids.get(number)),
                 false => Answer::Gone,
-            }
+            };
+            let is_undecided = || undecided.contains(&(source, target.name_digest()));
+            if answer == Answer::Gone && is_undecided() { Answer::Pending } else { answer }
         };
-        let references = request.references.iter().map(|reference| answer(reference).into()).collect();
+        let references = request.references.iter().enumerate();
+        let references = references.map(|reference| answer(reference).into()).collect();
         let owners = request.owners.iter().map(|check| self.answer_owner(check).into()).collect();
         Ok(proto::CheckReferencesResponse { references, owners })
+    }
+
+    /// Whether a reference that exists needs the block with this id. Without an id, it may be each block of it.
+    fn answer_block(&self, reference: &proto::Reference, id: Option<&Bytes>) -> Answer {
+        let own = &self.index.own_blocks;
+        let Some(key) = id.and_then(|id| BlockKey::of(reference, id)) else { return Answer::Holds };
+        let nothing = BlockChanges::new();
+        let blocks = own.of_source(&nothing, key.target, key.source);
+        let present: BTreeMap<_, _> = blocks.map(|(key, block)| (key, block.state())).collect();
+        if present.get(&key).is_some_and(|state| *state != BlockState::Ended) {
+            return Answer::Holds;
+        }
+        // The record lost this reference meanwhile, and has it again by another block.
+        let other = present.into_values().filter(|state| *state != BlockState::Ended).max();
+        match other {
+            Some(BlockState::Confirmed) => Answer::Gone,
+            Some(_) => Answer::Pending,
+            None => Answer::Holds,
+        }
     }
 
     /// Adds what the batch made of references between regions, in whatever way.
@@ -333,7 +357,7 @@ impl Store {
     /// Answers changes of blocks, which are durable, or were refused.
     pub(super) fn answer_requests(
         &mut self,
-        requests: Vec<(Request, Answer)>,
+        requests: Vec<(Request, Answered)>,
         refused: Option<&Refused>,
         actions: &mut Vec<Action>,
     ) {
@@ -357,7 +381,7 @@ impl Store {
     }
 
     /// The batch was not applied: what does not depend on an answer comes again.
-    pub(super) fn request_again(&mut self, requests: Vec<(Request, Answer)>) {
+    pub(super) fn request_again(&mut self, requests: Vec<(Request, Answered)>) {
         self.across.requests.extend(requests.into_iter().map(|(request, _)| request));
     }
 }

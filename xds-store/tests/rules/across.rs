@@ -17,6 +17,8 @@ use xds_store::store::{
 use crate::driven::envoy::*;
 use crate::driven::*;
 
+#[path = "across/late.rs"]
+mod late;
 #[path = "across/random.rs"]
 mod random;
 

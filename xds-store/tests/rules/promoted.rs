@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::check_references_response::Answer;
 use xds_store::clock::Counters;
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::Engine;
@@ -135,6 +136,9 @@ fn sg32_a_new_writer_deletes_no_name_of_its_region_until_each_other_node_said_wh
     let RegionResponse::List(list) = deliver(&mut world.e2, &mut world.u1) else { panic!() };
     assert_eq!((list.references.len(), list.more), (1, false));
     assert_eq!(world.e2.blocks(), 1);
+    // It may be gone since then.
+    let RegionResponse::Check(check) = deliver(&mut world.e2, &mut world.u1) else { panic!() };
+    assert_eq!(check.references().collect::<Vec<_>>(), [Answer::Holds]);
     let refused = deletes(&mut world.e2, "eu/c").unwrap_err();
     assert!(refused.message.contains("us/r"), "{}", refused.message);
     deletes(&mut world.e2, "eu/d").unwrap();
@@ -176,6 +180,23 @@ fn sg32_sg31_a_new_writer_hears_of_commits_that_are_not_decided_yet() {
     deletes(&mut world.e2, "eu/d").unwrap();
     deliver(&mut world.u1, &mut world.e2);
     assert_eq!(deletes(&mut world.e2, "eu/c").unwrap_err().code, RefusalCode::Unavailable, "nobody answers");
+}
+
+#[test]
+fn sg32_sg33_an_answer_that_comes_after_the_release_leaves_no_block() {
+    let mut world = World::new();
+    world.refers(routes("us/r", &["eu/c"]));
+    let mut world = world.promoted();
+    let (call, _, request) = world.e2.region_calls.pop_front().unwrap();
+    world.u1.step(Event::Region(Ticket(0), request));
+    let answer = world.u1.region_answers.pop().unwrap();
+    world.u1.commit(of([routes("us/r", &[])])).unwrap();
+    assert_eq!(deliver(&mut world.u1, &mut world.e2), RegionResponse::Release);
+    world.e2.step(Event::RegionAnswered(call, answer.map_err(Unanswered::Refused)));
+    assert_eq!(world.e2.blocks(), 1);
+    deliver(&mut world.e2, &mut world.u1);
+    assert_eq!((world.e2.blocks(), world.u1.blocks()), (0, 0));
+    deletes(&mut world.e2, "eu/c").unwrap();
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::check_references_response::Answer;
 
 use super::parked::Grant;
 use super::{REFERENCES_LIMIT, RegionRequest, RegionResponse, Request, Unanswered};
@@ -182,9 +183,9 @@ impl Store {
         actions: &mut Vec<Action>,
     ) -> Ticket {
         let blocks = keys.iter().filter_map(|key| self.index.blocks.get(key));
-        let references = blocks.map(|block| block.reference.clone()).collect();
+        let (references, ids) = blocks.map(|block| (block.reference.clone(), block.id.clone())).unzip();
         let node = self.head.node.clone();
-        let request = proto::CheckReferencesRequest { references, owners: Vec::new(), node };
+        let request = proto::CheckReferencesRequest { references, ids, owners: Vec::new(), node };
         self.call(of, Call::Check(keys, commit), RegionRequest::Check(request), actions)
     }
 
@@ -241,7 +242,6 @@ impl Store {
 
     /// Takes what a region says of its references. Whether it said something.
     fn on_check(&mut self, keys: &[BlockKey], answer: Result<RegionResponse, Unanswered>) -> bool {
-        use proto::check_references_response::Answer;
         let Ok(RegionResponse::Check(response)) = answer else { return false };
         if response.references.len() != keys.len() {
             return false;

@@ -134,15 +134,16 @@ impl Store {
         node: &str,
         references: &[proto::BlockedReference],
     ) -> Option<Vec<(BlockKey, Arc<Block>)>> {
-        let until = self.wall.time().saturating_add(self.config.reference_block);
+        let now = self.wall.time();
         let block = |listed: &proto::BlockedReference| {
             let reference = listed.reference.as_ref()?;
             let key = BlockKey::of(reference, &listed.id)?;
-            let state = match reference.is_tentative {
-                true => (node, BlockState::Tentative, until),
-                false => (node, BlockState::Confirmed, 0),
+            // It may have been released after the answer was made, so each is asked about.
+            let until = match reference.is_tentative {
+                true => now.saturating_add(self.config.reference_block),
+                false => now,
             };
-            Some((key, self.new_block(reference, &listed.id, state)))
+            Some((key, self.new_block(reference, &listed.id, (node, BlockState::Tentative, until))))
         };
         references.iter().map(block).collect()
     }
@@ -158,10 +159,7 @@ impl Store {
         let target = block.reference.target.as_ref().and_then(|target| RecordKey::parse(target).ok());
         let judging = self.judging(writing, stored, now);
         let is_missing = target.is_none_or(|target| judging.target_state(&target) == TargetState::Missing);
-        let is_new = self.block_of(writing, key).is_none_or(|before| {
-            before.state() == BlockState::Tentative && block.state() == BlockState::Confirmed
-        });
-        if is_new && !is_missing {
+        if self.block_of(writing, key).is_none() && !is_missing {
             writing.pending.blocks.insert(*key, Some(Arc::clone(block)));
         }
     }

@@ -45,7 +45,12 @@ impl Store {
             for part in all.chunks(REFERENCES_LIMIT) {
                 let (node, owners) = (self.head.node.clone(), part.iter().map(|(_, check)| check.clone()));
                 let references = Vec::new();
-                let request = proto::CheckReferencesRequest { references, owners: owners.collect(), node };
+                let request = proto::CheckReferencesRequest {
+                    references,
+                    ids: Vec::new(),
+                    owners: owners.collect(),
+                    node,
+                };
                 let call = Call::Owners(part.to_vec());
                 self.call((region.clone(), String::new()), call, RegionRequest::Check(request), actions);
             }

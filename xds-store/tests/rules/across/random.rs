@@ -177,8 +177,9 @@ impl Run {
             self.world.eu.wait(5 * SECOND);
             self.world.us.wait(5 * SECOND);
         }
+        // Without a delete that asks.
+        assert_eq!((self.world.eu.blocks(), self.world.us.blocks()), (0, 0));
         let deleted = self.world.eu.request(of(CLUSTERS.map(|name| delete_at(cluster_key(name))))).unwrap();
-        // A late confirmation may have left a block, so its region is asked.
         self.deliver_all();
         self.world.eu.answers.remove(&deleted).unwrap().unwrap();
         self.world.pull();
