@@ -27,6 +27,8 @@ pub struct Standing {
     pub deleting: usize,
     /// Since when the one that has waited the longest does (SG10).
     pub deleting_since: Option<SystemTime>,
+    /// Imports of authorities that are a circle, such as `a > b > a`: they do not count for new references (SG37).
+    pub import_circles: Vec<String>,
 }
 
 impl Standing {

@@ -441,8 +441,17 @@ fn standing_of(store: &Store, condition: Condition, reason: &str) -> Standing {
     let (deleting, since) = store.deleting_since();
     let since = since.and_then(|since| u64::try_from(since).ok()).map(Duration::from_nanos);
     let deleting_since = since.map(|since| SystemTime::UNIX_EPOCH + since);
-    let (reason, head, plans) = (reason.to_owned(), head.clone(), store.plans());
-    Standing { condition, reason, head, records, tombstones, plans, deleting, deleting_since }
+    Standing {
+        condition,
+        reason: reason.to_owned(),
+        head: head.clone(),
+        records,
+        tombstones,
+        plans: store.plans(),
+        deleting,
+        deleting_since,
+        import_circles: store.import_circles().to_vec(),
+    }
 }
 
 /// An error with its causes.

@@ -15,7 +15,11 @@ pub const AUTHORITY_TYPE: &str = "type.googleapis.com/xds.store.v1.Authority";
 
 /// The authorities that have a record, with what each imports. One without a record is not restricted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Authorities(BTreeMap<Box<str>, BTreeSet<Box<str>>>);
+pub struct Authorities {
+    imports: BTreeMap<Box<str>, BTreeSet<Box<str>>>,
+    /// Circles that nodes made at once: each authority of a circle is in one of them.
+    circles: Vec<String>,
+}
 
 /// An authority that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +35,7 @@ impl Authorities {
     /// Whether there is none: all names may refer to all others.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.imports.is_empty()
     }
 
     /// Whether a record is an authority.
@@ -58,16 +62,40 @@ impl Authorities {
         let content = state.content.as_ref().filter(|_| state.lifecycle() != proto::State::Deleted);
         // Neither a commit nor an entry brings an authority that cannot be used.
         match content.and_then(|content| imports(name, &content.payload).ok()) {
-            Some(imports) => _ = self.0.insert(name.into(), imports),
-            None => _ = self.0.remove(name),
+            Some(imports) => _ = self.imports.insert(name.into(), imports),
+            None => _ = self.imports.remove(name),
         }
+        let mut imports = self.imports.get(name).into_iter().flatten();
+        if !self.circles.is_empty() || imports.any(|import| self.circle(name, import).is_some()) {
+            self.circles = self.find_circles();
+        }
+    }
+
+    /// The circles of imports, such as `a > b > a`, which do not count for new references.
+    #[must_use]
+    pub fn circles(&self) -> &[String] {
+        &self.circles
+    }
+
+    fn find_circles(&self) -> Vec<String> {
+        let (mut found, mut members) = (Vec::new(), BTreeSet::new());
+        for (name, import) in self.imports() {
+            if members.contains(name) {
+                continue;
+            }
+            if let Some(circle) = self.circle(name, import) {
+                found.push(circle.join(" > "));
+                members.extend(circle);
+            }
+        }
+        found
     }
 
     /// Why a name may not refer to another one, for people; `None`: it may.
     #[must_use]
     pub fn refuses(&self, source: &str, target: &str) -> Option<String> {
         let (source, target) = (of_name(source)?, of_name(target)?);
-        let imports = self.0.get(&*source).filter(|_| source != target)?;
+        let imports = self.imports.get(&*source).filter(|_| source != target)?;
         if !imports.contains(&*target) {
             return Some(format!("the authority {source} does not import {target}"));
         }
@@ -84,7 +112,7 @@ impl Authorities {
             if at == authority {
                 break;
             }
-            for import in self.0.get(at).into_iter().flatten() {
+            for import in self.imports.get(at).into_iter().flatten() {
                 from.entry(import).or_insert_with(|| {
                     next.push(import);
                     at
@@ -104,7 +132,7 @@ impl Authorities {
 
     /// All imports, in order.
     pub(crate) fn imports(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().flat_map(|(name, imports)| imports.iter().map(move |import| (&**name, &**import)))
+        self.imports.iter().flat_map(|(name, imports)| imports.iter().map(move |import| (&**name, &**import)))
     }
 
     /// The imports whose names some regions do not have that have names of the authority, with these regions for

@@ -310,6 +310,12 @@ impl Store {
         self.index.deleting_since()
     }
 
+    /// Imports of authorities that are a circle, such as `a > b > a`, because two nodes registered them at once (SG37).
+    #[must_use]
+    pub fn import_circles(&self) -> &[String] {
+        self.index.authorities().circles()
+    }
+
     /// Whether no commit waits for its answer.
     #[must_use]
     pub fn is_idle(&self) -> bool {

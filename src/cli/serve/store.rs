@@ -239,7 +239,8 @@ impl ServedStore {
         let store = self.clone();
         troubles.add(move || {
             let of_backups = store.backups.as_ref().and_then(Backups::trouble);
-            store.trouble().into_iter().chain(of_backups).chain(store.peer_troubles()).collect()
+            let of_others = store.peer_troubles().into_iter().chain(store.import_troubles());
+            store.trouble().into_iter().chain(of_backups).chain(of_others).collect()
         });
     }
 
@@ -308,6 +309,18 @@ impl ServedStore {
         alarms.chain(silent).collect()
     }
 
+    /// SG37: what nodes registered at once, and no commit could.
+    fn import_troubles(&self) -> Vec<Trouble> {
+        let standing = self.handle.standing();
+        let circles = &standing.borrow().import_circles;
+        let trouble = |circle: &String| Trouble {
+            detail: "None of them counts for new references.".into(),
+            cure: "Put one of these authorities again with other imports, or delete it.".into(),
+            ..Trouble::error("store_imports", format!("The imports {circle} of authorities are a circle"))
+        };
+        circles.iter().take(CIRCLES_SHOWN).map(trouble).collect()
+    }
+
     /// Whether it can serve clients.
     pub(super) fn readiness(&self) -> Arc<dyn Readiness> {
         Arc::new(StoreReadiness(self.handle.clone()))
@@ -366,7 +379,10 @@ fn ready_to_commit(refusal: Option<String>) -> (StatusCode, String) {
 }
 
 /// Troubles of the program that are alarms of the store, too.
-const ALARMS: [&str; 3] = ["store_backup_failed", "store_backup_overdue", "folder_refused"];
+const ALARMS: [&str; 4] = ["store_backup_failed", "store_backup_overdue", "folder_refused", "store_imports"];
+
+/// How many circles of imports are told of at once.
+const CIRCLES_SHOWN: usize = 10;
 
 /// How long a peer may not answer before that is a trouble.
 const SILENT: Duration = Duration::from_secs(30);

@@ -231,7 +231,9 @@ fn sg37_a_circle_that_two_nodes_make_at_once_does_not_count_until_it_ends() {
     exchange(&mut nodes);
     let (b, c) = (of_authority("b"), of_authority("c"));
     for node in &mut nodes {
+        assert_eq!(node.store.import_circles(), ["a > b > a"]);
         node.restart();
+        assert_eq!(node.store.import_circles(), ["a > b > a"]);
         let (_, message, _) = not_imported(node.commit(of([to("a", &[&b])])).unwrap_err());
         assert!(message.ends_with("the imports a > b > a are a circle"), "{message}");
         // The other import counts.
@@ -243,5 +245,6 @@ fn sg37_a_circle_that_two_nodes_make_at_once_does_not_count_until_it_ends() {
     }
     nodes[1].commit(of([authority("b", &[])])).unwrap();
     exchange(&mut nodes);
+    assert_eq!(nodes.each_ref().map(|node| node.store.import_circles().len()), [0, 0]);
     nodes[0].commit(of([to("a", &[&b])])).unwrap();
 }
