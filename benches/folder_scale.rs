@@ -5,7 +5,7 @@
 //! the payloads. The memory is that of the binary with this folder less that of the binary with a
 //! folder of one file. Linux only.
 //!
-//!     cargo bench --bench folder_scale [-- COUNT]
+//!     cargo bench --features jemalloc --bench folder_scale [-- COUNT]
 #![expect(clippy::unwrap_used, reason = "a bench may panic")]
 
 use std::fmt::Write as _;

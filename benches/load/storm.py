@@ -2,7 +2,7 @@
 """A storm: thousands of clients connect at once while commits go on, with slow readers among them.
 
     (cd xdsload && go build -o xdsload .)
-    ./storm.py --server ../../target/release/load-server
+    ./storm.py --server ../../target/dist/load-server
 
 Prints a line of JSON per run; runs with and without slow readers take turns, and so do several servers. Of each run: how
 long it took from the first connection until all clients had everything (cold_max_ms), the memory of the server before, at

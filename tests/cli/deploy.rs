@@ -63,11 +63,12 @@ fn the_container_is_built_from_files_that_exist_and_starts_with_options_that_it_
     for copy in instructions("COPY ") {
         let (sources, _) = copy.rsplit_once(' ').unwrap();
         match sources.strip_prefix("--from=build ") {
-            Some(built) => assert_eq!(built, "/source/target/release/xds"),
+            Some(built) => assert_eq!(built, "/source/target/dist/xds"),
             None => assert!(sources.split(' ').all(|source| Path::new(source).exists()), "{copy}"),
         }
     }
-    assert!(instructions("RUN ").any(|run| run.ends_with("cargo build --release --locked --bin xds")));
+    let build = "cargo build --profile dist --features dist --locked --bin xds";
+    assert!(instructions("RUN ").any(|run| run == build));
     assert!(instructions("USER ").next_back().is_some_and(|user| user != "root"));
     let words =
         |name| -> Vec<String> { serde_json::from_str(instructions(name).next_back().unwrap()).unwrap() };
