@@ -153,7 +153,8 @@ impl Reads<'_> {
         limit: usize,
     ) -> Result<proto::DigestResponse, ReadError> {
         let mut answer = proto::DigestResponse { clock: self.clock()?.to_wire(), ..Default::default() };
-        let mut hashers = vec![blake3::Hasher::new(); BUCKETS];
+        // Each takes 2 KB, and many buckets of a small store have no record.
+        let mut hashers: Vec<Option<Box<blake3::Hasher>>> = vec![None; BUCKETS];
         let policies = self.policies()?;
         let fetching: Vec<_> = request.fetching.iter().map(|names| names.prefix.as_str()).collect();
         let between = (request.source_region.as_str(), request.region.as_str());
@@ -186,7 +187,8 @@ impl Reads<'_> {
             let bucket = blake3::hash(&encoded).as_bytes()[0];
             let digest = RecordRevision::of(&state).to_bytes();
             if is_of_all {
-                hashers[usize::from(bucket)].update(&encoded).update(&digest);
+                let hasher = hashers[usize::from(bucket)].get_or_insert_default();
+                hasher.update(&encoded).update(&digest);
             } else if request.records_of.contains(&u32::from(bucket)) {
                 if answer.records.len() >= limit || bytes >= PAGE_BYTES {
                     answer.more = true;
@@ -199,8 +201,13 @@ impl Reads<'_> {
             ControlFlow::Continue(())
         })?;
         if is_of_all {
-            let first = |hasher: blake3::Hasher| Bytes::copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-            answer.buckets = hashers.into_iter().map(first).collect();
+            let first = |hash: blake3::Hash| Bytes::copy_from_slice(&hash.as_bytes()[..16]);
+            let empty = first(blake3::hash(&[]));
+            let digest = |hasher: Option<Box<blake3::Hasher>>| match hasher {
+                Some(hasher) => first(hasher.finalize()),
+                None => empty.clone(),
+            };
+            answer.buckets = hashers.into_iter().map(digest).collect();
             answer.is_fetching = !read_fetching(self.view)?.is_empty();
             answer.complete = self.complete(&request.fetching)?;
             answer.incarnation_floor = if answer.complete.is_empty() { 0 } else { floor };
