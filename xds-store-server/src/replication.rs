@@ -73,6 +73,8 @@ pub(crate) struct Replication {
     /// The regions that own names.
     pub(crate) owners: BTreeSet<String>,
     began: (i64, Instant),
+    /// When the process before had heard of each region last.
+    heard_before: BTreeMap<String, i64>,
     /// What readers see of the peers, and when it is made anew; `None`: nothing happened since.
     shown: Arc<ArcSwap<PeersStatus>>,
     show_at: Option<i64>,
@@ -121,6 +123,7 @@ impl Replication {
             policies: Counters::new(),
             owners: BTreeSet::new(),
             began: (now, Instant::now()),
+            heard_before: store.regions_heard(),
             shown: Arc::default(),
             show_at: Some(now),
         }
@@ -207,13 +210,16 @@ impl Replication {
     /// SG29: how old what this node has of other regions may be.
     fn regions(&self, now: i64) -> Vec<proto::RegionStatus> {
         let mut regions: BTreeMap<String, (bool, i64)> = BTreeMap::new();
-        let unheard = (false, self.began.0);
+        let unheard = |region: &str| (false, self.heard_before.get(region).copied().unwrap_or(self.began.0));
         for peer in self.machine.peers() {
+            let unheard = unheard(&peer.region);
             let (is_up, heard_at) = regions.entry(peer.region).or_insert(unheard);
             *is_up |= peer.is_up;
             *heard_at = peer.heard_at.map_or(*heard_at, |at| at.max(*heard_at));
         }
-        self.owners.iter().for_each(|owner| _ = regions.entry(owner.clone()).or_insert(unheard));
+        for owner in &self.owners {
+            regions.entry(owner.clone()).or_insert_with(|| unheard(owner));
+        }
         let of = |(region, (is_reachable, heard_at)): (String, (bool, i64))| {
             let age = Some(time::length_to_proto(now.saturating_sub(heard_at).max(0)));
             proto::RegionStatus { region, is_reachable, age }

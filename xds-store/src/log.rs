@@ -125,6 +125,12 @@ pub struct StoredNode {
     /// [`Head::running`] when it was heard last.
     #[prost(int64, tag = "2")]
     pub heard_at: i64,
+    /// The time of this store when it was heard last, in nanoseconds since 1970; 0: it is not known.
+    #[prost(int64, tag = "3")]
+    pub heard_time: i64,
+    /// The region that it said; empty: it has none, or has not said it.
+    #[prost(string, tag = "4")]
+    pub region: String,
 }
 
 /// Names that a policy gave to the region of this node, and that are not all here (SG27).

@@ -268,6 +268,9 @@ pub enum Action {
     /// Keep the clock of a node over a restart (SR9), by
     /// [`Event::Remember`](crate::store::Event::Remember).
     Remember(String, Counters),
+    /// Keep the region of a node, which it said, over a restart, by
+    /// [`Event::OfRegion`](crate::store::Event::OfRegion).
+    OfRegion(String, String),
 }
 
 /// What an operator has to act on.

@@ -6,7 +6,7 @@ use std::mem;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::checked;
-use crate::clock::{Clock, Position};
+use crate::clock::{Clock, Counters, Position};
 use crate::commit::{Draft, RefusalCode, Refused};
 use crate::conflict::Conflict;
 use crate::engine::{Batch, EngineRevision, Reader};
@@ -398,7 +398,14 @@ impl Store {
             Event::Remember(node, counters) => {
                 // It needs no memory of itself, and drops that of forgotten nodes.
                 if node != self.head.node && !self.index.forgotten().contains(&node) {
-                    self.nodes.hear(&node, counters, self.running.length());
+                    self.nodes.hear(&node, counters, (self.running.length(), self.wall.time()));
+                }
+            }
+            Event::OfRegion(node, region) => {
+                if node != self.head.node && !self.index.forgotten().contains(&node) {
+                    let now = (self.running.length(), self.wall.time());
+                    self.nodes.hear(&node, Counters::new(), now);
+                    self.nodes.set_region(&node, region);
                 }
             }
             Event::Remove(region, records) => self.dropping.remove(&region, records, &self.index, &self.head),

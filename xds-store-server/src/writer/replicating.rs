@@ -307,6 +307,9 @@ impl Writer {
             ReplicaAction::Remember(node, counters) => {
                 actions.extend(self.step(Event::Remember(node, counters)));
             }
+            ReplicaAction::OfRegion(node, region) => {
+                actions.extend(self.step(Event::OfRegion(node, region)));
+            }
             ReplicaAction::TakeNewId(why) => {
                 tracing::error!("the id of this node is lost: {why}; it takes another one");
                 self.take_id(actions);

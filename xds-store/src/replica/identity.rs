@@ -174,7 +174,11 @@ impl Replica {
         self.known.is_now_another(&hello.formerly);
         // SG22: it may have another role since its start, and none of the calls of this node may have failed meanwhile.
         self.compare_boots(&hello.node, &hello.boot);
-        self.hear(&hello.node, clock)
+        let is_known = self.hear(&hello.node, clock);
+        if self.known.is_of_region(&hello.node, &hello.region) {
+            self.actions.push(Action::OfRegion(hello.node.clone(), hello.region.clone()));
+        }
+        is_known
     }
 
     /// SR26: a node that was heard said its clock together with the nodes that it knows.

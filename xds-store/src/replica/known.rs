@@ -31,6 +31,8 @@ struct Node {
     remembered_at: Option<i64>,
     boots: Option<Boots>,
     is_twin: bool,
+    /// The region that it said in this run.
+    region: Box<str>,
 }
 
 /// The processes that answered for a node.
@@ -82,6 +84,12 @@ impl Known {
     pub(super) fn restore(&mut self, node: &str, counters: Counters) {
         let heard = counters.clone();
         self.nodes.insert(node.into(), Node { heard, counters, ..Node::default() });
+    }
+
+    /// A node says its region. Whether that is news.
+    pub(super) fn is_of_region(&mut self, node: &str, region: &str) -> bool {
+        let changed = self.nodes.get_mut(node).filter(|node| *node.region != *region);
+        changed.map(|node| node.region = region.into()).is_some()
     }
 
     pub(super) fn forget(&mut self, node: &str) {

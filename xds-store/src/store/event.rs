@@ -28,6 +28,8 @@ pub enum Event {
     /// A node was heard, and has the entries of each origin up to there: keep it over a restart (SR9). No
     /// answer follows.
     Remember(String, Counters),
+    /// A node said its region: keep it over a restart. No answer follows.
+    OfRegion(String, String),
     /// A snapshot of another node is about to come (SR19). One that was being taken is dropped.
     BeginResync {
         /// It has to replace the records, because a merge could revive what was deleted (SR21).

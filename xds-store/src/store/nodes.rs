@@ -25,6 +25,10 @@ struct Node {
     counters: Counters,
     /// How long this node had run when it was heard last.
     heard_at: i64,
+    /// The time of this store then; 0: it is not known.
+    heard_time: i64,
+    /// The region that it said, which is not known otherwise before it commits.
+    region: Box<str>,
     stored: InEngine,
 }
 
@@ -48,8 +52,9 @@ impl Nodes {
                 return ControlFlow::Break(());
             };
             match checked::decode(key, value.bytes) {
-                Ok(StoredNode { counters, heard_at }) => {
-                    nodes.insert(id.into(), Node { counters, heard_at, stored: InEngine::Yes });
+                Ok(StoredNode { counters, heard_at, heard_time, region }) => {
+                    let (region, stored) = (region.into(), InEngine::Yes);
+                    nodes.insert(id.into(), Node { counters, heard_at, heard_time, region, stored });
                     ControlFlow::Continue(())
                 }
                 Err(damaged) => {
@@ -62,15 +67,28 @@ impl Nodes {
     }
 
     /// A node was heard, and has at least this.
-    pub(super) fn hear(&mut self, id: &str, counters: Counters, running: i64) {
-        let new = || Node { counters: Counters::new(), heard_at: running, stored: InEngine::No };
+    pub(super) fn hear(&mut self, id: &str, counters: Counters, (running, time): (i64, i64)) {
+        let new = || Node {
+            counters: Counters::new(),
+            heard_at: running,
+            heard_time: time,
+            region: Box::default(),
+            stored: InEngine::No,
+        };
         let node = self.0.entry(id.into()).or_insert_with(new);
         for (origin, counter) in counters {
             let known = node.counters.entry(origin).or_default();
             *known = counter.max(*known);
         }
-        node.heard_at = running;
+        (node.heard_at, node.heard_time) = (running, time);
         node.stored = InEngine::No;
+    }
+
+    /// A node that was heard said its region.
+    pub(super) fn set_region(&mut self, id: &str, region: String) {
+        if let Some(node) = self.0.get_mut(id).filter(|node| *node.region != *region) {
+            (node.region, node.stored) = (region.into(), InEngine::No);
+        }
     }
 
     /// The nodes with their clocks, in the order of ids.
@@ -114,6 +132,26 @@ impl Store {
         self.nodes.iter().filter(|(id, _)| !self.index.forgotten().contains(id))
     }
 
+    /// The region of a node; empty if it has none, or is not known.
+    pub(super) fn region_of(&self, node: &str) -> &str {
+        match self.origins.region(node) {
+            "" => self.nodes.0.get(node).map_or("", |node| &node.region),
+            region => region,
+        }
+    }
+
+    /// When a node of each region was heard last, in nanoseconds since 1970, as far as the engine has it (SG29).
+    #[must_use]
+    pub fn regions_heard(&self) -> BTreeMap<String, i64> {
+        let mut heard = BTreeMap::new();
+        for (id, node) in self.nodes.0.iter().filter(|(_, node)| node.heard_time > 0) {
+            let last: &mut i64 = heard.entry(self.region_of(id).to_owned()).or_default();
+            *last = node.heard_time.max(*last);
+        }
+        heard.remove("");
+        heard
+    }
+
     /// Whether what a node with these entries has may revive what is deleted: the records of the deletions that it
     /// lacks are forgotten here (SR21). Its entries can be taken once it has replaced its records.
     #[must_use]
@@ -141,8 +179,10 @@ impl Store {
         let limits = &self.config.engine;
         let operations = limits.operations.saturating_sub(writing.positions.len() + 1);
         for (id, node) in self.nodes.0.iter_mut().filter(|(_, node)| node.stored == InEngine::No) {
-            let (key, counters) = (stored::node(id), node.counters.clone());
-            let value = checked::encode(&key, &StoredNode { counters, heard_at: node.heard_at });
+            let key = stored::node(id);
+            let Node { heard_at, heard_time, .. } = *node;
+            let (counters, region) = (node.counters.clone(), node.region.to_string());
+            let value = checked::encode(&key, &StoredNode { counters, heard_at, heard_time, region });
             let is_alone = writing.batch.writes.is_empty();
             let has_room =
                 writing.batch.writes.len() < operations && writing.bytes + value.len() < limits.bytes / 2;

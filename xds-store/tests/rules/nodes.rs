@@ -38,6 +38,27 @@ fn sr9_the_clocks_of_known_nodes_survive_a_restart_and_never_go_back() {
 }
 
 #[test]
+fn sg29_when_a_region_was_heard_last_survives_a_restart() {
+    let mut server = Server::node("a");
+    remember(&mut server, "b", &[]);
+    server.step(Event::OfRegion("b".into(), "eu".into()));
+    let first = server.now;
+    server.wait(HOUR);
+    // One of another region, and one that did not say its region.
+    remember(&mut server, "c", &[]);
+    server.step(Event::OfRegion("c".into(), "us".into()));
+    remember(&mut server, "d", &[]);
+    let expected = [("eu".to_owned(), first), ("us".to_owned(), server.now)].into();
+    server.wait(HOUR);
+    assert_eq!(server.store.regions_heard(), expected);
+    server.restart();
+    server.wait(HOUR);
+    assert_eq!(server.store.regions_heard(), expected);
+    remember(&mut server, "b", &[]);
+    assert_eq!(server.store.regions_heard()["eu"], server.now);
+}
+
+#[test]
 fn sr9_what_a_full_disk_did_not_take_is_written_once_there_is_room() {
     for fate in [Fate::Full, Fate::LostUnknown, Fate::WrittenUnknown, Fate::Unavailable] {
         let mut server = Server::node("a");

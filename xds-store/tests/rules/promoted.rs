@@ -69,6 +69,9 @@ impl World {
         pull(&world.e1, &mut world.e2);
         world.e2.step(Event::Remember("e1".into(), Counters::new()));
         world.e2.step(Event::Remember("u1".into(), Counters::new()));
+        // A replica that never committed has no region but that which it says. It refers to no name of its own region.
+        world.e2.step(Event::Remember("e3".into(), Counters::new()));
+        world.e2.step(Event::OfRegion("e3".into(), "eu".into()));
         world.u1.wait(SECOND);
         world
     }

@@ -56,7 +56,7 @@ impl Store {
         let hearing = &self.across.hearing;
         // It may be gone for good, and what lacks its block is confirmed later.
         let is_over = !self.replicates() || self.head.hears_until <= self.running.length();
-        let known = self.known().map(|(node, _)| (node, self.origins.region(node)));
+        let known = self.known().map(|(node, _)| (node, self.region_of(node)));
         let is_unheard = |(node, region): &(&str, &str)| {
             !hearing.heard.contains(*node) && !self.head.is_node(node) && *region != self.head.region
         };

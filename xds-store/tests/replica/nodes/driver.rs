@@ -440,6 +440,10 @@ impl Process {
                 let remember = store::Event::Remember(node, counters);
                 return self.steps.push_back(Step::Store(remember));
             }
+            Action::OfRegion(node, region) => {
+                let of_region = store::Event::OfRegion(node, region);
+                return self.steps.push_back(Step::Store(of_region));
+            }
             Action::Raise(alarm) => Output::Raise(alarm),
             Action::TakeNewId(why) => {
                 self.take_id();
