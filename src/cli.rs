@@ -26,6 +26,7 @@ mod health;
 mod listen;
 mod load;
 mod log_filter;
+mod man_pages;
 mod mapping;
 mod metrics;
 mod policy;
@@ -83,6 +84,7 @@ pub(crate) fn run() -> ExitCode {
             completions.run();
             Ok(ExitCode::SUCCESS)
         }
+        Command::ManPages(pages) => pages.run().map(|()| ExitCode::SUCCESS),
     };
     match done {
         Ok(code) => code,
@@ -130,6 +132,7 @@ enum Command {
     Refs(Box<store::refs::Refs>),
     Store(Box<store::StoreCommand>),
     Completions(completions::Completions),
+    ManPages(man_pages::ManPages),
 }
 
 /// The folder to read, and how to read it.
@@ -275,6 +278,8 @@ enum Failure {
     #[cfg(feature = "otel")]
     #[error("error: --otlp-endpoint {endpoint}: {error}; write a URL such as http://127.0.0.1:4317")]
     Traces { endpoint: String, error: opentelemetry_otlp::ExporterBuildError },
+    #[error("error: {folder}: {error}")]
+    ManPages { folder: PathBuf, error: io::Error },
     #[error("error: system error: {0}")]
     System(io::Error),
 }
@@ -308,7 +313,11 @@ impl Failure {
             Self::Join(_) => ExitCode::from(1),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
-            Self::Listen { .. } | Self::Rollout(_) | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
+            Self::Listen { .. }
+            | Self::ManPages { .. }
+            | Self::Rollout(_)
+            | Self::Serve(_)
+            | Self::System(_) => ExitCode::from(1),
         }
     }
 }

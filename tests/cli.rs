@@ -603,7 +603,7 @@ fn help_and_completions_name_every_command() {
     };
     for text in [xds(&["--help"]), xds(&["-h"]), xds(&["completions", "bash"]), xds(&["completions", "fish"])]
     {
-        for command in ["serve", "check", "resolve", "schema", "get", "watch", "completions"] {
+        for command in ["serve", "check", "resolve", "schema", "get", "watch", "completions", "man-pages"] {
             assert!(text.contains(command), "{text}");
         }
     }

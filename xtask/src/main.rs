@@ -3,11 +3,13 @@
 //! | module | command |
 //! | --- | --- |
 //! | [`descriptors`] | makes `descriptors/envoy.binpb.gz`, or checks that it is current |
+//! | [`dist`] | makes what is shipped: archive, Debian package, bill of materials, check sums |
 //! | [`peers`] | installs the foreign programs that some tests need |
 //! | [`test`](mod@test) | runs every test |
 #![forbid(unsafe_code)]
 
 mod descriptors;
+mod dist;
 mod peers;
 mod step;
 mod test;
@@ -27,6 +29,8 @@ struct Cli {
 enum Command {
     /// Make the descriptor set of all Envoy types from the sources of a crate
     Descriptors(descriptors::Args),
+    /// Make what is shipped: archive, Debian package, bill of materials and check sums
+    Dist(dist::Args),
     /// Install the foreign programs that the tests need into target/peers
     Peers,
     /// Run every test, those with a real Envoy and real gRPC clients included
@@ -36,6 +40,7 @@ enum Command {
 fn main() -> ExitCode {
     let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Descriptors(args) => args.run().map_err(Into::into),
+        Command::Dist(args) => args.run().map_err(Into::into),
         Command::Peers => return peers::run(),
         Command::Test => return test::run(),
     };
