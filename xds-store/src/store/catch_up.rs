@@ -170,6 +170,7 @@ impl Store {
                         self.refuse_alone(&refused, actions);
                     }
                     self.request_again(writing.requests);
+                    self.begin_older();
                     self.try_again(writing.commits.into_iter().map(|(waiting, _)| waiting), now, actions);
                     self.is_behind = true;
                     self.unknown = None;

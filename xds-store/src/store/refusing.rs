@@ -64,6 +64,8 @@ impl Store {
         self.drains_at = self.drains_at.max(now.saturating_add(ENDS_AGAIN));
         self.owners_at = self.owners_at.max(now.saturating_add(ENDS_AGAIN));
         self.dropping.delay(now.saturating_add(ENDS_AGAIN));
+        // The batch may have been the last step, which says that the walk is done.
+        self.begin_older();
         self.across.older.delay(now.saturating_add(ENDS_AGAIN));
         self.room_at = self.room_at.map(|_| now.saturating_add(ROOM_AGAIN));
     }

@@ -249,6 +249,25 @@ fn sg32_sg34_a_node_with_other_policies_has_not_said_all() {
 }
 
 #[test]
+fn sg32_sg34_a_node_whose_disk_was_full_at_the_end_of_its_walk_says_all_later() {
+    let mut world = World::new();
+    world.e1.commit(of([policy("other/", "eu", &["us"])])).unwrap();
+    pull(&world.e1, &mut world.e2);
+    pull(&world.e1, &mut world.u1);
+    let mut world = world.promoted();
+    world.u1.fates.push_back(Fate::Full);
+    world.u1.wait(SECOND);
+    assert!(world.u1.fates.is_empty());
+    let RegionResponse::List(list) = deliver(&mut world.e2, &mut world.u1) else { panic!() };
+    assert_eq!(list.policies, "");
+    world.u1.wait(30 * SECOND);
+    world.e2.wait(SECOND);
+    let RegionResponse::List(list) = deliver(&mut world.e2, &mut world.u1) else { panic!() };
+    assert_ne!(list.policies, "");
+    deletes(&mut world.e2, "eu/c").unwrap();
+}
+
+#[test]
 fn sg32_a_new_writer_waits_5_minutes_of_running_time_or_until_the_node_is_forgotten() {
     let mut world = World::new().promoted();
     world.e2.wait(200 * SECOND);
