@@ -32,6 +32,8 @@ pub mod explain;
 pub mod field_converter;
 #[cfg(feature = "folder")]
 pub mod folder;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(feature = "rest")]
