@@ -275,6 +275,9 @@ enum Failure {
     Join(store::JoinError),
     #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
+    #[cfg(feature = "kubernetes")]
+    #[error("error: {0}")]
+    Kubernetes(xds::kubernetes::KubernetesError),
     #[cfg(feature = "otel")]
     #[error("error: --otlp-endpoint {endpoint}: {error}; write a URL such as http://127.0.0.1:4317")]
     Traces { endpoint: String, error: opentelemetry_otlp::ExporterBuildError },
@@ -311,6 +314,8 @@ impl Failure {
                 ExitCode::from(2)
             }
             Self::Join(_) => ExitCode::from(1),
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(_) => ExitCode::from(1),
             #[cfg(feature = "otel")]
             Self::Traces { .. } => ExitCode::from(2),
             Self::Listen { .. }

@@ -219,6 +219,7 @@ impl Collector for Polls {
 #[derive(Debug, Clone)]
 pub(super) struct Sources {
     folder: Option<Arc<Reloads>>,
+    kubernetes: Option<Arc<Reloads>>,
     tls: Option<Arc<Tls>>,
     policy: Option<Arc<PolicyFile>>,
 }
@@ -241,8 +242,12 @@ struct SourceInfoLabels {
 }
 
 impl Sources {
-    pub(super) fn new(folder: Option<Arc<Reloads>>, (tls, policy): Files) -> Self {
-        Self { folder, tls, policy }
+    pub(super) fn new(
+        folder: Option<Arc<Reloads>>,
+        kubernetes: Option<Arc<Reloads>>,
+        (tls, policy): Files,
+    ) -> Self {
+        Self { folder, kubernetes, tls, policy }
     }
 
     /// The certificates of the server, if it has any.
@@ -252,9 +257,10 @@ impl Sources {
 
     /// All of them, with their names.
     pub(super) fn all(&self) -> Vec<(&'static str, &Reloads)> {
-        let Self { folder, tls, policy } = self;
+        let Self { folder, kubernetes, tls, policy } = self;
         let all = [
             ("folder", folder.as_deref()),
+            ("kubernetes", kubernetes.as_deref()),
             ("certificates", tls.as_deref().map(Tls::reloads)),
             ("policy", policy.as_deref().map(|policy| &policy.reloads)),
         ];
@@ -293,10 +299,11 @@ impl Collector for Sources {
         }
         let (name, help) = (
             "xds_source_isolated_files",
-            "Files that keep their last good content while other files are served",
+            "Files or objects that keep their last good content while others are served",
         );
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (source, reloads) in all.iter().filter(|(SourceLabels { source }, _)| *source == "folder") {
+        let in_parts = |source: &str| matches!(source, "folder" | "kubernetes");
+        for (source, reloads) in all.iter().filter(|(SourceLabels { source }, _)| in_parts(source)) {
             let count = i64::try_from(reloads.isolated()).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(family.encode_family(source)?)?;
         }

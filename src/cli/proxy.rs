@@ -220,7 +220,7 @@ impl ProxyCommand {
         port.apply(&mut config);
         let drain = Drain::default();
         let shutdown = drain.clone().begin_after(shutdown().map_err(Failure::System)?);
-        let sources = Sources::new(None, port.files());
+        let sources = Sources::new(None, None, port.files());
         let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));

@@ -188,9 +188,11 @@ impl Hangups {
     #[cfg(unix)]
     pub(super) async fn follow(mut self, sources: Sources) {
         while self.signals.recv().await.is_some() {
-            let names: Vec<_> = sources.all().iter().map(|(name, _)| *name).collect();
+            let mut files = sources.all();
+            files.retain(|(name, _)| *name != "kubernetes");
+            let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
             tracing::info!(sources = names.join(" "), "SIGHUP: reading files again");
-            sources.all().iter().for_each(|(_, reloads)| reloads.request());
+            files.iter().for_each(|(_, reloads)| reloads.request());
         }
     }
 

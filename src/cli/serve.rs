@@ -23,6 +23,7 @@ use super::traces::{self, Telemetry, Traces};
 use super::warnings::WarningOptions;
 use super::{DescriptorOptions, Failure, FolderOptions, IsolationMode, load, troubles};
 use applied::AppliedFolder;
+use kubernetes::{KubernetesOptions, SOURCES, ServedKubernetes, Started};
 pub(super) use limits::{Limits, count, time, wait};
 pub(super) use migrate::MigrationError;
 use migrate::{Migrated, Stop};
@@ -37,6 +38,8 @@ pub(super) use types::{OptionError, Types};
 
 mod applied;
 mod backups;
+#[cfg_attr(not(feature = "kubernetes"), path = "serve/no_kubernetes.rs")]
+mod kubernetes;
 mod limits;
 mod migrate;
 mod nacks;
@@ -63,7 +66,7 @@ mod types;
 /// (api_type: REST in Envoy): POST
 /// /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, mut_arg("folder", |dir| dir.required(false).required_unless_present("store")))]
+#[command(after_help = EXAMPLES, mut_arg("folder", |dir| dir.required(false).required_unless_present_any(SOURCES)))]
 pub(super) struct Serve {
     #[command(flatten)]
     config_file: ConfigFile,
@@ -73,6 +76,8 @@ pub(super) struct Serve {
     descriptors: DescriptorOptions,
     #[command(flatten)]
     store: StoreOptions,
+    #[command(flatten)]
+    kubernetes: KubernetesOptions,
     #[command(flatten, next_help_heading = None)]
     rollout: RolloutOptions,
     #[command(flatten, next_help_heading = None)]
@@ -154,13 +159,21 @@ impl Serve {
             self.announce(store.summary(source));
         }
         let folder = self.folder(source, &descriptors, store.as_ref(), runtime.handle())?;
+        let kubernetes = match runtime.block_on(self.kubernetes.start(source, &descriptors, &mut stop))? {
+            Started::Loaded(kubernetes) => kubernetes,
+            Started::Stopped => {
+                end(runtime, traces);
+                return Ok(());
+            }
+        };
+        self.announce(kubernetes.iter().map(ServedKubernetes::summary).collect());
         if let Some(rollouts) = &rollouts {
             rollouts.rollouts.begin();
         }
         let config = self.config(source)?;
         let routes = (descriptors, page);
         let served = runtime.block_on(self.serve(
-            (folder, store, rollouts),
+            (folder, kubernetes, store, rollouts),
             cache,
             config,
             routes,
@@ -230,7 +243,12 @@ impl Serve {
 
     async fn serve(
         &self,
-        (folder, store, rollouts): (Option<ServedFolder>, Option<ServedStore>, Option<ServedRollouts>),
+        (folder, kubernetes, store, rollouts): (
+            Option<ServedFolder>,
+            Option<ServedKubernetes>,
+            Option<ServedStore>,
+            Option<ServedRollouts>,
+        ),
         cache: Arc<Cache>,
         config: ServerConfig,
         (descriptors, page): (Arc<Descriptors>, Admin),
@@ -273,9 +291,11 @@ impl Serve {
         let answers = Answers::new(self.rest_limit);
         let routes = self.rest(descriptors, &cache, config.clone(), &answers).merge(health.clone());
         let reloads = folder.as_ref().map(|served| Arc::clone(served.folder.reloads()));
-        let sources = Sources::new(reloads, port.files());
+        let of_kubernetes = kubernetes.as_ref().map(ServedKubernetes::reloads);
+        let sources = Sources::new(reloads, of_kubernetes, port.files());
         let warnings = folder.as_ref().map(|served| Arc::clone(served.folder.standing_warnings()));
         let watch = folder.map(|served| tokio::spawn(served.folder.watch(served.cache)));
+        let following = kubernetes.map(|kubernetes| tokio::spawn(kubernetes.watch(Arc::clone(&cache))));
         let rolling = rollouts.as_ref().map(ServedRollouts::run);
         let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("listening on {bound_to}"));
@@ -340,6 +360,7 @@ impl Serve {
         let _admin = admin.map(|admin| admin.serve(admin_routes, grpc, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.iter().for_each(tokio::task::JoinHandle::abort);
+        following.iter().for_each(tokio::task::JoinHandle::abort);
         rolling.iter().flatten().for_each(tokio::task::JoinHandle::abort);
         tokens.iter().for_each(tokio::task::JoinHandle::abort);
         quorum.iter().for_each(tokio::task::JoinHandle::abort);

@@ -89,7 +89,19 @@ fn refused(source: &'static str, reloads: &Reloads) -> Option<Trouble> {
             count: files as u64,
             cure: "Correct the files, or restore them. All other files are served.".into(),
             link: "resources".into(),
-            ..Trouble::error("files_isolated", isolated_files(files))
+            ..Trouble::error("files_isolated", in_parts("file", "of the folder", files))
+        },
+        ("kubernetes", 0) => Trouble {
+            count: refusal.count,
+            cure: "Look at the API server, and at the rights of the service account. Until then everything stays as \
+                   it is; changes are not seen."
+                .into(),
+            ..Trouble::error("kubernetes_away", "Kubernetes cannot be read; what is known stays in use")
+        },
+        ("kubernetes", objects) => Trouble {
+            count: objects as u64,
+            cure: "Correct the objects, or restore them. All others are served.".into(),
+            ..Trouble::error("objects_isolated", in_parts("object", "of Kubernetes", objects))
         },
         (source, _) => Trouble {
             count: refusal.count,
@@ -104,10 +116,10 @@ fn refused(source: &'static str, reloads: &Reloads) -> Option<Trouble> {
     Some(Trouble { detail: refusal.mistake, since, last_at, ..trouble })
 }
 
-fn isolated_files(files: usize) -> String {
-    match files {
-        1 => "1 file of the folder has errors and keeps its last good content".to_owned(),
-        _ => format!("{files} files of the folder have errors and keep their last good content"),
+fn in_parts(part: &str, of: &str, count: usize) -> String {
+    match count {
+        1 => format!("1 {part} {of} has errors and keeps its last good content"),
+        _ => format!("{count} {part}s {of} have errors and keep their last good content"),
     }
 }
 
@@ -220,9 +232,12 @@ mod tests {
         reloads.on_isolated(2, "a.yaml:1:1: no".into(), false);
         let isolated = of_source("folder", &reloads);
         assert_eq!((isolated[0].kind, isolated[0].count), ("files_isolated", 2));
+        let objects = of_source("kubernetes", &reloads);
+        assert_eq!((objects[0].kind, objects[0].count), ("objects_isolated", 2));
         // Then the folder as a whole cannot be read.
         reloads.on_refused("it cannot be read".into());
         assert_eq!(of_source("folder", &reloads)[0].kind, "folder_refused");
+        assert_eq!(of_source("kubernetes", &reloads)[0].kind, "kubernetes_away");
         reloads.on_same();
         assert_eq!(of_source("folder", &reloads), []);
     }
