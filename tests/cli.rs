@@ -18,6 +18,8 @@ mod admin;
 mod config;
 #[path = "cli/deploy.rs"]
 mod deploy;
+#[path = "cli/kubernetes.rs"]
+mod kubernetes;
 #[path = "cli/limits.rs"]
 mod limits;
 #[path = "cli/logs.rs"]
