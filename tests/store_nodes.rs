@@ -24,8 +24,12 @@ use tonic::transport::Channel;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::store_client::StoreClient;
 
+#[path = "store_nodes/behind.rs"]
+mod behind;
 #[path = "binary/link.rs"]
 mod link;
+#[path = "../xds-store-server/tests/api/offline.rs"]
+mod offline;
 #[path = "store_nodes/regions.rs"]
 mod regions;
 #[expect(dead_code, reason = "other tests use the rest")]

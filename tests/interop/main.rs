@@ -18,6 +18,7 @@ mod grpc;
 mod grpc_peer;
 mod holding;
 mod http;
+#[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../binary/link.rs"]
 mod link;
 mod load;

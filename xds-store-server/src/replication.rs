@@ -60,6 +60,8 @@ pub(crate) struct Replication {
     pub(crate) told: u64,
     pub(crate) taking: Option<Taking>,
     pub(crate) snapshots: u64,
+    /// SR23.
+    pub(crate) snapshot_patience: Duration,
     /// Since when no page came, while the records are not those that this node shall serve (SR20).
     pub(crate) unsynced_at: Option<i64>,
     /// A new id is requested from the store. If that failed, when it is requested again.
@@ -96,7 +98,6 @@ impl Replication {
             ..proto::HelloRequest::default()
         };
         let mut settings = ReplicaConfig::new(hello, seed);
-        let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         settings.pull_interval = nanoseconds(config.pull_interval);
         settings.compare_interval = Some(nanoseconds(config.compare_interval));
         settings.max_entries = config.pull_entries;
@@ -116,6 +117,7 @@ impl Replication {
             told: head.counter,
             taking: None,
             snapshots: 0,
+            snapshot_patience: config.snapshot_patience,
             unsynced_at: None,
             takes_id: None,
             forgotten: BTreeSet::new(),
@@ -133,13 +135,14 @@ impl Replication {
     /// would stop until it is where it was.
     pub(crate) fn now(&self) -> i64 {
         let (began, since) = self.began;
-        began.saturating_add(i64::try_from(since.elapsed().as_nanos()).unwrap_or(i64::MAX))
+        began.saturating_add(nanoseconds(since.elapsed()))
     }
 
     /// How long until there is something to do, in nanoseconds; 0 if it is due now.
     pub(crate) fn due_in(&self) -> Option<i64> {
+        let patience = nanoseconds(self.snapshot_patience);
         let read_only_at =
-            self.unsynced_at.map(|at| at.saturating_add(SILENCE)).filter(|at| *at > self.now());
+            self.unsynced_at.map(|at| at.saturating_add(patience)).filter(|at| *at > self.now());
         let due = self.machine.due().into_iter().chain(self.show_at);
         let due = due.chain(self.takes_id.flatten()).chain(read_only_at).min();
         due.map(|due| due.saturating_sub(self.now()).max(0))
@@ -252,7 +255,11 @@ impl Replication {
     /// What this node does about its records, if they are not those that it shall serve (SR20, SR23).
     pub(crate) fn condition(&self) -> Option<Condition> {
         let since = self.now().saturating_sub(self.unsynced_at?);
-        Some(if since < SILENCE { Condition::Resyncing } else { Condition::ReadOnly })
+        Some(if since < nanoseconds(self.snapshot_patience) {
+            Condition::Resyncing
+        } else {
+            Condition::ReadOnly
+        })
     }
 
     /// ST6: commits that wait for peers are durable here, and are answered before the server ends.
@@ -267,8 +274,10 @@ fn counters(clock: &Clock) -> BTreeMap<String, u64> {
     clock.iter().map(|(origin, at)| (origin.to_owned(), at.counter)).collect()
 }
 
-/// SR23: how long no peer may answer a node that takes a snapshot.
-const SILENCE: i64 = 60_000_000_000;
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
 const SHOW_EVERY: i64 = 100_000_000;
 
 /// One line for an operator (ST72).

@@ -419,7 +419,7 @@ impl Writer {
             self.schemas.store(Arc::clone(self.store.schemas()));
         }
         let (condition, reason) = self.condition();
-        let standing = standing_of(&self.store, condition, reason);
+        let standing = standing_of(&self.store, condition, &reason);
         self.source.set_resyncing(standing.condition == Condition::Resyncing);
         self.migrations.look(&standing.plans, self.store.schemas());
         self.standing.send_if_modified(|sent| {

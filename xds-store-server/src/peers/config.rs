@@ -32,6 +32,9 @@ pub struct PeersConfig {
     pub pull_bytes: u32,
     /// How often all records are compared with those of each peer, give or take a tenth (SR51). Default 24 h.
     pub compare_interval: Duration,
+    /// How long a node that needs a snapshot waits for each part of it. Then it serves the records that it has,
+    /// takes no commits, and goes on trying (SR23). Default 60 s.
+    pub snapshot_patience: Duration,
 }
 
 impl PeersConfig {
@@ -52,6 +55,7 @@ impl PeersConfig {
             pull_entries: 1_000,
             pull_bytes: 16 << 20,
             compare_interval: Duration::from_secs(24 * 3600),
+            snapshot_patience: Duration::from_secs(60),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Snapshots and new ids: what the writer does for them between the store and the peers.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 
@@ -17,23 +18,28 @@ use crate::standing::Condition;
 
 impl Writer {
     /// What the store is for clients and readers (ST5, SR20, SR23), with the reason for people.
-    pub(super) fn condition(&self) -> (Condition, &str) {
+    pub(super) fn condition(&self) -> (Condition, Cow<'_, str>) {
         if let Some(reason) = self.store.read_only() {
-            return (Condition::ReadOnly, reason);
+            return (Condition::ReadOnly, reason.into());
         }
         if self.store.head().is_joining {
-            return (Condition::Waiting, JOINING);
+            return (Condition::Waiting, JOINING.into());
         }
-        match self.replication.as_ref().and_then(|replication| replication.condition()) {
+        let Some(replication) = &self.replication else { return (Condition::Serving, "".into()) };
+        let patience = replication.snapshot_patience;
+        match replication.condition() {
             Some(Condition::Resyncing) => (
                 Condition::Resyncing,
-                "this node takes a snapshot: its peers have forgotten commits that it lacks",
+                "this node takes a snapshot: its peers have forgotten commits that it lacks".into(),
             ),
             Some(_) => (
                 Condition::ReadOnly,
-                "this node lacks commits, and no peer has given it a snapshot for 60 s: it retries",
+                format!(
+                    "this node lacks commits, and no peer has given it a snapshot for {patience:?}: it retries"
+                )
+                .into(),
             ),
-            None => (Condition::Serving, ""),
+            None => (Condition::Serving, "".into()),
         }
     }
 

@@ -30,8 +30,11 @@ use xds_store_server::{
 
 mod across;
 mod attacks;
+#[path = "../../../tests/binary/link.rs"]
+mod link;
 mod maintenance;
 mod migration;
+mod offline;
 mod peers;
 mod reads;
 mod references;

@@ -70,7 +70,11 @@ impl Node {
     }
 
     pub(super) fn dial(&self, others: &[&Self]) {
-        self.peers.send(others.iter().map(|other| other.address()).collect()).unwrap();
+        self.dial_addresses(others.iter().map(|other| other.address()).collect());
+    }
+
+    pub(super) fn dial_addresses(&self, addresses: Vec<String>) {
+        self.peers.send(addresses).unwrap();
     }
 
     pub(super) async fn commit(&self, name: &str, payload: &str) {

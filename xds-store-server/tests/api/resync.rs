@@ -4,84 +4,28 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use tokio::time::{sleep, timeout};
-use xds_store::commit::Draft;
 use xds_store::engine::{Batch, Value};
-use xds_store::read::Reads;
-use xds_store::store::{Action, Config, Event, Ticket};
 use xds_store_server::Condition;
 
-use super::peers::{Node, WAIT, converged, engine, node};
+use super::link::Link;
+use super::offline::Offline;
+use super::peers::{Node, WAIT, converged, engine, node, node_with};
 use super::*;
 
-/// A store that no process serves, in a time that passes at once: an hour ago.
-struct Offline {
-    engine: MemoryEngine,
-    store: Store,
-    now: i64,
+fn offline(node: &str) -> Offline<MemoryEngine> {
+    Offline::load(engine(node, "c"))
 }
 
-const SECOND: i64 = 1_000_000_000;
-
-impl Offline {
-    fn new(id: &str) -> Self {
-        let engine = engine(id, "c");
-        let mut config = Config::new(engine.limits(), 1);
-        config.is_replicated = true;
-        config.tombstones = 20 * SECOND;
-        let now =
-            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() - Duration::from_secs(3_600);
-        let now = i64::try_from(now.as_nanos()).unwrap();
-        let store = Store::load(&*engine.view().unwrap(), config, now, |_| {}).unwrap();
-        Self { engine, store, now }
-    }
-
-    fn step(&mut self, event: Event) {
-        let mut events = vec![event];
-        while let Some(event) = events.pop() {
-            for action in self.store.step(event, self.now, &*self.engine.reader()) {
-                match action {
-                    Action::Write(batch) => events.push(Event::Written(self.engine.commit(&batch))),
-                    Action::Answer(_, answer) => assert!(answer.is_ok(), "{answer:?}"),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    fn commit(&mut self, changes: Vec<proto::Change>) {
-        let request = proto::CommitRequest { changes, ..Default::default() };
-        self.step(Event::Commit(Ticket(0), Draft::parse(request, "test".into()).unwrap()));
-    }
-
-    fn pull(&mut self, from: &Self) {
-        let view = from.engine.view().unwrap();
-        let reads = Reads::new(&*view).unwrap();
-        let lacking = from.store.lacking(&self.store.clock(), 100).revisions;
-        let entries = lacking.into_iter().map(|revision| reads.foreign(revision).unwrap()).collect();
-        self.step(Event::Merge(Ticket(0), entries));
-    }
-
-    /// Forgets the log, and what was deleted in it.
-    fn forget_all(&mut self) {
-        for _ in 0..2 {
-            self.now += 400 * SECOND;
-            self.step(Event::Due);
-            self.step(Event::Compact(Ticket(0), Some(self.store.revision())));
-        }
-        assert_eq!(self.store.head().floor, self.store.revision());
-    }
-
-    fn copy(&self) -> MemoryEngine {
-        let mut copy = Batch::default();
-        let each = &mut |key: &[u8], value: Value| {
-            copy.writes.push((Bytes::copy_from_slice(key), Some(value.bytes)));
-            ControlFlow::Continue(())
-        };
-        self.engine.view().unwrap().range(b"a", b"{", each).unwrap();
-        let mut engine = MemoryEngine::default();
-        engine.commit(&copy).unwrap();
-        engine
-    }
+fn copy(of: &MemoryEngine) -> MemoryEngine {
+    let mut copy = Batch::default();
+    let each = &mut |key: &[u8], value: Value| {
+        copy.writes.push((Bytes::copy_from_slice(key), Some(value.bytes)));
+        ControlFlow::Continue(())
+    };
+    of.view().unwrap().range(b"a", b"{", each).unwrap();
+    let mut engine = MemoryEngine::default();
+    engine.commit(&copy).unwrap();
+    engine
 }
 
 fn id(node: &Node) -> String {
@@ -90,7 +34,7 @@ fn id(node: &Node) -> String {
 
 #[tokio::test]
 async fn sr19_sr20_a_node_whose_peers_forgot_what_it_lacks_takes_a_snapshot() {
-    let (mut a, mut b) = (Offline::new("a"), Offline::new("b"));
+    let (mut a, mut b) = (offline("a"), offline("b"));
     a.commit(vec![put("x", "1"), put("y", "1")]);
     b.pull(&a);
     b.commit(vec![put("unpulled", "1")]);
@@ -110,8 +54,42 @@ async fn sr19_sr20_a_node_whose_peers_forgot_what_it_lacks_takes_a_snapshot() {
 }
 
 #[tokio::test]
+async fn sr23_a_node_that_gets_no_snapshot_serves_its_records_read_only_until_it_gets_one() {
+    let (mut a, mut b) = (offline("a"), offline("b"));
+    a.commit(vec![put("x", "1")]);
+    b.pull(&a);
+    a.commit((0..1_000).map(|number| put(&format!("n{number}"), &"x".repeat(1_000))).collect());
+    a.forget_all();
+    let a = node(a.engine, CI).await;
+    let b = node_with(b.engine, CI, |config| {
+        config.peers.as_mut().unwrap().snapshot_patience = Duration::from_millis(300);
+    });
+    let (b, link) = (b.await, Link::new().await);
+    link.lead_to(a.served.address.port());
+    link.stall(Some(200_000));
+    b.dial_addresses(vec![format!("http://{}", link.address)]);
+    let mut standing = b.served.store.standing();
+    let mut until = async |condition| {
+        let reached = standing.wait_for(|standing| standing.condition == condition);
+        timeout(WAIT, reached).await.expect("it comes").unwrap().reason.clone()
+    };
+    until(Condition::Resyncing).await;
+    let mut client = b.served.store().await;
+    let request = proto::ListRequest { without_payload: true, ..Default::default() };
+    assert_eq!(client.list(request.clone()).await.unwrap_err().code(), Code::Unavailable);
+    let reason = until(Condition::ReadOnly).await;
+    assert!(reason.contains("no peer has given it a snapshot for 300ms"), "{reason}");
+    assert_eq!(client.list(request).await.unwrap().into_inner().records.len(), 1);
+    let commit = proto::CommitRequest { changes: vec![put("early", "1")], ..Default::default() };
+    assert_eq!(client.commit(commit).await.unwrap_err().code(), Code::Unavailable);
+    link.stall(None);
+    until(Condition::Serving).await;
+    converged(&[&a, &b], 1_001).await;
+}
+
+#[tokio::test]
 async fn sr21_a_node_that_lacks_forgotten_deletions_revives_none_and_loses_no_creation() {
-    let (mut a, mut b) = (Offline::new("a"), Offline::new("b"));
+    let (mut a, mut b) = (offline("a"), offline("b"));
     a.commit(vec![put("x", "1"), put("gone", "1")]);
     b.pull(&a);
     b.commit(vec![put("unpulled", "1"), put("x", "of b"), put("gone", "of b")]);
@@ -131,7 +109,7 @@ async fn sr21_a_node_that_lacks_forgotten_deletions_revives_none_and_loses_no_cr
 
 #[tokio::test]
 async fn sr20_two_nodes_that_both_fell_behind_take_snapshots_one_after_the_other() {
-    let (mut a, mut b) = (Offline::new("a"), Offline::new("b"));
+    let (mut a, mut b) = (offline("a"), offline("b"));
     a.commit(vec![put("x", "1")]);
     b.pull(&a);
     a.commit(vec![put("of-a", "1")]);
@@ -147,7 +125,7 @@ async fn sr20_two_nodes_that_both_fell_behind_take_snapshots_one_after_the_other
 
 #[tokio::test]
 async fn sr24_sr58_a_new_node_waits_for_its_first_snapshot() {
-    let mut a = Offline::new("a");
+    let mut a = offline("a");
     a.commit(vec![put("x", "1"), put("gone", "1")]);
     a.commit(vec![delete("gone")]);
     a.forget_all();
@@ -171,9 +149,10 @@ async fn sr24_sr58_a_new_node_waits_for_its_first_snapshot() {
 
 #[tokio::test]
 async fn sr28_sr31_sr55_nodes_with_one_id_take_new_ones_and_lose_nothing() {
-    let mut a = Offline::new("a");
+    let mut a = offline("a");
     a.commit(vec![put("x", "1")]);
-    let (a, twin, c) = (node(a.copy(), CI).await, node(a.copy(), CI).await, node(engine("c", "c"), CI).await);
+    let (a, twin, c) =
+        (node(copy(&a.engine), CI).await, node(copy(&a.engine), CI).await, node(engine("c", "c"), CI).await);
     a.commit("of-a", "1").await;
     twin.commit("of-twin", "1").await;
     c.commit("of-c", "1").await;
