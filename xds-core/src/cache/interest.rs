@@ -17,8 +17,8 @@ use atomic_waker::AtomicWaker;
 
 use super::by_parameters::{ByParameters, Matching};
 use super::class::{Class, ClassId, ClassMember};
-use super::class_set::ClassSet;
 use super::delivery::{ClientName, Ledger};
+use super::id_set::IdSet;
 use super::on_demand::SubscriptionIndex;
 use super::snapshot::{Keys, NO_RESOURCES, Snapshot, TypeSnapshot};
 use super::type_selection::TypeSelection;
@@ -238,10 +238,10 @@ pub(super) struct TypeInterest {
     /// Names come from peers too, but this table is seeded. A client that subscribes looks up each
     /// of its names here. In an ordered map, each look-up would read the texts of some 17 other
     /// names among 100,000.
-    by_name: HashMap<ResourceName, ClassSet>,
+    by_name: HashMap<ResourceName, IdSet>,
     by_selection: BTreeMap<TypeSelection, ClassId>,
     /// The classes with a wildcard.
-    wildcards: ClassSet,
+    wildcards: IdSet,
     by_parameters: ByParameters,
     classes: BTreeMap<ClassId, Arc<Class>>,
     pub(super) last_class: ClassId,
@@ -402,7 +402,7 @@ impl TypeInterest {
     pub(super) fn selecting(&self, name: &ResourceName, resources: &TypeSnapshot) -> Vec<&Arc<Class>> {
         let names = std::iter::once(name).chain(resources.other_names().of(name));
         let of_names = names.filter_map(|listed| self.by_name.get(listed));
-        let ids: BTreeSet<_> = of_names.chain(Some(&self.wildcards)).flat_map(ClassSet::iter).collect();
+        let ids: BTreeSet<_> = of_names.chain(Some(&self.wildcards)).flat_map(IdSet::iter).collect();
         ids.into_iter().map(|id| &self.classes[&id]).collect()
     }
 
@@ -473,7 +473,7 @@ impl TypeInterest {
 
     /// The classes that select a name and that some of its changed variants can match; each once,
     /// in order.
-    fn candidates(&self, selecting: &[&ClassSet], variants: &[(ResourceName, Constraints)]) -> Vec<ClassId> {
+    fn candidates(&self, selecting: &[&IdSet], variants: &[(ResourceName, Constraints)]) -> Vec<ClassId> {
         let count = selecting.iter().map(|classes| classes.len()).sum();
         // An affected class both selects the name and matches a changed variant. So the search can
         // begin with either list, and one of them may be much shorter.
@@ -568,7 +568,7 @@ impl TypeInterest {
                     is_same &= known.key().is_same(name);
                     known.get_mut().insert(id);
                 }
-                Entry::Vacant(new) => _ = new.insert(ClassSet::One(id)),
+                Entry::Vacant(new) => _ = new.insert(IdSet::One(id)),
             }
         }
         // A set that uses these strings already is shared with other classes: keep it.

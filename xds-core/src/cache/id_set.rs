@@ -1,20 +1,18 @@
-//! A set of classes that mostly has one member.
+//! A set of numbers that mostly has one member.
 
 use std::collections::BTreeSet;
 
-use super::class::ClassId;
-
-/// The classes that select a name. Clients that share a name mostly share the whole list, and are
-/// then one class. A set in memory of its own costs 112 bytes for each name.
+/// The numbers of the classes that select a name. Clients that share a name mostly share the whole list,
+/// and are then one class. A set in memory of its own costs 112 bytes for each name.
 #[derive(Debug)]
-pub(super) enum ClassSet {
-    One(ClassId),
+pub(super) enum IdSet {
+    One(u64),
     /// Any number, also none or one.
-    Many(BTreeSet<ClassId>),
+    Many(BTreeSet<u64>),
 }
 
-impl ClassSet {
-    pub(super) fn insert(&mut self, id: ClassId) {
+impl IdSet {
+    pub(super) fn insert(&mut self, id: u64) {
         match self {
             Self::One(only) if *only == id => {}
             Self::One(only) => *self = Self::Many(BTreeSet::from([*only, id])),
@@ -22,7 +20,7 @@ impl ClassSet {
         }
     }
 
-    pub(super) fn remove(&mut self, id: ClassId) {
+    pub(super) fn remove(&mut self, id: u64) {
         match self {
             Self::One(only) if *only == id => *self = Self::default(),
             Self::One(_) => {}
@@ -30,7 +28,7 @@ impl ClassSet {
         }
     }
 
-    pub(super) fn contains(&self, id: ClassId) -> bool {
+    pub(super) fn contains(&self, id: u64) -> bool {
         match self {
             Self::One(only) => *only == id,
             Self::Many(ids) => ids.contains(&id),
@@ -48,8 +46,8 @@ impl ClassSet {
         self.len() == 0
     }
 
-    /// The classes in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = ClassId> {
+    /// The numbers in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
         let (one, many) = match self {
             Self::One(only) => (Some(*only), None),
             Self::Many(ids) => (None, Some(ids)),
@@ -58,7 +56,7 @@ impl ClassSet {
     }
 }
 
-impl Default for ClassSet {
+impl Default for IdSet {
     fn default() -> Self {
         Self::Many(BTreeSet::new())
     }
@@ -73,9 +71,9 @@ mod tests {
     #[test]
     fn it_has_what_a_plain_set_has_after_the_same_steps() {
         fn agrees(steps: Vec<(bool, u8)>) -> bool {
-            let (mut set, mut plain) = (ClassSet::One(0), BTreeSet::from([0]));
+            let (mut set, mut plain) = (IdSet::One(0), BTreeSet::from([0]));
             steps.into_iter().all(|(is_insertion, id)| {
-                let id = ClassId::from(id % 4);
+                let id = u64::from(id % 4);
                 if is_insertion {
                     set.insert(id);
                     plain.insert(id);
