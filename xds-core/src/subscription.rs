@@ -38,6 +38,11 @@ impl Locators {
         self.0.iter()
     }
 
+    /// The names with these parameters.
+    pub(crate) fn of(&self, parameters: &Parameters) -> Option<&NameSet> {
+        self.0.get(parameters)
+    }
+
     /// The names. A name with several parameter sets comes once for each of them.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
         self.0.values().flatten()

@@ -138,7 +138,11 @@ impl Holding {
                 false
             }
             _ => {
-                self.former = self.selection.replace(join(selection));
+                let mut joined = join(selection);
+                if let Some(former) = &mut self.selection {
+                    joined.take_index_of(former);
+                }
+                self.former = self.selection.replace(joined);
                 true
             }
         }

@@ -67,6 +67,12 @@ impl Membership {
         self.indexed = indexed;
     }
 
+    /// Continues another membership of this stream, which stays for removals alone: a stream is in the
+    /// index once.
+    pub(crate) fn take_index_of(&mut self, former: &mut Self) {
+        self.indexed = std::mem::take(&mut former.indexed);
+    }
+
     /// Replaces the selection, of the same type, and keeps the cursor.
     pub(crate) fn select(&mut self, selection: TypeSelection) {
         if self.selection != selection {
