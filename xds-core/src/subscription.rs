@@ -21,6 +21,12 @@ pub struct Locator {
     pub parameters: Parameters,
 }
 
+impl Locator {
+    fn new(name: &ResourceName, parameters: &Parameters) -> Self {
+        Self { name: name.clone(), parameters: parameters.clone() }
+    }
+}
+
 /// A set of locators: the subscribed names, grouped by their parameters.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Locators(BTreeMap<Parameters, NameSet>);
@@ -28,9 +34,7 @@ pub struct Locators(BTreeMap<Parameters, NameSet>);
 impl Locators {
     /// All locators, ordered by parameters, then by name.
     pub fn iter(&self) -> impl Iterator<Item = Locator> {
-        self.sets().flat_map(|(parameters, names)| {
-            names.iter().map(|name| Locator { name: name.clone(), parameters: parameters.clone() })
-        })
+        self.sets().flat_map(|(parameters, names)| names.iter().map(|name| Locator::new(name, parameters)))
     }
 
     /// The names for each set of parameters. No set of names is empty.
@@ -94,18 +98,14 @@ impl Locators {
     }
 
     /// Removes the locators that pass, and returns them.
-    pub(crate) fn take(&mut self, is_taken: impl Fn(&Locator) -> bool) -> Vec<Locator> {
-        let taken: Vec<_> = self.iter().filter(is_taken).collect();
-        if !taken.is_empty() {
-            let rest = self.iter().filter(|locator| {
-                taken
-                    .binary_search_by(|other| {
-                        (&other.parameters, &other.name).cmp(&(&locator.parameters, &locator.name))
-                    })
-                    .is_err()
-            });
-            *self = rest.collect();
-        }
+    pub(crate) fn take(&mut self, is_taken: impl Fn(&Locator) -> bool) -> Self {
+        let mut taken = Self::default();
+        self.retain(|parameters, names| {
+            let passing = names.filter(|name| is_taken(&Locator::new(name, parameters)));
+            let rest = names.without(&passing);
+            taken.insert(parameters, passing);
+            rest
+        });
         taken
     }
 
@@ -512,6 +512,15 @@ impl Subscription {
                 locators.insert(parameters, std::iter::once(WILDCARD.into()).collect());
             }
         }
+        locators
+    }
+
+    /// The same locators. Names that are all those of a group share its list in memory.
+    pub(crate) fn sharing(&self, mut locators: Locators) -> Locators {
+        locators.retain(|parameters, names| {
+            let same = self.groups().find(|(of, group)| *of == parameters && group.names == *names);
+            same.map_or_else(|| names.clone(), |(_, group)| group.names.clone())
+        });
         locators
     }
 

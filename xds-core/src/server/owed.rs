@@ -73,15 +73,15 @@ impl Owed {
     }
 
     /// Removes the locators that cannot be answered yet, and returns them.
-    pub(super) fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
+    pub(super) fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Locators {
         let unknown = self.locators.take(is_unknown);
         self.due = self.due();
         unknown
     }
 
-    /// Owes the answer to a locator.
-    pub(super) fn owe(&mut self, locator: Locator, now: Duration) {
-        self.locators.extend(std::iter::once(locator).collect());
+    /// Owes the answers to these locators.
+    pub(super) fn owe(&mut self, locators: Vec<Locator>, now: Duration) {
+        self.locators.extend(locators.into_iter().collect());
         self.answer_at(now);
     }
 

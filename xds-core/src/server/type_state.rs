@@ -94,6 +94,7 @@ impl TypeState {
             self.responses.forget_rejected();
             return Vec::new();
         };
+        self.unknown.keep(|locator| self.subscription.lists(locator));
         // T25b: everything that was sent by name is sent again with constraints.
         if self.holding.select(selection, |selection| watch.join(&self.terms.type_url, selection)) {
             // T25: queued parts have the other form, and everything is sent again.

@@ -19,19 +19,20 @@ use super::response::Response;
 use crate::cache::Snapshot;
 use crate::code::Code;
 use crate::name::{Nonce, Revision, Version};
-use crate::subscription::Locator;
+use crate::subscription::{Locator, Locators};
 
 /// What cannot be answered yet (G13).
 #[derive(Debug, Default)]
 pub(super) struct Unknown {
-    /// Locators that wait for the first commit, or for the source of an on-demand cache.
-    pub(super) waiting: BTreeMap<Locator, Waiting>,
+    /// Locators that wait for the first commit, or for the source of an on-demand cache. Mostly all of
+    /// them began to wait at once, and are the names of the subscription, whose list they share.
+    pub(super) waiting: BTreeMap<Waiting, Locators>,
     /// Whether a wildcard waits until the source of an on-demand cache has answered all wildcards.
     pub(super) awaits_wildcards: bool,
 }
 
-/// A locator that waits: since when, and whether that was reported to the client.
-#[derive(Debug, Clone)]
+/// Since when a locator waits, and whether that was reported to the client.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Waiting {
     since: Duration,
     is_reported: bool,
@@ -60,7 +61,39 @@ impl Waiting {
 impl Unknown {
     /// The earliest time at which the client gets an error because a locator still waits.
     fn report_at(&self, wait: Duration) -> Option<Duration> {
-        self.waiting.values().filter_map(|waiting| waiting.report_at(wait)).min()
+        self.waiting.keys().filter_map(|waiting| waiting.report_at(wait)).min()
+    }
+
+    /// These locators begin to wait now, but for those that wait already as `is_kept` says.
+    fn begin(&mut self, now: Duration, new: Locators, is_kept: impl Fn(&Waiting) -> bool) {
+        if new.is_empty() || self.waiting.iter().any(|(waiting, known)| is_kept(waiting) && *known == new) {
+            return;
+        }
+        let mut known = Vec::new();
+        self.waiting.retain(|waiting, locators| {
+            if is_kept(waiting) {
+                known.extend(locators.iter().filter(|locator| new.contains(locator)));
+            } else {
+                locators.take(|locator| new.contains(locator));
+            }
+            !locators.is_empty()
+        });
+        let new = if known.is_empty() { new } else { new.without(&known.into_iter().collect()) };
+        self.add(Waiting::new(now), new);
+    }
+
+    fn add(&mut self, waiting: Waiting, locators: Locators) {
+        if !locators.is_empty() {
+            self.waiting.entry(waiting).or_default().extend(locators);
+        }
+    }
+
+    /// Forgets the locators that do not pass.
+    pub(super) fn keep(&mut self, is_kept: impl Fn(&Locator) -> bool) {
+        self.waiting.retain(|_, locators| {
+            locators.take(|locator| !is_kept(locator));
+            !locators.is_empty()
+        });
     }
 }
 
@@ -99,13 +132,10 @@ impl TypeEntry {
         let cannot_be_answered = |locator: &Locator| {
             matches!(state.resolve(snapshot).knows(locator), Knowledge::Unknown | Knowledge::Failed { .. })
         };
-        for locator in owed.defer(cannot_be_answered) {
-            let waiting = state.unknown.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
-            // D9: a new subscription gets a new error.
-            if waiting.failure.is_some() {
-                *waiting = Waiting::new(now);
-            }
-        }
+        let mut deferred = owed.defer(cannot_be_answered);
+        deferred.take(|locator| !state.subscription.lists(locator));
+        // D9: a new subscription gets a new error.
+        state.unknown.begin(now, state.subscription.sharing(deferred), |waiting| waiting.failure.is_none());
         // While wildcards wait, errors wait too: an answer that comes in the meantime would make
         // the error wrong.
         let has_to_wait = state.unknown.awaits_wildcards && !state.resolve(snapshot).knows_wildcards();
@@ -113,17 +143,19 @@ impl TypeEntry {
         if state.unknown.waiting.is_empty() {
             return has_to_wait.then_some(Gate::Shut);
         }
-        let mut waiting = std::mem::take(&mut state.unknown.waiting);
+        let before = std::mem::take(&mut state.unknown.waiting);
         let resolved = state.resolve(snapshot);
-        waiting.retain(|locator, waiting| {
-            if !state.subscription.lists(locator) {
-                return false;
-            }
+        let mut answered = Vec::new();
+        let mut still_waits = |locator: &Locator, waiting: &mut Waiting| {
+            debug_assert!(
+                state.subscription.lists(locator),
+                "a change of the subscription forgets the others"
+            );
             match resolved.knows(locator) {
                 // S37: the client has an error, which only the resource clears. D9: content that the
                 // client had is no change, but a subscription is answered with it all the same.
                 Knowledge::Found if waiting.is_reported || resolved.has_again(locator) => {
-                    owed.owe(locator.clone(), now);
+                    answered.push(locator.clone());
                     return false;
                 }
                 // D10: the resource may go again before other types let it be pushed (S33). Then the
@@ -134,7 +166,7 @@ impl TypeEntry {
                     return !is_state && found.iter().any(|variant| state.is_unsent(variant));
                 }
                 Knowledge::Absent => {
-                    owed.owe(locator.clone(), now);
+                    answered.push(locator.clone());
                     return false;
                 }
                 // C9c: the full state is sent without the resource, and the error says that the
@@ -159,18 +191,45 @@ impl TypeEntry {
                 owed.owe_error(resolved.failure_of(locator, Code::UNAVAILABLE, &text), now);
             }
             true
-        });
-        state.unknown.waiting = waiting;
+        };
+        let mut after = Unknown::default();
+        let mut changed = BTreeMap::<_, Vec<_>>::new();
+        for (waiting, mut locators) in before {
+            let mut unchanged = Vec::new();
+            let mut count = 0;
+            for locator in locators.iter() {
+                let mut now = waiting.clone();
+                count += 1;
+                if !still_waits(&locator, &mut now) {
+                    continue;
+                }
+                if now == waiting {
+                    unchanged.push(locator);
+                } else {
+                    changed.entry(now).or_default().push(locator);
+                }
+            }
+            if unchanged.len() < count {
+                locators = unchanged.into_iter().collect();
+            }
+            after.add(waiting, locators);
+        }
+        for (waiting, locators) in changed {
+            after.add(waiting, locators.into_iter().collect());
+        }
+        state.unknown.waiting = after.waiting;
+        if !answered.is_empty() {
+            owed.owe(answered, now);
+        }
         let is_partial = (is_state && !state.unknown.waiting.is_empty()) || has_to_wait;
         is_partial.then_some(Gate::Shut)
     }
 
     fn wait_for_first_commit(&mut self, now: Duration, wait: Duration) -> Gate {
         let Self { state, owed } = self;
-        state.unknown.waiting.retain(|locator, _| state.subscription.lists(locator));
-        for locator in owed.locators.iter().filter(|locator| state.subscription.lists(locator)) {
-            state.unknown.waiting.entry(locator).or_insert_with(|| Waiting::new(now));
-        }
+        let mut listed = owed.locators.clone();
+        listed.take(|locator| !state.subscription.lists(locator));
+        state.unknown.begin(now, state.subscription.sharing(listed), |_| true);
         // A full state without resources would delete what the client has.
         match state.unknown.report_at(wait) {
             Some(time) if !state.terms.sends_full_state() => Gate::at(time, now),
@@ -188,12 +247,14 @@ impl TypeEntry {
         snapshot: &Snapshot,
     ) -> Response {
         let Self { state, owed } = self;
-        let late = state
-            .unknown
-            .waiting
-            .iter_mut()
-            .filter_map(|(locator, waiting)| waiting.report(now, wait).then_some(locator));
-        let late: Vec<_> = late.cloned().collect();
+        let mut late = Vec::new();
+        for (mut waiting, locators) in std::mem::take(&mut state.unknown.waiting) {
+            if waiting.report(now, wait) {
+                late.extend(locators.iter());
+            }
+            state.unknown.add(waiting, locators);
+        }
+        late.sort_unstable();
         late.iter().for_each(|locator| owed.forget_brought(&locator.name));
         let failures = late.iter().map(|locator| {
             let message = format!(

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::{Unknown, Waiting};
 use crate::cache::OnDemandSubscription;
+use crate::code::Code;
 use crate::server::fixture::{Delta, Sotw, commit, is_woken, parameters, type_url, version};
-use crate::subscription::Locator;
-use crate::{Cache, OnDemandSubscriptions};
+use crate::subscription::{Locator, Locators};
+use crate::{Cache, OnDemandSubscriptions, Parameters};
 
 fn delta(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
     let mut client = Delta::new(cache);
@@ -457,3 +459,22 @@ fn d9_d3_what_comes_back_unchanged_is_the_answer_to_a_subscription_that_waits() 
         assert_eq!(client.sent(), "n2 X a=1", "{is_seen}");
     }
 }
+
+#[test]
+fn d9_a_locator_waits_once_and_after_an_error_it_begins_again() {
+    let locators = |names: &str| -> Locators {
+        let of = |name: &str| Locator { name: name.into(), parameters: Parameters::new() };
+        names.split(' ').map(of).collect()
+    };
+    let failed = Waiting { failure: Some((Code::UNAVAILABLE, "away".into())), ..Waiting::new(SECOND) };
+    let mut unknown = Unknown::default();
+    unknown.begin(SECOND, locators("a b"), |_| true);
+    unknown.add(failed.clone(), locators("d e"));
+    unknown.begin(2 * SECOND, locators("b c d"), |waiting| waiting.failure.is_none());
+    let expected = [(Waiting::new(SECOND), "a b"), (failed, "e"), (Waiting::new(2 * SECOND), "c d")];
+    assert_eq!(unknown.waiting, expected.map(|(waiting, names)| (waiting, locators(names))).into());
+    unknown.keep(|locator| locator.name.as_str() == "e");
+    assert_eq!(unknown.waiting.into_values().collect::<Vec<_>>(), [locators("e")]);
+}
+
+const SECOND: Duration = Duration::from_secs(1);
