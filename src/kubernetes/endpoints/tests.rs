@@ -127,7 +127,7 @@ fn a_service_without_endpoints_keeps_its_ports_and_loses_those_that_others_repla
 #[test]
 fn of_two_families_the_endpoints_of_ipv4_are_served() {
     let six = slice("web-6", &["http=80"], &["fd00::0:1 a rs"]);
-    assert_eq!(shown(&mut service(&[six.clone()])), ["shop/web/http: a*1 fd00::1:80=HEALTHY"]);
+    assert_eq!(shown(&mut service(std::slice::from_ref(&six))), ["shop/web/http: a*1 fd00::1:80=HEALTHY"]);
     let four = slice("web-4", &["http=80"], &["10.0.0.1 a rs"]);
     assert_eq!(shown(&mut service(&[six, four])), ["shop/web/http: a*1 10.0.0.1:80=HEALTHY"]);
 }
