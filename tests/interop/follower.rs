@@ -20,7 +20,7 @@ use xds_client::{Client, Protocol, ResourceType, Watcher};
 
 use crate::wait::SOON;
 
-/// Follows the listener `svc`.
+/// Follows a listener.
 #[derive(Debug)]
 pub(crate) struct Follower {
     client: Client,
@@ -34,10 +34,15 @@ impl Follower {
     pub(crate) fn start(port: u16, protocol: Protocol) -> Self {
         let mut bootstrap = Bootstrap::to_server(format!("127.0.0.1:{port}"));
         bootstrap.node.id = "follower".into();
+        Self::of(bootstrap, "svc", protocol)
+    }
+
+    /// Follows the listener `target`.
+    pub(crate) fn of(mut bootstrap: Bootstrap, target: &str, protocol: Protocol) -> Self {
         // As gRPC does it: what is deleted is used no longer.
         bootstrap.servers[0].features.fail_on_data_errors = true;
         let client = Client::builder(bootstrap).protocol(protocol).start().expect("it starts");
-        let listener = client.watch("svc").expect("a name");
+        let listener = client.watch(target).expect("a name");
         Self { client, listener, routes: None, cluster: None, endpoints: None }
     }
 

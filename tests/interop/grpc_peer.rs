@@ -33,6 +33,8 @@ pub(crate) enum Implementation {
     Core,
     Go,
     Js,
+    /// tonic-xds.
+    Rust,
 }
 
 /// Where a client reads its bootstrap.
@@ -62,7 +64,7 @@ impl GrpcPeer {
         metadata: &Value,
     ) -> Option<Self> {
         let mut command = implementation.command("client", target)?;
-        let text = bootstrap_text(&format!("127.0.0.1:{xds_port}"), &json!({"type": "insecure"}), metadata);
+        let text = bootstrap_text(&implementation.uri(xds_port), &json!({"type": "insecure"}), metadata);
         match bootstrap {
             Bootstrap::File(scratch) => {
                 let file = scratch.join("grpc-bootstrap.json");
@@ -74,6 +76,13 @@ impl GrpcPeer {
         Some(Self::start(command))
     }
 
+    /// The same with this bootstrap.
+    pub(crate) fn client_of(implementation: Implementation, target: &str, bootstrap: &str) -> Option<Self> {
+        let mut command = implementation.command("client", target)?;
+        command.env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap);
+        Some(Self::start(command))
+    }
+
     /// The same with a server at `uri` and these channel credentials.
     pub(crate) fn client_with(
         implementation: Implementation,
@@ -82,9 +91,7 @@ impl GrpcPeer {
         credentials: &Value,
         metadata: &Value,
     ) -> Option<Self> {
-        let mut command = implementation.command("client", target)?;
-        command.env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap_text(uri, credentials, metadata));
-        Some(Self::start(command))
+        Self::client_of(implementation, target, &bootstrap_text(uri, credentials, metadata))
     }
 
     /// A client of the C core that uses resource errors (gRFC A88).
@@ -136,7 +143,17 @@ fn bootstrap_text(uri: &str, credentials: &Value, metadata: &Value) -> String {
 }
 
 impl Implementation {
+    /// Those whose behaviour is compared in detail.
     pub(crate) const ALL: [Self; 3] = [Self::Core, Self::Go, Self::Js];
+
+    /// Those of docs/grpc.md.
+    pub(crate) const OF_PAGE: [Self; 4] = [Self::Core, Self::Go, Self::Js, Self::Rust];
+
+    /// The address of our server in a bootstrap.
+    pub(crate) fn uri(self, port: u16) -> String {
+        let scheme = if self == Self::Rust { "http://" } else { "" };
+        format!("{scheme}127.0.0.1:{port}")
+    }
 
     /// The command for the program; `None` if it is not installed.
     fn command(self, role: &str, argument: &str) -> Option<Command> {
@@ -148,6 +165,7 @@ impl Implementation {
                 python
             }
             Self::Go => Command::new(peers::find(peers::GRPC_GO)?),
+            Self::Rust => Command::new(peers::find(peers::GRPC_RUST)?),
             Self::Js => {
                 let packages = peers::find(peers::GRPC_JS)?;
                 let mut node = Command::new("node");
@@ -168,6 +186,7 @@ impl fmt::Display for Implementation {
             Self::Core => "gRPC core",
             Self::Go => "grpc-go",
             Self::Js => "grpc-js",
+            Self::Rust => "tonic-xds",
         })
     }
 }

@@ -15,6 +15,7 @@ mod folder;
 mod follower;
 mod foreign;
 mod grpc;
+mod grpc_page;
 mod grpc_peer;
 mod holding;
 mod http;

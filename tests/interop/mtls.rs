@@ -21,13 +21,13 @@ use crate::wait::{SOON, until};
 use crate::world::every_turn;
 
 /// A certificate authority, its certificates as files, and a server that trusts it.
-struct Secured {
+pub(crate) struct Secured {
     ca: CertifiedIssuer<'static, KeyPair>,
     files: Folder,
 }
 
 impl Secured {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // A certificate with the name of its authority would count as self-signed.
@@ -45,7 +45,7 @@ impl Secured {
         fs::write(self.files.path().join(file), text).expect("the temporary directory is writable");
     }
 
-    fn path(&self, file: &str) -> String {
+    pub(crate) fn path(&self, file: &str) -> String {
         self.files.path().join(file).to_str().expect("a text").to_owned()
     }
 

@@ -39,6 +39,9 @@ pub(crate) const ETCD: &str = "bin/etcd";
 /// The gRPC client that is built from tests/interop/peers/go.
 pub(crate) const GRPC_GO: &str = "bin/grpc-go-peer";
 
+/// The gRPC client that is built from tests/interop/peers/rust.
+pub(crate) const GRPC_RUST: &str = "bin/grpc-rust-peer";
+
 /// The packages of the gRPC client in tests/interop/peers/node.
 pub(crate) const GRPC_JS: &str = "node/node_modules";
 
