@@ -20,6 +20,7 @@ pub(crate) mod driver;
 mod history;
 mod network;
 mod process;
+mod promotions;
 mod regions;
 mod resyncing;
 mod twins;
@@ -103,6 +104,8 @@ enum Happens {
     Heals,
     /// The regions get the names that they own.
     Policies,
+    /// A replica becomes the writer of its region, also while that may be alive.
+    Promotes(usize, bool),
 }
 
 /// A call of a node: the caller, its boot and the number.
@@ -284,7 +287,7 @@ impl Sim {
         if self.forgets {
             self.at(AGES, Happens::Ages);
         }
-        self.plan_regions();
+        self.plan_regions(seed);
         self.plan_disks(seed);
         self.at(TROUBLE, Happens::Heals);
     }
@@ -355,9 +358,10 @@ impl Sim {
                 self.core.iter().map(|node| self.history.counters(&self.nodes[*node].id)).collect();
             let unanswered = self.core.iter().map(|node| self.nodes[*node].commits.len()).sum::<usize>();
             let difference = self.difference_of_regions();
-            let fetches: Vec<_> = self.core.iter().filter(|node| self.is_fetching(**node)).collect();
+            let is_waiting = |node: &&usize| self.is_fetching(**node) || self.is_hearing(**node);
+            let waiting: Vec<_> = self.core.iter().filter(is_waiting).collect();
             let are_equal =
-                fetches.is_empty() && (clocks.len() == 1 || self.regions.is_some()) && difference.is_none();
+                waiting.is_empty() && (clocks.len() == 1 || self.regions.is_some()) && difference.is_none();
             if are_equal && unanswered == 0 && self.have_twins_converged() {
                 return Ok(());
             }
@@ -366,7 +370,7 @@ impl Sim {
                     self.twins.as_ref().map(|twins| twins.differences(&self.core)).unwrap_or_default();
                 return Err(format!(
                     "liveness: {unanswered} commits without answer, clocks {clocks:?}, {twins:?} {difference:?} \
-                     {fetches:?}"
+                     {waiting:?}"
                 ));
             }
         }
@@ -390,7 +394,8 @@ impl Sim {
     fn note(&mut self, line: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             let mut line = format!("{:>7} ms {}", (self.now - START) / MS, line());
-            line.truncate((0..=300).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0));
+            let width = crate::number("WIDTH").unwrap_or(300) as usize;
+            line.truncate((0..=width).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0));
             trace.push(line);
         }
     }
@@ -466,6 +471,7 @@ impl Sim {
             Happens::Heals => self.heal(),
             Happens::Ages => self.age(),
             Happens::Policies => self.commit_policies(),
+            Happens::Promotes(node, is_forced) => self.promote(node, is_forced),
         }
     }
 
@@ -487,6 +493,7 @@ impl Sim {
     /// The core is connected, and has room. No other node reaches it any more, though it may hear it.
     fn heal(&mut self) -> Outcome {
         self.is_healed = true;
+        self.demote_second_writers()?;
         for one in 0..self.nodes.len() {
             for other in 0..self.nodes.len() {
                 match (self.core.contains(&one), self.core.contains(&other)) {

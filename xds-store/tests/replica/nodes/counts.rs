@@ -25,6 +25,8 @@ pub(crate) struct Counts {
     /// Folders that were copied and ran twice, or were set back, and ids that were taken for that.
     pub(crate) twins: u64,
     pub(crate) taken_ids: u64,
+    /// Replicas that became the writer of their region: with all that the one before had, and the others.
+    pub(crate) promotions: [u64; 2],
 }
 
 impl Counts {
@@ -42,6 +44,8 @@ impl Counts {
         self.snapshots = [self.snapshots[0] + other.snapshots[0], self.snapshots[1] + other.snapshots[1]];
         (self.losses, self.restores) = (self.losses + other.losses, self.restores + other.restores);
         (self.twins, self.taken_ids) = (self.twins + other.twins, self.taken_ids + other.taken_ids);
+        let [whole, others] = other.promotions;
+        self.promotions = [self.promotions[0] + whole, self.promotions[1] + others];
         self.most = self.most.max(other.events);
     }
 }

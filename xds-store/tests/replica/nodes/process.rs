@@ -183,6 +183,8 @@ impl Sim {
             }
             Output::Compacted => self.counts.compactions += 1,
             Output::Raise(alarm) if self.twins.as_ref().is_some_and(|twins| twins.may_raise(&alarm)) => {}
+            Output::Raise(alarm)
+                if self.regions.as_ref().is_some_and(|regions| regions.may_raise(&alarm)) => {}
             Output::Raise(alarm) => return Err(format!("{id} raises {alarm:?}")),
             Output::Resynced(resynced) => {
                 self.note(|| format!("{id} took a snapshot: {resynced:?}"));

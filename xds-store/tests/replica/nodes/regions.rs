@@ -20,6 +20,7 @@ use xds_store::record::{RecordState, served};
 use xds_store::region::{POLICY_TYPE, Policies};
 use xds_store::store::{Identity, Published};
 
+use super::driver::Process;
 use super::history::key_of;
 use super::{CLUSTER, Outcome, SECOND, START, Sim, name};
 use crate::driven::envoy::{cluster_key, delete_at, drain_at, eds_cluster, put_at, routes, routes_key};
@@ -35,7 +36,9 @@ const ROUTES: [&str; 2] = ["r", "s"];
 /// What is known of a run.
 pub(super) struct Regions {
     regions: usize,
-    nodes: Vec<Has>,
+    pub(super) nodes: Vec<Has>,
+    /// A writer went on without all that another one of its region had written, so some names had two writers.
+    pub(super) is_split: bool,
     /// The last incarnation of a record that its writer deleted.
     deleted: BTreeMap<RecordKey, u64>,
     /// What a writer wrote as some generation of a record.
@@ -46,11 +49,11 @@ pub(super) struct Regions {
 
 /// What a node has durably.
 #[derive(Default)]
-struct Has {
-    region: &'static str,
-    is_replica: bool,
+pub(super) struct Has {
+    pub(super) region: &'static str,
+    pub(super) is_replica: bool,
     revision: u64,
-    states: BTreeMap<RecordKey, RecordState>,
+    pub(super) states: BTreeMap<RecordKey, RecordState>,
     policies: Policies,
     /// What its clients were shown.
     shown: BTreeMap<RecordKey, RecordState>,
@@ -82,6 +85,7 @@ impl Regions {
         Self {
             regions: count,
             nodes: (0..nodes).map(has).collect(),
+            is_split: false,
             deleted: BTreeMap::new(),
             written: BTreeMap::new(),
             moved: BTreeSet::new(),
@@ -173,7 +177,8 @@ impl Regions {
             for state in entry.states {
                 let key = key_of(&state);
                 if entry.counter > 0 && entry.origin == name(node) {
-                    wrote(&mut self.deleted, &mut self.written, &mut self.moved, &key, &state)?;
+                    let is_alone = !self.is_split;
+                    wrote(&mut self.deleted, &mut self.written, &mut self.moved, (&key, &state), is_alone)?;
                 }
                 has.states.extend(reads.last(&key).unwrap().map(|version| (key, version.state)));
             }
@@ -189,6 +194,9 @@ impl Regions {
 
     /// SG32: a reference that exists never loses its block, so what it leads to is there.
     fn check_references(&self) -> Outcome {
+        if self.is_split {
+            return Ok(());
+        }
         let all = REGIONS[..self.regions].iter().copied();
         let staying: Vec<_> = all.filter(|region| !self.moved.contains(*region)).collect();
         for source in &staying {
@@ -209,7 +217,11 @@ impl Regions {
     }
 
     fn writer(&self, region: &str) -> &Has {
-        self.nodes.iter().find(|has| has.region == region).unwrap()
+        &self.nodes[self.writer_of(region)]
+    }
+
+    fn writer_of(&self, region: &str) -> usize {
+        self.nodes.iter().position(|has| has.region == region && !has.is_replica).unwrap()
     }
 
     /// A process shows commits to its clients.
@@ -282,9 +294,10 @@ impl Sim {
         sim
     }
 
-    pub(super) fn plan_regions(&mut self) {
+    pub(super) fn plan_regions(&mut self, seed: u64) {
         if self.regions.is_some() {
             self.at(START - 5 * SECOND, super::Happens::Policies);
+            self.plan_promotions(seed);
         }
     }
 
@@ -302,9 +315,18 @@ impl Sim {
 
     /// Whether a node still lacks names, and accepts no writes of them. Without a region, they may not be anywhere.
     pub(super) fn is_fetching(&self, node: usize) -> bool {
+        self.whole_process(node).is_some_and(|process| !process.store.fetching().is_empty())
+    }
+
+    /// SG32: whether a new writer has not heard yet what refers to its names, and deletes none of them.
+    pub(super) fn is_hearing(&self, node: usize) -> bool {
+        self.whole_process(node).is_some_and(|process| process.store.head().hears_until != 0)
+    }
+
+    /// The process of a node that reaches all others.
+    fn whole_process(&self, node: usize) -> Option<&Process> {
         let is_whole = self.core.len() == self.nodes.len();
-        let process = self.nodes[node].process.as_ref().filter(|_| is_whole);
-        process.is_some_and(|process| !process.store.fetching().is_empty())
+        self.nodes[node].process.as_ref().filter(|_| is_whole)
     }
 
     pub(super) fn difference_of_regions(&self) -> Option<String> {
@@ -325,7 +347,7 @@ impl Sim {
             for prefix in REGIONS[..regions.regions].iter().chain([&GLOBAL]) {
                 let owner = regions.nodes[0].policies.policy_of(&format!("{prefix}/"));
                 let region = owner.map_or(REGIONS[0], |policy| policy.owner());
-                let node = REGIONS.iter().position(|other| *other == region).unwrap();
+                let node = regions.writer_of(region);
                 let of_prefix = keys.iter().map(|key| {
                     let name = format!("{prefix}/{}", key.name);
                     proto::Key { name, ..key.clone() }
@@ -345,13 +367,16 @@ impl Sim {
         if !left.is_empty() {
             return Err(format!("liveness: {left:?} are left"));
         }
-        for node in &self.nodes {
+        for (number, node) in self.nodes.iter().enumerate() {
+            // Blocks of names that a former writer has are of no use: only a writer deletes, and asks others first.
+            let is_replica = self.regions.as_ref().is_some_and(|regions| regions.nodes[number].is_replica);
+            let last: &[u8] = if is_replica { b"bt" } else { b"c" };
             let mut blocks = Vec::new();
             let each = &mut |at: &[u8], value: Value| {
                 blocks.push(format!("{}: {}", at.escape_ascii(), value.bytes.escape_ascii()));
                 ControlFlow::Continue(())
             };
-            node.engine.view().unwrap().range(b"b", b"c", each).unwrap();
+            node.engine.view().unwrap().range(b"b", last, each).unwrap();
             if !blocks.is_empty() {
                 return Err(format!("liveness: {} has blocks of nothing: {blocks:?}", node.id));
             }
@@ -361,13 +386,13 @@ impl Sim {
 }
 
 /// Notes a state that its writer wrote. SG22, SG28: a name has one writer at a time, so no two states are the same
-/// generation of it.
+/// generation of it. SR34: what two writers of a region write is merged.
 fn wrote(
     deleted: &mut BTreeMap<RecordKey, u64>,
     written: &mut BTreeMap<(RecordKey, u64, u64), Bytes>,
     moved: &mut BTreeSet<String>,
-    key: &RecordKey,
-    state: &RecordState,
+    (key, state): (&RecordKey, &RecordState),
+    is_alone: bool,
 ) -> Outcome {
     let name = key.name().as_str().to_owned();
     if state.lifecycle() == proto::State::Deleted {
@@ -387,7 +412,7 @@ fn wrote(
     }
     let generation = (key.clone(), state.incarnation, state.generation);
     let before = written.entry(generation).or_insert_with(|| state.digest.clone());
-    if *before == state.digest {
+    if *before == state.digest || !is_alone {
         return Ok(());
     }
     Err(format!("two writers made {} of {key:?}", state.generation))
