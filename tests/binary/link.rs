@@ -37,14 +37,12 @@ impl Link {
                     let forward = async {
                         if let Ok(mut to) = TcpStream::connect(("127.0.0.1", port)).await {
                             let ((mut asks, asked), (answers, mut answered)) = (from.split(), to.split());
-                            // Either side may end it.
-                            _ = tokio::join!(
-                                async {
-                                    _ = tokio::io::copy(&mut asks, &mut answered).await;
-                                    _ = answered.shutdown().await;
-                                },
-                                forward_at_most(&most, answers, asked),
-                            );
+                            let forward = async {
+                                tokio::io::copy(&mut asks, &mut answered).await?;
+                                answered.shutdown().await
+                            };
+                            // Either side may end it; an error of one ends both.
+                            _ = tokio::try_join!(forward, forward_at_most(&most, answers, asked));
                         }
                     };
                     let until_cut = async {

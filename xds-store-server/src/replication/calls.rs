@@ -291,11 +291,13 @@ impl Shared {
         resume: &mut String,
         heard_at: &mut Instant,
     ) -> Result<(), Status> {
-        let mut pages = self.client(address)?.snapshot(request).await?.into_inner();
+        let late = |_| Status::deadline_exceeded("no page of the snapshot came for 10 s");
+        let mut client = self.client(address)?;
+        // Also for the answer as such: no pulls run meanwhile, and a link that hangs may do so for long.
+        let pages = timeout(SNAPSHOT_WAIT, client.snapshot(request)).await.map_err(late)?;
+        let mut pages = pages?.into_inner();
         loop {
-            let page = timeout(SNAPSHOT_WAIT, pages.message()).await;
-            let page =
-                page.map_err(|_| Status::deadline_exceeded("no page of the snapshot came for 10 s"))??;
+            let page = timeout(SNAPSHOT_WAIT, pages.message()).await.map_err(late)??;
             let page = page.ok_or_else(|| Status::unavailable("the snapshot ended before its last page"))?;
             let goes_on = page.resume.clone();
             let (sender, ended) = oneshot::channel();
