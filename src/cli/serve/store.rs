@@ -381,7 +381,7 @@ fn ready_to_commit(refusal: Option<String>) -> (StatusCode, String) {
 /// Troubles of the program that are alarms of the store, too.
 const ALARMS: [&str; 4] = ["store_backup_failed", "store_backup_overdue", "folder_refused", "store_imports"];
 
-/// How many circles of imports are told of at once.
+/// The page and the alarms show this many circles of imports.
 const CIRCLES_SHOWN: usize = 10;
 
 /// How long a peer may not answer before that is a trouble.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-/// The numbers of the classes that select a name. Clients that share a name mostly share the whole list,
-/// and are then one class. A set in memory of its own costs 112 bytes for each name.
+/// The numbers of the classes that select a name, or of the lists that have it. Clients that share a name
+/// mostly share the whole list, and are then one class. A set in memory of its own costs 112 bytes for each
+/// name.
 #[derive(Debug)]
 pub(super) enum IdSet {
     One(u64),

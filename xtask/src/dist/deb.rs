@@ -53,7 +53,8 @@ fn control(version: &str, architecture: &str, glibc: &str, size_kib: u64) -> Str
         "Package: xds\nVersion: {version}\nArchitecture: {architecture}\n\
          Maintainer: the authors of xds <xds@localhost>\n\
          Installed-Size: {size_kib}\nDepends: libc6 (>= {glibc}), libgcc-s1\nSection: net\nPriority: optional\n\
-         Description: xDS control plane\n Serves a folder or a store of resources to Envoy and gRPC. One name may have\n \
+         Description: xDS control plane\n \
+         Serves a folder or a store of resources to Envoy and gRPC. One name may have\n \
          several contents; the parameters of a client select one.\n"
     )
 }
