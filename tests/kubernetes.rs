@@ -16,6 +16,9 @@ mod server;
 #[path = "interop/envoy.rs"]
 #[allow(dead_code, reason = "shared with the other tests of real peers")]
 mod envoy;
+#[path = "interop/etcd.rs"]
+#[allow(dead_code, reason = "shared with the other tests of real peers")]
+mod etcd;
 #[path = "interop/folder.rs"]
 #[allow(dead_code, reason = "shared with the other tests of real peers")]
 mod folder;
@@ -49,8 +52,9 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::sleep;
 
-use api_server::{ApiServer, Etcd};
+use api_server::ApiServer;
 use envoy::Envoy;
+use etcd::Etcd;
 use folder::Folder;
 use mode::Mode;
 use objects::{Admin, slice};

@@ -14,7 +14,7 @@ use crate::wait::{SOON, until};
 /// One member; it is killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Etcd {
-    port: u16,
+    pub(crate) port: u16,
     child: Child,
     _data: Folder,
 }

@@ -1,4 +1,4 @@
-//! A real kube-apiserver, and the etcd that it keeps its objects in.
+//! A real kube-apiserver, and what its tests do with the etcd that it keeps its objects in.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -11,44 +11,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
+use crate::etcd::Etcd;
 use crate::folder::Folder;
 use crate::peers;
 use crate::port::free_port;
-use crate::wait::{SOON, until};
-
-/// One member; it is killed when dropped.
-pub(crate) struct Etcd {
-    port: u16,
-    _child: Child,
-    _data: Folder,
-}
+use crate::wait::until;
 
 impl Etcd {
-    /// `None` if etcd is not installed.
-    pub(crate) async fn start() -> Option<Self> {
-        let program = peers::find(peers::ETCD)?;
-        let data = Folder::new();
-        let (port, peers_port) = (free_port(), free_port());
-        let address = |port: u16| format!("http://127.0.0.1:{port}");
-        let child = Command::new(program)
-            .arg("--data-dir")
-            .arg(data.path().join("etcd"))
-            .args(["--name", "one", "--log-level", "error", "--unsafe-no-fsync"])
-            .args(["--initial-cluster", &format!("one={}", address(peers_port))])
-            .args(["--listen-client-urls", &address(port), "--advertise-client-urls", &address(port)])
-            .args(["--listen-peer-urls", &address(peers_port)])
-            .args(["--initial-advertise-peer-urls", &address(peers_port)])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let accepts = async || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.ok().map(drop);
-        until("etcd accepts connections", SOON, accepts).await;
-        Some(Self { port, _child: child, _data: data })
-    }
-
     /// Drops the whole history but the newest revision.
     pub(crate) async fn compact(&self) {
         let status = self.post("/v3/maintenance/status", &json!({})).await;
