@@ -50,7 +50,7 @@ fn what_is_shipped_is_whole_and_installs() {
     let bill: Value = serde_json::from_str(&fs::read_to_string(only(&out, ".cdx.json")).unwrap()).unwrap();
     let names: Vec<_> =
         bill["components"].as_array().unwrap().iter().map(|part| part["name"].as_str().unwrap()).collect();
-    for name in ["tokio", "tikv-jemallocator", "xds-core"] {
+    for name in ["tokio", "tikv-jemallocator", "kube", "xds-core"] {
         assert!(names.contains(&name), "{name} is not in {names:?}");
     }
     // A crate that only builds and tests use.
