@@ -151,3 +151,14 @@ fn the_server_has_mtls_probes_and_a_policy_that_is_valid() {
         assert_eq!(refused(&output), (Some(0), String::new()));
     }
 }
+
+#[test]
+#[cfg(feature = "kubernetes")]
+fn a_namespace_without_anything_to_read_is_refused() {
+    for option in ["--kubernetes-namespace", "--kubernetes-trusted-namespace"] {
+        let mut serve = std::process::Command::new(env!("CARGO_BIN_EXE_xds"));
+        let output = serve.args(["serve", "examples/quickstart", option, "shop"]).output().unwrap();
+        let (code, error) = refused(&output);
+        assert!(code == Some(2) && error.contains("--kubernetes-endpoints"), "{option}: {code:?} {error}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use xds::folder::Descriptors;
 use xds::kubernetes::{Kubernetes, Selection};
 use xds::{Cache, Reloads};
@@ -13,6 +13,7 @@ use crate::cli::{Failure, counted};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Kubernetes")]
+#[command(group = ArgGroup::new(READS).multiple(true).args(&SOURCES[1..]))]
 pub(super) struct KubernetesOptions {
     /// Serve the endpoints of services as assignments: NAMESPACE/SERVICE/PORT, by the name of the
     /// port; NAMESPACE/SERVICE for a port without a name
@@ -35,11 +36,11 @@ pub(super) struct KubernetesOptions {
     #[arg(long, value_name = "LABELS", conflicts_with_all = ["store", "rollout"])]
     kubernetes_secrets: Option<String>,
     /// Read only this namespace; may be repeated
-    #[arg(long, value_name = "NAMESPACE")]
+    #[arg(long, value_name = "NAMESPACE", requires = READS)]
     kubernetes_namespace: Vec<String>,
     /// ConfigMaps of this namespace may bring any name; may be repeated. Those of others may bring
     /// only names that begin with NAMESPACE/
-    #[arg(long, value_name = "NAMESPACE")]
+    #[arg(long, value_name = "NAMESPACE", requires = READS)]
     kubernetes_trusted_namespace: Vec<String>,
 }
 
@@ -102,6 +103,9 @@ impl ServedKubernetes {
         self.0.watch(cache).await;
     }
 }
+
+/// The options that say what is read.
+const READS: &str = "kubernetes_source";
 
 /// The options that are a source by themselves, so that DIR may be missing.
 pub(super) const SOURCES: [&str; 4] =
