@@ -286,8 +286,8 @@ pub enum Alarm {
     Refused(String, Refusal),
     /// The node at an address answers what no node of this version does.
     Malformed(String, Malformed),
-    /// Records here were not as at an address, though this node has all that the one there has. They are mended
-    /// (SR51).
+    /// Records here were not as at an address, though this node has all that the one there has, and no policy
+    /// explains it. They are mended (SR51).
     Differed(String),
     /// The node at an address is a writer of the region of this node, which is one itself (SR34).
     TwoWriters(String),
@@ -368,7 +368,7 @@ impl Replica {
             }
             Event::DigestAnswered(call, result) => self.on_digest_answered(call, result),
             Event::PeekAnswered(call, result) => self.on_peek_answered(call, result),
-            Event::Mended(call, mended) => self.on_mended(call, mended),
+            Event::Mended(call, lost) => self.on_mended(call, lost),
             Event::Fetching(fetching) => self.on_fetching(fetching),
             Event::Policies(commits) => self.policies = commits,
             Event::Committed(position) => self.clock.set(&self.config.hello.node, position),

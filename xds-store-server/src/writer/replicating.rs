@@ -191,11 +191,12 @@ impl Writer {
     ) {
         let Some(replication) = &mut self.replication else { return };
         if let Some(call) = replication.mending.remove(&ticket) {
-            let mended = merged.ok().map(|merged| merged.mended);
+            let merged = merged.ok();
             if !replication.machine.is_fetching() {
-                replication.mended += mended.unwrap_or_default();
+                replication.mended += merged.as_ref().map_or(0, |merged| merged.mended);
             }
-            return self.replicate(ReplicaEvent::Mended(call, mended), actions);
+            let lost = merged.map(|merged| merged.lost);
+            return self.replicate(ReplicaEvent::Mended(call, lost), actions);
         }
         let Some(call) = replication.applying.remove(&ticket) else { return };
         let stopped = match merged {

@@ -139,7 +139,6 @@ impl Replica {
         let proto::PullResponse { entries, skips, is_last, is_behind, clock, others, .. } = part;
         let proto::PullResponse { out_of_sync, forked, phases, schemas, node, .. } = part;
         let skips = if knows_policies { skips } else { pulling.leave(&skips) };
-        self.comparing.note_skipped(skips.iter().map(|skip| &skip.origin));
         let pieces = match pulling.round.part(&self.clock, entries, skips, limit) {
             Ok((pieces, gaps)) => {
                 let gaps = Some(gaps).filter(|gaps| !gaps.is_empty());

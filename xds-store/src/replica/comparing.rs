@@ -8,9 +8,10 @@
 //!
 //! Entries keep flowing meanwhile, so most of what differs is under way. Therefore a state is merged once this node
 //! has all entries that the peer had when it told the state. What such a merge changes was lost here, and is a
-//! defect. It is also why no commit becomes visible in part.
+//! defect, unless policies explain it: they leave out entries between regions. It is also why no commit becomes visible
+//! in part.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
@@ -39,8 +40,8 @@ struct Comparison {
     step: Step,
     /// When it counts as failed, unless its step ends before.
     until: i64,
-    /// How many records it has mended.
-    mended: u64,
+    /// How many records were lost here.
+    lost: u64,
     /// The buckets that differ, once they are known.
     buckets: Vec<u32>,
     /// Of the page: the keys that are not peeked yet.
@@ -55,9 +56,6 @@ struct Comparison {
     here: Clock,
     incarnation_floor: u64,
     removing: removing::Removing,
-    /// Of the states that were peeked: nodes of which entries were left out meanwhile. A newer policy may have taken
-    /// the records away (SG25), which a peer did not know yet when it told the states.
-    skipped: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -99,13 +97,6 @@ impl Comparing {
     /// The peer of the comparison that runs, and the names that it fetches.
     pub(super) fn running_with(&self) -> Option<(&str, &Vec<proto::Fetching>)> {
         self.running.as_ref().map(|running| (&*running.address, &running.fetching))
-    }
-
-    /// An answer to a pull left out entries of these nodes.
-    pub(super) fn note_skipped<'o>(&mut self, origins: impl Iterator<Item = &'o String>) {
-        if let Some(running) = &mut self.running {
-            running.skipped.extend(origins.cloned());
-        }
     }
 
     /// Moves the next comparison with a peer that has answered.
@@ -207,7 +198,7 @@ impl Replica {
             address: address.clone(),
             step,
             until,
-            mended: 0,
+            lost: 0,
             buckets,
             keys,
             after: None,
@@ -216,7 +207,6 @@ impl Replica {
             here: self.clock_of_fetched(&address),
             incarnation_floor: 0,
             removing: removing::Removing::default(),
-            skipped: BTreeSet::new(),
         });
         let request = self.digest_request(&address);
         self.actions.push(Action::CallDigest(call, address, request));
@@ -296,7 +286,6 @@ impl Replica {
         if comparison.keys.is_empty() {
             return if comparison.after.is_some() { self.next_page() } else { self.compared() };
         }
-        comparison.skipped.clear();
         let count = comparison.keys.len().min(PEEKED);
         let keys: Vec<_> = comparison.keys.drain(..count).collect();
         let address = comparison.address.clone();
@@ -335,17 +324,16 @@ impl Replica {
         }
     }
 
-    /// The store has merged the states, and has changed so many records; `None` if it could not.
-    pub(super) fn on_mended(&mut self, call: CallId, mended: Option<u64>) {
+    /// The store has merged the states, and so many records were lost; `None` if it could not.
+    pub(super) fn on_mended(&mut self, call: CallId, lost: Option<u64>) {
         let Some(comparison) = &mut self.comparing.running else { return };
         if !matches!(comparison.step, Step::Mending(of) if of == call) {
             return;
         }
-        let Some(mended) = mended else { return self.comparison_failed() };
-        comparison.mended += mended;
+        let Some(lost) = lost else { return self.comparison_failed() };
+        comparison.lost += lost;
         let address = comparison.address.clone();
-        // What a region gets, or loses, by a policy was not lost here.
-        if mended > 0 && comparison.fetching.is_empty() && comparison.skipped.is_empty() {
+        if lost > 0 && comparison.fetching.is_empty() {
             self.alarm(Alarm::Differed(address), true);
         }
         self.next_keys();
@@ -354,9 +342,9 @@ impl Replica {
     /// All of it was compared.
     fn compared(&mut self) {
         let Some(compared) = self.comparing.running.take() else { return };
-        let Comparison { address, mended, complete, incarnation_floor, removing, .. } = compared;
+        let Comparison { address, lost, complete, incarnation_floor, removing, .. } = compared;
         let is_lacking = self.remove_lacked(&address, removing);
-        if mended == 0 {
+        if lost == 0 {
             self.alarm(Alarm::Differed(address.clone()), false);
         }
         let again = is_lacking.then(|| self.again());

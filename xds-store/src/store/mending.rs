@@ -13,8 +13,8 @@ use crate::time;
 
 /// What became of a state.
 pub(super) enum Mended {
-    /// The record was another one.
-    Yes,
+    /// The record was another one; whether it was lost here.
+    Yes { was_lost: bool },
     /// The record is the same, or the state cannot be taken.
     No,
     /// The batch has no room for it.
@@ -62,6 +62,7 @@ impl Store {
         if self.check_size(operations, bytes).is_err() {
             return Ok(if writing.batch.writes.is_empty() { Mended::No } else { Mended::Later });
         }
+        let was_lost = !self.may_lack(state);
         let entry = LogEntry {
             origin: self.head.node.clone(),
             time: now,
@@ -69,7 +70,14 @@ impl Store {
             ..LogEntry::default()
         };
         writing.add_merged(judged, entry, &[], self.config.server);
-        Ok(Mended::Yes)
+        Ok(Mended::Yes { was_lost })
+    }
+
+    /// SG25: whether nodes may have left out the entry that made this state. They leave out what is not for this
+    /// region by the policies that they know, which may be newer ones than those here, or those before them.
+    fn may_lack(&self, state: &RecordState) -> bool {
+        let is_own = self.head.is_node(&state.origin);
+        self.head.has_policies && !is_own && *self.origins.region(&state.origin) != *self.head.region
     }
 }
 

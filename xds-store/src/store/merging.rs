@@ -25,6 +25,8 @@ pub struct Merged {
     pub stopped: BTreeMap<String, Stopped>,
     /// Of states of a peer: how many records were other ones here, and were mended (SR51).
     pub mended: u64,
+    /// How many of these were lost here: no policy explains that they were missing (SG25).
+    pub lost: u64,
 }
 
 /// Why the entries of an origin were not taken.
@@ -102,7 +104,10 @@ impl Store {
             while let Some(state) = merging.states.pop_front() {
                 let added = self.add_mended(writing, stored, &state, now);
                 match added {
-                    Ok(Mended::Yes) => merging.merged.mended += 1,
+                    Ok(Mended::Yes { was_lost }) => {
+                        merging.merged.mended += 1;
+                        merging.merged.lost += u64::from(was_lost);
+                    }
                     Ok(Mended::No) => {}
                     Ok(Mended::Later) | Err(_) => {
                         merging.states.push_front(state);

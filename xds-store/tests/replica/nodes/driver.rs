@@ -363,9 +363,10 @@ impl Process {
             }
             store::Action::Merged(ticket, result) if self.mending.contains_key(&ticket) => {
                 let call = self.mending.remove(&ticket).unwrap();
-                let mended = result.ok().map(|merged| merged.mended);
+                let merged = result.ok();
+                let mended = merged.as_ref().map(|merged| merged.mended);
                 self.outputs.extend(mended.filter(|mended| *mended > 0).map(Output::Mended));
-                self.tell(replica::Event::Mended(call, mended));
+                self.tell(replica::Event::Mended(call, merged.map(|merged| merged.lost)));
             }
             store::Action::Merged(ticket, result) => {
                 let call = self.applying.remove(&ticket).unwrap();
