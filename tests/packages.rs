@@ -5,12 +5,17 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", target_os = "linux"))]
 
+#[path = "binary/running.rs"]
+#[expect(dead_code, reason = "it serves other tests too")]
+mod running;
+
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
+
+use crate::running::Running;
 
 #[test]
 fn what_is_shipped_is_whole_and_installs() {
@@ -90,19 +95,10 @@ fn installs(root: &Path, package: &Path) {
             fs::copy(&file, resources.join(file.file_name().unwrap())).unwrap();
         }
     }
-    let mut serve = Command::new(&program);
-    serve.arg("serve").arg(&resources).arg("--config").arg(&config).args([
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "none",
-    ]);
-    let mut child = serve.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let listens = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let listens = listens.into_iter().any(|line| line.contains("listening on 127.0.0.1:"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(listens, "it ended without a port");
+    let [resources, options] = [&resources, &config].map(|path| path.to_str().unwrap());
+    let serve = ["serve", resources, "--config", options, "--log-format", "text"];
+    let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    drop(Running::start_command(Command::new(&program), &[&serve[..], &ports].concat()));
 
     // What an administrator changed stays, over an upgrade and a removal.
     let changed = fs::read_to_string(&config).unwrap() + "names-limit: 77\n";
