@@ -186,6 +186,7 @@ impl Cache {
             let (variants, affected) = (Arc::default(), Arc::default());
             return Ok(Commit { revision: current.revision(), changed: 0, variants, affected });
         }
+        next.origin = Arc::clone(&origin);
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
         let mut steps = self.follow(&mut writer, for_views, &next, &changed);
         let of_step = Cow::Borrowed(&changed);

@@ -78,7 +78,7 @@ pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
 pub use references::target_of_field;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
-pub use rollout::{Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps};
+pub use rollout::{RequestedRollout, Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps};
 pub use shortened::shortened;
 pub use variants::{Variant, Variants};
 pub use xdstp::{XdstpError, XdstpName, XdstpUrl};

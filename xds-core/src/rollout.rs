@@ -32,6 +32,22 @@ impl RolloutPlan {
     pub fn steps(&self) -> &[Audience] {
         &self.steps
     }
+
+    /// How long each step takes.
+    #[must_use]
+    pub fn wait(&self) -> Duration {
+        self.wait
+    }
+}
+
+/// The plan that a source wants for what it commits. Commits without a wish repeat the last one, so that
+/// it is also known to a reader that does not see each commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestedRollout {
+    /// Grows with each wish. What came before is not rolled out by this plan again once it is stable.
+    pub number: u64,
+    /// The steps.
+    pub plan: RolloutPlan,
 }
 
 /// Steps as text, separated by commas: `2 clients, 10%, 100%`. A condition with a comma goes in

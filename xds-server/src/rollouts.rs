@@ -3,7 +3,8 @@
 //! The source commits to a cache of its own. [`Rollouts::run`] compares it with the cache that the
 //! clients read, makes a [candidate](xds_core::Candidate) of the difference, and asks
 //! [`Rollout`] what to do next. So the source knows nothing about rollouts, and the newest state of
-//! the source is what counts.
+//! the source is what counts. A source may [ask](RequestedRollout) for another plan than that of the
+//! server.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +13,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use xds_core::{
-    Audience, Cache, Candidate, ClientOutcome, CommitEvent, CommitOrigin, CommitOutcome, Outcome, Revision,
-    Rollout, RolloutAction, RolloutPlan, Snapshot, Transaction, VariantId, Version,
+    Audience, Cache, Candidate, ClientOutcome, Outcome, RequestedRollout, Revision, Rollout, RolloutAction,
+    RolloutPlan, Snapshot, Transaction, VariantId, Version,
 };
 
 /// What happens to a candidate when the source commits something else meanwhile.
@@ -53,6 +54,7 @@ struct State {
 
 #[derive(Debug, Clone)]
 struct Running {
+    steps: Vec<Audience>,
     contents: Vec<(VariantId, Option<Version>)>,
     step: usize,
     audience: Audience,
@@ -89,7 +91,7 @@ pub struct RolloutCounts {
 /// A rollout for people and metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RolloutStatus {
-    /// The steps of the plan.
+    /// The steps of the rollout that runs; without one, of the plan for all changes.
     pub steps: Vec<Audience>,
     /// The rollout that runs.
     pub running: Option<RunningRollout>,
@@ -121,6 +123,8 @@ pub struct RunningRollout {
 
 /// How one rollout ended.
 enum Ended {
+    /// The plan has no steps, so it was a commit as any other.
+    Committed,
     Promoted,
     Refused(String),
     Replaced,
@@ -148,6 +152,7 @@ impl Rollouts {
     #[must_use]
     pub fn status(&self) -> RolloutStatus {
         let state = self.state();
+        let steps = state.running.as_ref().map_or(self.plan.steps(), |running| &running.steps).to_vec();
         let running = state.running.as_ref().map(|running| RunningRollout {
             step: running.step,
             audience: running.audience.clone(),
@@ -158,13 +163,7 @@ impl Rollouts {
         });
         let refused = state.refused.as_ref().map(|refused| (Arc::clone(&refused.reason), refused.at));
         let not_stored = state.not_stored.clone();
-        RolloutStatus {
-            steps: self.plan.steps().to_vec(),
-            running,
-            refused,
-            counts: state.counts,
-            not_stored,
-        }
+        RolloutStatus { steps, running, refused, counts: state.counts, not_stored }
     }
 
     /// Gives the change that is rolled out, or that was refused, to all clients now. Returns whether
@@ -205,43 +204,50 @@ impl Rollouts {
     /// Rolls out each change of the source, until the future is dropped.
     pub async fn run(&self) {
         let mut commits = self.source.commits(1);
-        let mut origin = CommitOrigin::default();
+        // Of the requested plans, those up to this one have done their work.
+        let mut done = 0;
         loop {
             self.begin();
             let wanted = self.source.snapshot();
             let mut transaction = Transaction::between(&self.served.snapshot(), &wanted);
-            transaction.origin().clone_from(&origin);
+            transaction.origin().clone_from(wanted.origin());
+            let requested = wanted.origin().rollout.as_ref();
+            let number = requested.map_or(done, |RequestedRollout { number, .. }| *number);
+            let plan = requested.filter(|_| number > done).map_or(&self.plan, |requested| &requested.plan);
             let contents: Vec<_> = transaction.contents().collect();
             // A source without a commit is not empty: nobody knows what it has.
             let has_both = has_commit(&wanted) && self.served.read(has_commit);
             let is_new = has_both && !transaction.is_empty();
             if is_new && !self.is_refused(&contents) {
-                let ended = self.roll_out(transaction, contents.clone(), &wanted).await;
+                let ended = self.roll_out(transaction, contents.clone(), &wanted, plan).await;
+                if matches!(ended, Ended::Committed | Ended::Promoted) {
+                    done = number;
+                }
                 self.on_end(ended, contents);
                 continue;
             }
             if !is_new {
                 self.state().refused = None;
             }
-            let event = loop {
+            if has_both && !is_new {
+                done = number;
+            }
+            loop {
                 self.carry_outdated();
                 tokio::select! {
-                    event = commits.next() => break event,
+                    _ = commits.next() => break,
                     () = self.ordered.notified() => {
                         let order = self.state().order.take();
                         if order == Some(Order::Promote) && is_new {
                             tracing::info!("the refused change was promoted by an operator");
                             let ended = self.commit(transaction);
                             self.on_end(ended, contents);
-                            break None;
+                            break;
                         }
                     }
                     // The cache sends no event when its source begins to lack changes.
                     () = sleep(LOOK_EVERY) => {}
                 }
-            };
-            if let Some(CommitEvent { outcome: CommitOutcome::Committed { origin: of, .. }, .. }) = event {
-                origin.clone_from(&of);
             }
         }
     }
@@ -267,10 +273,14 @@ impl Rollouts {
         transaction: Transaction,
         contents: Vec<(VariantId, Option<Version>)>,
         wanted: &Snapshot,
+        plan: &RolloutPlan,
     ) -> Ended {
         let start = Instant::now();
-        let Some(audience) = self.plan.steps().first().cloned() else {
-            return self.commit(transaction);
+        let Some(audience) = plan.steps().first().cloned() else {
+            return match self.commit(transaction) {
+                Ended::Promoted => Ended::Committed,
+                other => other,
+            };
         };
         let count = contents.len();
         let mut candidate = match self.served.begin(transaction, &audience) {
@@ -278,9 +288,11 @@ impl Rollouts {
             Err(error) => return Ended::Refused(error.to_string()),
         };
         tracing::info!(step = %audience, variants = count, "a rollout began");
-        let mut rollout = Rollout::new(self.plan.clone(), Duration::ZERO);
+        let mut rollout = Rollout::new(plan.clone(), Duration::ZERO);
         let ends_at = SystemTime::now() + rollout.step_ends_at();
-        self.state().running = Some(Running { contents, step: 0, audience, ends_at, outcomes: Vec::new() });
+        let steps = plan.steps().to_vec();
+        self.state().running =
+            Some(Running { steps, contents, step: 0, audience, ends_at, outcomes: Vec::new() });
         loop {
             self.carry_outdated();
             if let Some(error) = candidate.refusal() {
@@ -353,6 +365,7 @@ impl Rollouts {
         // An order that came too late is not one for the next rollout.
         (state.running, state.order) = (None, None);
         match ended {
+            Ended::Committed => state.refused = None,
             Ended::Promoted => {
                 tracing::info!(variants = contents.len(), "the rollout reached all clients");
                 (state.refused, state.counts.promoted) = (None, state.counts.promoted + 1);

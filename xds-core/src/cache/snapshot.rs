@@ -11,7 +11,7 @@ use super::on_demand::LocatorStatus;
 use super::other_names::OtherNames;
 use super::referrers::Referrers;
 use super::removals::Removals;
-use super::transaction::{Change, VariantChange};
+use super::transaction::{Change, CommitOrigin, VariantChange};
 use super::ttls::Ttls;
 use super::views::ViewId;
 use crate::constraint::Constraints;
@@ -31,6 +31,8 @@ pub struct Snapshot {
     revision: Revision,
     /// A commit copies the types that it changes, and shares the others.
     types: BTreeMap<TypeUrl, Arc<TypeSnapshot>>,
+    /// Of the last commit.
+    pub(super) origin: Arc<CommitOrigin>,
     /// Which streams see it.
     view: ViewId,
     /// The view equals the stable state again, because its candidate ended.
@@ -48,6 +50,12 @@ impl Snapshot {
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
+    }
+
+    /// Where the last commit comes from.
+    #[must_use]
+    pub fn origin(&self) -> &CommitOrigin {
+        &self.origin
     }
 
     /// Whether a source has committed, and knows what exists now. Until then no resource counts as

@@ -13,6 +13,7 @@ use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
+use crate::rollout::RequestedRollout;
 use crate::subscription::Locator;
 use crate::variants::{Variant, Variants};
 
@@ -46,6 +47,8 @@ pub struct CommitOrigin {
     pub files: Vec<Box<str>>,
     /// How many files changed.
     pub file_count: usize,
+    /// How the source wants its change to be rolled out.
+    pub rollout: Option<RequestedRollout>,
 }
 
 /// The change of one variant.

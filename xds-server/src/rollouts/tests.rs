@@ -51,6 +51,14 @@ fn put(cache: &Cache, name: &str, payload: &str) {
     cache.commit(transaction).unwrap();
 }
 
+/// With the wish of the source for a plan.
+fn put_as(cache: &Cache, payload: &str, rollout: Option<RequestedRollout>) {
+    let mut transaction = Transaction::new();
+    transaction.put(Resource::new(TYPE, "a", payload.to_owned()).unwrap());
+    transaction.origin().rollout = rollout;
+    cache.commit(transaction).unwrap();
+}
+
 struct World {
     source: Arc<Cache>,
     rollouts: Arc<Rollouts>,
@@ -64,7 +72,10 @@ impl World {
     async fn new(steps: &str, on_change: OnChange) -> Self {
         let (source, served) = (Cache::new(), Cache::new());
         put(&source, "a", "one");
-        let RolloutSteps(steps) = steps.parse().unwrap();
+        let RolloutSteps(steps) = match steps {
+            "" => RolloutSteps(Vec::new()),
+            steps => steps.parse().unwrap(),
+        };
         let plan = RolloutPlan::new(steps, Duration::from_secs(10));
         let stored = Arc::new(Mutex::new(Vec::new()));
         let keep = Arc::clone(&stored);
@@ -178,6 +189,33 @@ async fn a_change_meanwhile_waits_or_replaces_the_candidate() {
         let stored = world.stored.lock().unwrap().clone();
         assert_eq!(stored[1..], expected.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>());
     }
+}
+
+/// A source asks for a plan. It holds until what came with it is stable, also for what comes meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_requested_plan_holds_until_its_change_is_stable() {
+    let mut world = World::new("", OnChange::Replace).await;
+    let requested = |number| {
+        let plan = RolloutPlan::new(vec!["1 client".parse().unwrap()], Duration::from_secs(10));
+        Some(RequestedRollout { number, plan })
+    };
+    put_as(&world.source, "two", requested(1));
+    world.pass(2).await;
+    assert_eq!(world.had().concat(), "two", "one client tries it");
+    assert_eq!(world.rollouts.status().steps, [Audience::Clients(1)]);
+    // A commit without a wish of its own repeats the last one, and is tried with what came before it.
+    put_as(&world.source, "three", requested(1));
+    world.pass(2).await;
+    assert!(world.had().iter().filter(|had| had.ends_with("three")).count() == 1);
+    world.pass(20).await;
+    assert_eq!(world.rollouts.status().counts, RolloutCounts { promoted: 1, refused: 0, replaced: 1 });
+    world.had();
+    put_as(&world.source, "four", requested(1));
+    world.pass(1).await;
+    assert_eq!(world.had(), ["four"; 3], "the plan of the server, which has no steps");
+    put_as(&world.source, "five", requested(2));
+    world.pass(1).await;
+    assert_eq!(world.had().concat(), "five");
 }
 
 #[tokio::test(start_paused = true)]
