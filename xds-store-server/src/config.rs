@@ -107,6 +107,9 @@ pub struct ApiConfig {
     /// How many peers have to have a commit durably before it is answered, unless the commit says a number
     /// (SR17). Default: none.
     pub ack_peers: usize,
+    /// Whether commits may ask for a rollout, because the cache of the store is the source of
+    /// `xds_server::Rollouts`. Default: no; such a commit is refused.
+    pub rolls_out: bool,
     /// The streams of the xDS server. Default: there are none.
     pub streams: StreamsSource,
 }
@@ -191,6 +194,7 @@ impl Default for ApiConfig {
             build: String::new(),
             additions: StatusSource::default(),
             ack_peers: 0,
+            rolls_out: false,
             streams: StreamsSource::default(),
         }
     }

@@ -66,6 +66,11 @@ impl StoreService {
         mut request: proto::CommitRequest,
     ) -> Result<proto::CommitResponse, Status> {
         let acks = self.acks(&request).await?;
+        if request.rollout.is_some() && !self.config.rolls_out {
+            let why = Why::Invalid(proto::Invalid { field: "rollout".to_owned() });
+            let message = "this server rolls out nothing: start it with --rollout-state";
+            return Err(refusal(Code::FailedPrecondition, message, None, why));
+        }
         // The machine judges; the writer waits for peers.
         request.ack_peers = 0;
         let owner = owner_of(caller, std::mem::take(&mut request.owner))?;

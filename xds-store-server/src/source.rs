@@ -77,6 +77,7 @@ impl Source {
             origin.source = SOURCE.into();
             origin.label = StoreRevision::of(head, head.revision).to_string().into();
             origin.message = "all records of the store".into();
+            origin.rollout = head.requested_rollout();
             self.cache.commit(transaction)?;
         }
         Ok(())
@@ -124,6 +125,7 @@ impl Source {
         let origin = transaction.origin();
         origin.source = SOURCE.into();
         origin.label = StoreRevision::of(head, last.revision).to_string().into();
+        origin.rollout = head.requested_rollout();
         let is_by_one = published.iter().all(|commit| commit.entry.identity == last.entry.identity);
         if is_by_one {
             origin.author = shortened(&last.entry.identity, TEXT_LIMIT_BYTES).into();

@@ -78,6 +78,7 @@ impl Foreign {
                     message: entry.message.clone(),
                     region: entry.region.clone(),
                     is_partial: entry.is_partial,
+                    rollout: entry.rollout.clone(),
                     ..LogEntry::default()
                 },
                 is_verifiable: !entry.is_partial,

@@ -63,6 +63,7 @@
 //! | [`authority`] | which authorities may refer to which others |
 //! | [`replica`] | which peer is called when, and for what |
 //! | [`restore`] | writes a backup into an empty engine |
+//! | [`rollout`] | in which steps servers give a commit to their clients |
 //! | [`phase`] | the versions that a server knows; migrations: plans and their phases |
 //! | [`schema`] | schema versions, and what may be written and read |
 //! | [`seal`] | encrypts the contents of some types |
@@ -99,6 +100,7 @@ mod refs;
 pub mod region;
 pub mod replica;
 pub mod restore;
+pub mod rollout;
 pub mod rules;
 pub mod schema;
 pub mod seal;

@@ -7,6 +7,7 @@ use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::clock::Position;
+use crate::rollout::StoredRollout;
 
 /// The state of the store as a whole. Each batch writes it.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -90,6 +91,9 @@ pub struct Head {
     /// [`running`](Self::running) is this; 0: it lacks none.
     #[prost(int64, tag = "1070")]
     pub hears_until: i64,
+    /// The last steps of a rollout that a commit asked for.
+    #[prost(message, optional, tag = "1080")]
+    pub rollout: Option<StoredRollout>,
 }
 
 /// How far the store follows the log of an origin (SR9), and how much of it compaction has forgotten (SR18).
@@ -213,6 +217,9 @@ pub struct LogEntry {
     /// from those here.
     #[prost(bool, tag = "1031")]
     pub is_partial: bool,
+    /// In which steps servers give it to their clients, if its writer asked for that.
+    #[prost(message, optional, tag = "1080")]
+    pub rollout: Option<proto::Rollout>,
 }
 
 /// One record that a commit changed.

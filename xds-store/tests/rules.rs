@@ -69,6 +69,8 @@ mod renamed;
 mod resource_owners;
 #[path = "rules/rights.rs"]
 mod rights;
+#[path = "rules/rollouts.rs"]
+mod rollouts;
 #[path = "rules/schema.rs"]
 mod schema;
 #[path = "rules/servers.rs"]

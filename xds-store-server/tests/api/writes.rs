@@ -77,6 +77,18 @@ async fn acknowledgements_of_peers_that_do_not_exist_are_invalid() {
 }
 
 #[tokio::test]
+async fn a_rollout_is_refused_by_a_server_that_would_give_the_change_to_all() {
+    let rollout = Some(proto::Rollout { steps: vec!["2 clients".into()], wait: None });
+    let request = proto::CommitRequest { rollout, ..commit_of(vec![put("a", "1")]) };
+    let served = serve().await;
+    let status = served.store().await.commit(request.clone()).await.unwrap_err();
+    let why = Why::Invalid(proto::Invalid { field: "rollout".into() });
+    assert_eq!(violation(&status, Code::FailedPrecondition).why, Some(why));
+    let served = serve_with(|config| config.rolls_out = true).await;
+    served.store().await.commit(request).await.unwrap();
+}
+
+#[tokio::test]
 async fn st6_a_store_that_stops_is_unavailable_with_its_condition() {
     let served = serve().await;
     served.commit(vec![put("a", "1")]).await;

@@ -20,6 +20,7 @@ use crate::phase::{Ceiling, PhaseStep, StepTime};
 use crate::read::is_configuration;
 use crate::record::{PROBE_TYPE, Uid};
 use crate::region::POLICY_TYPE;
+use crate::rollout;
 use crate::rules::RULE_TYPE;
 use crate::schema::{Force, MarkedVersion, VersionError};
 use crate::time;
@@ -42,6 +43,7 @@ pub struct Draft {
     pub(super) is_sharing: bool,
     /// The changes copy another store, so owners and references are not judged.
     pub(crate) is_copy: bool,
+    pub(crate) rollout: Option<proto::Rollout>,
     /// What its client may write; `None`: everything.
     pub(super) access: Option<WriteAccess>,
     bytes: usize,
@@ -164,7 +166,7 @@ impl Draft {
         }
         violations.into_result()?;
         let proto::CommitRequest { owner, prune, take_over, force_schema, message, dry_run, .. } = request;
-        let proto::CommitRequest { allow_missing, is_copy, .. } = request;
+        let proto::CommitRequest { allow_missing, is_copy, rollout, .. } = request;
         let force = if force_schema { Force::On } else { Force::Off };
         Ok(Self {
             changes,
@@ -178,6 +180,7 @@ impl Draft {
             allow_missing,
             is_sharing: false,
             is_copy,
+            rollout,
             access: None,
             bytes,
         })
@@ -197,6 +200,7 @@ impl Draft {
             allow_missing: false,
             is_sharing: false,
             is_copy: false,
+            rollout: None,
             access: None,
             bytes: 0,
         }
@@ -263,6 +267,9 @@ fn check_request(request: &proto::CommitRequest, violations: &mut Violations) {
     }
     if request.ack_peers > 0 {
         invalid("ack_peers", "this store has no peers, so none can acknowledge a commit".to_owned());
+    }
+    if let Some(Err(error)) = request.rollout.as_ref().map(rollout::plan) {
+        invalid("rollout", error.to_string());
     }
     if request.message.len() > MESSAGE_LIMIT_BYTES {
         let limit = Limit { name: "bytes of the message", option: "", value: MESSAGE_LIMIT_BYTES };

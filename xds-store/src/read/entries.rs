@@ -93,6 +93,7 @@ impl Reads<'_> {
             more: false,
             is_partial: entry.is_partial,
             region: entry.region,
+            rollout: entry.rollout,
         }))
     }
 }

@@ -106,6 +106,7 @@ impl Reads<'_> {
             page.counters = self.clock()?.counters();
         }
         page.incarnation_floor = self.head.incarnation_floor;
+        page.rollout = self.head.rollout.as_ref().and_then(|last| last.rollout.clone());
         (page.region, page.fetching) =
             (self.head.region.clone(), read_fetching(self.view).map_err(ReadError::from)?);
         Ok(page)

@@ -105,6 +105,7 @@ impl Store {
                     identity: draft.identity.clone(),
                     owner: draft.owner.clone(),
                     message: draft.message.clone(),
+                    rollout: draft.rollout.clone(),
                     ..LogEntry::default()
                 };
                 let committed = writing.add(judged, entry, self.config.server);

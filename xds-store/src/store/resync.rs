@@ -86,7 +86,8 @@ impl Store {
         head.is_joining = false;
         // SR24: a node of a cluster that has nothing yet waits for its first commit.
         if clock.iter().next().is_some() || !decided.after.is_empty() {
-            writing.add(judged, LogEntry::resync(), self.config.server);
+            let entry = LogEntry { rollout: page.rollout.clone(), ..LogEntry::resync() };
+            writing.add(judged, entry, self.config.server);
         }
         if has_replaced {
             writing.head.replaced_at = writing.head.revision;

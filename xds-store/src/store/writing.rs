@@ -16,6 +16,7 @@ use crate::log::{Head, LogEntry};
 use crate::phase;
 use crate::record::{EntryId, RecordState};
 use crate::region::Policies;
+use crate::rollout::StoredRollout;
 
 impl Writing {
     /// An empty batch on this head.
@@ -116,6 +117,9 @@ impl Writing {
         self.head.revision += 1;
         let revision = self.head.revision;
         let entry = LogEntry { batch: self.number, ..entry };
+        if entry.rollout.is_some() {
+            self.head.rollout = Some(StoredRollout { revision, rollout: entry.rollout.clone() });
+        }
         let Pending { states, ended_by_date, deleted_by, .. } = &mut pending;
         for (key, state) in states.iter().filter(|(key, _)| is_of_others(key, ended_by_date)) {
             // A snapshot does not say which entries made its deletions.
