@@ -5,9 +5,10 @@ pub use xds_core::server::{Serving, StreamConfig, TypeConfig, Verdict};
 pub use xds_core::{
     Access, Audience, AudienceError, Cache, Candidate, ClientName, ClientOutcome, Code, Commit, CommitError,
     CommitOrigin, Constraints, Delivery, LocatorStatus, MetadataKeys, NamePatterns, NamedPath,
-    OnDemandSubscription, OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, Resource,
-    ResourceError, ResourceName, Revision, Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps,
-    Snapshot, Source, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
+    OnDemandSubscription, OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, RequestedRollout,
+    Resource, ResourceError, ResourceName, Revision, Rollout, RolloutAction, RolloutEnd, RolloutPlan,
+    RolloutSteps, Snapshot, Source, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version,
+    shortened,
 };
 pub use xds_core::{matching, testing};
 pub use xds_proto::type_url;

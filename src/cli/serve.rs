@@ -348,7 +348,8 @@ impl Serve {
         });
         let grpc = store.as_ref().zip(access.as_ref());
         let troubles = page.troubles().clone();
-        let grpc = grpc.map(|(store, access)| store.api(access, troubles, server.clients()));
+        let grpc =
+            grpc.map(|(store, access)| store.api(access, troubles, server.clients(), rolling.is_some()));
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
         let (mut local, mut _server_file) = (None, None);
         if let (Some(store), Some(admin)) = (&store, &admin) {

@@ -7,6 +7,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::calls::Calls;
@@ -27,6 +28,8 @@ const ENVOYS: usize = 6;
 
 struct Fleet {
     folder: Folder,
+    /// The folder is applied to this store, whose server has no steps of its own.
+    store: Option<Folder>,
     state: Folder,
     server: Server,
     _proxies: Vec<Server>,
@@ -40,6 +43,11 @@ struct Fleet {
 impl Fleet {
     /// The Envoys are divided among proxies with these node ids; without one, they connect to the server.
     async fn start(steps: &str, proxy_ids: &[&str]) -> Self {
+        Self::start_with(Some(steps), proxy_ids).await
+    }
+
+    /// Without steps, they come with each commit to a store.
+    async fn start_with(steps: Option<&str>, proxy_ids: &[&str]) -> Self {
         let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
         let (folder, state) = (Folder::new(), Folder::new());
         let mode = Mode::ADS[0];
@@ -48,8 +56,23 @@ impl Fleet {
         folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "two")]);
         folder.write("endpoints.json", &[endpoints("one", red.port), endpoints("two", blue.port)]);
         let of_state = state.path().to_str().expect("a text");
-        let options = ["--rollout", steps, "--rollout-wait", "3s", "--rollout-state", of_state];
-        let server = Server::start_with(folder.path(), &options).await;
+        let store = steps.is_none().then(Folder::new);
+        let server = match (steps, &store) {
+            (Some(steps), _) => {
+                let options = ["--rollout", steps, "--rollout-wait", "3s", "--rollout-state", of_state];
+                Server::start_with(folder.path(), &options).await
+            }
+            (None, Some(store)) => {
+                let store = store.path().to_str().expect("a text");
+                xds(&["store", "init", store]).await;
+                let options = ["--store", store, "--rollout-state", of_state, "--admin", "127.0.0.1:0"];
+                let server = Server::of_store(&options).await;
+                server.admin_port().await;
+                apply(&folder, store, &[]).await;
+                server
+            }
+            (None, None) => unreachable!("without steps there is a store"),
+        };
         let mut proxies = Vec::new();
         for id in proxy_ids {
             proxies.push(Server::proxy(server.port, &["--ack", "canary", "--node-id", id]).await);
@@ -71,7 +94,15 @@ impl Fleet {
             scratches.push(scratch);
         }
         let (_scratches, _upstreams) = (scratches, [red, blue]);
-        Self { folder, state, server, _proxies: proxies, envoys, ports, loads, _scratches, _upstreams }
+        Self { folder, store, state, server, _proxies: proxies, envoys, ports, loads, _scratches, _upstreams }
+    }
+
+    /// Gives what the folder has to the store, if there is one, to be rolled out.
+    async fn commit(&self) {
+        if let Some(store) = &self.store {
+            let store = store.path().to_str().expect("a text");
+            apply(&self.folder, store, &["--rollout", "2 clients, 100%", "--rollout-wait", "3s"]).await;
+        }
     }
 
     fn status(&self) -> Value {
@@ -113,6 +144,7 @@ impl Fleet {
             taken.local_addr().expect("an address").port().into();
         bad["enable_reuse_port"] = false.into();
         self.folder.write("bad.json", &[bad]);
+        self.commit().await;
         self.until_status("the rollout is refused", |status| status["refused"].is_object()).await;
         sleep(Duration::from_secs(2)).await;
         let rejected = self.lds("update_rejected").await;
@@ -124,6 +156,7 @@ impl Fleet {
             assert_eq!(envoy.listeners().await, ["web"]);
         }
         self.folder.remove("bad.json");
+        self.commit().await;
         tried
     }
 
@@ -139,6 +172,50 @@ impl Fleet {
             report.assert_nothing_lost();
         }
     }
+}
+
+async fn apply(folder: &Folder, store: &str, options: &[&str]) {
+    let folder = folder.path().to_str().expect("a text");
+    xds(&[&["apply", folder, "--store", store, "--owner", "ci", "--prune"], options].concat()).await;
+}
+
+/// Runs a command of the binary, which has to succeed.
+async fn xds(arguments: &[&str]) {
+    let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(arguments).output().await.expect("it starts");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The steps come with the commit, and hold after a crash of the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_to_a_store_brings_the_steps_of_its_rollout() {
+    if peers::find(peers::ENVOY).is_none() {
+        return;
+    }
+    let _turns = every_turn().await;
+    let mut fleet = Fleet::start_with(None, &[]).await;
+    let tried = fleet.try_what_envoy_rejects().await;
+    assert_eq!(tried.iter().filter(|tried| **tried).count(), 2, "{tried:?}");
+
+    fleet.folder.write("routes.json", &[routes("routes", &[("/", "one")])]);
+    fleet.commit().await;
+    fleet.until_status("the first step runs", |status| status["running"]["acked"] == 2).await;
+    let answers = fleet.answers().await;
+    assert_eq!(answers.get("red"), Some(&2), "{answers:?}");
+    fleet.server.kill().await;
+    fleet.server.restart().await;
+    fleet.until_status("it begins again", |status| status["running"]["step"] == 1).await;
+    let answers = fleet.answers().await;
+    assert!(answers.get("red").is_none_or(|count| *count <= 2), "{answers:?}");
+    fleet.until_all_answer("red").await;
+    fleet.until_status("it is promoted", |status| status["promoted"] == 1).await;
+
+    // Another commit brings no steps: all have it at once.
+    fleet.folder.write("routes.json", &[routes("routes", &[("/", "two")])]);
+    let store = fleet.store.as_ref().expect("there is one").path().to_str().expect("a text");
+    apply(&fleet.folder, store, &[]).await;
+    fleet.until_all_answer("blue").await;
+    assert_eq!(fleet.status()["running"], Value::Null);
+    fleet.assert_nothing_lost().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use xds::admin::{Trouble, Troubles};
@@ -16,6 +16,7 @@ use crate::cli::Failure;
 use crate::cli::rollout_state::{Order, RolloutLock, RolloutState};
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new(ROLLED_OUT).multiple(true).args(["rollout", "store"]))]
 pub(super) struct RolloutOptions {
     /// Give each change to a few clients first, in these steps, separated by commas
     ///
@@ -46,13 +47,14 @@ pub(super) struct RolloutOptions {
     on_change: OnChangeOption,
     /// A folder for the state that all clients have, the status, and orders of `xds rollout`
     ///
-    /// A server that restarts during a rollout serves that state, and begins the rollout again. The
-    /// files contain what clients are sent, secrets too; only the user of the server can read them.
+    /// A server that restarts during a rollout serves that state, and begins the rollout again. With
+    /// --store and without --rollout, only commits that ask for it (`xds apply --rollout`) are rolled
+    /// out; others reach all clients at once. The files contain what clients are sent, secrets too; only the user of the server can read them.
     #[arg(
         id = "rollout_state",
         long = "rollout-state",
         value_name = "DIR",
-        requires = "rollout",
+        requires = ROLLED_OUT,
         help_heading = "Rollouts"
     )]
     state: Option<PathBuf>,
@@ -80,13 +82,14 @@ impl RolloutOptions {
     /// The cache for the source, and what carries it to the served one; `None` without rollouts.
     /// Commits the stored stable state.
     pub(super) fn start(&self, served: &Arc<Cache>) -> Result<Option<ServedRollouts>, Failure> {
-        let (Some(RolloutSteps(steps)), Some(folder)) = (&self.steps, &self.state) else { return Ok(None) };
+        let Some(folder) = &self.state else { return Ok(None) };
+        let steps = self.steps.as_ref().map_or(&[][..], |RolloutSteps(steps)| steps);
         let state = RolloutState::open(folder).map_err(Failure::Rollout)?;
         let lock = Arc::new(state.lock().map_err(Failure::Rollout)?);
         if let Some(stable) = state.stable().map_err(Failure::Rollout)? {
             served.commit(stable).map_err(|error| Failure::System(std::io::Error::other(error)))?;
         }
-        let (source, plan) = (Cache::new(), RolloutPlan::new(steps.clone(), self.wait));
+        let (source, plan) = (Cache::new(), RolloutPlan::new(steps.to_vec(), self.wait));
         let on_change = match self.on_change {
             OnChangeOption::Wait => OnChange::Wait,
             OnChangeOption::Replace => OnChange::Replace,
@@ -155,5 +158,7 @@ impl ServedRollouts {
     }
 }
 
+/// The options that bring what is rolled out.
+const ROLLED_OUT: &str = "rolled_out";
 /// How often the orders of operators are looked at, and the status is written.
 const ORDERS_EVERY: Duration = Duration::from_millis(250);

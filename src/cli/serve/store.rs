@@ -172,7 +172,13 @@ impl ServedStore {
     }
 
     /// The API of the store, for the admin port.
-    pub(super) fn api(&self, access: &ApiAccess, troubles: Troubles, clients: ClientList) -> Router {
+    pub(super) fn api(
+        &self,
+        access: &ApiAccess,
+        troubles: Troubles,
+        clients: ClientList,
+        rolls_out: bool,
+    ) -> Router {
         let engine = match self.place {
             Place::Memory => "memory",
             Place::Folder(_) => "redb",
@@ -186,6 +192,7 @@ impl ServedStore {
         });
         access.routes(self.handle.clone(), engine, move |config| {
             config.streams = streams;
+            config.rolls_out = rolls_out;
             config.ack_peers = store.ack_peers;
             config.additions = StatusSource::new(move || store.additions(&troubles));
         })

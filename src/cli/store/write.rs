@@ -1,7 +1,10 @@
 //! Commits of a command: their options, and how they are sent.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::json;
+use xds_core::RolloutSteps;
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::Connection;
@@ -9,6 +12,7 @@ use super::error::StoreError;
 use super::report::Report;
 use crate::cli::check::ReportFormat;
 use crate::cli::say;
+use crate::cli::serve::time;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct WriteOptions {
@@ -26,6 +30,16 @@ pub(in crate::cli) struct WriteOptions {
     /// error, and the change stays [default: --ack of the server]
     #[arg(long, value_name = "PEERS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) ack: Option<u32>,
+    /// Give the change to a few clients first, in these steps, such as '2 clients, 10%, 100%'
+    ///
+    /// Each server of the store gives it to its clients like this, as with --rollout of `xds serve`. The
+    /// command ends when the change is stored; `xds rollout status` shows what clients say. A server
+    /// without --rollout-state refuses it.
+    #[arg(long, value_name = "STEPS")]
+    pub(super) rollout: Option<RolloutSteps>,
+    /// How long each step takes [default with --rollout: 30s]
+    #[arg(long, value_name = "TIME", requires = "rollout", value_parser = time)]
+    pub(super) rollout_wait: Option<Duration>,
 }
 
 impl WriteOptions {
@@ -36,8 +50,15 @@ impl WriteOptions {
             owner: self.owner.clone().unwrap_or_default(),
             message: self.message.clone().unwrap_or_default(),
             ack_peers: self.ack.unwrap_or_default(),
+            rollout: self.rollout(),
             ..proto::CommitRequest::default()
         }
+    }
+
+    fn rollout(&self) -> Option<proto::Rollout> {
+        let RolloutSteps(steps) = self.rollout.as_ref()?;
+        let wait = self.rollout_wait.and_then(|wait| wait.try_into().ok());
+        Some(proto::Rollout { steps: steps.iter().map(ToString::to_string).collect(), wait })
     }
 
     /// Prints what a command did.
