@@ -38,10 +38,11 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use xds_core::matching::coverage::Domains;
 use xds_core::{Cache, Commits};
-use xds_server::{Authorizer, ClientList, Tls};
+use xds_server::{Authorizer, ClientList, Rollouts, Tls};
 use xds_store_server::StoreHandle;
 
 use recent::RecentCommits;
+pub use rollout::rollout_status;
 use sorted::SortedNames;
 use store::ShownStore;
 use sweep::Sweep;
@@ -62,6 +63,7 @@ mod page;
 mod query;
 mod recent;
 mod resources;
+mod rollout;
 mod sorted;
 mod store;
 mod store_record;
@@ -78,6 +80,7 @@ pub struct Admin {
     domains: Option<Provider<Domains>>,
     upstreams: Option<Provider<Value>>,
     store: Option<ShownStore>,
+    rollouts: Option<Arc<Rollouts>>,
     troubles: Troubles,
 }
 
@@ -91,7 +94,8 @@ impl Admin {
     pub fn new(cache: &Arc<Cache>) -> Self {
         let commits = cache.commits(recent::COMMITS_KEPT);
         let troubles = Troubles::default();
-        Self { cache: Arc::clone(cache), commits, domains: None, upstreams: None, store: None, troubles }
+        let cache = Arc::clone(cache);
+        Self { cache, commits, domains: None, upstreams: None, store: None, rollouts: None, troubles }
     }
 
     /// Limits gaps to the parameters that clients can have. The function is called for each search
@@ -118,6 +122,12 @@ impl Admin {
         Self { store: Some(ShownStore { handle, size_bytes: Box::new(size_bytes) }), ..self }
     }
 
+    /// Adds the rollout that runs: its steps, and what the clients say that try the change.
+    #[must_use]
+    pub fn with_rollouts(self, rollouts: Arc<Rollouts>) -> Self {
+        Self { rollouts: Some(rollouts), ..self }
+    }
+
     /// The troubles that the page shows above everything else. Sources may be added at any time;
     /// the [routes](Self::routes) add those about clients.
     #[must_use]
@@ -130,7 +140,7 @@ impl Admin {
     /// # Panics
     /// Outside of a tokio runtime: a task follows the commits until the routes are dropped.
     pub fn routes(self, clients: ClientList) -> Router {
-        let Self { cache, commits, domains, upstreams, store, troubles } = self;
+        let Self { cache, commits, domains, upstreams, store, rollouts, troubles } = self;
         let recent = Arc::new(RecentCommits::follow(commits));
         client_troubles::add(&troubles, clients.clone(), &recent);
         let state = Arc::new(AdminState {
@@ -141,6 +151,7 @@ impl Admin {
             clients,
             upstreams,
             store,
+            rollouts,
             names: SortedNames::default(),
             work: Arc::new(Semaphore::new(WORK_LIMIT)),
             trouble_work: Arc::new(Semaphore::new(1)),
@@ -159,6 +170,7 @@ impl Admin {
             .route("/api/commits", get(commits::list))
             .route("/api/commits/{revision}", get(commits::one))
             .route("/api/upstreams", get(overview::upstreams))
+            .route("/api/rollout", get(rollout::rollout))
             .route("/api/store", get(store::store))
             .route("/api/store/commits", get(store::commits))
             .route("/api/store/deletions", get(store_record::deletions))
@@ -178,6 +190,7 @@ struct AdminState {
     clients: ClientList,
     upstreams: Option<Provider<Value>>,
     store: Option<ShownStore>,
+    rollouts: Option<Arc<Rollouts>>,
     recent: Arc<RecentCommits>,
     troubles: Troubles,
     sweep: Sweep,

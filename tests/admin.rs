@@ -15,7 +15,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
 use xds::admin::{self, Admin, HostNames};
-use xds::{Cache, CommitOrigin, Constraints, Resource, Server, Transaction, type_url};
+use xds::{
+    Cache, CommitOrigin, Constraints, OnChange, Resource, RolloutPlan, Rollouts, Server, Transaction,
+    type_url,
+};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
@@ -33,8 +36,12 @@ struct Served {
 
 impl Served {
     async fn start() -> Self {
+        Self::start_with(|page| page).await
+    }
+
+    async fn start_with(change: impl FnOnce(Admin) -> Admin) -> Self {
         let cache = Cache::new();
-        let page = Admin::new(&cache);
+        let page = change(Admin::new(&cache));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}", listener.local_addr().unwrap());
         let server = Server::new(Arc::clone(&cache));
@@ -348,6 +355,7 @@ async fn a_commit_has_what_it_changed_and_where_it_comes_from() {
         label: "1a2b3c".into(),
         files: vec!["a.yaml".into()],
         file_count: 7,
+        rollout: None,
     };
     served.cache.commit(transaction).unwrap();
     let commits = served.until("/api/commits", |commits| commits["total"] == 3).await;
@@ -423,4 +431,37 @@ async fn events_tell_of_a_commit_and_of_the_same_state_once() {
     assert_eq!(event["revision"], "1");
     served.put(THING, &[("a", "true")], "two");
     while next().await["revision"] != "2" {}
+}
+
+#[tokio::test]
+async fn the_rollout_that_runs_has_its_steps_and_what_it_changes() {
+    let (source, stable) = (Cache::new(), Cache::new());
+    let put = |cache: &Cache, content: &'static str| {
+        let mut transaction = Transaction::new();
+        transaction.put(Resource::new(THING, "a", content).unwrap());
+        cache.commit(transaction).unwrap();
+    };
+    put(&stable, "one");
+    put(&source, "two");
+    let plan = RolloutPlan::new(vec!["1 client".parse().unwrap(), "100%".parse().unwrap()], SOON);
+    let rollouts = Arc::new(Rollouts::new(source, stable, plan, OnChange::Wait));
+    let running = Arc::clone(&rollouts);
+    tokio::spawn(async move { running.run().await });
+    let served = Served::start_with(|page| page.with_rollouts(rollouts)).await;
+    assert_eq!(served.get("/api/").await["has_rollouts"], true);
+    let answer = loop {
+        let answer = served.get("/api/rollout").await;
+        if !answer["running"].is_null() {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!(answer["steps"], json!(["1 client", "100%"]));
+    let running = &answer["running"];
+    assert_eq!(
+        (&running["step"], &running["clients"], &running["variants"]),
+        (&json!(1), &json!(0), &json!(1))
+    );
+    assert_eq!(running["first_variants"], json!([{ "type": THING, "name": "a", "when": null }]));
+    assert!(Served::start().await.get("/api/rollout").await["error"].is_string());
 }

@@ -60,6 +60,8 @@ struct Marks {
     clients: u64,
     /// A digest of the troubles. Not of their beginnings: some are computed from a duration.
     troubles: u64,
+    /// Of the rollout that runs: its step, and how many clients try the change and ACKed it.
+    rollout: Option<(usize, usize, usize)>,
 }
 
 impl Marks {
@@ -69,6 +71,9 @@ impl Marks {
             commits: state.recent.count(),
             clients: state.clients.changes(),
             troubles: digest(&state.troubles.list()),
+            rollout: state.rollouts.as_ref().and_then(|rollouts| {
+                rollouts.status().running.map(|running| (running.step, running.affected, running.acked))
+            }),
         }
     }
 

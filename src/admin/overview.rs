@@ -21,6 +21,7 @@ pub(super) async fn overview(State(state): State<Arc<AdminState>>) -> JsonBody {
         "streams": state.clients.streams(),
         "has_upstreams": state.upstreams.is_some(),
         "has_store": state.store.is_some(),
+        "has_rollouts": state.rollouts.is_some(),
         "errors": errors,
         "warnings": warnings,
     }))

@@ -13,11 +13,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use prost::Message;
 use prost::bytes::Bytes;
-use serde_json::{Value, json};
+use xds::admin;
 use xds_core::{Constraints, Resource, ResourceName, Snapshot, Transaction};
 use xds_server::RolloutStatus;
 
@@ -131,7 +131,7 @@ impl RolloutState {
     }
 
     pub(super) fn store_status(&self, status: &RolloutStatus) -> Result<(), RolloutStateError> {
-        self.replace("status.json", format!("{:#}\n", shown(status)).as_bytes(), false)
+        self.replace("status.json", format!("{:#}\n", admin::rollout_status(status)).as_bytes(), false)
     }
 
     pub(super) fn status(&self) -> Result<String, RolloutStateError> {
@@ -249,36 +249,6 @@ fn resource(stored: StoredVariant) -> Option<Resource> {
     }
     Some(resource)
 }
-
-/// The status as JSON. Times are milliseconds since 1970.
-fn shown(status: &RolloutStatus) -> Value {
-    let at_ms = |at: SystemTime| {
-        at.duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
-    };
-    let running = status.running.as_ref().map(|running| {
-        let variants = running.variants.iter().take(VARIANTS_SHOWN).map(|id| {
-            json!({ "type": id.type_url.as_str(), "name": id.name.as_str(), "when": id.constraints.to_string() })
-        });
-        json!({
-            "step": running.step + 1, "audience": running.audience.to_string(),
-            "ends_at_ms": at_ms(running.ends_at),
-            "clients": running.affected, "acked": running.acked,
-            "variants": running.variants.len(), "first_variants": variants.collect::<Vec<_>>(),
-        })
-    });
-    let refused = status.refused.as_ref();
-    json!({
-        "steps": status.steps.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "running": running,
-        "refused": refused.map(|(reason, at)| json!({ "reason": &**reason, "at_ms": at_ms(*at) })),
-        "promoted": status.counts.promoted, "refused_total": status.counts.refused,
-        "replaced": status.counts.replaced, "not_stored": status.not_stored.as_deref(),
-    })
-}
-
-/// How many variants the status lists.
-const VARIANTS_SHOWN: usize = 20;
 
 #[cfg(test)]
 mod tests {

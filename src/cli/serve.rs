@@ -332,6 +332,10 @@ impl Serve {
         if let Some(store) = &store {
             store.add_troubles(page.troubles());
         }
+        let page = match &rollouts {
+            Some(rollouts) => page.with_rollouts(Arc::clone(&rollouts.rollouts)),
+            None => page,
+        };
         if let Some(rollouts) = &rollouts {
             rollouts.add_troubles(page.troubles());
         }

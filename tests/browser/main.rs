@@ -9,6 +9,7 @@ mod incidents;
 #[path = "../interop/peers.rs"]
 #[expect(dead_code, reason = "it knows the programs of other tests too")]
 mod peers;
+mod rollouts;
 #[path = "../binary/running.rs"]
 #[expect(
     dead_code,
