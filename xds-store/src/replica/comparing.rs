@@ -246,14 +246,18 @@ impl Replica {
             if theirs.buckets.len() != BUCKETS || own.buckets.len() != BUCKETS {
                 return self.comparison_is_malformed();
             }
+            // SG27: what the peer lacks may be a deletion of what it has, which was left out here.
+            let has_all = read_clock(&theirs.clock).is_ok_and(|clock| clock.covers(&comparison.here));
+            if !comparison.fetching.is_empty() && !has_all {
+                return self.comparison_failed();
+            }
             let differing = (0..).zip(own.buckets.iter().zip(&theirs.buckets));
             comparison.buckets =
                 differing.filter(|(_, (own, theirs))| own != theirs).map(|(at, _)| at).collect();
             comparison.complete = comparison.fetching.clone();
             comparison.incarnation_floor = theirs.incarnation_floor;
             comparison.removing.begin(&theirs);
-            let has_all = read_clock(&theirs.clock).is_ok_and(|clock| clock.covers(&comparison.here));
-            comparison.complete.retain(|names| has_all && theirs.complete.contains(&names.prefix));
+            comparison.complete.retain(|names| theirs.complete.contains(&names.prefix));
             return if comparison.buckets.is_empty() { self.compared() } else { self.next_page() };
         }
         comparison.after = theirs.records.last().filter(|_| theirs.more).and_then(|last| last.key.clone());

@@ -312,6 +312,32 @@ fn sg27_names_are_fetched_of_a_node_that_has_all_that_came_before_the_policy() {
     assert_eq!((nodes.state(1, "n-a").is_some(), &*nodes.alarms), (true, &[][..]));
 }
 
+/// A deletion was left out here, and a node that was promoted does not know it (SG22). It does not bring the record
+/// back.
+#[test]
+fn sg27_a_name_that_was_deleted_does_not_come_from_a_node_that_lacks_the_deletion() {
+    let mut nodes = Nodes::new(&["eu", "eu", "us"], 8);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cut = vec![1];
+    nodes.commit(0, key("n-a"), delete()).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0];
+    let engine = &mut nodes.engines[1];
+    let (batch, _) = Store::with_replica(&*engine.view().unwrap(), false).unwrap();
+    engine.commit(&batch).unwrap();
+    nodes.crash(1);
+    nodes.policy(1, "n-", "eu", &["us"]).unwrap();
+    nodes.run(60);
+    assert_eq!((nodes.state(1, "n-a").is_some(), nodes.state(2, "n-a")), (true, None));
+    assert!(nodes.is_fetching(2));
+    nodes.cut.clear();
+    nodes.run(60);
+    assert_eq!(nodes.state(1, "n-a").or(nodes.state(2, "n-a")), None);
+    assert!(!nodes.is_fetching(2));
+}
+
 #[test]
 fn sg27_sg28_names_are_fetched_while_a_third_region_is_out_of_reach() {
     let mut nodes = Nodes::new(&["eu", "us", "ap"], 7);
