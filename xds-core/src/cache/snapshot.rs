@@ -440,6 +440,15 @@ impl TypeSnapshot {
         std::iter::once(listed).filter(|listed| self.present.contains_key(*listed)).chain(members)
     }
 
+    /// The same, with their variants.
+    pub(crate) fn variants_selected_by<'s>(
+        &'s self,
+        listed: &'s ResourceName,
+    ) -> impl Iterator<Item = (&'s ResourceName, &'s Variants)> {
+        let of = |name: &'s ResourceName| Some((name, self.present.get(name)?));
+        of(listed).into_iter().chain(self.other_names.members(listed).filter_map(of))
+    }
+
     /// The shortest remaining time of a TTL; `None` when no variant has one. O(names with a TTL).
     pub(crate) fn shortest_remaining_ttl(&self, now: Duration) -> Option<Duration> {
         let variants = self.ttls.names().filter_map(|name| self.get(name));

@@ -197,6 +197,11 @@ impl Holding {
         }
     }
 
+    /// Whether the client has anything else than the selection at the cursor.
+    pub(super) fn has_exceptions(&self) -> bool {
+        !self.exceptions.is_empty()
+    }
+
     /// Whether exactly this variant was sent ahead of the cursor.
     pub(super) fn is_ahead_with(&self, key: &ResourceKey, variant: &Arc<Variant>) -> bool {
         self.exceptions.get(key).is_some_and(|exception| exception.is_ahead_with(variant))

@@ -29,7 +29,12 @@ pub(super) struct Resolution<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Knowledge {
     /// The cache has a variant for it.
-    Found,
+    Found {
+        /// The client was not sent all of it yet.
+        is_unsent: bool,
+        /// The client had a part of it, which was removed meanwhile.
+        is_again: bool,
+    },
     /// The source has answered that there is none.
     Absent,
     Failed {
@@ -74,11 +79,18 @@ impl<'a> Resolution<'a> {
 
     /// The variants that a locator gets: one, unless its name is a glob (X12).
     pub(super) fn find(self, locator: &Locator) -> Vec<Arc<Variant>> {
-        let Some(resources) = self.resources() else { return Vec::new() };
-        let members = resources.selected_by(&locator.name).filter(|name| self.state.terms.allows(name));
-        let variants = members.filter_map(|name| resources.get(name));
-        let found = variants.filter_map(|variants| variants.resolve(&locator.parameters));
-        found.filter(|variant| variant.is_named(&locator.name)).cloned().collect()
+        self.found(locator).cloned().collect()
+    }
+
+    /// The same, without a list.
+    fn found<'l>(self, locator: &'l Locator) -> impl Iterator<Item = &'l Arc<Variant>>
+    where
+        'a: 'l,
+    {
+        let variants = self.resources().into_iter().flat_map(|of| of.variants_selected_by(&locator.name));
+        let allowed = variants.filter(move |(name, _)| self.state.terms.allows(name));
+        let found = allowed.filter_map(|(_, variants)| variants.resolve(&locator.parameters));
+        found.filter(|variant| variant.is_named(&locator.name))
     }
 
     /// The whole selection. If `update`, the last one, starts at revision zero, it is the whole
@@ -125,7 +137,7 @@ impl<'a> Resolution<'a> {
         let failure = |locator: Locator| {
             let Locator { name, parameters } = &locator;
             let reason = resources.reason(name, parameters).filter(|_| self.state.terms.allows(name))?;
-            if !self.find(&locator).is_empty() {
+            if self.found(&locator).next().is_some() {
                 return None;
             }
             // T36: which one of the locators of the name it is about.
@@ -143,8 +155,9 @@ impl<'a> Resolution<'a> {
 
     /// What the cache knows of a locator.
     pub(super) fn knows(self, locator: &Locator) -> Knowledge {
-        if !self.find(locator).is_empty() {
-            return Knowledge::Found;
+        let mut found = self.found(locator).peekable();
+        if found.peek().is_some() {
+            return self.knows_of(found);
         }
         match self.status(&locator.name, &locator.parameters) {
             None => Knowledge::Unknown,
@@ -182,14 +195,23 @@ impl<'a> Resolution<'a> {
         }
     }
 
-    /// Whether what a locator finds is what the client had, which was removed meanwhile.
-    pub(super) fn has_again(self, locator: &Locator) -> bool {
+    /// What the client has of what a locator finds.
+    fn knows_of<'v>(self, found: impl Iterator<Item = &'v Arc<Variant>>) -> Knowledge {
+        let (mut is_unsent, mut is_again) = (false, false);
+        for variant in found {
+            is_unsent |= self.state.is_unsent(variant);
+            is_again |= self.has_again(variant);
+        }
+        Knowledge::Found { is_unsent, is_again }
+    }
+
+    /// Whether a variant is what the client had, which was removed meanwhile.
+    fn has_again(self, variant: &Arc<Variant>) -> bool {
         let Self { state, .. } = self;
-        self.find(locator).iter().any(|variant| {
-            let removed = state.holding.removed_with(&state.key(variant));
-            removed.is_some_and(|removed| removed.is_content_of(variant, state.keyed_by()))
-                || (state.is_unsent(variant) && !variant.differs_since(state.holding.cursor()))
-        })
+        let removed = || state.holding.removed_with(&state.key(variant));
+        let had = state.holding.has_exceptions().then(removed).flatten();
+        had.is_some_and(|removed| removed.is_content_of(variant, state.keyed_by()))
+            || (state.is_unsent(variant) && !variant.differs_since(state.holding.cursor()))
     }
 
     /// T36: if other locators may get a variant of the name, the error has constraints that say

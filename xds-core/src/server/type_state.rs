@@ -182,7 +182,8 @@ impl TypeState {
 
     /// Whether the client was not sent this variant yet.
     pub(super) fn is_unsent(&self, variant: &Arc<Variant>) -> bool {
-        variant.changed_at > self.holding.cursor() && !self.holding.is_ahead_with(&self.key(variant), variant)
+        let is_ahead = || self.holding.is_ahead_with(&self.key(variant), variant);
+        variant.changed_at > self.holding.cursor() && !(self.holding.has_exceptions() && is_ahead())
     }
 
     /// Records a response and returns it: the body of resources, and bodies that go with it. G10,

@@ -154,16 +154,15 @@ impl TypeEntry {
             match resolved.knows(locator) {
                 // S37: the client has an error, which only the resource clears. D9: content that the
                 // client had is no change, but a subscription is answered with it all the same.
-                Knowledge::Found if waiting.is_reported || resolved.has_again(locator) => {
+                Knowledge::Found { is_again, .. } if waiting.is_reported || is_again => {
                     answered.push(locator.clone());
                     return false;
                 }
                 // D10: the resource may go again before other types let it be pushed (S33). Then the
                 // locator still waits for its answer.
-                Knowledge::Found => {
+                Knowledge::Found { is_unsent, .. } => {
                     waiting.since = now;
-                    let found = resolved.find(locator);
-                    return !is_state && found.iter().any(|variant| state.is_unsent(variant));
+                    return !is_state && is_unsent;
                 }
                 Knowledge::Absent => {
                     answered.push(locator.clone());
