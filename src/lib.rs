@@ -15,9 +15,10 @@ pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
     Authorizer, ClientList, ClientStream, ConnectedClient, ConnectionEnd, Denied, Event, HandshakeFailure,
-    Identity, LastNack, Observer, OnChange, Peer, Readiness, Reading, Refusal, RejectedVariant, Rejections,
-    Reloads, ResponseCounts, RolloutCounts, RolloutStatus, Rollouts, RunningRollout, ServeError, Server,
-    ServerConfig, StandingNack, Stopping, TRACE_TARGET, applied, listen, trace_commits,
+    Identity, LastNack, Node, NodeParameters, Observer, OnChange, ParameterFunction, Peer, Readiness,
+    Reading, Refusal, RejectedVariant, Rejections, Reloads, ResponseCounts, RolloutCounts, RolloutStatus,
+    Rollouts, RunningRollout, ServeError, Server, ServerConfig, StandingNack, Stopping, TRACE_TARGET,
+    applied, listen, trace_commits,
 };
 
 #[cfg(feature = "tls")]

@@ -264,7 +264,8 @@ impl Poll {
         // Read the request as a stream does: names, locators and the node are interpreted in one
         // place.
         let frame = json::request_frame(body)?;
-        let mut skimmer = Skimmer::new(type_url.as_str().to_owned(), Arc::clone(parameters));
+        let skimmer = Skimmer::new(type_url.as_str().to_owned());
+        let mut skimmer = skimmer.with_parameters(parameters.clone(), peer.clone());
         let mut request = skimmer.sotw(&frame)?;
         // S41: compare the version here. If the machine knew it, the machine would leave out
         // resources that a stream need not get again.

@@ -1,7 +1,6 @@
 //! Requests of discovery streams.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -91,7 +90,7 @@ pub fn requests_delta(raw: &[u8]) -> bool {
 }
 
 fn skimmer() -> Skimmer {
-    Skimmer::new(DEFAULT_TYPE.into(), Arc::default())
+    Skimmer::new(DEFAULT_TYPE.into())
 }
 
 fn asked(names: &[String], locators: &[ResourceLocator]) -> Requested {

@@ -211,7 +211,7 @@ impl ProxyCommand {
         let dropped = log.dropped_lines();
         let mut registry = Registry::default();
         let recorder = metrics::upstream_recorder(&mut registry);
-        let started = self.start(bootstrap, &config, Arc::clone(&recorder) as Arc<dyn Recorder>);
+        let started = self.start(bootstrap, Arc::clone(&recorder) as Arc<dyn Recorder>);
         let proxy = started.map_err(|error| Failure::Proxy(ProxyError::Start(error)))?;
         let page = Admin::new(proxy.cache());
         let port = self.listen.open().await?;
@@ -255,16 +255,11 @@ impl ProxyCommand {
         served
     }
 
-    fn start(
-        &self,
-        bootstrap: Bootstrap,
-        server: &ServerConfig,
-        recorder: Arc<dyn Recorder>,
-    ) -> Result<Proxy, StartError> {
+    fn start(&self, bootstrap: Bootstrap, recorder: Arc<dyn Recorder>) -> Result<Proxy, StartError> {
         let mut builder = Proxy::builder(bootstrap)
             .config(self.config())
             .protocol(if self.sotw { Protocol::Sotw } else { Protocol::Delta })
-            .mapping(Arc::clone(&server.parameters))
+            .mapping(Arc::new(self.mapping.parameters()))
             .recorder(recorder);
         if let Some(file) = &self.cache_file {
             let secrets = if self.cache_secrets { Secrets::Kept } else { Secrets::LeftOut };
@@ -326,7 +321,7 @@ impl ProxyCommand {
 
     fn server_config(&self) -> Result<ServerConfig, Failure> {
         let mut config =
-            ServerConfig { parameters: Arc::new(self.mapping.parameters()), ..ServerConfig::default() };
+            ServerConfig { parameters: self.mapping.parameters().into(), ..ServerConfig::default() };
         self.limits.apply(&mut config);
         config.stream.sync_wait = self.miss_deadline;
         self.types.apply(&[], &mut config).map_err(Failure::Option)?;

@@ -233,7 +233,7 @@ impl Serve {
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {
-        let parameters = Arc::new(self.mapping.parameters());
+        let parameters = self.mapping.parameters().into();
         let mut config = ServerConfig { parameters, ..ServerConfig::default() };
         self.limits.apply(&mut config);
         let in_folder: Vec<_> = cache.snapshot().counts().map(|(type_url, _)| type_url.clone()).collect();

@@ -4,6 +4,7 @@ use axum::http::HeaderMap;
 use serde_json::{Value, json};
 use xds_core::{Resource, Transaction, VariantId};
 use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, RESOURCE, ROUTE_CONFIGURATION};
+use xds_server::NodeParameters;
 
 use super::*;
 
@@ -70,6 +71,19 @@ async fn t46_s41_a_poll_by_name_gets_the_variant_of_its_node() {
     // T4: no variant matches a client without parameters.
     let (status, _, body) = answer(&endpoint, json!({ "resource_names": ["r"] })).await;
     assert_eq!((status, &body["resources"]), (200, &json!([])));
+}
+
+#[tokio::test]
+async fn t46_s41_a_function_gives_polls_their_parameters() {
+    let cache = Cache::new();
+    put(&cache, [resource(CLUSTER, "c", &[]).with_constraints("env=prod".parse().unwrap())]);
+    let parameters = NodeParameters::by(|node, _| [("env", node.cluster.as_str())].into_iter().collect());
+    let server = ServerConfig { parameters, ..ServerConfig::default() };
+    let endpoint = endpoint(&cache, CLUSTER, RestConfig { server, ..RestConfig::default() });
+    for (cluster, count) in [("prod", 1), ("test", 0)] {
+        let (_, _, body) = answer(&endpoint, json!({ "node": { "id": "n", "cluster": cluster } })).await;
+        assert_eq!(body["resources"].as_array().unwrap().len(), count, "{cluster}");
+    }
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ impl Link {
         watch.name_client(ClientName { id: name.into(), cluster: "".into() });
         let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
         let machine = Stream::new(of_machine, Service::Aggregated, protocol, config);
-        let skimmer = Skimmer::new(String::new(), Arc::default());
+        let skimmer = Skimmer::new(String::new());
         let served = Served { machine, skimmer, watch, window, is_due: false, until: None };
         Self { served: Some(served), ..Self::to_liar(protocol, now) }
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Status;
+use xds_core::Access;
 use xds_core::server::StreamConfig;
-use xds_core::{Access, ParameterMapping};
 
 use crate::authorize::{Authorizer, Denied};
+use crate::node_parameters::NodeParameters;
 use crate::observe::Observer;
 use crate::peer::Peer;
 use crate::readiness::Readiness;
@@ -21,7 +22,7 @@ pub struct ServerConfig {
     pub stream: StreamConfig,
     /// How a client that subscribes by plain name gets parameters: from its node (T46). Default:
     /// the strings and bools at the top level of the node metadata.
-    pub parameters: Arc<ParameterMapping>,
+    pub parameters: NodeParameters,
     /// The most streams at the same time (G9). A stream above the limit is closed with
     /// `RESOURCE_EXHAUSTED`. Default 100,000.
     pub streams_limit: usize,
@@ -94,7 +95,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             stream: StreamConfig::default(),
-            parameters: Arc::default(),
+            parameters: NodeParameters::default(),
             streams_limit: 100_000,
             connection_streams_limit: 20_000,
             ttl_user_agents: BTreeSet::from(["envoy".to_owned()]),

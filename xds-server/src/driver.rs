@@ -143,7 +143,9 @@ impl Driver {
             alarm: Alarm::default(),
             clients: Arc::clone(clients),
             membership: None,
-            skimmer: Skimmer::new(type_url, Arc::clone(&config.parameters)).with_lists(Arc::clone(lists)),
+            skimmer: Skimmer::new(type_url)
+                .with_parameters(config.parameters.clone(), peer.clone())
+                .with_lists(Arc::clone(lists)),
             registration: registry.list(Arc::clone(&watch), label),
             watch,
             config: Arc::clone(config),

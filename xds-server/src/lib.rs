@@ -29,6 +29,7 @@
 //! | `service` | the gRPC paths and their services; the server as a whole |
 //! | `config` | limits, timeouts and hooks of a server |
 //! | `driver` | one task per stream |
+//! | `node_parameters` | the parameters of clients that send none |
 //! | `client_groups` | which streams belong to one client |
 //! | [`skim`] | reads requests and decodes only what changed |
 //! | `stream_registry` | all open streams, and how to ask each for a report |
@@ -67,6 +68,7 @@ mod listen;
 #[cfg(feature = "prometheus")]
 pub mod metrics;
 mod nack_log;
+mod node_parameters;
 mod observe;
 mod peer;
 mod readiness;
@@ -88,6 +90,7 @@ pub use client_list::{ClientList, ClientStream, ConnectedClient};
 pub use config::ServerConfig;
 pub use delivery::applied;
 pub use listen::listen;
+pub use node_parameters::{NodeParameters, ParameterFunction};
 pub use observe::{ConnectionEnd, Event, HandshakeFailure, Observer};
 pub use peer::{Identity, Peer};
 pub use readiness::Readiness;
@@ -102,3 +105,4 @@ pub use tls::{Tls, TlsError, TlsFiles};
 pub use tonic::transport::server::Connected;
 pub use xds_core::server::Protocol;
 pub use xds_file::{Reading, Refusal, Reloads};
+pub use xds_proto::envoy::config::core::v3::Node;

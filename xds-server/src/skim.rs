@@ -14,10 +14,10 @@ use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_core::server::{DeltaRequest, Protocol, Request, SotwRequest};
 use xds_core::subscription::{Locator, Requested};
-use xds_core::{
-    ClientName, Derived, Nonce, ParameterMapping, Parameters, ResourceName, SkippedMetadata, shortened,
-};
+use xds_core::{ClientName, Derived, Nonce, Parameters, ResourceName, SkippedMetadata, shortened};
 
+use crate::node_parameters::NodeParameters;
+use crate::peer::Peer;
 use lists::List;
 
 pub use lists::Lists;
@@ -62,7 +62,8 @@ pub struct Skimmer {
     lists: Arc<Lists>,
     hasher: RandomState,
     default_type: String,
-    mapping: Arc<ParameterMapping>,
+    parameters: NodeParameters,
+    peer: Peer,
 }
 
 /// The lists of a SotW request: names and locators.
@@ -145,9 +146,23 @@ impl<'f> FieldRun<'f> {
 impl Skimmer {
     /// A skimmer for a stream on which an empty type URL means `default_type` (S12).
     #[must_use]
-    pub fn new(default_type: String, mapping: Arc<ParameterMapping>) -> Self {
-        let (known, lists, hasher) = (BTreeMap::new(), Arc::default(), RandomState::new());
-        Self { client: None, node: (0, false), known, lists, hasher, default_type, mapping }
+    pub fn new(default_type: String) -> Self {
+        Self {
+            client: None,
+            node: (0, false),
+            known: BTreeMap::new(),
+            lists: Arc::default(),
+            hasher: RandomState::new(),
+            default_type,
+            parameters: NodeParameters::default(),
+            peer: Peer::default(),
+        }
+    }
+
+    /// Gives the client of this peer other parameters than the default ones (T46).
+    #[must_use]
+    pub fn with_parameters(self, parameters: NodeParameters, peer: Peer) -> Self {
+        Self { parameters, peer, ..self }
     }
 
     /// Shares the lists that it reads with other streams.
@@ -273,7 +288,7 @@ impl Skimmer {
             return Ok(());
         }
         self.node.0 = hash;
-        let Derived { parameters, skipped } = self.mapping.derive(bytes)?;
+        let Derived { parameters, skipped } = self.parameters.derive(bytes, &self.peer)?;
         let mut client = Client { parameters, skipped_metadata: skipped, ..Client::default() };
         for field in fields(bytes) {
             match field? {
@@ -457,7 +472,7 @@ mod tests {
     use super::*;
 
     fn skimmer() -> Skimmer {
-        Skimmer::new(String::new(), Arc::default())
+        Skimmer::new(String::new())
     }
 
     fn names(list: &[&str]) -> Requested {
@@ -493,7 +508,7 @@ mod tests {
 
     #[test]
     fn s12_the_empty_type_and_the_type_of_the_service_are_one() {
-        let mut skimmer = Skimmer::new("t".into(), Arc::default());
+        let mut skimmer = Skimmer::new("t".into());
         let mut read = |type_url: &str, list: &[&str]| {
             let message = DiscoveryRequest { type_url: type_url.into(), ..request(list) };
             skimmer.sotw(&message.encode_to_vec()).unwrap().requested

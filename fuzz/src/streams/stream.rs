@@ -92,7 +92,7 @@ impl Stream {
         Self {
             protocol,
             machine: Some(machine),
-            skimmer: Skimmer::new(service.unwrap_or_default().into(), Arc::default()),
+            skimmer: Skimmer::new(service.unwrap_or_default().into()),
             watch,
             service,
             node,

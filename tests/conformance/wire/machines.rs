@@ -80,7 +80,7 @@ impl Wire for Machines {
         let mut stream = Stream {
             protocol,
             is_aggregated: default_type.is_empty(),
-            skimmer: Skimmer::new(default_type.to_owned(), Arc::default()),
+            skimmer: Skimmer::new(default_type.to_owned()),
             machine: Some(machine),
             sent: VecDeque::new(),
         };
