@@ -40,6 +40,7 @@ pub mod kubernetes;
 pub mod metrics;
 #[cfg(feature = "rest")]
 pub mod rest;
+pub mod source;
 #[cfg(feature = "cli")]
 pub mod store_changes;
 pub mod type_name;

@@ -50,7 +50,8 @@ const CRATES: &[&[&str]] = &[
 ];
 
 /// The modules that bring resources into the cache.
-const SOURCES: &[&str] = &["xds::folder", "xds::kubernetes", "xds_client", "xds_core::client", "xds_file"];
+const SOURCES: &[&str] =
+    &["xds::folder", "xds::kubernetes", "xds::source", "xds_client", "xds_core::client", "xds_file"];
 
 /// The modules that bring resources from the cache to clients and readers.
 const SINKS: &[&str] = &["xds::admin", "xds::metrics", "xds::rest", "xds_core::server", "xds_server"];
