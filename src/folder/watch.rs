@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-use std::{fs, mem, panic};
+use std::{fs, mem};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RemoveKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -15,6 +15,7 @@ use xds_file::Reloads;
 
 use super::linter::Linter;
 use super::{Folder, FolderErrors, Loaded, Reaction, scan};
+use crate::source::finished;
 
 impl Folder {
     /// Keeps the cache up to date with the folder until the future is dropped. Load the folder
@@ -362,14 +363,7 @@ fn watch_root(root: &Path, changes: Arc<Changes>) -> notify::Result<RecommendedW
 
 /// Runs work that reads files on a thread that serves no clients.
 async fn blocking<T: Send + 'static>(reloads: &Reloads, work: impl FnOnce() -> T + Send + 'static) -> T {
-    match reloads.blocking("folder", work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => panic::resume_unwind(panic),
-            // The task is cancelled only if the runtime shuts down.
-            Err(_) => std::future::pending().await,
-        },
-    }
+    finished(reloads.blocking("folder", work).await).await
 }
 
 /// Changes closer together than this are one reload.

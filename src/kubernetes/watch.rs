@@ -3,7 +3,7 @@
 //! kube's watcher lists in pages, watches, resumes after a lost connection, and lists again when
 //! the API server no longer has the history (410). This module runs one per kind and namespace.
 
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use super::object::Kind;
 use super::state::{Change, Object, WatchScope};
+use crate::source::{Backoff, chain};
 
 /// A message of a watch.
 #[derive(Debug)]
@@ -113,7 +114,7 @@ async fn follow<K: Watched + Send + Sync + 'static>(
 ) -> Result<(), Unheard> {
     let send = async |news| sender.send(Message { watch, news }).await.map_err(|_closed| Unheard);
     // How long to wait after the next error; `None` while the API server answers.
-    let mut away: Option<Duration> = None;
+    let mut away: Option<Backoff> = None;
     loop {
         let mut events = pin!(watcher(api.clone(), config.clone()));
         loop {
@@ -147,16 +148,14 @@ async fn follow<K: Watched + Send + Sync + 'static>(
                 Some(Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))))
                     if status.code == GONE =>
                 {
-                    sleep(FIRST_WAIT).await;
+                    sleep(Backoff::default().next_wait()).await;
                     break;
                 }
                 // No outage: the watcher lists again.
                 Some(Err(watcher::Error::WatchError(status))) if status.code == GONE => {}
                 Some(Err(error)) => {
                     send(News::Away(reason(&error))).await?;
-                    let wait = away.unwrap_or(FIRST_WAIT);
-                    away = Some((wait * 2).min(LONGEST_WAIT));
-                    sleep(wait).await;
+                    sleep(away.get_or_insert_default().next_wait()).await;
                 }
             }
         }
@@ -190,34 +189,8 @@ fn reason(error: &watcher::Error) -> String {
     }
 }
 
-/// An error with its causes; those that repeat the one before are left out.
-fn chain(error: &dyn std::error::Error) -> String {
-    struct Chain<'a>(&'a dyn std::error::Error);
-    impl fmt::Display for Chain<'_> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            let mut last = self.0.to_string();
-            f.write_str(&last)?;
-            let mut cause = self.0.source();
-            while let Some(error) = cause {
-                let text = error.to_string();
-                if !last.contains(&text) {
-                    write!(f, ": {text}")?;
-                }
-                (last, cause) = (text, error.source());
-            }
-            Ok(())
-        }
-    }
-    Chain(error).to_string()
-}
-
 /// The code of a history that the API server no longer has.
 const GONE: u16 = 410;
 
 /// How long a watch may be quiet after an error until the API server is asked whether it answers.
 const QUIET: Duration = Duration::from_secs(5);
-
-/// How long to wait after the first error, and at most. An API server that was away for a minute is
-/// read again a few seconds after its start.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(8);
