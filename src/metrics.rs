@@ -32,7 +32,10 @@ use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 
 pub use prometheus_client::registry::Registry;
+pub use sources::watch_sources;
 pub use xds_server::metrics::{LATE_AFTER, Metrics, TYPES_LIMIT};
+
+mod sources;
 
 /// `GET /metrics`: all metrics of a registry, as OpenMetrics text.
 pub fn routes(registry: Registry) -> Router {

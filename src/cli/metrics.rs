@@ -48,9 +48,11 @@ pub(super) fn watch_proxy(registry: &mut Registry, proxy: &Proxy, target: &Targe
 }
 
 /// Registers the metrics of files that are read again: whether their newest content is in use.
-pub(super) fn watch_sources(registry: &mut Registry, sources: Sources) {
-    if !sources.all().is_empty() {
-        registry.register_collector(Box::new(sources));
+pub(super) fn watch_sources(registry: &mut Registry, sources: &Sources) {
+    let all = sources.all().into_iter();
+    xds::metrics::watch_sources(registry, all.map(|(source, reloads)| (source, Arc::clone(reloads))));
+    if let Some(tls) = &sources.tls {
+        registry.register_collector(Box::new(Certificate(Arc::clone(tls))));
     }
 }
 
@@ -224,23 +226,6 @@ pub(super) struct Sources {
     policy: Option<Arc<PolicyFile>>,
 }
 
-#[derive(Debug, Clone, Copy, EncodeLabelSet)]
-struct SourceLabels {
-    source: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, EncodeLabelSet)]
-struct SourceOutcomeLabels {
-    source: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, EncodeLabelSet)]
-struct SourceInfoLabels {
-    source: &'static str,
-    label: String,
-}
-
 impl Sources {
     pub(super) fn new(
         folder: Option<Arc<Reloads>>,
@@ -256,11 +241,11 @@ impl Sources {
     }
 
     /// All of them, with their names.
-    pub(super) fn all(&self) -> Vec<(&'static str, &Reloads)> {
+    pub(super) fn all(&self) -> Vec<(&'static str, &Arc<Reloads>)> {
         let Self { folder, kubernetes, tls, policy } = self;
         let all = [
-            ("folder", folder.as_deref()),
-            ("kubernetes", kubernetes.as_deref()),
+            ("folder", folder.as_ref()),
+            ("kubernetes", kubernetes.as_ref()),
             ("certificates", tls.as_deref().map(Tls::reloads)),
             ("policy", policy.as_deref().map(|policy| &policy.reloads)),
         ];
@@ -268,68 +253,15 @@ impl Sources {
     }
 }
 
-impl Collector for Sources {
+/// The certificate of a server.
+#[derive(Debug)]
+struct Certificate(Arc<Tls>);
+
+impl Collector for Certificate {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let all: Vec<_> =
-            self.all().into_iter().map(|(source, reloads)| (SourceLabels { source }, reloads)).collect();
-        let (name, help) =
-            ("xds_source_last_reload_successful", "Whether the newest content of the source is in use");
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (source, reloads) in &all {
-            let gauge = ConstGauge::new(i64::from(reloads.is_current()));
-            gauge.encode(family.encode_family(source)?)?;
-        }
-        let (name, help) = (
-            "xds_source_last_reload_success_timestamp_seconds",
-            "When the source was last read and valid, whether or not it had changed",
-        );
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (source, reloads) in &all {
-            if let Some(good_at) = reloads.good_at() {
-                ConstGauge::new(seconds(good_at)).encode(family.encode_family(source)?)?;
-            }
-        }
-        let (name, help) = ("xds_source_reloads", "How often new content came into use, or was refused");
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (SourceLabels { source }, reloads) in &all {
-            for (outcome, count) in [("changed", reloads.changes()), ("refused", reloads.refusals())] {
-                let labels = SourceOutcomeLabels { source, outcome };
-                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        let (name, help) = (
-            "xds_source_isolated_files",
-            "Files or objects that keep their last good content while others are served",
-        );
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        let in_parts = |source: &str| matches!(source, "folder" | "kubernetes");
-        for (source, reloads) in all.iter().filter(|(SourceLabels { source }, _)| in_parts(source)) {
-            let count = i64::try_from(reloads.isolated()).unwrap_or(i64::MAX);
-            ConstGauge::new(count).encode(family.encode_family(source)?)?;
-        }
-        let labelled = all.iter().map(|(SourceLabels { source }, reloads)| (*source, reloads.label()));
-        let labelled: Vec<_> = labelled.filter(|(_, label)| !label.is_empty()).collect();
-        if !labelled.is_empty() {
-            let (name, help) = ("xds_source_info", "The label of the content in use");
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (source, label) in labelled {
-                let labels = SourceInfoLabels { source, label: label.into() };
-                ConstGauge::new(1_i64).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        let (name, help) = (
-            "xds_source_read_seconds",
-            "How long the current read of a file has taken; 0 if no read is running",
-        );
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (source, reloads) in &all {
-            let seconds = reloads.longest_read().map_or(0.0, |(_, age)| age.as_secs_f64());
-            ConstGauge::new(seconds).encode(family.encode_family(source)?)?;
-        }
-        let Some(tls) = &self.tls else { return Ok(()) };
         let (name, help) =
             ("xds_server_certificate_expiration_timestamp_seconds", "When the certificate in use expires");
-        let gauge = ConstGauge::new(seconds(tls.expires()));
+        let gauge = ConstGauge::new(seconds(self.0.expires()));
         gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 }

@@ -24,7 +24,7 @@ mod schema;
 pub(super) struct PolicyFile {
     path: PathBuf,
     current: ArcSwap<(String, Policy)>,
-    pub(super) reloads: Reloads,
+    pub(super) reloads: Arc<Reloads>,
 }
 
 /// Rules in order: the first one that matches a client decides what it may read.
@@ -86,7 +86,7 @@ pub(super) enum PolicyError {
 
 impl PolicyFile {
     pub(super) fn open(path: &Path) -> Result<Arc<Self>, PolicyError> {
-        let reloads = Reloads::default();
+        let reloads = Arc::new(Reloads::default());
         let text = read(path, &reloads)?;
         let policy = Policy::parse(&text, path)?;
         policy.log_warnings();

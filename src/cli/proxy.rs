@@ -230,7 +230,7 @@ impl ProxyCommand {
             metrics::watch_server(&mut registry, proxy.cache(), &mut config);
             metrics::watch_ready(&mut registry, Arc::clone(&ready));
             metrics::watch_proxy(&mut registry, &proxy, &recorder);
-            metrics::watch_sources(&mut registry, sources.clone());
+            metrics::watch_sources(&mut registry, &sources);
             metrics::watch_log(&mut registry, dropped.clone());
             metrics::watch_troubles(&mut registry, page.troubles().clone());
         }

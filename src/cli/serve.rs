@@ -304,7 +304,7 @@ impl Serve {
         let mut registry = Registry::default();
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);
-            metrics::watch_sources(&mut registry, sources.clone());
+            metrics::watch_sources(&mut registry, &sources);
             if let Some(warnings) = &warnings {
                 metrics::watch_warnings(&mut registry, Arc::clone(warnings));
             }

@@ -42,7 +42,7 @@ pub struct TlsFiles {
 pub struct Tls {
     files: TlsFiles,
     current: ArcSwap<Loaded>,
-    reloads: Reloads,
+    reloads: Arc<Reloads>,
     /// For ports that a program serves itself.
     handshake_log: Arc<HandshakeLog>,
 }
@@ -127,7 +127,7 @@ impl Tls {
     /// # Errors
     /// See [`TlsError`].
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
-        let reloads = Reloads::default();
+        let reloads = Arc::new(Reloads::default());
         let loaded = Loaded::of(FileContents::read(&files, &reloads)?, &files)?;
         reloads.on_new();
         Ok(Arc::new(Self {
@@ -146,7 +146,7 @@ impl Tls {
 
     /// The results of reading the files.
     #[must_use]
-    pub fn reloads(&self) -> &Reloads {
+    pub fn reloads(&self) -> &Arc<Reloads> {
         &self.reloads
     }
 
