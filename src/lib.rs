@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub use xds_core::matching;
 pub use xds_core::server::{Serving, StreamConfig, TypeConfig, Verdict};
 pub use xds_core::{
     Access, Audience, AudienceError, Cache, Candidate, ClientName, ClientOutcome, Code, Commit, CommitError,
@@ -10,7 +11,6 @@ pub use xds_core::{
     RolloutSteps, Snapshot, Source, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version,
     shortened,
 };
-pub use xds_core::{matching, testing};
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
@@ -43,6 +43,7 @@ pub mod rest;
 pub mod source;
 #[cfg(feature = "cli")]
 pub mod store_changes;
+pub mod testing;
 pub mod type_name;
 
 /// The code of these pages is compiled and run, like the code of README.md.
