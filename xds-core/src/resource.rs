@@ -57,6 +57,9 @@ impl Resource {
     ///
     /// Costs one digest of the payload, and one pass over it to find the resources that it names.
     ///
+    /// The payload is not compared with the type, which takes the descriptor of the type: use
+    /// [`of`](Self::of) for messages that know theirs.
+    ///
     /// # Errors
     /// See [`ResourceError`].
     pub fn new(
