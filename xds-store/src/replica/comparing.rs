@@ -346,9 +346,9 @@ impl Replica {
     /// All of it was compared.
     fn compared(&mut self) {
         let Some(compared) = self.comparing.running.take() else { return };
-        let Comparison { address, lost, complete, incarnation_floor, removing, .. } = compared;
+        let Comparison { address, lost, complete, incarnation_floor, removing, fetching, .. } = compared;
         let is_lacking = self.remove_lacked(&address, removing);
-        if lost == 0 {
+        if lost == 0 && fetching.is_empty() {
             self.alarm(Alarm::Differed(address.clone()), false);
         }
         let again = is_lacking.then(|| self.again());

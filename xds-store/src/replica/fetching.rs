@@ -55,13 +55,16 @@ impl Replica {
     /// SG27: what this node has of the owner of these names, and of the one that gave them. Such names may have come
     /// before the policy, and were left out or dropped, so only a peer that has as much has all names. Other nodes do
     /// not count: what a former owner wrote, the owner has had since it became that (SG28). Nor do nodes that are
-    /// forgotten: what only they had is lost.
+    /// forgotten: what only they had is lost; and those of which the peer follows another log (SR30), which never covers
+    /// what is here.
     pub(super) fn clock_of_fetched(&self, address: &str) -> Clock {
         let (names, own) = (self.fetched_at(address), self.region());
         let regions = self.fetching.iter().filter(|of| names.contains(&of.names)).flat_map(|of| &of.regions);
         let mut clock = Clock::default();
         let origins = regions.filter(|(region, _)| *region != own).flat_map(|(_, nodes)| nodes);
-        for origin in origins.filter(|origin| !self.forgotten.contains(*origin)) {
+        let is_forked =
+            |origin: &str| self.peers.get(address).is_some_and(|peer| peer.forked.contains(origin));
+        for origin in origins.filter(|origin| !self.forgotten.contains(*origin) && !is_forked(origin)) {
             clock.set(origin, self.clock.get(origin));
         }
         clock

@@ -334,7 +334,7 @@ fn sg27_a_name_that_was_deleted_does_not_come_from_a_node_that_lacks_the_deletio
     assert!(nodes.is_fetching(2));
     nodes.cut.clear();
     nodes.run(60);
-    assert_eq!(nodes.state(1, "n-a").or(nodes.state(2, "n-a")), None);
+    assert_eq!((nodes.state(1, "n-a"), nodes.state(2, "n-a")), (None, None));
     assert!(!nodes.is_fetching(2));
 }
 
