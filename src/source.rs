@@ -77,7 +77,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// A supervisor for all sources of this cache. Until each of them has been loaded, the cache is
+    /// A supervisor for all sources of this cache: one for a cache, and none beside a durable store. Until each of them has been loaded, the cache is
     /// [outdated](Cache::set_outdated): streams wait, and gRPC health reports that the server does not
     /// serve (G13).
     #[must_use]
@@ -111,11 +111,15 @@ impl Supervisor {
         reloads
     }
 
-    /// Loads the sources, each on a task of its own, until the future is dropped.
+    /// Loads the sources, each on a task of its own, until the future is dropped. On a task that nobody joins, the
+    /// panic of a source ends all sources in silence: run it beside the server, for example with `tokio::select!`.
     ///
     /// # Panics
     /// If a source panics.
     pub async fn run(self) -> Infallible {
+        if self.sources.is_empty() {
+            self.cache.set_outdated(false);
+        }
         let mut tasks: JoinSet<_> = self.sources.into_iter().collect();
         match tasks.join_next().await {
             Some(ended) => finished(ended).await,
