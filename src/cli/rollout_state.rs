@@ -127,7 +127,17 @@ impl RolloutState {
     }
 
     pub(super) fn store_stable(&self, stable: &Snapshot) -> Result<(), RolloutStateError> {
-        self.replace("stable", &stable_bytes(stable), true)
+        self.replace("stable", &stable_bytes(stable), true)?;
+        match &stable.origin().rollout {
+            Some(requested) => self.replace("requested", format!("{}\n", requested.number).as_bytes(), true),
+            None => Ok(()),
+        }
+    }
+
+    /// The last commit that asked for a rollout and is stable; 0 if none is known.
+    pub(super) fn requested(&self) -> u64 {
+        let text = fs::read_to_string(self.0.join("requested")).unwrap_or_default();
+        text.trim().parse().unwrap_or_default()
     }
 
     pub(super) fn store_status(&self, status: &RolloutStatus) -> Result<(), RolloutStateError> {
@@ -286,6 +296,21 @@ mod tests {
         assert!(read_stable(Bytes::new()).is_err());
         let empty = read_stable(stable_bytes(&Cache::new().snapshot()).into()).unwrap();
         assert!(empty.is_empty());
+    }
+
+    #[test]
+    fn the_request_that_is_stable_is_stored_with_the_state() {
+        let folder = std::env::temp_dir().join(format!("xds-rollout-requested-{}", std::process::id()));
+        let (state, cache) = (RolloutState::open(&folder).unwrap(), Cache::new());
+        assert_eq!(state.requested(), 0);
+        let mut transaction = Transaction::new();
+        transaction.put(Resource::new("example.com/acme.Thing", "a", "one").unwrap());
+        let plan = xds_core::RolloutPlan::new(Vec::new(), Duration::ZERO);
+        transaction.origin().rollout = Some(xds_core::RequestedRollout { number: 7, plan });
+        cache.commit(transaction).unwrap();
+        state.store_stable(&cache.snapshot()).unwrap();
+        assert_eq!(RolloutState::open(&folder).unwrap().requested(), 7);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

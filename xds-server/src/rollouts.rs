@@ -36,6 +36,8 @@ pub struct Rollouts {
     plan: RolloutPlan,
     on_change: OnChange,
     keep: Option<Keep>,
+    /// What was stable before the start.
+    done: u64,
     state: Mutex<State>,
     ordered: Notify,
 }
@@ -138,7 +140,14 @@ impl Rollouts {
     #[must_use]
     pub fn new(source: Arc<Cache>, served: Arc<Cache>, plan: RolloutPlan, on_change: OnChange) -> Self {
         let (state, ordered) = (Mutex::default(), Notify::new());
-        Self { source, served, plan, on_change, keep: None, state, ordered }
+        Self { source, served, plan, on_change, keep: None, done: 0, state, ordered }
+    }
+
+    /// The number of the last [request](RequestedRollout) that was stable before the start:
+    /// [`Snapshot::origin`] of the last stable state. Its plan is not that of what comes now.
+    #[must_use]
+    pub fn after(self, done: u64) -> Self {
+        Self { done, ..self }
     }
 
     /// Calls this with each new stable state. An error is logged.
@@ -152,7 +161,8 @@ impl Rollouts {
     #[must_use]
     pub fn status(&self) -> RolloutStatus {
         let state = self.state();
-        let steps = state.running.as_ref().map_or(self.plan.steps(), |running| &running.steps).to_vec();
+        let steps =
+            state.running.as_ref().map_or_else(|| self.plan.steps(), |running| &running.steps).to_vec();
         let running = state.running.as_ref().map(|running| RunningRollout {
             step: running.step,
             audience: running.audience.clone(),
@@ -205,7 +215,7 @@ impl Rollouts {
     pub async fn run(&self) {
         let mut commits = self.source.commits(1);
         // Of the requested plans, those up to this one have done their work.
-        let mut done = 0;
+        let mut done = self.done;
         loop {
             self.begin();
             let wanted = self.source.snapshot();

@@ -1,14 +1,15 @@
 //! The source of the cache: what clients get of the records.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use xds_core::{Cache, CommitError, Resource, Transaction, VariantId, shortened};
+use xds_core::{Cache, CommitError, RequestedRollout, Resource, Transaction, VariantId, shortened};
 use xds_proto::xds::store::v1::State;
 use xds_store::content::{self, ContentError};
 use xds_store::key::RecordKey;
 use xds_store::log::{Head, StoreRevision};
 use xds_store::record::{RecordState, served};
+use xds_store::rollout::requested_by;
 use xds_store::store::{Loaded, Published, Store};
 use xds_store::time;
 
@@ -16,6 +17,8 @@ use xds_store::time;
 #[derive(Debug)]
 pub(crate) struct Source {
     cache: Arc<Cache>,
+    /// The last rollout that a commit asked for, of those that the cache has.
+    requested: Mutex<Option<RequestedRollout>>,
 }
 
 /// All records of a store, for the first transaction (ST57).
@@ -57,7 +60,7 @@ enum CacheChange {
 
 impl Source {
     pub(crate) fn new(cache: Arc<Cache>) -> Self {
-        Self { cache }
+        Self { cache, requested: Mutex::default() }
     }
 
     /// Begins the first transaction.
@@ -78,6 +81,7 @@ impl Source {
             origin.label = StoreRevision::of(head, head.revision).to_string().into();
             origin.message = "all records of the store".into();
             origin.rollout = head.requested_rollout();
+            self.requested().clone_from(&origin.rollout);
             self.cache.commit(transaction)?;
         }
         Ok(())
@@ -125,7 +129,11 @@ impl Source {
         let origin = transaction.origin();
         origin.source = SOURCE.into();
         origin.label = StoreRevision::of(head, last.revision).to_string().into();
-        origin.rollout = head.requested_rollout();
+        // Not that of the head, which may be ahead of these commits.
+        let asked = |commit: &Published| requested_by(commit.revision, commit.entry.rollout.as_ref()?);
+        let mut requested = self.requested();
+        origin.rollout = published.iter().rev().find_map(asked).or_else(|| requested.clone());
+        let rollout = origin.rollout.clone();
         let is_by_one = published.iter().all(|commit| commit.entry.identity == last.entry.identity);
         if is_by_one {
             origin.author = shortened(&last.entry.identity, TEXT_LIMIT_BYTES).into();
@@ -134,8 +142,15 @@ impl Source {
             [one] => shortened(&one.entry.message, TEXT_LIMIT_BYTES).into(),
             several => format!("{} commits of the store", several.len()).into(),
         };
-        self.cache.commit(transaction)?;
+        // Without a change there is nothing to roll out, now or with the next commit.
+        if self.cache.commit(transaction)?.changed > 0 {
+            *requested = rollout;
+        }
         Ok(())
+    }
+
+    fn requested(&self) -> MutexGuard<'_, Option<RequestedRollout>> {
+        self.requested.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

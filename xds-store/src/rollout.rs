@@ -18,6 +18,12 @@ pub struct StoredRollout {
     /// The store revision of the commit.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
+    /// The node that made the commit, and its number there.
+    #[prost(string, tag = "3")]
+    pub origin: String,
+    /// See [`origin`](Self::origin).
+    #[prost(uint64, tag = "4")]
+    pub counter: u64,
     /// The steps.
     #[prost(message, optional, tag = "2")]
     pub rollout: Option<proto::Rollout>,
@@ -33,8 +39,8 @@ pub enum RolloutError {
     /// A step is no audience.
     #[error(transparent)]
     Step(#[from] AudienceError),
-    /// A step is too long a text.
-    #[error("a step has at most {STEP_BYTES} bytes")]
+    /// The steps are too long a text.
+    #[error("the steps have at most {STEPS_BYTES} bytes together")]
     Long,
     /// A time below zero, or too long a time.
     #[error("a step takes at most 1 day")]
@@ -50,7 +56,7 @@ pub fn plan(rollout: &proto::Rollout) -> Result<RolloutPlan, RolloutError> {
     if steps.is_empty() || steps.len() > STEPS {
         return Err(RolloutError::Steps(steps.len()));
     }
-    if steps.iter().any(|step| step.len() > STEP_BYTES) {
+    if steps.iter().map(String::len).sum::<usize>() > STEPS_BYTES {
         return Err(RolloutError::Long);
     }
     let wait = match &rollout.wait {
@@ -65,19 +71,25 @@ pub fn plan(rollout: &proto::Rollout) -> Result<RolloutPlan, RolloutError> {
 }
 
 impl Head {
-    /// The last steps that a commit asked for, for the cache. Steps that this version cannot read are those of another
-    /// one: then it tries the change with one client, until an operator decides.
+    /// The last steps that a commit asked for, for the cache.
     #[must_use]
     pub fn requested_rollout(&self) -> Option<RequestedRollout> {
-        let StoredRollout { revision, rollout } = self.rollout.as_ref()?;
-        let read = plan(rollout.as_ref()?);
-        let plan = read.unwrap_or_else(|_| RolloutPlan::new(vec![Audience::Clients(1)], LONGEST_WAIT));
-        Some(RequestedRollout { number: *revision, plan })
+        let StoredRollout { revision, rollout, .. } = self.rollout.as_ref()?;
+        requested_by(*revision, rollout.as_ref()?)
     }
 }
 
+/// What the commit with this store revision asked for, for the cache. Steps that this version cannot read are those of
+/// another one: then one client tries the change for a day, unless an operator decides before.
+#[must_use]
+pub fn requested_by(revision: u64, rollout: &proto::Rollout) -> Option<RequestedRollout> {
+    let plan = plan(rollout).unwrap_or_else(|_| RolloutPlan::new(vec![Audience::Clients(1)], LONGEST_WAIT));
+    Some(RequestedRollout { number: revision, plan })
+}
+
 const STEPS: usize = 16;
-const STEP_BYTES: usize = 1 << 10;
+/// A log entry and the head have them, within what a batch reserves for them.
+const STEPS_BYTES: usize = 300;
 /// What `--rollout-wait` of a server is by default, too.
 const WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -99,7 +111,7 @@ mod tests {
             (rollout(&[], None), "a rollout has 1 to 16 steps, and not 0"),
             (rollout(&["10%"; 17], None), "a rollout has 1 to 16 steps, and not 17"),
             (rollout(&["10"], None), "has no unit"),
-            (rollout(&[&"k".repeat(2000)], None), "at most 1024 bytes"),
+            (rollout(&[&"k".repeat(2000)], None), "at most 300 bytes"),
             (rollout(&["10%"], Some(-1)), "at most 1 day"),
             (rollout(&["10%"], Some(86_401)), "at most 1 day"),
         ];
@@ -112,7 +124,7 @@ mod tests {
     #[test]
     fn steps_of_another_version_are_tried_by_one_client() {
         let rollout = proto::Rollout { steps: vec!["the moon".into()], wait: None };
-        let rollout = Some(StoredRollout { revision: 3, rollout: Some(rollout) });
+        let rollout = Some(StoredRollout { revision: 3, rollout: Some(rollout), ..StoredRollout::default() });
         let requested = Head { rollout, ..Head::default() }.requested_rollout().unwrap();
         assert_eq!((requested.number, requested.plan.steps()), (3, &[Audience::Clients(1)][..]));
         assert_eq!(Head::default().requested_rollout(), None);

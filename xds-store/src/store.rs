@@ -187,6 +187,8 @@ struct Writing {
     /// Commits that are not decided, because they need other regions.
     parked: Vec<(Waiting, across::Wait)>,
     compacted: bool,
+    /// The entry that asked for the rollout in a snapshot.
+    rollout_of_snapshot: Option<(String, u64)>,
     alone: Option<Alone>,
 }
 

@@ -517,3 +517,21 @@ fn sr32_a_new_cluster_owes_nobody_anything() {
     assert!(!of_new_cluster.store.owes_reissue());
     assert_eq!(&*of_new_cluster.store.head().cluster, "other");
 }
+
+/// A rollout that a commit asked for comes with the snapshot to a node that has not heard of that commit, and to no other.
+#[test]
+fn a_snapshot_brings_the_steps_of_a_commit_that_is_new_here() {
+    let asking = |name: &str, step: &str| {
+        let rollout = proto::Rollout { steps: vec![step.to_owned()], wait: None };
+        proto::CommitRequest { rollout: Some(rollout), ..of([put(name, "1")]) }
+    };
+    let number = |node: &Server| node.store.head().requested_rollout().map(|requested| requested.number);
+    let (mut one, mut other, mut third) = (node("one"), node("other"), node("third"));
+    one.commit(asking("a", "1 client")).unwrap();
+    pull(&mut other, &one);
+    assert_eq!(number(&other), Some(1));
+    commit(&mut one, [put("b", "1")]);
+    other.resync(&one, false, "");
+    third.resync(&one, false, "");
+    assert_eq!((number(&other), number(&third)), (Some(1), Some(third.store.revision())));
+}

@@ -96,6 +96,7 @@ impl RolloutOptions {
         };
         let kept = state.clone();
         let rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(served), plan, on_change)
+            .after(state.requested())
             .keeping(move |stable| kept.store_stable(stable).map_err(|error| error.to_string()));
         Ok(Some(ServedRollouts { rollouts: Arc::new(rollouts), state, _lock: lock, source }))
     }

@@ -262,6 +262,25 @@ async fn after_a_restart_the_stored_state_is_stable() {
     assert_eq!(payload(&served.snapshot()), "two");
 }
 
+/// What was asked for before the restart is stable, so what comes now is rolled out as the server says.
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_plan_that_is_done_is_not_that_of_the_next_change() {
+    for (done, is_at_once) in [(0, true), (1, false)] {
+        let (source, served) = (Cache::new(), Cache::new());
+        put(&served, "a", "one");
+        let plan = RolloutPlan::new(Vec::new(), Duration::ZERO);
+        put_as(&source, "two", Some(RequestedRollout { number: 1, plan }));
+        let plan = RolloutPlan::new(vec!["1 client".parse().unwrap()], Duration::from_secs(10));
+        let rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(&served), plan, OnChange::Wait);
+        let rollouts = rollouts.after(done);
+        tokio::select! {
+            () = rollouts.run() => {}
+            () = sleep(Duration::from_secs(5)) => {}
+        }
+        assert_eq!(payload(&served.snapshot()) == "two", is_at_once);
+    }
+}
+
 /// A store that is empty or takes a snapshot has not committed yet: it does not want to remove all.
 #[tokio::test(start_paused = true)]
 async fn a_source_without_a_commit_removes_nothing() {

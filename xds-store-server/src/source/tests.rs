@@ -3,6 +3,9 @@ use std::time::Duration;
 use xds_core::ResourceName;
 use xds_proto::type_url::CLUSTER;
 use xds_proto::xds::store::v1 as proto;
+use xds_store::engine::{Engine as _, MemoryEngine};
+use xds_store::log::LogEntry;
+use xds_store::store::{Config, Identity};
 
 use super::*;
 
@@ -90,4 +93,29 @@ fn sr45_a_quarantined_record_is_replaced_by_what_is_served_in_its_place() {
 fn st55_configuration_of_the_store_is_never_served() {
     let key = key("type.googleapis.com/xds.store.v1.RegionPolicy", "a", "");
     assert_eq!(shown(&key, &live(content("a"))), "nothing");
+}
+
+/// Another server of the store wrote these commits, so the head of the store may be ahead of them.
+#[test]
+fn a_rollout_is_asked_for_by_the_commits_that_the_cache_has() {
+    let mut engine = MemoryEngine::default();
+    engine.commit(&Store::init(&Identity::default())).unwrap();
+    let config = Config::new(engine.limits(), 1);
+    let store = Store::load(&*engine.view().unwrap(), config, 0, |_| {}).unwrap();
+    let cache = Cache::new();
+    let source = Source::new(Arc::clone(&cache));
+    let publish = |revision, name: &str, step: Option<&str>| {
+        let rollout = step.map(|step| proto::Rollout { steps: vec![step.to_owned()], wait: None });
+        let entry = LogEntry { rollout, ..LogEntry::default() };
+        let changed = vec![(key(CLUSTER, name, ""), live(content(name)))];
+        let commit = Published { revision, entry, changed, shown: BTreeMap::new() };
+        source.publish(&store, &[commit], NOW).unwrap();
+        cache.snapshot().origin().rollout.as_ref().map(|requested| requested.number)
+    };
+    assert_eq!(publish(10, "a", None), None);
+    assert_eq!(publish(11, "b", Some("2 clients")), Some(11));
+    assert_eq!(publish(12, "c", None), Some(11));
+    // It changes nothing that is served, so there is nothing to roll out, and the next commit does not inherit it.
+    publish(13, "c", Some("100%"));
+    assert_eq!(publish(14, "d", None), Some(11));
 }

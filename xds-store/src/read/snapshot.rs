@@ -15,6 +15,7 @@ use crate::key::{RecordKey, stored};
 use crate::log::StoredOrigin;
 use crate::phase;
 use crate::region::read_fetching;
+use crate::rollout::StoredRollout;
 
 /// Where a snapshot goes on.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -106,7 +107,12 @@ impl Reads<'_> {
             page.counters = self.clock()?.counters();
         }
         page.incarnation_floor = self.head.incarnation_floor;
-        page.rollout = self.head.rollout.as_ref().and_then(|last| last.rollout.clone());
+        let of_entry = |StoredRollout { rollout, origin, counter, .. }| proto::RolloutOfEntry {
+            rollout,
+            origin,
+            counter,
+        };
+        page.rollout = self.head.rollout.clone().map(of_entry);
         (page.region, page.fetching) =
             (self.head.region.clone(), read_fetching(self.view).map_err(ReadError::from)?);
         Ok(page)

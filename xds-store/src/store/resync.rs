@@ -86,8 +86,15 @@ impl Store {
         head.is_joining = false;
         // SR24: a node of a cluster that has nothing yet waits for its first commit.
         if clock.iter().next().is_some() || !decided.after.is_empty() {
-            let entry = LogEntry { rollout: page.rollout.clone(), ..LogEntry::resync() };
-            writing.add(judged, entry, self.config.server);
+            // What this node had heard of before is done, or its steps are those of the head already.
+            let is_new = |asked: &&proto::RolloutOfEntry| {
+                !self.head.is_node(&asked.origin)
+                    && self.origins.position(&asked.origin).counter < asked.counter
+            };
+            let asked = page.rollout.as_ref().filter(is_new);
+            writing.rollout_of_snapshot = asked.map(|asked| (asked.origin.clone(), asked.counter));
+            let rollout = asked.and_then(|asked| asked.rollout.clone());
+            writing.add(judged, LogEntry { rollout, ..LogEntry::resync() }, self.config.server);
         }
         if has_replaced {
             writing.head.replaced_at = writing.head.revision;

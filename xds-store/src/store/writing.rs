@@ -42,6 +42,7 @@ impl Writing {
             fetching: <_>::default(),
             parked: Vec::new(),
             compacted: false,
+            rollout_of_snapshot: None,
             alone: None,
         }
     }
@@ -118,7 +119,10 @@ impl Writing {
         let revision = self.head.revision;
         let entry = LogEntry { batch: self.number, ..entry };
         if entry.rollout.is_some() {
-            self.head.rollout = Some(StoredRollout { revision, rollout: entry.rollout.clone() });
+            let of_snapshot = self.rollout_of_snapshot.take();
+            let (origin, counter) = of_snapshot.unwrap_or_else(|| (entry.origin.clone(), entry.counter));
+            let rollout = entry.rollout.clone();
+            self.head.rollout = Some(StoredRollout { revision, rollout, origin, counter });
         }
         let Pending { states, ended_by_date, deleted_by, .. } = &mut pending;
         for (key, state) in states.iter().filter(|(key, _)| is_of_others(key, ended_by_date)) {
