@@ -19,7 +19,10 @@ use prost::Message;
 use tokio::net::TcpListener;
 use xds::client::bootstrap::Bootstrap;
 use xds::client::{Client, Event, Protocol, Watcher};
-use xds::{Cache, Code, LocatorStatus, Resource, Server, Transaction, TypeUrl, VariantId};
+use xds::{
+    Cache, Code, LocatorStatus, NodeParameters, Parameters, Resource, Server, ServerConfig, Transaction,
+    TypeUrl, VariantId,
+};
 
 /// `message Tenant { string name = 1; string plan = 2; }`
 #[derive(Clone, PartialEq, Message)]
@@ -55,17 +58,20 @@ async fn load_subscribed(cache: Arc<Cache>) {
         for subscription in subscriptions.take() {
             let name = subscription.locator.name.clone();
             let mut transaction = Transaction::new();
-            let status = if *subscription.type_url.as_str() != *TYPE_URL {
+            let is_tenant = *subscription.type_url.as_str() == *TYPE_URL;
+            let status = if subscription.streams == 0 {
+                if is_tenant {
+                    println!("dropping {}", name.as_str());
+                    loaded.remove(&name);
+                    transaction.remove(VariantId::unconstrained(TypeUrl::from(TYPE_URL), name));
+                }
+                // The name is unknown from now on. The next subscriber waits until it is loaded
+                // again. A status that is kept costs memory for ever.
+                None
+            } else if !is_tenant {
                 // This source does not have the type. Its subscribers get the error, and keep their
                 // resources.
                 Some(LocatorStatus::Failed { code: Code::UNIMPLEMENTED, message: "tenants only".into() })
-            } else if subscription.streams == 0 {
-                println!("dropping {}", name.as_str());
-                loaded.remove(&name);
-                transaction.remove(VariantId::unconstrained(TypeUrl::from(TYPE_URL), name));
-                // The name is unknown from now on. The next subscriber waits until it is loaded
-                // again.
-                None
             } else {
                 println!("loading {}", name.as_str());
                 loaded.insert(name.clone());
@@ -95,7 +101,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let cache = Cache::on_demand();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let server = format!("http://{}", listener.local_addr()?);
-    tokio::spawn(Server::new(Arc::clone(&cache)).serve(listener, std::future::pending()));
+    // A tenant has no variants, so clients have no parameters. With other parameters one name would
+    // be another subscription, and the end of one would remove the tenant of the other.
+    let parameters = NodeParameters::by(|_, _| Parameters::new());
+    let config = ServerConfig { parameters, ..ServerConfig::default() };
+    let server_of_tenants = Server::new(Arc::clone(&cache)).with_config(config);
+    tokio::spawn(server_of_tenants.serve(listener, std::future::pending()));
     let loading = tokio::spawn(load_subscribed(Arc::clone(&cache)));
 
     let mut clients = Vec::new();

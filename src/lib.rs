@@ -2,14 +2,16 @@
 #![forbid(unsafe_code)]
 
 pub use xds_core::matching;
-pub use xds_core::server::{Serving, StreamConfig, TypeConfig, Verdict};
+pub use xds_core::server::{
+    ReportStatus, ResourceReport, Serving, StreamConfig, TypeConfig, TypeReport, Verdict,
+};
 pub use xds_core::{
-    Access, Audience, AudienceError, Cache, Candidate, ClientName, ClientOutcome, Code, Commit, CommitError,
-    CommitOrigin, Constraints, Delivery, LocatorStatus, MetadataKeys, NamePatterns, NamedPath,
-    OnDemandSubscription, OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, RequestedRollout,
-    Resource, ResourceError, ResourceName, Revision, Rollout, RolloutAction, RolloutEnd, RolloutPlan,
-    RolloutSteps, Snapshot, Source, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version,
-    shortened,
+    Access, Audience, AudienceError, Cache, Candidate, ChangedVariant, ClientName, ClientOutcome, Code,
+    Commit, CommitError, CommitEvent, CommitOrigin, CommitOutcome, Commits, Constraints, Delivery,
+    LocatorStatus, MetadataKeys, NamePatterns, NamedPath, OnDemandSubscription, OnDemandSubscriptions,
+    Outcome, ParameterMapping, Parameters, RequestedRollout, Resource, ResourceError, ResourceName, Revision,
+    Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps, Snapshot, Source, Transaction, TypeUrl,
+    Variant, VariantId, VariantSet, Variants, Version, shortened,
 };
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;

@@ -262,6 +262,22 @@ async fn after_a_restart_the_stored_state_is_stable() {
     assert_eq!(payload(&served.snapshot()), "two");
 }
 
+/// The way back needs no steps: a plan without any reaches all clients at once.
+#[tokio::test(start_paused = true)]
+async fn a_plan_without_steps_takes_a_stable_change_back_at_once() {
+    let mut world = World::new("100%", OnChange::Wait).await;
+    let good = world.source.snapshot();
+    put(&world.source, "a", "two");
+    world.pass(20).await;
+    assert_eq!((world.had(), world.rollouts.status().running), (vec!["two".to_owned(); 3], None));
+    let mut back = Transaction::between(&world.source.snapshot(), &good);
+    let plan = RolloutPlan::new(Vec::new(), Duration::ZERO);
+    back.origin().rollout = Some(RequestedRollout { number: 1, plan });
+    world.source.commit(back).unwrap();
+    world.pass(1).await;
+    assert_eq!(world.had(), ["one"; 3]);
+}
+
 /// What was asked for before the restart is stable, so what comes now is rolled out as the server says.
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_a_plan_that_is_done_is_not_that_of_the_next_change() {
