@@ -28,6 +28,7 @@ pub use delivery::{ClientName, ClientOutcome, Delivery, FollowedCommit, Follower
 pub(crate) use interest::{Membership, Position};
 pub use interest::{SubscriptionCounts, Watch};
 pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
+pub use plan::{RequestedRollout, RolloutPlan};
 pub(crate) use removals::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use source::Source;
@@ -48,6 +49,7 @@ mod id_set;
 mod interest;
 mod on_demand;
 mod other_names;
+mod plan;
 mod readers;
 mod referrers;
 mod removals;

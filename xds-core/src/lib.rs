@@ -55,7 +55,7 @@
 #![forbid(unsafe_code)]
 
 pub use access::{Access, NamePatterns};
-pub use cache::{Audience, AudienceError, Candidate};
+pub use cache::{Audience, AudienceError, Candidate, RequestedRollout, RolloutPlan};
 pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, Source, SubscriptionCounts, Transaction, TypeSnapshot,
     Watch,
@@ -78,7 +78,7 @@ pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
 pub use references::target_of_field;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
-pub use rollout::{RequestedRollout, Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps};
+pub use rollout::{Rollout, RolloutAction, RolloutEnd, RolloutSteps};
 pub use shortened::shortened;
 pub use variants::{Variant, Variants};
 pub use xdstp::{XdstpError, XdstpName, XdstpUrl};

@@ -10,45 +10,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::{Audience, AudienceError, ClientName, ClientOutcome, Outcome};
+use crate::cache::{Audience, AudienceError, ClientName, ClientOutcome, Outcome, RolloutPlan};
 use crate::name::TypeUrl;
-
-/// The steps of a rollout. After the last step all clients get the candidate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RolloutPlan {
-    steps: Vec<Audience>,
-    wait: Duration,
-}
-
-impl RolloutPlan {
-    /// A plan with these steps; without steps a rollout is a plain commit. Each step takes `wait`.
-    #[must_use]
-    pub fn new(steps: Vec<Audience>, wait: Duration) -> Self {
-        Self { steps, wait }
-    }
-
-    /// The steps.
-    #[must_use]
-    pub fn steps(&self) -> &[Audience] {
-        &self.steps
-    }
-
-    /// How long each step takes.
-    #[must_use]
-    pub fn wait(&self) -> Duration {
-        self.wait
-    }
-}
-
-/// The plan that a source wants for what it commits. Commits without a wish repeat the last one, so that
-/// it is also known to a reader that does not see each commit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestedRollout {
-    /// Grows with each wish. What came before is not rolled out by this plan again once it is stable.
-    pub number: u64,
-    /// The steps.
-    pub plan: RolloutPlan,
-}
 
 /// Steps as text, separated by commas: `2 clients, 10%, 100%`. A condition with a comma goes in
 /// parentheses.
@@ -142,13 +105,13 @@ impl Rollout {
     /// The number of the step, from zero, and its audience; `None` after the last one.
     #[must_use]
     pub fn step(&self) -> Option<(usize, &Audience)> {
-        Some((self.step, self.plan.steps.get(self.step)?))
+        Some((self.step, self.plan.steps().get(self.step)?))
     }
 
     /// When the step ends.
     #[must_use]
     pub fn step_ends_at(&self) -> Duration {
-        self.began_at + self.plan.wait
+        self.began_at + self.plan.wait()
     }
 
     /// Decides, given the [outcomes](crate::Delivery::results) at the clients that try the
@@ -162,7 +125,7 @@ impl Rollout {
             let (client, type_url, detail) = (client.clone(), type_url.clone(), Arc::clone(detail));
             return RolloutAction::End(RolloutEnd::Rejected { client, type_url, detail });
         }
-        if self.step >= self.plan.steps.len() {
+        if self.step >= self.plan.steps().len() {
             return RolloutAction::Promote;
         }
         if now < self.step_ends_at() {
@@ -175,7 +138,7 @@ impl Rollout {
         }
         self.step += 1;
         self.began_at = now;
-        match self.plan.steps.get(self.step) {
+        match self.plan.steps().get(self.step) {
             Some(audience) => RolloutAction::Widen(audience.clone()),
             None => RolloutAction::Promote,
         }

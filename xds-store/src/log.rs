@@ -7,7 +7,6 @@ use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::clock::Position;
-use crate::rollout::StoredRollout;
 
 /// The state of the store as a whole. Each batch writes it.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -135,6 +134,23 @@ pub struct StoredNode {
     /// The region that it said; empty: it has none, or has not said it.
     #[prost(string, tag = "4")]
     pub region: String,
+}
+
+/// The last steps of a rollout that a commit asked for.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct StoredRollout {
+    /// The store revision of the commit.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    /// The node that made the commit, and its number there.
+    #[prost(string, tag = "3")]
+    pub origin: String,
+    /// See [`origin`](Self::origin).
+    #[prost(uint64, tag = "4")]
+    pub counter: u64,
+    /// The steps.
+    #[prost(message, optional, tag = "2")]
+    pub rollout: Option<proto::Rollout>,
 }
 
 /// Names that a policy gave to the region of this node, and that are not all here (SG27).

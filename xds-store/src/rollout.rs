@@ -6,28 +6,10 @@
 
 use std::time::Duration;
 
-use prost::Message;
 use xds_core::{Audience, AudienceError, RequestedRollout, RolloutPlan};
 use xds_proto::xds::store::v1 as proto;
 
-use crate::log::Head;
-
-/// The last steps that a commit asked for.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct StoredRollout {
-    /// The store revision of the commit.
-    #[prost(uint64, tag = "1")]
-    pub revision: u64,
-    /// The node that made the commit, and its number there.
-    #[prost(string, tag = "3")]
-    pub origin: String,
-    /// See [`origin`](Self::origin).
-    #[prost(uint64, tag = "4")]
-    pub counter: u64,
-    /// The steps.
-    #[prost(message, optional, tag = "2")]
-    pub rollout: Option<proto::Rollout>,
-}
+use crate::log::{Head, StoredRollout};
 
 /// What is wrong with steps.
 #[derive(Debug, thiserror::Error)]

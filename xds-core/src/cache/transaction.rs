@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::delivery::{ClientName, Ledger};
 use super::on_demand::LocatorStatus;
+use super::plan::RequestedRollout;
 use super::snapshot::{NO_RESOURCES, Snapshot};
 use super::{Changed, by_name};
 use crate::constraint::Constraints;
@@ -13,7 +14,6 @@ use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
-use crate::rollout::RequestedRollout;
 use crate::subscription::Locator;
 use crate::variants::{Variant, Variants};
 

@@ -12,10 +12,9 @@ use super::{ReadError, Reads};
 use crate::checked::{self, Damaged};
 use crate::clock::Counters;
 use crate::key::{RecordKey, stored};
-use crate::log::StoredOrigin;
+use crate::log::{StoredOrigin, StoredRollout};
 use crate::phase;
 use crate::region::read_fetching;
-use crate::rollout::StoredRollout;
 
 /// Where a snapshot goes on.
 #[derive(Clone, PartialEq, Eq, Message)]

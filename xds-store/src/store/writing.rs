@@ -12,11 +12,10 @@ use crate::commit::Judged;
 use crate::engine::{Batch, EngineRevision, OPERATION_BYTES};
 use crate::index::{Pending, Renewed};
 use crate::key::{RecordKey, stored};
-use crate::log::{Head, LogEntry};
+use crate::log::{Head, LogEntry, StoredRollout};
 use crate::phase;
 use crate::record::{EntryId, RecordState};
 use crate::region::Policies;
-use crate::rollout::StoredRollout;
 
 impl Writing {
     /// An empty batch on this head.

@@ -1,0 +1,42 @@
+//! How a transaction is to be rolled out: who gets it when.
+
+use std::time::Duration;
+
+use super::audience::Audience;
+
+/// The steps of a rollout. After the last step all clients get the candidate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolloutPlan {
+    steps: Vec<Audience>,
+    wait: Duration,
+}
+
+impl RolloutPlan {
+    /// A plan with these steps; without steps a rollout is a plain commit. Each step takes `wait`.
+    #[must_use]
+    pub fn new(steps: Vec<Audience>, wait: Duration) -> Self {
+        Self { steps, wait }
+    }
+
+    /// The steps.
+    #[must_use]
+    pub fn steps(&self) -> &[Audience] {
+        &self.steps
+    }
+
+    /// How long each step takes.
+    #[must_use]
+    pub fn wait(&self) -> Duration {
+        self.wait
+    }
+}
+
+/// The plan that a source wants for what it commits. Commits without a wish repeat the last one, so that
+/// it is also known to a reader that does not see each commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestedRollout {
+    /// Grows with each wish. What came before is not rolled out by this plan again once it is stable.
+    pub number: u64,
+    /// The steps.
+    pub plan: RolloutPlan,
+}
