@@ -17,7 +17,7 @@ use xds_store::time;
 #[derive(Debug)]
 pub(crate) struct Source {
     cache: Arc<Cache>,
-    /// The last rollout that a commit asked for, of those that the cache has.
+    /// The last request for a rollout of a commit that changed the cache.
     requested: Mutex<Option<RequestedRollout>>,
 }
 
@@ -130,7 +130,7 @@ impl Source {
         origin.source = SOURCE.into();
         origin.label = StoreRevision::of(head, last.revision).to_string().into();
         // Not that of the head, which may be ahead of these commits.
-        let asked = |commit: &Published| requested_by(commit.revision, commit.entry.rollout.as_ref()?);
+        let asked = |commit: &Published| Some(requested_by(commit.revision, commit.entry.rollout.as_ref()?));
         let mut requested = self.requested();
         origin.rollout = published.iter().rev().find_map(asked).or_else(|| requested.clone());
         let rollout = origin.rollout.clone();

@@ -1,8 +1,8 @@
 //! How servers give a commit to their clients: in steps, to a few first.
 //!
-//! A commit may ask for steps. The store keeps them with the commit, in the batch of the commit, so that no crash
-//! separates the two, and peers get both. The head has the last steps that a commit asked for, with the store revision
-//! of that commit: servers roll out what is not stable yet by them.
+//! A commit may ask for steps. The store writes the request in the batch of the commit, so no crash separates the two,
+//! and peers get both. The head has the last request, with the store revision of its commit. Servers roll out by it what
+//! is not stable yet.
 
 use std::time::Duration;
 
@@ -53,20 +53,20 @@ pub fn plan(rollout: &proto::Rollout) -> Result<RolloutPlan, RolloutError> {
 }
 
 impl Head {
-    /// The last steps that a commit asked for, for the cache.
+    /// The last request of a commit for a rollout, for the cache.
     #[must_use]
     pub fn requested_rollout(&self) -> Option<RequestedRollout> {
         let StoredRollout { revision, rollout, .. } = self.rollout.as_ref()?;
-        requested_by(*revision, rollout.as_ref()?)
+        Some(requested_by(*revision, rollout.as_ref()?))
     }
 }
 
 /// What the commit with this store revision asked for, for the cache. Steps that this version cannot read are those of
 /// another one: then one client tries the change for a day, unless an operator decides before.
 #[must_use]
-pub fn requested_by(revision: u64, rollout: &proto::Rollout) -> Option<RequestedRollout> {
+pub fn requested_by(revision: u64, rollout: &proto::Rollout) -> RequestedRollout {
     let plan = plan(rollout).unwrap_or_else(|_| RolloutPlan::new(vec![Audience::Clients(1)], LONGEST_WAIT));
-    Some(RequestedRollout { number: revision, plan })
+    RequestedRollout { number: revision, plan }
 }
 
 const STEPS: usize = 16;
