@@ -77,9 +77,9 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// A supervisor for all sources of this cache: one for a cache, and none beside a durable store. Until each of them has been loaded, the cache is
-    /// [outdated](Cache::set_outdated): streams wait, and gRPC health reports that the server does not
-    /// serve (G13).
+    /// A supervisor for all sources of this cache: one for a cache, and none beside a durable store.
+    /// Until each source has been loaded, the cache is [outdated](Cache::set_outdated): streams wait,
+    /// and gRPC health reports that the server does not serve (G13).
     #[must_use]
     pub fn new(cache: &Arc<Cache>) -> Self {
         cache.set_outdated(true);
@@ -111,8 +111,9 @@ impl Supervisor {
         reloads
     }
 
-    /// Loads the sources, each on a task of its own, until the future is dropped. On a task that nobody joins, the
-    /// panic of a source ends all sources in silence: run it beside the server, for example with `tokio::select!`.
+    /// Loads the sources, each on a task of its own, until the future is dropped. On a task that nobody
+    /// joins, the panic of a source ends all sources in silence: run it beside the server, for example
+    /// with `tokio::select!`.
     ///
     /// # Panics
     /// If a source panics.

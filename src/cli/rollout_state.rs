@@ -134,7 +134,7 @@ impl RolloutState {
         }
     }
 
-    /// The last commit that asked for a rollout and is stable; 0 if none is known.
+    /// The number of the last request whose change is stable; 0 if none is known.
     pub(super) fn requested(&self) -> u64 {
         let text = fs::read_to_string(self.0.join("requested")).unwrap_or_default();
         text.trim().parse().unwrap_or_default()

@@ -36,7 +36,7 @@ pub struct Rollouts {
     plan: RolloutPlan,
     on_change: OnChange,
     keep: Option<Keep>,
-    /// What was stable before the start.
+    /// The number of the last request that was stable before the start.
     done: u64,
     state: Mutex<State>,
     ordered: Notify,
@@ -214,7 +214,7 @@ impl Rollouts {
     /// Rolls out each change of the source, until the future is dropped.
     pub async fn run(&self) {
         let mut commits = self.source.commits(1);
-        // Of the requested plans, those up to this one have done their work.
+        // The number of the last request whose change is stable.
         let mut done = self.done;
         loop {
             self.begin();

@@ -90,7 +90,7 @@ pub struct Head {
     /// [`running`](Self::running) is this; 0: it lacks none.
     #[prost(int64, tag = "1070")]
     pub hears_until: i64,
-    /// The last steps of a rollout that a commit asked for.
+    /// The last request of a commit for a rollout.
     #[prost(message, optional, tag = "1080")]
     pub rollout: Option<StoredRollout>,
 }
@@ -136,7 +136,7 @@ pub struct StoredNode {
     pub region: String,
 }
 
-/// The last steps of a rollout that a commit asked for.
+/// The last request of a commit for a rollout.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct StoredRollout {
     /// The store revision of the commit.
@@ -233,7 +233,7 @@ pub struct LogEntry {
     /// from those here.
     #[prost(bool, tag = "1031")]
     pub is_partial: bool,
-    /// In which steps servers give it to their clients, if its writer asked for that.
+    /// The steps in which servers give the commit to their clients, if its writer asked for some.
     #[prost(message, optional, tag = "1080")]
     pub rollout: Option<proto::Rollout>,
 }

@@ -49,7 +49,8 @@ pub(super) struct RolloutOptions {
     ///
     /// A server that restarts during a rollout serves that state, and begins the rollout again. With
     /// --store and without --rollout, only commits that ask for it (`xds apply --rollout`) are rolled
-    /// out; others reach all clients at once. The files contain what clients are sent, secrets too; only the user of the server can read them.
+    /// out; others reach all clients at once. The files contain what clients are sent, secrets too;
+    /// only the user of the server can read them.
     #[arg(
         id = "rollout_state",
         long = "rollout-state",

@@ -62,7 +62,8 @@ pub(super) struct ApplyOptions {
     ///
     /// Resources are put before those that refer to them. If a commit is refused, those before it
     /// stay.
-    #[arg(long, value_name = "CHANGES", num_args = 0..=1, conflicts_with = "rollout", require_equals = true, default_missing_value = "1000",
+    #[arg(long, value_name = "CHANGES", conflicts_with = "rollout",
+        num_args = 0..=1, require_equals = true, default_missing_value = "1000",
         value_parser = crate::cli::serve::count)]
     pub(super) split: Option<usize>,
     /// Format of the report

@@ -31,11 +31,11 @@ impl RolloutPlan {
     }
 }
 
-/// The plan that a source wants for what it commits. Commits without a wish repeat the last one, so that
-/// it is also known to a reader that does not see each commit.
+/// The plan that a source asks for, for what it commits. A commit that asks for none repeats the last
+/// request, so that a reader which does not see each commit knows it too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestedRollout {
-    /// Grows with each wish. What came before is not rolled out by this plan again once it is stable.
+    /// Grows with each request. Once its change is stable, a request has no effect any more.
     pub number: u64,
     /// The steps.
     pub plan: RolloutPlan,

@@ -31,7 +31,7 @@ pub struct Snapshot {
     revision: Revision,
     /// A commit copies the types that it changes, and shares the others.
     types: BTreeMap<TypeUrl, Arc<TypeSnapshot>>,
-    /// Of the last commit.
+    /// Where the last commit comes from.
     pub(super) origin: Arc<CommitOrigin>,
     /// Which streams see it.
     view: ViewId,

@@ -51,7 +51,7 @@ fn put(cache: &Cache, name: &str, payload: &str) {
     cache.commit(transaction).unwrap();
 }
 
-/// With the wish of the source for a plan.
+/// The source asks for a plan.
 fn put_as(cache: &Cache, payload: &str, rollout: Option<RequestedRollout>) {
     let mut transaction = Transaction::new();
     transaction.put(Resource::new(TYPE, "a", payload.to_owned()).unwrap());
@@ -203,7 +203,7 @@ async fn a_requested_plan_holds_until_its_change_is_stable() {
     world.pass(2).await;
     assert_eq!(world.had().concat(), "two", "one client tries it");
     assert_eq!(world.rollouts.status().steps, [Audience::Clients(1)]);
-    // A commit without a wish of its own repeats the last one, and is tried with what came before it.
+    // A commit that asks for none repeats the last request, and is tried with what came before it.
     put_as(&world.source, "three", requested(1));
     world.pass(2).await;
     assert!(world.had().iter().filter(|had| had.ends_with("three")).count() == 1);
@@ -278,7 +278,7 @@ async fn a_plan_without_steps_takes_a_stable_change_back_at_once() {
     assert_eq!(world.had(), ["one"; 3]);
 }
 
-/// What was asked for before the restart is stable, so what comes now is rolled out as the server says.
+/// The change of the request is stable since before the restart, so the plan of the server counts.
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_a_plan_that_is_done_is_not_that_of_the_next_change() {
     for (done, is_at_once) in [(0, true), (1, false)] {
