@@ -219,9 +219,9 @@ pub enum Action {
     CallDigest(CallId, String, proto::DigestRequest),
     /// Call Peek at an address.
     CallPeek(CallId, String, proto::PeekRequest),
-    /// Give these states of a peer to the store ([`Event::Mend`](crate::store::Event::Mend)). It has to answer with
-    /// [`Event::Mended`].
-    Mend(CallId, Vec<proto::RecordState>),
+    /// Give these states of a peer, with what the peer had, to the store
+    /// ([`Event::Mend`](crate::store::Event::Mend)). It has to answer with [`Event::Mended`].
+    Mend(CallId, Vec<proto::RecordState>, Option<Counters>),
     /// Tell the store that it has all of these names, and the incarnations above which new ones start
     /// ([`Event::Fetched`](crate::store::Event::Fetched)).
     Fetched(Vec<proto::Fetching>, u64),

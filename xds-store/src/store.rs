@@ -372,8 +372,8 @@ impl Store {
             Event::Merge(ticket, entries) => {
                 self.merging.push_back(Merging { entries: entries.into(), ..Merging::new(ticket) });
             }
-            Event::Mend(ticket, states) => {
-                self.merging.push_back(Merging { states: states.into(), ..Merging::new(ticket) });
+            Event::Mend(ticket, states, of_peer) => {
+                self.merging.push_back(Merging { states: states.into(), of_peer, ..Merging::new(ticket) });
             }
             Event::BeginResync { must_replace, new_id } => {
                 self.begin_resync(must_replace, new_id, &mut actions);

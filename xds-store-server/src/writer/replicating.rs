@@ -234,12 +234,12 @@ impl Writer {
                 replication.calls.digest(call, address, request);
             }
             ReplicaAction::CallPeek(call, address, request) => replication.calls.peek(call, address, request),
-            ReplicaAction::Mend(call, states) => {
+            ReplicaAction::Mend(call, states, of_peer) => {
                 let ticket = self.next_ticket();
                 if let Some(replication) = &mut self.replication {
                     replication.mending.insert(ticket, call);
                 }
-                actions.extend(self.step(Event::Mend(ticket, states)));
+                actions.extend(self.step(Event::Mend(ticket, states, of_peer)));
             }
             ReplicaAction::AnswerLook(ticket, answer) => {
                 if let Some(Inbound::Look(caller)) = replication.inbound.remove(&ticket) {

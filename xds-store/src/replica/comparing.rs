@@ -153,11 +153,18 @@ impl Replica {
         }
         let is_ready = self.comparing.running.as_ref().is_some_and(|running| self.has_all_of(running));
         match &mut self.comparing.running {
-            Some(Comparison { step: Step::Waiting(_, states), .. }) if is_ready => {
+            Some(Comparison { step: Step::Waiting(clock, states), fetching, address, .. }) if is_ready => {
                 let states = std::mem::take(states);
+                let mut counters = clock.counters();
+                // SR30: it never has these entries.
+                for origin in self.peers.get(address).iter().flat_map(|peer| &peer.forked) {
+                    counters.insert(origin.clone(), self.clock.get(origin).counter);
+                }
+                // A fetch began only with a peer that has what it needs.
+                let counters = Some(counters).filter(|_| fetching.is_empty());
                 let call = self.new_call();
                 self.enter(Step::Mending(call), LONGEST_MERGE);
-                self.actions.push(Action::Mend(call, states));
+                self.actions.push(Action::Mend(call, states, counters));
             }
             Some(_) => {}
             None => self.compare_next(),

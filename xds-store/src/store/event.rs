@@ -23,8 +23,9 @@ pub enum Event {
     Commit(Ticket, Draft),
     /// Other nodes have these entries: of each origin in the order of their numbers (SR13).
     Merge(Ticket, Vec<Foreign>),
-    /// A peer has these states, and this store has all entries that the peer has (SR51). [`Action::Merged`] answers.
-    Mend(Ticket, Vec<RecordState>),
+    /// A peer has these states, and this store has all entries that the peer has: those up to these counters (SR51).
+    /// `None`: names that are fetched, of a peer that has all of them (SG27). [`Action::Merged`] answers.
+    Mend(Ticket, Vec<RecordState>, Option<Counters>),
     /// A node was heard, and has the entries of each origin up to there: keep it over a restart (SR9). No
     /// answer follows.
     Remember(String, Counters),

@@ -4,8 +4,10 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::merging::{AT_ONCE, AT_ONCE_BYTES};
 use super::{Store, Writing};
+use crate::clock::Counters;
 use crate::commit::{MergedEntry, RefusalCode, Refused};
 use crate::entry::parse_state;
+use crate::key::RecordKey;
 use crate::log::LogEntry;
 use crate::record::RecordState;
 use crate::stored::Stored;
@@ -31,7 +33,7 @@ impl Store {
         &self,
         writing: &mut Writing,
         stored: &Stored<'_>,
-        state: &RecordState,
+        (state, of_peer): (&RecordState, Option<&Counters>),
         now: i64,
     ) -> Result<Mended, Refused> {
         let Ok(parsed) = parse_state(state) else { return Ok(Mended::No) };
@@ -41,7 +43,11 @@ impl Store {
             return Ok(Mended::No);
         }
         // SR26: nodes forget what is over at different times, and this one needs it no more.
-        if judging.records.get(&parsed.0).is_none() && is_over(state, now) {
+        let is_absent = judging.records.get(&parsed.0).is_none();
+        if is_absent && is_over(state, now) {
+            return Ok(Mended::No);
+        }
+        if is_absent && of_peer.is_some_and(|of_peer| self.may_be_deleted(&parsed.0, state, of_peer)) {
             return Ok(Mended::No);
         }
         let parsed = [parsed];
@@ -78,6 +84,21 @@ impl Store {
     fn may_lack(&self, state: &RecordState) -> bool {
         let is_own = self.head.is_node(&state.origin);
         self.head.has_policies && !is_own && *self.origins.region(&state.origin) != *self.head.region
+    }
+
+    /// SG25: whether the region of a record that is absent here may have deleted it, in an entry that was left out here
+    /// and that the peer lacks. What only forgotten nodes had is lost.
+    fn may_be_deleted(&self, key: &RecordKey, state: &RecordState, of_peer: &Counters) -> bool {
+        let owner = self.index.policies().owner_of(key);
+        let region = owner.unwrap_or_else(|| self.origins.region(&state.origin));
+        if !self.head.has_policies || *region == *self.head.region {
+            return false;
+        }
+        let lacks = |origin: &String| {
+            let has = of_peer.get(origin).copied().unwrap_or_default();
+            self.origins.position(origin).counter > has && !self.index.forgotten().contains(origin)
+        };
+        self.origins.of_region(region).iter().any(lacks)
     }
 }
 

@@ -7,7 +7,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::mending::Mended;
 use super::{Action, Store, Ticket, Writing};
 use crate::checked;
-use crate::clock::Position;
+use crate::clock::{Counters, Position};
 use crate::commit::{Judged, MergedEntry, Refused};
 use crate::conflict::Conflict;
 use crate::entry::{Foreign, Incoming};
@@ -66,12 +66,20 @@ pub(super) struct Merging {
     pub(super) entries: VecDeque<Foreign>,
     /// States of a peer that was compared (SR51).
     pub(super) states: VecDeque<RecordState>,
+    /// What that peer had of each origin; `None`: all that matters.
+    pub(super) of_peer: Option<Counters>,
     pub(super) merged: Merged,
 }
 
 impl Merging {
     pub(super) fn new(ticket: Ticket) -> Self {
-        Self { ticket, entries: VecDeque::new(), states: VecDeque::new(), merged: Merged::default() }
+        Self {
+            ticket,
+            entries: VecDeque::new(),
+            states: VecDeque::new(),
+            of_peer: None,
+            merged: Merged::default(),
+        }
     }
 }
 
@@ -102,7 +110,7 @@ impl Store {
                 }
             }
             while let Some(state) = merging.states.pop_front() {
-                let added = self.add_mended(writing, stored, &state, now);
+                let added = self.add_mended(writing, stored, (&state, merging.of_peer.as_ref()), now);
                 match added {
                     Ok(Mended::Yes { was_lost }) => {
                         merging.merged.mended += 1;

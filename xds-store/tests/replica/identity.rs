@@ -256,7 +256,7 @@ fn sr30_sr51_records_of_the_other_log_of_an_id_come_by_a_comparison() {
     one.applied(pull, &[("x", 4), ("p", 1)]);
     let answer = proto::PullResponse { forked: vec!["x".into()], ..last(&[("x", 5), ("p", 1)]) };
     let actions = one.step(Event::PullPart(pull, answer));
-    let mends = |action: &Action| matches!(action, Action::Mend(_, states) if *states == [state.clone()]);
+    let mends = |action: &Action| matches!(action, Action::Mend(_, states, _) if *states == [state.clone()]);
     assert!(actions.iter().any(mends), "{actions:?}");
 }
 

@@ -182,6 +182,14 @@ impl Nodes {
         state.filter(|state| state.lifecycle() != proto::State::Deleted)
     }
 
+    /// A replica becomes a second writer, and starts again (SG22).
+    fn promote(&mut self, node: usize) {
+        let engine = &mut self.engines[node];
+        let (batch, _) = Store::with_replica(&*engine.view().unwrap(), false).unwrap();
+        engine.commit(&batch).unwrap();
+        self.crash(node);
+    }
+
     /// A node loses all versions of a record, and starts again.
     fn lose(&mut self, node: usize, name: &str) {
         let view = self.engines[node].view().unwrap();
@@ -324,10 +332,7 @@ fn sg27_a_name_that_was_deleted_does_not_come_from_a_node_that_lacks_the_deletio
     nodes.commit(0, key("n-a"), delete()).unwrap();
     nodes.run(20);
     nodes.cut = vec![0];
-    let engine = &mut nodes.engines[1];
-    let (batch, _) = Store::with_replica(&*engine.view().unwrap(), false).unwrap();
-    engine.commit(&batch).unwrap();
-    nodes.crash(1);
+    nodes.promote(1);
     nodes.policy(1, "n-", "eu", &["us"]).unwrap();
     nodes.run(60);
     assert_eq!((nodes.state(1, "n-a").is_some(), nodes.state(2, "n-a")), (true, None));
@@ -336,6 +341,32 @@ fn sg27_a_name_that_was_deleted_does_not_come_from_a_node_that_lacks_the_deletio
     nodes.run(60);
     assert_eq!((nodes.state(1, "n-a"), nodes.state(2, "n-a")), (None, None));
     assert!(!nodes.is_fetching(2));
+}
+
+/// As above, but all names were fetched before: it is compared with a node that lacks the deletion (SR51).
+#[test]
+fn sg25_a_comparison_does_not_bring_back_what_a_node_of_another_region_did_not_hear_is_deleted() {
+    let mut nodes = Nodes::new(&["eu", "eu", "us"], 9);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cut = vec![1];
+    nodes.commit(0, key("n-a"), delete()).unwrap();
+    nodes.run(20);
+    nodes.policy(0, "n-", "eu", &["us"]).unwrap();
+    nodes.run(40);
+    assert!(!nodes.is_fetching(2));
+    nodes.cut = vec![0];
+    nodes.promote(1);
+    nodes.policy(1, "n-", "eu", &["us"]).unwrap();
+    nodes.put(1, "n-b", "1").unwrap();
+    nodes.crash(2);
+    nodes.run(60);
+    assert_eq!((nodes.state(1, "n-a").is_some(), nodes.state(2, "n-a")), (true, None));
+    nodes.cut.clear();
+    nodes.run(60);
+    assert_eq!((nodes.state(1, "n-a"), nodes.state(2, "n-a")), (None, None));
+    assert!(nodes.state(2, "n-b").is_some());
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn sg41_where_the_entry_that_began_a_deletion_is_not_known_any_node_finishes_it(
     a.commit(of([drain_at(cluster_key("x"))])).unwrap();
     // A state of a comparison, as one of a snapshot, comes without its entry.
     let mut b = Server::node("b");
-    b.step(Event::Mend(Ticket(0), vec![a.state(&cluster_key("x")).unwrap()]));
+    b.step(Event::Mend(Ticket(0), vec![a.state(&cluster_key("x")).unwrap()], None));
     assert_eq!(b.merged.pop().unwrap().unwrap().mended, 1);
     assert_eq!(lifecycle(&b), proto::State::Deleted);
 }

@@ -391,7 +391,7 @@ fn sg27_what_nodes_with_older_policies_send_to_a_region_that_is_left_out_does_no
     assert_eq!(ap.state(&key("n/a", "")).unwrap().lifecycle(), proto::State::Deleted, "it came, and went");
     assert!(names(&ap).is_empty());
     // Nor does it come by a comparison.
-    ap.step(Event::Mend(Ticket(0), vec![eu.state(&key("n/a", "")).unwrap()]));
+    ap.step(Event::Mend(Ticket(0), vec![eu.state(&key("n/a", "")).unwrap()], None));
     assert!(names(&ap).is_empty());
 }
 

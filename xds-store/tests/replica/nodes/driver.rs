@@ -405,11 +405,11 @@ impl Process {
                 Output::Call(call, address, Request::Digest(request))
             }
             Action::CallPeek(call, address, request) => Output::Call(call, address, Request::Peek(request)),
-            Action::Mend(call, states) => {
+            Action::Mend(call, states, of_peer) => {
                 self.next += 1;
                 let ticket = Ticket(self.next);
                 self.mending.insert(ticket, call);
-                return self.steps.push_back(Step::Store(store::Event::Mend(ticket, states)));
+                return self.steps.push_back(Step::Store(store::Event::Mend(ticket, states, of_peer)));
             }
             Action::AnswerLook(ticket, accepted) => {
                 let request = self.looks.remove(&ticket).unwrap();
