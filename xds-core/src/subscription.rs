@@ -524,6 +524,22 @@ impl Subscription {
         locators
     }
 
+    /// Whether these locators are all that is subscribed, by name. Compares no names: false also for an
+    /// equal list at another place in memory.
+    pub(crate) fn is_list(&self, locators: &Locators) -> bool {
+        let is_plain = self.by_locator.is_empty() && !self.is_wildcard();
+        let mut sets = locators.sets().filter(|_| is_plain);
+        let is_own = |(parameters, names): (&Parameters, &NameSet)| {
+            *parameters == self.derived && names.is_same(&self.by_name.names)
+        };
+        sets.next().is_some_and(is_own) && sets.next().is_none()
+    }
+
+    /// The names that are subscribed with the parameters of the node.
+    pub(crate) fn plain_names(&self) -> &NameSet {
+        &self.by_name.names
+    }
+
     /// Whether a wildcard is subscribed with these parameters.
     pub(crate) fn is_wildcard_under(&self, parameters: &Parameters) -> bool {
         self.wildcards().any(|of_wildcard| of_wildcard == parameters)

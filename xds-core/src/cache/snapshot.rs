@@ -303,6 +303,11 @@ impl TypeSnapshot {
         self.reasons = Arc::clone(&other.reasons);
     }
 
+    /// Whether the source of an on-demand cache set the status of any locator.
+    pub(crate) fn has_statuses(&self) -> bool {
+        !self.statuses.is_empty()
+    }
+
     /// Whether it says of any variant why it was removed.
     pub(crate) fn has_reasons(&self) -> bool {
         !self.reasons.is_empty()

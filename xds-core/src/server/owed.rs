@@ -79,6 +79,13 @@ impl Owed {
         unknown
     }
 
+    /// Removes all locators, and returns them.
+    pub(super) fn defer_all(&mut self) -> Locators {
+        let deferred = std::mem::take(&mut self.locators);
+        self.due = self.due();
+        deferred
+    }
+
     /// Owes the answers to these locators.
     pub(super) fn owe(&mut self, locators: Vec<Locator>, now: Duration) {
         self.locators.extend(locators.into_iter().collect());

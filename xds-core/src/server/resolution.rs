@@ -168,6 +168,37 @@ impl<'a> Resolution<'a> {
         }
     }
 
+    /// What the cache knows of each of these locators, if they are the whole subscription and all are
+    /// alike. Most clients wait for all their names at once, and this is found once for all streams
+    /// with the same names.
+    pub(super) fn knows_all(self, locators: &Locators) -> Option<Knowledge> {
+        let Self { state, snapshot } = self;
+        if !state.subscription.is_list(locators) {
+            return None;
+        }
+        let names = state.subscription.plain_names();
+        let selection = state.holding.selection().filter(|of| of.is_list_of(names, snapshot))?;
+        let is_whole =
+            |update: &Update| update.changed.len() == names.len() && !state.holding.has_exceptions();
+        let update = selection.update(snapshot)?;
+        let known = if is_whole(&update) {
+            Knowledge::Found { is_unsent: true, is_again: false }
+        } else {
+            let everything = self.everything(&update);
+            // Any status of the type may be that of one of these locators.
+            let has_statuses = || self.resources().is_some_and(TypeSnapshot::has_statuses);
+            if everything.changed.is_empty() && !has_statuses() {
+                Knowledge::Unknown
+            } else if is_whole(&everything) && !state.holding.is_behind(snapshot) {
+                Knowledge::Found { is_unsent: false, is_again: false }
+            } else {
+                return None;
+            }
+        };
+        debug_assert!(locators.iter().all(|locator| self.knows(&locator) == known), "{known:?}");
+        Some(known)
+    }
+
     /// Whether the source has answered all wildcards: the first response shows a client that it has
     /// everything (D15, S27).
     pub(super) fn knows_wildcards(self) -> bool {

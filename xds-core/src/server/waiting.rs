@@ -132,8 +132,16 @@ impl TypeEntry {
         let cannot_be_answered = |locator: &Locator| {
             matches!(state.resolve(snapshot).knows(locator), Knowledge::Unknown | Knowledge::Failed { .. })
         };
-        let mut deferred = owed.defer(cannot_be_answered);
-        deferred.take(|locator| !state.subscription.lists(locator));
+        owed.locators = state.subscription.sharing(std::mem::take(&mut owed.locators));
+        let deferred = match state.resolve(snapshot).knows_all(&owed.locators) {
+            Some(Knowledge::Unknown) => owed.defer_all(),
+            Some(_) => Locators::default(),
+            None => {
+                let mut deferred = owed.defer(cannot_be_answered);
+                deferred.take(|locator| !state.subscription.lists(locator));
+                deferred
+            }
+        };
         // D9: a new subscription gets a new error.
         state.unknown.begin(now, state.subscription.sharing(deferred), |waiting| waiting.failure.is_none());
         // While wildcards wait, errors wait too: an answer that comes in the meantime would make
@@ -194,6 +202,22 @@ impl TypeEntry {
         let mut after = Unknown::default();
         let mut changed = BTreeMap::<_, Vec<_>>::new();
         for (waiting, mut locators) in before {
+            // As below, for all of them at once.
+            match resolved.knows_all(&locators) {
+                Some(Knowledge::Found { is_unsent, .. }) if !waiting.is_reported => {
+                    if is_unsent && !is_state {
+                        after.add(Waiting { since: now, ..waiting }, locators);
+                    }
+                    continue;
+                }
+                Some(Knowledge::Unknown)
+                    if is_state || has_to_wait || waiting.report_at(wait).is_none_or(|at| at > now) =>
+                {
+                    after.add(waiting, locators);
+                    continue;
+                }
+                _ => {}
+            }
             let mut unchanged = Vec::new();
             let mut count = 0;
             for locator in locators.iter() {

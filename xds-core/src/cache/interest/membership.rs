@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Watch;
 use crate::cache::class::{Class, ClassMember};
 use crate::cache::lock;
-use crate::cache::snapshot::Snapshot;
+use crate::cache::snapshot::{NO_RESOURCES, Snapshot};
 use crate::cache::type_selection::TypeSelection;
 use crate::cache::update::Update;
 use crate::cache::views::ViewId;
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::subscription::{Locators, Subscription};
+use crate::subscription::{Locators, NameSet, Selection, Subscription};
 use crate::variants::Variant;
 
 /// The membership of a stream in the class of its selection of one type. Dropping it leaves the
@@ -189,6 +189,20 @@ impl Membership {
             .class
             .update(Revision::ZERO, snapshot)
             .expect("an update from revision zero needs no removals")
+    }
+
+    /// Whether the class selects these names and nothing else, and each of them at most the resource of
+    /// this name.
+    pub(crate) fn is_list_of(&self, names: &NameSet, snapshot: &Snapshot) -> bool {
+        let class = &self.position.class;
+        let resources = snapshot.of_type(&class.type_url).unwrap_or(&NO_RESOURCES);
+        // The class may also know newer keys than the snapshot.
+        let is_current = snapshot.view() == class.selection.view
+            && snapshot.of_type(&class.type_url).is_none_or(|of| of.keys().changed_at() == self.keys_at);
+        let part = class.selection.plain_list(resources).filter(|_| is_current);
+        part.is_some_and(
+            |part| matches!(&part.selection, Selection::Names(selected) if selected.is_same(names)),
+        )
     }
 
     /// The sum of the identities of all variants the class selects (T38).
