@@ -41,6 +41,8 @@ pub(crate) enum StepError {
     NoPrometheus,
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Metadata(#[from] cargo_metadata::Error),
 }
 
 /// Prints a command and runs it. Fails if the command fails.
@@ -92,7 +94,8 @@ pub(crate) fn exit_code(result: Result<(), StepError>) -> ExitCode {
         | StepError::NoMaven
         | StepError::NoChromium
         | StepError::NoPrometheus
-        | StepError::File { .. } => ExitCode::FAILURE,
+        | StepError::File { .. }
+        | StepError::Metadata(_) => ExitCode::FAILURE,
     }
 }
 
