@@ -44,12 +44,16 @@ mod world;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{IsTerminal, Write};
+use std::num::NonZero;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Instant;
 
 use args::{HELP, Mode};
 use invariant::Violation;
-use run::{catch_panics, run, shrink};
+use run::{Outcome, catch_panics, run, shrink};
 use script::Script;
 use trace::{Stats, Trace};
 
@@ -80,25 +84,29 @@ fn main() -> ExitCode {
 fn seeds(first: u64, count: u64, goes_on: bool) -> ExitCode {
     let (start, mut printed, mut stats) = (Instant::now(), Instant::now(), Stats::default());
     let (is_long, mut failed) = (count > u64::from(u32::MAX), 0);
-    for (done, seed) in (1..=count).zip(first..) {
-        let script = Script::of(seed);
-        let outcome = run(&script, Trace::default());
-        stats += &outcome.trace.stats;
-        match outcome.violation {
-            Some(violation) if goes_on => {
-                failed += 1;
-                println!("sim: seed {seed} violates `{}`: {}", violation.invariant, violation.what);
+    let violated = thread::scope(|scope| {
+        for (done, (seed, of_seed, violation)) in (1..=count).zip(outcomes(scope, first, count)) {
+            stats += &of_seed;
+            match violation {
+                Some(violation) if goes_on => {
+                    failed += 1;
+                    println!("sim: seed {seed} violates `{}`: {}", violation.invariant, violation.what);
+                }
+                Some(violation) => return Some((seed, violation)),
+                None => {}
             }
-            Some(violation) => return fail(seed, script, &violation),
-            None => {}
+            if printed.elapsed().as_secs() >= if is_long { 10 } else { 1 }
+                && (is_long || std::io::stderr().is_terminal())
+            {
+                printed = Instant::now();
+                eprint!("\rsim: {done} seeds from {first} in {} s", start.elapsed().as_secs());
+                _ = std::io::stderr().flush();
+            }
         }
-        if printed.elapsed().as_secs() >= if is_long { 10 } else { 1 }
-            && (is_long || std::io::stderr().is_terminal())
-        {
-            printed = Instant::now();
-            eprint!("\rsim: {done} seeds from {first} in {} s", start.elapsed().as_secs());
-            _ = std::io::stderr().flush();
-        }
+        None
+    });
+    if let Some((seed, violation)) = violated {
+        return fail(seed, Script::of(seed), &violation);
     }
     if failed > 0 {
         println!("sim: {failed} of {count} seeds failed");
@@ -106,6 +114,33 @@ fn seeds(first: u64, count: u64, goes_on: bool) -> ExitCode {
     }
     println!("sim: {count} seeds in {:.1} s, all invariants hold: {stats}", start.elapsed().as_secs_f64());
     ExitCode::SUCCESS
+}
+
+/// Runs the seeds on all cores. The outcomes come as they are ready; without a receiver the threads end.
+fn outcomes<'s>(
+    scope: &'s thread::Scope<'s, '_>,
+    first: u64,
+    count: u64,
+) -> mpsc::IntoIter<(u64, Stats, Option<Violation>)> {
+    let (sender, outcomes) = mpsc::channel();
+    let next = Arc::new(AtomicU64::new(0));
+    for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+        let (sender, next) = (sender.clone(), Arc::clone(&next));
+        scope.spawn(move || {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                if at >= count {
+                    return;
+                }
+                let seed = first + at;
+                let Outcome { trace, violation } = run(&Script::of(seed), Trace::default());
+                if sender.send((seed, trace.stats, violation)).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    outcomes.into_iter()
 }
 
 fn replay(seed: u64) -> ExitCode {

@@ -1,7 +1,7 @@
 //! Runs scripts, and shortens those that fail.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
-use std::sync::Mutex;
 
 use crate::heal::heal;
 use crate::invariant::Violation;
@@ -24,7 +24,7 @@ pub(crate) fn run(script: &Script, trace: Trace) -> Outcome {
     }));
     let violation = match result {
         Ok(result) => result.err(),
-        Err(_) => Some(Violation::new("panic", std::mem::take(&mut *PANIC.lock().unwrap()))),
+        Err(_) => Some(Violation::new("panic", PANIC.take())),
     };
     Outcome { violation, trace: world.trace }
 }
@@ -118,11 +118,13 @@ fn weight(script: &Script) -> usize {
 
 /// Makes a panic a violation like others, so that it is reported once, with its trace.
 pub(crate) fn catch_panics() {
-    set_hook(Box::new(|panic| *PANIC.lock().unwrap() = panic.to_string()));
+    set_hook(Box::new(|panic| PANIC.set(panic.to_string())));
 }
 
-/// The message of the last panic.
-static PANIC: Mutex<String> = Mutex::new(String::new());
+thread_local! {
+    /// The message of the last panic of this thread.
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 /// The largest number of scripts that are tried to shorten one.
 const SHRINK_RUNS: usize = 5_000;
