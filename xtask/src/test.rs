@@ -33,7 +33,7 @@ pub(crate) fn run() -> ExitCode {
         step(cargo("build").arg("--examples"))?;
         step(test().args(["--lib", "--bins"]).args(others))?;
         step(test().arg("--doc"))?;
-        step(test().args(["--test", INTEROP]).env("RUST_TEST_THREADS", INTEROP_THREADS))
+        step(test().args(["--test", INTEROP]))
     }))
 }
 
@@ -59,6 +59,3 @@ fn other_targets() -> Result<BTreeSet<String>, StepError> {
 
 const INTEROP: &str = "interop";
 const KUBERNETES: &str = "kubernetes";
-
-/// Tests with Envoy and gRPC clients wait for them most of the time. Of two cores, two at once use less than one.
-const INTEROP_THREADS: &str = "5";
