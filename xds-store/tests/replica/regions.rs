@@ -182,6 +182,19 @@ impl Nodes {
         state.filter(|state| state.lifecycle() != proto::State::Deleted)
     }
 
+    /// Two nodes of `eu`, and one of `us`, which is given neither `n-a` nor its deletion. Node 1 is cut off before the
+    /// deletion.
+    fn with_deletion_that_1_lacks(seed: u64) -> Self {
+        let mut nodes = Self::new(&["eu", "eu", "us"], seed);
+        nodes.policy(0, "n-", "eu", &[]).unwrap();
+        nodes.put(0, "n-a", "1").unwrap();
+        nodes.run(20);
+        nodes.cut = vec![1];
+        nodes.commit(0, key("n-a"), delete()).unwrap();
+        nodes.run(20);
+        nodes
+    }
+
     /// A replica becomes a second writer, and starts again (SG22).
     fn promote(&mut self, node: usize) {
         let engine = &mut self.engines[node];
@@ -324,13 +337,7 @@ fn sg27_names_are_fetched_of_a_node_that_has_all_that_came_before_the_policy() {
 /// back.
 #[test]
 fn sg27_a_name_that_was_deleted_does_not_come_from_a_node_that_lacks_the_deletion() {
-    let mut nodes = Nodes::new(&["eu", "eu", "us"], 8);
-    nodes.policy(0, "n-", "eu", &[]).unwrap();
-    nodes.put(0, "n-a", "1").unwrap();
-    nodes.run(20);
-    nodes.cut = vec![1];
-    nodes.commit(0, key("n-a"), delete()).unwrap();
-    nodes.run(20);
+    let mut nodes = Nodes::with_deletion_that_1_lacks(8);
     nodes.cut = vec![0];
     nodes.promote(1);
     nodes.policy(1, "n-", "eu", &["us"]).unwrap();
@@ -346,13 +353,7 @@ fn sg27_a_name_that_was_deleted_does_not_come_from_a_node_that_lacks_the_deletio
 /// As above, but all names were fetched before: it is compared with a node that lacks the deletion (SR51).
 #[test]
 fn sg25_a_comparison_does_not_bring_back_what_a_node_of_another_region_did_not_hear_is_deleted() {
-    let mut nodes = Nodes::new(&["eu", "eu", "us"], 9);
-    nodes.policy(0, "n-", "eu", &[]).unwrap();
-    nodes.put(0, "n-a", "1").unwrap();
-    nodes.run(20);
-    nodes.cut = vec![1];
-    nodes.commit(0, key("n-a"), delete()).unwrap();
-    nodes.run(20);
+    let mut nodes = Nodes::with_deletion_that_1_lacks(9);
     nodes.policy(0, "n-", "eu", &["us"]).unwrap();
     nodes.run(40);
     assert!(!nodes.is_fetching(2));
