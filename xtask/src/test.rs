@@ -29,7 +29,7 @@ pub(crate) fn run() -> ExitCode {
             test
         };
         let others: Vec<_> = other_targets()?.into_iter().flat_map(|name| ["--test".into(), name]).collect();
-        // Tests start them, and `cargo test` builds them only if it is told no targets.
+        // Some tests run the examples. With named targets, `cargo test` does not build them.
         step(cargo("build").arg("--examples"))?;
         step(test().args(["--lib", "--bins"]).args(others))?;
         step(test().arg("--doc"))?;
