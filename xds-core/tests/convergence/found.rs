@@ -5,7 +5,7 @@ use crate::history::Step::{self, Ask, Commit, Pass, Reconnect, Take};
 
 /// For each the node's parameters and the steps.
 pub(crate) fn histories() -> impl Iterator<Item = History> {
-    let found: [(u8, Vec<Step>); 13] = [
+    let found: [(u8, Vec<Step>); 14] = [
         // D18: what came, went, came and went was not there at the cursor, so a locator that is
         // given up did not have it.
         (
@@ -167,6 +167,19 @@ pub(crate) fn histories() -> impl Iterator<Item = History> {
                 Ask { type_url: 207, asked: vec![(0, 0)] },
                 Commit(vec![(13, 1, 0, 0)]),
                 Commit(vec![(5, 36, 92, 175)]),
+            ],
+        ),
+        // D20: a response to a plain wildcard that arrives after a locator took its place. The client
+        // must not bring what is in it to the next stream: the locator has its own form of it (V25).
+        (
+            179,
+            vec![
+                Commit(vec![(235, 0, 1, 0)]),
+                Ask { type_url: 159, asked: vec![(0, 0)] },
+                Ask { type_url: 98, asked: vec![] },
+                Ask { type_url: 243, asked: vec![(255, 1)] },
+                Ask { type_url: 149, asked: vec![(0, 0)] },
+                Reconnect,
             ],
         ),
     ];

@@ -68,6 +68,14 @@ impl Known {
         asked.map(|(_, parameters)| parameters.as_ref().unwrap_or(&self.node).clone()).collect()
     }
 
+    /// Whether a plain name that is asked for covers this one.
+    fn is_covered(&self, name: &str) -> bool {
+        let covers = |(asked, parameters): &Asked| {
+            parameters.is_none() && asked.as_ref().is_none_or(|asked| asked == name)
+        };
+        self.asked.iter().any(covers)
+    }
+
     /// The version as a request says it. S32: for a wildcard one that is equal to the server's is
     /// not answered.
     pub(crate) fn version_info(&self) -> &str {
@@ -85,11 +93,8 @@ impl Known {
     fn drop_unasked(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         held.retain(|(name, constraints), held| {
-            let covers = |(asked, parameters): &Asked| {
-                parameters.is_none() && asked.as_ref().is_none_or(|asked| asked == name)
-            };
             match held.is_plain {
-                true => self.asked.iter().any(covers),
+                true => self.is_covered(name),
                 false => self.locators(name).iter().any(|params| constraints.matches(params)),
             }
         });
@@ -105,15 +110,17 @@ impl Known {
         let constraints = constraints_of(resource_name);
         let locators = self.locators(&name);
         let served: Vec<_> = locators.iter().filter(|params| constraints.matches(params)).collect();
-        if served.is_empty() {
+        let is_plain = resource_name.is_none();
+        // D20: what came by a plain name that was given up meanwhile went with it; a locator that
+        // covers the name gets the resource in its own form (V25).
+        if served.is_empty() || (is_plain && !self.is_covered(&name)) {
             return;
         }
         self.held.retain(|(other, theirs), _| {
             *other != name || *theirs == constraints || !served.iter().any(|params| theirs.matches(params))
         });
         served.iter().for_each(|params| _ = self.absent.remove(&(name.clone(), (*params).clone())));
-        let held =
-            Held { content, version: version.to_owned(), is_old: false, is_plain: resource_name.is_none() };
+        let held = Held { content, version: version.to_owned(), is_old: false, is_plain };
         self.held.insert((name, constraints), held);
     }
 
