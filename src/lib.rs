@@ -8,19 +8,18 @@ pub use xds_core::server::{
 pub use xds_core::{
     Access, Audience, AudienceError, Cache, Candidate, ChangedVariant, ClientName, ClientOutcome, Code,
     Commit, CommitError, CommitEvent, CommitOrigin, CommitOutcome, Commits, Constraints, Delivery,
-    LocatorStatus, MetadataKeys, NamePatterns, NamedPath, OnDemandSubscription, OnDemandSubscriptions,
-    Outcome, ParameterMapping, Parameters, RequestedRollout, Resource, ResourceError, ResourceName, Revision,
-    Rollout, RolloutAction, RolloutEnd, RolloutPlan, RolloutSteps, Snapshot, Source, Transaction, TypeUrl,
+    LocatorStatus, MetadataKeys, NamePatterns, NamedPath, OnChange, OnDemandSubscription,
+    OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, RequestedRollout, Resource, ResourceError,
+    ResourceName, Revision, RolloutCounts, RolloutPlan, RolloutSteps, Snapshot, Source, Transaction, TypeUrl,
     Variant, VariantId, VariantSet, Variants, Version, shortened,
 };
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
     Authorizer, ClientList, ClientStream, ConnectedClient, ConnectionEnd, Denied, Event, HandshakeFailure,
-    Identity, LastNack, Node, NodeParameters, Observer, OnChange, ParameterFunction, Peer, Readiness,
-    Reading, Refusal, RejectedVariant, Rejections, Reloads, ResponseCounts, RolloutCounts, RolloutStatus,
-    Rollouts, RunningRollout, ServeError, Server, ServerConfig, StandingNack, Stopping, TRACE_TARGET,
-    applied, listen, trace_commits,
+    Identity, LastNack, Node, NodeParameters, Observer, ParameterFunction, Peer, Readiness, Reading, Refusal,
+    RejectedVariant, Rejections, Reloads, ResponseCounts, RolloutStatus, Rollouts, RunningRollout,
+    ServeError, Server, ServerConfig, StandingNack, Stopping, TRACE_TARGET, applied, listen, trace_commits,
 };
 
 #[cfg(feature = "tls")]

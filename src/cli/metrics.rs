@@ -18,7 +18,8 @@ use xds::folder::StandingWarnings;
 use xds::metrics::{Metrics, Registry};
 use xds::rest::Answers;
 use xds::{Cache, Reloads, ServerConfig, Tls};
-use xds_server::{RolloutCounts, Rollouts};
+use xds_core::RolloutCounts;
+use xds_server::Rollouts;
 
 use super::health::Ready;
 use super::listen::Files;

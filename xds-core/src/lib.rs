@@ -47,7 +47,7 @@
 //! | `mapping` | derives parameters from the node, for clients that send none |
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
 //! | `name` | type URL, name, version, nonce, revision |
-//! | [`Rollout`] | decides when more clients try a candidate, and when all get it |
+//! | [`RolloutMachine`] | rolls out what a source commits: more and more clients try it, until all get it |
 //! | `shortened` | shortens texts of peers for people |
 //! | `protocol` | SotW or delta |
 //! | `wire` | fields of encoded messages, and the encoded parts of a response |
@@ -78,7 +78,10 @@ pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
 pub use references::target_of_field;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
-pub use rollout::{Rollout, RolloutAction, RolloutEnd, RolloutSteps};
+pub use rollout::{
+    OnChange, RefusedChange, RolloutCounts, RolloutEvent, RolloutMachine, RolloutOrder, RolloutSteps,
+    RunningCandidate,
+};
 pub use shortened::shortened;
 pub use variants::{Variant, Variants};
 pub use xdstp::{XdstpError, XdstpName, XdstpUrl};

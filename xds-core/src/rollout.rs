@@ -1,17 +1,19 @@
 //! A rollout: a candidate is tried by more and more clients, until all have it.
 //!
-//! The machine is pure: it takes the outcomes at the clients, and returns what to do next. A step
-//! lasts as long as the [plan](RolloutPlan) says. A client that rejects the candidate ends the
+//! A step lasts as long as the [plan](RolloutPlan) says. A client that rejects the candidate ends the
 //! rollout at once. At the end of a step at least half of the clients that the candidate affects
-//! must have ACKed it.
+//! must have ACKed it. `machine` carries out the steps, for each change of a source.
 
-use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::{Audience, AudienceError, ClientName, ClientOutcome, Outcome, RolloutPlan};
-use crate::name::TypeUrl;
+use crate::cache::{Audience, AudienceError, ClientOutcome, Outcome, RolloutPlan};
+
+mod machine;
+
+pub use machine::{
+    OnChange, RefusedChange, RolloutCounts, RolloutEvent, RolloutMachine, RolloutOrder, RunningCandidate,
+};
 
 /// Steps as text, separated by commas: `2 clients, 10%, 100%`. A condition with a comma goes in
 /// parentheses.
@@ -38,122 +40,77 @@ impl FromStr for RolloutSteps {
     }
 }
 
-/// A rollout that runs.
+/// The steps of one rollout.
 #[derive(Debug)]
-pub struct Rollout {
+struct Rollout {
     plan: RolloutPlan,
     /// The number of the step, from zero.
     step: usize,
+    /// Who tries the candidate since this step.
+    audience: Audience,
     began_at: Duration,
 }
 
 /// What to do now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RolloutAction {
-    /// Look again when a client answered, and at this time at the latest.
-    Wait(Duration),
+enum RolloutAction {
+    /// Look again when a client answered, and at the end of the step at the latest.
+    Wait,
     /// [Widen](crate::Candidate::widen) the candidate to this audience: a step begins.
     Widen(Audience),
     /// [Promote](crate::Candidate::promote) the candidate.
     Promote,
     /// [End](crate::Candidate::end) the candidate, for this reason.
-    End(RolloutEnd),
-}
-
-/// Why a rollout ended before all clients had the candidate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RolloutEnd {
-    /// A client rejected it.
-    Rejected {
-        /// The first client that did.
-        client: ClientName,
-        /// The type of the response.
-        type_url: TypeUrl,
-        /// The error message of the client.
-        detail: Arc<str>,
-    },
-    /// Too few clients ACKed it within the time of a step.
-    TooFew {
-        /// How many did.
-        acked: usize,
-        /// How many clients it affects.
-        affected: usize,
-    },
-}
-
-impl fmt::Display for RolloutEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rejected { client, type_url, detail } => {
-                let type_name = type_url.message_name();
-                write!(f, "client {:?} rejected {type_name}: {detail}", &*client.id)
-            }
-            Self::TooFew { acked, affected } => {
-                write!(f, "only {acked} of {affected} clients ACKed it in time")
-            }
-        }
-    }
+    End(String),
 }
 
 impl Rollout {
-    /// A rollout whose candidate has just begun with the first step of the plan.
-    #[must_use]
-    pub fn new(plan: RolloutPlan, now: Duration) -> Self {
-        Self { plan, step: 0, began_at: now }
-    }
-
-    /// The number of the step, from zero, and its audience; `None` after the last one.
-    #[must_use]
-    pub fn step(&self) -> Option<(usize, &Audience)> {
-        Some((self.step, self.plan.steps().get(self.step)?))
+    /// A rollout whose first step begins now; `None` if the plan has no steps.
+    fn begin(plan: &RolloutPlan, now: Duration) -> Option<Self> {
+        let (plan, audience) = (plan.clone(), plan.steps().first()?.clone());
+        Some(Self { plan, step: 0, audience, began_at: now })
     }
 
     /// When the step ends.
-    #[must_use]
-    pub fn step_ends_at(&self) -> Duration {
+    fn step_ends_at(&self) -> Duration {
         self.began_at + self.plan.wait()
     }
 
     /// Decides, given the [outcomes](crate::Delivery::results) at the clients that try the
     /// candidate.
-    pub fn decide(&mut self, now: Duration, outcomes: &[ClientOutcome]) -> RolloutAction {
+    fn decide(&mut self, now: Duration, outcomes: &[ClientOutcome]) -> RolloutAction {
         let rejection = outcomes.iter().find_map(|of| match &of.outcome {
             Outcome::Nacked { type_url, detail } => Some((&of.client, type_url, detail)),
             _ => None,
         });
         if let Some((client, type_url, detail)) = rejection {
-            let (client, type_url, detail) = (client.clone(), type_url.clone(), Arc::clone(detail));
-            return RolloutAction::End(RolloutEnd::Rejected { client, type_url, detail });
-        }
-        if self.step >= self.plan.steps().len() {
-            return RolloutAction::Promote;
+            let (client, type_name) = (&client.id, type_url.message_name());
+            return RolloutAction::End(format!("client {client:?} rejected {type_name}: {detail}"));
         }
         if now < self.step_ends_at() {
-            return RolloutAction::Wait(self.step_ends_at());
+            return RolloutAction::Wait;
         }
         let (affected, acked) =
             (outcomes.len(), outcomes.iter().filter(|of| of.outcome == Outcome::Acked).count());
         if acked * 2 < affected {
-            return RolloutAction::End(RolloutEnd::TooFew { acked, affected });
+            return RolloutAction::End(format!("only {acked} of {affected} clients ACKed it in time"));
         }
-        self.step += 1;
-        self.began_at = now;
-        match self.plan.steps().get(self.step) {
-            Some(audience) => RolloutAction::Widen(audience.clone()),
-            None => RolloutAction::Promote,
-        }
+        let Some(audience) = self.plan.steps().get(self.step + 1) else { return RolloutAction::Promote };
+        self.audience = audience.clone();
+        (self.step, self.began_at) = (self.step + 1, now);
+        RolloutAction::Widen(self.audience.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::ClientName;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn rollout(steps: &str) -> Rollout {
         let RolloutSteps(steps) = steps.parse().unwrap();
-        Rollout::new(RolloutPlan::new(steps, 10 * SECOND), Duration::ZERO)
+        Rollout::begin(&RolloutPlan::new(steps, 10 * SECOND), Duration::ZERO).unwrap()
     }
 
     fn outcomes(text: &str) -> Vec<ClientOutcome> {
@@ -172,7 +129,7 @@ mod tests {
 
     fn decide(rollout: &mut Rollout, seconds: u32, text: &str) -> String {
         match rollout.decide(seconds * SECOND, &outcomes(text)) {
-            RolloutAction::Wait(until) => format!("wait {}", until.as_secs()),
+            RolloutAction::Wait => format!("wait {}", rollout.step_ends_at().as_secs()),
             RolloutAction::Widen(audience) => format!("widen {audience}"),
             RolloutAction::Promote => "promote".to_owned(),
             RolloutAction::End(end) => format!("end: {end}"),
@@ -183,12 +140,12 @@ mod tests {
     fn each_step_takes_its_time_and_then_comes_the_next() {
         let mut rollout = rollout("2 clients, 10%, 100%");
         assert_eq!(decide(&mut rollout, 1, "ack ack"), "wait 10");
-        assert_eq!(rollout.step(), Some((0, &Audience::Clients(2))));
+        assert_eq!((rollout.step, &rollout.audience), (0, &Audience::Clients(2)));
         assert_eq!(decide(&mut rollout, 10, "ack ack"), "widen 10%");
         assert_eq!(decide(&mut rollout, 12, "ack ack wait"), "wait 20");
         assert_eq!(decide(&mut rollout, 20, "ack ack ack"), "widen 100%");
         assert_eq!(decide(&mut rollout, 31, "ack ack ack wait"), "promote");
-        assert_eq!(rollout.step(), None);
+        assert_eq!(rollout.step, 2);
         assert_eq!(decide(&mut rollout, 32, ""), "promote");
     }
 
@@ -196,10 +153,8 @@ mod tests {
     fn a_rejection_ends_it_at_once() {
         let end = r#"end: client "envoy" rejected T: bad"#;
         assert_eq!(decide(&mut rollout("2 clients"), 1, "ack wait nack"), end);
-        // Also after the last step, before the promotion.
-        let mut rollout = rollout("100%");
-        assert_eq!(decide(&mut rollout, 10, "ack"), "promote");
-        assert_eq!(decide(&mut rollout, 10, "nack"), end);
+        // Also at the end of the last step.
+        assert_eq!(decide(&mut rollout("100%"), 10, "ack nack"), end);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use clap::{ArgGroup, Args, ValueEnum};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use xds::admin::{Trouble, Troubles};
-use xds_core::{Cache, RolloutPlan, RolloutSteps};
-use xds_server::{OnChange, Rollouts};
+use xds_core::{Cache, OnChange, RolloutPlan, RolloutSteps};
+use xds_server::Rollouts;
 
 use super::limits;
 use crate::cli::Failure;

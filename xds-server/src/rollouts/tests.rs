@@ -1,5 +1,6 @@
+use tokio::time::sleep;
 use xds_core::server::{DeltaRequest, Next, Protocol, Service, Stream, StreamConfig};
-use xds_core::{ClientName, Resource, RolloutSteps, Watch};
+use xds_core::{ClientName, RequestedRollout, Resource, RolloutSteps, Transaction, Watch};
 
 use super::*;
 

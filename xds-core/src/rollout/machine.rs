@@ -1,0 +1,416 @@
+//! Rolls out what a source commits, one change after another.
+//!
+//! The source commits to a cache of its own. The machine compares it with the cache that the clients
+//! read, and makes a [candidate](Candidate) of the difference. So the source knows nothing about
+//! rollouts, and the newest state of the source is what counts. A source may
+//! [ask](RequestedRollout) for another plan than that of the machine.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Rollout, RolloutAction};
+use crate::cache::{
+    Audience, Cache, Candidate, ClientOutcome, RequestedRollout, RolloutPlan, Snapshot, Transaction,
+};
+use crate::name::{Revision, Version};
+use crate::resource::VariantId;
+
+/// What happens to a candidate when the source commits something else meanwhile.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum OnChange {
+    /// The rollout goes on. The newest state of the source is rolled out after it.
+    #[default]
+    Wait,
+    /// The candidate ends, and a rollout of the newest state begins.
+    Replace,
+}
+
+/// How many rollouts ended in which way.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct RolloutCounts {
+    /// All clients have the change.
+    pub promoted: u64,
+    /// Clients rejected it, or too few ACKed it, or an operator aborted it.
+    pub refused: u64,
+    /// The source committed something else meanwhile, or a commit of another source was in the way.
+    pub replaced: u64,
+}
+
+/// Carries what a source commits to the clients step by step. It is pure: call
+/// [`advance`](Self::advance) until it returns nothing, and again when the source commits, an
+/// operator orders something, clients answer, or at [`step_ends_at`](RunningCandidate::step_ends_at).
+pub struct RolloutMachine {
+    /// What the source wants.
+    source: Arc<Cache>,
+    /// What the clients read.
+    served: Arc<Cache>,
+    plan: RolloutPlan,
+    on_change: OnChange,
+    /// The number of the last request whose change is stable: its plan is not that of what comes now.
+    done: u64,
+    /// The states of both caches between which nothing is to be rolled out.
+    compared: Option<(Revision, Revision)>,
+    running: Option<RunningCandidate>,
+    refused: Option<RefusedChange>,
+    counts: RolloutCounts,
+    order: Option<RolloutOrder>,
+}
+
+/// A candidate that some clients try now.
+#[derive(Debug)]
+pub struct RunningCandidate {
+    candidate: Candidate,
+    rollout: Rollout,
+    /// What changes; no version for what is removed.
+    contents: Contents,
+    /// The number of the request for this rollout.
+    number: u64,
+    /// The state of the source that is rolled out.
+    wanted: Revision,
+    outcomes: Vec<ClientOutcome>,
+}
+
+/// A change that clients refused. It is not tried again until one of its resources changes.
+#[derive(Debug, Clone)]
+pub struct RefusedChange {
+    contents: BTreeSet<(VariantId, Option<Version>)>,
+    /// Why.
+    pub reason: Arc<str>,
+    /// Since when.
+    pub at: Duration,
+}
+
+type Contents = Vec<(VariantId, Option<Version>)>;
+
+/// What an operator orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RolloutOrder {
+    /// All clients get the change that is rolled out, or that was refused.
+    Promote,
+    /// The rollout ends, and clients that try the change are sent what they had.
+    Abort,
+}
+
+/// What the machine just did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RolloutEvent {
+    /// Clients try a change.
+    Began {
+        /// Who tries it.
+        audience: Audience,
+        /// How many variants change.
+        variants: usize,
+    },
+    /// More clients try it.
+    Widened(Audience),
+    /// All clients have it: the stable state is another one.
+    Promoted,
+    /// A change without steps reached all clients: the stable state is another one.
+    Committed,
+    /// The rollout ended, for this reason.
+    Refused(Arc<str>),
+    /// The rollout ended, because something else was committed.
+    Replaced(Arc<str>),
+}
+
+impl RolloutMachine {
+    /// Rolls out what `source` commits to `served`, which must have no other source: resources that
+    /// `source` lacks are removed. When `served` has a state already, for example a stored one, the
+    /// difference is the first rollout. Otherwise the first state of the source is committed as it
+    /// is.
+    #[must_use]
+    pub fn new(source: Arc<Cache>, served: Arc<Cache>, plan: RolloutPlan, on_change: OnChange) -> Self {
+        let (compared, running, refused, order) = (None, None, None, None);
+        let counts = RolloutCounts::default();
+        Self { source, served, plan, on_change, done: 0, compared, running, refused, counts, order }
+    }
+
+    /// Sets the number of the last [request](RequestedRollout) that was stable before the start: its
+    /// plan is not that of what comes now.
+    pub fn after(&mut self, done: u64) {
+        self.done = done;
+    }
+
+    /// The steps of the rollout that runs; without one, of the plan for all changes.
+    #[must_use]
+    pub fn steps(&self) -> &[Audience] {
+        self.running.as_ref().map_or(&self.plan, |running| &running.rollout.plan).steps()
+    }
+
+    /// The rollout that runs.
+    #[must_use]
+    pub fn running(&self) -> Option<&RunningCandidate> {
+        self.running.as_ref()
+    }
+
+    /// Why the newest state of the source is not rolled out. Holds until one of the refused resources
+    /// changes.
+    #[must_use]
+    pub fn refused(&self) -> Option<&RefusedChange> {
+        self.refused.as_ref()
+    }
+
+    /// How the rollouts before ended.
+    #[must_use]
+    pub fn counts(&self) -> RolloutCounts {
+        self.counts
+    }
+
+    /// Takes an order of an operator, which the next [`advance`](Self::advance) carries out. Returns
+    /// whether there is something to promote or to abort.
+    pub fn order(&mut self, order: RolloutOrder) -> bool {
+        let is_possible =
+            self.running.is_some() || (order == RolloutOrder::Promote && self.refused.is_some());
+        if is_possible {
+            self.order = Some(order);
+        }
+        is_possible
+    }
+
+    /// Commits the first state of the source as it is, if the clients have none yet and the source
+    /// has one. Call it before clients can connect, so that none of them waits.
+    pub fn begin(&mut self, now: Duration) -> Option<RolloutEvent> {
+        let wanted = self.source.snapshot();
+        let stable = self.served.snapshot();
+        let states = (wanted.revision(), stable.revision());
+        if !has_commit(&wanted) || has_commit(&stable) || self.compared == Some(states) {
+            return None;
+        }
+        self.compared = Some(states);
+        Some(self.commit(now, Transaction::between(&stable, &wanted)))
+    }
+
+    /// Does the next thing that is to be done, if there is one.
+    pub fn advance(&mut self, now: Duration) -> Option<RolloutEvent> {
+        self.carry_outdated();
+        match self.running.take() {
+            None => self.begin(now).or_else(|| self.look_at_source(now)),
+            Some(running) => self.go_on(now, running),
+        }
+    }
+
+    /// G13: while the source lacks changes, and does not know which, clients are not answered that a
+    /// resource does not exist.
+    fn carry_outdated(&self) {
+        let is_outdated = self.source.read(|source| has_commit(source) && !source.is_synced());
+        self.served.set_outdated(is_outdated);
+    }
+
+    /// Begins a rollout if the source has something new.
+    fn look_at_source(&mut self, now: Duration) -> Option<RolloutEvent> {
+        let (wanted, stable) = (self.source.snapshot(), self.served.snapshot());
+        // A source without a commit is not empty: nobody knows what it has.
+        let has_both = has_commit(&wanted) && has_commit(&stable);
+        let states = (wanted.revision(), stable.revision());
+        let order = self.order.take();
+        if !has_both || (self.compared == Some(states) && order.is_none()) {
+            return None;
+        }
+        let mut transaction = Transaction::between(&stable, &wanted);
+        transaction.origin().clone_from(wanted.origin());
+        let requested = wanted.origin().rollout.as_ref();
+        let number = requested.map_or(self.done, |RequestedRollout { number, .. }| *number);
+        if transaction.is_empty() {
+            (self.refused, self.done, self.compared) = (None, number, Some(states));
+            return None;
+        }
+        let contents: Contents = transaction.contents().collect();
+        if self.is_refused(&contents) {
+            if order != Some(RolloutOrder::Promote) {
+                self.compared = Some(states);
+                return None;
+            }
+            let event = self.commit(now, transaction);
+            if event != RolloutEvent::Committed {
+                return Some(event);
+            }
+            self.counts.promoted += 1;
+            return Some(RolloutEvent::Promoted);
+        }
+        let plan = requested.filter(|_| number > self.done).map_or(&self.plan, |requested| &requested.plan);
+        let Some(rollout) = Rollout::begin(plan, now) else {
+            let event = self.commit(now, transaction);
+            if event == RolloutEvent::Committed {
+                self.done = number;
+            }
+            return Some(event);
+        };
+        match self.served.begin(transaction, &rollout.audience) {
+            Err(error) => Some(self.refuse(now, contents, error.to_string())),
+            Ok(candidate) => {
+                let (wanted, outcomes, audience) = (wanted.revision(), Vec::new(), rollout.audience.clone());
+                let running = RunningCandidate { candidate, rollout, contents, number, wanted, outcomes };
+                let variants = running.contents.len();
+                self.running = Some(running);
+                Some(RolloutEvent::Began { audience, variants })
+            }
+        }
+    }
+
+    /// Whether it contains all of what was refused. What was refused is forgotten when one of its
+    /// resources changed.
+    fn is_refused(&mut self, contents: &[(VariantId, Option<Version>)]) -> bool {
+        self.refused.take_if(|refused| {
+            let resource = |id: &VariantId| (id.type_url.clone(), id.name.clone());
+            let resources: BTreeSet<_> = refused.contents.iter().map(|(id, _)| resource(id)).collect();
+            let of_these = contents.iter().filter(|(id, _)| resources.contains(&resource(id)));
+            !of_these.collect::<BTreeSet<_>>().into_iter().eq(&refused.contents)
+        });
+        self.refused.is_some()
+    }
+
+    /// Goes on with the rollout that runs.
+    fn go_on(&mut self, now: Duration, mut running: RunningCandidate) -> Option<RolloutEvent> {
+        if let Some(error) = running.candidate.refusal() {
+            let error = error.to_string();
+            return Some(self.replace(&error));
+        }
+        if self.on_change == OnChange::Replace && self.source.read(Snapshot::revision) != running.wanted {
+            return Some(self.replace("the source committed something else"));
+        }
+        match self.order.take() {
+            Some(RolloutOrder::Promote) => return Some(self.promote(running)),
+            Some(RolloutOrder::Abort) => {
+                return Some(self.refuse(now, running.contents, "an operator aborted it".to_owned()));
+            }
+            None => {}
+        }
+        running.outcomes = running.candidate.delivery().results();
+        let event = match running.rollout.decide(now, &running.outcomes) {
+            RolloutAction::Wait => None,
+            RolloutAction::Widen(audience) => match running.candidate.widen(&audience) {
+                Ok(()) => Some(RolloutEvent::Widened(audience)),
+                Err(error) => return Some(self.replace(&error.to_string())),
+            },
+            RolloutAction::Promote => return Some(self.promote(running)),
+            RolloutAction::End(reason) => {
+                return Some(self.refuse(now, running.contents, reason));
+            }
+        };
+        self.running = Some(running);
+        event
+    }
+
+    fn promote(&mut self, running: RunningCandidate) -> RolloutEvent {
+        match running.candidate.promote() {
+            Ok(_) => {
+                (self.refused, self.done) = (None, running.number);
+                self.counts.promoted += 1;
+                RolloutEvent::Promoted
+            }
+            Err(error) => self.replace(&error.to_string()),
+        }
+    }
+
+    /// Gives it to all clients.
+    fn commit(&mut self, now: Duration, transaction: Transaction) -> RolloutEvent {
+        let contents = transaction.contents().collect();
+        match self.served.commit(transaction) {
+            Ok(_) => {
+                self.refused = None;
+                RolloutEvent::Committed
+            }
+            Err(error) => self.refuse(now, contents, error.to_string()),
+        }
+    }
+
+    /// Clients that try the candidate are sent what they had, since it is dropped.
+    fn refuse(&mut self, at: Duration, contents: Contents, reason: String) -> RolloutEvent {
+        let reason: Arc<str> = reason.into();
+        let contents = contents.into_iter().collect();
+        self.refused = Some(RefusedChange { contents, reason: Arc::clone(&reason), at });
+        self.counts.refused += 1;
+        // An order that came too late is not one for the next rollout.
+        self.order = None;
+        RolloutEvent::Refused(reason)
+    }
+
+    fn replace(&mut self, reason: &str) -> RolloutEvent {
+        self.counts.replaced += 1;
+        self.order = None;
+        RolloutEvent::Replaced(reason.into())
+    }
+}
+
+impl RunningCandidate {
+    /// The number of the step, from zero, and its audience: who tries the change since this step,
+    /// beside those of the steps before.
+    #[must_use]
+    pub fn step(&self) -> (usize, &Audience) {
+        (self.rollout.step, &self.rollout.audience)
+    }
+
+    /// When the step ends.
+    #[must_use]
+    pub fn step_ends_at(&self) -> Duration {
+        self.rollout.step_ends_at()
+    }
+
+    /// What changes.
+    pub fn variants(&self) -> impl ExactSizeIterator<Item = &VariantId> {
+        self.contents.iter().map(|(id, _)| id)
+    }
+
+    /// What became of it at the clients that it affects, of those that try it, when the machine last
+    /// looked.
+    #[must_use]
+    pub fn outcomes(&self) -> &[ClientOutcome] {
+        &self.outcomes
+    }
+
+    /// The candidate itself.
+    #[must_use]
+    pub fn candidate(&self) -> &Candidate {
+        &self.candidate
+    }
+}
+
+impl fmt::Debug for RolloutMachine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { running, refused, counts, .. } = self;
+        f.debug_struct("RolloutMachine")
+            .field("running", running)
+            .field("refused", refused)
+            .field("counts", counts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a source ever committed to the cache.
+fn has_commit(snapshot: &Snapshot) -> bool {
+    snapshot.revision() > Revision::ZERO
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollout::RolloutSteps;
+    use crate::server::fixture::commit;
+
+    fn machine(steps: &str) -> RolloutMachine {
+        let RolloutSteps(steps) = steps.parse().unwrap();
+        let plan = RolloutPlan::new(steps, Duration::from_secs(1));
+        RolloutMachine::new(Cache::new(), Cache::new(), plan, OnChange::Wait)
+    }
+
+    /// The source commits. What the machine does then.
+    fn events(machine: &mut RolloutMachine, text: &str) -> Vec<RolloutEvent> {
+        commit(&machine.source, text);
+        std::iter::from_fn(|| machine.advance(Duration::ZERO)).collect()
+    }
+
+    #[test]
+    fn what_was_refused_is_tried_again_when_its_resource_changes() {
+        let began = |variants| [RolloutEvent::Began { audience: Audience::Clients(1), variants }];
+        let mut machine = machine("1 client");
+        assert_eq!(events(&mut machine, "LDS a[env=a]=1 b=1"), [RolloutEvent::Committed]);
+        assert_eq!(events(&mut machine, "LDS -a[env=a]"), began(1));
+        assert!(machine.order(RolloutOrder::Abort));
+        assert_eq!(events(&mut machine, "LDS b=2"), [RolloutEvent::Refused("an operator aborted it".into())]);
+        assert_eq!(events(&mut machine, "LDS b=3"), []);
+        // The removal is still a part of it, but the resource is another one now.
+        assert_eq!(events(&mut machine, "LDS a=1"), began(3));
+    }
+}
