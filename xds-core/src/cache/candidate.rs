@@ -10,7 +10,7 @@ use super::delivery::{Delivery, Ledger};
 use super::interest::{Interest, RegisteredStream};
 use super::snapshot::{NO_RESOURCES, Snapshot, TypeSnapshot};
 use super::views::{Names, Refusal, View, ViewId};
-use super::{Cache, Changed, Commit, CommitError, Transaction, apply, apply_statuses, lock};
+use super::{Cache, Changed, Commit, CommitError, Transaction, apply, apply_statuses, by_name, lock};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl};
 
@@ -83,6 +83,8 @@ impl Candidate {
     }
 
     /// The clients that it affects of those that try it. Clients that connect later are missing.
+    /// A removal that is withheld, because a client may still use what is removed, is nothing that
+    /// the client has to ACK.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         let views = lock(&self.cache.views);
@@ -173,43 +175,55 @@ impl Fork<'_> {
         let Audience::Clients(count) = audience else { return Chosen::by_rule(audience.clone()) };
         let mut by_variant = BTreeMap::<_, Vec<Arc<RegisteredStream>>>::new();
         for (type_url, variants) in self.changed {
-            for variant in variants {
-                let mut streams = self.selecting(interest, type_url, variant);
-                // The others try something already, or return from it.
-                streams.retain(|stream| {
-                    stream.view() == ViewId::STABLE && !stream.keeps_stable.load(Ordering::Relaxed)
-                });
-                by_variant.insert((type_url, variant), streams);
+            for (name, of_name) in by_name(variants) {
+                for (constraints, mut streams) in self.selecting(interest, type_url, name, of_name) {
+                    // The others try something already, or return from it.
+                    streams.retain(|stream| {
+                        stream.view() == ViewId::STABLE && !stream.keeps_stable.load(Ordering::Relaxed)
+                    });
+                    by_variant.insert((type_url, name, constraints), streams);
+                }
             }
         }
         Chosen::of_each(by_variant.into_values(), *count)
     }
 
-    /// The streams that select a changed variant before or after the change.
-    fn selecting(
+    /// For each changed variant of a name, the streams that select it before or after the change.
+    fn selecting<'c>(
         &self,
         interest: &Interest,
         type_url: &TypeUrl,
-        variant @ (name, constraints): &(ResourceName, Constraints),
-    ) -> Vec<Arc<RegisteredStream>> {
+        name: &ResourceName,
+        of_name: &'c [(ResourceName, Constraints)],
+    ) -> Vec<(&'c Constraints, Vec<Arc<RegisteredStream>>)> {
+        let constraints = of_name.iter().map(|(_, constraints)| constraints);
         if let Some(index) = &interest.subscriptions {
-            return index.subscribers_to(type_url, name, constraints).cloned().collect();
+            let subscribers =
+                |constraints| index.subscribers_to(type_url, name, constraints).cloned().collect();
+            return constraints.map(|of| (of, subscribers(of))).collect();
         }
         let Some(of_type) = interest.types.get(type_url) else { return Vec::new() };
         let (before, after) = self.of_type(type_url);
         if before.keys().changed_at() != after.keys().changed_at() {
             // The classes do not know the parameters that are new in constraints.
             let classes = of_type.classes().filter(|class| class.selection.covering(name).next().is_some());
-            let is_for = |stream: &Arc<RegisteredStream>| constraints.matches(&stream.parameters());
-            return classes.flat_map(|class| class.streams()).filter(is_for).collect();
+            let streams: Vec<_> = classes.flat_map(|class| class.streams()).collect();
+            let matching = |constraints: &Constraints| {
+                let is_for = |stream: &&Arc<RegisteredStream>| constraints.matches(&stream.parameters());
+                streams.iter().filter(is_for).cloned().collect()
+            };
+            return constraints.map(|of| (of, matching(of))).collect();
         }
-        let affected = of_type.affected(std::slice::from_ref(variant), (before, after));
-        let has = |class: &&&Arc<Class>| {
-            let chosen = [before, after].map(|resources| class.selection.chosen(name, resources));
-            chosen.iter().flatten().any(|chosen| chosen.constraints() == constraints)
+        let affected = of_type.affected(of_name, (before, after));
+        let affected: Vec<_> = affected.into_iter().flat_map(|(_, classes)| classes).collect();
+        let having = |constraints: &Constraints| {
+            let has = |class: &&&Arc<Class>| {
+                let chosen = [before, after].map(|resources| class.selection.chosen(name, resources));
+                chosen.iter().flatten().any(|chosen| chosen.constraints() == constraints)
+            };
+            affected.iter().filter(has).flat_map(|class| class.streams()).collect()
         };
-        let classes = affected.iter().flat_map(|(_, classes)| classes).filter(has);
-        classes.flat_map(|class| class.streams()).collect()
+        constraints.map(|of| (of, having(of))).collect()
     }
 
     fn of_type(&self, type_url: &TypeUrl) -> (&TypeSnapshot, &TypeSnapshot) {

@@ -72,8 +72,16 @@ pub struct Delivery {
     clients: Vec<(ClientName, Vec<Affected>)>,
 }
 
-/// A stream and type that a commit affected, with its revision.
-pub(super) type Affected = (Revision, Arc<Ledger>);
+/// A stream and type that a commit affected, with what is awaited of it.
+pub(super) type Affected = (Awaited, Arc<Ledger>);
+
+/// What a stream should have ACKed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Awaited {
+    pub(super) revision: Revision,
+    /// Also removals that are withheld because the client may still use what is removed (S33).
+    pub(super) withheld: bool,
+}
 
 impl Commit {
     /// Follows the clients that this commit affected and that `selects` accepts. A commit affects a
@@ -108,20 +116,21 @@ impl Commit {
     #[must_use]
     pub fn applied(&self, selects: impl Fn(&ClientName) -> bool) -> Delivery {
         let passes = |ledger: &&Arc<Ledger>| selects(&ledger.stream.client());
-        Delivery::of(self.affected.iter().filter(passes).map(|ledger| (self.revision, Arc::clone(ledger))))
+        let awaited = Awaited { revision: self.revision, withheld: true };
+        Delivery::of(self.affected.iter().filter(passes).map(|ledger| (awaited, Arc::clone(ledger))))
     }
 }
 
 impl Delivery {
     pub(super) fn of(affected: impl Iterator<Item = Affected>) -> Self {
         let mut clients = BTreeMap::<_, (ClientName, Vec<_>)>::new();
-        for (revision, ledger) in affected {
+        for (awaited, ledger) in affected {
             let client = ledger.stream.client();
             // G6: each stream without a node id is a client of its own.
             let alone = client.id.is_empty().then_some(ledger.stream.id);
             let (_, of_client) =
                 clients.entry((client.clone(), alone)).or_insert_with(|| (client, Vec::new()));
-            of_client.push((revision, ledger));
+            of_client.push((awaited, ledger));
         }
         Self { clients: clients.into_values().collect() }
     }
@@ -136,7 +145,7 @@ impl Delivery {
     #[must_use]
     pub fn results(&self) -> Vec<ClientOutcome> {
         let result = |(client, ledgers): &(ClientName, Vec<Affected>)| {
-            let outcomes = ledgers.iter().map(|(revision, ledger)| ledger.outcome(*revision));
+            let outcomes = ledgers.iter().map(|(awaited, ledger)| ledger.outcome(*awaited));
             let outcome = outcomes.max_by_key(Outcome::weight).unwrap_or(Outcome::Acked);
             ClientOutcome { client: client.clone(), outcome }
         };
@@ -150,8 +159,8 @@ impl Delivery {
             // The count starts at one, for this loop, so that it is not zero before all ledgers
             // have the waiter.
             let waiter = Arc::new(Waiter::new(1, None));
-            for (revision, ledger) in self.clients.iter().flat_map(|(_, ledgers)| ledgers) {
-                ledger.add_waiter(*revision, &waiter);
+            for (awaited, ledger) in self.clients.iter().flat_map(|(_, ledgers)| ledgers) {
+                ledger.add_waiter(*awaited, &waiter);
             }
             waiter.decided_one();
             poll_fn(|cx| {
@@ -199,8 +208,8 @@ pub(crate) struct Ledger {
 struct LedgerState {
     ack_state: AckState,
     is_ended: bool,
-    /// Waiters for the decision on a revision.
-    waiters: Vec<(Revision, Weak<Waiter>)>,
+    /// Waiters for a decision.
+    waiters: Vec<(Awaited, Weak<Waiter>)>,
 }
 
 /// Which revisions a stream was sent, and which of them are pending or rejected. The others are
@@ -209,9 +218,11 @@ struct LedgerState {
 pub(crate) struct AckState {
     /// Up to this revision every change was sent, withheld, or found not to affect the client.
     pub(crate) sent: Revision,
-    /// Revisions up to `sent` with a response that was not answered yet, with a removal that is
-    /// withheld (S33), or with content that has to be sent again (D8).
+    /// Revisions up to `sent` with a response that was not answered yet, or with content that has to
+    /// be sent again (D8).
     pub(crate) pending: Spans,
+    /// Revisions up to `sent` with a removal that is withheld (S33).
+    pub(crate) withheld: Spans,
     /// Revisions up to `sent` that were rejected, with the error messages of the client.
     pub(crate) rejected: Vec<(Spans, Arc<str>)>,
 }
@@ -251,7 +262,8 @@ impl Ledger {
     /// reject the revision.
     pub(super) fn is_replaceable(&self, revision: Revision) -> bool {
         let state = lock(&self.state);
-        state.is_ended && !matches!(state.decision(revision), Decision::Rejected(_))
+        let awaited = Awaited { revision, withheld: true };
+        state.is_ended && !matches!(state.decision(awaited), Decision::Rejected(_))
     }
 
     /// Notes that the stream has ended.
@@ -263,8 +275,8 @@ impl Ledger {
         self.wake(decided);
     }
 
-    fn outcome(&self, revision: Revision) -> Outcome {
-        self.outcome_of(&lock(&self.state).decision(revision))
+    fn outcome(&self, awaited: Awaited) -> Outcome {
+        self.outcome_of(&lock(&self.state).decision(awaited))
     }
 
     fn outcome_of(&self, decision: &Decision<'_>) -> Outcome {
@@ -276,14 +288,14 @@ impl Ledger {
         }
     }
 
-    /// Removes the waiters whose revision is decided now, with the outcome for each.
+    /// Removes the waiters for what is decided now, with the outcome for each.
     fn take_decided(&self, state: &mut LedgerState) -> Vec<(Weak<Waiter>, Outcome)> {
         let mut waiters = std::mem::take(&mut state.waiters);
         let is_decided =
-            |(revision, _): &mut (Revision, _)| !matches!(state.decision(*revision), Decision::Pending);
+            |(awaited, _): &mut (Awaited, _)| !matches!(state.decision(*awaited), Decision::Pending);
         let decided = waiters.extract_if(.., is_decided);
         let decided =
-            decided.map(|(revision, waiter)| (waiter, self.outcome_of(&state.decision(revision)))).collect();
+            decided.map(|(awaited, waiter)| (waiter, self.outcome_of(&state.decision(awaited)))).collect();
         state.waiters = waiters;
         decided
     }
@@ -300,22 +312,21 @@ impl Ledger {
         Outcome::Nacked { type_url: self.type_url.clone(), detail: Arc::clone(detail) }
     }
 
-    /// Adds a waiter for a revision. When the revision is decided already, reports the outcome at
-    /// once instead.
-    fn add_waiter(&self, revision: Revision, waiter: &Arc<Waiter>) {
+    /// Adds a waiter. When what it waits for is decided already, reports the outcome at once instead.
+    fn add_waiter(&self, awaited: Awaited, waiter: &Arc<Waiter>) {
         let mut state = lock(&self.state);
         // Drop the waiters whose task no longer waits.
         state.waiters.retain(|(_, waiter)| waiter.strong_count() > 0);
-        if matches!(state.decision(revision), Decision::Pending) {
+        if matches!(state.decision(awaited), Decision::Pending) {
             waiter.undecided.fetch_add(1, Ordering::AcqRel);
-            state.waiters.push((revision, Arc::downgrade(waiter)));
+            state.waiters.push((awaited, Arc::downgrade(waiter)));
         } else if let Some(reports) = &waiter.reports {
-            reports.push(self, self.outcome_of(&state.decision(revision)));
+            reports.push(self, self.outcome_of(&state.decision(awaited)));
         }
     }
 }
 
-/// The outcome of one revision in a ledger, without the type.
+/// The outcome in a ledger, without the type.
 enum Decision<'a> {
     Acked,
     Pending,
@@ -324,14 +335,14 @@ enum Decision<'a> {
 }
 
 impl LedgerState {
-    fn decision(&self, revision: Revision) -> Decision<'_> {
-        let AckState { sent, pending, rejected } = &self.ack_state;
+    fn decision(&self, Awaited { revision, withheld: waits }: Awaited) -> Decision<'_> {
+        let AckState { sent, pending, withheld, rejected } = &self.ack_state;
         // A revision may be rejected more than once: the newest error message counts.
         let rejected = rejected.iter().rev().find(|(spans, _)| spans.cover(revision));
         if let Some((_, detail)) = rejected {
             return Decision::Rejected(detail);
         }
-        match revision > *sent || pending.cover(revision) {
+        match revision > *sent || pending.cover(revision) || (waits && withheld.cover(revision)) {
             true if self.is_ended => Decision::Disconnected,
             true => Decision::Pending,
             false => Decision::Acked,

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::audience::{Chosen, ClientKey, client_key};
-use super::delivery::{Affected, Ledger};
+use super::delivery::{Affected, Awaited, Ledger};
 use super::interest::{RegisteredStream, Watch};
 use super::on_demand::LocatorStatus;
 use super::snapshot::Snapshot;
@@ -181,7 +181,8 @@ impl View {
 
     /// The clients that the candidate affects.
     pub(super) fn affected(&self) -> impl Iterator<Item = Affected> {
-        self.affected.values().flatten().map(|ledger| (self.tried_at, Arc::clone(ledger)))
+        let awaited = Awaited { revision: self.tried_at, withheld: false };
+        self.affected.values().flatten().map(move |ledger| (awaited, Arc::clone(ledger)))
     }
 
     /// A stream of this view subscribes to a type. A client that reconnects replaces its former

@@ -37,21 +37,21 @@ impl Published {
         responses.reach(if holding.is_selecting() { holding.cursor() } else { snapshot.revision() });
         let is_retaining = holding.has_removed();
         if !responses.take_news() && !is_retaining && !self.was_retaining {
-            debug_assert_eq!(ledger.ack_state(), ack_state(holding, responses, snapshot));
+            debug_assert_eq!(ledger.ack_state(), ack_state(holding, responses));
             return;
         }
         self.was_retaining = is_retaining;
-        ledger.update(ack_state(holding, responses, snapshot));
+        ledger.update(ack_state(holding, responses));
     }
 }
 
-fn ack_state(holding: &Holding, responses: &Responses, snapshot: &Snapshot) -> AckState {
+fn ack_state(holding: &Holding, responses: &Responses) -> AckState {
     if !holding.is_selecting() {
-        // The client no longer subscribes to the type.
-        return AckState { sent: snapshot.revision(), ..AckState::default() };
+        // The client no longer subscribes to the type, and waits for nothing.
+        return AckState { sent: responses.ack_state().sent, ..AckState::default() };
     }
     let mut ack_state = responses.ack_state();
     // S33: a withheld removal was not sent.
-    holding.withheld_revisions().for_each(|removed_at| ack_state.pending.add_one(removed_at));
+    holding.withheld_revisions().for_each(|removed_at| ack_state.withheld.add_one(removed_at));
     ack_state
 }

@@ -173,7 +173,8 @@ impl Responses {
         let mut pending = Spans::default();
         let resent = self.rejections.resent_revisions();
         self.in_flight.brings().chain(resent).for_each(|brings| pending.extend(brings));
-        AckState { sent: self.reached, pending, rejected: self.rejections.rejected_revisions() }
+        let (sent, rejected) = (self.reached, self.rejections.rejected_revisions());
+        AckState { sent, pending, rejected, ..AckState::default() }
     }
 
     /// Whether this state may have changed since the last call.

@@ -1,6 +1,8 @@
+use std::time::Duration;
+
 use super::*;
-use crate::ClientName;
 use crate::server::fixture::{Delta, Sotw, commit, parameters, transaction, type_url};
+use crate::{ClientName, Outcome};
 
 fn named(watch: &crate::Watch, id: &str) {
     watch.name_client(ClientName { id: id.into(), cluster: "c".into() });
@@ -208,7 +210,7 @@ fn clients_are_chosen_among_those_that_the_change_affects() {
     of_y[at].nack("EDS", "1");
     of_y[at].sent();
     let [result] = &candidate.delivery().results()[..] else { panic!("one client") };
-    assert!(matches!(result.outcome, crate::Outcome::Nacked { .. }), "{result:?}");
+    assert!(matches!(result.outcome, Outcome::Nacked { .. }), "{result:?}");
 }
 
 #[test]
@@ -245,7 +247,7 @@ fn a_client_goes_from_one_candidate_to_the_next() {
         }
         let acked = candidate.delivery().results();
         assert_eq!(acked.len(), tried.iter().filter(|tried| !tried.is_empty()).count(), "{audience}");
-        assert!(acked.iter().all(|result| result.outcome == crate::Outcome::Acked));
+        assert!(acked.iter().all(|result| result.outcome == Outcome::Acked));
     }
 }
 
@@ -298,6 +300,28 @@ fn a_stream_that_ends_before_it_could_answer_tries_nothing() {
     assert_eq!(candidate.delivery().results().len(), 1);
     drop(unnamed);
     assert!(candidate.delivery().is_empty());
+}
+
+/// A client keeps a cluster as long as it subscribes to a route that named it, which may be for ever.
+#[test]
+fn s33_a_removal_that_is_withheld_is_nothing_to_ack() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=1; RDS r=1>c");
+    let [mut client] = deltas::<1>(&cache, "CDS", "*");
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n2 RDS r=1>c");
+    client.ack("RDS", "2");
+    let candidate = begin(&cache, "CDS -c; RDS -r", "100%");
+    assert_eq!(client.sent(), "", "without a listener on the stream the route waits for the grace time");
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n3 RDS -r");
+    let outcome = |delivery: Delivery| delivery.results()[0].outcome.clone();
+    assert_eq!(outcome(candidate.delivery()), Outcome::Pending);
+    client.ack("RDS", "3");
+    assert_eq!(client.sent(), "");
+    assert_eq!(outcome(candidate.delivery()), Outcome::Acked);
+    // Who commits wants to know when nobody has the cluster any more.
+    assert_eq!(outcome(candidate.promote().unwrap().applied(|_| true)), Outcome::Pending);
 }
 
 #[test]

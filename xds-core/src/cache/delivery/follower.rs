@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{ClientName, Ledger, Outcome, Waiter};
+use super::{Awaited, ClientName, Ledger, Outcome, Waiter};
 use crate::cache::Commit;
 use crate::cache::readers::Queue;
 use crate::name::{Revision, TypeUrl};
@@ -51,7 +51,7 @@ impl Follower {
         let reports = OutcomeReports { revision: commit.revision, queue: Arc::clone(&self.0) };
         let waiter = Arc::new(Waiter::new(0, Some(reports)));
         for ledger in &*commit.affected {
-            ledger.add_waiter(commit.revision, &waiter);
+            ledger.add_waiter(Awaited { revision: commit.revision, withheld: true }, &waiter);
         }
         FollowedCommit(waiter)
     }
