@@ -74,7 +74,7 @@ impl TypeState {
     ) -> Result<Diff, StreamError> {
         let fell_behind = || StreamError::FellBehind { type_url: self.terms.type_url.clone() };
         let Advance { update, former, ahead } = self.holding.advance(snapshot).ok_or_else(fell_behind)?;
-        self.times.send_times.note(snapshot.revision(), now);
+        self.times.note_sent(snapshot.revision(), now);
         // V29: a resource may come back before its removal was sent. With the same content, the
         // client has it.
         let mut returned = BTreeSet::new();

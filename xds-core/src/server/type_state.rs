@@ -59,6 +59,12 @@ impl Times {
         let since = self.waiting_since.unwrap_or(now);
         self.waiting_since = has_changes.then_some(since);
     }
+
+    /// Notes that all changes up to a revision were sent: what comes later begins to wait then.
+    pub(super) fn note_sent(&mut self, revision: Revision, now: Duration) {
+        self.send_times.note(revision, now);
+        self.waiting_since = None;
+    }
 }
 
 impl TypeState {

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Cache;
+use crate::server::Next;
 use crate::server::fixture::{Delta, Sotw, commit, version};
 
 const FIRST: &str = "CDS old=1; EDS old=1; LDS l=1; RDS r=old";
@@ -150,6 +151,20 @@ fn s33_a_route_does_not_wait_for_ever_for_a_cluster_that_is_not_acked() {
     assert_eq!(client.waits_until(), Some(16_000));
     client.pass(Duration::from_secs(16));
     assert_eq!(client.sent(), "n6 RDS r=new");
+}
+
+/// Where a stream has no room for another response, nothing looks at it between two changes.
+#[test]
+fn s33_a_change_begins_to_wait_when_it_comes_and_not_with_the_change_before() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "RDS r=2");
+    assert!(matches!(client.stream.next(client.now, &cache.snapshot()), Next::Send(_)));
+    client.ack("RDS", "5");
+    commit(&cache, SWAP);
+    client.pass(Duration::from_secs(20));
+    assert_eq!(client.sent(), "n6 CDS new=1");
+    assert_eq!(client.waits_until(), Some(36_000));
 }
 
 #[test]
