@@ -80,7 +80,7 @@ impl TypeState {
         let mut returned = BTreeSet::new();
         if self.holding.has_removed() {
             for variant in &update.changed {
-                if self.is_returned(variant) && !ahead.has_name(variant.name()) {
+                if self.is_returned(variant, &update) && !ahead.has_name(variant.name()) {
                     returned.insert(Arc::as_ptr(variant));
                 }
             }

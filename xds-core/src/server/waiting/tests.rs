@@ -478,3 +478,25 @@ fn d9_a_locator_waits_once_and_after_an_error_it_begins_again() {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// What another locator is to get is not known when the first one gets another variant, so the removal
+/// is withheld. When the variant comes back, the first locator needs it again.
+#[test]
+fn v29_t34_what_comes_back_is_sent_to_a_locator_that_got_another_variant_meanwhile() {
+    let cache = Cache::on_demand();
+    let mut delta = Delta::new(&cache);
+    let mut sotw = Sotw::new(&cache);
+    delta.ask("RDS", "a?env=prod a?env=test");
+    sotw.ask("RDS", "a?env=prod a?env=test", "");
+    commit(&cache, "RDS a=1");
+    assert_eq!((delta.sent().as_str(), sotw.sent().as_str()), ("n1 RDS a[]=1", "n1 RDS a[]=1"));
+    delta.ack("RDS", "1");
+    sotw.ask("RDS", "a?env=prod a?env=test", "1");
+    commit(&cache, "RDS -a a[env=prod]=2");
+    let other = "n2 RDS a[env=prod]=2";
+    assert_eq!((delta.sent().as_str(), sotw.sent().as_str()), (other, other));
+    delta.ack("RDS", "2");
+    sotw.ask("RDS", "a?env=prod a?env=test", "2");
+    commit(&cache, "RDS -a[env=prod] a=1");
+    assert_eq!((delta.sent().as_str(), sotw.sent().as_str()), ("n3 RDS a[]=1 -a[env=prod]", "n3 RDS a[]=1"));
+}
