@@ -129,13 +129,16 @@ impl World {
             let of_relays = self.relays.iter().filter_map(|relay| relay.next_deadline());
             let prompt = self.clients.iter().filter(|client| client.profile.is_prompt);
             let of_streams = prompt.flat_map(Client::next_deadline);
-            let due = of_agents.chain(of_relays).chain(of_streams).min();
+            let of_rollouts = self.replicas.iter().filter_map(|of| of.rollouts.as_ref()?.next_deadline());
+            let due = of_agents.chain(of_relays).chain(of_streams).chain(of_rollouts).min();
             let Some(due) = due.filter(|due| *due <= end) else {
                 self.now = end;
+                self.roll_out();
                 self.drive_all()?;
                 return self.attend();
             };
             self.now = self.now.max(due);
+            self.roll_out();
             self.drive_all()?;
             self.attend()?;
         }

@@ -27,6 +27,8 @@ pub(crate) struct Connection {
     pub(crate) is_relayed: bool,
     machine: Stream,
     pub(crate) watch: Arc<Watch>,
+    /// The newest state of its replica that it saw.
+    pub(crate) seen_at: usize,
     started: Duration,
     /// The machine has to be called for its next response.
     is_due: bool,
@@ -115,6 +117,7 @@ impl Connection {
         let service = kind.map_or(Service::Aggregated, |kind| Service::Single(kind.url().into()));
         let watch = cache.watch();
         watch.name_client(ClientName { id: name.into(), cluster: "".into() });
+        watch.describe_client(profile.node.clone());
         let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
         let mut machine = Stream::new(of_machine, service, profile.protocol, config);
         machine.on_node(profile.node.clone());
@@ -124,6 +127,7 @@ impl Connection {
             is_relayed: false,
             machine,
             watch,
+            seen_at: 0,
             started: now,
             is_due: false,
             until: None,
@@ -194,6 +198,7 @@ impl Connection {
         history: &[Arc<Snapshot>],
     ) -> Result<Option<Received>, Violation> {
         let (snapshot, history) = self.seen_of(history);
+        self.seen_at = history.len() - 1;
         let snapshot = &*snapshot;
         let now = now.saturating_sub(self.started);
         self.is_due |= self.is_woken() || self.until.is_some_and(|until| until <= now);

@@ -275,7 +275,8 @@ impl Source {
     }
 }
 
-fn put<'a>(cache: &Cache, changes: impl Iterator<Item = (&'a VariantId, Option<&'a Bytes>)>) {
+/// Puts contents into a cache; `None` removes a variant.
+pub(crate) fn put<'a>(cache: &Cache, changes: impl Iterator<Item = (&'a VariantId, Option<&'a Bytes>)>) {
     let mut transaction = Transaction::new();
     for (id, payload) in changes {
         match payload {

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
+use xds_core::RolloutOrder;
+
 use crate::agent::Access;
 use crate::client::Client;
 use crate::content::{Change, Kind, NAMES, SCHEMES, selected};
 use crate::invariant::{Violation, agree, converge, left, memory, replicas, settled, trials, upstream};
 use crate::random::Random;
+use crate::rollouts::Rollouts;
 use crate::script::{Action, Home};
 use crate::world::World;
 
@@ -22,7 +25,9 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     // A client that rejected a response has other content, and the server keeps the resources that
     // this content uses (S33). Content that one client of a proxy tried and rejected is not sent to
     // the others.
-    let has_refused = world.relays.iter().any(|relay| !relay.ever_refused.is_empty());
+    let of_servers = world.replicas.iter().filter_map(|replica| replica.rollouts.as_ref());
+    let has_refused = world.relays.iter().any(|relay| !relay.ever_refused.is_empty())
+        || of_servers.into_iter().any(|rollouts| rollouts.has_refused);
     if !has_refused && world.clients.iter().all(|client| client.rejected.is_empty()) {
         compare(world)?;
     }
@@ -34,6 +39,7 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
         }
         commit_all(world, &commit);
         settle(world)?;
+        promote_refused(world)?;
         compare(world)?;
         settled::check(world)?;
     }
@@ -94,14 +100,18 @@ fn settle(world: &mut World) -> Result<(), Violation> {
         let before = world.exchange_all()?;
         // Each pass is longer than all grace times. With trials, clients answer in between, because
         // responses wait for each other.
-        let steps = if world.relays.iter().any(|relay| relay.profile.canaries > 0) { 8 } else { 1 };
+        let has_trials = world.relays.iter().any(|relay| relay.profile.canaries > 0)
+            || world.replicas.iter().any(|replica| replica.rollouts.is_some());
+        let steps = if has_trials { 8 } else { 1 };
         for _ in 1..steps {
             world.pass(SETTLING / steps)?;
             world.exchange_all()?;
         }
         world.pass(SETTLING / steps)?;
         let after = world.exchange_all()?;
-        quiet = if before || after { 0 } else { quiet + 1 };
+        let is_rolling =
+            world.replicas.iter().filter_map(|of| of.rollouts.as_ref()).any(Rollouts::is_running);
+        quiet = if before || after || is_rolling { 0 } else { quiet + 1 };
         // A proxy ends an upstream subscription 30 s after the last user left; the next proxy
         // follows after that.
         if quiet == 2 * (1 + world.relays.len()) {
@@ -186,6 +196,20 @@ fn vary(random: &mut Random) -> Vec<Change> {
 fn changes(mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
     let all = Kind::ALL.into_iter().flat_map(|kind| (0..NAMES).map(move |name| (kind, name)));
     all.map(|(kind, name)| change(kind, name)).collect()
+}
+
+/// Nobody rejects what comes now, and the steps are long enough, but for proxies that try each response
+/// themselves, one after another. There an operator promotes what was refused.
+fn promote_refused(world: &mut World) -> Result<(), Violation> {
+    let is_slow = world.relays.iter().any(|relay| relay.profile.canaries > 0);
+    let mut rollouts = world.replicas.iter_mut().filter_map(|replica| replica.rollouts.as_mut());
+    if !rollouts.by_ref().any(|rollouts| rollouts.order(RolloutOrder::Promote)) {
+        return Ok(());
+    }
+    if !is_slow {
+        return Err(Violation::new("trials", "a server refuses what no client rejects"));
+    }
+    settle(world)
 }
 
 /// All clients move to another replica, or to their own one after its restart. It has the same

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use xds_core::server::{Next, Protocol, Service, Stream, StreamConfig};
-use xds_core::{Cache, ClientName, Parameters, Watch};
+use xds_core::{Cache, ClientName, Parameters, Snapshot, Watch};
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
 };
@@ -92,6 +92,11 @@ impl Link {
 
     pub(crate) fn protocol(&self) -> Protocol {
         self.protocol
+    }
+
+    /// The state that the stream sees; `None` for one to a liar.
+    pub(crate) fn seen(&self) -> Option<Arc<Snapshot>> {
+        self.served.as_ref().map(|served| served.watch.snapshot())
     }
 
     /// The client sends a request.

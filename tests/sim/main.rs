@@ -12,6 +12,7 @@
 //! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie |
 //! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world; some receive lies |
 //! | `disk` | the cache file of a proxy, on a disk that may be full or damage it |
+//! | `rollouts` | what more and more clients try of a server |
 //! | `trying` | responses that a few clients of a proxy try first |
 //! | `exceptions` | known deviations that are excused |
 //! | `heal` | the end of a world, after the last step |
@@ -35,6 +36,7 @@ mod link;
 mod random;
 mod relay;
 mod relays;
+mod rollouts;
 mod run;
 mod script;
 mod trace;
@@ -172,6 +174,7 @@ fn print_trace(script: &Script, trace: &Trace) {
     println!("replicas: {}", script.replicas);
     script.clients.iter().enumerate().for_each(|(at, client)| println!("c{at}: {client}"));
     script.agents.iter().enumerate().for_each(|(at, agent)| println!("a{at}: {agent}"));
+    script.rollouts.iter().for_each(|rollouts| println!("rollouts: {rollouts}"));
     let relays = script.relays.iter().zip(script.replicas..);
     relays.for_each(|(relay, replica)| println!("replica {replica}, a proxy: {relay}"));
     trace.lines().iter().for_each(|line| println!("{line}"));

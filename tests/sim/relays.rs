@@ -51,7 +51,7 @@ impl World {
                 (0..*count as u64).for_each(|more| self.lie_to_relay(at, salt.wrapping_add(more)));
             }
         }
-        self.remember(at);
+        self.remember_relay(at);
         Ok(())
     }
 
@@ -86,22 +86,10 @@ impl World {
     }
 
     /// Adds the state of the cache of a proxy to its history.
-    pub(crate) fn remember(&mut self, at: usize) {
-        let replica_at = self.relayed(at);
-        let replica = &mut self.replicas[replica_at];
-        let snapshot = replica.cache.snapshot();
+    pub(crate) fn remember_relay(&mut self, at: usize) {
+        let snapshot = self.relays[at].cache().snapshot();
         self.relays[at].follow(&snapshot);
-        if !replica.history.last().is_some_and(|last| Arc::ptr_eq(last, &snapshot)) {
-            replica.history.push(snapshot);
-        }
-        // What clients see that try something.
-        let connections = self.clients.iter().flat_map(|client| client.connections.values());
-        for connection in connections.filter(|connection| connection.replica == replica_at) {
-            let seen = connection.watch.snapshot();
-            if !replica.history.iter().rev().any(|known| Arc::ptr_eq(known, &seen)) {
-                replica.history.push(seen);
-            }
-        }
+        self.remember(self.relayed(at));
     }
 
     /// A proxy does everything that is due: subscriptions of its clients, timers, connecting,
@@ -109,7 +97,7 @@ impl World {
     pub(crate) fn drive_relay(&mut self, at: usize) -> Result<(), Violation> {
         for _ in 0..EXCHANGES {
             let route = self.relays[at].drive(self.now)?;
-            self.remember(at);
+            self.remember_relay(at);
             invariant::upstream::check(self, at)?;
             let Some((route, server)) = route else { return Ok(()) };
             let profile = &self.relays[at].profile;
@@ -167,14 +155,14 @@ impl World {
 
     fn take_from_upstream(&mut self, at: usize) -> Result<bool, Violation> {
         let mut has_taken = false;
-        self.remember(at);
+        self.remember_relay(at);
         for (route, server) in self.relays[at].streams() {
             if self.relays[at].take(self.now, &route, server)? {
                 let name = self.relayed(at);
                 self.trace.note(self.now, || format!("  p{name} takes what came{}", of_server(server)));
                 has_taken = true;
             }
-            self.remember(at);
+            self.remember_relay(at);
         }
         Ok(has_taken)
     }

@@ -96,6 +96,7 @@ fn parts(action: &Action) -> usize {
         | Action::Silence { .. }
         | Action::Reconnect { .. }
         | Action::Pass { .. }
+        | Action::Order { .. }
         | Action::Agent { .. }
         | Action::Relay { .. } => 0,
     }

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use xds_core::Parameters;
 use xds_core::client::ErrorPolicy;
 use xds_core::server::Protocol;
+use xds_core::{Parameters, RolloutOrder};
 
 use crate::agent::Access;
 use crate::content::{Change, Kind, NAMES, SCHEMES, name_of, parameters};
@@ -18,9 +18,11 @@ use crate::random::Random;
 use crate::relay::RelayDeed;
 
 pub(crate) use relayed::{Liar, RelayProfile, Relaying};
+pub(crate) use rolled_out::RolloutProfile;
 pub(crate) use twins::Identity;
 
 mod relayed;
+mod rolled_out;
 mod twins;
 
 #[derive(Debug, Clone)]
@@ -30,6 +32,8 @@ pub(crate) struct Script {
     pub(crate) agents: Vec<AgentProfile>,
     /// Caching proxies; if there are any, all clients connect to them.
     pub(crate) relays: Vec<RelayProfile>,
+    /// How the servers roll out what the source commits.
+    pub(crate) rollouts: Option<RolloutProfile>,
     /// The seed of the commits after the last step.
     pub(crate) salt: u64,
     pub(crate) steps: Vec<Step>,
@@ -199,6 +203,11 @@ pub(crate) enum Action {
     Pass {
         time: Duration,
     },
+    /// An operator steers the rollout of a replica.
+    Order {
+        replica: usize,
+        order: RolloutOrder,
+    },
     Agent {
         agent: usize,
         deed: Deed,
@@ -247,13 +256,14 @@ impl Script {
         let mut agents: Vec<_> = (0..count).map(|_| AgentProfile::random(&mut random, servers)).collect();
         agents.iter_mut().filter(|_| has_authority).for_each(AgentProfile::know_liar);
         let steps = AgentWriter { random, agents: &agents }.write(writer.steps);
-        let mut script = Self { replicas, clients, agents, relays, salt, steps };
+        let mut script = Self { replicas, clients, agents, relays, rollouts: None, salt, steps };
         script.write_identities(seed, servers);
         if !script.relays.is_empty() {
             script.write_relays(&mut of_relays);
             script.write_lies(&mut of_lies);
             script.write_disks(&mut Random::new((!seed).rotate_left(16)));
         }
+        script.write_rollouts(&mut Random::new(seed.rotate_left(8)));
         script
     }
 }
@@ -539,6 +549,7 @@ impl fmt::Display for Action {
                 write!(f, "c{client} reconnects {kind} to replica {replica}")
             }
             Self::Pass { time } => write!(f, "{time:?} pass"),
+            Self::Order { replica, order } => write!(f, "an operator orders {order:?} at replica {replica}"),
             Self::Agent { agent, deed } => write!(f, "a{agent}: {deed}"),
             Self::Relay { relay, deed } => write!(f, "proxy {relay} {deed}"),
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use xds_core::RolloutEvent;
+
 use crate::wire::Received;
 
 /// Counters, and lines of text if they are requested.
@@ -23,6 +25,8 @@ pub(crate) struct Stats {
     /// Responses that have a variant and remove another one of the same name.
     switches: usize,
     nacks: usize,
+    /// Rollouts that began, that reached all clients, and that were refused.
+    rollouts: [usize; 3],
 }
 
 impl Trace {
@@ -50,6 +54,16 @@ impl Stats {
         self.switches += usize::from(received.removed_variants.iter().any(|(name, _)| is_back(name)));
     }
 
+    pub(crate) fn count_rollout(&mut self, event: &RolloutEvent) {
+        let at = match event {
+            RolloutEvent::Began { .. } => 0,
+            RolloutEvent::Promoted => 1,
+            RolloutEvent::Refused(_) => 2,
+            RolloutEvent::Widened(_) | RolloutEvent::Committed | RolloutEvent::Replaced(_) => return,
+        };
+        self.rollouts[at] += 1;
+    }
+
     pub(crate) fn count_verdict(&mut self, is_accepted: bool) {
         self.nacks += usize::from(!is_accepted);
     }
@@ -63,16 +77,18 @@ impl AddAssign<&Self> for Stats {
         self.removals += other.removals;
         self.switches += other.switches;
         self.nacks += other.nacks;
+        self.rollouts.iter_mut().zip(other.rollouts).for_each(|(count, more)| *count += more);
     }
 }
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, responses, resources, removals, switches, nacks } = self;
+        let Self { requests, responses, resources, removals, switches, nacks, rollouts } = self;
+        let [began, promoted, refused] = rollouts;
         write!(
             f,
             "{requests} requests, {responses} responses ({switches} switch a variant), {resources} resources, \
-             {removals} removals, {nacks} NACKs"
+             {removals} removals, {nacks} NACKs, {began} rollouts ({promoted} promoted, {refused} refused)"
         )
     }
 }

@@ -13,7 +13,9 @@ use crate::connection::Connection;
 use crate::content::{Kind, Source};
 use crate::invariant::{self, Violation};
 use crate::liar::name_at_liar;
+use crate::link::Link;
 use crate::relay::Relay;
+use crate::rollouts::Rollouts;
 use crate::script::{Action, Home, Identity, Profile, Script, Step};
 use crate::trace::Trace;
 use crate::wire::Received;
@@ -46,6 +48,8 @@ pub(crate) struct Replica {
     applied: usize,
     /// Every state of its cache, the newest last.
     pub(crate) history: Vec<Arc<Snapshot>>,
+    /// What carries the commits of the source to its clients.
+    pub(crate) rollouts: Option<Rollouts>,
     /// Its caches before its crashes.
     pub(crate) lost: Vec<Weak<Cache>>,
 }
@@ -53,7 +57,11 @@ pub(crate) struct Replica {
 impl World {
     pub(crate) fn new(script: &Script, trace: Trace) -> Self {
         let relays: Vec<_> = script.relays.iter().cloned().map(Relay::new).collect();
-        let origins = (0..script.replicas).map(|_| Replica::new(Cache::new()));
+        let origins = (0..script.replicas).map(|_| {
+            let rollouts = script.rollouts.as_ref().map(Rollouts::new);
+            let cache = rollouts.as_ref().map_or_else(Cache::new, |of| Arc::clone(of.served()));
+            Replica { rollouts, ..Replica::new(cache) }
+        });
         let relayed = relays.iter().map(|relay| Replica::new(Arc::clone(relay.cache())));
         Self {
             now: Duration::ZERO,
@@ -74,6 +82,7 @@ impl World {
     pub(crate) fn step(&mut self, step: &Step) -> Result<(), Violation> {
         self.trace.note(self.now, || step.to_string());
         self.act(&step.action)?;
+        self.roll_out();
         if step.serves {
             self.serve_all()?;
         }
@@ -133,6 +142,10 @@ impl World {
             Action::Silence { client } => self.clients[*client].is_silent = true,
             Action::Reconnect { client, kind, replica } => self.connect(*client, *kind, *replica),
             Action::Pass { time } => self.pass(*time)?,
+            Action::Order { replica, order } => {
+                let rollouts = self.replicas[*replica].rollouts.as_mut();
+                _ = rollouts.is_some_and(|rollouts| rollouts.order(*order));
+            }
             Action::Agent { agent, deed } => self.act_agent(*agent, deed)?,
             Action::Relay { relay, deed } => self.act_relay(*relay, deed)?,
         }
@@ -151,22 +164,74 @@ impl World {
         if replica >= self.origins {
             return;
         }
-        let (source, replica) = (&self.source, &mut self.replicas[replica]);
-        if !replica.cache.snapshot().is_synced() && replica.history.len() > 1 {
-            source.feed(&replica.cache);
-            replica.applied = source.log.len();
-            replica.remember();
+        let (source, of) = (&self.source, &mut self.replicas[replica]);
+        let cache = Arc::clone(of.rollouts.as_ref().map_or(&of.cache, |rollouts| &rollouts.source));
+        if !cache.snapshot().is_synced() && of.history.len() > 1 {
+            source.feed(&cache);
+            of.applied = source.log.len();
+            of.remember();
         }
-        while replica.applied < source.log.len() {
-            source.apply(replica.applied, &replica.cache);
-            replica.applied += 1;
-            replica.remember();
+        while of.applied < source.log.len() {
+            source.apply(of.applied, &cache);
+            of.applied += 1;
+            of.remember();
+        }
+        self.roll_out();
+    }
+
+    /// The servers do what is due of their rollouts.
+    pub(crate) fn roll_out(&mut self) {
+        for at in 0..self.origins {
+            while let Some(rollouts) = &mut self.replicas[at].rollouts {
+                let Some(event) = rollouts.advance(self.now) else { break };
+                self.trace.stats.count_rollout(&event);
+                self.trace.note(self.now, || format!("  replica {at}: {event:?}"));
+                self.remember(at);
+            }
         }
     }
 
-    /// A replica loses its content, and its clients their streams.
+    /// Adds the states of the cache of a replica to its history, also those that clients see which try
+    /// something.
+    pub(crate) fn remember(&mut self, at: usize) {
+        let replica = &mut self.replicas[at];
+        let snapshot = replica.cache.snapshot();
+        if !replica.history.iter().rev().any(|known| Arc::ptr_eq(known, &snapshot)) {
+            replica.history.push(snapshot);
+        }
+        let connections = self.clients.iter().flat_map(|client| client.connections.values());
+        for connection in connections.filter(|connection| connection.replica == at) {
+            let seen = connection.watch.snapshot();
+            // A client that begins to try something, or returns from it, may see a state again.
+            if !replica.history[connection.seen_at..].iter().any(|known| Arc::ptr_eq(known, &seen)) {
+                replica.history.push(seen);
+            }
+        }
+        let proxies = self.relays.iter().filter(|relay| relay.profile.home == at);
+        for seen in proxies.flat_map(Relay::links_home).filter_map(Link::seen) {
+            if !replica.history.iter().rev().any(|known| Arc::ptr_eq(known, &seen)) {
+                replica.history.push(seen);
+            }
+        }
+    }
+
+    /// The same for all replicas whose clients may try something.
+    fn remember_all(&mut self) {
+        for at in 0..self.replicas.len() {
+            match at.checked_sub(self.origins) {
+                Some(relay) => self.remember_relay(relay),
+                None if self.replicas[at].rollouts.is_some() => self.remember(at),
+                None => {}
+            }
+        }
+    }
+
+    /// A replica loses its content, but for a stored stable state, and its clients their streams.
     pub(crate) fn crash(&mut self, replica: usize) {
-        self.replace(replica, Cache::new());
+        let rollouts = self.replicas[replica].rollouts.take().map(|rollouts| rollouts.after_crash());
+        let cache = rollouts.as_ref().map_or_else(Cache::new, |rollouts| Arc::clone(rollouts.served()));
+        self.replace(replica, cache);
+        self.replicas[replica].rollouts = rollouts;
     }
 
     /// Replaces the cache of a replica, whose clients lose their streams.
@@ -208,7 +273,7 @@ impl World {
 
     /// The server reads a request.
     fn deliver(&mut self, at: usize, kind: Kind) -> Result<(), Violation> {
-        (0..self.relays.len()).for_each(|relay| self.remember(relay));
+        self.remember_all();
         let (now, client) = (self.now, &mut self.clients[at]);
         if client.is_silent {
             return Ok(());
@@ -219,8 +284,8 @@ impl World {
         self.trace.note(now, || format!("  c{at} to replica {}: {request}", connection.replica));
         self.trace.stats.requests += 1;
         let (_, history) = connection.seen_of(&self.replicas[connection.replica].history);
-        let read_at = history.len() - 1;
-        connection.read(now, &node, read_at)
+        connection.seen_at = history.len() - 1;
+        connection.read(now, &node, connection.seen_at)
     }
 
     /// A client reads a response, and answers it.
@@ -322,7 +387,7 @@ impl World {
 
     /// One stream sends one response, if it has one.
     fn serve(&mut self, at: usize, slot: Option<Kind>) -> Result<bool, Violation> {
-        (0..self.relays.len()).for_each(|relay| self.remember(relay));
+        self.remember_all();
         let connection =
             self.clients[at].connections.get_mut(&slot).expect("the slot is one of the client's");
         let replica = &self.replicas[connection.replica];
@@ -342,10 +407,7 @@ impl World {
                 }
             }
         }
-        if let Some(relay) = on.checked_sub(self.origins) {
-            let protocol = self.clients[at].profile.protocol;
-            invariant::trials::check(self, relay, (&format!("c{at}"), protocol), &received)?;
-        }
+        invariant::trials::check(self, on, at, &received)?;
         self.sent.push((at, received));
         Ok(true)
     }
@@ -374,7 +436,7 @@ fn group_of(profile: &Profile, at: usize, replica: usize) -> Option<GroupKey> {
 impl Replica {
     fn new(cache: Arc<Cache>) -> Self {
         let history = vec![cache.snapshot()];
-        Self { cache, applied: 0, history, lost: Vec::new() }
+        Self { cache, applied: 0, history, rollouts: None, lost: Vec::new() }
     }
 
     fn remember(&mut self) {

@@ -10,6 +10,7 @@ use xds_core::{Snapshot, Variant};
 
 use super::Violation;
 use crate::content::{Change, Kind};
+use crate::rollouts::Rollouts;
 use crate::world::World;
 
 /// Ends all streams, and checks what remains.
@@ -22,6 +23,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
     let variants: Vec<_> = histories.flatten().flat_map(|snapshot| all_variants(&snapshot)).collect();
     // A proxy and its cache refer to each other; without the proxy nothing refers to the cache.
     world.relays.clear();
+    world.replicas.iter_mut().filter_map(|replica| replica.rollouts.take()).for_each(Rollouts::finish);
     // The removals of a commit stay stored until the next commit of their type.
     for number in 0..2 {
         world.source.commit(&Kind::ALL.map(|kind| touch(kind, number)));

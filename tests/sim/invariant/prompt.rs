@@ -16,7 +16,7 @@ pub(crate) fn check(world: &mut World, at: usize) -> Result<(), Violation> {
     let mut lacks = BTreeMap::new();
     for (kind, known) in &client.types {
         let Some(connection) = client.connections.get(&client.slot(*kind)) else { continue };
-        let snapshot = world.replicas[connection.replica].cache.snapshot();
+        let snapshot = connection.watch.snapshot();
         for name in names(&snapshot, *kind).filter(|_| snapshot.is_synced()) {
             for params in known.locators(name) {
                 let Some(variant) = selected(&snapshot, *kind, name, &params) else { continue };

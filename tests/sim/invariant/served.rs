@@ -48,7 +48,9 @@ fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let mut is_last = || since.any(|snapshot| is_selected(sent, item, snapshot));
     // If the client subscribed again before the server could respond, the removal was never sent.
     let mut states = sent.history.iter();
-    if sent.is_relayed && sent.after.takes_full_state() {
+    // S32: on a new stream the version of a client says what it has, also of what it rejected.
+    let is_brought = !sent.before.is_answered;
+    if (sent.is_relayed || is_brought) && sent.after.takes_full_state() {
         return states.any(|snapshot| is_selected(sent, item, snapshot));
     }
     sent.after.takes_full_state() && has_referrers && ((was_sent && is_asked) || is_last())

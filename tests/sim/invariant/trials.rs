@@ -1,44 +1,74 @@
-//! Content that a few clients try is sent to others only after it was accepted. Content that one of
-//! them rejected is not sent again to any client until other content was in its place (T45).
+//! Content that a few clients try, of a proxy or in a rollout of a server, is sent to others only
+//! after it was accepted. Content that one of them rejected is not sent again to any client until
+//! other content was in its place (T45).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xds_core::server::Protocol;
 
 use super::Violation;
+use crate::content::Content;
+use crate::rollouts::Rollouts;
+use crate::trying::{Refused, Variation};
 use crate::wire::Received;
 use crate::world::World;
 
-/// Checks a response that a proxy has just sent to a client.
+/// Checks a response that a replica has just sent to a client.
 pub(crate) fn check(
-    world: &World,
+    world: &mut World,
+    replica: usize,
     at: usize,
-    (client, protocol): (&str, Protocol),
     received: &Received,
 ) -> Result<(), Violation> {
-    let relay = &world.relays[at];
-    let is_full_state = protocol == Protocol::Sotw && received.kind.is_full_state();
+    let client = format!("c{at}");
+    let profile = &world.clients[at].profile;
+    let is_full_state = profile.protocol == Protocol::Sotw && received.kind.is_full_state();
+    if let Some(relay) = replica.checked_sub(world.origins).map(|at| &world.relays[at]) {
+        let tried = relay.trying.as_ref().map(|trying| (&trying.tried, trying.chosen().contains(&client)));
+        return check_items((&client, is_full_state), tried, &relay.refused, received).map(drop);
+    }
+    let Some(rollouts) = &mut world.replicas[replica].rollouts else { return Ok(()) };
+    let tried = rollouts.tried.as_ref().map(|on| (&on.contents, on.is_for(&client, &profile.node)));
+    let tries = check_items((&client, is_full_state), tried, &rollouts.refused, received)?;
+    if let Some(tried) = &mut rollouts.tried {
+        tried.sent_to.extend(Some(client).filter(|_| tries));
+        if tried.is_for_too_many() {
+            return violation(format!("too many clients try something: {received}"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether some of it is tried.
+fn check_items(
+    (client, is_full_state): (&str, bool),
+    tried: Option<(&BTreeMap<Variation, Content>, bool)>,
+    refused: &Refused,
+    received: &Received,
+) -> Result<bool, Violation> {
+    let mut tries = false;
     for item in &received.resources {
         // A client that subscribes by name is not sent the constraints, so the variant is unknown
         // here.
         let Some(constraints) = &item.sent_with else { continue };
         let variation = (received.kind, item.name.clone(), constraints.clone());
         let is_it = |of: Option<&_>| of == Some(&item.content);
-        if let Some(trying) = &relay.trying {
-            let is_tried = is_it(trying.tried.get(&variation));
-            if is_tried && !trying.chosen().contains(client) {
+        if let Some((_, is_chosen)) = tried.filter(|(contents, _)| is_it(contents.get(&variation))) {
+            if !is_chosen {
                 return violation(format!("{client} is sent what others try: {received}"));
             }
+            tries = true;
         }
         // S6b: a full state for another reason still has what the client itself rejected, until its
         // removal may be sent (seed 4647).
-        let refusal = relay.refused.get(&variation);
+        let refusal = refused.get(&variation);
         let refusal = refusal.filter(|refusal| !(is_full_state && refusal.chosen.contains(client)));
         if is_it(refusal.map(|refusal| &refusal.content)) {
             return violation(format!("{client} is sent what was rejected: {received}"));
         }
     }
-    Ok(())
+    Ok(tries)
 }
 
 /// Checks at rest that all trials ended, for all streams.
@@ -46,6 +76,11 @@ pub(crate) fn check_at_rest(world: &World) -> Result<(), Violation> {
     for (at, relay) in world.relays.iter().enumerate() {
         if relay.trying.is_some() {
             return violation(format!("p{} still has a trial", world.relayed(at)));
+        }
+    }
+    for (at, replica) in world.replicas.iter().enumerate() {
+        if replica.rollouts.as_ref().is_some_and(Rollouts::is_running) {
+            return violation(format!("replica {at} still has a rollout"));
         }
     }
     for (at, client) in world.clients.iter().enumerate() {
@@ -59,6 +94,6 @@ pub(crate) fn check_at_rest(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-fn violation(what: String) -> Result<(), Violation> {
+fn violation<T>(what: String) -> Result<T, Violation> {
     Err(Violation::new("trials", what))
 }

@@ -1,0 +1,202 @@
+//! Rollouts of a server: what the source commits is tried by more and more clients first. The driver
+//! looks at the machine when something happens (`xds serve --rollout`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use xds_core::{
+    Audience, Cache, ClientOutcome, Parameters, RolloutEvent, RolloutMachine, RolloutOrder, RolloutPlan,
+    Transaction, VariantId,
+};
+
+use crate::content::{Content, put};
+use crate::script::RolloutProfile;
+use crate::trying::{Refusal, Refused, Variation, contents};
+
+/// What carries the commits of the source to the clients of a replica.
+pub(crate) struct Rollouts {
+    profile: RolloutProfile,
+    /// The source commits here.
+    pub(crate) source: Arc<Cache>,
+    served: Arc<Cache>,
+    machine: RolloutMachine,
+    /// The stable state on the disk.
+    stored: BTreeMap<VariantId, Bytes>,
+    /// The rollout that runs, as the model knows it.
+    pub(crate) tried: Option<Tried>,
+    /// What was refused, until other content was in its place.
+    pub(crate) refused: Refused,
+    /// A rollout was refused at some time.
+    pub(crate) has_refused: bool,
+}
+
+/// A rollout that runs.
+pub(crate) struct Tried {
+    /// The contents that are tried.
+    pub(crate) contents: BTreeMap<Variation, Content>,
+    /// How many variants change; those that are removed have no content.
+    variants: usize,
+    /// Those who try it, step by step.
+    steps: Vec<Audience>,
+    /// The clients that were chosen one by one.
+    chosen: BTreeSet<String>,
+    /// The clients that were sent some of it.
+    pub(crate) sent_to: BTreeSet<String>,
+}
+
+impl Rollouts {
+    pub(crate) fn new(profile: &RolloutProfile) -> Self {
+        Self::restored(profile, BTreeMap::new())
+    }
+
+    /// After a restart: a server that has the stored state.
+    pub(crate) fn after_crash(&self) -> Self {
+        Self { has_refused: self.has_refused, ..Self::restored(&self.profile, self.stored.clone()) }
+    }
+
+    fn restored(profile: &RolloutProfile, stored: BTreeMap<VariantId, Bytes>) -> Self {
+        let (source, served) = (Cache::new(), Cache::new());
+        if !stored.is_empty() {
+            put(&served, stored.iter().map(|(id, payload)| (id, Some(payload))));
+        }
+        let plan = RolloutPlan::new(profile.steps.clone(), profile.wait);
+        let (from, to) = (Arc::clone(&source), Arc::clone(&served));
+        Self {
+            machine: RolloutMachine::new(from, to, plan, profile.on_change),
+            profile: profile.clone(),
+            source,
+            served,
+            stored,
+            tried: None,
+            refused: Refused::new(),
+            has_refused: false,
+        }
+    }
+
+    /// The cache that the clients read.
+    pub(crate) fn served(&self) -> &Arc<Cache> {
+        &self.served
+    }
+
+    /// From now on the clients get what the source commits, without rollouts.
+    pub(crate) fn finish(self) {
+        drop(self.machine);
+        let wanted = Transaction::between(&self.served.snapshot(), &self.source.snapshot());
+        self.served.commit(wanted).unwrap();
+    }
+
+    /// Returns whether there is something to promote or to abort.
+    pub(crate) fn order(&mut self, order: RolloutOrder) -> bool {
+        self.machine.order(order)
+    }
+
+    /// Whether a rollout runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.machine.running().is_some()
+    }
+
+    /// When the step of the rollout ends.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.machine.running().map(|running| running.step_ends_at())
+    }
+
+    /// Does the next thing that is due.
+    pub(crate) fn advance(&mut self, now: Duration) -> Option<RolloutEvent> {
+        let event = self.machine.advance(now)?;
+        match &event {
+            RolloutEvent::Began { audience, variants } => {
+                let (stable, running) = (contents(&self.served.snapshot()), self.machine.running());
+                let mut tried = running.map(|on| contents(&on.candidate().snapshot())).unwrap_or_default();
+                tried.retain(|variation, content| stable.get(variation) != Some(content));
+                let (steps, chosen, sent_to) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+                let mut tried = Tried { contents: tried, variants: *variants, steps, chosen, sent_to };
+                tried.widen(audience, &self.outcomes());
+                self.tried = Some(tried);
+            }
+            RolloutEvent::Widened(audience) => {
+                let outcomes = self.outcomes();
+                self.tried.iter_mut().for_each(|tried| tried.widen(audience, &outcomes));
+            }
+            RolloutEvent::Promoted | RolloutEvent::Committed => {
+                self.tried = None;
+                self.store();
+            }
+            RolloutEvent::Refused(_) => {
+                self.has_refused = true;
+                let had = contents(&self.served.snapshot());
+                let tried = self.tried.take();
+                self.refused = tried.into_iter().flat_map(|tried| tried.refused(&had)).collect();
+            }
+            RolloutEvent::Replaced(_) => self.tried = None,
+        }
+        self.follow();
+        Some(event)
+    }
+
+    /// What was refused may be sent again after other content was in its place.
+    fn follow(&mut self) {
+        let there = contents(&self.served.snapshot());
+        self.refused.retain(|variation, refusal| there.get(variation) == refusal.had.as_ref());
+        if self.machine.refused().is_none() {
+            self.refused.clear();
+        }
+    }
+
+    fn store(&mut self) {
+        let snapshot = self.served.snapshot();
+        let of_types =
+            snapshot.counts().filter_map(|(type_url, _)| Some((type_url, snapshot.of_type(type_url)?)));
+        let variants = of_types.flat_map(|(type_url, of_type)| {
+            let variants = of_type.iter().flat_map(|(_, variants)| variants.iter());
+            variants.map(move |variant| {
+                let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
+                let id = VariantId { type_url: type_url.clone(), name, constraints };
+                (id, Bytes::copy_from_slice(variant.payload()))
+            })
+        });
+        self.stored = variants.collect();
+    }
+
+    fn outcomes(&self) -> Vec<ClientOutcome> {
+        self.machine.running().map(|on| on.candidate().delivery().results()).unwrap_or_default()
+    }
+}
+
+impl Tried {
+    fn widen(&mut self, audience: &Audience, outcomes: &[ClientOutcome]) {
+        if let Audience::Clients(_) = audience {
+            self.chosen.extend(outcomes.iter().map(|of| of.client.id.to_string()));
+        }
+        self.steps.push(audience.clone());
+    }
+
+    /// Whether a client may try it.
+    pub(crate) fn is_for(&self, client: &str, node: &Parameters) -> bool {
+        self.steps.iter().any(|step| match step {
+            Audience::Clients(_) => self.chosen.contains(client),
+            Audience::Percent(percent) => *percent == 100,
+            Audience::When(condition) => condition.matches(node),
+        })
+    }
+
+    /// At most so many clients were chosen one by one: the number of the step for each variant.
+    pub(crate) fn is_for_too_many(&self) -> bool {
+        let limit = self.steps.iter().map(|step| match step {
+            Audience::Clients(count) => count * self.variants,
+            _ => usize::MAX,
+        });
+        self.chosen.len() > limit.max().unwrap_or(0)
+    }
+
+    fn refused(self, had: &BTreeMap<Variation, Content>) -> Refused {
+        let Self { contents, mut chosen, sent_to, .. } = self;
+        chosen.extend(sent_to);
+        let refusal = |(of, content): (Variation, Content)| {
+            let had = had.get(&of).cloned();
+            (of, Refusal { content, had, chosen: chosen.clone() })
+        };
+        contents.into_iter().map(refusal).collect()
+    }
+}
