@@ -92,11 +92,9 @@ impl Known {
     /// name that covers it.
     fn drop_unasked(&mut self) {
         let mut held = std::mem::take(&mut self.held);
-        held.retain(|(name, constraints), held| {
-            match held.is_plain {
-                true => self.is_covered(name),
-                false => self.locators(name).iter().any(|params| constraints.matches(params)),
-            }
+        held.retain(|(name, constraints), held| match held.is_plain {
+            true => self.is_covered(name),
+            false => self.locators(name).iter().any(|params| constraints.matches(params)),
         });
         self.held = held;
         let absent = std::mem::take(&mut self.absent);
