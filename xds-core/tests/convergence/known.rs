@@ -68,7 +68,7 @@ impl Known {
         asked.map(|(_, parameters)| parameters.as_ref().unwrap_or(&self.node).clone()).collect()
     }
 
-    /// Whether a plain name that is asked for covers this one.
+    /// Whether the client asks for this name by a plain name or the plain wildcard.
     fn is_covered(&self, name: &str) -> bool {
         let covers = |(asked, parameters): &Asked| {
             parameters.is_none() && asked.as_ref().is_none_or(|asked| asked == name)
