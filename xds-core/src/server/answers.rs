@@ -56,6 +56,8 @@ impl TypeState {
             own.iter().for_each(|key| self.on_removal_sent(key));
             return LocatorAnswer::Absent(own);
         }
+        // T35: the client drops for this locator what it keeps for others.
+        self.holding.forget_content(name);
         // The source has not answered all locators of the name yet, so this answer is for one
         // locator only.
         let resolved = self.resolve(snapshot);

@@ -51,6 +51,7 @@ impl TypeState {
             }
             // T31: an answer goes with the removal of the variants that it replaces.
             if is_found && self.keyed_by() == KeyedBy::Locator {
+                self.holding.forget_content(&locator.name);
                 let resources = snapshot.of_type(&self.terms.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removals().after(&locator.name, update.from));
                 let had = removed.filter(|removed| removed.variant.existed_at(update.from));
@@ -80,7 +81,7 @@ impl TypeState {
         let mut returned = BTreeSet::new();
         if self.holding.has_removed() {
             for variant in &update.changed {
-                if self.is_returned(variant, &update) && !ahead.has_name(variant.name()) {
+                if self.is_returned(variant) && !ahead.has_name(variant.name()) {
                     returned.insert(Arc::as_ptr(variant));
                 }
             }
@@ -132,6 +133,13 @@ impl TypeState {
         }
         if self.keyed_by() == KeyedBy::Locator {
             self.release_replaced(&mut diff.removed, snapshot);
+            // T34: what is sent may take the place of withheld content at one of several locators.
+            // When that comes back, it is a change.
+            if self.holding.has_removed() {
+                for variant in diff.update.changed.iter().chain(&diff.resend) {
+                    self.holding.forget_content(variant.name());
+                }
+            }
         }
         Ok(diff)
     }

@@ -277,7 +277,8 @@ impl Holding {
         self.exceptions.get(key).filter(|exception| !exception.is_ahead())
     }
 
-    /// The client may need the content of this name again, although it has it (S34).
+    /// The client may need the content of this name again, although it has it (S34), or had it for one
+    /// of several locators (T34).
     pub(super) fn forget_content(&mut self, name: &ResourceName) {
         let of_name = self.exceptions.range_mut(ResourceKey::of_name(name)..);
         for (_, exception) in of_name.take_while(|(key, _)| key.name == *name) {

@@ -1,16 +1,14 @@
 //! Resources that the cache removed and that the client may still use: their removal is withheld,
 //! or the client keeps them until it unsubscribes (S33).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::holding::Exception;
 use super::order::Release;
 use super::type_state::TypeState;
-use crate::cache::{Snapshot, Update};
+use crate::cache::Snapshot;
 use crate::name::ResourceName;
-use crate::parameters::Parameters;
-use crate::variants::{KeyedBy, Variant};
+use crate::variants::Variant;
 use crate::wire::ResourceKey;
 
 impl Exception {
@@ -37,10 +35,10 @@ impl Exception {
 impl TypeState {
     /// A variant came back before its removal was sent, so it is no longer retained. Returns whether
     /// the client still has its content (V29).
-    pub(super) fn is_returned(&mut self, variant: &Variant, update: &Update) -> bool {
+    pub(super) fn is_returned(&mut self, variant: &Variant) -> bool {
         let keyed_by = self.keyed_by();
         if let Some(removed) = self.holding.take_removed(&self.key(variant)) {
-            return removed.is_content_of(variant, keyed_by) && !self.replaces_another(variant, update);
+            return removed.is_content_of(variant, keyed_by);
         }
         // D21: of a resource that the client brought, the constraints are not known. So other
         // locators of the name may have to give it up.
@@ -52,21 +50,6 @@ impl TypeState {
         let is_returned = self.holding.removed_with(&brought).is_some_and(is_same)
             && self.subscription.covering(variant.name()).all(|of| variant.constraints().matches(of));
         is_returned && self.holding.take_removed(&brought).is_some()
-    }
-
-    /// Whether a locator that gets this variant has another one now, which took its place (T34): where
-    /// several locators got it, its removal may have been withheld for one of them alone.
-    fn replaces_another(&self, variant: &Variant, update: &Update) -> bool {
-        let replaced = update.replaced.iter().filter(|replaced| replaced.existed_at(update.from));
-        let mut others = replaced
-            .chain(self.holding.withheld())
-            .filter(|other| other.name() == variant.name() && other.constraints() != variant.constraints());
-        let has_both = |other: &Arc<Variant>| {
-            let matches =
-                |of: &Parameters| other.constraints().matches(of) && variant.constraints().matches(of);
-            self.subscription.covering(variant.name()).any(matches)
-        };
-        self.keyed_by() == KeyedBy::Locator && others.any(has_both)
     }
 
     /// Returns the withheld removals that may be sent now.

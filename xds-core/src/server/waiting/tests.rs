@@ -479,24 +479,62 @@ fn d9_a_locator_waits_once_and_after_an_error_it_begins_again() {
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Clients of both protocols, with these locators of a route.
+fn of_both(cache: &Arc<Cache>, list: &str) -> (Delta, Sotw) {
+    (delta(cache, "RDS", list), sotw(cache, "RDS", list))
+}
+
+/// What the two are sent, which they ACK.
+fn both_sent((delta, sotw): &mut (Delta, Sotw)) -> (String, String) {
+    let sent = (delta.sent(), sotw.sent());
+    let nonce = |sent: &str| sent.split_once(' ').map(|(nonce, _)| nonce[1..].to_owned());
+    nonce(&sent.0).iter().for_each(|nonce| _ = delta.ack("RDS", nonce));
+    nonce(&sent.1).iter().for_each(|nonce| _ = sotw.ack("RDS", nonce));
+    sent
+}
+
 /// What another locator is to get is not known when the first one gets another variant, so the removal
-/// is withheld. When the variant comes back, the first locator needs it again.
+/// is withheld. When the variant comes back, the first locator needs it again, whether the other
+/// variant is replaced or was removed before.
 #[test]
 fn v29_t34_what_comes_back_is_sent_to_a_locator_that_got_another_variant_meanwhile() {
+    for is_removed_before in [false, true] {
+        let cache = Cache::on_demand();
+        let mut clients = of_both(&cache, "a?env=prod a?env=test");
+        commit(&cache, "RDS a=1");
+        assert_eq!(both_sent(&mut clients), ("n1 RDS a[]=1".into(), "n1 RDS a[]=1".into()));
+        commit(&cache, "RDS -a a[env=prod]=2");
+        let other = "n2 RDS a[env=prod]=2";
+        assert_eq!(both_sent(&mut clients), (other.into(), other.into()));
+        if is_removed_before {
+            commit(&cache, "RDS -a[env=prod] !a?env=prod");
+            both_sent(&mut clients);
+            clients.0.pass(Duration::from_secs(5));
+            assert_eq!(both_sent(&mut clients).0, "n3 RDS -a[env=prod]");
+            commit(&cache, "RDS a=1");
+            assert_eq!(both_sent(&mut clients), ("n4 RDS a[]=1".into(), "n3 RDS a[]=1".into()));
+        } else {
+            commit(&cache, "RDS -a[env=prod] a=1");
+            let back = ("n3 RDS a[]=1 -a[env=prod]".into(), "n3 RDS a[]=1".into());
+            assert_eq!(both_sent(&mut clients), back);
+        }
+    }
+}
+
+/// The removal is withheld for one locator. Another one, subscribed to meanwhile, is told that there is
+/// nothing for it.
+#[test]
+fn v29_t35_what_comes_back_is_sent_to_a_locator_that_was_told_its_absence_meanwhile() {
     let cache = Cache::on_demand();
-    let mut delta = Delta::new(&cache);
-    let mut sotw = Sotw::new(&cache);
-    delta.ask("RDS", "a?env=prod a?env=test");
-    sotw.ask("RDS", "a?env=prod a?env=test", "");
+    let mut client = delta(&cache, "RDS", "a?env=test");
     commit(&cache, "RDS a=1");
-    assert_eq!((delta.sent().as_str(), sotw.sent().as_str()), ("n1 RDS a[]=1", "n1 RDS a[]=1"));
-    delta.ack("RDS", "1");
-    sotw.ask("RDS", "a?env=prod a?env=test", "1");
-    commit(&cache, "RDS -a a[env=prod]=2");
-    let other = "n2 RDS a[env=prod]=2";
-    assert_eq!((delta.sent().as_str(), sotw.sent().as_str()), (other, other));
-    delta.ack("RDS", "2");
-    sotw.ask("RDS", "a?env=prod a?env=test", "2");
-    commit(&cache, "RDS -a[env=prod] a=1");
-    assert_eq!((delta.sent().as_str(), sotw.sent().as_str()), ("n3 RDS a[]=1 -a[env=prod]", "n3 RDS a[]=1"));
+    assert_eq!(client.sent(), "n1 RDS a[]=1");
+    client.ack("RDS", "1");
+    commit(&cache, "RDS -a !a?env=prod");
+    assert_eq!(client.sent(), "");
+    client.ask("RDS", "a?env=prod");
+    assert_eq!(client.sent(), "n2 RDS -a[env=prod]");
+    client.ack("RDS", "2");
+    commit(&cache, "RDS a=1");
+    assert_eq!(client.sent(), "n3 RDS a[]=1");
 }
