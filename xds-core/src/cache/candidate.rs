@@ -83,8 +83,7 @@ impl Candidate {
     }
 
     /// The clients that it affects of those that try it. Clients that connect later are missing.
-    /// A removal that is withheld, because a client may still use what is removed, is nothing that
-    /// the client has to ACK.
+    /// A removal that is withheld (S33), because a client may still use what is removed, needs no ACK.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         let views = lock(&self.cache.views);

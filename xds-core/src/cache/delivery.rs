@@ -38,7 +38,7 @@ pub struct ClientName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The client ACKed everything that the commit changed for it, removals included, or had it
-    /// already.
+    /// already. A [candidate](super::Candidate::delivery) does not wait for withheld removals.
     Acked,
     /// The client rejected a response that contained changes of the commit, and has not ACKed a
     /// correction since.
@@ -141,15 +141,20 @@ impl Delivery {
         self.clients.is_empty()
     }
 
-    /// The outcome at each client now, in the order of the client names.
+    /// The outcome at each client now, in the order of the client names. A client that has nothing to
+    /// answer, because all that it would be sent are removals that a candidate need not wait for, is
+    /// not among them.
     #[must_use]
     pub fn results(&self) -> Vec<ClientOutcome> {
+        let answers = |(_, ledgers): &&(ClientName, Vec<Affected>)| {
+            !ledgers.iter().all(|(awaited, ledger)| ledger.only_withholds(*awaited))
+        };
         let result = |(client, ledgers): &(ClientName, Vec<Affected>)| {
             let outcomes = ledgers.iter().map(|(awaited, ledger)| ledger.outcome(*awaited));
             let outcome = outcomes.max_by_key(Outcome::weight).unwrap_or(Outcome::Acked);
             ClientOutcome { client: client.clone(), outcome }
         };
-        self.clients.iter().map(result).collect()
+        self.clients.iter().filter(answers).map(result).collect()
     }
 
     /// Waits until no client is pending. Needs no runtime; dropping the future loses nothing. Has
@@ -273,6 +278,13 @@ impl Ledger {
         let decided = self.take_decided(&mut state);
         drop(state);
         self.wake(decided);
+    }
+
+    /// Whether the only thing that the stream was not sent is a removal that nobody waits for.
+    fn only_withholds(&self, awaited: Awaited) -> bool {
+        let state = lock(&self.state);
+        let is_withheld = state.ack_state.withheld.cover(awaited.revision);
+        !awaited.withheld && is_withheld && matches!(state.decision(awaited), Decision::Acked)
     }
 
     fn outcome(&self, awaited: Awaited) -> Outcome {

@@ -304,7 +304,7 @@ fn a_stream_that_ends_before_it_could_answer_tries_nothing() {
 
 /// A client keeps a cluster as long as it subscribes to a route that named it, which may be for ever.
 #[test]
-fn s33_a_removal_that_is_withheld_is_nothing_to_ack() {
+fn s33_a_withheld_removal_needs_no_ack_of_those_that_try_it() {
     let cache = Cache::new();
     commit(&cache, "CDS c=1; RDS r=1>c");
     let [mut client] = deltas::<1>(&cache, "CDS", "*");
@@ -320,6 +320,21 @@ fn s33_a_removal_that_is_withheld_is_nothing_to_ack() {
     client.ack("RDS", "3");
     assert_eq!(client.sent(), "");
     assert_eq!(outcome(candidate.delivery()), Outcome::Acked);
+}
+
+/// A client that would only lose what it may still use has tried nothing.
+#[test]
+fn s33_a_client_that_is_sent_nothing_is_none_of_those_that_ack() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=1; RDS r=1>c");
+    let [mut client] = deltas::<1>(&cache, "CDS", "*");
+    client.ask("RDS", "r");
+    client.sent();
+    client.ack("RDS", "2");
+    let candidate = begin(&cache, "CDS -c", "100%");
+    assert_eq!(candidate.delivery().results().len(), 1, "it is not known yet that nothing is sent");
+    assert_eq!(client.sent(), "");
+    assert_eq!(candidate.delivery().results(), []);
 }
 
 #[test]
