@@ -33,6 +33,7 @@ pub(crate) struct Rollouts {
 }
 
 /// A rollout that runs.
+#[derive(Default)]
 pub(crate) struct Tried {
     /// The contents that are tried.
     pub(crate) contents: BTreeMap<Variation, Content>,
@@ -42,6 +43,8 @@ pub(crate) struct Tried {
     steps: Vec<Audience>,
     /// The clients that were chosen one by one.
     chosen: BTreeSet<String>,
+    /// The clients that tried it by a condition when its step began.
+    by_condition: BTreeSet<String>,
     /// The clients that were sent some of it.
     pub(crate) sent_to: BTreeSet<String>,
 }
@@ -97,6 +100,11 @@ impl Rollouts {
         self.machine.running().is_some()
     }
 
+    /// Whether the stable state is not that of the source.
+    pub(crate) fn is_behind(&self) -> bool {
+        !Transaction::between(&self.served.snapshot(), &self.source.snapshot()).is_empty()
+    }
+
     /// When the step of the rollout ends.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.machine.running().map(|running| running.step_ends_at())
@@ -110,8 +118,7 @@ impl Rollouts {
                 let (stable, running) = (contents(&self.served.snapshot()), self.machine.running());
                 let mut tried = running.map(|on| contents(&on.candidate().snapshot())).unwrap_or_default();
                 tried.retain(|variation, content| stable.get(variation) != Some(content));
-                let (steps, chosen, sent_to) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-                let mut tried = Tried { contents: tried, variants: *variants, steps, chosen, sent_to };
+                let mut tried = Tried { contents: tried, variants: *variants, ..Tried::default() };
                 tried.widen(audience, &self.outcomes());
                 self.tried = Some(tried);
             }
@@ -129,7 +136,7 @@ impl Rollouts {
                 let tried = self.tried.take();
                 self.refused = tried.into_iter().flat_map(|tried| tried.refused(&had)).collect();
             }
-            RolloutEvent::Replaced(_) => self.tried = None,
+            RolloutEvent::Overtaken | RolloutEvent::Replaced(_) => self.tried = None,
         }
         self.follow();
         Some(event)
@@ -166,8 +173,12 @@ impl Rollouts {
 
 impl Tried {
     fn widen(&mut self, audience: &Audience, outcomes: &[ClientOutcome]) {
+        // Those who try it by a condition are among the outcomes, too.
         if let Audience::Clients(_) = audience {
-            self.chosen.extend(outcomes.iter().map(|of| of.client.id.to_string()));
+            let is_new = |client: &String| !self.by_condition.contains(client);
+            self.chosen.extend(outcomes.iter().map(|of| of.client.id.to_string()).filter(is_new));
+        } else {
+            self.by_condition.extend(outcomes.iter().map(|of| of.client.id.to_string()));
         }
         self.steps.push(audience.clone());
     }
@@ -181,13 +192,13 @@ impl Tried {
         })
     }
 
-    /// At most so many clients were chosen one by one: the number of the step for each variant.
+    /// Whether more clients were chosen one by one than the numbers of the steps for each variant.
     pub(crate) fn is_for_too_many(&self) -> bool {
         let limit = self.steps.iter().map(|step| match step {
             Audience::Clients(count) => count * self.variants,
-            _ => usize::MAX,
+            Audience::Percent(_) | Audience::When(_) => 0,
         });
-        self.chosen.len() > limit.max().unwrap_or(0)
+        self.chosen.len() > limit.sum()
     }
 
     fn refused(self, had: &BTreeMap<Variation, Content>) -> Refused {

@@ -59,7 +59,10 @@ impl Stats {
             RolloutEvent::Began { .. } => 0,
             RolloutEvent::Promoted => 1,
             RolloutEvent::Refused(_) => 2,
-            RolloutEvent::Widened(_) | RolloutEvent::Committed | RolloutEvent::Replaced(_) => return,
+            RolloutEvent::Widened(_)
+            | RolloutEvent::Committed
+            | RolloutEvent::Overtaken
+            | RolloutEvent::Replaced(_) => return,
         };
         self.rollouts[at] += 1;
     }

@@ -1,7 +1,7 @@
 //! Carries what a source commits to the clients step by step: drives a [`RolloutMachine`] with the
 //! commits of the source, the time and the orders of operators, and shows what goes on.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
@@ -17,7 +17,10 @@ pub struct Rollouts {
     source: Arc<Cache>,
     /// What the clients read.
     served: Arc<Cache>,
-    state: Mutex<State>,
+    on_change: OnChange,
+    machine: Mutex<RolloutMachine>,
+    /// What others see of the machine, and tell it, so that they never wait for its work.
+    shown: Mutex<Shown>,
     ordered: Notify,
     keep: Option<Keep>,
     /// The time zero of the machine.
@@ -27,10 +30,10 @@ pub struct Rollouts {
 /// Stores the stable state, so that a restarted server can go on from it.
 type Keep = Box<dyn Fn(&Snapshot) -> Result<(), String> + Send + Sync>;
 
-#[derive(Debug)]
-struct State {
-    machine: RolloutMachine,
-    not_stored: Option<Arc<str>>,
+#[derive(Debug, Default)]
+struct Shown {
+    status: RolloutStatus,
+    order: Option<RolloutOrder>,
 }
 
 /// A rollout for people and metrics.
@@ -74,16 +77,17 @@ impl Rollouts {
     #[must_use]
     pub fn new(source: Arc<Cache>, served: Arc<Cache>, plan: RolloutPlan, on_change: OnChange) -> Self {
         let machine = RolloutMachine::new(Arc::clone(&source), Arc::clone(&served), plan, on_change);
-        let state = Mutex::new(State { machine, not_stored: None });
+        let status = RolloutStatus { steps: machine.steps().to_vec(), ..RolloutStatus::default() };
+        let (shown, machine) = (Mutex::new(Shown { status, order: None }), Mutex::new(machine));
         let start = (Instant::now(), SystemTime::now());
-        Self { source, served, state, ordered: Notify::new(), keep: None, start }
+        Self { source, served, on_change, machine, shown, ordered: Notify::new(), keep: None, start }
     }
 
     /// The number of the last [request](xds_core::RequestedRollout) that was stable before the start:
     /// [`Snapshot::origin`] of the last stable state. Its plan is not that of what comes now.
     #[must_use]
     pub fn after(self, done: u64) -> Self {
-        self.state().machine.after(done);
+        lock(&self.machine).after(done);
         self
     }
 
@@ -97,28 +101,7 @@ impl Rollouts {
     /// What goes on.
     #[must_use]
     pub fn status(&self) -> RolloutStatus {
-        let state = self.state();
-        let machine = &state.machine;
-        let running = machine.running().map(|running| {
-            let (step, audience) = running.step();
-            RunningRollout {
-                step,
-                audience: audience.clone(),
-                ends_at: self.start.1 + running.step_ends_at(),
-                variants: running.variants().cloned().collect(),
-                affected: running.outcomes().len(),
-                acked: running.outcomes().iter().filter(|of| of.outcome == Outcome::Acked).count(),
-            }
-        });
-        RolloutStatus {
-            steps: machine.steps().to_vec(),
-            running,
-            refused: machine
-                .refused()
-                .map(|refused| (Arc::clone(&refused.reason), self.start.1 + refused.at)),
-            counts: machine.counts(),
-            not_stored: state.not_stored.clone(),
-        }
+        lock(&self.shown).status.clone()
     }
 
     /// Gives the change that is rolled out, or that was refused, to all clients now. Returns whether
@@ -134,45 +117,98 @@ impl Rollouts {
     }
 
     fn order(&self, order: RolloutOrder) -> bool {
-        let is_possible = self.state().machine.order(order);
+        let mut shown = lock(&self.shown);
+        let Shown { status, order: next } = &mut *shown;
+        let is_possible =
+            status.running.is_some() || (order == RolloutOrder::Promote && status.refused.is_some());
         if is_possible {
+            *next = Some(order);
             self.ordered.notify_one();
         }
         is_possible
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Commits the first state of the source as it is, if the clients have none yet and the source
     /// has one. Call it before clients can connect, so that none of them waits.
     pub fn begin(&self) {
-        let event = self.state().machine.begin(self.start.0.elapsed());
-        event.into_iter().for_each(|event| self.on_event(&event));
+        let mut machine = lock(&self.machine);
+        if let Some(event) = machine.begin(self.start.0.elapsed()) {
+            self.on_event(&event);
+            self.show(&machine);
+        }
     }
 
-    /// Rolls out each change of the source, until the future is dropped.
+    /// Rolls out each change of the source, until the future is dropped. Then the rollout that runs
+    /// ends, and clients that try the change are sent what they had.
     pub async fn run(&self) {
         let mut commits = self.source.commits(1);
+        let _end = EndOnDrop(self);
         loop {
-            while let Some(event) = self.advance() {
-                self.on_event(&event);
-            }
+            while self.advance() {}
+            let step_ends_at =
+                lock(&self.machine).running().map(|running| self.start.0 + running.step_ends_at());
+            let looks_at_source = step_ends_at.is_none() || self.on_change == OnChange::Replace;
             // The cache sends no event when its source begins to lack changes.
             let next = Instant::now() + LOOK_EVERY;
-            let step_ends_at =
-                self.state().machine.running().map(|running| self.start.0 + running.step_ends_at());
             tokio::select! {
-                _ = commits.next() => {}
+                _ = commits.next(), if looks_at_source => {}
                 () = self.ordered.notified() => {}
                 () = sleep_until(step_ends_at.map_or(next, |at| at.min(next))) => {}
             }
         }
     }
 
-    fn advance(&self) -> Option<RolloutEvent> {
-        self.state().machine.advance(self.start.0.elapsed())
+    /// Does the next thing that is to be done. Returns whether there was one.
+    fn advance(&self) -> bool {
+        let mut machine = lock(&self.machine);
+        if let Some(order) = lock(&self.shown).order.take() {
+            // An order that comes too late is not one for the next rollout.
+            machine.order(order);
+        }
+        let event = machine.advance(self.start.0.elapsed());
+        event.iter().for_each(|event| self.on_event(event));
+        if event.is_some() {
+            self.show(&machine);
+        } else {
+            self.show_outcomes(&machine);
+        }
+        event.is_some()
+    }
+
+    /// Shows how far the machine is.
+    fn show(&self, machine: &RolloutMachine) {
+        let running = machine.running().map(|running| {
+            let (step, audience) = running.step();
+            RunningRollout {
+                step,
+                audience: audience.clone(),
+                ends_at: self.start.1 + running.step_ends_at(),
+                variants: running.variants().cloned().collect(),
+                affected: 0,
+                acked: 0,
+            }
+        });
+        let refused =
+            machine.refused().map(|refused| (Arc::clone(&refused.reason), self.start.1 + refused.at));
+        let mut shown = lock(&self.shown);
+        let status = &mut shown.status;
+        status.steps = machine.steps().to_vec();
+        (status.running, status.refused, status.counts) = (running, refused, machine.counts());
+        drop(shown);
+        self.show_outcomes(machine);
+    }
+
+    /// Shows the answers of the clients, and that nothing is refused any more.
+    fn show_outcomes(&self, machine: &RolloutMachine) {
+        let status = &mut lock(&self.shown).status;
+        if machine.refused().is_none() {
+            status.refused = None;
+        }
+        if let Some((shown, running)) = status.running.as_mut().zip(machine.running()) {
+            let outcomes = running.outcomes();
+            shown.affected = outcomes.len();
+            shown.acked = outcomes.iter().filter(|of| of.outcome == Outcome::Acked).count();
+        }
     }
 
     fn on_event(&self, event: &RolloutEvent) {
@@ -184,15 +220,18 @@ impl Rollouts {
                 tracing::info!(step = %audience, "the next step of the rollout began");
             }
             RolloutEvent::Promoted => {
-                tracing::info!("the rollout reached all clients");
                 self.store_stable();
+                tracing::info!("the rollout reached all clients");
             }
             RolloutEvent::Committed => self.store_stable(),
             RolloutEvent::Refused(reason) => {
-                tracing::error!(%reason, "the rollout ended; its clients are sent what they had");
+                tracing::error!(%reason, "the change is refused; clients that tried it are sent what they had");
             }
-            RolloutEvent::Replaced(reason) => {
-                tracing::warn!(%reason, "the rollout ended; one of the newest state follows");
+            RolloutEvent::Overtaken => {
+                tracing::info!("the source changed, so the rollout begins again");
+            }
+            RolloutEvent::Replaced(error) => {
+                tracing::warn!(%error, "a commit of another source ended the rollout");
             }
         }
     }
@@ -203,8 +242,24 @@ impl Rollouts {
         if let Some(error) = &failure {
             tracing::error!(%error, "the stable state is not stored; after a restart, clients would get an older one");
         }
-        self.state().not_stored = failure.map(Into::into);
+        lock(&self.shown).status.not_stored = failure.map(Into::into);
     }
+}
+
+/// Ends the rollout that runs when nobody drives it any more.
+struct EndOnDrop<'a>(&'a Rollouts);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        let mut machine = lock(&self.0.machine);
+        machine.stop();
+        self.0.show(&machine);
+    }
+}
+
+/// Locks also a poisoned mutex: no code panics while it holds one of these, so the data is consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for Rollouts {

@@ -16,6 +16,7 @@ use crate::cache::{
 };
 use crate::name::{Revision, Version};
 use crate::resource::VariantId;
+use crate::variants::Variants;
 
 /// What happens to a candidate when the source commits something else meanwhile.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +112,9 @@ pub enum RolloutEvent {
     Committed,
     /// The rollout ended, for this reason.
     Refused(Arc<str>),
-    /// The rollout ended, because something else was committed.
+    /// The rollout ended, because the source committed something else meanwhile.
+    Overtaken,
+    /// The rollout ended, because a commit of another source was in the way.
     Replaced(Arc<str>),
 }
 
@@ -169,13 +172,19 @@ impl RolloutMachine {
         is_possible
     }
 
+    /// Ends the rollout that runs: clients that try the change are sent what they had. The next
+    /// [`advance`](Self::advance) begins one again.
+    pub fn stop(&mut self) {
+        (self.running, self.compared, self.order) = (None, None, None);
+    }
+
     /// Commits the first state of the source as it is, if the clients have none yet and the source
     /// has one. Call it before clients can connect, so that none of them waits.
     pub fn begin(&mut self, now: Duration) -> Option<RolloutEvent> {
         let wanted = self.source.snapshot();
         let stable = self.served.snapshot();
         let states = (wanted.revision(), stable.revision());
-        if !has_commit(&wanted) || has_commit(&stable) || self.compared == Some(states) {
+        if !wanted.has_commit() || stable.has_commit() || self.compared == Some(states) {
             return None;
         }
         self.compared = Some(states);
@@ -194,7 +203,7 @@ impl RolloutMachine {
     /// G13: while the source lacks changes, and does not know which, clients are not answered that a
     /// resource does not exist.
     fn carry_outdated(&self) {
-        let is_outdated = self.source.read(|source| has_commit(source) && !source.is_synced());
+        let is_outdated = self.source.read(|source| source.has_commit() && !source.is_synced());
         self.served.set_outdated(is_outdated);
     }
 
@@ -202,10 +211,11 @@ impl RolloutMachine {
     fn look_at_source(&mut self, now: Duration) -> Option<RolloutEvent> {
         let (wanted, stable) = (self.source.snapshot(), self.served.snapshot());
         // A source without a commit is not empty: nobody knows what it has.
-        let has_both = has_commit(&wanted) && has_commit(&stable);
+        let has_both = wanted.has_commit() && stable.has_commit();
         let states = (wanted.revision(), stable.revision());
         let order = self.order.take();
-        if !has_both || (self.compared == Some(states) && order.is_none()) {
+        // What changes nothing, and what was refused, is not tried again and again.
+        if !has_both || (self.compared.replace(states) == Some(states) && order.is_none()) {
             return None;
         }
         let mut transaction = Transaction::between(&stable, &wanted);
@@ -213,13 +223,12 @@ impl RolloutMachine {
         let requested = wanted.origin().rollout.as_ref();
         let number = requested.map_or(self.done, |RequestedRollout { number, .. }| *number);
         if transaction.is_empty() {
-            (self.refused, self.done, self.compared) = (None, number, Some(states));
+            (self.refused, self.done) = (None, number);
             return None;
         }
         let contents: Contents = transaction.contents().collect();
         if self.is_refused(&contents) {
             if order != Some(RolloutOrder::Promote) {
-                self.compared = Some(states);
                 return None;
             }
             let event = self.commit(now, transaction);
@@ -229,8 +238,14 @@ impl RolloutMachine {
             self.counts.promoted += 1;
             return Some(RolloutEvent::Promoted);
         }
+        // Reasons why resources are not there (SR45) are nothing that clients could reject.
+        let is_there = |id: &VariantId| {
+            let variants = stable.get(&id.type_url, &id.name).into_iter().flat_map(Variants::iter);
+            variants.into_iter().any(|variant| *variant.constraints() == id.constraints)
+        };
+        let is_reason = contents.iter().all(|(id, version)| version.is_none() && !is_there(id));
         let plan = requested.filter(|_| number > self.done).map_or(&self.plan, |requested| &requested.plan);
-        let Some(rollout) = Rollout::begin(plan, now) else {
+        let Some(rollout) = Rollout::begin(plan, now).filter(|_| !is_reason) else {
             let event = self.commit(now, transaction);
             if event == RolloutEvent::Committed {
                 self.done = number;
@@ -268,7 +283,9 @@ impl RolloutMachine {
             return Some(self.replace(&error));
         }
         if self.on_change == OnChange::Replace && self.source.read(Snapshot::revision) != running.wanted {
-            return Some(self.replace("the source committed something else"));
+            self.counts.replaced += 1;
+            self.order = None;
+            return Some(RolloutEvent::Overtaken);
         }
         match self.order.take() {
             Some(RolloutOrder::Promote) => return Some(self.promote(running)),
@@ -329,7 +346,7 @@ impl RolloutMachine {
 
     fn replace(&mut self, reason: &str) -> RolloutEvent {
         self.counts.replaced += 1;
-        self.order = None;
+        (self.order, self.compared) = (None, None);
         RolloutEvent::Replaced(reason.into())
     }
 }
@@ -378,16 +395,12 @@ impl fmt::Debug for RolloutMachine {
     }
 }
 
-/// Whether a source ever committed to the cache.
-fn has_commit(snapshot: &Snapshot) -> bool {
-    snapshot.revision() > Revision::ZERO
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::constraint::Constraints;
     use crate::rollout::RolloutSteps;
-    use crate::server::fixture::commit;
+    use crate::server::fixture::{commit, type_url};
 
     fn machine(steps: &str) -> RolloutMachine {
         let RolloutSteps(steps) = steps.parse().unwrap();
@@ -412,5 +425,30 @@ mod tests {
         assert_eq!(events(&mut machine, "LDS b=3"), []);
         // The removal is still a part of it, but the resource is another one now.
         assert_eq!(events(&mut machine, "LDS a=1"), began(3));
+    }
+
+    /// SR45: a store may say why a resource is not there, which no client can reject.
+    #[test]
+    fn what_only_brings_a_reason_reaches_all_clients_at_once() {
+        let mut machine = machine("1 client");
+        assert_eq!(events(&mut machine, "LDS a=1"), [RolloutEvent::Committed]);
+        let mut transaction = Transaction::new();
+        let (type_url, name) = (type_url("LDS"), "b".into());
+        let gone = VariantId { type_url, name, constraints: Constraints::NONE };
+        transaction.remove_because(gone, "it is quarantined");
+        machine.source.commit(transaction).unwrap();
+        let events: Vec<_> = std::iter::from_fn(|| machine.advance(Duration::ZERO)).take(3).collect();
+        assert_eq!(events, [RolloutEvent::Committed]);
+    }
+
+    #[test]
+    fn a_rollout_that_is_stopped_begins_again() {
+        let began = [RolloutEvent::Began { audience: Audience::Clients(1), variants: 1 }];
+        let mut machine = machine("1 client");
+        events(&mut machine, "LDS a=1");
+        assert_eq!(events(&mut machine, "LDS a=2"), began);
+        machine.stop();
+        assert!(machine.running().is_none());
+        assert_eq!(events(&mut machine, ""), began);
     }
 }

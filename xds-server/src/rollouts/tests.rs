@@ -164,6 +164,20 @@ async fn what_a_client_rejects_reaches_no_other_and_is_not_tried_again_before_it
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rollout_that_is_not_driven_any_more_ends() {
+    let mut world = World::new("1 client, 100%", OnChange::Wait).await;
+    put(&world.source, "a", "two");
+    world.pass(1).await;
+    let tried = world.had();
+    assert_eq!(tried.iter().filter(|had| *had == "two").count(), 1, "{tried:?}");
+    world.task.abort();
+    world.pass(1).await;
+    let back = world.had();
+    assert_eq!(back.iter().filter(|had| *had == "one").count(), 1, "{back:?}");
+    assert_eq!(world.rollouts.status().running, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_source_that_goes_back_has_nothing_refused() {
     let mut world = World::new("1 client", OnChange::Wait).await;
     put(&world.source, "a", "bad");
