@@ -25,11 +25,14 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     // A client that rejected a response has other content, and the server keeps the resources that
     // this content uses (S33). Content that one client of a proxy tried and rejected is not sent to
     // the others.
-    let of_servers = world.replicas.iter().filter_map(|replica| replica.rollouts.as_ref());
-    let has_refused = world.relays.iter().any(|relay| !relay.ever_refused.is_empty())
-        || of_servers.into_iter().any(|rollouts| rollouts.has_refused);
+    let has_refused = world.relays.iter().any(|relay| !relay.ever_refused.is_empty());
     if !has_refused && world.clients.iter().all(|client| client.rejected.is_empty()) {
-        compare(world)?;
+        converge::check(world)?;
+        // What one server refused another one may have.
+        let mut rollouts = world.replicas.iter().filter_map(|replica| replica.rollouts.as_ref());
+        if rollouts.all(|rollouts| !rollouts.has_refused) {
+            agree::check(world)?;
+        }
     }
     let mut random = Random::new(salt);
     let has_routes = world.relays.is_empty();
@@ -202,8 +205,9 @@ fn changes(mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
 /// themselves, one after another. There an operator promotes what was refused.
 fn promote_refused(world: &mut World) -> Result<(), Violation> {
     let is_slow = world.relays.iter().any(|relay| relay.profile.canaries > 0);
-    let mut rollouts = world.replicas.iter_mut().filter_map(|replica| replica.rollouts.as_mut());
-    if !rollouts.by_ref().any(|rollouts| rollouts.order(RolloutOrder::Promote)) {
+    let rollouts = world.replicas.iter_mut().filter_map(|replica| replica.rollouts.as_mut());
+    let refused = rollouts.filter_map(|rollouts| rollouts.order(RolloutOrder::Promote).then_some(()));
+    if refused.count() == 0 {
         return Ok(());
     }
     if !is_slow {

@@ -82,6 +82,9 @@ pub(crate) fn check_at_rest(world: &World) -> Result<(), Violation> {
         if replica.rollouts.as_ref().is_some_and(Rollouts::is_running) {
             return violation(format!("replica {at} still has a rollout"));
         }
+        if replica.rollouts.as_ref().is_some_and(Rollouts::is_behind) {
+            return violation(format!("replica {at} does not serve what its source has"));
+        }
     }
     for (at, client) in world.clients.iter().enumerate() {
         for connection in client.connections.values() {
