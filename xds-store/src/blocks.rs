@@ -30,7 +30,7 @@ pub(crate) struct Block {
     /// The region of the target.
     #[prost(string, tag = "3")]
     pub(crate) target_region: String,
-    /// The node of the source, which made the block.
+    /// The node of the source, which made the block; empty: the writer of its region.
     #[prost(string, tag = "4")]
     pub(crate) node: String,
     #[prost(enumeration = "BlockState", tag = "5")]

@@ -49,6 +49,7 @@ impl Replica {
         if !self.hear_hello(request, &clock) {
             return Some(Refusal::TooManyNodes);
         }
+        self.known.called(&request.node, &request.boot);
         // SR55: the log of the caller is not the one that nodes followed under its id.
         forked.contains(&request.node).then_some(Refusal::TwoNodes)
     }

@@ -111,12 +111,14 @@ impl Replica {
             return self.on_refused(&address, Refusal::TooManyNodes);
         }
         self.known.answered(&callee.node, &callee.boot, call, self.next_call);
+        // The answer may be that of a process that was replaced meanwhile, and its role that of before (SG22).
+        let is_late = self.known.has_another_called(&callee.node, &callee.boot);
         let Some(peer) = self.peers.get_mut(&address).filter(|_| self.id.is_kept()) else { return };
         let (node, boot) = (callee.node.clone(), callee.boot.clone());
         let proto::HelloRequest { region, is_replica, build, .. } = callee;
         let is_second = !is_replica && region == self.config.hello.region && self.config.is_writer();
         let session = Session { node, boot, region, is_replica, build, clock };
-        (peer.session, peer.is_greeted) = (Some(session), true);
+        (peer.session, peer.is_greeted) = (Some(session), !is_late);
         peer.heard_at = Some(self.now);
         // The peer may have lost its log, so this node nudges it again.
         peer.nudge.told = 0;

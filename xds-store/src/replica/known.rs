@@ -1,6 +1,6 @@
 //! The nodes of the cluster, with the newest clock that is known of each (SR9).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::CallId;
 use crate::clock::Counters;
@@ -30,6 +30,8 @@ struct Node {
     remember_at: Option<i64>,
     remembered_at: Option<i64>,
     boots: Option<Boots>,
+    /// Two of the processes that said Hello since one answered.
+    called: BTreeSet<Box<str>>,
     is_twin: bool,
     /// The region that it said in this run.
     region: Box<str>,
@@ -170,6 +172,19 @@ impl Known {
             boots.before = Some(std::mem::replace(&mut boots.last, boot.into()));
             boots.next_call = next;
         }
+    }
+
+    /// A process of a node says Hello.
+    pub(super) fn called(&mut self, node: &str, boot: &str) {
+        if let Some(known) = self.nodes.get_mut(node).filter(|known| known.called.len() < 2) {
+            known.called.insert(boot.into());
+        }
+    }
+
+    /// Whether another process than the one that answers has said Hello meanwhile.
+    pub(super) fn has_another_called(&mut self, node: &str, boot: &str) -> bool {
+        let called = self.nodes.get_mut(node).map(|known| std::mem::take(&mut known.called));
+        called.into_iter().flatten().any(|called| *called != *boot)
     }
 
     /// Whether two processes answer for a node.

@@ -88,6 +88,8 @@ pub(super) enum Request {
     /// The region of the source says that a reference is gone, or that it holds.
     Gone(BlockKey),
     Holds(BlockKey),
+    /// The node that made a block cannot say whether it is needed.
+    OfWriter(BlockKey),
     /// The region of the target knows that a reference holds, or that it is gone.
     Confirmed(BlockKey),
     Released(BlockKey),
@@ -147,6 +149,10 @@ impl Store {
                 Request::Gone(key) => self.change_block(writing, key, |_| None),
                 Request::Holds(key) => {
                     self.change_block(writing, key, |block| Some(block.in_state(BlockState::Confirmed)))
+                }
+                Request::OfWriter(key) => {
+                    let of_writer = |block: &Block| Block { node: String::new(), ..block.clone() };
+                    self.change_block(writing, key, |block| Some(of_writer(block)))
                 }
                 Request::Confirmed(key) => {
                     let pending = writing.pending.own_blocks.get(key).cloned();
@@ -285,7 +291,10 @@ impl Store {
             let forms = self.forms(records).all(&target).map(|form| form.name_digest());
             let mut holds = forms.flat_map(|name| records.index.referrers.acts(name, &source));
             let answer = match holds.any(|acts| acts.needs_target()) {
-                true => self.answer_block(reference, request.ids.get(number)),
+                true => {
+                    let id = request.ids.get(number);
+                    self.answer_block(reference, &target, id, self.region_of(&request.node))
+                }
                 false => Answer::Gone,
             };
             let is_undecided = || undecided.contains(&(source, target.name_digest()));
@@ -298,7 +307,16 @@ impl Store {
     }
 
     /// Whether a reference that exists needs the block with this id. Without an id, it may be each block of it.
-    fn answer_block(&self, reference: &proto::Reference, id: Option<&Bytes>) -> Answer {
+    ///
+    /// Without the block, a node that is not the writer of its region any more does not know: the writer may have the
+    /// record by another block, or makes one when it has looked at all its records (SG34).
+    fn answer_block(
+        &self,
+        reference: &proto::Reference,
+        target: &RecordKey,
+        id: Option<&Bytes>,
+        caller: &str,
+    ) -> Answer {
         let own = &self.index.own_blocks;
         let Some(key) = id.and_then(|id| BlockKey::of(reference, id)) else { return Answer::Holds };
         let nothing = BlockChanges::new();
@@ -312,6 +330,12 @@ impl Store {
         match other {
             Some(BlockState::Confirmed) => Answer::Gone,
             Some(_) => Answer::Pending,
+            None if self.head.is_replica => Answer::Unknown,
+            None if !self.has_blocks_of_all() => Answer::Pending,
+            // The region that asks does not own the target any more.
+            None if self.index.policies().owner_of(target).is_none_or(|owner| owner != caller) => {
+                Answer::Gone
+            }
             None => Answer::Holds,
         }
     }

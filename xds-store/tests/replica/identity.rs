@@ -383,3 +383,17 @@ fn sg26_sr19_a_peer_of_another_region_serves_its_own_origins_and_replaces_no_rec
     assert_eq!(taken("eu", false), None);
     assert_eq!(taken("ap", true), None);
 }
+
+#[test]
+fn sg22_a_late_answer_of_a_replaced_process_does_not_count() {
+    let (mut one, calls) = One::start(&["a"]);
+    // The node says Hello as its writer, after the process that answers was stopped.
+    assert_eq!(refused(&one.greeted(hello("p", "2"))), None);
+    assert_eq!(refused(&one.greeted(hello("p", "1"))), None);
+    let actions = one.greet(calls[0], "p", "1", &[]);
+    assert_eq!(pulls(&actions), [], "{actions:?}");
+    let again = hellos(&actions);
+    let actions = one.greet(again[0], "p", "2", &[]);
+    assert_eq!(pulls(&actions).len(), 1, "{actions:?}");
+    assert_eq!(one.replica.peers().next().unwrap().is_up, true);
+}

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::check_references_response::Answer;
 use xds_store::commit::{RefusalCode, Refused};
 use xds_store::engine::Engine;
 use xds_store::region::POLICY_TYPE;
-use xds_store::store::{Event, RegionRequest, Store, Ticket, Unanswered};
+use xds_store::store::{Event, RegionRequest, RegionResponse, Store, Ticket, Unanswered};
 
 use crate::driven::envoy::*;
 use crate::driven::*;
@@ -133,9 +134,7 @@ fn sg34_sg22_a_new_writer_of_a_region_blocks_what_the_records_of_the_region_refe
     assert_eq!(deliver(&mut nodes, 2, &[]), [], "a replica does nothing");
     // The former writer never said it.
     nodes[1].region_calls.clear();
-    let (batch, _) = Store::with_replica(&*nodes[2].engine.view().unwrap(), false).unwrap();
-    nodes[2].engine.commit(&batch).unwrap();
-    nodes[2].restart();
+    set_replica(&mut nodes[2], false);
     assert_eq!(deliver(&mut nodes, 2, &[("eu", 0)]), [("confirm eu".to_owned(), 1)]);
     assert_eq!(deletes(&mut nodes[0]).unwrap_err().code, RefusalCode::Unavailable);
 }
@@ -159,4 +158,75 @@ fn sg34_older_references_are_blocked_in_steps_that_a_restart_repeats() {
     nodes[1].commit(of([routes("us/r7", &[])])).unwrap();
     deliver(&mut nodes, 1, &[("eu", 0)]);
     assert_eq!((nodes[0].blocks(), nodes[1].blocks()), (REFERENCES - 1, REFERENCES - 1));
+}
+
+/// A region asks about its blocks: the answer of a node, and what the region does next.
+fn asks(nodes: &mut [Server], from: usize, to: usize) -> Answer {
+    let (call, _, request) = nodes[from].region_calls.pop_front().expect("it asks");
+    assert!(matches!(request, RegionRequest::Check(_)), "{request:?}");
+    nodes[to].step(Event::Region(Ticket(0), request));
+    let answer = nodes[to].region_answers.pop().unwrap();
+    let Ok(RegionResponse::Check(response)) = &answer else { panic!("{answer:?}") };
+    let said = response.references().next().unwrap();
+    nodes[from].step(Event::RegionAnswered(call, answer.map_err(Unanswered::Refused)));
+    said
+}
+
+/// `u1` asks `eu` to block `eu/c`, and its commit comes to nothing. So `eu` asks `us` about the block after 5 minutes.
+fn blocked_for_nothing() -> [Server; 3] {
+    let mut nodes = nodes([("eu", "e1", false), ("us", "u1", false), ("us", "u2", true)]);
+    nodes[0].commit(of([policy("eu/", "eu", &["us"]), policy("us/", "us", &[])])).unwrap();
+    nodes[0].commit(of([cluster("eu/c")])).unwrap();
+    exchange(&mut nodes);
+    let commit = nodes[1].request(of([routes("us/r", &["eu/c"])])).unwrap();
+    let (call, _, request) = nodes[1].region_calls.pop_front().unwrap();
+    nodes[0].step(Event::Region(Ticket(0), request));
+    nodes[0].region_answers.pop().unwrap().unwrap();
+    nodes[1].step(Event::RegionAnswered(call, Err(Unanswered::Silent)));
+    assert!(nodes[1].answers.remove(&commit).unwrap().is_err());
+    nodes[1].region_calls.clear();
+    nodes
+}
+
+fn set_replica(node: &mut Server, is_replica: bool) {
+    let (batch, _) = Store::with_replica(&*node.engine.view().unwrap(), is_replica).unwrap();
+    node.engine.commit(&batch).unwrap();
+    node.restart();
+}
+
+#[test]
+fn sg32_a_former_writer_does_not_confirm_a_block_that_is_not_its_own() {
+    let mut nodes = blocked_for_nothing();
+    set_replica(&mut nodes[1], true);
+    set_replica(&mut nodes[2], false);
+    nodes[2].request(of([routes("us/r", &["eu/c"])])).unwrap();
+    deliver(&mut nodes, 2, &[("eu", 0)]);
+    exchange(&mut nodes);
+    assert_eq!(nodes[0].blocks(), 2, "that of u1, and that of u2");
+    nodes[0].wait(300 * SECOND);
+    assert_eq!(asks(&mut nodes, 0, 1), Answer::Unknown);
+    // The writer is asked next, at once.
+    assert_eq!(asks(&mut nodes, 0, 2), Answer::Gone);
+    assert_eq!((nodes[0].blocks(), nodes[1].blocks(), nodes[2].blocks()), (1, 0, 1));
+    assert_eq!(deletes(&mut nodes[0]).unwrap_err().code, RefusalCode::Unavailable, "of u2");
+}
+
+#[test]
+fn sg32_sg28_a_region_that_handed_a_name_over_needs_no_block_of_it() {
+    let mut nodes = blocked_for_nothing();
+    nodes[0].commit(of([policy("eu/", "us", &["eu"])])).unwrap();
+    exchange(&mut nodes);
+    nodes[1].commit(of([routes("us/r", &["eu/c"])])).unwrap();
+    assert!(nodes[1].region_calls.is_empty(), "both are of us");
+    nodes[0].wait(300 * SECOND);
+    assert_eq!(
+        asks(&mut nodes, 0, 1),
+        Answer::Pending,
+        "it has not looked at all its records for the new policy"
+    );
+    nodes[1].wait(SECOND);
+    nodes[0].wait(5 * SECOND);
+    assert_eq!(asks(&mut nodes, 0, 1), Answer::Gone);
+    assert_eq!((nodes[0].blocks(), nodes[1].blocks()), (0, 0));
+    assert_eq!(deletes(&mut nodes[1]).unwrap_err().code, RefusalCode::FailedPrecondition);
 }

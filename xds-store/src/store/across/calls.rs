@@ -255,8 +255,14 @@ impl Store {
                         self.across.requests.push_back(Request::Holds(*key));
                     }
                 }
+                // It stays, and the writer of its region is asked next.
+                Answer::Unknown => {
+                    if self.index.blocks.get(key).is_some_and(|block| !block.node.is_empty()) {
+                        self.across.requests.push_back(Request::OfWriter(*key));
+                    }
+                }
                 // It stays, and its region is asked again.
-                Answer::Pending | Answer::Unknown | Answer::Unspecified => {}
+                Answer::Pending | Answer::Unspecified => {}
             }
         }
         true

@@ -195,7 +195,7 @@ impl Store {
 
     /// For which policies the node has the blocks of all its references; none, if that is not so yet (SG34).
     fn policies_of_list(&self) -> Bytes {
-        match self.head.blocked_by == self.policies_of_blocks() {
+        match self.has_blocks_of_all() {
             true => self.index.policies().digest(),
             false => Bytes::new(),
         }

@@ -43,7 +43,7 @@ impl Older {
 impl Store {
     /// Policies were read, or have changed.
     pub(in crate::store) fn begin_older(&mut self) {
-        let is_done = self.head.blocked_by == self.policies_of_blocks();
+        let is_done = self.has_blocks_of_all();
         let older = &mut self.across.older;
         (older.next, older.has_changed) = ((!is_done).then_some(Next::Blocks(None)), false);
     }
@@ -53,6 +53,11 @@ impl Store {
         let policies = self.index.policies();
         let is_writer = !self.head.region.is_empty() && !self.head.is_replica;
         if is_writer && !policies.is_empty() { policies.digest() } else { Bytes::new() }
+    }
+
+    /// Whether the references of this node have their blocks.
+    pub(super) fn has_blocks_of_all(&self) -> bool {
+        self.head.blocked_by == self.policies_of_blocks()
     }
 
     /// When the next step is due.
