@@ -159,6 +159,15 @@ pub(crate) struct StoredFetching {
     /// The region that gave them; empty: it is not known.
     #[prost(string, tag = "1040")]
     pub(crate) region: String,
+    /// The regions that owned them before, as far as the node knew.
+    #[prost(string, repeated, tag = "1041")]
+    pub(crate) former: Vec<String>,
+}
+
+impl StoredFetching {
+    pub(crate) fn given_by(region: &str) -> Self {
+        Self { region: region.to_owned(), former: Vec::new() }
+    }
 }
 
 /// What the journal keeps with a state that lost (SR44).

@@ -10,6 +10,7 @@ use xds_proto::xds::store::v1 as proto;
 use crate::clock::Counters;
 pub use crate::key::POLICY_TYPE;
 use crate::key::{RecordKey, is_configuration};
+use crate::log::StoredFetching;
 use crate::record::RecordState;
 
 pub(crate) use fetching::{FetchingChanges, key_of, read_fetching};
@@ -21,7 +22,7 @@ mod fetching;
 pub struct Policies {
     by_prefix: BTreeMap<Box<[u8]>, Policy>,
     /// The prefixes of names that are not all here, with the regions that gave them to that of this node (SG27).
-    fetching: BTreeMap<Box<str>, Box<str>>,
+    fetching: BTreeMap<Box<str>, StoredFetching>,
     /// Of each node, the last commit that wrote a policy (SG42).
     commits: Counters,
 }

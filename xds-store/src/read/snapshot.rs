@@ -112,8 +112,9 @@ impl Reads<'_> {
             counter,
         };
         page.rollout = self.head.rollout.clone().map(of_entry);
-        (page.region, page.fetching) =
-            (self.head.region.clone(), read_fetching(self.view).map_err(ReadError::from)?);
+        page.region.clone_from(&self.head.region);
+        let fetching = read_fetching(self.view).map_err(ReadError::from)?.into_iter();
+        page.fetching = fetching.map(|(prefix, fetched)| (prefix, fetched.region)).collect();
         Ok(page)
     }
 

@@ -12,9 +12,8 @@ use crate::key::{RecordKey, is_configuration, stored};
 use crate::log::StoredFetching;
 use crate::stored::ReadError;
 
-/// What a batch changes of the names that a store fetches, by their prefixes: the region that gave them, or `None`
-/// if all of them are here.
-pub(crate) type FetchingChanges = BTreeMap<Box<str>, Option<Box<str>>>;
+/// What a batch changes of the names that a store fetches, by their prefixes; `None`: all of them are here.
+pub(crate) type FetchingChanges = BTreeMap<Box<str>, Option<StoredFetching>>;
 
 impl Policy {
     /// The types of which a region does not have these names, where an empty one stands for all; `None`: it has none
@@ -59,14 +58,19 @@ impl Policies {
 
     /// The prefixes of names that are not all here, with the regions that gave them to this one.
     pub fn fetching(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.fetching.iter().map(|(prefix, region)| (&**prefix, &**region))
+        self.fetching.iter().map(|(prefix, fetched)| (&**prefix, &*fetched.region))
+    }
+
+    /// The regions that owned such names before, as far as is known here.
+    pub(crate) fn former_owners(&self, prefix: &str) -> &[String] {
+        self.fetching.get(prefix).map_or(&[], |fetched| &fetched.former)
     }
 
     /// Takes what a store fetches.
     pub(crate) fn note_fetching(&mut self, changes: FetchingChanges) {
-        for (prefix, region) in changes {
-            match region {
-                Some(region) => _ = self.fetching.insert(prefix, region),
+        for (prefix, fetched) in changes {
+            match fetched {
+                Some(fetched) => _ = self.fetching.insert(prefix, fetched),
                 None => _ = self.fetching.remove(&prefix),
             }
         }
@@ -111,13 +115,13 @@ impl Policies {
     }
 }
 
-/// The prefixes of the names that a store fetches, with the regions that gave them.
-pub(crate) fn read_fetching(view: &dyn View) -> Result<BTreeMap<String, String>, ReadError> {
+/// The prefixes of the names that a store fetches.
+pub(crate) fn read_fetching(view: &dyn View) -> Result<BTreeMap<String, StoredFetching>, ReadError> {
     let (mut fetching, mut failed) = (BTreeMap::new(), None);
     view.range(stored::FETCHING.0, stored::FETCHING.1, &mut |key, value| {
         let Some(prefix) = stored::parse_fetching(key) else { return ControlFlow::Continue(()) };
         match checked::decode::<StoredFetching>(key, value.bytes) {
-            Ok(StoredFetching { region }) => _ = fetching.insert(prefix.to_owned(), region),
+            Ok(fetched) => _ = fetching.insert(prefix.to_owned(), fetched),
             Err(damaged) => {
                 failed = Some(damaged);
                 return ControlFlow::Break(());

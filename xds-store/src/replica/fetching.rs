@@ -52,16 +52,20 @@ impl Replica {
         self.fetching.iter().filter(has).map(|fetched| fetched.names.clone()).collect()
     }
 
-    /// SG27: what this node has of the owner of these names, and of the one that gave them. Such names may have come
-    /// before the policy, and were left out or dropped, so only a peer that has as much has all names. Other nodes do
-    /// not count: what a former owner wrote, the owner has had since it became that (SG28). Nor do nodes that are
-    /// forgotten: what only they had is lost; and those of which the peer follows another log (SR30), which never covers
-    /// what is here.
+    /// SG27: what this node has of the owner of these names, of the one that gave them, and of those that owned them
+    /// before. Such names may have come before the policy, and were left out or dropped, so only a peer that has as much
+    /// has all names. A former owner counts, because a replica of it that was promoted may have written names before it
+    /// heard of the handover. Nodes that are forgotten do not count: what only they had is lost; nor those of which the
+    /// peer follows another log (SR30), which never covers what is here.
     pub(super) fn clock_of_fetched(&self, address: &str) -> Clock {
         let (names, own) = (self.fetched_at(address), self.region());
-        let regions = self.fetching.iter().filter(|of| names.contains(&of.names)).flat_map(|of| &of.regions);
+        let fetched = self.fetching.iter().filter(|of| names.contains(&of.names));
         let mut clock = Clock::default();
-        let origins = regions.filter(|(region, _)| *region != own).flat_map(|(_, nodes)| nodes);
+        let origins = fetched.flat_map(|of| {
+            let of_regions =
+                of.regions.iter().filter(|(region, _)| *region != own).flat_map(|(_, nodes)| nodes);
+            of_regions.chain(&of.former)
+        });
         let is_forked =
             |origin: &str| self.peers.get(address).is_some_and(|peer| peer.forked.contains(origin));
         for origin in origins.filter(|origin| !self.forgotten.contains(*origin) && !is_forked(origin)) {

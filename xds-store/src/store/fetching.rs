@@ -29,6 +29,9 @@ pub struct ToFetch {
     /// The regions whose nodes have them: its own, the owner, and the one that gave them; with their nodes that have
     /// committed something.
     pub regions: BTreeMap<String, BTreeSet<String>>,
+    /// The nodes of the regions that owned the names before, as far as this store knew: one of them may have written
+    /// names without knowing that they were handed over.
+    pub former: BTreeSet<String>,
 }
 
 impl Store {
@@ -41,6 +44,11 @@ impl Store {
             ToFetch {
                 names: proto::Fetching { prefix: prefix.to_owned(), revision: self.policy_revision(prefix) },
                 regions: regions.map(|region| (region.clone(), self.origins.of_region(&region))).collect(),
+                former: policies
+                    .former_owners(prefix)
+                    .iter()
+                    .flat_map(|region| self.origins.of_region(region))
+                    .collect(),
             }
         };
         policies.fetching().map(of).collect()
@@ -89,7 +97,11 @@ impl Store {
             let is_needed =
                 is_fetching && after.gives(prefix, region) && !after.givers(prefix, region, giver).is_empty();
             if is_needed {
-                decided.insert(prefix.into(), Some(giver.into()));
+                let owner = before.policy_of(prefix).map(|policy| policy.owner().to_owned());
+                let known = before.former_owners(prefix).iter().cloned();
+                let former: BTreeSet<_> = known.chain(owner).filter(|former| former != region).collect();
+                let (region, former) = (giver.to_owned(), former.into_iter().collect());
+                decided.insert(prefix.into(), Some(StoredFetching { region, former }));
             } else if before.fetching().any(|(of, _)| of == prefix) {
                 decided.entry(prefix.into()).or_insert(None);
             }
@@ -120,19 +132,20 @@ impl Store {
                 let is_told = policy.owner() == page.region;
                 let is_own = policy.owner() == region && author == region;
                 if !is_told && !is_own && after.gives(prefix, region) {
-                    fetching.insert(prefix.into(), Some(author.into()));
+                    fetching.insert(prefix.into(), Some(StoredFetching::given_by(author)));
                 }
             }
         }
         for (prefix, giver) in &page.fetching {
             if after.gives(prefix, region) {
-                fetching.insert(prefix.as_str().into(), Some(giver.as_str().into()));
+                fetching.insert(prefix.as_str().into(), Some(StoredFetching::given_by(giver)));
             }
         }
-        let has_giver = |prefix: &str, giver: &Option<Box<str>>| {
-            !after.givers(prefix, region, giver.as_deref().unwrap_or_default()).is_empty()
+        let has_giver = |prefix: &str, fetched: &Option<StoredFetching>| {
+            let giver = fetched.as_ref().map_or("", |fetched| &fetched.region);
+            !after.givers(prefix, region, giver).is_empty()
         };
-        fetching.retain(|prefix, giver| has_giver(prefix, giver));
+        fetching.retain(|prefix, fetched| has_giver(prefix, fetched));
         fetching
     }
 
@@ -153,11 +166,11 @@ impl Store {
     }
 
     pub(super) fn write_fetching(&self, writing: &mut Writing) {
-        for (prefix, region) in &writing.fetching.clone() {
+        for (prefix, fetched) in &writing.fetching.clone() {
             let at = stored::fetching(prefix);
-            match region {
-                Some(region) => {
-                    let value = checked::encode(&at, &StoredFetching { region: region.to_string() });
+            match fetched {
+                Some(fetched) => {
+                    let value = checked::encode(&at, fetched);
                     writing.write(at, value);
                 }
                 None => writing.delete(at),
@@ -166,9 +179,8 @@ impl Store {
     }
 
     pub(super) fn load_fetching(&mut self, view: &dyn View) -> Result<(), ReadError> {
-        let fetching = region::read_fetching(view)?
-            .into_iter()
-            .map(|(prefix, region)| (prefix.into(), Some(region.into())));
+        let fetching =
+            region::read_fetching(view)?.into_iter().map(|(prefix, fetched)| (prefix.into(), Some(fetched)));
         self.index.note_fetching(fetching.collect());
         Ok(())
     }

@@ -350,6 +350,31 @@ fn sg27_a_name_that_was_deleted_does_not_come_from_a_node_that_lacks_the_deletio
     assert!(!nodes.is_fetching(2));
 }
 
+/// A replica is promoted that has not heard that the names of its region were handed over, and commits one of them. The
+/// region that gets the names later left it out when it came, and does not fetch them from a node that lacks it.
+#[test]
+fn sg27_sg28_names_that_a_former_owner_committed_after_a_handover_are_fetched_too() {
+    let mut nodes = Nodes::new(&["eu", "eu", "us", "ap"], 10);
+    nodes.policy(0, "n-", "eu", &["ap"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![1, 2];
+    nodes.policy(0, "n-", "ap", &["eu"]).unwrap();
+    nodes.run(40);
+    nodes.cut = vec![0, 3];
+    nodes.promote(1);
+    nodes.put(1, "n-a", "1").unwrap();
+    nodes.run(40);
+    assert!(nodes.state(1, "n-a").is_some() && nodes.state(2, "n-a").is_none());
+    nodes.cut = vec![0, 1];
+    nodes.policy(3, "n-", "us", &["eu", "ap"]).unwrap();
+    nodes.run(60);
+    assert!(nodes.is_fetching(2) && nodes.state(3, "n-a").is_none());
+    nodes.cut.clear();
+    nodes.run(60);
+    assert_eq!((nodes.state(2, "n-a"), nodes.is_fetching(2)), (nodes.state(3, "n-a"), false));
+    assert!(nodes.state(2, "n-a").is_some());
+}
+
 /// As above, but all names were fetched before: it is compared with a node that lacks the deletion (SR51).
 #[test]
 fn sg25_a_comparison_does_not_bring_back_what_a_node_of_another_region_did_not_hear_is_deleted() {

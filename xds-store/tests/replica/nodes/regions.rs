@@ -330,7 +330,19 @@ impl Sim {
     }
 
     pub(super) fn difference_of_regions(&self) -> Option<String> {
-        self.regions.as_ref().and_then(|regions| regions.difference(&self.core))
+        let regions = self.regions.as_ref().filter(|_| !self.waits_for_lost_policies());
+        regions.and_then(|regions| regions.difference(&self.core))
+    }
+
+    /// SG25: a node that is lost wrote a policy which only some of the others know. They wait until it is back or is
+    /// forgotten.
+    fn waits_for_lost_policies(&self) -> bool {
+        let lost: BTreeSet<_> = (0..self.nodes.len()).filter(|node| !self.core.contains(node)).collect();
+        let is_lost = |origin: &String| lost.iter().any(|node| self.nodes[*node].id == *origin);
+        let stores = || self.core.iter().filter_map(|node| self.nodes[*node].process.as_ref());
+        let of_lost = stores().flat_map(|process| process.store.policies().commits());
+        let mut of_lost = of_lost.filter(|(origin, _)| is_lost(origin));
+        of_lost.any(|(origin, at)| stores().any(|process| process.store.clock().get(origin).counter < *at))
     }
 
     /// Once nothing refers to them, all records can be deleted, and no block is left.
