@@ -270,6 +270,11 @@ impl Agent {
         connects.chain(self.client.next_deadline()).min()
     }
 
+    /// Whether it has no stream to a server that it needs.
+    pub(crate) fn will_connect(&self) -> bool {
+        (0..self.links.len()).any(|server| self.client.connect_at(server).is_some())
+    }
+
     pub(crate) fn is_at_rest(&self) -> bool {
         self.links.iter().flatten().all(Link::is_at_rest)
     }

@@ -103,6 +103,8 @@ pub(crate) struct Seen {
     pub(crate) sent_at: usize,
     /// A cluster was sent since the last response (S34).
     pub(crate) is_endpoints_due: bool,
+    /// What the client had then, and has not been there since. It is sent again when it comes back.
+    pub(crate) endpoints_due: BTreeSet<String>,
 }
 
 impl Connection {
@@ -259,6 +261,8 @@ impl Connection {
         seen.unanswered.extend(Nonce::parse(&received.nonce).map(|nonce| (nonce, (now, names))));
         if !received.is_error_only() {
             (seen.has_asked, seen.is_endpoints_due) = (false, false);
+            let is_there = |name: &String| snapshot.get(&kind.url().into(), &name.as_str().into()).is_some();
+            seen.endpoints_due.retain(|name| !is_there(name));
             seen.newly_asked.clear();
             seen.is_answered = true;
         }
@@ -281,7 +285,7 @@ impl Connection {
     /// S34: a cluster was sent to this client, on this stream or another.
     pub(crate) fn on_clusters_sent(&mut self) {
         if let Some(seen) = self.seen.get_mut(&Kind::Endpoints) {
-            seen.is_endpoints_due = true;
+            seen.note_clusters_sent();
         }
     }
 
@@ -326,11 +330,17 @@ impl Seen {
             uncertain: BTreeSet::new(),
             sent_at: read_at,
             is_endpoints_due: false,
+            endpoints_due: BTreeSet::new(),
         }
     }
 }
 
 impl Seen {
+    fn note_clusters_sent(&mut self) {
+        self.is_endpoints_due = true;
+        self.endpoints_due.extend(self.ideal.held.keys().map(|(name, _)| name.clone()));
+    }
+
     /// The client sent an ACK or a NACK.
     fn answer(&mut self, nonce: Nonce, is_accepted: bool) {
         let Some((_, mut names)) = self.unanswered.remove(&nonce) else { return };

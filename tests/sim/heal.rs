@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use xds_core::RolloutOrder;
 
-use crate::agent::Access;
+use crate::agent::{Access, Agent};
 use crate::client::Client;
 use crate::content::{Change, Kind, NAMES, SCHEMES, selected};
 use crate::invariant::{Violation, agree, converge, left, memory, replicas, settled, trials, upstream};
 use crate::random::Random;
+use crate::relay::Relay;
 use crate::rollouts::Rollouts;
 use crate::script::{Action, Home};
 use crate::world::World;
@@ -114,7 +115,10 @@ fn settle(world: &mut World) -> Result<(), Violation> {
         let after = world.exchange_all()?;
         let is_rolling =
             world.replicas.iter().filter_map(|of| of.rollouts.as_ref()).any(Rollouts::is_running);
-        quiet = if before || after || is_rolling { 0 } else { quiet + 1 };
+        // After a long outage, a client waits for some minutes before it connects again.
+        let is_waiting =
+            world.agents.iter().any(Agent::will_connect) || world.relays.iter().any(Relay::will_connect);
+        quiet = if before || after || is_rolling || is_waiting { 0 } else { quiet + 1 };
         // A proxy ends an upstream subscription 30 s after the last user left; the next proxy
         // follows after that.
         if quiet == 2 * (1 + world.relays.len()) {
@@ -202,9 +206,11 @@ fn changes(mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
 }
 
 /// Nobody rejects what comes now, and the steps are long enough, but for proxies that try each response
-/// themselves, one after another. There an operator promotes what was refused.
+/// themselves, one after another. A client with several servers leaves one of them when another one answers (P4.6),
+/// also without an ACK. There an operator promotes what was refused.
 fn promote_refused(world: &mut World) -> Result<(), Violation> {
-    let is_slow = world.relays.iter().any(|relay| relay.profile.canaries > 0);
+    let is_slow = world.relays.iter().any(|relay| relay.profile.canaries > 0)
+        || world.agents.iter().any(|agent| agent.profile.homes.len() > 1);
     let rollouts = world.replicas.iter_mut().filter_map(|replica| replica.rollouts.as_mut());
     let refused = rollouts.filter_map(|rollouts| rollouts.order(RolloutOrder::Promote).then_some(()));
     if refused.count() == 0 {

@@ -415,6 +415,12 @@ impl Relay {
         lies
     }
 
+    /// Whether it has no stream to an upstream that it needs.
+    pub(crate) fn will_connect(&self) -> bool {
+        let mut clients = self.upstreams.keys().filter_map(|route| self.proxy.client(route));
+        clients.any(|client| (0..client.servers()).any(|server| client.connect_at(server).is_some()))
+    }
+
     /// The time at which something is due without an outside event.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let clients = self.upstreams.keys().filter_map(|route| self.proxy.client(route));

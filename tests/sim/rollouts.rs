@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use xds_core::{
     Audience, Cache, ClientOutcome, Parameters, RolloutEvent, RolloutMachine, RolloutOrder, RolloutPlan,
-    Transaction, VariantId,
+    Snapshot, Transaction, VariantId,
 };
 
 use crate::content::{Content, put};
@@ -26,6 +26,8 @@ pub(crate) struct Rollouts {
     stored: BTreeMap<VariantId, Bytes>,
     /// The rollout that runs, as the model knows it.
     pub(crate) tried: Option<Tried>,
+    /// What rollouts tried that were overtaken, and the clients that were sent some of it.
+    left: BTreeMap<Variation, (Content, BTreeSet<String>)>,
     /// What was refused, until other content was in its place.
     pub(crate) refused: Refused,
     /// A rollout was refused at some time.
@@ -73,6 +75,7 @@ impl Rollouts {
             served,
             stored,
             tried: None,
+            left: BTreeMap::new(),
             refused: Refused::new(),
             has_refused: false,
         }
@@ -93,6 +96,11 @@ impl Rollouts {
     /// Returns whether there is something to promote or to abort.
     pub(crate) fn order(&mut self, order: RolloutOrder) -> bool {
         self.machine.order(order)
+    }
+
+    /// What is tried.
+    pub(crate) fn candidate(&self) -> Option<Arc<Snapshot>> {
+        self.machine.running().map(|running| running.candidate().snapshot())
     }
 
     /// Whether a rollout runs.
@@ -136,10 +144,27 @@ impl Rollouts {
                 let tried = self.tried.take();
                 self.refused = tried.into_iter().flat_map(|tried| tried.refused(&had)).collect();
             }
-            RolloutEvent::Overtaken | RolloutEvent::Replaced(_) => self.tried = None,
+            RolloutEvent::Overtaken | RolloutEvent::Replaced(_) => self.leave(),
         }
         self.follow();
         Some(event)
+    }
+
+    /// The clients that tried it go back, which may take until they do not use it any more (S33).
+    fn leave(&mut self) {
+        let Some(Tried { contents, sent_to, .. }) = self.tried.take() else { return };
+        for (variation, content) in contents {
+            let left = self.left.entry(variation).or_insert_with(|| (content.clone(), BTreeSet::new()));
+            if left.0 != content {
+                *left = (content, BTreeSet::new());
+            }
+            left.1.extend(sent_to.iter().cloned());
+        }
+    }
+
+    /// Whether a client may still have this since a rollout that was overtaken.
+    pub(crate) fn may_keep(&self, client: &str, variation: &Variation, content: &Content) -> bool {
+        self.left.get(variation).is_some_and(|(left, clients)| left == content && clients.contains(client))
     }
 
     /// What was refused may be sent again after other content was in its place.

@@ -14,7 +14,9 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     // D8: when a resource of a rejected response is corrected, the others are sent once more.
     let is_repeated = sent.received.names().is_subset(&seen.uncertain) && !seen.uncertain.is_empty();
     let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_repeated;
-    if is_answer || has_news(sent) || is_excused(sent) {
+    // S34: of what is not there when a cluster is sent, the client gets the endpoints when it comes back.
+    let is_due = !seen.endpoints_due.is_disjoint(&sent.received.names());
+    if is_answer || is_due || has_news(sent) || is_excused(sent) {
         return Ok(());
     }
     Err(Violation::new("news", format!("S6, D12: all of this was sent before: {}", sent.received)))

@@ -26,11 +26,13 @@ pub(crate) fn check(
     let is_full_state = profile.protocol == Protocol::Sotw && received.kind.is_full_state();
     if let Some(relay) = replica.checked_sub(world.origins).map(|at| &world.relays[at]) {
         let tried = relay.trying.as_ref().map(|trying| (&trying.tried, trying.chosen().contains(&client)));
-        return check_items((&client, is_full_state), tried, &relay.refused, received).map(drop);
+        let keeps = |_: &_, _: &_| false;
+        return check_items((&client, is_full_state), tried, (&relay.refused, keeps), received).map(drop);
     }
     let Some(rollouts) = &mut world.replicas[replica].rollouts else { return Ok(()) };
     let tried = rollouts.tried.as_ref().map(|on| (&on.contents, on.is_for(&client, &profile.node)));
-    let tries = check_items((&client, is_full_state), tried, &rollouts.refused, received)?;
+    let keeps = |variation: &_, content: &_| rollouts.may_keep(&client, variation, content);
+    let tries = check_items((&client, is_full_state), tried, (&rollouts.refused, keeps), received)?;
     if let Some(tried) = &mut rollouts.tried {
         tried.sent_to.extend(Some(client).filter(|_| tries));
         if tried.is_for_too_many() {
@@ -44,7 +46,7 @@ pub(crate) fn check(
 fn check_items(
     (client, is_full_state): (&str, bool),
     tried: Option<(&BTreeMap<Variation, Content>, bool)>,
-    refused: &Refused,
+    (refused, keeps): (&Refused, impl Fn(&Variation, &Content) -> bool),
     received: &Received,
 ) -> Result<bool, Violation> {
     let mut tries = false;
@@ -55,6 +57,10 @@ fn check_items(
         let variation = (received.kind, item.name.clone(), constraints.clone());
         let is_it = |of: Option<&_>| of == Some(&item.content);
         if let Some((_, is_chosen)) = tried.filter(|(contents, _)| is_it(contents.get(&variation))) {
+            // S6b: a full state still has what the client tried before, until its removal may be sent.
+            if !is_chosen && is_full_state && keeps(&variation, &item.content) {
+                continue;
+            }
             if !is_chosen {
                 return violation(format!("{client} is sent what others try: {received}"));
             }

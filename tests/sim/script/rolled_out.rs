@@ -38,9 +38,9 @@ impl Script {
     }
 }
 
-/// Longer than removals wait for what may use them (S33): a shorter step would end with too few ACKs
-/// of healthy clients.
-const A_STEP: Duration = Duration::from_secs(18);
+/// Longer than responses wait for those of other types (S33), at a client that is slow by some seconds:
+/// a shorter step would end with too few ACKs of healthy clients.
+const A_STEP: Duration = Duration::from_secs(24);
 
 impl RolloutProfile {
     fn random(random: &mut Random) -> Self {
