@@ -26,7 +26,7 @@ pub(crate) struct Rollouts {
     stored: BTreeMap<VariantId, Bytes>,
     /// The rollout that runs, as the model knows it.
     pub(crate) tried: Option<Tried>,
-    /// What rollouts tried that were overtaken, and the clients that were sent some of it.
+    /// What rollouts tried that ended otherwise, and the clients that were sent some of it.
     left: BTreeMap<Variation, (Content, BTreeSet<String>)>,
     /// What was refused, until other content was in its place.
     pub(crate) refused: Refused,
@@ -141,28 +141,31 @@ impl Rollouts {
             RolloutEvent::Refused(_) => {
                 self.has_refused = true;
                 let had = contents(&self.served.snapshot());
-                let tried = self.tried.take();
+                let tried = self.leave();
                 self.refused = tried.into_iter().flat_map(|tried| tried.refused(&had)).collect();
             }
-            RolloutEvent::Overtaken | RolloutEvent::Replaced(_) => self.leave(),
+            RolloutEvent::Overtaken | RolloutEvent::Replaced(_) => drop(self.leave()),
         }
         self.follow();
         Some(event)
     }
 
     /// The clients that tried it go back, which may take until they do not use it any more (S33).
-    fn leave(&mut self) {
-        let Some(Tried { contents, sent_to, .. }) = self.tried.take() else { return };
-        for (variation, content) in contents {
-            let left = self.left.entry(variation).or_insert_with(|| (content.clone(), BTreeSet::new()));
-            if left.0 != content {
-                *left = (content, BTreeSet::new());
+    fn leave(&mut self) -> Option<Tried> {
+        let tried = self.tried.take();
+        let contents = tried.iter().flat_map(|tried| tried.contents.iter().map(|of| (of, &tried.sent_to)));
+        for ((variation, content), sent_to) in contents {
+            let new = || (content.clone(), BTreeSet::new());
+            let left = self.left.entry(variation.clone()).or_insert_with(new);
+            if left.0 != *content {
+                *left = new();
             }
             left.1.extend(sent_to.iter().cloned());
         }
+        tried
     }
 
-    /// Whether a client may still have this since a rollout that was overtaken.
+    /// Whether a client may still have this since such a rollout.
     pub(crate) fn may_keep(&self, client: &str, variation: &Variation, content: &Content) -> bool {
         self.left.get(variation).is_some_and(|(left, clients)| left == content && clients.contains(client))
     }
