@@ -200,10 +200,10 @@ impl World {
             replica.history.push(snapshot);
         }
         // A client that connects later may begin with it.
-        if let Some(tried) = replica.rollouts.as_ref().and_then(Rollouts::candidate) {
-            if !replica.history.iter().rev().any(|known| Arc::ptr_eq(known, &tried)) {
-                replica.history.push(tried);
-            }
+        if let Some(tried) = replica.rollouts.as_ref().and_then(Rollouts::candidate)
+            && !replica.history.iter().rev().any(|known| Arc::ptr_eq(known, &tried))
+        {
+            replica.history.push(tried);
         }
         let connections = self.clients.iter().flat_map(|client| client.connections.values());
         for connection in connections.filter(|connection| connection.replica == at) {

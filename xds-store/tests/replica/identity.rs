@@ -395,5 +395,5 @@ fn sg22_a_late_answer_of_a_replaced_process_does_not_count() {
     let again = hellos(&actions);
     let actions = one.greet(again[0], "p", "2", &[]);
     assert_eq!(pulls(&actions).len(), 1, "{actions:?}");
-    assert_eq!(one.replica.peers().next().unwrap().is_up, true);
+    assert!(one.replica.peers().next().unwrap().is_up);
 }
