@@ -332,8 +332,8 @@ impl Store {
             Some(_) => Answer::Pending,
             None if self.head.is_replica => Answer::Unknown,
             None if !self.has_blocks_of_all() => Answer::Pending,
-            // The region that asks does not own the target any more.
-            None if self.index.policies().owner_of(target).is_none_or(|owner| owner != caller) => {
+            // The region that asks, if it is known, does not own the target any more.
+            None if !caller.is_empty() && self.index.policies().owner_of(target) != Some(caller) => {
                 Answer::Gone
             }
             None => Answer::Holds,

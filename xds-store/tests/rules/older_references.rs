@@ -226,6 +226,13 @@ fn sg32_sg28_a_region_that_handed_a_name_over_needs_no_block_of_it() {
     );
     nodes[1].wait(SECOND);
     nodes[0].wait(5 * SECOND);
+    // Nobody knows the region of a node that was not heard.
+    let (_, _, request) = nodes[0].region_calls.front().unwrap().clone();
+    let RegionRequest::Check(request) = request else { panic!("{request:?}") };
+    let request = proto::CheckReferencesRequest { node: "nobody".into(), ..request };
+    nodes[1].step(Event::Region(Ticket(0), RegionRequest::Check(request)));
+    let Ok(RegionResponse::Check(response)) = nodes[1].region_answers.pop().unwrap() else { panic!() };
+    assert_eq!(response.references().next(), Some(Answer::Holds));
     assert_eq!(asks(&mut nodes, 0, 1), Answer::Gone);
     assert_eq!((nodes[0].blocks(), nodes[1].blocks()), (0, 0));
     assert_eq!(deletes(&mut nodes[1]).unwrap_err().code, RefusalCode::FailedPrecondition);
