@@ -3,6 +3,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `stable` | what all clients have: a restarted server serves it, and rolls out the difference again |
+//! | `requested` | the number of the last commit with steps of its own that all clients have |
 //! | `status.json` | the rollout that runs, or why there is none |
 //! | `lock` | locked by the server |
 //! | `order` | `promote` or `abort`, written by `xds rollout`; the server removes it |
