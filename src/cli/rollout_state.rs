@@ -12,7 +12,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -152,7 +152,7 @@ impl RolloutState {
 
     pub(super) fn store_order(&self, order: Order) -> Result<(), RolloutStateError> {
         let word = order.word();
-        self.replace("order", format!("{word}\n").as_bytes(), false)
+        self.replace_with_mode("order", format!("{word}\n").as_bytes(), false, READABLE)
     }
 
     /// Whether an order was not taken yet.
@@ -164,9 +164,14 @@ impl RolloutState {
     pub(super) fn take_order(&self) -> Option<Order> {
         // Renamed first: an order that is written meanwhile is another one.
         let taken = self.0.join("order.taken");
-        fs::rename(self.0.join("order"), &taken).ok()?;
-        let text = fs::read_to_string(&taken).ok()?;
-        match text.trim() {
+        let read = match fs::rename(self.0.join("order"), &taken) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => Err(error),
+            Ok(()) => fs::read_to_string(&taken),
+        };
+        let text =
+            read.inspect_err(|error| tracing::error!(%error, "an order of xds rollout cannot be read"));
+        match text.ok()?.trim() {
             "promote" => Some(Order::Promote),
             "abort" => Some(Order::Abort),
             other => {
@@ -176,12 +181,24 @@ impl RolloutState {
         }
     }
 
+    /// The stable state may contain secrets.
     fn replace(&self, name: &str, content: &[u8], is_durable: bool) -> Result<(), RolloutStateError> {
+        self.replace_with_mode(name, content, is_durable, 0o600)
+    }
+
+    fn replace_with_mode(
+        &self,
+        name: &str,
+        content: &[u8],
+        is_durable: bool,
+        mode: u32,
+    ) -> Result<(), RolloutStateError> {
         let (path, next) = (self.0.join(name), self.0.join(format!("{name}.next")));
         let write = || {
-            // The stable state may contain secrets.
             let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+                OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&next)?;
+            // Whatever the umask is, and whoever made the file.
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
             file.write_all(content)?;
             if is_durable {
                 file.sync_all()?;
@@ -192,6 +209,9 @@ impl RolloutState {
         write().map_err(|error| RolloutStateError::File { path: path.clone(), error })
     }
 }
+
+/// The server may run as another user than the operator who gives an order.
+const READABLE: u32 = 0o644;
 
 /// A digest of the rest, then each variant with its length before it.
 fn stable_bytes(stable: &Snapshot) -> Vec<u8> {
@@ -297,6 +317,20 @@ mod tests {
         assert!(read_stable(Bytes::new()).is_err());
         let empty = read_stable(stable_bytes(&Cache::new().snapshot()).into()).unwrap();
         assert!(empty.is_empty());
+    }
+
+    #[test]
+    fn the_server_can_read_the_order_of_another_user_and_nobody_reads_the_state() {
+        let folder = std::env::temp_dir().join(format!("xds-rollout-order-{}", std::process::id()));
+        let state = RolloutState::open(&folder).unwrap();
+        fs::write(folder.join("stable.next"), "of an earlier version").unwrap();
+        state.store_stable(&Cache::new().snapshot()).unwrap();
+        state.store_order(Order::Abort).unwrap();
+        let mode = |name| fs::metadata(folder.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("order"), mode("stable")), (0o644, 0o600));
+        assert_eq!(state.take_order(), Some(Order::Abort));
+        assert_eq!(state.take_order(), None);
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
         emit_comments: false,
         with_snippet: false,
         // The files of the operator may be large, so their size is not limited here. The depth is
-        // limited because of the stack, and so is the replay of aliases.
+        // limited because of the stack.
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_LIMIT,
             flow_nesting_limit: DEPTH_LIMIT,
@@ -114,6 +114,9 @@ pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
             max_total_scalar_bytes: usize::MAX,
             max_reader_input_bytes: None,
         },
+        // Who may write a ConfigMap must not be able to make much of a few aliases. It counts for all
+        // documents of the file together.
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: REPLAYED_LIMIT },
     };
     // Reading a slice is faster, but stops at the first document with an error.
     if let Ok(documents) = serde_saphyr::from_multiple_with_options::<Spanned<Tree>>(text, options.clone()) {
@@ -322,6 +325,8 @@ impl From<Spanned<Tree>> for Node {
     }
 }
 
+/// How many values aliases may repeat in a file.
+const REPLAYED_LIMIT: usize = 100_000;
 /// How deep a document may nest. Proto3 parsers stop at 100 messages, each of which may contain a
 /// list.
 const DEPTH_LIMIT: usize = 200;

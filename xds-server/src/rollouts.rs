@@ -91,7 +91,7 @@ impl Rollouts {
         self
     }
 
-    /// Calls this with each new stable state. An error is logged.
+    /// Calls this with each new stable state. An error is logged, and the call repeated each 5 s.
     #[must_use]
     pub fn keeping(mut self, keep: impl Fn(&Snapshot) -> Result<(), String> + Send + Sync + 'static) -> Self {
         self.keep = Some(Box::new(keep));
@@ -143,8 +143,13 @@ impl Rollouts {
     pub async fn run(&self) {
         let mut commits = self.source.commits(1);
         let _end = EndOnDrop(self);
+        let mut stored_at = Instant::now();
         loop {
             while self.advance() {}
+            if stored_at.elapsed() >= STORE_AGAIN {
+                self.store_again();
+                stored_at = Instant::now();
+            }
             let step_ends_at =
                 lock(&self.machine).running().map(|running| self.start.0 + running.step_ends_at());
             let looks_at_source = step_ends_at.is_none() || self.on_change == OnChange::Replace;
@@ -238,11 +243,25 @@ impl Rollouts {
 
     fn store_stable(&self) {
         let Some(keep) = &self.keep else { return };
-        let failure = keep(&self.served.snapshot()).err();
-        if let Some(error) = &failure {
-            tracing::error!(%error, "the stable state is not stored; after a restart, clients would get an older one");
+        let failure: Option<Arc<str>> = keep(&self.served.snapshot()).err().map(Into::into);
+        let before = std::mem::replace(&mut lock(&self.shown).status.not_stored, failure.clone());
+        match failure {
+            Some(error) if before.as_ref() != Some(&error) => tracing::error!(
+                %error,
+                "the stable state is not stored; after a restart, clients would get an older one"
+            ),
+            None if before.is_some() => tracing::info!("the stable state is stored now"),
+            _ => {}
         }
-        lock(&self.shown).status.not_stored = failure.map(Into::into);
+    }
+
+    /// The stable state could not be stored: there may be room now.
+    fn store_again(&self) {
+        // Nothing else changes the stable state meanwhile.
+        let _machine = lock(&self.machine);
+        if lock(&self.shown).status.not_stored.is_some() {
+            self.store_stable();
+        }
     }
 }
 
@@ -268,6 +287,8 @@ impl std::fmt::Debug for Rollouts {
     }
 }
 
+/// How long after a failure the stable state is stored again.
+const STORE_AGAIN: Duration = Duration::from_secs(5);
 /// How often the answers of clients are looked at while a step lasts.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 

@@ -142,8 +142,8 @@ impl ServedRollouts {
             let status = rollouts.status();
             let not_stored = status.not_stored.map(|error| Trouble {
                 detail: error.to_string(),
-                cure: "Make room in the folder of --rollout-state. Until then, do not restart the server: clients \
-                       would get an older state."
+                cure: "Make room in the folder of --rollout-state; the server stores the state within 5 s then, and \
+                       this message goes. Until then, do not restart the server: clients would get an older state."
                     .into(),
                 ..Trouble::error("rollout_not_stored", "The state that all clients have is not stored")
             });

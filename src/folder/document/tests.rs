@@ -208,6 +208,15 @@ fn deep_nesting_is_an_error_and_no_crash() {
 }
 
 #[test]
+fn aliases_do_not_make_much_of_a_small_file() {
+    // Each document alone repeats some thousand values.
+    let level = |of: usize| format!("a{of}: &a{of} [{}]\n", vec![format!("*a{}", of - 1); 9].join(","));
+    let bomb = format!("a0: &a0 [x,x,x,x,x,x,x,x,x]\n{}", (1..4).map(level).collect::<String>());
+    let found = errors(yaml(&vec![bomb; 40].join("---\n")));
+    assert!(found.iter().any(|error| error.contains("alias")), "{found:?}");
+}
+
+#[test]
 fn null_is_a_field_not_given_and_anchors_are_followed() {
     let text = format!("{CLUSTER}\nname: &n a\nconnect_timeout: null\nalt_stat_name: *n\n");
     let expected = format!("{CLUSTER}\nname: a\nalt_stat_name: a\n");

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tokio::time::sleep;
 use xds_core::server::{DeltaRequest, Next, Protocol, Service, Stream, StreamConfig};
 use xds_core::{ClientName, RequestedRollout, Resource, RolloutSteps, Transaction, Watch};
@@ -339,12 +341,25 @@ async fn g13_a_source_that_lacks_changes_makes_what_is_served_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_state_that_cannot_be_stored_is_shown() {
+async fn a_state_that_cannot_be_stored_is_shown_and_stored_once_there_is_room() {
     let (source, served) = (Cache::new(), Cache::new());
     put(&source, "a", "one");
     let plan = RolloutPlan::new(Vec::new(), Duration::from_secs(1));
     let rollouts = Rollouts::new(source, served, plan, OnChange::Wait);
-    let rollouts = rollouts.keeping(|_| Err("no space left".to_owned()));
+    let has_room = Arc::new(AtomicBool::new(false));
+    let room = Arc::clone(&has_room);
+    let rollouts = rollouts.keeping(move |_| match room.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => Err("no space left".to_owned()),
+    });
+    let rollouts = Arc::new(rollouts);
     rollouts.begin();
+    let runs = Arc::clone(&rollouts);
+    let task = tokio::spawn(async move { runs.run().await });
+    sleep(Duration::from_secs(60)).await;
     assert_eq!(rollouts.status().not_stored.as_deref(), Some("no space left"));
+    has_room.store(true, Ordering::Relaxed);
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(rollouts.status().not_stored, None);
+    task.abort();
 }
