@@ -80,6 +80,15 @@ impl Node {
         }
     }
 
+    /// How many values it is made of.
+    fn count(&self) -> usize {
+        1 + match &self.tree {
+            Tree::List(items) => items.iter().map(Self::count).sum(),
+            Tree::Map(entries) => entries.iter().map(|entry| entry.value.count()).sum(),
+            _ => 0,
+        }
+    }
+
     /// The value in words, for error messages.
     pub(super) fn describe(&self) -> String {
         match &self.tree {
@@ -114,22 +123,50 @@ pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
             max_total_scalar_bytes: usize::MAX,
             max_reader_input_bytes: None,
         },
-        // Who may write a ConfigMap must not be able to make much of a few aliases. It counts for all
-        // documents of the file together.
+        // Who may write a ConfigMap must not be able to make much of a few aliases. This is the limit
+        // of a document.
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: REPLAYED_LIMIT },
     };
-    // Reading a slice is faster, but stops at the first document with an error.
-    if let Ok(documents) = serde_saphyr::from_multiple_with_options::<Spanned<Tree>>(text, options.clone()) {
+    // Reading a slice is faster, but stops at the first document with an error, and says nothing about
+    // aliases.
+    let may_have_aliases = text.contains('&') && text.contains('*');
+    if !may_have_aliases
+        && let Ok(documents) =
+            serde_saphyr::from_multiple_with_options::<Spanned<Tree>>(text, options.clone())
+    {
         return documents.into_iter().map(|document| Ok(document.into())).collect();
     }
-    serde_saphyr::read_with_options::<_, Spanned<Tree>>(&mut text.as_bytes(), options)
-        .map(|document| {
-            document.map(Node::from).map_err(|error| SyntaxError {
-                at: error.location().map(Position::from),
-                problem: syntax(&error.without_snippet().to_string()),
-            })
-        })
-        .collect()
+    // Each byte makes at most one value, and aliases repeat some.
+    let mut room = text.len() + REPLAYED_LIMIT;
+    let mut documents = Vec::new();
+    let mut bytes = text.as_bytes();
+    for document in serde_saphyr::read_with_options::<_, Spanned<Tree>>(&mut bytes, options) {
+        let (document, is_last) = match document.map(Node::from) {
+            Ok(node) => match room.checked_sub(node.count()) {
+                Some(left) => {
+                    room = left;
+                    (Ok(node), false)
+                }
+                None => (Err(too_many_aliases(node.at)), true),
+            },
+            Err(error) => {
+                let is_last = matches!(error, serde_saphyr::Error::AliasReplayLimitExceeded { .. });
+                let at = error.location().map(Position::from);
+                let problem = syntax(&error.without_snippet().to_string());
+                (Err(SyntaxError { at, problem }), is_last)
+            }
+        };
+        documents.push(document);
+        if is_last {
+            break;
+        }
+    }
+    documents
+}
+
+fn too_many_aliases(at: Position) -> SyntaxError {
+    let message = format!("the aliases of the file repeat more than {REPLAYED_LIMIT} values");
+    SyntaxError { at: Some(at), problem: Problem::Syntax { message } }
 }
 
 /// Reads the document of a JSON text.

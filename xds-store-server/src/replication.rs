@@ -232,7 +232,8 @@ impl Replication {
     }
 
     /// Where to call the node of a region, which may be unknown, or its writer if that node is forgotten or none is
-    /// named. `None`: it is not up. Another node than that of a reference may not have it yet (SG32).
+    /// named. `None`: it is not up. Another node than that of a reference may not have it yet; the store asks the
+    /// writer by itself if that one cannot tell (SG32).
     pub(crate) fn address_of(&self, region: &str, node: &str) -> Option<String> {
         let is_writer = node.is_empty() || self.forgotten.contains(node);
         let is_it = |peer: &PeerView| {

@@ -211,6 +211,8 @@ fn deep_nesting_is_an_error_and_no_crash() {
 fn aliases_do_not_make_much_of_a_small_file() {
     // Each document alone repeats some thousand values.
     let level = |of: usize| format!("a{of}: &a{of} [{}]\n", vec![format!("*a{}", of - 1); 9].join(","));
+    let anchors = "a: &a {x: [1, 2]}\nb: *a\n";
+    assert_eq!(errors(yaml(&vec![anchors; 1000].join("---\n"))).len(), 1000, "they are no resources");
     let bomb = format!("a0: &a0 [x,x,x,x,x,x,x,x,x]\n{}", (1..4).map(level).collect::<String>());
     let found = errors(yaml(&vec![bomb; 40].join("---\n")));
     assert!(found.iter().any(|error| error.contains("alias")), "{found:?}");

@@ -21,7 +21,7 @@ impl Replica {
         if !matches!(peer.state, State::Waiting { due } if due <= now) {
             return;
         }
-        let is_greeted = peer.is_greeted;
+        let (is_greeted, node) = (peer.is_greeted, peer.node().map(str::to_owned));
         let call = Call { id: self.new_call(), until: now.saturating_add(DEADLINE) };
         // SR3: Hello comes before anything else.
         let action = if is_greeted {
@@ -35,6 +35,8 @@ impl Replica {
             };
             Action::CallPull(call.id, address.to_owned(), request)
         } else {
+            // Only who calls from now on can be another process than the one that answers.
+            node.iter().for_each(|node| self.known.greets(node));
             Action::CallHello(call.id, address.to_owned(), self.hello())
         };
         let peer = self.peers.get_mut(address).expect("it is above");
@@ -114,11 +116,15 @@ impl Replica {
         // The answer may be that of a process that was replaced meanwhile, and its role that of before (SG22).
         let is_late = self.known.has_another_called(&callee.node, &callee.boot);
         let Some(peer) = self.peers.get_mut(&address).filter(|_| self.id.is_kept()) else { return };
+        if is_late {
+            peer.state = State::Waiting { due: self.now };
+            return;
+        }
         let (node, boot) = (callee.node.clone(), callee.boot.clone());
         let proto::HelloRequest { region, is_replica, build, .. } = callee;
         let is_second = !is_replica && region == self.config.hello.region && self.config.is_writer();
         let session = Session { node, boot, region, is_replica, build, clock };
-        (peer.session, peer.is_greeted) = (Some(session), !is_late);
+        (peer.session, peer.is_greeted) = (Some(session), true);
         peer.heard_at = Some(self.now);
         // The peer may have lost its log, so this node nudges it again.
         peer.nudge.told = 0;

@@ -30,7 +30,7 @@ struct Node {
     remember_at: Option<i64>,
     remembered_at: Option<i64>,
     boots: Option<Boots>,
-    /// Two of the processes that said Hello since one answered.
+    /// Two of the processes that said Hello since this node did.
     called: BTreeSet<Box<str>>,
     is_twin: bool,
     /// The region that it said in this run.
@@ -172,6 +172,11 @@ impl Known {
             boots.before = Some(std::mem::replace(&mut boots.last, boot.into()));
             boots.next_call = next;
         }
+    }
+
+    /// This node says Hello to a node.
+    pub(super) fn greets(&mut self, node: &str) {
+        self.nodes.get_mut(node).into_iter().for_each(|known| known.called.clear());
     }
 
     /// A process of a node says Hello.

@@ -292,8 +292,10 @@ impl Store {
             let mut holds = forms.flat_map(|name| records.index.referrers.acts(name, &source));
             let answer = match holds.any(|acts| acts.needs_target()) {
                 true => {
-                    let id = request.ids.get(number);
-                    self.answer_block(reference, &target, id, self.region_of(&request.node))
+                    let is_same = request.policies == self.index.policies().digest();
+                    let caller = Some(self.region_of(&request.node));
+                    let caller = caller.filter(|region| is_same && !region.is_empty());
+                    self.answer_block(reference, &target, request.ids.get(number), caller)
                 }
                 false => Answer::Gone,
             };
@@ -309,13 +311,14 @@ impl Store {
     /// Whether a reference that exists needs the block with this id. Without an id, it may be each block of it.
     ///
     /// Without the block, a node that is not the writer of its region any more does not know: the writer may have the
-    /// record by another block, or makes one when it has looked at all its records (SG34).
+    /// record by another block, or makes one when it has looked at all its records (SG34). `caller` is the region that
+    /// asks, if it has the same policies.
     fn answer_block(
         &self,
         reference: &proto::Reference,
         target: &RecordKey,
         id: Option<&Bytes>,
-        caller: &str,
+        caller: Option<&str>,
     ) -> Answer {
         let own = &self.index.own_blocks;
         let Some(key) = id.and_then(|id| BlockKey::of(reference, id)) else { return Answer::Holds };
@@ -332,11 +335,11 @@ impl Store {
             Some(_) => Answer::Pending,
             None if self.head.is_replica => Answer::Unknown,
             None if !self.has_blocks_of_all() => Answer::Pending,
-            // The region that asks, if it is known, does not own the target any more.
-            None if !caller.is_empty() && self.index.policies().owner_of(target) != Some(caller) => {
-                Answer::Gone
-            }
-            None => Answer::Holds,
+            None => match caller {
+                // The region that asks does not own the target any more, and both know that.
+                Some(caller) if self.index.policies().owner_of(target) != Some(caller) => Answer::Gone,
+                _ => Answer::Holds,
+            },
         }
     }
 

@@ -97,9 +97,14 @@ impl Store {
             let is_needed =
                 is_fetching && after.gives(prefix, region) && !after.givers(prefix, region, giver).is_empty();
             if is_needed {
-                let owner = before.policy_of(prefix).map(|policy| policy.owner().to_owned());
-                let known = before.former_owners(prefix).iter().cloned();
-                let former: BTreeSet<_> = known.chain(owner).filter(|former| former != region).collect();
+                // The one who wrote the policy before owned the names before that.
+                let policy = before.policy_of(prefix);
+                let owners = policy.into_iter().flat_map(|policy| [policy.owner(), policy.author()]);
+                let fetched = before.fetching_of(prefix).map_or("", |(fetched, _)| fetched);
+                let known = before.former_owners(fetched).iter().cloned();
+                let all = known.chain(owners.map(str::to_owned));
+                let former: BTreeSet<_> =
+                    all.filter(|former| former != region && !former.is_empty()).collect();
                 let (region, former) = (giver.to_owned(), former.into_iter().collect());
                 decided.insert(prefix.into(), Some(StoredFetching { region, former }));
             } else if before.fetching().any(|(of, _)| of == prefix) {

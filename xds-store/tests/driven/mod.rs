@@ -58,6 +58,8 @@ pub(crate) struct Server {
     pub(crate) took_ids: Vec<Result<(), Refused>>,
     /// What other regions are asked, and were answered.
     pub(crate) region_calls: VecDeque<(Ticket, String, RegionRequest)>,
+    /// The node that has to answer the last one; empty: the writer of the region.
+    pub(crate) called: String,
     pub(crate) region_answers: Vec<Result<RegionResponse, Refused>>,
     last: u64,
 }
@@ -190,6 +192,7 @@ impl Server {
             staged: Vec::new(),
             took_ids: Vec::new(),
             region_calls: VecDeque::new(),
+            called: String::new(),
             region_answers: Vec::new(),
             states: BTreeMap::new(),
             clients,
@@ -217,7 +220,8 @@ impl Server {
                     Action::TookId(_, answer) => self.took_ids.push(answer),
                     Action::Compacted(_, answer) => self.compacted.push(answer),
                     Action::AnswerRegion(_, answer) => self.region_answers.push(answer),
-                    Action::CallRegion { call, region, request, .. } => {
+                    Action::CallRegion { call, region, node, request } => {
+                        self.called = node;
                         self.region_calls.push_back((call, region, request));
                     }
                 }

@@ -204,8 +204,14 @@ fn sg32_a_former_writer_does_not_confirm_a_block_that_is_not_its_own() {
     exchange(&mut nodes);
     assert_eq!(nodes[0].blocks(), 2, "that of u1, and that of u2");
     nodes[0].wait(300 * SECOND);
+    assert_eq!(nodes[0].called, "u1");
     assert_eq!(asks(&mut nodes, 0, 1), Answer::Unknown);
-    // The writer is asked next, at once.
+    // The writer is asked next, at once, and after a restart.
+    assert_eq!((nodes[0].region_calls.len(), &*nodes[0].called), (1, ""));
+    nodes[0].restart();
+    nodes[0].region_calls.clear();
+    nodes[0].wait(5 * SECOND);
+    assert_eq!(nodes[0].called, "");
     assert_eq!(asks(&mut nodes, 0, 2), Answer::Gone);
     assert_eq!((nodes[0].blocks(), nodes[1].blocks(), nodes[2].blocks()), (1, 0, 1));
     assert_eq!(deletes(&mut nodes[0]).unwrap_err().code, RefusalCode::Unavailable, "of u2");
@@ -226,13 +232,17 @@ fn sg32_sg28_a_region_that_handed_a_name_over_needs_no_block_of_it() {
     );
     nodes[1].wait(SECOND);
     nodes[0].wait(5 * SECOND);
-    // Nobody knows the region of a node that was not heard.
+    // A node that was not heard may be of each region, and one with other policies may own the target by them.
     let (_, _, request) = nodes[0].region_calls.front().unwrap().clone();
-    let RegionRequest::Check(request) = request else { panic!("{request:?}") };
-    let request = proto::CheckReferencesRequest { node: "nobody".into(), ..request };
-    nodes[1].step(Event::Region(Ticket(0), RegionRequest::Check(request)));
-    let Ok(RegionResponse::Check(response)) = nodes[1].region_answers.pop().unwrap() else { panic!() };
-    assert_eq!(response.references().next(), Some(Answer::Holds));
+    let RegionRequest::Check(asked) = request else { panic!("{request:?}") };
+    let unheard = proto::CheckReferencesRequest { node: "nobody".into(), ..asked.clone() };
+    let behind = proto::CheckReferencesRequest { policies: vec![7; 16].into(), ..asked };
+    for request in [unheard, behind] {
+        nodes[1].step(Event::Region(Ticket(0), RegionRequest::Check(request)));
+        let answer = nodes[1].region_answers.pop().unwrap();
+        let Ok(RegionResponse::Check(response)) = &answer else { panic!("{answer:?}") };
+        assert_eq!(response.references().next(), Some(Answer::Holds));
+    }
     assert_eq!(asks(&mut nodes, 0, 1), Answer::Gone);
     assert_eq!((nodes[0].blocks(), nodes[1].blocks()), (0, 0));
     assert_eq!(deletes(&mut nodes[1]).unwrap_err().code, RefusalCode::FailedPrecondition);

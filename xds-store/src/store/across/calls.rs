@@ -185,7 +185,8 @@ impl Store {
         let blocks = keys.iter().filter_map(|key| self.index.blocks.get(key));
         let (references, ids) = blocks.map(|block| (block.reference.clone(), block.id.clone())).unzip();
         let node = self.head.node.clone();
-        let request = proto::CheckReferencesRequest { references, ids, owners: Vec::new(), node };
+        let policies = self.index.policies().digest();
+        let request = proto::CheckReferencesRequest { references, ids, owners: Vec::new(), node, policies };
         self.call(of, Call::Check(keys, commit), RegionRequest::Check(request), actions)
     }
 

@@ -44,13 +44,8 @@ impl Store {
         for (region, all) in asked {
             for part in all.chunks(REFERENCES_LIMIT) {
                 let (node, owners) = (self.head.node.clone(), part.iter().map(|(_, check)| check.clone()));
-                let references = Vec::new();
-                let request = proto::CheckReferencesRequest {
-                    references,
-                    ids: Vec::new(),
-                    owners: owners.collect(),
-                    node,
-                };
+                let request =
+                    proto::CheckReferencesRequest { owners: owners.collect(), node, ..Default::default() };
                 let call = Call::Owners(part.to_vec());
                 self.call((region.clone(), String::new()), call, RegionRequest::Check(request), actions);
             }
