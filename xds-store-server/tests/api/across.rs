@@ -93,10 +93,19 @@ async fn sg30_sg34_what_another_region_refers_to_is_not_deleted_and_its_referrer
     let [eu, us] = regions().await;
     us.served.commit(vec![routes("us/r", "eu/c")]).await;
     // The copy of the routes comes by replication; what counts is the block.
-    let refused = delete(&eu, false).await.unwrap_err();
-    let referred = referred(&refused, Code::FailedPrecondition);
-    let blocks = referred.by.iter().filter(|by| by.source_region == "us" && !by.is_tentative);
-    assert_eq!(blocks.count(), 1, "{referred:?}");
+    let confirmed = async {
+        loop {
+            let refused = delete(&eu, false).await.unwrap_err();
+            let referred = referred(&refused, Code::FailedPrecondition);
+            if !referred.by.iter().any(|by| by.is_tentative) {
+                return referred;
+            }
+            // It is confirmed soon after the commit is answered.
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let referred = timeout(WAIT, confirmed).await.expect("the block is confirmed");
+    assert_eq!(referred.by.iter().filter(|by| by.source_region == "us").count(), 1, "{referred:?}");
     assert!(referred.silent_regions.is_empty());
     // SG10: each reference is shown once, with its region.
     let request = proto::ReferencesRequest { key: Some(at(type_url::CLUSTER, "eu/c")), depth: 0 };
