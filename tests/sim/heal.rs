@@ -206,11 +206,11 @@ fn changes(mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
 }
 
 /// Nobody rejects what comes now, and the steps are long enough, but for proxies that try each response
-/// themselves, one after another. A client with several servers leaves one of them when another one answers (P4.6),
-/// also without an ACK. There an operator promotes what was refused.
+/// themselves, one after another. A client leaves a server when one before it answers again (P4.6), also without an ACK.
+/// There an operator promotes what was refused.
 fn promote_refused(world: &mut World) -> Result<(), Violation> {
     let is_slow = world.relays.iter().any(|relay| relay.profile.canaries > 0)
-        || world.agents.iter().any(|agent| agent.profile.homes.len() > 1);
+        || world.agents.iter().any(|agent| agent.returned.is_some());
     let rollouts = world.replicas.iter_mut().filter_map(|replica| replica.rollouts.as_mut());
     let refused = rollouts.filter_map(|rollouts| rollouts.order(RolloutOrder::Promote).then_some(()));
     if refused.count() == 0 {

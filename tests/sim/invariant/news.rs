@@ -15,7 +15,8 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let is_repeated = sent.received.names().is_subset(&seen.uncertain) && !seen.uncertain.is_empty();
     let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_repeated;
     // S34: of what is not there when a cluster is sent, the client gets the endpoints when it comes back.
-    let is_due = !seen.endpoints_due.is_disjoint(&sent.received.names());
+    let names = sent.received.names();
+    let is_due = !names.is_empty() && names.is_subset(&seen.endpoints_due);
     if is_answer || is_due || has_news(sent) || is_excused(sent) {
         return Ok(());
     }

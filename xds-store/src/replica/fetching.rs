@@ -53,8 +53,8 @@ impl Replica {
     }
 
     /// SG27: what this node has of the owner of these names, of the one that gave them, and of those that owned them
-    /// before. Such names may have come before the policy, and were left out or dropped, so only a peer that has as much
-    /// has all names. A former owner counts, because a replica of it that was promoted may have written names before it
+    /// before. Such names may have come before the policy, and were left out or dropped, so only a peer that has as
+    /// much has all names. A former owner counts, because a replica of it that was promoted may have written names before it
     /// heard of the handover. Nodes that are forgotten do not count: what only they had is lost; nor those of which the
     /// peer follows another log (SR30), which never covers what is here.
     pub(super) fn clock_of_fetched(&self, address: &str) -> Clock {
