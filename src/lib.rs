@@ -9,9 +9,9 @@ pub use xds_core::{
     Access, Audience, AudienceError, Cache, Candidate, ChangedVariant, ClientName, ClientOutcome, Code,
     Commit, CommitError, CommitEvent, CommitOrigin, CommitOutcome, Commits, Constraints, Delivery,
     LocatorStatus, MetadataKeys, NamePatterns, NamedPath, OnChange, OnDemandSubscription,
-    OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, RequestedRollout, Resource, ResourceError,
-    ResourceName, Revision, RolloutCounts, RolloutPlan, RolloutSteps, Snapshot, Source, Transaction, TypeUrl,
-    Variant, VariantId, VariantSet, Variants, Version, shortened,
+    OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, RefusedChange, RequestedRollout, Resource,
+    ResourceError, ResourceName, Revision, RolloutCounts, RolloutPlan, RolloutSteps, Snapshot, Source,
+    Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
 };
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;

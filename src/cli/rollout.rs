@@ -24,11 +24,14 @@ pub(super) struct RolloutCommand {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Print the state of the rollout, as JSON
+    #[command(after_help = STATUS_FIELDS)]
     Status(StateFolder),
-    /// Give the current or the refused change to all clients now
+    /// Give the change that is rolled out, or the one that was refused, to all clients now
     Promote(StateFolder),
-    /// End the rollout: its clients are sent what they had, and the change is not tried again until
-    /// one of its resources changes
+    /// End the rollout: its clients are sent what they had
+    ///
+    /// The change is refused: it is not tried again until one of its resources changes, also after a
+    /// restart. Later changes wait, since what is served would contain it.
     Abort(StateFolder),
 }
 
@@ -42,47 +45,67 @@ struct StateFolder {
 impl RolloutCommand {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         match &self.action {
-            Action::Status(state) => {
-                print!("{}", state.open()?.status().map_err(Failure::Rollout)?);
-                Ok(ExitCode::SUCCESS)
-            }
+            Action::Status(state) => state.print_status(),
             Action::Promote(state) => state.order(Order::Promote),
             Action::Abort(state) => state.order(Order::Abort),
         }
+        .map_err(Failure::Rollout)
     }
 }
 
 impl StateFolder {
-    fn open(&self) -> Result<RolloutState, Failure> {
+    fn open(&self) -> Result<RolloutState, RolloutStateError> {
         if !self.folder.is_dir() {
-            let error = std::io::Error::from(std::io::ErrorKind::NotFound);
-            let path = self.folder.clone();
-            return Err(Failure::Rollout(RolloutStateError::File { path, error }));
+            return Err(RolloutStateError::NoState { path: self.folder.clone() });
         }
-        RolloutState::open(&self.folder).map_err(Failure::Rollout)
+        RolloutState::open(&self.folder)
     }
 
-    /// Waits until the server has taken the order.
-    fn order(&self, order: Order) -> Result<ExitCode, Failure> {
+    fn print_status(&self) -> Result<ExitCode, RolloutStateError> {
         let state = self.open()?;
+        print!("{}", state.status()?);
+        if state.is_used() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        eprintln!("warning: no server uses {} now; this is the last state of one", self.folder.display());
+        Ok(ExitCode::from(1))
+    }
+
+    /// Waits until the order is carried out.
+    fn order(&self, order: Order) -> Result<ExitCode, RolloutStateError> {
+        let state = self.open()?;
+        let path = || self.folder.clone();
         // The server writes its status several times a second, so a rollout that has just begun may
         // not be in it yet.
         let until = Instant::now() + WRITTEN_WITHIN;
-        while !is_possible(order, &state.status().map_err(Failure::Rollout)?) {
-            if Instant::now() >= until {
-                let (path, word) = (self.folder.clone(), order.word());
-                return Err(Failure::Rollout(RolloutStateError::Nothing { path, word }));
+        let before = loop {
+            let status = state.status()?;
+            if !state.is_used() {
+                return Err(RolloutStateError::NoServer { path: path() });
             }
-            sleep(Duration::from_millis(20));
-        }
-        state.store_order(order).map_err(Failure::Rollout)?;
-        let until = Instant::now() + TAKEN_WITHIN;
-        while state.has_order() {
+            if is_possible(order, &status) {
+                break status;
+            }
             if Instant::now() >= until {
+                return Err(match order {
+                    Order::Promote => RolloutStateError::NothingToPromote { path: path() },
+                    Order::Abort => RolloutStateError::NothingToAbort { path: path() },
+                });
+            }
+            sleep(LOOK_EVERY);
+        };
+        state.store_order(order)?;
+        let until = Instant::now() + DONE_WITHIN;
+        while state.has_order() || !is_done(order, &before, &state.status()?) {
+            if Instant::now() >= until {
+                let is_taken = !state.has_order();
                 _ = state.take_order();
-                return Err(Failure::Rollout(RolloutStateError::NoServer { path: self.folder.clone() }));
+                return Err(match is_taken {
+                    true => RolloutStateError::TooLate { path: path() },
+                    false => RolloutStateError::NoServer { path: path() },
+                });
             }
-            sleep(Duration::from_millis(20));
+            sleep(LOOK_EVERY);
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -93,8 +116,37 @@ fn is_possible(order: Order, status: &str) -> bool {
     !status["running"].is_null() || (order == Order::Promote && !status["refused"].is_null())
 }
 
+/// Whether one more rollout ended as the order says.
+fn is_done(order: Order, before: &str, now: &str) -> bool {
+    let count = |status: &str| {
+        let status: Value = serde_json::from_str(status).unwrap_or_default();
+        let counter = match order {
+            Order::Promote => "promoted",
+            Order::Abort => "refused_total",
+        };
+        status[counter].as_u64()
+    };
+    count(now) > count(before)
+}
+
 /// How old the status may be at most.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// A server takes orders several times a second.
-const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+/// A server takes orders, and writes its status, several times a second.
+const DONE_WITHIN: Duration = Duration::from_secs(5);
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+const STATUS_FIELDS: &str = "\
+Fields, as in /api/rollout of the admin port:
+  steps         of the rollout that runs; without one, of --rollout
+  running       null, or {step, audience, ends_at_ms, clients, acked, variants,
+                first_variants: [{type, name, when}]}
+  refused       null, or {reason, at_ms}
+  promoted, refused_total, replaced
+                how many rollouts ended so since the server started
+  not_stored    null, or why a file of the folder cannot be written
+
+Exit status:
+  0  a server uses the folder
+  1  none does: this is the last state of one; or there is none";

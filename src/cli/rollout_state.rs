@@ -3,6 +3,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `stable` | what all clients have: a restarted server serves it, and rolls out the difference again |
+//! | `refused` | the change that is not tried again, also after a restart; no file if there is none |
 //! | `requested` | the number of the last commit with steps of its own that all clients have |
 //! | `status.json` | the rollout that runs, or why there is none |
 //! | `lock` | locked by the server |
@@ -14,12 +15,15 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::Duration;
 
 use prost::Message;
 use prost::bytes::Bytes;
 use xds::admin;
-use xds_core::{Constraints, Resource, ResourceName, Snapshot, Transaction};
+use xds_core::{
+    Constraints, RefusedChange, Resource, ResourceName, Snapshot, Transaction, VariantId, Version,
+};
 use xds_server::RolloutStatus;
 
 #[derive(Debug, Clone)]
@@ -58,11 +62,23 @@ pub(super) enum RolloutStateError {
         path.display()
     )]
     Damaged { path: PathBuf, reason: &'static str },
-    #[error("{}: nothing to {word}: no rollout runs, and only a refused change can be promoted then", path.display())]
-    Nothing { path: PathBuf, word: &'static str },
+    #[error(
+        "{}: the file is damaged ({reason}), so the server cannot tell which change was refused. \
+         Restore the file, or remove it: then the refused change is tried again when the server starts",
+        path.display()
+    )]
+    DamagedRefusal { path: PathBuf, reason: &'static str },
+    #[error("{}: nothing to abort: no rollout runs", path.display())]
+    NothingToAbort { path: PathBuf },
+    #[error("{}: nothing to promote: no rollout runs, and no change is refused", path.display())]
+    NothingToPromote { path: PathBuf },
+    #[error("{}: no server has used this folder as its --rollout-state", path.display())]
+    NoState { path: PathBuf },
+    #[error("{}: the server took the order, but the rollout had ended; see `xds rollout status`", path.display())]
+    TooLate { path: PathBuf },
     #[error("{}: another server uses this folder; give each server its own --rollout-state", path.display())]
     Used { path: PathBuf },
-    #[error("{}: no server took the order within 5 s; is it the --rollout-state of a running server?", path.display())]
+    #[error("{}: no server uses this folder now, so nobody can take the order", path.display())]
     NoServer { path: PathBuf },
 }
 
@@ -91,6 +107,31 @@ struct StoredVariant {
     is_redirect: bool,
 }
 
+/// A [`RefusedChange`].
+#[derive(Clone, PartialEq, Message)]
+struct StoredRefusal {
+    #[prost(string, tag = "1")]
+    reason: String,
+    #[prost(uint64, tag = "2")]
+    ms_since_1970: u64,
+    #[prost(message, repeated, tag = "3")]
+    variants: Vec<StoredRefusedVariant>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StoredRefusedVariant {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(string, tag = "2")]
+    name: String,
+    /// Encoded `DynamicParameterConstraints`.
+    #[prost(bytes = "bytes", tag = "3")]
+    constraints: Bytes,
+    /// None if the variant was to be removed.
+    #[prost(string, optional, tag = "4")]
+    version: Option<String>,
+}
+
 impl RolloutState {
     /// Makes the folder if there is none.
     pub(super) fn open(folder: &Path) -> Result<Self, RolloutStateError> {
@@ -105,7 +146,13 @@ impl RolloutState {
         let unusable = |error| RolloutStateError::File { path: path.clone(), error };
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(unusable)?;
-        match file.try_lock() {
+        let mut locked = file.try_lock();
+        if let Err(TryLockError::WouldBlock) = locked {
+            // `is_used` may have it for a moment.
+            sleep(Duration::from_millis(100));
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {
                 // An order that nobody took was for the server before.
                 _ = self.take_order();
@@ -116,15 +163,46 @@ impl RolloutState {
         }
     }
 
+    /// Whether a server uses the folder now.
+    pub(super) fn is_used(&self) -> bool {
+        let lock = File::open(self.0.join("lock"));
+        lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     /// The stored stable state, to be committed; `None` before the first one.
     pub(super) fn stable(&self) -> Result<Option<Transaction>, RolloutStateError> {
-        let path = self.0.join("stable");
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => Bytes::from(bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(RolloutStateError::File { path, error }),
+        let (path, bytes) = self.read("stable")?;
+        let stable = bytes.map(read_stable).transpose();
+        stable.map_err(|reason| RolloutStateError::Damaged { path, reason })
+    }
+
+    /// The change that is refused; `None` if there is none.
+    pub(super) fn refused(&self) -> Result<Option<RefusedChange>, RolloutStateError> {
+        let (path, bytes) = self.read("refused")?;
+        let refused = bytes.map(read_refused).transpose();
+        refused.map_err(|reason| RolloutStateError::DamagedRefusal { path, reason })
+    }
+
+    fn read(&self, name: &str) -> Result<(PathBuf, Option<Bytes>), RolloutStateError> {
+        let path = self.0.join(name);
+        match fs::read(&path) {
+            Ok(bytes) => Ok((path, Some(bytes.into()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((path, None)),
+            Err(error) => Err(RolloutStateError::File { path, error }),
+        }
+    }
+
+    pub(super) fn store_refused(&self, refused: Option<&RefusedChange>) -> Result<(), RolloutStateError> {
+        let Some(refused) = refused else {
+            let path = self.0.join("refused");
+            return match fs::remove_file(&path).and_then(|()| File::open(&self.0)?.sync_all()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(RolloutStateError::File { path, error })
+                }
+                _ => Ok(()),
+            };
         };
-        read_stable(bytes).map(Some).map_err(|reason| RolloutStateError::Damaged { path, reason })
+        self.replace("refused", &refused_bytes(refused), true)
     }
 
     pub(super) fn store_stable(&self, stable: &Snapshot) -> Result<(), RolloutStateError> {
@@ -147,7 +225,10 @@ impl RolloutState {
 
     pub(super) fn status(&self) -> Result<String, RolloutStateError> {
         let path = self.0.join("status.json");
-        fs::read_to_string(&path).map_err(|error| RolloutStateError::File { path, error })
+        fs::read_to_string(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => RolloutStateError::NoState { path: self.0.clone() },
+            _ => RolloutStateError::File { path, error },
+        })
     }
 
     pub(super) fn store_order(&self, order: Order) -> Result<(), RolloutStateError> {
@@ -236,12 +317,18 @@ fn stable_bytes(stable: &Snapshot) -> Vec<u8> {
             stored.encode_length_delimited(&mut bytes).expect("a vector has room");
         }
     }
+    seal(bytes)
+}
+
+/// Sets the digest, for which the first bytes have room.
+fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let digest = blake3::hash(&bytes[blake3::OUT_LEN..]);
     bytes[..blake3::OUT_LEN].copy_from_slice(digest.as_bytes());
     bytes
 }
 
-fn read_stable(mut bytes: Bytes) -> Result<Transaction, &'static str> {
+/// What follows the digest.
+fn sealed(mut bytes: Bytes) -> Result<Bytes, &'static str> {
     if bytes.len() < blake3::OUT_LEN {
         return Err("it is too short");
     }
@@ -249,6 +336,45 @@ fn read_stable(mut bytes: Bytes) -> Result<Transaction, &'static str> {
     if blake3::hash(&bytes) != *<&[u8; 32]>::try_from(&*digest).map_err(|_| "it is too short")? {
         return Err("its digest differs");
     }
+    Ok(bytes)
+}
+
+/// A digest of the rest, then the change.
+fn refused_bytes(refused: &RefusedChange) -> Vec<u8> {
+    let variants = refused.contents().map(|(id, version)| StoredRefusedVariant {
+        type_url: id.type_url.as_str().to_owned(),
+        name: id.name.as_str().to_owned(),
+        constraints: id.constraints.wire().clone(),
+        version: version.map(|version| version.to_string()),
+    });
+    let stored = StoredRefusal {
+        reason: refused.reason.to_string(),
+        ms_since_1970: u64::try_from(refused.at.as_millis()).unwrap_or(u64::MAX),
+        variants: variants.collect(),
+    };
+    let mut bytes = vec![0; blake3::OUT_LEN];
+    stored.encode(&mut bytes).expect("a vector has room");
+    seal(bytes)
+}
+
+fn read_refused(bytes: Bytes) -> Result<RefusedChange, &'static str> {
+    let stored = StoredRefusal::decode(sealed(bytes)?).map_err(|_| "it is unreadable")?;
+    let variant = |stored: &StoredRefusedVariant| {
+        let constraints = Constraints::from_wire(&stored.constraints).ok()?;
+        let version = match &stored.version {
+            Some(version) => Some(Version::parse(version)?),
+            None => None,
+        };
+        let (type_url, name) = (stored.type_url.as_str().into(), stored.name.as_str().into());
+        Some((VariantId { type_url, name, constraints }, version))
+    };
+    let variants: Option<Vec<_>> = stored.variants.iter().map(variant).collect();
+    let variants = variants.ok_or("a variant is invalid")?;
+    Ok(RefusedChange::new(variants, stored.reason.into(), Duration::from_millis(stored.ms_since_1970)))
+}
+
+fn read_stable(bytes: Bytes) -> Result<Transaction, &'static str> {
+    let mut bytes = sealed(bytes)?;
     let mut transaction = Transaction::new();
     transaction.origin().source = "rollout-state".into();
     while !bytes.is_empty() {
@@ -349,6 +475,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_refused_is_read_as_it_was_and_damage_is_seen() {
+        let folder = std::env::temp_dir().join(format!("xds-rollout-refused-{}", std::process::id()));
+        let state = RolloutState::open(&folder).unwrap();
+        let variant = |name: &str, when: &str| VariantId {
+            constraints: when.parse().unwrap(),
+            ..VariantId::unconstrained("example.com/acme.Thing", name)
+        };
+        let version = Version::of_payload(b"one");
+        let contents = [(variant("a", "env=prod"), Some(version)), (variant("b", "env"), None)];
+        let refused = RefusedChange::new(contents, "they reject it".into(), Duration::from_millis(1500));
+        assert_eq!(state.refused().unwrap(), None);
+        state.store_refused(None).unwrap();
+        state.store_refused(Some(&refused)).unwrap();
+        assert_eq!(RolloutState::open(&folder).unwrap().refused().unwrap(), Some(refused.clone()));
+        let bytes = refused_bytes(&refused);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(read_refused(damaged.into()).is_err());
+            assert!(read_refused(bytes[..at].to_vec().into()).is_err());
+        }
+        fs::write(folder.join("refused"), &bytes[1..]).unwrap();
+        assert!(matches!(state.refused(), Err(RolloutStateError::DamagedRefusal { .. })));
+        state.store_refused(None).unwrap();
+        assert_eq!(state.refused().unwrap(), None);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn an_order_is_taken_once() {
         let folder = std::env::temp_dir().join(format!("xds-rollout-order-{}", std::process::id()));
         let state = RolloutState::open(&folder).unwrap();
@@ -358,7 +513,9 @@ mod tests {
             assert!(state.has_order());
             assert_eq!((state.take_order(), state.take_order()), (Some(order), None));
         }
+        assert!(!state.is_used());
         let lock = state.lock().unwrap();
+        assert!(state.is_used());
         assert!(matches!(state.lock(), Err(RolloutStateError::Used { .. })));
         drop(lock);
         state.lock().unwrap();

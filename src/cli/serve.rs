@@ -142,7 +142,7 @@ impl Serve {
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
         // still being loaded (G13, ST57).
         let descriptors = Arc::new(self.descriptors.read()?);
-        let rollouts = self.rollout.start(&cache)?;
+        let rollouts = self.rollout.start(&cache, self.source.as_ref().map(|source| &*source.folder))?;
         // What the folder or the store wants; without rollouts it is what clients read.
         let source = rollouts.as_ref().map_or(&cache, |rollouts| &rollouts.source);
         let store = self.store.start(source, &descriptors, runtime.handle())?;

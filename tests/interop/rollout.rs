@@ -133,9 +133,10 @@ impl Fleet {
         answers
     }
 
-    /// Commits a listener that no Envoy can bind, and waits until it is refused. Returns which Envoys tried it; the
+    /// Commits a listener that no Envoy can bind, waits until it is refused, and restarts the server, which
+    /// does not try it again. Returns which Envoys tried it; the
     /// others were sent nothing.
-    async fn try_what_envoy_rejects(&self) -> Vec<bool> {
+    async fn try_what_envoy_rejects(&mut self) -> Vec<bool> {
         let [rejected, attempts] = [self.lds("update_rejected").await, self.lds("update_attempt").await];
         assert_eq!(rejected, [0; ENVOYS]);
         let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -155,6 +156,12 @@ impl Fleet {
         for envoy in &self.envoys {
             assert_eq!(envoy.listeners().await, ["web"]);
         }
+        self.server.kill().await;
+        self.server.restart().await;
+        let stays_refused = |status: &Value| status["refused"].is_object() && status["refused_total"] == 0;
+        self.until_status("it stays refused", stays_refused).await;
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!((self.lds("update_rejected").await, &self.status()["running"]), (rejected, &Value::Null));
         self.folder.remove("bad.json");
         self.commit().await;
         tried
@@ -258,7 +265,7 @@ async fn what_envoy_rejects_behind_a_proxy_reaches_the_first_clients_of_that_pro
         return;
     }
     let _turns = every_turn().await;
-    let fleet = Fleet::start("1 client, 100%", &["a", "b"]).await;
+    let mut fleet = Fleet::start("1 client, 100%", &["a", "b"]).await;
     let tried = fleet.try_what_envoy_rejects().await;
     assert_eq!(tried.iter().filter(|tried| **tried).count(), 2, "{tried:?}");
     let (behind_a, behind_b) = tried.split_at(ENVOYS / 2);

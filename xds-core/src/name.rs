@@ -84,7 +84,8 @@ impl Version {
     }
 
     /// Reads the printed form; `None` for another text.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let version = u128::from_str_radix(text, 16).ok().map(Self)?;
         (version.digits() == *text.as_bytes()).then_some(version)
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use xds_core::{
-    Audience, Cache, OnChange, Outcome, RolloutCounts, RolloutEvent, RolloutMachine, RolloutOrder,
-    RolloutPlan, Snapshot, VariantId,
+    Audience, Cache, OnChange, Outcome, RefusedChange, RolloutCounts, RolloutEvent, RolloutMachine,
+    RolloutOrder, RolloutPlan, Snapshot, VariantId,
 };
 
 /// Rolls out what a source commits. Made by [`Rollouts::new`]; share it to show and to steer it.
@@ -23,12 +23,15 @@ pub struct Rollouts {
     shown: Mutex<Shown>,
     ordered: Notify,
     keep: Option<Keep>,
-    /// The time zero of the machine.
-    start: (Instant, SystemTime),
+    keep_refused: Option<KeepRefused>,
+    /// When it was made: the instant, and the time since 1970, which is the machine's time.
+    start: (Instant, Duration),
 }
 
 /// Stores the stable state, so that a restarted server can go on from it.
 type Keep = Box<dyn Fn(&Snapshot) -> Result<(), String> + Send + Sync>;
+/// Stores what is refused, so that a restarted server does not try it again.
+type KeepRefused = Box<dyn Fn(Option<&RefusedChange>) -> Result<(), String> + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Shown {
@@ -48,7 +51,8 @@ pub struct RolloutStatus {
     pub refused: Option<(Arc<str>, SystemTime)>,
     /// How the rollouts before ended.
     pub counts: RolloutCounts,
-    /// Why the stable state could not be stored. A restarted server would give clients an older one.
+    /// Why the stable state, or what is refused, could not be stored. A restarted server would give
+    /// clients an older state, or try a refused change again.
     pub not_stored: Option<Arc<str>>,
 }
 
@@ -79,8 +83,10 @@ impl Rollouts {
         let machine = RolloutMachine::new(Arc::clone(&source), Arc::clone(&served), plan, on_change);
         let status = RolloutStatus { steps: machine.steps().to_vec(), ..RolloutStatus::default() };
         let (shown, machine) = (Mutex::new(Shown { status, order: None }), Mutex::new(machine));
-        let start = (Instant::now(), SystemTime::now());
-        Self { source, served, on_change, machine, shown, ordered: Notify::new(), keep: None, start }
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let start = (Instant::now(), since_1970);
+        let (ordered, keep, keep_refused) = (Notify::new(), None, None);
+        Self { source, served, on_change, machine, shown, ordered, keep, keep_refused, start }
     }
 
     /// The number of the last [request](xds_core::RequestedRollout) that was stable before the start:
@@ -95,6 +101,25 @@ impl Rollouts {
     #[must_use]
     pub fn keeping(mut self, keep: impl Fn(&Snapshot) -> Result<(), String> + Send + Sync + 'static) -> Self {
         self.keep = Some(Box::new(keep));
+        self
+    }
+
+    /// Calls this with each change that is refused, and with `None` when no change is refused any more. An
+    /// error is logged, and the call repeated each 5 s. The times are since 1970.
+    #[must_use]
+    pub fn keeping_refused(
+        mut self,
+        keep: impl Fn(Option<&RefusedChange>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.keep_refused = Some(Box::new(keep));
+        self
+    }
+
+    /// What was refused before the start: it stays refused until one of its resources changes.
+    #[must_use]
+    pub fn refused_before(self, refused: RefusedChange) -> Self {
+        lock(&self.shown).status.refused = Some(shown_refused(&refused));
+        lock(&self.machine).refused_before(refused);
         self
     }
 
@@ -132,8 +157,10 @@ impl Rollouts {
     /// has one. Call it before clients can connect, so that none of them waits.
     pub fn begin(&self) {
         let mut machine = lock(&self.machine);
-        if let Some(event) = machine.begin(self.start.0.elapsed()) {
-            self.on_event(&event);
+        let was_refused = machine.refused().is_some();
+        if let Some(event) = machine.begin(self.now()) {
+            self.on_event(&machine, &event);
+            self.forget_refused(&machine, was_refused);
             self.show(&machine);
         }
     }
@@ -150,8 +177,9 @@ impl Rollouts {
                 self.store_again();
                 stored_at = Instant::now();
             }
-            let step_ends_at =
-                lock(&self.machine).running().map(|running| self.start.0 + running.step_ends_at());
+            let step_ends_at = lock(&self.machine)
+                .running()
+                .map(|running| self.start.0 + running.step_ends_at().saturating_sub(self.start.1));
             let looks_at_source = step_ends_at.is_none() || self.on_change == OnChange::Replace;
             // The cache sends no event when its source begins to lack changes.
             let next = Instant::now() + LOOK_EVERY;
@@ -163,6 +191,10 @@ impl Rollouts {
         }
     }
 
+    fn now(&self) -> Duration {
+        self.start.1 + self.start.0.elapsed()
+    }
+
     /// Does the next thing that is to be done. Returns whether there was one.
     fn advance(&self) -> bool {
         let mut machine = lock(&self.machine);
@@ -170,8 +202,10 @@ impl Rollouts {
             // An order that comes too late is not one for the next rollout.
             machine.order(order);
         }
-        let event = machine.advance(self.start.0.elapsed());
-        event.iter().for_each(|event| self.on_event(event));
+        let was_refused = machine.refused().is_some();
+        let event = machine.advance(self.now());
+        event.iter().for_each(|event| self.on_event(&machine, event));
+        self.forget_refused(&machine, was_refused);
         if event.is_some() {
             self.show(&machine);
         } else {
@@ -187,14 +221,13 @@ impl Rollouts {
             RunningRollout {
                 step,
                 audience: audience.clone(),
-                ends_at: self.start.1 + running.step_ends_at(),
+                ends_at: SystemTime::UNIX_EPOCH + running.step_ends_at(),
                 variants: running.variants().cloned().collect(),
                 affected: 0,
                 acked: 0,
             }
         });
-        let refused =
-            machine.refused().map(|refused| (Arc::clone(&refused.reason), self.start.1 + refused.at));
+        let refused = machine.refused().map(shown_refused);
         let mut shown = lock(&self.shown);
         let status = &mut shown.status;
         status.steps = machine.steps().to_vec();
@@ -216,7 +249,7 @@ impl Rollouts {
         }
     }
 
-    fn on_event(&self, event: &RolloutEvent) {
+    fn on_event(&self, machine: &RolloutMachine, event: &RolloutEvent) {
         match event {
             RolloutEvent::Began { audience, variants } => {
                 tracing::info!(step = %audience, variants, "a rollout began");
@@ -230,6 +263,7 @@ impl Rollouts {
             }
             RolloutEvent::Committed => self.store_stable(),
             RolloutEvent::Refused(reason) => {
+                self.store_refused(machine);
                 tracing::error!(%reason, "the change is refused; clients that tried it are sent what they had");
             }
             RolloutEvent::Overtaken => {
@@ -255,12 +289,27 @@ impl Rollouts {
         }
     }
 
-    /// The stable state could not be stored: there may be room now.
+    fn store_refused(&self, machine: &RolloutMachine) {
+        let Some(keep) = &self.keep_refused else { return };
+        if let Err(error) = keep(machine.refused()) {
+            tracing::error!(%error, "what is refused is not stored; after a restart, it would be tried again");
+            lock(&self.shown).status.not_stored = Some(error.into());
+        }
+    }
+
+    fn forget_refused(&self, machine: &RolloutMachine, was_refused: bool) {
+        if was_refused && machine.refused().is_none() {
+            self.store_refused(machine);
+        }
+    }
+
+    /// Something could not be stored: there may be room now.
     fn store_again(&self) {
-        // Nothing else changes the stable state meanwhile.
-        let _machine = lock(&self.machine);
+        // Neither the stable state changes meanwhile, nor what is refused.
+        let machine = lock(&self.machine);
         if lock(&self.shown).status.not_stored.is_some() {
             self.store_stable();
+            self.store_refused(&machine);
         }
     }
 }
@@ -274,6 +323,10 @@ impl Drop for EndOnDrop<'_> {
         machine.stop();
         self.0.show(&machine);
     }
+}
+
+fn shown_refused(refused: &RefusedChange) -> (Arc<str>, SystemTime) {
+    (Arc::clone(&refused.reason), SystemTime::UNIX_EPOCH + refused.at)
 }
 
 /// Locks also a poisoned mutex: no code panics while it holds one of these, so the data is consistent.

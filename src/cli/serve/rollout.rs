@@ -1,6 +1,6 @@
 //! `--rollout`: a change of the folder or the store reaches the clients step by step.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use xds::admin::{Trouble, Troubles};
 use xds_core::{Cache, OnChange, RolloutPlan, RolloutSteps};
 use xds_server::Rollouts;
 
-use super::limits;
+use super::{OptionError, limits};
 use crate::cli::Failure;
 use crate::cli::rollout_state::{Order, RolloutLock, RolloutState};
 
@@ -47,10 +47,11 @@ pub(super) struct RolloutOptions {
     on_change: OnChangeOption,
     /// A folder for the state that all clients have, the status, and orders of `xds rollout`
     ///
-    /// A server that restarts during a rollout serves that state, and begins the rollout again. With
-    /// --store and without --rollout, only commits that ask for it (`xds apply --rollout`) are rolled
-    /// out; others reach all clients at once. The files contain what clients are sent, secrets too;
-    /// only the user of the server can read them.
+    /// A server that restarts during a rollout serves that state, and begins the rollout again. What was
+    /// refused stays refused. With --store and without --rollout, only commits that ask for it (`xds apply
+    /// --rollout`) are rolled out; others reach all clients at once, but wait while a change is rolled out
+    /// or refused. The files contain what clients are sent, secrets too; only the user of the server can
+    /// read them. The folder is not in the one that is served.
     #[arg(
         id = "rollout_state",
         long = "rollout-state",
@@ -82,8 +83,18 @@ pub(super) struct ServedRollouts {
 impl RolloutOptions {
     /// The cache for the source, and what carries it to the served one; `None` without rollouts.
     /// Commits the stored stable state.
-    pub(super) fn start(&self, served: &Arc<Cache>) -> Result<Option<ServedRollouts>, Failure> {
+    ///
+    /// # Errors
+    /// The state cannot be read, or its folder is in the folder that is served.
+    pub(super) fn start(
+        &self,
+        served: &Arc<Cache>,
+        of_source: Option<&Path>,
+    ) -> Result<Option<ServedRollouts>, Failure> {
         let Some(folder) = &self.state else { return Ok(None) };
+        if of_source.is_some_and(|of_source| is_in(folder, of_source)) {
+            return Err(Failure::Option(OptionError::StateInFolder));
+        }
         let steps = self.steps.as_ref().map_or(&[][..], |RolloutSteps(steps)| steps);
         let state = RolloutState::open(folder).map_err(Failure::Rollout)?;
         let lock = Arc::new(state.lock().map_err(Failure::Rollout)?);
@@ -95,10 +106,16 @@ impl RolloutOptions {
             OnChangeOption::Wait => OnChange::Wait,
             OnChangeOption::Replace => OnChange::Replace,
         };
-        let kept = state.clone();
-        let rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(served), plan, on_change)
+        let (kept, kept_too) = (state.clone(), state.clone());
+        let mut rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(served), plan, on_change)
             .after(state.requested())
-            .keeping(move |stable| kept.store_stable(stable).map_err(|error| error.to_string()));
+            .keeping(move |stable| kept.store_stable(stable).map_err(|error| error.to_string()))
+            .keeping_refused(move |refused| {
+                kept_too.store_refused(refused).map_err(|error| error.to_string())
+            });
+        if let Some(refused) = state.refused().map_err(Failure::Rollout)? {
+            rollouts = rollouts.refused_before(refused);
+        }
         Ok(Some(ServedRollouts { rollouts: Arc::new(rollouts), state, _lock: lock, source }))
     }
 }
@@ -158,6 +175,16 @@ impl ServedRollouts {
             refused.into_iter().chain(not_stored).collect()
         });
     }
+}
+
+/// Whether a path, which need not exist, is in a folder, or is that folder.
+fn is_in(path: &Path, folder: &Path) -> bool {
+    let Ok(folder) = folder.canonicalize() else { return false };
+    let exists = path.ancestors().find_map(|above| match above.as_os_str().is_empty() {
+        true => Path::new(".").canonicalize().ok(),
+        false => above.canonicalize().ok(),
+    });
+    exists.is_some_and(|exists| exists.starts_with(folder))
 }
 
 /// The options that bring what is rolled out.

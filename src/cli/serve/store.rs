@@ -386,7 +386,14 @@ fn ready_to_commit(refusal: Option<String>) -> (StatusCode, String) {
 }
 
 /// Troubles of the program that are alarms of the store, too.
-const ALARMS: [&str; 4] = ["store_backup_failed", "store_backup_overdue", "folder_refused", "store_imports"];
+const ALARMS: [&str; 6] = [
+    "store_backup_failed",
+    "store_backup_overdue",
+    "folder_refused",
+    "store_imports",
+    "rollout_refused",
+    "rollout_not_stored",
+];
 
 /// The page and the alarms show this many circles of imports.
 const CIRCLES_SHOWN: usize = 10;

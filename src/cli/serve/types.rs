@@ -70,6 +70,10 @@ pub(in crate::cli) enum OptionError {
     StoreIsolation,
     #[error("--strict and --isolate file exclude each other: a warning may have its cause in several files")]
     StrictIsolation,
+    #[error(
+        "--rollout-state is in the folder that is served; its files are no resources, so give it another place"
+    )]
+    StateInFolder,
 }
 
 impl Types {

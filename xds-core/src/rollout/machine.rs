@@ -74,7 +74,7 @@ pub struct RunningCandidate {
 }
 
 /// A change that clients refused. It is not tried again until one of its resources changes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedChange {
     contents: BTreeSet<(VariantId, Option<Version>)>,
     /// Why.
@@ -118,6 +118,22 @@ pub enum RolloutEvent {
     Replaced(Arc<str>),
 }
 
+impl RefusedChange {
+    /// A change of these variants, with the version that each was to have; none, if it was to be removed.
+    pub fn new(
+        contents: impl IntoIterator<Item = (VariantId, Option<Version>)>,
+        reason: Arc<str>,
+        at: Duration,
+    ) -> Self {
+        Self { contents: contents.into_iter().collect(), reason, at }
+    }
+
+    /// What was to change, as in [`new`](Self::new).
+    pub fn contents(&self) -> impl ExactSizeIterator<Item = &(VariantId, Option<Version>)> {
+        self.contents.iter()
+    }
+}
+
 impl RolloutMachine {
     /// Rolls out what `source` commits to `served`, which must have no other source: resources that
     /// `source` lacks are removed. When `served` has a state already, for example a stored one, the
@@ -134,6 +150,11 @@ impl RolloutMachine {
     /// plan is not that of what comes now.
     pub fn after(&mut self, done: u64) {
         self.done = done;
+    }
+
+    /// Sets what was refused before the start: it stays refused until one of its resources changes.
+    pub fn refused_before(&mut self, refused: RefusedChange) {
+        self.refused = Some(refused);
     }
 
     /// The steps of the rollout that runs; without one, of the plan for all changes.
@@ -336,8 +357,7 @@ impl RolloutMachine {
     /// Clients that try the candidate are sent what they had, since it is dropped.
     fn refuse(&mut self, at: Duration, contents: Contents, reason: String) -> RolloutEvent {
         let reason: Arc<str> = reason.into();
-        let contents = contents.into_iter().collect();
-        self.refused = Some(RefusedChange { contents, reason: Arc::clone(&reason), at });
+        self.refused = Some(RefusedChange::new(contents, Arc::clone(&reason), at));
         self.counts.refused += 1;
         // An order that came too late is not one for the next rollout.
         self.order = None;
@@ -425,6 +445,30 @@ mod tests {
         assert_eq!(events(&mut machine, "LDS b=3"), []);
         // The removal is still a part of it, but the resource is another one now.
         assert_eq!(events(&mut machine, "LDS a=1"), began(3));
+    }
+
+    #[test]
+    fn what_was_refused_before_a_restart_stays_refused() {
+        let began = [RolloutEvent::Began { audience: Audience::Clients(1), variants: 1 }];
+        let aborted = [RolloutEvent::Refused("an operator aborted it".into())];
+        let mut before = machine("1 client");
+        events(&mut before, "LDS a=1 b=1");
+        assert_eq!(events(&mut before, "LDS a=2"), began);
+        assert!(before.order(RolloutOrder::Abort));
+        assert_eq!(events(&mut before, ""), aborted);
+        let restart = || {
+            let mut after = machine("1 client");
+            commit(&after.served, "LDS a=1 b=1");
+            after.refused_before(before.refused().unwrap().clone());
+            after
+        };
+        assert_eq!(events(&mut restart(), "LDS a=2 b=1"), []);
+        // Another change, and an order, are as without the restart.
+        assert_eq!(events(&mut restart(), "LDS a=3 b=1"), began);
+        let mut after = restart();
+        assert_eq!(events(&mut after, "LDS a=2 b=1"), []);
+        assert!(after.order(RolloutOrder::Promote));
+        assert_eq!(events(&mut after, ""), [RolloutEvent::Promoted]);
     }
 
     /// SR45: a store may say why a resource is not there, which no client can reject.

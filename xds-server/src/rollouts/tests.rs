@@ -279,6 +279,48 @@ async fn after_a_restart_the_stored_state_is_stable() {
     assert_eq!(payload(&served.snapshot()), "two");
 }
 
+/// What a server kept is what the next one starts with.
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_kept_until_it_is_no_longer_so() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let start = |refused: Option<RefusedChange>| {
+        let (source, served) = (Cache::new(), Cache::new());
+        put(&served, "a", "one");
+        let plan = RolloutPlan::new(vec!["1 client".parse().unwrap()], Duration::from_secs(10));
+        let rollouts = Rollouts::new(Arc::clone(&source), served, plan, OnChange::Wait);
+        let keep = Arc::clone(&kept);
+        let rollouts = rollouts.keeping_refused(move |refused| {
+            keep.lock().unwrap().push(refused.cloned());
+            Ok(())
+        });
+        let rollouts = match refused {
+            Some(refused) => rollouts.refused_before(refused),
+            None => rollouts,
+        };
+        let (rollouts, runs) = (Arc::new(rollouts), tokio::runtime::Handle::current());
+        let run = Arc::clone(&rollouts);
+        (source, rollouts, runs.spawn(async move { run.run().await }))
+    };
+    let (source, rollouts, task) = start(None);
+    put(&source, "a", "two");
+    sleep(Duration::from_secs(1)).await;
+    assert!(rollouts.abort());
+    sleep(Duration::from_secs(1)).await;
+    task.abort();
+    let refused = kept.lock().unwrap().pop().flatten().expect("it is refused");
+    let (source, rollouts, task) = start(Some(refused));
+    put(&source, "a", "two");
+    sleep(Duration::from_secs(60)).await;
+    let status = rollouts.status();
+    assert_eq!(status.refused.map(|(reason, _)| reason).as_deref(), Some("an operator aborted it"));
+    assert_eq!((status.running, kept.lock().unwrap().len()), (None, 0));
+    put(&source, "a", "three");
+    sleep(Duration::from_secs(1)).await;
+    assert!(rollouts.status().running.is_some());
+    assert_eq!(*kept.lock().unwrap(), [None]);
+    task.abort();
+}
+
 /// The way back needs no steps: a plan without any reaches all clients at once.
 #[tokio::test(start_paused = true)]
 async fn a_plan_without_steps_takes_a_stable_change_back_at_once() {
