@@ -16,7 +16,7 @@ pub use machine::{
 };
 
 /// Steps as text, separated by commas: `2 clients, 10%, 100%`. A condition with a comma goes in
-/// parentheses.
+/// parentheses. Each step is larger than those before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutSteps(pub Vec<Audience>);
 
@@ -36,7 +36,16 @@ impl FromStr for RolloutSteps {
             }
             c == ',' && depth == 0 && !is_quoted
         };
-        text.split(is_comma).map(str::parse).collect::<Result<_, _>>().map(Self)
+        let mut steps: Vec<Audience> = Vec::new();
+        for step in text.split(is_comma) {
+            let step = step.parse()?;
+            if let Some(before) = steps.iter().find(|before| before.includes(&step)) {
+                let before = Box::new(before.clone());
+                return Err(AudienceError::NotLarger { step: Box::new(step), before });
+            }
+            steps.push(step);
+        }
+        Ok(Self(steps))
     }
 }
 
@@ -178,6 +187,10 @@ mod tests {
         assert_eq!(read(r#"env="a,b", 2 clients"#), r#"env="a,b" | 2 clients"#);
         assert_eq!(read("2 clients, 101%"), r#""101%" is no whole number of percent from 1 to 100"#);
         assert_eq!(read("2"), r#""2" has no unit; write for example "2 clients", "10%" or "env=canary""#);
+        for text in ["100%, 10%", "10%, 10%", "3 clients, 2 clients", "env=a, env=a", "100%, 1 client"] {
+            assert!(read(text).contains("reaches nobody new"), "{text}");
+        }
+        assert_eq!(read("10%, env=a, 5 clients, 20%"), "10% | env=a | 5 clients | 20%");
         assert_eq!(read("0 clients"), "at least 1 client has to try a candidate");
         assert!(read("env in").starts_with(r#""env in" is neither a number of clients"#));
     }

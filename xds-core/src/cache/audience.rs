@@ -29,6 +29,18 @@ pub enum Audience {
     When(Constraints),
 }
 
+impl Audience {
+    /// Whether it has all of the clients of `other`, whoever is connected.
+    pub(crate) fn includes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Percent(100), _) => true,
+            (Self::Percent(share), Self::Percent(of_other)) => share >= of_other,
+            (Self::Clients(count), Self::Clients(of_other)) => count >= of_other,
+            _ => self == other,
+        }
+    }
+}
+
 impl FromStr for Audience {
     type Err = AudienceError;
 
@@ -92,6 +104,14 @@ pub enum AudienceError {
         text: Box<str>,
         /// Why it is no condition.
         error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A step that gives the candidate to no more clients than the one before.
+    #[error("{step} after {before} reaches nobody new; each step has to be larger than those before")]
+    NotLarger {
+        /// The step.
+        step: Box<Audience>,
+        /// One before it.
+        before: Box<Audience>,
     },
 }
 
