@@ -139,7 +139,9 @@ impl Reads<'_> {
 
     /// SR51: what a peer compares with its own: digests of all buckets, or records of some, at most `limit` of
     /// them and none behind `until`. Deleted records are in no bucket, because nodes forget them at different
-    /// times; a record that its date has ended here counts as deleted.
+    /// times; a record that its date has ended here counts as deleted. Names that are fetched come with their
+    /// deletions (SG27): the node that fetches them may hear of an older state later, from one that lacks the
+    /// deletion.
     ///
     /// This reads all records: they are compared once a day, so digests that each commit changes would cost more,
     /// and would not find what is damaged in the engine.
@@ -179,7 +181,7 @@ impl Reads<'_> {
             if state.lifecycle() == proto::State::Deleted {
                 floor = floor.max(state.incarnation);
             }
-            if !is_counted || state.lifecycle() == proto::State::Deleted {
+            if !is_counted || (fetching.is_empty() && state.lifecycle() == proto::State::Deleted) {
                 return ControlFlow::Continue(());
             }
             let wire_key = key.to_proto();

@@ -263,7 +263,9 @@ impl Replica {
                 differing.filter(|(_, (own, theirs))| own != theirs).map(|(at, _)| at).collect();
             comparison.complete = comparison.fetching.clone();
             comparison.incarnation_floor = theirs.incarnation_floor;
-            comparison.removing.begin(&theirs);
+            if comparison.fetching.is_empty() {
+                comparison.removing.begin(&theirs);
+            }
             comparison.complete.retain(|names| theirs.complete.contains(&names.prefix));
             return if comparison.buckets.is_empty() { self.compared() } else { self.next_page() };
         }

@@ -42,9 +42,10 @@ impl Store {
         if !self.index.policies().keeps(&parsed.0, &self.head.region) {
             return Ok(Mended::No);
         }
-        // SR26: nodes forget what is over at different times, and this one needs it no more.
+        // SR26: nodes forget what is over at different times, and this one needs it no more, unless it fetches the
+        // names (SG27).
         let is_absent = judging.records.get(&parsed.0).is_none();
-        if is_absent && is_over(state, now) {
+        if is_absent && of_peer.is_some() && is_over(state, now) {
             return Ok(Mended::No);
         }
         if is_absent && of_peer.is_some_and(|of_peer| self.may_be_deleted(&parsed.0, state, of_peer)) {

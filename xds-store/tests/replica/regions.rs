@@ -350,6 +350,21 @@ fn sg27_a_name_that_was_deleted_does_not_come_from_a_node_that_lacks_the_deletio
     assert!(!nodes.is_fetching(2));
 }
 
+/// A node that lacks a deletion may tell of the record later.
+#[test]
+fn sg27_names_are_fetched_with_their_deletions() {
+    let mut nodes = Nodes::with_deletion_that_1_lacks(12);
+    let key = RecordKey::parse(&key("n-a")).unwrap();
+    let lifecycle_at_2 = |nodes: &Nodes| {
+        let view = nodes.engines[2].view().unwrap();
+        Reads::new(&*view).unwrap().last(&key).unwrap().map(|version| version.state.lifecycle())
+    };
+    assert_eq!(lifecycle_at_2(&nodes), None);
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(40);
+    assert_eq!((nodes.is_fetching(2), lifecycle_at_2(&nodes)), (false, Some(proto::State::Deleted)));
+}
+
 /// A replica is promoted that has not heard that the names of its region were handed over, and commits one of them. The
 /// region that gets the names later left it out when it came, and does not fetch them from a node that lacks it.
 #[test]
