@@ -113,8 +113,10 @@ impl Reads<'_> {
         };
         page.rollout = self.head.rollout.clone().map(of_entry);
         page.region.clone_from(&self.head.region);
-        let fetching = read_fetching(self.view).map_err(ReadError::from)?.into_iter();
-        page.fetching = fetching.map(|(prefix, fetched)| (prefix, fetched.region)).collect();
+        for (prefix, fetched) in read_fetching(self.view).map_err(ReadError::from)? {
+            page.former_owners.insert(prefix.clone(), proto::FormerOwners { regions: fetched.former });
+            page.fetching.insert(prefix, fetched.region);
+        }
         Ok(page)
     }
 

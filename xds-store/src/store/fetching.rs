@@ -102,7 +102,8 @@ impl Store {
                 let owners = policy.into_iter().flat_map(|policy| [policy.owner(), policy.author()]);
                 let fetched = before.fetching_of(prefix).map_or("", |(fetched, _)| fetched);
                 let known = before.former_owners(fetched).iter().cloned();
-                let all = known.chain(owners.map(str::to_owned));
+                let of_snapshot = decided.get(prefix).into_iter().flatten().flat_map(|of| of.former.clone());
+                let all = known.chain(of_snapshot).chain(owners.map(str::to_owned));
                 let former: BTreeSet<_> =
                     all.filter(|former| former != region && !former.is_empty()).collect();
                 let (region, former) = (giver.to_owned(), former.into_iter().collect());
@@ -143,7 +144,12 @@ impl Store {
         }
         for (prefix, giver) in &page.fetching {
             if after.gives(prefix, region) {
-                fetching.insert(prefix.as_str().into(), Some(StoredFetching::given_by(giver)));
+                let of_page = page.former_owners.get(prefix).into_iter().flat_map(|former| &former.regions);
+                let known = self.index.policies().former_owners(prefix).iter().chain(of_page);
+                let former: BTreeSet<_> =
+                    known.filter(|former| *former != region && !former.is_empty()).cloned().collect();
+                let (of_giver, former) = (giver.clone(), former.into_iter().collect());
+                fetching.insert(prefix.as_str().into(), Some(StoredFetching { region: of_giver, former }));
             }
         }
         let has_giver = |prefix: &str, fetched: &Option<StoredFetching>| {

@@ -384,10 +384,16 @@ fn sg27_sg28_names_that_a_former_owner_committed_after_a_handover_are_fetched_to
     nodes.policy(3, "n-", "us", &["eu", "ap"]).unwrap();
     nodes.run(60);
     assert!(nodes.is_fetching(2) && nodes.state(3, "n-a").is_none());
+    // A node that takes a snapshot of the one that fetches waits, too.
+    nodes.add("us", true);
+    nodes.run(60);
+    assert!(nodes.is_fetching(4));
     nodes.cut.clear();
     nodes.run(60);
-    assert_eq!((nodes.state(2, "n-a"), nodes.is_fetching(2)), (nodes.state(3, "n-a"), false));
-    assert!(nodes.state(2, "n-a").is_some());
+    for node in [2, 4] {
+        assert_eq!((nodes.state(node, "n-a"), nodes.is_fetching(node)), (nodes.state(3, "n-a"), false));
+        assert!(nodes.state(node, "n-a").is_some());
+    }
 }
 
 /// As above, but all names were fetched before: it is compared with a node that lacks the deletion (SR51).
