@@ -15,12 +15,16 @@ use xds_store_server::StoreAuthorizer;
 
 use super::Failure;
 use super::policy::{PolicyError, PolicyFile};
+use super::serve::limits;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Listening")]
 pub(super) struct Listen {
     /// Address and port to listen on; port 0 lets the system choose
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:18000", help_heading = None)]
+    #[arg(
+        long, value_name = "ADDRESS", default_value = "127.0.0.1:18000", value_parser = limits::address,
+        help_heading = None
+    )]
     listen: SocketAddr,
     /// Serve with TLS and this certificate (PEM, with its intermediate certificates); needs
     /// --listen-key

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use tokio::runtime::Handle;
 use xds::admin::Admin;
 use xds::folder::{Descriptors, Folder, Label, domains};
@@ -40,7 +40,7 @@ mod applied;
 mod backups;
 #[cfg_attr(not(feature = "kubernetes"), path = "serve/no_kubernetes.rs")]
 mod kubernetes;
-mod limits;
+pub(super) mod limits;
 mod migrate;
 mod nacks;
 mod peers;
@@ -66,7 +66,7 @@ mod types;
 /// (api_type: REST in Envoy): POST
 /// /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, mut_arg("folder", |dir| dir.required(false).required_unless_present_any(SOURCES)))]
+#[command(after_help = EXAMPLES, mut_arg("folder", |dir| dir.required(false)), group = ArgGroup::new("sources").required(true).multiple(true).arg("folder").args(SOURCES))]
 pub(super) struct Serve {
     #[command(flatten)]
     config_file: ConfigFile,
@@ -98,7 +98,7 @@ pub(super) struct Serve {
     ///
     /// Keep it below the request timeout of all clients. The timeout of Envoy is 1 second, unless
     /// request_timeout sets another.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = limits::seconds)]
     rest_hold: u32,
     /// Bytes of all REST requests and answers that are in memory at a time; a poll that needs more
     /// gets 503

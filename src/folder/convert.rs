@@ -105,13 +105,16 @@ impl<'a> Converter<'a> {
             return self.wrong(node, "a map with `@type`");
         };
         let Some(type_node) = node.get("@type") else {
-            return self.fault(node.at, Problem::MissingType);
+            let has_resource = node.get("resource").is_some();
+            let problem = if has_resource { Problem::MissingWrapperType } else { Problem::MissingType };
+            return self.fault(node.at, problem);
         };
         let Some(type_url) = type_node.text() else {
             return self.wrong(type_node, "a type URL");
         };
         let Some(message) = self.descriptors.message(type_url) else {
-            return self.fault(type_node.at, Problem::UnknownType { type_url: type_url.into() });
+            let nearest = nearest_type(type_url, self.descriptors);
+            return self.fault(type_node.at, Problem::UnknownType { type_url: type_url.into(), nearest });
         };
         let message = if is_special(message.full_name()) {
             // The JSON of these types is not a map of fields, so it is in the field `value`.
@@ -143,7 +146,7 @@ impl<'a> Converter<'a> {
         }
         if is_special(name) {
             return DynamicMessage::deserialize(message.clone(), node.to_json())
-                .map_err(|error| self.invalid(node, error.to_string()))
+                .map_err(|error| self.invalid(node, invalid_special(&error.to_string())))
                 .ok();
         }
         let Some(entries) = node.entries() else {
@@ -476,9 +479,29 @@ fn expected(kind: &Kind) -> &'static str {
     }
 }
 
+/// Of a type with a JSON form of its own: the converter does not say what the form is.
+fn invalid_special(message: &str) -> String {
+    let form = "a duration, such as \"5s\" or \"0.25s\"";
+    message
+        .replace("a duration string", form)
+        .replace("failed to parse duration", &format!("expected {form}"))
+}
+
 /// The field of a message whose name is most similar to the word.
 pub(super) fn nearest_field(word: &str, message: &MessageDescriptor) -> Option<String> {
     nearest(word, message.fields().map(|field| field.name().to_owned()))
+}
+
+/// The type URL with the most similar name in the same package; also for a name without the part before the slash.
+pub(super) fn nearest_type(type_url: &str, descriptors: &Descriptors) -> Option<String> {
+    let name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);
+    let (package, _) = name.rsplit_once('.')?;
+    // A file may have this error very often, and there are a thousand types.
+    let of_package = descriptors.messages().filter(|message| message.parent_message().is_none());
+    let of_package = of_package.filter(|message| message.package_name() == package);
+    let close = |known: &String| distance(name, known) <= 3;
+    let names = of_package.map(|message| message.full_name().to_owned()).filter(close);
+    nearest(name, names).map(|known| format!("type.googleapis.com/{known}"))
 }
 
 /// The candidate that is most similar to a misspelt word, if one is similar enough.

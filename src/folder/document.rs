@@ -11,7 +11,7 @@ use prost_reflect::{DynamicMessage, MessageDescriptor};
 use xds_core::{ConstraintError, Constraints, Resource, ResourceName, XdstpName};
 
 use super::constraint_form;
-use super::convert::{self, Fault, Packed};
+use super::convert::{self, Fault, Packed, nearest_type};
 use super::descriptors::Descriptors;
 use super::error::{FolderError, Position, Problem};
 use super::format::FileFormat;
@@ -291,7 +291,10 @@ impl<'a> FileReader<'a> {
         {
             let type_url = format!("type.googleapis.com/{}", new_style.resource_type());
             if self.descriptors.message(&type_url).is_none() {
-                return Err(Problem::UnknownType { type_url });
+                return Err(Problem::UnknownType {
+                    nearest: nearest_type(&type_url, self.descriptors),
+                    type_url,
+                });
             }
             return Ok(Resource::redirect(self.descriptors.type_url(&type_url), name.into(), payload)?);
         }

@@ -127,11 +127,19 @@ pub enum Problem {
     /// A resource, or an `Any` within one, has no `@type`.
     #[error("missing `@type`")]
     MissingType,
+    /// A map with `resource`, or with several at the top, has no `@type`.
+    #[error(
+        "missing `@type`: with `resource` and `when` it is type.googleapis.com/envoy.service.discovery.v3.Resource; \
+         a list of resources at the top of a file is `resources`"
+    )]
+    MissingWrapperType,
     /// There is no descriptor for the type.
-    #[error("unknown `@type` {type_url:?} (--descriptors adds types)")]
+    #[error("unknown `@type` {type_url:?}{}", type_hint(nearest))]
     UnknownType {
         /// As written.
         type_url: String,
+        /// A type URL that is known and similar.
+        nearest: Option<String>,
     },
     /// The message has no such field.
     #[error("no field `{field}` in {message}{}", hint(nearest))]
@@ -315,6 +323,10 @@ fn naming(keys: &[Arc<str>]) -> String {
         format!("({})", Formula::Any(vec![exists.clone(), Formula::Not(Box::new(exists))]))
     };
     keys.iter().map(either).collect::<Vec<_>>().join(",")
+}
+
+fn type_hint(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or_else(|| " (--descriptors adds types)".to_owned(), |_| hint(nearest))
 }
 
 fn hint(nearest: &Option<String>) -> String {

@@ -183,6 +183,9 @@ pub(super) fn json(text: &str) -> Result<Node, SyntaxError> {
 /// Removes the position from the parser's message, because errors show it before the message.
 fn syntax(message: &str) -> Problem {
     let end = message.rfind(" at line ").unwrap_or(message.len());
+    let message = message.get(..end).unwrap_or(message);
+    // The parser names an option of its own.
+    let end = message.find(", set DuplicateKeyPolicy").unwrap_or(message.len());
     Problem::Syntax { message: message.get(..end).unwrap_or(message).to_owned() }
 }
 

@@ -65,7 +65,9 @@ fn s38_d24_mistakes_beside_the_name_have_their_places() {
         format!(
             "a.yaml:4:18: {subject}: aliases[2]: the string \"xdstp:b\": column 7: expected `//` after `xdstp:`"
         ),
-        format!("b.yaml:3:6: {subject}: ttl: the string \"soon\": failed to parse duration"),
+        format!(
+            "b.yaml:3:6: {subject}: ttl: the string \"soon\": expected a duration, such as \"5s\" or \"0.25s\""
+        ),
         format!("b.yaml:4:10: {subject}: aliases: expected a list, found the string \"b\""),
         format!(
             "c.yaml:4:17: {subject}: cache_control: no field `never` in envoy.service.discovery.v3.Resource.CacheControl"

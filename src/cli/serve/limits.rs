@@ -1,5 +1,6 @@
 //! Options for the limits and timeouts of a server.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
@@ -129,6 +130,15 @@ fn age(text: &str) -> Result<Duration, &'static str> {
     } else {
         Ok(age)
     }
+}
+
+pub(in crate::cli) fn seconds(text: &str) -> Result<u32, &'static str> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    number.parse().map_err(|_| "write a whole number of seconds, such as 5")
+}
+
+pub(in crate::cli) fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "write an IP address and a port, such as 127.0.0.1:18000 or [::]:18000")
 }
 
 pub(in crate::cli) fn time(text: &str) -> Result<Duration, &'static str> {

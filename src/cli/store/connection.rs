@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde::Deserialize;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -23,12 +23,13 @@ use super::place::is_in_etcd;
 use crate::cli::tls::Tls;
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("store_server").required(true).args(["server", "store"]))]
 pub(in crate::cli) struct ConnectionOptions {
     /// The admin port of a server with a store: HOST:PORT, http://HOST:PORT or https://HOST:PORT
     /// (with TLS)
     ///
     /// The server needs your identity: also give --token-file, or --cert and --key.
-    #[arg(long, value_name = "URI", required_unless_present = "store", conflicts_with = "store", help_heading = SERVER)]
+    #[arg(long, value_name = "URI", help_heading = SERVER)]
     server: Option<String>,
     /// The folder of a store which `xds serve --store DIR` serves on this machine
     ///
@@ -145,6 +146,9 @@ impl Connection {
     pub(super) async fn open_local(folder: &Path, timeout: Duration) -> Result<Self, StoreError> {
         if is_in_etcd(folder) {
             return Err(StoreError::InEtcd);
+        }
+        if !folder.is_dir() {
+            return Err(StoreError::NoFolder { folder: folder.to_owned() });
         }
         let not_running = || StoreError::NotRunning { folder: folder.to_owned() };
         let file = folder.join(LOCAL_SERVER);

@@ -26,13 +26,13 @@ pub(super) struct Downgrade {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Show what prevents ceilings
     Check(Enable),
+    /// Set ceilings
     Enable(Enable),
     Cancel(Cancel),
 }
 
-/// Set ceilings (enable), or show what prevents them (check)
-///
 /// Records of newer versions, and plans that have begun, prevent a ceiling. Put such records in the older
 /// version, and take such plans back, first.
 #[derive(Debug, Args)]
@@ -179,8 +179,8 @@ Examples:
   xds store downgrade enable acme.v1.Route=1.1 --store data
   xds store downgrade cancel --store data
 
-JSON: {ceilings: [{type, version, gates [{gate, count}]}]}; gates is what prevents the ceiling. A count
-ends at 1000 records. Fields may be added.
+JSON: {ceilings: [{type, version, gates [{gate, count}]}]}; gates is what prevents the ceiling.
+A count ends at 1000 records. Fields may be added.
 
 Exit codes:
   0  done; check: nothing prevents the ceilings

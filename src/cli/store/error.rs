@@ -23,6 +23,8 @@ use crate::cli::{NOTHING, counted};
 pub(in crate::cli) enum StoreError {
     #[error("no server: give --server HOST:PORT or --store DIR")]
     NoServer,
+    #[error("{}: no such folder", folder.display())]
+    NoFolder { folder: PathBuf },
     #[error(
         "no server answers for the store {folder}: start `xds serve --store {folder}`, with an admin port. If it \
          runs, restart it, or give --server and --token-file",
@@ -116,6 +118,7 @@ impl StoreError {
             | Self::Address(_)
             | Self::Input(_) => 2,
             Self::NotRunning { .. }
+            | Self::NoFolder { .. }
             | Self::File { .. }
             | Self::LocalServer { .. }
             | Self::Unreachable { .. }
@@ -312,6 +315,11 @@ impl fmt::Display for Refused {
         let more = self.violations.len().saturating_sub(VIOLATIONS_SHOWN);
         if more > 0 {
             lines.push(format!("and {} more", counted(more, "violation")));
+        }
+        if lines.is_empty() && self.code == Code::Unimplemented && self.message.is_empty() {
+            lines.push(
+                "this port has no store: give the admin port of a server with --store (UNIMPLEMENTED)".into(),
+            );
         }
         if lines.is_empty() {
             lines.push(format!("the server refuses: {} ({})", plain(&self.message), code_name(self.code)));

@@ -328,9 +328,9 @@ Examples:
   xds list --store data --format yaml > config/all.yaml
 
 JSON: one object per line, with type, name, when, revision, uid, state, version, generation,
-created_at, changed_at, expires_at, lease, owners, resource_owners, quarantined {at, reason, serves}, region, is_copy,
-store_revision, labels, schema, resource, and ttl, aliases, cache_control, metadata where the resource has them.
-With --watch also `at` and `event` (put, deleted). Fields may be added.
+created_at, changed_at, expires_at, lease, owners, resource_owners, quarantined {at, reason, serves},
+region, is_copy, store_revision, labels, schema, resource, and ttl, aliases, cache_control, metadata
+where the resource has them. With --watch also `at` and `event` (put, deleted). Fields may be added.
 
 Exit codes:
   0  done

@@ -22,14 +22,14 @@ use crate::cli::{Failure, counted, say};
 /// A plan (`xds serve --schemas FILE`) migrates resources from an old form to a new one: another type,
 /// name or major version. It goes from F0 to F5 by single steps. Each step can be taken back.
 ///
-///   F0  not begun
-///   F1  each write changes both forms; nobody sees the new one
-///   F2  clients get both forms
-///   F3  the store writes the new form of what nobody writes, in the background
-///   F4  only the new form is written; the old one is converted from it
-///   F5  the old form is gone; its records are removed
+/// F0  not begun
+/// F1  each write changes both forms; nobody sees the new one
+/// F2  clients get both forms
+/// F3  the store writes the new form of what nobody writes, in the background
+/// F4  only the new form is written; the old one is converted from it
+/// F5  the old form is gone; its records are removed
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(super) struct Migrate {
     #[command(subcommand)]
     action: Action,
@@ -39,8 +39,11 @@ pub(super) struct Migrate {
 enum Action {
     List(Look),
     Check(Check),
+    /// Go one phase forward
     Next(Step),
+    /// Go one phase back
     Back(Step),
+    /// Go back to F0
     Abort(Step),
 }
 
@@ -64,8 +67,6 @@ struct Check {
     look: Look,
 }
 
-/// Go one phase forward (next) or back, or back to F0 (abort)
-///
 /// A step that needs a clean pass of the background copy waits for it: the copy has to find nothing to
 /// write. It ends with an error if records cannot be converted.
 #[derive(Debug, Args)]
@@ -342,10 +343,10 @@ Examples:
   xds store migrate abort new-names --store data    back to F0
 
 JSON: `list` and `check` print {plans: [PLAN]}, the others PLAN: one object with number, name, phase
-(0 to 5), old_form, new_form, started_at, done_at, old_records, new_records, behind (old records whose
-new form is missing or outdated), split, failed, failures [{type, name, when, reason}] (the first 20),
-pass_done, pass_total, clean, streams_on_old, gates [{gate, node, count}] (what prevents the next step).
-Fields may be added.
+(0 to 5), old_form, new_form, started_at, done_at, old_records, new_records, behind (old records
+whose new form is missing or outdated), split, failed, failures [{type, name, when, reason}] (the
+first 20), pass_done, pass_total, clean, streams_on_old, gates [{gate, node, count}] (what prevents
+the next step). Fields may be added.
 
 Exit codes:
   0  done; check: nothing prevents the next step

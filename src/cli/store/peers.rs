@@ -133,8 +133,8 @@ The clock of a node has, for each node, the number of the last commit that it ha
 JSON: one object with node, clock {NODE: number} and peers, a list of objects with node, address,
 region, is_up, last_contact, error, clock, entries_behind (commits that it has and that are missing
 here), lag (for how long), tombstones_held, build and is_duplicate; regions, a list of objects with
-region, is_reachable and age (how old copies of its names are at most); and fetching, the prefixes of
-names that a policy gave to this region and that are not all here. Fields may be added.
+region, is_reachable and age (how old copies of its names are at most); and fetching, the prefixes
+of names that a policy gave to this region and that are not all here. Fields may be added.
 
 Exit codes:
   0  all peers are up, or there are none

@@ -157,8 +157,8 @@ Example:
   xds refs why CDS checkout --store data
 
 JSON: one object with
-  targets         [{source, field, target, blocks, missing, region, tentative}], source and target as
-                  {type, name, when}; region is that of a source in another region, else empty
+  targets         [{source, field, target, blocks, missing, region, tentative}], source and target
+                  as {type, name, when}; region is that of a source in another region, else empty
   referrers       the same, the first 1000 that this client may read
   referrer_count  number of all
   blocked_by      the chain of blockers, the nearest first

@@ -47,7 +47,7 @@ fn json_knows_its_lines_too() {
         errors(json(&text)),
         [
             "f.json:3:22: envoy.config.cluster.v3.Cluster \"a\": connectTimeout: the boolean true: invalid type: \
-              boolean `true`, expected a duration string"
+              boolean `true`, expected a duration, such as \"5s\" or \"0.25s\""
         ]
     );
     assert_eq!(errors(json("{\n \"a\" 1}")), ["f.json:2:6: expected `:`"]);
@@ -110,37 +110,41 @@ name: [
     );
     let cluster = "envoy.config.cluster.v3.Cluster";
     let expected = [
-            format!(
-                "f.yaml:4:14: {cluster} \"a\": lb_policy: no value \"ROUND_ROBN\" in {cluster}.LbPolicy, perhaps \
+        format!(
+            "f.yaml:4:14: {cluster} \"a\": lb_policy: no value \"ROUND_ROBN\" in {cluster}.LbPolicy, perhaps \
                  `ROUND_ROBIN`"
-            ),
-            format!("f.yaml:5:3: {cluster} \"a\": no field `conect_timeout` in {cluster}, perhaps `connect_timeout`"),
-            format!(
-                "f.yaml:6:61: {cluster} \"a\": load_assignment.endpoints[0].priority: expected an integer from 0 to \
+        ),
+        format!(
+            "f.yaml:5:3: {cluster} \"a\": no field `conect_timeout` in {cluster}, perhaps `connect_timeout`"
+        ),
+        format!(
+            "f.yaml:6:61: {cluster} \"a\": load_assignment.endpoints[0].priority: expected an integer from 0 to \
                  4294967295, found the number -1"
-            ),
-            format!(
-                "f.yaml:6:81: {cluster} \"a\": load_assignment.endpoints[1].lb_endpoints: expected a list, found the \
+        ),
+        format!(
+            "f.yaml:6:81: {cluster} \"a\": load_assignment.endpoints[1].lb_endpoints: expected a list, found the \
                  number 3"
-            ),
-            format!("f.yaml:7:3: {cluster}: name: must have at least 1 character (rule string.min_len)"),
-            "f.yaml:8:3: missing `@type`".to_owned(),
-            format!(
-                "f.yaml:9:12: {cluster}: unknown `@type` \"type.googleapis.com/{cluster}\" (--descriptors adds types)"
-            )
-            .replace("Cluster", "Clustr"),
-            format!(
-                "f.yaml:13:3: {cluster} \"c\": clusterType: `type` is given already; `cluster_discovery_type` allows only \
+        ),
+        format!("f.yaml:7:3: {cluster}: name: must have at least 1 character (rule string.min_len)"),
+        "f.yaml:8:3: missing `@type`".to_owned(),
+        format!(
+            "f.yaml:9:12: {cluster}: unknown `@type` \"type.googleapis.com/{clustr}\", perhaps \
+                 `type.googleapis.com/{cluster}`",
+            clustr = cluster.replace("Cluster", "Clustr")
+        )
+        .replacen(": envoy.config.cluster.v3.Cluster:", ": envoy.config.cluster.v3.Clustr:", 1),
+        format!(
+            "f.yaml:13:3: {cluster} \"c\": clusterType: `type` is given already; `cluster_discovery_type` allows only \
                  one of its fields"
-            ),
-            format!("f.yaml:15:3: {cluster} \"c\": connectTimeout: given twice"),
-            format!(
-                "f.yaml:17:9: {cluster}: name: expected a string (quote it if it looks like a number), found the \
+        ),
+        format!("f.yaml:15:3: {cluster} \"c\": connectTimeout: given twice"),
+        format!(
+            "f.yaml:17:9: {cluster}: name: expected a string (quote it if it looks like a number), found the \
                  number 5"
-            ),
-            "f.yaml:18:1: no field `extra` in envoy.service.discovery.v3.DiscoveryResponse".to_owned(),
-            "f.yaml:20:1: expected a resource with `@type`, or a map with `resources`".to_owned(),
-        ];
+        ),
+        "f.yaml:18:1: no field `extra` in envoy.service.discovery.v3.DiscoveryResponse".to_owned(),
+        "f.yaml:20:1: expected a resource with `@type`, or a map with `resources`".to_owned(),
+    ];
     let found = errors(yaml(&text));
     assert_eq!(found[..expected.len()], expected);
     // The last error is in the words of the parser.
@@ -446,4 +450,21 @@ fn messages_packed_in_each_other_without_end_do_not_overflow_the_stack() {
     response.extend(resource);
     let read = read("f.pb", FileFormat::Protobuf, &response, &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES);
     assert_eq!(found(read), [("a".to_owned(), 1)]);
+}
+
+#[test]
+fn what_is_nearly_right_is_told_the_right_way() {
+    for (text, told) in [
+        (
+            "'@type': envoy.config.cluster.v3.Cluster\nname: a",
+            "perhaps `type.googleapis.com/envoy.config.cluster.v3.Cluster`",
+        ),
+        ("resource: {name: a}", "a list of resources at the top of a file is `resources`"),
+        (&format!("{CLUSTER}\nname: a\nconnect_timeout: 5"), "expected a duration, such as \"5s\""),
+    ] {
+        let errors = errors(yaml(text));
+        assert!(errors[0].contains(told), "{errors:?}");
+    }
+    let errors = errors(yaml(&format!("{CLUSTER}\nname: a\nname: b")));
+    assert_eq!(errors, ["f.yaml:3:1: duplicate mapping key: name"]);
 }
