@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
+use xds_core::RolloutCounts;
 
 use super::Failure;
 use super::rollout_state::{Order, RolloutState, RolloutStateError};
@@ -27,6 +28,8 @@ enum Action {
     #[command(after_help = STATUS_FIELDS)]
     Status(StateFolder),
     /// Give the change that is rolled out, or the one that was refused, to all clients now
+    ///
+    /// With a refused change go all later ones, which nobody tried.
     Promote(StateFolder),
     /// End the rollout: its clients are sent what they had
     ///
@@ -94,12 +97,12 @@ impl StateFolder {
             }
             sleep(LOOK_EVERY);
         };
-        state.store_order(order)?;
+        state.store_order(order, ended(&before))?;
         let until = Instant::now() + DONE_WITHIN;
         while state.has_order() || !is_done(order, &before, &state.status()?) {
             if Instant::now() >= until {
                 let is_taken = !state.has_order();
-                _ = state.take_order();
+                state.remove_order();
                 return Err(match is_taken {
                     true => RolloutStateError::TooLate { path: path() },
                     false => RolloutStateError::NoServer { path: path() },
@@ -118,15 +121,20 @@ fn is_possible(order: Order, status: &str) -> bool {
 
 /// Whether one more rollout ended as the order says.
 fn is_done(order: Order, before: &str, now: &str) -> bool {
-    let count = |status: &str| {
-        let status: Value = serde_json::from_str(status).unwrap_or_default();
-        let counter = match order {
-            Order::Promote => "promoted",
-            Order::Abort => "refused_total",
-        };
-        status[counter].as_u64()
-    };
-    count(now) > count(before)
+    let (before, now) = (ended(before), ended(now));
+    match order {
+        Order::Promote => now.promoted > before.promoted,
+        Order::Abort => now.refused > before.refused,
+    }
+}
+
+fn ended(status: &str) -> RolloutCounts {
+    let status: Value = serde_json::from_str(status).unwrap_or_default();
+    let count = |counter| status[counter].as_u64().unwrap_or_default();
+    let mut ended = RolloutCounts::default();
+    (ended.promoted, ended.refused, ended.replaced) =
+        (count("promoted"), count("refused_total"), count("replaced"));
+    ended
 }
 
 /// How old the status may be at most.

@@ -9,10 +9,10 @@
 //! | `lock` | locked by the server |
 //! | `order` | `promote` or `abort`, written by `xds rollout`; the server removes it |
 //!
-//! Who may write to the folder may steer the rollouts. Files are replaced as a whole, by a rename.
+//! Only the user of the server, and root, can read the state and steer. Files are replaced as a whole, by a rename.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -22,7 +22,8 @@ use prost::Message;
 use prost::bytes::Bytes;
 use xds::admin;
 use xds_core::{
-    Constraints, RefusedChange, Resource, ResourceName, Snapshot, Transaction, VariantId, Version,
+    Constraints, RefusedChange, Resource, ResourceName, RolloutCounts, Snapshot, Transaction, VariantId,
+    Version,
 };
 use xds_server::RolloutStatus;
 
@@ -74,7 +75,10 @@ pub(super) enum RolloutStateError {
     NothingToPromote { path: PathBuf },
     #[error("{}: no server has used this folder as its --rollout-state", path.display())]
     NoState { path: PathBuf },
-    #[error("{}: the server took the order, but the rollout had ended; see `xds rollout status`", path.display())]
+    #[error(
+        "{}: the server did not carry out the order within 5 s: the rollout may have ended; see `xds rollout status`",
+        path.display()
+    )]
     TooLate { path: PathBuf },
     #[error("{}: another server uses this folder; give each server its own --rollout-state", path.display())]
     Used { path: PathBuf },
@@ -155,7 +159,7 @@ impl RolloutState {
         match locked {
             Ok(()) => {
                 // An order that nobody took was for the server before.
-                _ = self.take_order();
+                _ = fs::remove_file(self.0.join("order"));
                 Ok(RolloutLock { _file: file })
             }
             Err(TryLockError::WouldBlock) => Err(RolloutStateError::Used { path: self.0.clone() }),
@@ -231,9 +235,15 @@ impl RolloutState {
         })
     }
 
-    pub(super) fn store_order(&self, order: Order) -> Result<(), RolloutStateError> {
-        let word = order.word();
-        self.replace_with_mode("order", format!("{word}\n").as_bytes(), false, READABLE)
+    /// Orders what is to become of the rollout that runs, or that was refused, when so many ended before.
+    pub(super) fn store_order(&self, order: Order, ended: RolloutCounts) -> Result<(), RolloutStateError> {
+        let (word, RolloutCounts { promoted, refused, replaced, .. }) = (order.word(), ended);
+        let text = format!("{word} {promoted} {refused} {replaced}\n");
+        self.replace_with_mode("order", text.as_bytes(), false, READABLE)
+    }
+
+    pub(super) fn remove_order(&self) {
+        _ = fs::remove_file(self.0.join("order"));
     }
 
     /// Whether an order was not taken yet.
@@ -241,25 +251,27 @@ impl RolloutState {
         self.0.join("order").exists()
     }
 
-    /// Takes the order, if there is one.
-    pub(super) fn take_order(&self) -> Option<Order> {
+    /// Takes the order, if there is one, with how many rollouts had ended when it was given.
+    pub(super) fn take_order(&self) -> io::Result<Option<(Order, [u64; 3])>> {
         // Renamed first: an order that is written meanwhile is another one.
         let taken = self.0.join("order.taken");
-        let read = match fs::rename(self.0.join("order"), &taken) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => Err(error),
-            Ok(()) => fs::read_to_string(&taken),
-        };
-        let text =
-            read.inspect_err(|error| tracing::error!(%error, "an order of xds rollout cannot be read"));
-        match text.ok()?.trim() {
-            "promote" => Some(Order::Promote),
-            "abort" => Some(Order::Abort),
-            other => {
-                tracing::warn!(order = other.escape_debug().to_string(), "this is no order of xds rollout");
-                None
-            }
+        match fs::rename(self.0.join("order"), &taken) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            renamed => renamed?,
         }
+        // A link, a pipe or a device would be read for ever.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&taken)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other(format!("{} is no file", taken.display())));
+        }
+        let mut text = String::new();
+        file.take(ORDER_BYTES).read_to_string(&mut text)?;
+        let order = parse_order(&text);
+        if order.is_none() {
+            tracing::warn!(order = text.trim().escape_debug().to_string(), "this is no order of xds rollout");
+        }
+        Ok(order)
     }
 
     /// The stable state may contain secrets.
@@ -276,8 +288,12 @@ impl RolloutState {
     ) -> Result<(), RolloutStateError> {
         let (path, next) = (self.0.join(name), self.0.join(format!("{name}.next")));
         let write = || {
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&next)?;
+            // One of another user, or a link, is not written to.
+            match fs::remove_file(&next) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&next)?;
             // Whatever the umask is, and whoever made the file.
             file.set_permissions(fs::Permissions::from_mode(mode))?;
             file.write_all(content)?;
@@ -293,6 +309,20 @@ impl RolloutState {
 
 /// The server may run as another user than the operator who gives an order.
 const READABLE: u32 = 0o644;
+
+/// An order is shorter.
+const ORDER_BYTES: u64 = 100;
+
+fn parse_order(text: &str) -> Option<(Order, [u64; 3])> {
+    let mut words = text.split_ascii_whitespace();
+    let order = match words.next()? {
+        "promote" => Order::Promote,
+        "abort" => Order::Abort,
+        _ => return None,
+    };
+    let mut number = || words.next()?.parse().ok();
+    Some((order, [number()?, number()?, number()?]))
+}
 
 /// A digest of the rest, then each variant with its length before it.
 fn stable_bytes(stable: &Snapshot) -> Vec<u8> {
@@ -451,11 +481,11 @@ mod tests {
         let state = RolloutState::open(&folder).unwrap();
         fs::write(folder.join("stable.next"), "of an earlier version").unwrap();
         state.store_stable(&Cache::new().snapshot()).unwrap();
-        state.store_order(Order::Abort).unwrap();
+        state.store_order(Order::Abort, RolloutCounts::default()).unwrap();
         let mode = |name| fs::metadata(folder.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("order"), mode("stable")), (0o644, 0o600));
-        assert_eq!(state.take_order(), Some(Order::Abort));
-        assert_eq!(state.take_order(), None);
+        assert_eq!(state.take_order().unwrap(), Some((Order::Abort, [0; 3])));
+        assert_eq!(state.take_order().unwrap(), None);
         fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -507,11 +537,14 @@ mod tests {
     fn an_order_is_taken_once() {
         let folder = std::env::temp_dir().join(format!("xds-rollout-order-{}", std::process::id()));
         let state = RolloutState::open(&folder).unwrap();
-        assert_eq!(state.take_order(), None);
+        assert_eq!(state.take_order().unwrap(), None);
+        let mut ended = RolloutCounts::default();
+        (ended.promoted, ended.refused, ended.replaced) = (3, 2, 1);
         for order in [Order::Promote, Order::Abort] {
-            state.store_order(order).unwrap();
+            state.store_order(order, ended).unwrap();
             assert!(state.has_order());
-            assert_eq!((state.take_order(), state.take_order()), (Some(order), None));
+            assert_eq!(state.take_order().unwrap(), Some((order, [3, 2, 1])));
+            assert_eq!(state.take_order().unwrap(), None);
         }
         assert!(!state.is_used());
         let lock = state.lock().unwrap();
@@ -520,7 +553,16 @@ mod tests {
         drop(lock);
         state.lock().unwrap();
         fs::write(folder.join("order"), "delete everything").unwrap();
-        assert_eq!((state.take_order(), state.has_order()), (None, false));
+        assert_eq!((state.take_order().unwrap(), state.has_order()), (None, false));
+        // What would be read for ever, or leads elsewhere.
+        std::os::unix::fs::symlink("/dev/zero", folder.join("order")).unwrap();
+        state.take_order().unwrap_err();
+        let elsewhere = folder.join("elsewhere");
+        fs::write(&elsewhere, "of others").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, folder.join("order.next")).unwrap();
+        state.store_order(Order::Abort, ended).unwrap();
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "of others");
+        assert!(state.take_order().unwrap().is_some());
         fs::remove_dir_all(folder).unwrap();
     }
 }

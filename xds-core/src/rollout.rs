@@ -58,6 +58,8 @@ struct Rollout {
     /// Who tries the candidate since this step.
     audience: Audience,
     began_at: Duration,
+    /// The clients of the step were chosen once more, because there were none.
+    is_chosen_again: bool,
 }
 
 /// What to do now.
@@ -76,7 +78,7 @@ impl Rollout {
     /// A rollout whose first step begins now; `None` if the plan has no steps.
     fn begin(plan: &RolloutPlan, now: Duration) -> Option<Self> {
         let (plan, audience) = (plan.clone(), plan.steps().first()?.clone());
-        Some(Self { plan, step: 0, audience, began_at: now })
+        Some(Self { plan, step: 0, audience, began_at: now, is_chosen_again: false })
     }
 
     /// When the step ends.
@@ -100,12 +102,18 @@ impl Rollout {
         }
         let (affected, acked) =
             (outcomes.len(), outcomes.iter().filter(|of| of.outcome == Outcome::Acked).count());
+        // After a restart clients are not back yet when the step begins, and those that tried what was before it
+        // return first. A number of clients is chosen among those that are there.
+        if affected == 0 && matches!(self.audience, Audience::Clients(_)) && !self.is_chosen_again {
+            (self.began_at, self.is_chosen_again) = (now, true);
+            return RolloutAction::Widen(self.audience.clone());
+        }
         if acked * 2 < affected {
             return RolloutAction::End(format!("only {acked} of {affected} clients ACKed it in time"));
         }
         let Some(audience) = self.plan.steps().get(self.step + 1) else { return RolloutAction::Promote };
         self.audience = audience.clone();
-        (self.step, self.began_at) = (self.step + 1, now);
+        (self.step, self.began_at, self.is_chosen_again) = (self.step + 1, now, false);
         RolloutAction::Widen(self.audience.clone())
     }
 }
@@ -172,8 +180,19 @@ mod tests {
         assert_eq!(decide(&mut rollout("2 clients"), 9, "ack wait gone"), "wait 10");
         assert_eq!(decide(&mut rollout("2 clients"), 10, "ack wait gone"), few);
         assert_eq!(decide(&mut rollout("2 clients"), 10, "ack wait"), "promote");
-        // No connected client is affected.
-        assert_eq!(decide(&mut rollout("2 clients"), 10, ""), "promote");
+    }
+
+    /// The clients may not be back from a restart of the server.
+    #[test]
+    fn a_step_for_which_there_was_no_client_begins_once_more() {
+        let mut empty = rollout("2 clients, 100%");
+        assert_eq!(decide(&mut empty, 10, ""), "widen 2 clients");
+        assert_eq!(decide(&mut empty, 19, "wait wait"), "wait 20");
+        assert_eq!(decide(&mut empty, 20, "wait wait"), "end: only 0 of 2 clients ACKed it in time");
+        // No client is affected, also now.
+        let mut empty = rollout("2 clients, 10%, 3 clients");
+        let steps = [10, 20, 30, 40, 50].map(|at| decide(&mut empty, at, ""));
+        assert_eq!(steps, ["widen 2 clients", "widen 10%", "widen 3 clients", "widen 3 clients", "promote"]);
     }
 
     #[test]

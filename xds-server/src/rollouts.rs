@@ -284,17 +284,21 @@ impl Rollouts {
                 %error,
                 "the stable state is not stored; after a restart, clients would get an older one"
             ),
-            None if before.is_some() => tracing::info!("the stable state is stored now"),
+            None if before.is_some() => tracing::info!("the state of rollouts is stored now"),
             _ => {}
         }
     }
 
-    fn store_refused(&self, machine: &RolloutMachine) {
-        let Some(keep) = &self.keep_refused else { return };
-        if let Err(error) = keep(machine.refused()) {
+    /// Whether what is refused is stored now.
+    fn store_refused(&self, machine: &RolloutMachine) -> bool {
+        let stored = self.keep_refused.as_ref().map_or(Ok(()), |keep| keep(machine.refused()));
+        let Err(error) = stored else { return true };
+        let error: Arc<str> = error.into();
+        let before = lock(&self.shown).status.not_stored.replace(Arc::clone(&error));
+        if before.as_ref() != Some(&error) {
             tracing::error!(%error, "what is refused is not stored; after a restart, it would be tried again");
-            lock(&self.shown).status.not_stored = Some(error.into());
         }
+        false
     }
 
     fn forget_refused(&self, machine: &RolloutMachine, was_refused: bool) {
@@ -307,9 +311,9 @@ impl Rollouts {
     fn store_again(&self) {
         // Neither the stable state changes meanwhile, nor what is refused.
         let machine = lock(&self.machine);
-        if lock(&self.shown).status.not_stored.is_some() {
+        let is_failing = lock(&self.shown).status.not_stored.is_some();
+        if is_failing && self.store_refused(&machine) {
             self.store_stable();
-            self.store_refused(&machine);
         }
     }
 }

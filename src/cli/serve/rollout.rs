@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use xds::admin::{Trouble, Troubles};
-use xds_core::{Cache, OnChange, RolloutPlan, RolloutSteps};
+use xds_core::{Cache, OnChange, RolloutCounts, RolloutPlan, RolloutSteps};
 use xds_server::Rollouts;
 
 use super::{OptionError, limits};
@@ -116,6 +116,8 @@ impl RolloutOptions {
         if let Some(refused) = state.refused().map_err(Failure::Rollout)? {
             rollouts = rollouts.refused_before(refused);
         }
+        // Else that of the server before is shown until this one serves.
+        _ = state.store_status(&rollouts.status());
         Ok(Some(ServedRollouts { rollouts: Arc::new(rollouts), state, _lock: lock, source }))
     }
 }
@@ -125,14 +127,18 @@ impl ServedRollouts {
     pub(super) fn run(&self) -> [JoinHandle<()>; 2] {
         let (served, state, rollouts) = (self.clone(), self.state.clone(), Arc::clone(&self.rollouts));
         let orders = tokio::spawn(async move {
-            let (mut written, mut is_failing) = (None, false);
+            let (mut written, mut is_failing, mut is_deaf) = (None, false, false);
             loop {
-                if let Some(order) = state.take_order() {
-                    let is_possible = match order {
-                        Order::Promote => rollouts.promote(),
-                        Order::Abort => rollouts.abort(),
-                    };
-                    tracing::info!(?order, is_possible, "an operator steers the rollout");
+                match state.take_order() {
+                    Ok(order) => {
+                        is_deaf = false;
+                        order.into_iter().for_each(|(order, ended)| steer(&rollouts, order, ended));
+                    }
+                    Err(error) => {
+                        if !std::mem::replace(&mut is_deaf, true) {
+                            tracing::error!(%error, "an order of xds rollout cannot be read");
+                        }
+                    }
                 }
                 let status = rollouts.status();
                 if written.as_ref() != Some(&status) {
@@ -160,21 +166,34 @@ impl ServedRollouts {
             let not_stored = status.not_stored.map(|error| Trouble {
                 detail: error.to_string(),
                 cure: "Make room in the folder of --rollout-state; the server stores the state within 5 s then, and \
-                       this message goes. Until then, do not restart the server: clients would get an older state."
+                       this message goes. Until then, do not restart the server: clients would get an older state, or \
+                       what they refused would be tried again."
                     .into(),
-                ..Trouble::error("rollout_not_stored", "The state that all clients have is not stored")
+                ..Trouble::error("rollout_not_stored", "The state of rollouts is not stored")
             });
             let refused = status.refused.map(|(reason, at)| Trouble {
                 detail: reason.to_string(),
                 since: Some(at),
                 cure: "Correct the resource that clients reject; the newest state is then tried again. To give it to \
-                       all clients as it is, run `xds rollout promote`."
+                       all clients as it is, with all changes since then, run `xds rollout promote`."
                     .into(),
                 ..Trouble::error("rollout_refused", "The newest change is not rolled out; clients keep the last state")
             });
             refused.into_iter().chain(not_stored).collect()
         });
     }
+}
+
+/// Carries out an order that was meant for the rollout that runs, or for what is refused, now.
+fn steer(rollouts: &Rollouts, order: Order, ended: [u64; 3]) {
+    let RolloutCounts { promoted, refused, replaced, .. } = rollouts.status().counts;
+    let is_for_this = ended == [promoted, refused, replaced];
+    let is_possible = is_for_this
+        && match order {
+            Order::Promote => rollouts.promote(),
+            Order::Abort => rollouts.abort(),
+        };
+    tracing::info!(?order, is_for_this, is_possible, "an operator steers the rollout");
 }
 
 /// Whether a path, which need not exist, is in a folder, or is that folder.

@@ -209,7 +209,9 @@ impl RolloutMachine {
             return None;
         }
         self.compared = Some(states);
-        Some(self.commit(now, Transaction::between(&stable, &wanted)))
+        let transaction = Transaction::between(&stable, &wanted);
+        let contents = tried(&transaction, &stable);
+        Some(self.commit(now, transaction, contents))
     }
 
     /// Does the next thing that is to be done, if there is one.
@@ -234,9 +236,12 @@ impl RolloutMachine {
         // A source without a commit is not empty: nobody knows what it has.
         let has_both = wanted.has_commit() && stable.has_commit();
         let states = (wanted.revision(), stable.revision());
+        if !has_both {
+            return None;
+        }
         let order = self.order.take();
         // What changes nothing, and what was refused, is not tried again and again.
-        if !has_both || (self.compared.replace(states) == Some(states) && order.is_none()) {
+        if self.compared.replace(states) == Some(states) && order.is_none() {
             return None;
         }
         let mut transaction = Transaction::between(&stable, &wanted);
@@ -247,27 +252,22 @@ impl RolloutMachine {
             (self.refused, self.done) = (None, number);
             return None;
         }
-        let contents: Contents = transaction.contents().collect();
+        let contents = tried(&transaction, &stable);
         if self.is_refused(&contents) {
             if order != Some(RolloutOrder::Promote) {
                 return None;
             }
-            let event = self.commit(now, transaction);
+            let event = self.commit(now, transaction, contents);
             if event != RolloutEvent::Committed {
                 return Some(event);
             }
             self.counts.promoted += 1;
             return Some(RolloutEvent::Promoted);
         }
-        // Reasons why resources are not there (SR45) are nothing that clients could reject.
-        let is_there = |id: &VariantId| {
-            let variants = stable.get(&id.type_url, &id.name).into_iter().flat_map(Variants::iter);
-            variants.into_iter().any(|variant| *variant.constraints() == id.constraints)
-        };
-        let is_reason = contents.iter().all(|(id, version)| version.is_none() && !is_there(id));
-        let plan = requested.filter(|_| number > self.done).map_or(&self.plan, |requested| &requested.plan);
-        let Some(rollout) = Rollout::begin(plan, now).filter(|_| !is_reason) else {
-            let event = self.commit(now, transaction);
+        // Another number, also a lower one: the source may be another one, or go on from a backup.
+        let plan = requested.filter(|_| number != self.done).map_or(&self.plan, |requested| &requested.plan);
+        let Some(rollout) = Rollout::begin(plan, now).filter(|_| !contents.is_empty()) else {
+            let event = self.commit(now, transaction, contents);
             if event == RolloutEvent::Committed {
                 self.done = number;
             }
@@ -343,8 +343,7 @@ impl RolloutMachine {
     }
 
     /// Gives it to all clients.
-    fn commit(&mut self, now: Duration, transaction: Transaction) -> RolloutEvent {
-        let contents = transaction.contents().collect();
+    fn commit(&mut self, now: Duration, transaction: Transaction, contents: Contents) -> RolloutEvent {
         match self.served.commit(transaction) {
             Ok(_) => {
                 self.refused = None;
@@ -369,6 +368,16 @@ impl RolloutMachine {
         (self.order, self.compared) = (None, None);
         RolloutEvent::Replaced(reason.into())
     }
+}
+
+/// What clients can reject of a change. Not the reasons why resources are not there (SR45), which come again after a
+/// restart.
+fn tried(transaction: &Transaction, stable: &Snapshot) -> Contents {
+    let is_there = |id: &VariantId| {
+        let variants = stable.get(&id.type_url, &id.name).into_iter().flat_map(Variants::iter);
+        variants.into_iter().any(|variant| *variant.constraints() == id.constraints)
+    };
+    transaction.contents().filter(|(id, version)| version.is_some() || is_there(id)).collect()
 }
 
 impl RunningCandidate {
