@@ -12,7 +12,7 @@
 //! Only the user of the server, and root, can read the state and steer. Files are replaced as a whole, by a rename.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -259,14 +259,8 @@ impl RolloutState {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             renamed => renamed?,
         }
-        // A link, a pipe or a device would be read for ever.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(&taken)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other(format!("{} is no file", taken.display())));
-        }
-        let mut text = String::new();
-        file.take(ORDER_BYTES).read_to_string(&mut text)?;
+        // A pipe or a device would be read for ever.
+        let text = xds_file::read_to_string(&taken, ORDER_BYTES)?;
         let order = parse_order(&text);
         if order.is_none() {
             tracing::warn!(order = text.trim().escape_debug().to_string(), "this is no order of xds rollout");
@@ -311,7 +305,7 @@ impl RolloutState {
 const READABLE: u32 = 0o644;
 
 /// An order is shorter.
-const ORDER_BYTES: u64 = 100;
+const ORDER_BYTES: usize = 100;
 
 fn parse_order(text: &str) -> Option<(Order, [u64; 3])> {
     let mut words = text.split_ascii_whitespace();
