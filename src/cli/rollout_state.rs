@@ -471,7 +471,7 @@ mod tests {
 
     #[test]
     fn the_server_can_read_the_order_of_another_user_and_nobody_reads_the_state() {
-        let folder = std::env::temp_dir().join(format!("xds-rollout-order-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("xds-rollout-order-of-others-{}", std::process::id()));
         let state = RolloutState::open(&folder).unwrap();
         fs::write(folder.join("stable.next"), "of an earlier version").unwrap();
         state.store_stable(&Cache::new().snapshot()).unwrap();

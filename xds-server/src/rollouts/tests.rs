@@ -270,6 +270,9 @@ async fn after_a_restart_the_stored_state_is_stable() {
     let run = async {
         sleep(Duration::from_secs(5)).await;
         assert_eq!(rollouts.status().running.as_ref().map(|running| running.step), Some(0));
+        // The first step begins once more, as no client was there.
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!(rollouts.status().running.as_ref().map(|running| running.step), Some(0));
         sleep(Duration::from_secs(6)).await;
     };
     tokio::select! {
@@ -277,6 +280,23 @@ async fn after_a_restart_the_stored_state_is_stable() {
         () = run => {}
     }
     assert_eq!(payload(&served.snapshot()), "two");
+}
+
+/// Clients come back after the step began: the first of them tries the change, and nobody else is sent it.
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_the_first_clients_that_are_back_try_the_change() {
+    let mut world = World::new("1 client", OnChange::Wait).await;
+    world.clients.clear();
+    put(&world.source, "a", "two");
+    world.pass(5).await;
+    let served = world.rollouts.served.clone();
+    world.clients = ["x", "y", "z"].map(|id| Client::new(&served, id)).into();
+    world.pass(4).await;
+    assert_eq!(world.had(), ["one"; 3]);
+    world.pass(4).await;
+    let mut had = world.had();
+    had.sort();
+    assert_eq!(had, ["", "", "two"]);
 }
 
 /// What a server kept is what the next one starts with.
