@@ -7,7 +7,7 @@
 //! | `requested` | the number of the last commit with steps of its own that all clients have |
 //! | `status.json` | the rollout that runs, or why there is none |
 //! | `lock` | locked by the server |
-//! | `order` | `promote` or `abort`, written by `xds rollout`; the server removes it |
+//! | `order` | `promote` or `abort`, and how many rollouts were promoted, refused and replaced when `xds rollout` wrote it; the server removes it |
 //!
 //! Only the user of the server, and root, can read the state and steer. Files are replaced as a whole, by a rename.
 

@@ -66,7 +66,11 @@ mod types;
 /// (api_type: REST in Envoy): POST
 /// /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, mut_arg("folder", |dir| dir.required(false)), group = ArgGroup::new("sources").required(true).multiple(true).arg("folder").args(SOURCES))]
+#[command(
+    after_help = EXAMPLES,
+    mut_arg("folder", |dir| dir.required(false)),
+    group = ArgGroup::new("sources").required(true).multiple(true).arg("folder").args(SOURCES)
+)]
 pub(super) struct Serve {
     #[command(flatten)]
     config_file: ConfigFile,

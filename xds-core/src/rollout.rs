@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(read("2 clients, 101%"), r#""101%" is no whole number of percent from 1 to 100"#);
         assert_eq!(read("2"), r#""2" has no unit; write for example "2 clients", "10%" or "env=canary""#);
         for text in ["100%, 10%", "10%, 10%", "3 clients, 2 clients", "env=a, env=a", "100%, 1 client"] {
-            assert!(read(text).contains("reaches nobody new"), "{text}");
+            assert!(read(text).contains("is not larger than"), "{text}");
         }
         assert_eq!(read("10%, env=a, 5 clients, 20%"), "10% | env=a | 5 clients | 20%");
         assert_eq!(read("0 clients"), "at least 1 client has to try a candidate");

@@ -27,14 +27,18 @@ pub(super) struct Downgrade {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Show what prevents ceilings
+    ///
+    /// Records of newer versions, and plans that have begun, prevent a ceiling. Put such records in the
+    /// older version, and take such plans back, first.
     Check(Enable),
     /// Set ceilings
+    ///
+    /// Records of newer versions, and plans that have begun, prevent a ceiling. Put such records in the
+    /// older version, and take such plans back, first.
     Enable(Enable),
     Cancel(Cancel),
 }
 
-/// Records of newer versions, and plans that have begun, prevent a ceiling. Put such records in the older
-/// version, and take such plans back, first.
 #[derive(Debug, Args)]
 struct Enable {
     /// A type and its highest version, such as acme.v1.Route=1.1

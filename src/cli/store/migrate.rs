@@ -40,10 +40,19 @@ enum Action {
     List(Look),
     Check(Check),
     /// Go one phase forward
+    ///
+    /// A step that needs a clean pass of the background copy waits for it: the copy has to find nothing to
+    /// write. It ends with an error if records cannot be converted.
     Next(Step),
     /// Go one phase back
+    ///
+    /// A step that needs a clean pass of the background copy waits for it: the copy has to find nothing to
+    /// write. It ends with an error if records cannot be converted.
     Back(Step),
     /// Go back to F0
+    ///
+    /// A step that needs a clean pass of the background copy waits for it: the copy has to find nothing to
+    /// write. It ends with an error if records cannot be converted.
     Abort(Step),
 }
 
@@ -67,8 +76,6 @@ struct Check {
     look: Look,
 }
 
-/// A step that needs a clean pass of the background copy waits for it: the copy has to find nothing to
-/// write. It ends with an error if records cannot be converted.
 #[derive(Debug, Args)]
 struct Step {
     /// The number or the name of the plan

@@ -105,8 +105,8 @@ pub enum AudienceError {
         /// Why it is no condition.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A step that gives the candidate to no more clients than the one before.
-    #[error("{step} after {before} reaches nobody new; each step has to be larger than those before")]
+    /// A step that is not larger than one before it.
+    #[error("{step} is not larger than {before}; each step has to be larger than those before")]
     NotLarger {
         /// The step.
         step: Box<Audience>,

@@ -263,6 +263,7 @@ impl Replica {
                 differing.filter(|(_, (own, theirs))| own != theirs).map(|(at, _)| at).collect();
             comparison.complete = comparison.fetching.clone();
             comparison.incarnation_floor = theirs.incarnation_floor;
+            // SG27: what only this node has of names that it fetches may be a deletion.
             if comparison.fetching.is_empty() {
                 comparison.removing.begin(&theirs);
             }
