@@ -159,14 +159,21 @@ pub(crate) struct StoredFetching {
     /// The region that gave them; empty: it is not known.
     #[prost(string, tag = "1040")]
     pub(crate) region: String,
-    /// The regions that owned them before, as far as the node knew.
-    #[prost(string, repeated, tag = "1041")]
-    pub(crate) former: Vec<String>,
+    /// What a node that gives them needs of each origin. None: this node does not have all that came before the policy.
+    #[prost(message, optional, tag = "1042")]
+    pub(crate) upto: Option<StoredCounters>,
+}
+
+/// Of each origin, up to where a node has its entries.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct StoredCounters {
+    #[prost(btree_map = "string, uint64", tag = "1")]
+    pub(crate) counters: BTreeMap<String, u64>,
 }
 
 impl StoredFetching {
     pub(crate) fn given_by(region: &str) -> Self {
-        Self { region: region.to_owned(), former: Vec::new() }
+        Self { region: region.to_owned(), upto: None }
     }
 }
 

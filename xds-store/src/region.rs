@@ -25,6 +25,8 @@ pub struct Policies {
     fetching: BTreeMap<Box<str>, StoredFetching>,
     /// Of each node, the last commit that wrote a policy (SG42).
     commits: Counters,
+    /// The commits that wrote the policies, by prefixes. Those that deleted one, too.
+    written_by: BTreeMap<Box<str>, proto::WrittenBy>,
 }
 
 /// What holds for the names with a prefix.
@@ -153,6 +155,11 @@ impl Policies {
         &self.commits
     }
 
+    /// The commit that wrote the policy of this very prefix, or deleted it (SG42).
+    pub(crate) fn written_by(&self, prefix: &str) -> Option<&proto::WrittenBy> {
+        self.written_by.get(prefix)
+    }
+
     /// The policies, in the order of their prefixes.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.by_prefix.values()
@@ -257,6 +264,7 @@ impl Policies {
         if let Some(by) = &state.written_by {
             let last = self.commits.entry(by.origin.clone()).or_default();
             *last = by.counter.max(*last);
+            self.written_by.insert(prefix.into(), by.clone());
         }
         let content = state.content.as_ref().filter(|_| state.lifecycle() != proto::State::Deleted);
         // Neither a commit nor an entry brings a policy that cannot be used.

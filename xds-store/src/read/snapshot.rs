@@ -114,7 +114,6 @@ impl Reads<'_> {
         page.rollout = self.head.rollout.clone().map(of_entry);
         page.region.clone_from(&self.head.region);
         for (prefix, fetched) in read_fetching(self.view).map_err(ReadError::from)? {
-            page.former_owners.insert(prefix.clone(), proto::FormerOwners { regions: fetched.former });
             page.fetching.insert(prefix, fetched.region);
         }
         Ok(page)

@@ -61,9 +61,9 @@ impl Policies {
         self.fetching.iter().map(|(prefix, fetched)| (&**prefix, &*fetched.region))
     }
 
-    /// The regions that owned such names before, as far as is known here.
-    pub(crate) fn former_owners(&self, prefix: &str) -> &[String] {
-        self.fetching.get(prefix).map_or(&[], |fetched| &fetched.former)
+    /// What is known of such names.
+    pub(crate) fn fetched(&self) -> impl Iterator<Item = (&str, &StoredFetching)> {
+        self.fetching.iter().map(|(prefix, fetched)| (&**prefix, fetched))
     }
 
     /// Takes what a store fetches.

@@ -20,7 +20,7 @@ use super::fetching;
 use super::removing;
 use super::round::read_clock;
 use super::{Action, Alarm, CallId, Failure, Malformed, Replica, SECOND};
-use crate::clock::Clock;
+use crate::clock::{Clock, Counters};
 use crate::key::is_configuration;
 use crate::read::BUCKETS;
 use crate::record::RecordState;
@@ -52,8 +52,8 @@ struct Comparison {
     fetching: Vec<proto::Fetching>,
     /// Those of them of which the peer has all.
     complete: Vec<proto::Fetching>,
-    /// What was here of their origins when it began.
-    here: Clock,
+    /// What the peer needs of each origin to give these names.
+    needed: Counters,
     incarnation_floor: u64,
     removing: removing::Removing,
 }
@@ -94,9 +94,9 @@ impl Comparing {
         self.running.as_ref().is_some_and(|running| !running.fetching.is_empty())
     }
 
-    /// The peer of the comparison that runs, and the names that it fetches.
-    pub(super) fn running_with(&self) -> Option<(&str, &Vec<proto::Fetching>)> {
-        self.running.as_ref().map(|running| (&*running.address, &running.fetching))
+    /// The peer of the comparison that runs, the names that it fetches, and what the peer needs for that.
+    pub(super) fn running_with(&self) -> Option<(&str, &[proto::Fetching], &Counters)> {
+        self.running.as_ref().map(|running| (&*running.address, &*running.fetching, &running.needed))
     }
 
     /// Moves the next comparison with a peer that has answered.
@@ -211,7 +211,7 @@ impl Replica {
             after: None,
             fetching: self.fetched_at(&address),
             complete: Vec::new(),
-            here: self.clock_of_fetched(&address),
+            needed: self.needed_of(&address),
             incarnation_floor: 0,
             removing: removing::Removing::default(),
         });
@@ -254,7 +254,8 @@ impl Replica {
                 return self.comparison_is_malformed();
             }
             // SG27: what the peer lacks may be a deletion of what it has, which was left out here.
-            let has_all = read_clock(&theirs.clock).is_ok_and(|clock| clock.covers(&comparison.here));
+            let has_all = read_clock(&theirs.clock)
+                .is_ok_and(|clock| comparison.needed.iter().all(|(of, at)| clock.get(of).counter >= *at));
             if !comparison.fetching.is_empty() && !has_all {
                 return self.comparison_failed();
             }

@@ -4,7 +4,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::peer::Peer;
 use super::{Replica, SECOND};
-use crate::clock::Clock;
+use crate::clock::Counters;
 use crate::store::ToFetch;
 
 impl Replica {
@@ -17,9 +17,13 @@ impl Replica {
     /// The store fetches other names than before.
     pub(super) fn on_fetching(&mut self, fetching: Vec<ToFetch>) {
         self.fetching = fetching;
-        // One that began before would take what the region gets for something that was lost here.
-        let outdated = self.comparing.running_with().filter(|(address, of)| self.fetched_at(address) != **of);
-        if let Some(address) = outdated.map(|(address, _)| address.to_owned()) {
+        // One that began before would take what the region gets for something that was lost here, or find less than the
+        // store needs.
+        let is_other = |(address, names, needed): &(&str, &[proto::Fetching], &Counters)| {
+            self.fetched_at(address) != **names || self.needed_of(address) != **needed
+        };
+        let outdated = self.comparing.running_with().filter(is_other);
+        if let Some(address) = outdated.map(|(address, ..)| address.to_owned()) {
             self.end_comparison_with(&address);
         }
         let has_some = |address: &&String| !self.fetched_at(address).is_empty();
@@ -48,30 +52,28 @@ impl Replica {
     pub(super) fn fetched_at(&self, address: &str) -> Vec<proto::Fetching> {
         let session = self.peers.get(address).and_then(|peer| peer.session.as_ref());
         let Some(session) = session.filter(|_| !self.fetching.is_empty()) else { return Vec::new() };
-        let has = |fetched: &&ToFetch| fetched.regions.contains_key(&session.region);
+        let has =
+            |fetched: &&ToFetch| fetched.upto.is_some() && fetched.regions.contains_key(&session.region);
         self.fetching.iter().filter(has).map(|fetched| fetched.names.clone()).collect()
     }
 
-    /// SG27: what this node has of the owner of these names, of the one that gave them, and of those that owned them
-    /// before. Such names may have come before the policy, and were left out or dropped, so only a peer that has as
-    /// much has all names. A former owner counts, because a replica of it that was promoted may have written names before it
-    /// heard of the handover. Nodes that are forgotten do not count: what only they had is lost; nor those of which the
-    /// peer follows another log (SR30), which never covers what is here.
-    pub(super) fn clock_of_fetched(&self, address: &str) -> Clock {
-        let (names, own) = (self.fetched_at(address), self.region());
-        let fetched = self.fetching.iter().filter(|of| names.contains(&of.names));
-        let mut clock = Clock::default();
-        let origins = fetched.flat_map(|of| {
-            let of_regions =
-                of.regions.iter().filter(|(region, _)| *region != own).flat_map(|(_, nodes)| nodes);
-            of_regions.chain(&of.former)
-        });
+    /// SG27: what a peer needs of each origin to give all of these names. Nodes that are forgotten do not count: what
+    /// only they had is lost; nor those of which the peer follows another log (SR30), which never covers what is here; nor
+    /// a former id of this node, as peers may do so, and get what it wrote under the new one (SR31).
+    pub(super) fn needed_of(&self, address: &str) -> Counters {
+        let names = self.fetched_at(address);
         let is_forked =
             |origin: &str| self.peers.get(address).is_some_and(|peer| peer.forked.contains(origin));
-        for origin in origins.filter(|origin| !self.forgotten.contains(*origin) && !is_forked(origin)) {
-            clock.set(origin, self.clock.get(origin));
+        let fetched = self.fetching.iter().filter(|of| names.contains(&of.names));
+        let mut needed = Counters::new();
+        for (origin, counter) in fetched.flat_map(|of| of.upto.iter().flatten()) {
+            let is_former = self.config.hello.formerly.contains(origin);
+            if !self.forgotten.contains(origin) && !is_former && !is_forked(origin) {
+                let least = needed.entry(origin.clone()).or_default();
+                *least = (*counter).max(*least);
+            }
         }
-        clock
+        needed
     }
 
     /// Whether a state of names that are fetched waits for entries of this node: those that the peer can give.

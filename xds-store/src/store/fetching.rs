@@ -13,9 +13,10 @@ use xds_proto::xds::store::v1 as proto;
 use super::staging::Alone;
 use super::{Store, Writing};
 use crate::checked;
+use crate::clock::Counters;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
-use crate::log::StoredFetching;
+use crate::log::{StoredCounters, StoredFetching};
 use crate::record::RecordState;
 use crate::region::{self, FetchingChanges, Policies};
 use crate::stored::ReadError;
@@ -29,9 +30,9 @@ pub struct ToFetch {
     /// The regions whose nodes have them: its own, the owner, and the one that gave them; with their nodes that have
     /// committed something.
     pub regions: BTreeMap<String, BTreeSet<String>>,
-    /// The nodes of the regions that owned the names before, as far as this store knew: one of them may have written
-    /// names without knowing that they were handed over.
-    pub former: BTreeSet<String>,
+    /// What a node needs of each origin to give them: what this one had once it had all that came before the policy.
+    /// `None`: it does not have that yet.
+    pub upto: Option<Counters>,
 }
 
 impl Store {
@@ -39,19 +40,16 @@ impl Store {
     #[must_use]
     pub fn fetching(&self) -> Vec<ToFetch> {
         let (policies, region) = (self.index.policies(), &self.head.region);
-        let of = |(prefix, giver): (&str, &str)| {
-            let regions = policies.givers(prefix, region, giver).into_iter().chain([region.clone()]);
+        let of = |(prefix, fetched): (&str, &StoredFetching)| {
+            let others = policies.givers(prefix, region, &fetched.region);
+            let regions = others.into_iter().chain([region.clone()]);
             ToFetch {
                 names: proto::Fetching { prefix: prefix.to_owned(), revision: self.policy_revision(prefix) },
                 regions: regions.map(|region| (region.clone(), self.origins.of_region(&region))).collect(),
-                former: policies
-                    .former_owners(prefix)
-                    .iter()
-                    .flat_map(|region| self.origins.of_region(region))
-                    .collect(),
+                upto: fetched.upto.as_ref().map(|upto| upto.counters.clone()),
             }
         };
-        policies.fetching().map(of).collect()
+        policies.fetched().map(of).collect()
     }
 
     /// Of the record of a policy; empty: there is none.
@@ -62,16 +60,28 @@ impl Store {
 
     /// Adds to a batch what came of the names that were fetched, and what its policies say.
     pub(super) fn add_fetching(&mut self, writing: &mut Writing) {
+        self.add_fetched(writing);
+        self.add_names_to_fetch(writing);
+        self.add_upto(writing);
+    }
+
+    fn add_fetched(&mut self, writing: &mut Writing) {
+        let policies = self.index.policies();
         for (names, floor) in std::mem::take(&mut self.fetched) {
             // SR27: a name that was deleted elsewhere starts above that deletion, which other nodes have.
             writing.head.incarnation_floor = writing.head.incarnation_floor.max(floor);
             for proto::Fetching { prefix, revision } in names {
+                let is_known =
+                    |(of, fetched): (&str, &StoredFetching)| of == prefix && fetched.upto.is_some();
                 // Another policy may say more.
-                if revision == self.policy_revision(&prefix) {
+                if revision == self.policy_revision(&prefix) && policies.fetched().any(is_known) {
                     writing.fetching.insert(prefix.into(), None);
                 }
             }
         }
+    }
+
+    fn add_names_to_fetch(&self, writing: &mut Writing) {
         let changed = self.changed_policies(writing);
         if changed.is_empty() && !matches!(writing.alone, Some(Alone::Snapshot(..))) {
             return;
@@ -79,6 +89,7 @@ impl Store {
         let (region, before) = (&self.head.region, self.index.policies());
         let mut after = before.clone();
         changed.iter().for_each(|(key, state)| after.note(key, state));
+        let counters = self.counters_after(writing);
         let mut decided = self.fetching_of_snapshot(writing, &after);
         for (key, state) in changed {
             let (_, prefix) = key.type_and_name();
@@ -93,26 +104,59 @@ impl Store {
             let giver = former.filter(|_| after.givers(prefix, region, giver).is_empty()).unwrap_or(giver);
             let is_fetching = former.is_some()
                 || before.is_widened_by(&after, prefix, region)
-                || !self.covers(writing, state);
+                || !self.has_all_before(state.written_by.as_ref(), &counters);
             let is_needed =
                 is_fetching && after.gives(prefix, region) && !after.givers(prefix, region, giver).is_empty();
             if is_needed {
-                // The one who wrote the policy before owned the names before that.
-                let policy = before.policy_of(prefix);
-                let owners = policy.into_iter().flat_map(|policy| [policy.owner(), policy.author()]);
-                let fetched = before.fetching_of(prefix).map_or("", |(fetched, _)| fetched);
-                let known = before.former_owners(fetched).iter().cloned();
-                let of_snapshot = decided.get(prefix).into_iter().flatten().flat_map(|of| of.former.clone());
-                let all = known.chain(of_snapshot).chain(owners.map(str::to_owned));
-                let former: BTreeSet<_> =
-                    all.filter(|former| former != region && !former.is_empty()).collect();
-                let (region, former) = (giver.to_owned(), former.into_iter().collect());
-                decided.insert(prefix.into(), Some(StoredFetching { region, former }));
+                decided.insert(prefix.into(), Some(StoredFetching::given_by(giver)));
             } else if before.fetching().any(|(of, _)| of == prefix) {
                 decided.entry(prefix.into()).or_insert(None);
             }
         }
         writing.fetching.extend(decided);
+    }
+
+    /// Once this node has all that came before a policy, notes what it has. Its entries may have had such names, which
+    /// were left out here, or dropped. What comes later comes from nodes that know the policy (SG25). So this does not
+    /// grow, and a node that goes on writing delays no fetch.
+    fn add_upto(&self, writing: &mut Writing) {
+        let policies = self.index.policies();
+        let is_decided = |prefix: &str| writing.fetching.contains_key(prefix);
+        let present = policies.fetched().filter(|(prefix, _)| !is_decided(prefix));
+        let new = writing.fetching.iter().filter_map(|(prefix, of)| Some((&**prefix, of.as_ref()?)));
+        let open = present.chain(new).filter(|(_, of)| of.upto.is_none());
+        let open: Vec<(Box<str>, String)> =
+            open.map(|(prefix, of)| (prefix.into(), of.region.clone())).collect();
+        if open.is_empty() {
+            return;
+        }
+        let counters = self.counters_after(writing);
+        for (prefix, region) in open {
+            let changed = region::key_of(&prefix).and_then(|key| writing.pending.states.get(&key));
+            let by = match changed {
+                Some(state) => state.written_by.as_ref(),
+                None => policies.written_by(&prefix),
+            };
+            // What only a forgotten node had is lost.
+            let is_lost = by.is_some_and(|by| self.index.forgotten().contains(&by.origin));
+            if is_lost || self.has_all_before(by, &counters) {
+                let upto = Some(StoredCounters { counters: counters.clone() });
+                writing.fetching.insert(prefix, Some(StoredFetching { region, upto }));
+            }
+        }
+    }
+
+    /// What this node has of each origin with a batch. Of what it wrote under a former id, other nodes may follow
+    /// another log (SR30).
+    fn counters_after(&self, writing: &Writing) -> Counters {
+        let mut counters = self.origins.clock().counters();
+        if let Some(Alone::Snapshot(_, origins)) = &writing.alone {
+            counters.extend(origins.iter().map(|(origin, at)| (origin.to_string(), at.counter)));
+        }
+        counters.extend(writing.positions.iter().map(|(origin, at)| (origin.to_string(), at.counter)));
+        counters.retain(|origin, counter| *counter > 0 && !self.head.is_node(origin));
+        counters.insert(writing.head.node.clone(), writing.head.counter);
+        counters
     }
 
     fn changed_policies<'w>(&self, writing: &'w Writing) -> Vec<(&'w RecordKey, &'w RecordState)> {
@@ -125,12 +169,11 @@ impl Store {
     /// What a snapshot lacks: names that its node fetches itself; and if that is of another region, names that it does
     /// not tell, for a node that has nothing yet.
     fn fetching_of_snapshot(&self, writing: &Writing, after: &Policies) -> FetchingChanges {
-        let mut fetching = FetchingChanges::new();
-        let Some(Alone::Snapshot(..)) = &writing.alone else { return fetching };
+        let Some(Alone::Snapshot(..)) = &writing.alone else { return FetchingChanges::new() };
         let Some((_, page)) = self.staging.as_ref().and_then(|staging| staging.page.as_ref()) else {
-            return fetching;
+            return FetchingChanges::new();
         };
-        let region = &self.head.region;
+        let (region, mut givers) = (&self.head.region, BTreeMap::new());
         if self.head.is_joining && page.region != *region {
             for policy in after.iter() {
                 let (prefix, author) = (policy.prefix(), policy.author());
@@ -138,42 +181,22 @@ impl Store {
                 let is_told = policy.owner() == page.region;
                 let is_own = policy.owner() == region && author == region;
                 if !is_told && !is_own && after.gives(prefix, region) {
-                    fetching.insert(prefix.into(), Some(StoredFetching::given_by(author)));
+                    givers.insert(prefix, author);
                 }
             }
         }
-        for (prefix, giver) in &page.fetching {
-            if after.gives(prefix, region) {
-                let of_page = page.former_owners.get(prefix).into_iter().flat_map(|former| &former.regions);
-                let known = self.index.policies().former_owners(prefix).iter().chain(of_page);
-                let former: BTreeSet<_> =
-                    known.filter(|former| *former != region && !former.is_empty()).cloned().collect();
-                let (of_giver, former) = (giver.clone(), former.into_iter().collect());
-                fetching.insert(prefix.as_str().into(), Some(StoredFetching { region: of_giver, former }));
-            }
-        }
-        let has_giver = |prefix: &str, fetched: &Option<StoredFetching>| {
-            let giver = fetched.as_ref().map_or("", |fetched| &fetched.region);
-            !after.givers(prefix, region, giver).is_empty()
-        };
-        fetching.retain(|prefix, fetched| has_giver(prefix, fetched));
-        fetching
+        let given = page.fetching.iter().filter(|(prefix, _)| after.gives(prefix, region));
+        givers.extend(given.map(|(prefix, giver)| (prefix.as_str(), giver.as_str())));
+        givers.retain(|prefix, giver| !after.givers(prefix, region, giver).is_empty());
+        let of = |(prefix, giver): (&str, &str)| (prefix.into(), Some(StoredFetching::given_by(giver)));
+        givers.into_iter().map(of).collect()
     }
 
-    /// SG42: whether this store has all that came before a policy. A snapshot of a third region may have the policy
-    /// alone.
-    fn covers(&self, writing: &Writing, state: &RecordState) -> bool {
-        let Some(by) = state.written_by.as_ref().filter(|by| !self.head.is_node(&by.origin)) else {
-            return true;
-        };
-        let of_snapshot = match &writing.alone {
-            Some(Alone::Snapshot(_, origins)) => {
-                origins.iter().find(|(origin, _)| **origin == *by.origin).map_or(0, |(_, at)| at.counter)
-            }
-            _ => 0,
-        };
-        let of_batch = writing.positions.get(&*by.origin).map_or(0, |at| at.counter);
-        self.origins.position(&by.origin).counter.max(of_batch).max(of_snapshot) >= by.counter
+    /// SG42: whether a store with this clock has all that came before a policy. A snapshot of a third region may have
+    /// the policy alone.
+    fn has_all_before(&self, by: Option<&proto::WrittenBy>, counters: &Counters) -> bool {
+        let has = |by: &proto::WrittenBy| counters.get(&by.origin).is_some_and(|at| *at >= by.counter);
+        by.is_none_or(|by| self.head.is_node(&by.origin) || has(by))
     }
 
     pub(super) fn write_fetching(&self, writing: &mut Writing) {

@@ -19,6 +19,8 @@ use crate::fixture::{One, a_pull, clock, config, counters, given, last, pulls, s
 use crate::nodes::driver::{Input, Output, Process, Request};
 use crate::random::Random;
 
+mod awaited;
+
 /// Nodes whose calls are answered at once, or fail.
 struct Nodes {
     regions: Vec<&'static str>,
@@ -33,6 +35,8 @@ struct Nodes {
     cannot_compare: bool,
     /// Nodes that reach no other one.
     cut: Vec<usize>,
+    /// Nodes that do not reach another one, which may reach them.
+    mute: Vec<(usize, usize)>,
     refused: Vec<Refused>,
     alarms: Vec<String>,
 }
@@ -50,6 +54,7 @@ impl Nodes {
             failing: 0,
             cannot_compare: false,
             cut: Vec::new(),
+            mute: Vec::new(),
             refused: Vec::new(),
             alarms: Vec::new(),
         };
@@ -111,7 +116,8 @@ impl Nodes {
                         let is_digest = matches!(request, Request::Digest(_));
                         let is_cut = (self.cannot_compare && is_digest)
                             || self.cut.contains(&node)
-                            || self.cut.contains(&to);
+                            || self.cut.contains(&to)
+                            || self.mute.contains(&(node, to));
                         if is_cut || to >= self.processes.len() || self.random.below(100) < self.failing {
                             inputs.push_back((node, Input::Answered(call, request.unreachable())));
                             continue;
@@ -151,8 +157,11 @@ impl Nodes {
     }
 
     fn commit(&mut self, node: usize, key: proto::Key, act: proto::change::Act) -> Result<(), RefusalCode> {
-        let change = proto::Change { key: Some(key), act: Some(act), condition: None };
-        let request = proto::CommitRequest { changes: vec![change], ..Default::default() };
+        self.commit_all(node, vec![proto::Change { key: Some(key), act: Some(act), condition: None }])
+    }
+
+    fn commit_all(&mut self, node: usize, changes: Vec<proto::Change>) -> Result<(), RefusalCode> {
+        let request = proto::CommitRequest { changes, ..Default::default() };
         let draft = Draft::parse(request, "user".into()).unwrap();
         self.now += 1;
         self.input(node, Input::Commit { ticket: Ticket(self.now as u64), draft, peers: 0, until: 0 });

@@ -1,0 +1,142 @@
+//! What a region that fetches names waits for (SG27), and what it does not wait for.
+
+use super::*;
+
+/// A write of a global name is answered before its node hears that a region owns the name. The next owner left it out,
+/// and so did the region that gives it the names.
+#[test]
+fn sg27_names_that_a_region_committed_while_they_were_global_are_fetched_too() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 20);
+    nodes.run(20);
+    nodes.cut = vec![2];
+    nodes.put(2, "n-x", "1").unwrap();
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.run(40);
+    assert_eq!(nodes.state(1, "n-x"), None, "it came, and was dropped");
+    nodes.cut = vec![2];
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(60);
+    assert!(nodes.is_fetching(1) && nodes.state(0, "n-x").is_none());
+    nodes.cut.clear();
+    nodes.run(60);
+    assert!(nodes.state(1, "n-x").is_some());
+    assert_eq!((nodes.state(1, "n-x"), nodes.is_fetching(1)), (nodes.state(0, "n-x"), false));
+    nodes.put(1, "n-x", "2").unwrap();
+    assert_eq!(nodes.alarms, Vec::<String>::new());
+}
+
+/// The node that gives the names cannot reach the new owner, which dropped what it had committed itself.
+#[test]
+fn sg27_names_that_the_new_owner_committed_while_they_were_global_are_fetched_too() {
+    let mut nodes = Nodes::new(&["eu", "us"], 21);
+    nodes.run(20);
+    nodes.mute = vec![(0, 1)];
+    nodes.put(1, "n-x", "1").unwrap();
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.run(20);
+    assert_eq!((nodes.state(0, "n-x"), nodes.state(1, "n-x")), (None, None));
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(60);
+    assert!(nodes.is_fetching(1));
+    nodes.mute.clear();
+    nodes.run(60);
+    assert!(nodes.state(1, "n-x").is_some());
+    assert_eq!((nodes.state(1, "n-x"), nodes.is_fetching(1)), (nodes.state(0, "n-x"), false));
+}
+
+/// The last region hears of the last handovers one after another. What a region committed that owned the names long ago
+/// was left out there.
+#[test]
+fn sg27_sg28_names_of_all_owners_before_are_fetched_when_the_handovers_come_one_by_one() {
+    let mut nodes = Nodes::new(&["sa", "sa", "eu", "ap", "us"], 22);
+    nodes.policy(0, "n-", "sa", &["eu"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![1, 4];
+    nodes.policy(0, "n-", "eu", &["sa", "ap"]).unwrap();
+    nodes.run(40);
+    // A former owner commits without knowing of the handover, and nobody but the last region hears of it.
+    nodes.cut = vec![0, 2, 3];
+    nodes.promote(1);
+    nodes.put(1, "n-x", "1").unwrap();
+    nodes.run(40);
+    assert_eq!((nodes.state(1, "n-x").is_some(), nodes.state(4, "n-x")), (true, None));
+    nodes.cut = vec![0, 1, 4];
+    nodes.policy(2, "n-", "ap", &["eu", "sa"]).unwrap();
+    nodes.run(40);
+    // The last region has nothing to fetch at this handover.
+    nodes.cut = vec![0, 1, 3];
+    nodes.run(40);
+    assert!(nodes.processes[4].store.policies().policy_of("n-").unwrap().owner() == "ap");
+    assert!(!nodes.is_fetching(4));
+    nodes.cut = vec![0, 1, 4];
+    nodes.policy(3, "n-", "us", &["ap", "eu", "sa"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0, 1];
+    nodes.run(60);
+    assert!(nodes.is_fetching(4) && nodes.state(3, "n-x").is_none());
+    nodes.cut.clear();
+    nodes.run(60);
+    assert!(nodes.state(4, "n-x").is_some());
+    for node in [3, 4] {
+        assert_eq!((nodes.state(node, "n-x"), nodes.is_fetching(node)), (nodes.state(2, "n-x"), false));
+    }
+}
+
+/// The region that gives the names hears of each commit after the next one has reached the new owner.
+#[test]
+fn sg27_a_former_owner_that_goes_on_writing_does_not_delay_a_fetch_for_ever() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 23);
+    nodes.policy(2, "n-", "ap", &["eu"]).unwrap();
+    nodes.put(2, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.policy(2, "n-", "eu", &["ap"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![1];
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(20);
+    let mut turns = 0;
+    while turns == 0 || nodes.is_fetching(1) {
+        turns += 1;
+        assert!(turns <= 3, "the second turn gives the node what it waits for");
+        nodes.cut = vec![0];
+        nodes.put(2, "g", &turns.to_string()).unwrap();
+        nodes.run(20);
+        assert_eq!(nodes.state(1, "g"), nodes.state(2, "g"));
+        nodes.cut = vec![2];
+        nodes.run(20);
+        nodes.cut = vec![1];
+        nodes.run(20);
+    }
+    assert_eq!(nodes.state(1, "n-a"), nodes.state(0, "n-a"));
+}
+
+/// A new node takes the snapshot of one that fetches, which has heard of more than the one that gives the names.
+#[test]
+fn sg27_a_node_that_joins_waits_for_what_the_node_of_its_snapshot_waits_for() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 24);
+    nodes.run(20);
+    nodes.cut = vec![2];
+    nodes.put(2, "n-x", "1").unwrap();
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.run(40);
+    nodes.cut = vec![2];
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0, 2];
+    nodes.add("us", true);
+    nodes.run(40);
+    nodes.cut = vec![2];
+    nodes.run(60);
+    assert!(nodes.is_fetching(1) && nodes.is_fetching(3));
+    nodes.crash(3);
+    nodes.cut.clear();
+    nodes.run(60);
+    for node in [1, 3] {
+        assert!(nodes.state(node, "n-x").is_some());
+        assert_eq!((nodes.state(node, "n-x"), nodes.is_fetching(node)), (nodes.state(0, "n-x"), false));
+    }
+}
