@@ -172,15 +172,18 @@ impl Replica {
     }
 
     /// Whether this node has all entries that states wait for. Those of an origin of which it and the peer follow
-    /// different logs never come (SR30): comparing is how their records do. Names that are fetched (SG27) wait for no
-    /// third region, which may be out of reach.
+    /// different logs never come (SR30), and those of a forgotten node of a third region neither, as the peer does not
+    /// relay them (SG26): comparing is how their records do. Names that are fetched (SG27) wait for no third region,
+    /// which may be out of reach.
     fn has_all_of(&self, comparison: &Comparison) -> bool {
         let Comparison { address, step: Step::Waiting(clock, _), fetching, .. } = comparison else {
             return false;
         };
         let Some(peer) = self.peers.get(address) else { return false };
         let counts = |origin: &str| {
-            !peer.forked.contains(origin) && (fetching.is_empty() || self.waits_for(peer, origin))
+            !peer.forked.contains(origin)
+                && !self.forgotten.contains(origin)
+                && (fetching.is_empty() || self.waits_for(peer, origin))
         };
         clock.iter().all(|(origin, at)| at.counter <= self.clock.get(origin).counter || !counts(origin))
     }
@@ -328,8 +331,11 @@ impl Replica {
             return self.comparison_is_malformed();
         };
         comparison.keys.extend(requested.drain(done..));
-        // SR51: what the peer lacks counts only if it has all that this node has.
-        let is_proof = clock.covers(&self.clock);
+        // SR51: what the peer lacks counts only if it has all that this node has, but for what nobody gives it any more.
+        let is_proof = self
+            .clock
+            .iter()
+            .all(|(origin, at)| at.counter <= clock.get(origin).counter || self.forgotten.contains(origin));
         comparison.removing.note_lacked(requested, &answer.records, is_proof);
         let address = comparison.address.clone();
         self.enter(Step::Waiting(clock, answer.records), LONGEST_WAIT);

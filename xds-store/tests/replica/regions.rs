@@ -15,6 +15,7 @@ use xds_store::region::POLICY_TYPE;
 use xds_store::replica::Event;
 use xds_store::store::{Identity, Store, Ticket};
 
+use crate::driven::forget;
 use crate::fixture::{One, a_pull, clock, config, counters, given, last, pulls, skip};
 use crate::nodes::driver::{Input, Output, Process, Request};
 use crate::random::Random;
@@ -170,6 +171,11 @@ impl Nodes {
 
     fn put(&mut self, node: usize, name: &str, payload: &str) -> Result<(), RefusalCode> {
         self.commit(node, key(name), put(payload.as_bytes().to_vec()))
+    }
+
+    /// A node forgets another one, which does not come back (SR33).
+    fn forget(&mut self, node: usize, other: usize) {
+        self.commit_all(node, vec![forget(&other.to_string())]).unwrap();
     }
 
     fn policy(

@@ -3,7 +3,7 @@
 //! One input is done to its end before the next one comes, as in a driver of one task. So the replica hears of
 //! a commit before a peer can be answered from a store that has it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::{Chain, Clock, Counters, Position};
@@ -137,6 +137,8 @@ pub(crate) struct Process {
     fetching: Vec<store::ToFetch>,
     /// The commits that wrote policies, as the replica knows.
     policies: Counters,
+    /// The nodes that are forgotten, as the replica knows.
+    forgotten: BTreeSet<String>,
     /// Entries that the store has not answered yet, with the calls that brought them.
     applying: BTreeMap<Ticket, CallId>,
     /// Commits that wait for peers: how many and how long; with the answer once it is durable here.
@@ -193,6 +195,7 @@ impl Process {
             mending: BTreeMap::new(),
             fetching: Vec::new(),
             policies: Counters::new(),
+            forgotten: BTreeSet::new(),
             applying: BTreeMap::new(),
             acks: BTreeMap::new(),
             resyncing: Resyncing::default(),
@@ -230,6 +233,10 @@ impl Process {
                     let actions = self.store.step(event, wall, &*reader);
                     self.report_renamed(&actions);
                     actions.into_iter().for_each(|action| self.do_of_store(action));
+                    if !self.store.forgotten().eq(self.forgotten.iter().map(String::as_str)) {
+                        self.forgotten = self.store.forgotten().map(str::to_owned).collect();
+                        self.tell(replica::Event::Forgotten(self.forgotten.clone()));
+                    }
                     if *self.store.policies().commits() != self.policies {
                         self.policies.clone_from(self.store.policies().commits());
                         self.tell(replica::Event::Policies(self.policies.clone()));

@@ -140,3 +140,38 @@ fn sg27_a_node_that_joins_waits_for_what_the_node_of_its_snapshot_waits_for() {
         assert_eq!((nodes.state(node, "n-x"), nodes.is_fetching(node)), (nodes.state(0, "n-x"), false));
     }
 }
+
+/// Its commits that only one of the others has never come to the third one: across regions nobody relays them.
+#[test]
+fn sr51_a_region_that_is_forgotten_does_not_delay_comparisons_of_others() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 25);
+    nodes.run(20);
+    nodes.cut = vec![1];
+    nodes.put(2, "g", "1").unwrap();
+    nodes.run(40);
+    nodes.cut = vec![2];
+    nodes.run(20);
+    assert_eq!((nodes.state(0, "g").is_some(), nodes.state(1, "g")), (true, None));
+    nodes.forget(1, 2);
+    nodes.run(700);
+    assert!(nodes.state(0, "g").is_some());
+    assert_eq!(nodes.state(1, "g"), nodes.state(0, "g"));
+}
+
+/// What a node of the owner lacks goes, though that node lacks commits of a forgotten one, too.
+#[test]
+fn sr51_a_copy_that_the_owner_does_not_hold_goes_also_after_a_third_region_was_forgotten() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 26);
+    nodes.policy(0, "n-", "eu", &["us"]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.put(2, "g", "1").unwrap();
+    nodes.run(40);
+    nodes.cut = vec![2];
+    nodes.forget(1, 2);
+    nodes.lose(0, "n-a");
+    nodes.run(700);
+    assert_eq!(nodes.state(1, "n-a"), None);
+    assert_eq!(nodes.state(0, "g"), nodes.state(1, "g"));
+}
