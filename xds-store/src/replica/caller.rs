@@ -140,14 +140,13 @@ impl Replica {
     pub(super) fn on_pull_part(&mut self, call: CallId, part: proto::PullResponse) {
         let Some(address) = self.address_of(call) else { return };
         let limit = self.config.max_bytes as usize + ENTRY_BYTES;
-        let knows_policies = self.knows_policies(&address);
+        let takes_parts = self.knows_policies(&address);
         let Some(Peer { state: State::Pulling(pulling), .. }) = self.peers.get_mut(&address) else { return };
         // SR10: the deadline is that of each message, so a large entry on a slow link arrives.
         pulling.call.until = self.now.saturating_add(DEADLINE);
         let proto::PullResponse { entries, skips, is_last, is_behind, clock, others, .. } = part;
         let proto::PullResponse { out_of_sync, forked, phases, schemas, node, .. } = part;
-        let skips = if knows_policies { skips } else { pulling.leave(&skips) };
-        let pieces = match pulling.round.part(&self.clock, entries, skips, limit) {
+        let pieces = match pulling.round.part((&self.clock, takes_parts), entries, skips, limit) {
             Ok((pieces, gaps)) => {
                 let gaps = Some(gaps).filter(|gaps| !gaps.is_empty());
                 self.actions.extend(gaps.map(|gaps| Action::Dropped(address.clone(), gaps)));

@@ -77,8 +77,6 @@ pub(super) struct Pulling {
     pub(super) applying: usize,
     /// The store applied something of this round.
     pub(super) has_moved: bool,
-    /// Entries that the peer left out count as missing.
-    pub(super) has_left: bool,
     /// The last message came, and whether there is more.
     pub(super) end: Option<bool>,
     /// The peer nudged meanwhile, so this round may lack what it has.
@@ -173,9 +171,9 @@ impl Peer {
         Ok(())
     }
 
-    /// Entries that it left out count as missing.
+    /// What it left out counts as missing.
     pub(super) fn has_left_entries(&self) -> bool {
-        matches!(&self.state, State::Pulling(pulling) if pulling.has_left)
+        matches!(&self.state, State::Pulling(pulling) if pulling.round.has_left())
     }
 
     /// Begins a round.
@@ -206,15 +204,7 @@ impl Peer {
 impl Pulling {
     fn new(call: Call) -> Self {
         let round = Round::default();
-        Self { call, round, applying: 0, has_moved: false, has_left: false, end: None, again: false }
-    }
-
-    /// Takes the entries that the peer left out as missing, so that they come with the next round, or are left out
-    /// then.
-    pub(super) fn leave(&mut self, skips: &[proto::Skip]) -> Vec<proto::Skip> {
-        skips.iter().for_each(|skip| self.round.drop_rest(&skip.origin));
-        self.has_left |= !skips.is_empty();
-        Vec::new()
+        Self { call, round, applying: 0, has_moved: false, end: None, again: false }
     }
 
     /// SR12: whether to pull again at once. An answer that moved nothing would come again.

@@ -50,16 +50,19 @@ pub(super) struct Round {
     reached: BTreeMap<String, u64>,
     /// SR54: origins whose further entries are dropped.
     dropped: BTreeSet<String>,
+    /// Some of them because the peer left out a part.
+    has_left: bool,
     /// An entry that the next message continues.
     open: Option<proto::Entry>,
     bytes: usize,
 }
 
 impl Round {
-    /// What the next message brings, for a node with this clock.
+    /// What the next message brings, for a node with this clock. What the peer left out counts as missing unless this
+    /// node takes parts (SG25): it comes with a later round, or is left out then.
     pub(super) fn part(
         &mut self,
-        clock: &Clock,
+        (clock, takes_parts): (&Clock, bool),
         entries: Vec<proto::Entry>,
         skips: Vec<proto::Skip>,
         limit: usize,
@@ -86,15 +89,18 @@ impl Round {
             if let Some(skips) = of_origins.get_mut(&entry.origin) {
                 let before = skips.iter().take_while(|skip| skip.first <= entry.counter).count();
                 for skip in skips.drain(..before) {
-                    self.skip(clock, skip, &mut pieces, &mut gaps);
+                    self.skip((clock, takes_parts), skip, &mut pieces, &mut gaps);
                 }
+            }
+            if entry.is_partial && !takes_parts {
+                self.leave(&entry.origin);
             }
             if self.follows(clock, &entry.origin, entry.counter, entry.counter, &mut gaps) {
                 pieces.push(Foreign::Entry(entry));
             }
         }
         for skip in of_origins.into_values().flatten() {
-            self.skip(clock, skip, &mut pieces, &mut gaps);
+            self.skip((clock, takes_parts), skip, &mut pieces, &mut gaps);
         }
         Ok((pieces, gaps))
     }
@@ -133,7 +139,16 @@ impl Round {
         Ok(Some(entry))
     }
 
-    fn skip(&mut self, clock: &Clock, skip: proto::Skip, pieces: &mut Vec<Foreign>, gaps: &mut Vec<Gap>) {
+    fn skip(
+        &mut self,
+        (clock, takes_parts): (&Clock, bool),
+        skip: proto::Skip,
+        pieces: &mut Vec<Foreign>,
+        gaps: &mut Vec<Gap>,
+    ) {
+        if !takes_parts {
+            self.leave(&skip.origin);
+        }
         if self.follows(clock, &skip.origin, skip.first, skip.last, gaps) {
             pieces.push(Foreign::Skip(skip));
         }
@@ -158,6 +173,16 @@ impl Round {
     /// SR15, SR54: the store stopped at an entry of this origin.
     pub(super) fn drop_rest(&mut self, origin: &str) {
         self.dropped.insert(origin.to_owned());
+    }
+
+    fn leave(&mut self, origin: &str) {
+        self.drop_rest(origin);
+        self.has_left = true;
+    }
+
+    /// Whether the peer left out something that counts as missing.
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left
     }
 
     /// Whether an entry was begun and not ended.

@@ -16,7 +16,7 @@ use xds_store::replica::Event;
 use xds_store::store::{Identity, Store, Ticket};
 
 use crate::driven::forget;
-use crate::fixture::{One, a_pull, clock, config, counters, given, last, pulls, skip};
+use crate::fixture::{One, a_pull, clock, config, counters, entry, given, last, pulls, skip};
 use crate::nodes::driver::{Input, Output, Process, Request};
 use crate::random::Random;
 
@@ -171,6 +171,16 @@ impl Nodes {
 
     fn put(&mut self, node: usize, name: &str, payload: &str) -> Result<(), RefusalCode> {
         self.commit(node, key(name), put(payload.as_bytes().to_vec()))
+    }
+
+    /// One commit.
+    fn put_all(&mut self, node: usize, names: &[&str]) -> Result<(), RefusalCode> {
+        let change = |name: &&str| proto::Change {
+            key: Some(key(name)),
+            act: Some(put(b"1".to_vec())),
+            condition: None,
+        };
+        self.commit_all(node, names.iter().map(change).collect())
     }
 
     /// A node forgets another one, which does not come back (SR33).
@@ -468,6 +478,33 @@ fn sg25_what_a_node_with_older_policies_leaves_out_comes_once_it_knows_the_newer
     pull = pulls(&actions)[0].0;
     let actions = one.step(Event::PullPart(pull, answer(&[("p", 4), ("q", 7)])));
     assert_eq!(given(&actions), [("p".to_owned(), 1, 2)]);
+}
+
+#[test]
+fn sg25_what_a_node_with_older_policies_leaves_out_of_an_entry_comes_once_it_knows_the_newer_ones() {
+    let (mut one, calls) = One::with(config(), &clock(&[("q", 7)]), &["a"]);
+    let mut pull = pulls(&one.greet(calls[0], "p", "1", &[("p", 4)]))[0].0;
+    one.step(Event::Policies(counters(&[("q", 7)])));
+    let answer = |of: &[(&str, u64)]| proto::PullResponse {
+        entries: vec![
+            entry("p", 1),
+            proto::Entry { is_partial: true, ..entry("p", 2) },
+            entry("p", 3),
+            entry("r", 1),
+        ],
+        ..last(of)
+    };
+    // The others of that node are after it.
+    let whole = [("p".to_owned(), 1, 1), ("r".to_owned(), 1, 1)];
+    let actions = one.step(Event::PullPart(pull, answer(&[("p", 4), ("q", 6)])));
+    assert_eq!(given(&actions), whole);
+    one.applied(pull, &[("p", 1), ("q", 7), ("r", 1)]);
+    pull = one.wait_for(a_pull).0;
+    let actions = one.step(Event::PullPart(pull, answer(&[("p", 4), ("q", 7)])));
+    assert_eq!(given(&actions), [], "the answer may be of the time before");
+    pull = pulls(&actions)[0].0;
+    let actions = one.step(Event::PullPart(pull, answer(&[("p", 4), ("q", 7)])));
+    assert_eq!(given(&actions), [("p".to_owned(), 2, 2), ("p".to_owned(), 3, 3)]);
 }
 
 #[test]

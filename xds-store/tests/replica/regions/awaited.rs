@@ -175,3 +175,26 @@ fn sr51_a_copy_that_the_owner_does_not_hold_goes_also_after_a_third_region_was_f
     assert_eq!(nodes.state(1, "n-a"), None);
     assert_eq!(nodes.state(0, "g"), nodes.state(1, "g"));
 }
+
+/// Such a node leaves out what a policy gives that it does not know, also if it has other states for the region.
+#[test]
+fn sg25_the_rest_of_an_entry_that_a_node_with_older_policies_left_out_comes_later() {
+    let mut nodes = Nodes::new(&["eu", "eu", "us"], 27);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![1];
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(40);
+    assert!(!nodes.is_fetching(2));
+    nodes.cut = vec![0];
+    nodes.promote(1);
+    nodes.put_all(1, &["n-a", "g"]).unwrap();
+    nodes.run(40);
+    assert_eq!((nodes.state(1, "n-a").is_some(), nodes.state(2, "n-a")), (true, None));
+    nodes.cut.clear();
+    nodes.run(60);
+    for name in ["n-a", "g"] {
+        assert!(nodes.state(2, name).is_some(), "{name}");
+        assert_eq!(nodes.state(2, name), nodes.state(1, name));
+    }
+}
