@@ -11,7 +11,8 @@
 //!
 //! Besides, a store finds variants that are withheld (OVERLAP, SR47), and deleted records that others refer
 //! to (DANGLING, SR48). A snapshot that replaces the records drops changes (DROPPED, SR21). A change of a node outside
-//! of the region that owns the name counts, and is in the journal, too (REGION, SG28).
+//! of the region that owns the name counts, and is in the journal, too (REGION, SG28). So is a policy whose names were
+//! lost with the region that gave them (SG27).
 //!
 //! A later generation supersedes an earlier one, and a deletion supersedes what it has: then nothing
 //! counts as lost. So if two nodes wrote different numbers of generations apart from each other, only
@@ -130,6 +131,15 @@ impl Conflict {
         let detail = format!("a node of region {region:?} has changed it, and region {owner:?} owns it");
         let kind = proto::conflict::Kind::Region;
         Self::new(kind, ConflictId::of_kind(kind, state), (state, state), origin, detail)
+    }
+
+    /// SG27: what only a region had that gave names with a prefix, and of which all nodes are forgotten.
+    pub(crate) fn of_lost_region(policy: &RecordState, prefix: &str, giver: &str) -> Self {
+        let detail = format!(
+            "all nodes of region {giver} are forgotten: names with {prefix} that only they had are lost"
+        );
+        let kind = proto::conflict::Kind::Region;
+        Self::new(kind, ConflictId::of_kind(kind, policy), (policy, policy), "", detail)
     }
 
     /// SR47: a variant is withheld, because another one of its name is served.

@@ -458,7 +458,7 @@ impl Store {
         self.find_unheard(&mut writing);
         match self.add_alone(&mut writing, &stored, now, actions) {
             Ok(true) => {
-                self.add_fetching(&mut writing);
+                self.add_fetching(&mut writing, &stored);
                 return self.write(writing, actions);
             }
             Ok(false) => {}
@@ -479,7 +479,7 @@ impl Store {
         // ST22: a batch of the head alone finds out whether there is room. Writers that wait for room
         // send no commit.
         self.add_nodes(&mut writing, now);
-        self.add_fetching(&mut writing);
+        self.add_fetching(&mut writing, &stored);
         let changes_blocks = !writing.pending.blocks.is_empty() || !writing.pending.own_blocks.is_empty();
         let is_fetched = !writing.fetching.is_empty();
         let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);

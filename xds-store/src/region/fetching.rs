@@ -99,8 +99,8 @@ impl Policies {
         all.filter(|other| *other != region).map(str::to_owned).collect()
     }
 
-    /// Whether a node of a region tells a node of another one of a record that the latter fetches: the region gave
-    /// the name away, and has it still.
+    /// Whether a node of a region tells a node of another one of a record that the latter fetches: the region has the
+    /// name, and gave it away, or the other one owns it now.
     pub(crate) fn is_given(
         &self,
         key: &RecordKey,
@@ -108,7 +108,9 @@ impl Policies {
         fetching: &[&str],
     ) -> bool {
         let (type_url, name) = key.type_and_name();
-        let is_of = |policy: &Policy| *policy.author == *source && policy.is_for(type_url, source, target);
+        let is_of = |policy: &Policy| {
+            (*policy.author == *source || *policy.owner == *target) && policy.is_for(type_url, source, target)
+        };
         fetching.iter().any(|prefix| name.starts_with(prefix))
             && self.keeps(key, source)
             && self.of(key).is_some_and(is_of)

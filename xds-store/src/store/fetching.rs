@@ -14,12 +14,13 @@ use super::staging::Alone;
 use super::{Store, Writing};
 use crate::checked;
 use crate::clock::Counters;
+use crate::conflict::Conflict;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
 use crate::log::{StoredCounters, StoredFetching};
 use crate::record::RecordState;
 use crate::region::{self, FetchingChanges, Policies};
-use crate::stored::ReadError;
+use crate::stored::{ReadError, Stored};
 
 /// Names that a store fetches.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,8 +28,8 @@ use crate::stored::ReadError;
 pub struct ToFetch {
     /// Their prefix, and the policy that gave them to the region of this node.
     pub names: proto::Fetching,
-    /// The regions whose nodes have them: its own, the owner, and the one that gave them; with their nodes that have
-    /// committed something.
+    /// The regions whose nodes have them: its own, the owner, and the one that gave them; once those are lost, the ones
+    /// with copies. With their nodes that have committed something.
     pub regions: BTreeMap<String, BTreeSet<String>>,
     /// What a node needs of each origin to give them: what this one had once it had all that came before the policy.
     /// `None`: it does not have that yet.
@@ -41,7 +42,7 @@ impl Store {
     pub fn fetching(&self) -> Vec<ToFetch> {
         let (policies, region) = (self.index.policies(), &self.head.region);
         let of = |(prefix, fetched): (&str, &StoredFetching)| {
-            let others = policies.givers(prefix, region, &fetched.region);
+            let others = self.regions_with(prefix, &fetched.region).unwrap_or_default();
             let regions = others.into_iter().chain([region.clone()]);
             ToFetch {
                 names: proto::Fetching { prefix: prefix.to_owned(), revision: self.policy_revision(prefix) },
@@ -52,6 +53,51 @@ impl Store {
         policies.fetched().map(of).collect()
     }
 
+    /// The other regions that can give names with a prefix to this one. If all nodes of those are forgotten, a region
+    /// with copies gives them to the new owner. `None`: no region is left that can.
+    fn regions_with(&self, prefix: &str, giver: &str) -> Option<BTreeSet<String>> {
+        let (policies, own) = (self.index.policies(), self.head.region.as_str());
+        let givers = policies.givers(prefix, own, giver);
+        if givers.is_empty() || !givers.iter().all(|region| self.is_lost(region)) {
+            return Some(givers);
+        }
+        let left = match policies.policy_of(prefix) {
+            Some(policy) if policy.owner() == own => policy.regions().map(str::to_owned).collect(),
+            // A region with copies gives them to nobody but the owner.
+            Some(_) => return Some(givers),
+            None => self.regions_of_nodes(),
+        };
+        let has_nodes =
+            |region: &String| *region != own && self.nodes_of(region).any(|node| !self.is_forgotten(node));
+        let left: BTreeSet<_> = left.into_iter().filter(has_nodes).collect();
+        (!left.is_empty()).then_some(left)
+    }
+
+    /// The regions of the nodes that are known.
+    fn regions_of_nodes(&self) -> BTreeSet<String> {
+        self.all_nodes().map(|node| self.region_of(node).to_owned()).filter(|of| !of.is_empty()).collect()
+    }
+
+    /// Whether nodes of a region are known, and all of them are forgotten (SR33).
+    fn is_lost(&self, region: &str) -> bool {
+        self.nodes_of(region).next().is_some() && self.nodes_of(region).all(|node| self.is_forgotten(node))
+    }
+
+    fn is_forgotten(&self, node: &str) -> bool {
+        self.index.forgotten().contains(node)
+    }
+
+    /// The other nodes that are of a region, or may be, as their region is not known.
+    fn nodes_of(&self, region: &str) -> impl Iterator<Item = &str> {
+        self.all_nodes().filter(move |node| [region, ""].contains(&self.region_of(node)))
+    }
+
+    /// The other nodes, also forgotten ones.
+    fn all_nodes(&self) -> impl Iterator<Item = &str> {
+        let of_known = self.nodes.iter().map(|(node, _)| node);
+        self.origins.nodes().chain(of_known).filter(|node| !self.head.is_node(node))
+    }
+
     /// Of the record of a policy; empty: there is none.
     fn policy_revision(&self, prefix: &str) -> Bytes {
         let record = region::key_of(prefix).and_then(|key| self.index.get(&key));
@@ -59,10 +105,28 @@ impl Store {
     }
 
     /// Adds to a batch what came of the names that were fetched, and what its policies say.
-    pub(super) fn add_fetching(&mut self, writing: &mut Writing) {
+    pub(super) fn add_fetching(&mut self, writing: &mut Writing, stored: &Stored<'_>) {
         self.add_fetched(writing);
+        self.end_lost(writing, stored);
         self.add_names_to_fetch(writing);
         self.add_upto(writing);
+    }
+
+    /// Ends what no region can give any more, and journals it.
+    fn end_lost(&self, writing: &mut Writing, stored: &Stored<'_>) {
+        let fetched = self.index.policies().fetched();
+        let is_lost = |(prefix, of): &(&str, &StoredFetching)| {
+            !writing.fetching.contains_key(*prefix) && self.regions_with(prefix, &of.region).is_none()
+        };
+        let lost: Vec<_> = fetched.filter(is_lost).collect();
+        for (prefix, of) in lost {
+            let key = region::key_of(prefix);
+            let record = key.and_then(|key| Some((self.index.get(&key)?.changed_at, key)));
+            // If it cannot be read now, the next batch tries again.
+            let Ok(state) = record.map(|(at, key)| stored.state(&key, at)).transpose() else { continue };
+            writing.lost.extend(state.map(|state| Conflict::of_lost_region(&state, prefix, &of.region)));
+            writing.fetching.insert(prefix.into(), None);
+        }
     }
 
     fn add_fetched(&mut self, writing: &mut Writing) {
@@ -138,7 +202,7 @@ impl Store {
                 None => policies.written_by(&prefix),
             };
             // What only a forgotten node had is lost.
-            let is_lost = by.is_some_and(|by| self.index.forgotten().contains(&by.origin));
+            let is_lost = by.is_some_and(|by| self.is_forgotten(&by.origin));
             if is_lost || self.has_all_before(by, &counters) {
                 let upto = Some(StoredCounters { counters: counters.clone() });
                 writing.fetching.insert(prefix, Some(StoredFetching { region, upto }));

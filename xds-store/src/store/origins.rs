@@ -246,17 +246,22 @@ impl Origins {
         self.0.get(origin).map(|origin| origin.position).unwrap_or_default()
     }
 
+    /// All of them.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|id| &**id)
+    }
+
     /// The nodes of a region.
     pub(super) fn of_region(&self, region: &str) -> BTreeSet<String> {
         self.0.iter().filter(|(_, origin)| *origin.region == *region).map(|(id, _)| id.to_string()).collect()
     }
 
-    /// What the store has to keep of an origin whose entries it has up to here.
     /// The region of an origin; empty if it has none, or is not known.
     pub(super) fn region(&self, origin: &str) -> &str {
         self.0.get(origin).map_or("", |origin| &origin.region)
     }
 
+    /// What the store has to keep of an origin whose entries it has up to here.
     pub(super) fn stored(&self, origin: &str, position: Position, region: &str) -> StoredOrigin {
         let of = |origin: &Origin| (origin.floor, origin.deletion_floor);
         let (floor, deletion_floor) = self.0.get(origin).map(of).unwrap_or_default();

@@ -9,7 +9,7 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::engine::{Batch, Engine as _, MemoryEngine};
 use xds_store::key::RecordKey;
-use xds_store::read::Reads;
+use xds_store::read::{ConflictsQuery, Reads};
 use xds_store::record::RecordState;
 use xds_store::region::POLICY_TYPE;
 use xds_store::replica::Event;
@@ -205,6 +205,13 @@ impl Nodes {
         let key = RecordKey::parse(&key(name)).unwrap();
         let state = Reads::new(&*view).unwrap().last(&key).unwrap().map(|version| version.state);
         state.filter(|state| state.lifecycle() != proto::State::Deleted)
+    }
+
+    /// What the journal of a node has (SR44).
+    fn journal(&self, node: usize) -> Vec<proto::Conflict> {
+        let view = self.engines[node].view().unwrap();
+        let query = ConflictsQuery { before: None, may_read: &|_| true, limit: 10, limit_bytes: usize::MAX };
+        Reads::new(&*view).unwrap().conflicts(query).unwrap().conflicts
     }
 
     /// Two nodes of `eu`, and one of `us`, which is given neither `n-a` nor its deletion. Node 1 is cut off before the

@@ -198,3 +198,57 @@ fn sg25_the_rest_of_an_entry_that_a_node_with_older_policies_left_out_comes_late
         assert_eq!(nodes.state(2, name), nodes.state(1, name));
     }
 }
+
+/// The only node of the region that gives the names does not come back. Another region has copies of all of them.
+#[test]
+fn sg27_sg28_names_of_a_region_that_is_forgotten_are_fetched_from_a_region_with_copies() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 28);
+    nodes.policy(0, "n-", "eu", &["ap"]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cannot_compare = true;
+    nodes.policy(0, "n-", "us", &["eu", "ap"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.cannot_compare = false;
+    nodes.run(60);
+    assert!(nodes.is_fetching(1), "the other region may come back");
+    assert_eq!(nodes.put(1, "n-b", "1"), Err(RefusalCode::Unavailable));
+    nodes.forget(1, 0);
+    nodes.run(100);
+    assert!(!nodes.is_fetching(1) && nodes.state(1, "n-a").is_some());
+    assert_eq!(nodes.state(1, "n-a"), nodes.state(2, "n-a"));
+    nodes.put(1, "n-a", "2").unwrap();
+    nodes.put(1, "n-b", "1").unwrap();
+    nodes.run(20);
+    assert_eq!(nodes.state(2, "n-a"), nodes.state(1, "n-a"));
+}
+
+/// Nobody else has copies, so what only that region had is lost.
+#[test]
+fn sg27_sg28_a_fetch_ends_when_no_region_is_left_that_has_the_names() {
+    let mut nodes = Nodes::new(&["eu", "us", "us"], 29);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cannot_compare = true;
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.cannot_compare = false;
+    nodes.run(60);
+    assert!(nodes.is_fetching(1) && nodes.is_fetching(2));
+    nodes.forget(1, 0);
+    nodes.run(60);
+    assert!(!nodes.is_fetching(1) && !nodes.is_fetching(2));
+    assert_eq!(nodes.state(1, "n-a"), None);
+    for node in [1, 2] {
+        let journal = nodes.journal(node);
+        assert_eq!(journal.len(), 1);
+        assert_eq!(journal[0].key.as_ref(), Some(&policy_key("n-")));
+        assert!(journal[0].detail.contains("region eu"), "{}", journal[0].detail);
+    }
+    nodes.put(1, "n-a", "2").unwrap();
+    nodes.run(20);
+    assert_eq!(nodes.state(2, "n-a"), nodes.state(1, "n-a"));
+}
