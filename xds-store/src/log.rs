@@ -162,6 +162,9 @@ pub(crate) struct StoredFetching {
     /// What a node that gives them needs of each origin. None: this node does not have all that came before the policy.
     #[prost(message, optional, tag = "1042")]
     pub(crate) upto: Option<StoredCounters>,
+    /// All nodes are forgotten of the regions that could give them, but for the owner.
+    #[prost(bool, tag = "1043")]
+    pub(crate) is_last: bool,
 }
 
 /// Of each origin, up to where a node has its entries.
@@ -173,7 +176,7 @@ pub(crate) struct StoredCounters {
 
 impl StoredFetching {
     pub(crate) fn given_by(region: &str) -> Self {
-        Self { region: region.to_owned(), upto: None }
+        Self { region: region.to_owned(), ..Self::default() }
     }
 }
 

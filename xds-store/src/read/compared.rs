@@ -11,7 +11,7 @@ use crate::checked;
 use crate::clock::{Chain, Clock, Position};
 use crate::entry::{is_exchanged, parse_state};
 use crate::key::{RecordKey, stored};
-use crate::log::StoredOrigin;
+use crate::log::{StoredFetching, StoredOrigin};
 use crate::merge::merge;
 use crate::record::{Local, RecordRevision, RecordState};
 use crate::region::{key_of, read_fetching};
@@ -211,15 +211,15 @@ impl Reads<'_> {
             };
             answer.buckets = hashers.into_iter().map(digest).collect();
             answer.is_fetching = !read_fetching(self.view)?.is_empty();
-            answer.complete = self.complete(&request.fetching)?;
+            answer.complete = self.complete(&request.fetching, &request.region)?;
             answer.incarnation_floor = if answer.complete.is_empty() { 0 } else { floor };
         }
         Ok(answer)
     }
 
-    /// SG27: of names that a node fetches, the prefixes whose policy is the same here, and of which this store has all
-    /// names.
-    fn complete(&self, fetching: &[proto::Fetching]) -> Result<Vec<String>, ReadError> {
+    /// SG27: of names that a node of a region fetches, the prefixes whose policy is the same here, and of which this store
+    /// has all names; or all that are left, if nobody could give it more but the region of that node.
+    fn complete(&self, fetching: &[proto::Fetching], region: &str) -> Result<Vec<String>, ReadError> {
         if fetching.is_empty() {
             return Ok(Vec::new());
         }
@@ -229,8 +229,11 @@ impl Reads<'_> {
             let Some(key) = key_of(prefix) else { continue };
             let here = self.last(&key)?.map(|version| RecordRevision::of(&version.state).to_bytes());
             let is_same = here.as_ref().map_or(&[][..], |here| here) == &revision[..];
-            let is_lacking = |of: &String| of.starts_with(prefix) || prefix.starts_with(of);
-            if is_same && !own.keys().any(is_lacking) {
+            let is_other = self.head().region != region;
+            let is_lacking = |(of, fetched): (&String, &StoredFetching)| {
+                (of.starts_with(prefix) || prefix.starts_with(of)) && !(fetched.is_last && is_other)
+            };
+            if is_same && !own.iter().any(is_lacking) {
                 complete.push(prefix.clone());
             }
         }

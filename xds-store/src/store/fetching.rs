@@ -108,6 +108,7 @@ impl Store {
     pub(super) fn add_fetching(&mut self, writing: &mut Writing, stored: &Stored<'_>) {
         self.add_fetched(writing);
         self.end_lost(writing, stored);
+        self.add_last(writing);
         self.add_names_to_fetch(writing);
         self.add_upto(writing);
     }
@@ -126,6 +127,22 @@ impl Store {
             let Ok(state) = record.map(|(at, key)| stored.state(&key, at)).transpose() else { continue };
             writing.lost.extend(state.map(|state| Conflict::of_lost_region(&state, prefix, &of.region)));
             writing.fetching.insert(prefix.into(), None);
+        }
+    }
+
+    /// Notes of which names no region is left that could give them, but for their owner, which may lack them, too: then
+    /// it fetches what is here, and does not wait for this node.
+    fn add_last(&self, writing: &mut Writing) {
+        let policies = self.index.policies();
+        for (prefix, of) in policies.fetched() {
+            let mut givers = policies.givers(prefix, &self.head.region, &of.region);
+            if let Some(policy) = policies.policy_of(prefix) {
+                givers.remove(policy.owner());
+            }
+            let is_last = !givers.is_empty() && givers.iter().all(|region| self.is_lost(region));
+            if is_last && !of.is_last && !writing.fetching.contains_key(prefix) {
+                writing.fetching.insert(prefix.into(), Some(StoredFetching { is_last, ..of.clone() }));
+            }
         }
     }
 
@@ -189,13 +206,13 @@ impl Store {
         let present = policies.fetched().filter(|(prefix, _)| !is_decided(prefix));
         let new = writing.fetching.iter().filter_map(|(prefix, of)| Some((&**prefix, of.as_ref()?)));
         let open = present.chain(new).filter(|(_, of)| of.upto.is_none());
-        let open: Vec<(Box<str>, String)> =
-            open.map(|(prefix, of)| (prefix.into(), of.region.clone())).collect();
+        let open: Vec<(Box<str>, StoredFetching)> =
+            open.map(|(prefix, of)| (prefix.into(), of.clone())).collect();
         if open.is_empty() {
             return;
         }
         let counters = self.counters_after(writing);
-        for (prefix, region) in open {
+        for (prefix, of) in open {
             let changed = region::key_of(&prefix).and_then(|key| writing.pending.states.get(&key));
             let by = match changed {
                 Some(state) => state.written_by.as_ref(),
@@ -205,7 +222,7 @@ impl Store {
             let is_lost = by.is_some_and(|by| self.is_forgotten(&by.origin));
             if is_lost || self.has_all_before(by, &counters) {
                 let upto = Some(StoredCounters { counters: counters.clone() });
-                writing.fetching.insert(prefix, Some(StoredFetching { region, upto }));
+                writing.fetching.insert(prefix, Some(StoredFetching { upto, ..of }));
             }
         }
     }

@@ -252,3 +252,54 @@ fn sg27_sg28_a_fetch_ends_when_no_region_is_left_that_has_the_names() {
     nodes.run(20);
     assert_eq!(nodes.state(2, "n-a"), nodes.state(1, "n-a"));
 }
+
+/// The new owner and a region with copies would wait for each other: the region that gave both of them the names does not
+/// come back.
+#[test]
+fn sg27_sg28_a_fetch_ends_when_all_regions_that_are_left_lack_the_names() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 30);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cannot_compare = true;
+    nodes.policy(0, "n-", "us", &["eu", "ap"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.cannot_compare = false;
+    nodes.run(60);
+    assert!(nodes.is_fetching(1) && nodes.is_fetching(2));
+    nodes.forget(1, 0);
+    nodes.run(100);
+    assert!(!nodes.is_fetching(1) && !nodes.is_fetching(2));
+    nodes.put(1, "n-a", "2").unwrap();
+    nodes.run(20);
+    assert_eq!(nodes.state(2, "n-a"), nodes.state(1, "n-a"));
+}
+
+/// The same of names that became global, of which one region had copies.
+#[test]
+fn sg27_names_that_became_global_come_from_a_region_with_copies_when_their_owner_is_forgotten() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 31);
+    nodes.policy(0, "n-", "eu", &["ap"]).unwrap();
+    nodes.policy(0, "m-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.put(0, "m-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cannot_compare = true;
+    for prefix in ["n-", "m-"] {
+        nodes.commit(0, policy_key(prefix), delete()).unwrap();
+    }
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.cannot_compare = false;
+    nodes.run(60);
+    assert!(nodes.is_fetching(1) && nodes.is_fetching(2));
+    nodes.forget(1, 0);
+    nodes.run(100);
+    assert!(!nodes.is_fetching(1) && !nodes.is_fetching(2));
+    assert!(nodes.state(1, "n-a").is_some());
+    assert_eq!(nodes.state(1, "n-a"), nodes.state(2, "n-a"));
+    for (node, name) in [(1, "n-a"), (2, "m-a")] {
+        nodes.put(node, name, "2").unwrap();
+    }
+}
