@@ -111,7 +111,7 @@ impl Maintenance for MaintenanceService {
         let peers = self.reading.store.peers().map(|peers| (*peers).clone());
         let own = || BTreeMap::from([(head.node.clone(), head.counter)]);
         let alone = || PeersStatus { clock: own(), ..PeersStatus::default() };
-        let PeersStatus { clock, peers, regions, fetching, alarms: of_peers, .. } =
+        let PeersStatus { clock, peers, regions, fetching, awaited, alarms: of_peers, .. } =
             peers.unwrap_or_else(alone);
         let alarms = alarm.into_iter().chain(of_peers).chain(added.alarms);
         Ok(Response::new(proto::StatusResponse {
@@ -137,6 +137,7 @@ impl Maintenance for MaintenanceService {
             alarms: alarms.map(|alarm| line(&alarm)).collect(),
             regions,
             fetching,
+            awaited,
         }))
     }
 

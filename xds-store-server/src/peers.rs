@@ -71,6 +71,8 @@ pub struct PeersStatus {
     pub regions: Vec<proto::RegionStatus>,
     /// The prefixes of names that this node is still fetching (SG27).
     pub fetching: Vec<String>,
+    /// What each of them waits for, for people.
+    pub awaited: BTreeMap<String, String>,
     /// How many records a comparison with a peer has mended since the start (SR51).
     pub mended: u64,
     /// What an operator has to act on (ST72).

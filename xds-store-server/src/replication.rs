@@ -206,8 +206,8 @@ impl Replication {
         let peers = peers.collect();
         let alarms = self.machine.alarms().map(alarm_text).collect();
         let fetching = self.fetching.iter().map(|fetched| fetched.names.prefix.clone()).collect();
-        let (regions, mended) = (self.regions(now), self.mended);
-        PeersStatus { clock, peers, writers: writers.collect(), regions, fetching, mended, alarms }
+        let (regions, mended, awaited) = (self.regions(now), self.mended, self.machine.awaited());
+        PeersStatus { clock, peers, writers: writers.collect(), regions, fetching, awaited, mended, alarms }
     }
 
     /// SG29: how old what this node has of other regions may be.

@@ -11,6 +11,7 @@ use super::document::duration;
 use super::forget::Forget;
 use super::run;
 use crate::cli::check::ReportFormat;
+use crate::cli::shown::plain;
 use crate::cli::{Failure, counted, say};
 
 /// Show the nodes that a store replicates with, and how far this node is behind each
@@ -47,7 +48,7 @@ impl Peers {
                         json!({
                             "node": status.node, "clock": status.clock, "peers": peers,
                             "regions": status.regions.iter().map(region).collect::<Vec<_>>(),
-                            "fetching": status.fetching,
+                            "fetching": status.fetching, "awaited": status.awaited,
                         })
                     ));
                 }
@@ -94,6 +95,7 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
     }
     for prefix in &status.fetching {
         lines.push(format!("names with {prefix} are being fetched: a policy gave them to this region"));
+        lines.extend(status.awaited.get(prefix).map(|awaited| format!("    {}", plain(awaited))));
     }
     lines
 }
@@ -133,8 +135,9 @@ The clock of a node has, for each node, the number of the last commit that it ha
 JSON: one object with node, clock {NODE: number} and peers, a list of objects with node, address,
 region, is_up, last_contact, error, clock, entries_behind (commits that it has and that are missing
 here), lag (for how long), tombstones_held, build and is_duplicate; regions, a list of objects with
-region, is_reachable and age (how old copies of its names are at most); and fetching, the prefixes
-of names that a policy gave to this region and that are not all here. Fields may be added.
+region, is_reachable and age (how old copies of its names are at most); fetching, the prefixes of
+names that a policy gave to this region and that are not all here; and awaited, an object with what
+each of these waits for. Fields may be added.
 
 Exit codes:
   0  all peers are up, or there are none

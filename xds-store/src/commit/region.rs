@@ -86,7 +86,8 @@ impl Judging<'_> {
             };
             if let Some((prefix, giver)) = fetching {
                 let message = format!(
-                    "this node is still fetching the names with {prefix} from region {giver}: retry later"
+                    "this node is still fetching the names with {prefix} from region {giver}: retry later; \
+                     xds store peers says what it waits for"
                 );
                 let owner_region = self.policies.policy_of(prefix).map_or("", Policy::owner).to_owned();
                 let why = proto::RegionOwned { owner_region, ..proto::RegionOwned::default() };

@@ -1,5 +1,7 @@
 //! Which comparisons fetch names that a policy gave to the region of this node (SG27).
 
+use std::collections::BTreeMap;
+
 use xds_proto::xds::store::v1 as proto;
 
 use super::peer::Peer;
@@ -57,23 +59,61 @@ impl Replica {
         self.fetching.iter().filter(has).map(|fetched| fetched.names.clone()).collect()
     }
 
-    /// SG27: what a peer needs of each origin to give all of these names. Nodes that are forgotten do not count: what
-    /// only they had is lost; nor those of which the peer follows another log (SR30), which never covers what is here; nor
-    /// a former id of this node, as peers may do so, and get what it wrote under the new one (SR31).
+    /// SG27: what a peer needs of each origin to give all names that it can.
     pub(super) fn needed_of(&self, address: &str) -> Counters {
+        let Some(peer) = self.peers.get(address) else { return Counters::new() };
         let names = self.fetched_at(address);
-        let is_forked =
-            |origin: &str| self.peers.get(address).is_some_and(|peer| peer.forked.contains(origin));
         let fetched = self.fetching.iter().filter(|of| names.contains(&of.names));
         let mut needed = Counters::new();
-        for (origin, counter) in fetched.flat_map(|of| of.upto.iter().flatten()) {
-            let is_former = self.config.hello.formerly.contains(origin);
-            if !self.forgotten.contains(origin) && !is_former && !is_forked(origin) {
-                let least = needed.entry(origin.clone()).or_default();
-                *least = (*counter).max(*least);
-            }
+        for (origin, counter) in fetched.flat_map(|of| self.needed_for(peer, of)) {
+            let least = needed.entry(origin.clone()).or_default();
+            *least = (*counter).max(*least);
         }
         needed
+    }
+
+    /// What a peer needs of each origin to give these names. Nodes that are forgotten do not count: what only they had
+    /// is lost; nor those of which the peer follows another log (SR30), which never covers what is here; nor a former id
+    /// of this node, as peers may do so, and get what it wrote under the new one (SR31).
+    fn needed_for<'f>(&self, peer: &Peer, of: &'f ToFetch) -> impl Iterator<Item = (&'f String, &'f u64)> {
+        let formerly = &self.config.hello.formerly;
+        let is_out = move |origin: &String| {
+            self.forgotten.contains(origin) || formerly.contains(origin) || peer.forked.contains(origin)
+        };
+        of.upto.iter().flatten().filter(move |(origin, _)| !is_out(origin))
+    }
+
+    /// What the names that are fetched wait for, by their prefixes: for people.
+    #[must_use]
+    pub fn awaited(&self) -> BTreeMap<String, String> {
+        self.fetching.iter().map(|of| (of.names.prefix.clone(), self.awaited_of(of))).collect()
+    }
+
+    fn awaited_of(&self, of: &ToFetch) -> String {
+        if of.upto.is_none() {
+            return "the commits before the policy have not come".to_owned();
+        }
+        let is_up = |peer: &Peer| peer.is_greeted && peer.failures == 0;
+        let up = self.peers.iter().filter(|(_, peer)| is_up(peer) && of.regions.contains_key(peer.region()));
+        let lacking = up.map(|(address, peer)| (address, self.lacking_at(peer, of)));
+        match lacking.min_by_key(|(_, origins)| origins.len()) {
+            None => {
+                let others = of.regions.keys().filter(|region| *region != self.region());
+                let regions: Vec<_> = others.map(String::as_str).collect();
+                format!("no node of region {} answers", regions.join(" or "))
+            }
+            Some((address, origins)) if origins.is_empty() => format!("they are compared with {address}"),
+            Some((address, origins)) => {
+                format!("{address} lacks commits that this node has, of {}", origins.join(", "))
+            }
+        }
+    }
+
+    /// The origins of which a peer lacks what it needs, by its last answer.
+    fn lacking_at<'f>(&self, peer: &Peer, of: &'f ToFetch) -> Vec<&'f str> {
+        let has = |origin: &str| peer.session.as_ref().map_or(0, |session| session.clock.get(origin).counter);
+        let lacking = self.needed_for(peer, of).filter(|(origin, counter)| has(origin) < **counter);
+        lacking.map(|(origin, _)| origin.as_str()).collect()
     }
 
     /// Whether a state of names that are fetched waits for entries of this node: those that the peer can give.

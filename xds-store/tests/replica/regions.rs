@@ -250,6 +250,11 @@ impl Nodes {
         self.crash(node);
     }
 
+    /// What the only names wait for that a node fetches.
+    fn awaited(&self, node: usize) -> String {
+        self.processes[node].replica.awaited().pop_first().unwrap().1
+    }
+
     fn is_fetching(&self, node: usize) -> bool {
         !self.processes[node].store.fetching().is_empty()
     }

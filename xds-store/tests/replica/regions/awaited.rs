@@ -19,6 +19,10 @@ fn sg27_names_that_a_region_committed_while_they_were_global_are_fetched_too() {
     nodes.policy(0, "n-", "us", &["eu"]).unwrap();
     nodes.run(60);
     assert!(nodes.is_fetching(1) && nodes.state(0, "n-x").is_none());
+    assert_eq!(nodes.awaited(1), "0 lacks commits that this node has, of 2");
+    nodes.cut = vec![0, 2];
+    nodes.run(60);
+    assert_eq!(nodes.awaited(1), "no node of region eu answers");
     nodes.cut.clear();
     nodes.run(60);
     assert!(nodes.state(1, "n-x").is_some());
