@@ -75,6 +75,7 @@ impl Pulled {
     /// # Errors
     /// See [`ReadError`].
     pub(crate) fn next(&mut self) -> Result<Option<proto::PullResponse>, ReadError> {
+        self.part.is_fetching = Reads::new(&*self.view)?.is_fetching()?;
         while let Some(entry) = self.rest.pop_front() {
             let is_whole = !entry.more;
             self.add(entry);
@@ -119,6 +120,7 @@ impl Pulled {
             skips: part.skips,
             out_of_sync: part.out_of_sync,
             forked: part.forked,
+            is_fetching: part.is_fetching,
             ..last
         }))
     }

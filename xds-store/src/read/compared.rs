@@ -210,11 +210,19 @@ impl Reads<'_> {
                 None => empty.clone(),
             };
             answer.buckets = hashers.into_iter().map(digest).collect();
-            answer.is_fetching = !read_fetching(self.view)?.is_empty();
+            answer.is_fetching = self.is_fetching()?;
             answer.complete = self.complete(&request.fetching, &request.region)?;
             answer.incarnation_floor = if answer.complete.is_empty() { 0 } else { floor };
         }
         Ok(answer)
+    }
+
+    /// Whether this store lacks names that a policy gave to its region (SG27).
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn is_fetching(&self) -> Result<bool, ReadError> {
+        Ok(!read_fetching(self.view)?.is_empty())
     }
 
     /// SG27: of names that a node of a region fetches, the prefixes whose policy is the same here, and of which this store

@@ -140,12 +140,12 @@ impl Replica {
     pub(super) fn on_pull_part(&mut self, call: CallId, part: proto::PullResponse) {
         let Some(address) = self.address_of(call) else { return };
         let limit = self.config.max_bytes as usize + ENTRY_BYTES;
-        let takes_parts = self.knows_policies(&address);
+        let takes_parts = self.takes_parts(&address, part.is_fetching);
         let Some(Peer { state: State::Pulling(pulling), .. }) = self.peers.get_mut(&address) else { return };
         // SR10: the deadline is that of each message, so a large entry on a slow link arrives.
         pulling.call.until = self.now.saturating_add(DEADLINE);
         let proto::PullResponse { entries, skips, is_last, is_behind, clock, others, .. } = part;
-        let proto::PullResponse { out_of_sync, forked, phases, schemas, node, .. } = part;
+        let proto::PullResponse { out_of_sync, forked, phases, schemas, node, is_fetching, .. } = part;
         let pieces = match pulling.round.part((&self.clock, takes_parts), entries, skips, limit) {
             Ok((pieces, gaps)) => {
                 let gaps = Some(gaps).filter(|gaps| !gaps.is_empty());
@@ -178,6 +178,10 @@ impl Replica {
         // SV15: a peer has few plans.
         peer.phases = Some(phases.into_iter().take(PLANS).collect());
         peer.schemas = schemas.into_iter().take(PLANS).collect();
+        // It has what it left out before, and this node takes that as left out now.
+        if std::mem::replace(&mut peer.is_fetching, is_fetching) && !is_fetching {
+            self.comparing.compare_at(&address, self.now);
+        }
         match read_clock(&clock) {
             Ok(clock) => self.on_last_part(&address, is_behind, clock, others),
             Err(malformed) => self.on_malformed(&address, malformed),
@@ -222,7 +226,8 @@ impl Replica {
             let clock = theirs.counters.iter().map(|(origin, counter)| (origin.as_str(), *counter));
             self.known.count_on(node, clock, self.now);
         }
-        if self.knows_policies(address)
+        let is_fetching = self.peers.get(address).is_some_and(|peer| peer.is_fetching);
+        if self.takes_parts(address, is_fetching)
             && let Some(peer) = self.peers.get_mut(address)
             && peer.has_left_entries()
         {

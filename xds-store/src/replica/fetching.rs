@@ -50,6 +50,13 @@ impl Replica {
         commits.all(|(origin, at)| *at <= session.clock.get(origin).counter)
     }
 
+    /// SG25: whether what a peer leaves out is left out here, too. A node of the own region relays what it left out
+    /// before it knew a policy: it fetches that, and has it later.
+    pub(super) fn takes_parts(&self, address: &str, is_fetching: bool) -> bool {
+        let is_own = || self.peers.get(address).is_some_and(|peer| peer.region() == self.region());
+        self.knows_policies(address) && !(is_fetching && is_own())
+    }
+
     /// The names that a comparison with a peer can fetch.
     pub(super) fn fetched_at(&self, address: &str) -> Vec<proto::Fetching> {
         let session = self.peers.get(address).and_then(|peer| peer.session.as_ref());

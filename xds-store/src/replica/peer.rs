@@ -37,6 +37,8 @@ pub(super) struct Peer {
     pub(super) phases: Option<BTreeMap<u32, u32>>,
     /// The versions that it knows (SG38).
     pub(super) schemas: Vec<proto::Knows>,
+    /// It was fetching names in its last round (SG27).
+    pub(super) is_fetching: bool,
     /// When it answered last.
     pub(super) heard_at: Option<i64>,
     /// Since when it has entries that are missing here.
@@ -111,6 +113,7 @@ impl Peer {
             nudge: Nudge::default(),
             phases: None,
             schemas: Vec::new(),
+            is_fetching: false,
             heard_at: None,
             behind_since: None,
         }

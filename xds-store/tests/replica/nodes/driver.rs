@@ -524,6 +524,7 @@ impl Process {
             node: self.store.head().node.clone(),
             others,
             forked: lacking.forked,
+            is_fetching: reads.is_fetching().unwrap(),
             ..Default::default()
         };
         for OutOfSync { origin, floor, must_replace, .. } in lacking.out_of_sync {

@@ -307,3 +307,29 @@ fn sg27_names_that_became_global_come_from_a_region_with_copies_when_their_owner
         nodes.put(node, name, "2").unwrap();
     }
 }
+
+/// A node of the new owner left out a name before it knew of the handover, and another one hears of that from it after
+/// it has fetched the names.
+#[test]
+fn sg25_sg27_what_a_node_of_the_own_region_left_out_before_a_policy_is_not_taken_from_it() {
+    let mut nodes = Nodes::new(&["eu", "eu", "us", "us"], 32);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0, 2];
+    nodes.promote(1);
+    nodes.put(1, "n-x", "1").unwrap();
+    nodes.run(40);
+    nodes.cut = vec![1, 3];
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(60);
+    assert!(!nodes.is_fetching(2));
+    nodes.cut = vec![1];
+    nodes.run(60);
+    assert!(nodes.is_fetching(3));
+    nodes.cut.clear();
+    nodes.run(100);
+    assert!(nodes.state(0, "n-x").is_some());
+    for node in [2, 3] {
+        assert_eq!((nodes.state(node, "n-x"), nodes.is_fetching(node)), (nodes.state(0, "n-x"), false));
+    }
+}
