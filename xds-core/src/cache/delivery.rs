@@ -271,6 +271,12 @@ impl Ledger {
         state.is_ended && !matches!(state.decision(awaited), Decision::Rejected(_))
     }
 
+    /// Whether it has ACKed the revision.
+    pub(super) fn has_acked(&self, revision: Revision) -> bool {
+        let awaited = Awaited { revision, withheld: false };
+        matches!(lock(&self.state).decision(awaited), Decision::Acked)
+    }
+
     /// Notes that the stream has ended.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);

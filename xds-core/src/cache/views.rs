@@ -54,6 +54,8 @@ pub(super) struct View {
     chosen: Option<Chosen>,
     /// The streams and types that the candidate affects.
     affected: BTreeMap<(ClientKey, TypeUrl), Vec<Arc<Ledger>>>,
+    /// How many streams ended that are kept in `affected`.
+    kept_ended: usize,
     /// Why the cache ended the candidate.
     refusal: Refusal,
 }
@@ -139,7 +141,7 @@ impl Views {
         let id = stream.view();
         if let Some(view) = self.views.get_mut(&id) {
             view.streams.remove(&stream.id);
-            view.remove_unnamed(stream);
+            view.note_end(stream);
             if view.streams.is_empty() && view.chosen.is_none() {
                 self.views.remove(&id);
             }
@@ -169,8 +171,9 @@ impl View {
     ) -> Self {
         let (tried_at, streams) = (snapshot.revision(), BTreeMap::new());
         let (snapshot, chosen) = (Arc::new(snapshot), Some(chosen));
+        let (affected_by, kept_ended) = (BTreeMap::new(), 0);
         let mut view =
-            Self { snapshot, tried_at, streams, names, chosen, affected: BTreeMap::new(), refusal };
+            Self { snapshot, tried_at, streams, names, chosen, affected: affected_by, kept_ended, refusal };
         affected.into_iter().for_each(|ledger| view.add_subscriber(ledger));
         view
     }
@@ -195,17 +198,25 @@ impl View {
         of_client.push(ledger);
     }
 
-    /// A stream without a node id ended: no other one takes its place.
-    fn remove_unnamed(&mut self, stream: &RegisteredStream) {
+    /// A stream ended. Without a node id no other one takes its place: it is forgotten, unless it ended before it
+    /// could ACK the candidate, as a client that crashes does.
+    fn note_end(&mut self, stream: &RegisteredStream) {
         let client = client_key(stream);
-        if client.1.is_some() {
-            let tried_at = self.tried_at;
-            for type_url in self.names.keys() {
-                if let Some(ledgers) = self.affected.get_mut(&(client.clone(), type_url.clone())) {
-                    ledgers.retain(|ledger| !ledger.is_replaceable(tried_at));
-                }
+        let (tried_at, is_full) = (self.tried_at, self.kept_ended >= KEPT_ENDED_LIMIT);
+        let is_forgotten = |ledger: &Ledger| {
+            ledger.is_replaceable(tried_at) && (is_full || client.1.is_some() && ledger.has_acked(tried_at))
+        };
+        let mut keeps = false;
+        for type_url in self.names.keys() {
+            let of_client = (client.clone(), type_url.clone());
+            let Some(ledgers) = self.affected.get_mut(&of_client) else { continue };
+            ledgers.retain(|ledger| !is_forgotten(ledger));
+            match ledgers.is_empty() {
+                true => _ = self.affected.remove(&of_client),
+                false => keeps = true,
             }
         }
+        self.kept_ended += usize::from(keeps);
     }
 
     /// Whether a commit to the stable state changed names that the candidate changes too.
@@ -371,3 +382,6 @@ impl Watch {
 /// How many views there are at most. More than one per step of a rollout come only from clients
 /// that do not read.
 const VIEWS_LIMIT: usize = 16;
+/// How many ended streams a candidate remembers. Clients that come back with new node ids would else fill the
+/// memory; those that end later do not count.
+const KEPT_ENDED_LIMIT: usize = 10_000;

@@ -293,13 +293,38 @@ fn a_stream_that_ends_before_it_could_answer_tries_nothing() {
     let candidate = begin(&cache, "LDS l=2", "100%");
     let mut after = poll(&cache);
     assert_eq!([before.sent(), after.sent()], ["n1 LDS l=1", "n1 LDS l=1"]);
-    // A stream without a node id counts as long as it is open.
-    let mut unnamed = Sotw::new(&cache);
-    unnamed.ask("LDS", "*", "");
-    assert_eq!(unnamed.sent(), "n1 LDS l=2");
-    assert_eq!(candidate.delivery().results().len(), 1);
-    drop(unnamed);
-    assert!(candidate.delivery().is_empty());
+    let outcomes = || {
+        let results = candidate.delivery().results();
+        results.into_iter().map(|of| of.outcome).collect::<Vec<_>>()
+    };
+    let unnamed = || {
+        let mut unnamed = Sotw::new(&cache);
+        unnamed.ask("LDS", "*", "");
+        assert_eq!(unnamed.sent(), "n1 LDS l=2");
+        unnamed
+    };
+    // A stream without a node id that ACKed counts as long as it is open. Another one may have crashed.
+    let mut acked = unnamed();
+    acked.ack("LDS", "1");
+    assert_eq!(acked.sent(), "");
+    assert_eq!(outcomes(), [Outcome::Acked]);
+    drop(acked);
+    assert_eq!(outcomes(), []);
+    drop(unnamed());
+    assert_eq!(outcomes(), [Outcome::Disconnected]);
+}
+
+#[test]
+fn clients_that_come_back_with_new_node_ids_do_not_fill_the_memory() {
+    let cache = Cache::new();
+    commit(&cache, "LDS l=1");
+    let candidate = begin(&cache, "LDS l=2", "100%");
+    for at in 0..10_050 {
+        let mut client = Delta::new(&cache);
+        named(&client.watch, &format!("n{at}"));
+        client.ask("LDS", "*");
+    }
+    assert_eq!(candidate.delivery().results().len(), 10_000);
 }
 
 /// A client keeps a cluster as long as it subscribes to a route that named it, which may be for ever.
