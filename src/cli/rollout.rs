@@ -29,7 +29,8 @@ enum Action {
     Status(StateFolder),
     /// Give the change that is rolled out, or the one that was refused, to all clients now
     ///
-    /// With a refused change go all later ones, which nobody tried.
+    /// The changes that came after a refused one get a rollout of their own. Only if the refused change
+    /// names what they bring, or removes what is used without them, they go with it, untested.
     Promote(StateFolder),
     /// End the rollout: its clients are sent what they had
     ///

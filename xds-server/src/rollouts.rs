@@ -129,8 +129,8 @@ impl Rollouts {
         lock(&self.shown).status.clone()
     }
 
-    /// Gives the change that is rolled out, or that was refused, to all clients now. Returns whether
-    /// there is one.
+    /// Gives the change that is rolled out, or that was refused, to all clients now. Changes that came after
+    /// a refused one go along only if it cannot be without them. Returns whether there is one.
     pub fn promote(&self) -> bool {
         self.order(RolloutOrder::Promote)
     }

@@ -174,8 +174,8 @@ impl ServedRollouts {
             let refused = status.refused.map(|(reason, at)| Trouble {
                 detail: reason.to_string(),
                 since: Some(at),
-                cure: "Correct the resource that clients reject; the newest state is then tried again. To give it to \
-                       all clients as it is, with all changes since then, run `xds rollout promote`."
+                cure: "Correct the resource that clients reject; the newest state is then tried again. To give the \
+                       refused change to all clients as it is, run `xds rollout promote`."
                     .into(),
                 ..Trouble::error("rollout_refused", "The newest change is not rolled out; clients keep the last state")
             });

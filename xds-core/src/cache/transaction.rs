@@ -13,6 +13,7 @@ use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
+use crate::references::Target;
 use crate::resource::{Resource, VariantId};
 use crate::subscription::Locator;
 use crate::variants::{Variant, Variants};
@@ -102,11 +103,72 @@ impl Transaction {
                     });
                 }
             }
+            for ((name, constraints), _) in before.reasons() {
+                let is_there = after.get(name).is_some_and(|variants| variants.get(constraints).is_some());
+                if !is_there && after.reason_of(name, constraints).is_none() {
+                    let (name, constraints) = (name.clone(), constraints.clone());
+                    changes.push(VariantChange { name, constraints, change: Change::Remove });
+                }
+            }
             if !changes.is_empty() {
                 transaction.changes.insert(type_url.clone(), changes);
             }
         }
         transaction
+    }
+
+    /// The changes of these variants, and all others.
+    pub(crate) fn split(mut self, variants: &BTreeSet<VariantId>) -> (Self, Self) {
+        let mut first = Self::new();
+        for (type_url, changes) in &mut self.changes {
+            let is_first = |VariantChange { name, constraints, .. }: &mut VariantChange| {
+                let (name, constraints) = (name.clone(), constraints.clone());
+                variants.contains(&VariantId { type_url: type_url.clone(), name, constraints })
+            };
+            let of_first: Vec<_> = changes.extract_if(.., is_first).collect();
+            if !of_first.is_empty() {
+                first.changes.insert(type_url.clone(), of_first);
+            }
+        }
+        self.changes.retain(|_, changes| !changes.is_empty());
+        (first, self)
+    }
+
+    /// Whether, in this state, one of its resources may name what only `rest` puts, or it removes what only
+    /// `rest` ceases to name. Names that are reached by an alias are not seen.
+    pub(crate) fn needs(&self, rest: &Self, state: &Snapshot) -> bool {
+        let is_put = |type_url: &str, name: &ResourceName| {
+            let changes = rest.changes.get(type_url).into_iter().flatten();
+            changes.into_iter().any(|of| of.name == *name && matches!(of.change, Change::Put(_)))
+        };
+        let put_types: Vec<_> =
+            rest.changes.keys().filter_map(|type_url| Target::of(type_url.as_str())).collect();
+        let is_named_before = |target: Target, removed: &ResourceName| {
+            rest.changes.iter().any(|(type_url, changes)| {
+                changes.iter().any(|of| {
+                    let variants = state.get(type_url, &of.name);
+                    let variant = variants.and_then(|variants| variants.get(&of.constraints));
+                    variant.is_some_and(|variant| variant.references.has(&of.name, target, removed))
+                })
+            })
+        };
+        self.changes.iter().any(|(type_url, changes)| {
+            let target = Target::of(type_url.as_str());
+            changes.iter().any(|VariantChange { name, change, .. }| match change {
+                Change::Put(Resource { references, .. }) => {
+                    let unknown = references.unknown();
+                    // Only clusters name others of their type.
+                    let may_name = |named: &Target| {
+                        unknown.has(*named) && (Some(*named) != target || *named == Target::Cluster)
+                    };
+                    put_types.iter().any(may_name)
+                        || references.iter(name).any(|(target, named)| is_put(target.type_url(), named))
+                }
+                Change::Remove | Change::RemoveBecause(_) => {
+                    target.is_some_and(|target| is_named_before(target, name))
+                }
+            })
+        })
     }
 
     /// Leaves out the changes of other variants than these.

@@ -16,12 +16,12 @@ use crate::cache::{
 };
 use crate::name::{Revision, Version};
 use crate::resource::VariantId;
-use crate::variants::Variants;
 
 /// What happens to a candidate when the source commits something else meanwhile.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum OnChange {
-    /// The rollout goes on. The newest state of the source is rolled out after it.
+    /// The rollout goes on, unless the source takes back what is rolled out. The newest state of the source is
+    /// rolled out after it.
     #[default]
     Wait,
     /// The candidate ends, and a rollout of the newest state begins.
@@ -112,7 +112,7 @@ pub enum RolloutEvent {
     Committed,
     /// The rollout ended, for this reason.
     Refused(Arc<str>),
-    /// The rollout ended, because the source committed something else meanwhile.
+    /// The rollout ended, because the source committed something else meanwhile, or took the change back.
     Overtaken,
     /// The rollout ended, because a commit of another source was in the way.
     Replaced(Arc<str>),
@@ -209,8 +209,10 @@ impl RolloutMachine {
             return None;
         }
         self.compared = Some(states);
-        let transaction = Transaction::between(&stable, &wanted);
+        let mut transaction = Transaction::between(&stable, &wanted);
+        transaction.origin().clone_from(wanted.origin());
         let contents = tried(&transaction, &stable);
+        self.done = wanted.origin().rollout.as_ref().map_or(self.done, |requested| requested.number);
         Some(self.commit(now, transaction, contents))
     }
 
@@ -257,6 +259,9 @@ impl RolloutMachine {
             if order != Some(RolloutOrder::Promote) {
                 return None;
             }
+            if self.commit_refused(&transaction, &stable) {
+                return Some(RolloutEvent::Promoted);
+            }
             let event = self.commit(now, transaction, contents);
             if event != RolloutEvent::Committed {
                 return Some(event);
@@ -285,6 +290,20 @@ impl RolloutMachine {
         }
     }
 
+    /// Gives what was refused to all clients without the changes since then, which nobody tried. Returns whether
+    /// there are such changes, and it can be without them.
+    fn commit_refused(&mut self, transaction: &Transaction, stable: &Snapshot) -> bool {
+        let Some(refused) = &self.refused else { return false };
+        let variants = refused.contents.iter().map(|(id, _)| id.clone()).collect();
+        let (first, rest) = transaction.clone().split(&variants);
+        let is_done = !rest.is_empty() && !first.needs(&rest, stable) && self.served.commit(first).is_ok();
+        if is_done {
+            self.refused = None;
+            self.counts.promoted += 1;
+        }
+        is_done
+    }
+
     /// Whether it contains all of what was refused. What was refused is forgotten when one of its
     /// resources changed.
     fn is_refused(&mut self, contents: &[(VariantId, Option<Version>)]) -> bool {
@@ -303,7 +322,13 @@ impl RolloutMachine {
             let error = error.to_string();
             return Some(self.replace(&error));
         }
-        if self.on_change == OnChange::Replace && self.source.read(Snapshot::revision) != running.wanted {
+        running.outcomes = running.candidate.delivery().results();
+        let action = running.rollout.decide(now, &running.outcomes);
+        // A rejection counts, whatever the source did meanwhile.
+        if let RolloutAction::End(reason) = action {
+            return Some(self.refuse(now, running.contents, reason));
+        }
+        if self.is_overtaken(&running) {
             self.counts.replaced += 1;
             self.order = None;
             return Some(RolloutEvent::Overtaken);
@@ -315,20 +340,27 @@ impl RolloutMachine {
             }
             None => {}
         }
-        running.outcomes = running.candidate.delivery().results();
-        let event = match running.rollout.decide(now, &running.outcomes) {
-            RolloutAction::Wait => None,
+        let event = match action {
+            RolloutAction::Wait | RolloutAction::End(_) => None,
             RolloutAction::Widen(audience) => match running.candidate.widen(&audience) {
                 Ok(()) => Some(RolloutEvent::Widened(audience)),
                 Err(error) => return Some(self.replace(&error.to_string())),
             },
             RolloutAction::Promote => return Some(self.promote(running)),
-            RolloutAction::End(reason) => {
-                return Some(self.refuse(now, running.contents, reason));
-            }
         };
         self.running = Some(running);
         event
+    }
+
+    /// Whether the source wants something else than what is rolled out, for which the rollout is to end.
+    fn is_overtaken(&self, running: &RunningCandidate) -> bool {
+        if self.on_change == OnChange::Replace {
+            return self.source.read(Snapshot::revision) != running.wanted;
+        }
+        // Nobody is to try what the source took back.
+        let (source, stable) = (self.source.snapshot(), self.served.snapshot());
+        let is_stable = |(id, _): &(VariantId, Option<Version>)| version(&source, id) == version(&stable, id);
+        running.contents.iter().any(is_stable)
     }
 
     fn promote(&mut self, running: RunningCandidate) -> RolloutEvent {
@@ -373,11 +405,12 @@ impl RolloutMachine {
 /// What clients can reject of a change. Not the reasons why resources are not there (SR45), which come again after a
 /// restart.
 fn tried(transaction: &Transaction, stable: &Snapshot) -> Contents {
-    let is_there = |id: &VariantId| {
-        let variants = stable.get(&id.type_url, &id.name).into_iter().flat_map(Variants::iter);
-        variants.into_iter().any(|variant| *variant.constraints() == id.constraints)
-    };
-    transaction.contents().filter(|(id, version)| version.is_some() || is_there(id)).collect()
+    transaction.contents().filter(|(id, put)| put.is_some() || version(stable, id).is_some()).collect()
+}
+
+fn version(state: &Snapshot, id: &VariantId) -> Option<Version> {
+    let variant = state.get(&id.type_url, &id.name)?.get(&id.constraints)?;
+    Some(variant.version())
 }
 
 impl RunningCandidate {
@@ -429,7 +462,12 @@ mod tests {
     use super::*;
     use crate::constraint::Constraints;
     use crate::rollout::RolloutSteps;
-    use crate::server::fixture::{commit, type_url};
+    use crate::server::fixture::{Delta, commit, type_url};
+
+    /// A change of this many variants began.
+    fn began_with(variants: usize) -> RolloutEvent {
+        RolloutEvent::Began { audience: Audience::Clients(1), variants }
+    }
 
     fn machine(steps: &str) -> RolloutMachine {
         let RolloutSteps(steps) = steps.parse().unwrap();
@@ -445,7 +483,7 @@ mod tests {
 
     #[test]
     fn what_was_refused_is_tried_again_when_its_resource_changes() {
-        let began = |variants| [RolloutEvent::Began { audience: Audience::Clients(1), variants }];
+        let began = |variants| [began_with(variants)];
         let mut machine = machine("1 client");
         assert_eq!(events(&mut machine, "LDS a[env=a]=1 b=1"), [RolloutEvent::Committed]);
         assert_eq!(events(&mut machine, "LDS -a[env=a]"), began(1));
@@ -457,8 +495,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_refused_is_promoted_without_the_changes_since_then() {
+        let began = [began_with(1)];
+        let promoted_refusal = |before: &str, refused: &str, since: &str| {
+            let mut machine = machine("1 client");
+            events(&mut machine, before);
+            assert_eq!(events(&mut machine, refused).len(), 1);
+            assert!(machine.order(RolloutOrder::Abort));
+            events(&mut machine, "");
+            assert_eq!(events(&mut machine, since), []);
+            assert!(machine.order(RolloutOrder::Promote));
+            let events = events(&mut machine, "");
+            assert_eq!(events.first(), Some(&RolloutEvent::Promoted));
+            assert!(machine.refused().is_none());
+            events[1..].to_vec()
+        };
+        assert_eq!(promoted_refusal("LDS a=1 b=1", "LDS a=2", "LDS b=2"), began);
+        assert_eq!(promoted_refusal("LDS a=1 b=1", "LDS -a", "LDS b=2"), began);
+        assert_eq!(promoted_refusal("CDS c=1; RDS r=1", "RDS r=2>c", "CDS c=2 d=1")[..], []);
+        // It names what came since then, or was named until then.
+        assert_eq!(promoted_refusal("RDS r=1", "RDS r=2>c", "CDS c=1")[..], []);
+        assert_eq!(promoted_refusal("CDS c=1 d=1; RDS r=1>c", "CDS -c", "RDS r=2>d")[..], []);
+    }
+
+    #[test]
     fn what_was_refused_before_a_restart_stays_refused() {
-        let began = [RolloutEvent::Began { audience: Audience::Clients(1), variants: 1 }];
+        let began = [began_with(1)];
         let aborted = [RolloutEvent::Refused("an operator aborted it".into())];
         let mut before = machine("1 client");
         events(&mut before, "LDS a=1 b=1");
@@ -486,17 +548,53 @@ mod tests {
         let mut machine = machine("1 client");
         assert_eq!(events(&mut machine, "LDS a=1"), [RolloutEvent::Committed]);
         let mut transaction = Transaction::new();
-        let (type_url, name) = (type_url("LDS"), "b".into());
-        let gone = VariantId { type_url, name, constraints: Constraints::NONE };
-        transaction.remove_because(gone, "it is quarantined");
+        let (lds, constraints) = (type_url("LDS"), Constraints::NONE);
+        let gone = VariantId { type_url: lds.clone(), name: "b".into(), constraints };
+        transaction.remove_because(gone.clone(), "it is quarantined");
         machine.source.commit(transaction).unwrap();
-        let events: Vec<_> = std::iter::from_fn(|| machine.advance(Duration::ZERO)).take(3).collect();
-        assert_eq!(events, [RolloutEvent::Committed]);
+        assert_eq!(events(&mut machine, ""), [RolloutEvent::Committed]);
+        let has_reasons =
+            |machine: &RolloutMachine| machine.served.snapshot().of_type(&lds).unwrap().has_reasons();
+        assert!(has_reasons(&machine));
+        // The store no longer says why.
+        let mut transaction = Transaction::new();
+        transaction.remove(gone);
+        machine.source.commit(transaction).unwrap();
+        assert_eq!(events(&mut machine, ""), [RolloutEvent::Committed]);
+        assert!(!has_reasons(&machine));
+    }
+
+    #[test]
+    fn what_the_source_takes_back_is_tried_by_nobody_else() {
+        let mut machine = machine("1 client, 100%");
+        events(&mut machine, "LDS a=1 b=1");
+        assert_eq!(events(&mut machine, "LDS a=2 b=2").len(), 1);
+        assert_eq!(events(&mut machine, "LDS a=3 c=1"), []);
+        assert_eq!(events(&mut machine, "LDS b=1"), [RolloutEvent::Overtaken, began_with(2)]);
+        assert_eq!(events(&mut machine, "LDS -c"), [RolloutEvent::Overtaken, began_with(1)]);
+        assert_eq!(events(&mut machine, "LDS a=1"), [RolloutEvent::Overtaken]);
+    }
+
+    #[test]
+    fn a_rejection_counts_also_when_the_source_changed_meanwhile() {
+        let mut machine = machine("1 client");
+        machine.on_change = OnChange::Replace;
+        events(&mut machine, "LDS a=1 b=1");
+        let mut client = Delta::new(&machine.served);
+        client.ask("LDS", "*");
+        client.sent();
+        client.ack("LDS", "1");
+        assert_eq!(events(&mut machine, "LDS a=2"), [began_with(1)]);
+        assert_eq!(client.sent(), "n2 LDS a=2");
+        client.nack("LDS", "2");
+        client.sent();
+        let events = events(&mut machine, "LDS b=2");
+        assert!(matches!(events[..], [RolloutEvent::Refused(_)]), "{events:?}");
     }
 
     #[test]
     fn a_rollout_that_is_stopped_begins_again() {
-        let began = [RolloutEvent::Began { audience: Audience::Clients(1), variants: 1 }];
+        let began = [began_with(1)];
         let mut machine = machine("1 client");
         events(&mut machine, "LDS a=1");
         assert_eq!(events(&mut machine, "LDS a=2"), began);
