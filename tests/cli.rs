@@ -262,7 +262,7 @@ fn bad_content_is_refused_with_code_2_and_all_its_places() {
              adds types)"
                 .to_owned(),
             format!(
-                r#"error: value.yaml:3:18: {cluster} "v": connect_timeout: the string "soon": expected a duration, such as "5s" or "0.25s""#
+                r#"error: value.yaml:3:18: {cluster} "v": connect_timeout: the string "soon": expected a duration in seconds, such as "5s" or "0.25s""#
             ),
             format!("{}: 6 errors", scratch.0.display()),
         ];

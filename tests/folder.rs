@@ -236,7 +236,7 @@ fn what_cannot_be_read_is_the_environments_fault() {
     assert!(missing.are_environment());
     symlink("nowhere", scratch.path("a.yaml")).unwrap();
     let dangling = load(&mut Folder::new(&scratch.0), &Cache::new()).unwrap_err();
-    assert_eq!(dangling.to_string(), "a.yaml: cannot be read: entity not found");
+    assert_eq!(dangling.to_string(), "a.yaml: cannot be read: there is no such file or folder");
     assert!(dangling.are_environment());
     scratch.write("b.yaml", "a: [");
     assert!(!load(&mut Folder::new(&scratch.0), &Cache::new()).unwrap_err().are_environment());

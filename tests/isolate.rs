@@ -155,7 +155,7 @@ fn a_directory_behind_a_link_that_leads_nowhere_is_not_gone() {
             Ok(loaded) => loaded.isolated.unwrap(),
             Err(errors) => errors,
         };
-        assert_eq!(errors.to_string(), "volume: cannot be read: entity not found");
+        assert_eq!(errors.to_string(), "volume: cannot be read: there is no such file or folder");
         assert_eq!(cache.snapshot().of_type(&TypeUrl::from(CLUSTER)).unwrap().len(), 2, "{isolation:?}");
         fs::rename(&moved, &elsewhere.0).unwrap();
         assert!(folder.load(&cache, |_| {}).unwrap().isolated.is_none());

@@ -389,6 +389,9 @@ impl QueryResults {
             if self.mode == Mode::Get {
                 let text = plain(&error.to_string());
                 eprintln!("error: {}: {text}", self.writer.label(&entry.name));
+                if is_absent {
+                    eprintln!("{ABSENT_HINT}");
+                }
             }
         }
         Ok(ExitCode::from(code))
@@ -542,6 +545,10 @@ const EVENTS_IN_FLIGHT: usize = 64;
 
 /// The timers of the client end before this.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// A server cannot tell a client that others have a variant.
+const ABSENT_HINT: &str = "  hint: it may have variants for other clients: --metadata KEY=VALUE says which client asks, \
+                           and `xds resolve` on the server says why one gets nothing";
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 //! | `refused` | the change that is not tried again, also after a restart; no file if there is none |
 //! | `requested` | the number of the last commit with steps of its own that all clients have |
 //! | `status.json` | the rollout that runs, or why there is none |
+//! | `source` | the folder or the store of which this is the state |
 //! | `lock` | locked by the server |
 //! | `order` | `promote` or `abort`, and how many rollouts were promoted, refused and replaced when `xds rollout` wrote it; the server removes it |
 //!
@@ -26,6 +27,10 @@ use xds_core::{
     Version,
 };
 use xds_server::RolloutStatus;
+
+mod source;
+
+pub(super) use source::StateSource;
 
 #[derive(Debug, Clone)]
 pub(super) struct RolloutState(PathBuf);
@@ -69,6 +74,13 @@ pub(super) enum RolloutStateError {
         path.display()
     )]
     DamagedRefusal { path: PathBuf, reason: &'static str },
+    #[error(
+        "{}: this state is of {before}, and this server serves {now}: its clients would be sent the state of another \
+         source. Give the server an empty folder as --rollout-state. If it is the same source in another place, remove \
+         this file",
+        path.display()
+    )]
+    OtherSource { path: PathBuf, before: String, now: String },
     #[error("{}: nothing to abort: no rollout runs", path.display())]
     NothingToAbort { path: PathBuf },
     #[error("{}: nothing to promote: no rollout runs, and no change is refused", path.display())]

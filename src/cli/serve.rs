@@ -18,7 +18,9 @@ use super::health::{self, Drain, Ready};
 use super::listen::Listen;
 use super::mapping::Mapping;
 use super::metrics::{self, Sources};
+use super::rollout_state::StateSource;
 use super::running::{Hangups, LogFormat, end, shutdown};
+use super::store::place::Place;
 use super::traces::{self, Telemetry, Traces};
 use super::warnings::WarningOptions;
 use super::{DescriptorOptions, Failure, FolderOptions, IsolationMode, load, troubles};
@@ -146,10 +148,14 @@ impl Serve {
         // Load before the port opens, so that no client receives "does not exist" for a resource that is
         // still being loaded (G13, ST57).
         let descriptors = Arc::new(self.descriptors.read()?);
-        let rollouts = self.rollout.start(&cache, self.source.as_ref().map(|source| &*source.folder))?;
+        let taken = self.rollout.take(self.source.as_ref().map(|source| &*source.folder))?;
         // What the folder or the store wants; without rollouts it is what clients read.
-        let source = rollouts.as_ref().map_or(&cache, |rollouts| &rollouts.source);
+        let source = &Arc::clone(taken.as_ref().map_or(&cache, |taken| &taken.source));
         let store = self.store.start(source, &descriptors, runtime.handle())?;
+        let rollouts = match taken {
+            Some(taken) => Some(self.rollout.start(taken, &cache, &self.state_source(store.as_ref())?)?),
+            None => None,
+        };
         let mut stop = None;
         if let Some(store) = &store {
             // SV32: before anything can listen, and before the folder is applied.
@@ -173,6 +179,7 @@ impl Serve {
         self.announce(kubernetes.iter().map(ServedKubernetes::summary).collect());
         if let Some(rollouts) = &rollouts {
             rollouts.rollouts.begin();
+            self.announce(self.rollout.summary());
         }
         let config = self.config(source)?;
         let routes = (descriptors, page);
@@ -185,6 +192,20 @@ impl Serve {
         ));
         end(runtime, traces);
         served
+    }
+
+    /// Where what is rolled out comes from.
+    fn state_source(&self, store: Option<&ServedStore>) -> Result<StateSource, Failure> {
+        let folder = self.source.as_ref().map(|source| std::path::absolute(&source.folder));
+        match (store, folder.transpose().map_err(Failure::System)?) {
+            (Some(store), _) if store.place != Place::Memory => {
+                let standing = store.handle.standing();
+                let head = &standing.borrow().head;
+                Ok(StateSource::Store { cluster: head.cluster.clone(), node: head.node.clone() })
+            }
+            (_, Some(folder)) => Ok(StateSource::Folder(folder)),
+            (_, None) => Ok(StateSource::Memory),
+        }
     }
 
     /// The folder, loaded.

@@ -481,7 +481,7 @@ fn expected(kind: &Kind) -> &'static str {
 
 /// Of a type with a JSON form of its own: the converter does not say what the form is.
 fn invalid_special(message: &str) -> String {
-    let form = "a duration, such as \"5s\" or \"0.25s\"";
+    let form = "a duration in seconds, such as \"5s\" or \"0.25s\"";
     message
         .replace("a duration string", form)
         .replace("failed to parse duration", &format!("expected {form}"))

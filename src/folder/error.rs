@@ -86,7 +86,7 @@ impl Position {
 #[non_exhaustive]
 pub enum Problem {
     /// The file or folder cannot be read.
-    #[error("cannot be read: {kind}")]
+    #[error("cannot be read: {}", reason(*kind))]
     Unreadable {
         /// The error of the system.
         kind: io::ErrorKind,
@@ -283,6 +283,14 @@ fn elsewhere(other: &Option<(Box<str>, u32)>) -> String {
         None => String::new(),
         Some((file, number)) if file.is_empty() => format!("; the first is resource {number}"),
         Some((file, line)) => format!("; the first is in {file}, line {line}"),
+    }
+}
+
+fn reason(kind: io::ErrorKind) -> String {
+    match kind {
+        io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        io::ErrorKind::NotADirectory => "it is a file; give the folder that has it".to_owned(),
+        other => other.to_string(),
     }
 }
 

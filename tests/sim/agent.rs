@@ -14,6 +14,7 @@ use xds_core::server::Protocol;
 use xds_core::{Parameters, ResourceName};
 
 use crate::content::{Content, Kind};
+use crate::exceptions;
 use crate::invariant::{self, Violation};
 use crate::liar;
 use crate::link::{Link, Locator};
@@ -291,8 +292,12 @@ impl Agent {
         }
         for (watcher, after) in self.watchers.iter_mut().zip(after) {
             watcher.is_notified |= effects.touched.iter().any(|touched| touched.watch == watcher.id);
+            // `is_other_outage`, for a watcher that looked before it (seed 9535).
+            let is_other_outage = event == Event::Watched
+                && watcher.seen.is_same(&watcher.sight)
+                && exceptions::are_outages([&watcher.sight.own, &after.own]);
             watcher.sight = after;
-            if !watcher.is_slow {
+            if !watcher.is_slow || is_other_outage {
                 watcher.seen = watcher.sight.clone();
                 watcher.is_notified = false;
             }

@@ -28,10 +28,15 @@ pub(crate) fn is_notified_again(turn: &Turn<'_>) -> bool {
 /// P4.5: a new watch makes the client fall back to a server that cannot be reached either. The
 /// other watchers now see another outage error, and are not notified of it.
 pub(crate) fn is_other_outage(turn: &Turn<'_>) -> bool {
+    turn.event == Event::Watched && are_outages([&turn.before.own, &turn.after.own])
+}
+
+/// Whether all views have the error of an outage.
+pub(crate) fn are_outages(views: [&ResourceView; 2]) -> bool {
     let is_outage = |view: &ResourceView| {
         view.error.as_ref().is_some_and(|error| error.message.contains("cannot be reached"))
     };
-    turn.event == Event::Watched && is_outage(&turn.before.own) && is_outage(&turn.after.own)
+    views.into_iter().all(is_outage)
 }
 
 /// T31, T43: several locators of one stream share a variant. One of them gets another variant

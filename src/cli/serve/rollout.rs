@@ -13,7 +13,7 @@ use xds_server::Rollouts;
 
 use super::{OptionError, limits};
 use crate::cli::Failure;
-use crate::cli::rollout_state::{Order, RolloutLock, RolloutState};
+use crate::cli::rollout_state::{Order, RolloutLock, RolloutState, StateSource};
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new(ROLLED_OUT).multiple(true).args(["rollout", "store"]))]
@@ -51,7 +51,8 @@ pub(super) struct RolloutOptions {
     /// refused stays refused. With --store and without --rollout, only commits that ask for it (`xds apply
     /// --rollout`) are rolled out; others reach all clients at once, but wait while a change is rolled out
     /// or refused. The files contain what clients are sent, secrets too; only the user of the server can
-    /// read them. The folder is not in the one that is served.
+    /// read them. The folder is not in the one that is served. It is for one source: with the state of
+    /// another folder or store the server does not start.
     #[arg(
         id = "rollout_state",
         long = "rollout-state",
@@ -76,38 +77,61 @@ pub(super) struct ServedRollouts {
     pub(super) rollouts: Arc<Rollouts>,
     state: RolloutState,
     _lock: Arc<RolloutLock>,
+}
+
+/// The folder of the state, taken for this server.
+#[derive(Debug)]
+pub(super) struct TakenState {
+    state: RolloutState,
+    lock: RolloutLock,
     /// What the source wants.
     pub(super) source: Arc<Cache>,
 }
 
 impl RolloutOptions {
-    /// The cache for the source, and what carries it to the served one; `None` without rollouts.
-    /// Commits the stored stable state.
+    /// The steps as they were read: a comma that was meant as "and" shows.
+    pub(super) fn summary(&self) -> Vec<String> {
+        let Some(RolloutSteps(steps)) = &self.steps else { return Vec::new() };
+        let steps: Vec<_> = steps.iter().map(ToString::to_string).collect();
+        vec![format!("rollouts: {}; each step takes {:?}", steps.join(", then "), self.wait)]
+    }
+
+    /// Takes the folder of the state; `None` without rollouts.
     ///
     /// # Errors
-    /// The state cannot be read, or its folder is in the folder that is served.
-    pub(super) fn start(
-        &self,
-        served: &Arc<Cache>,
-        of_source: Option<&Path>,
-    ) -> Result<Option<ServedRollouts>, Failure> {
+    /// Another server uses the folder, or it is in the folder that is served.
+    pub(super) fn take(&self, of_source: Option<&Path>) -> Result<Option<TakenState>, Failure> {
         let Some(folder) = &self.state else { return Ok(None) };
         if of_source.is_some_and(|of_source| is_in(folder, of_source)) {
             return Err(Failure::Option(OptionError::StateInFolder));
         }
-        let steps = self.steps.as_ref().map_or(&[][..], |RolloutSteps(steps)| steps);
         let state = RolloutState::open(folder).map_err(Failure::Rollout)?;
-        let lock = Arc::new(state.lock().map_err(Failure::Rollout)?);
+        let lock = state.lock().map_err(Failure::Rollout)?;
+        Ok(Some(TakenState { state, lock, source: Cache::new() }))
+    }
+
+    /// Commits the stored stable state of this source, and carries what the source wants to the clients.
+    ///
+    /// # Errors
+    /// The state cannot be read, or it is of another source.
+    pub(super) fn start(
+        &self,
+        TakenState { state, lock, source }: TakenState,
+        served: &Arc<Cache>,
+        of_source: &StateSource,
+    ) -> Result<ServedRollouts, Failure> {
+        state.take_source(of_source).map_err(Failure::Rollout)?;
         if let Some(stable) = state.stable().map_err(Failure::Rollout)? {
             served.commit(stable).map_err(|error| Failure::System(std::io::Error::other(error)))?;
         }
-        let (source, plan) = (Cache::new(), RolloutPlan::new(steps.to_vec(), self.wait));
+        let steps = self.steps.as_ref().map_or(&[][..], |RolloutSteps(steps)| steps);
+        let plan = RolloutPlan::new(steps.to_vec(), self.wait);
         let on_change = match self.on_change {
             OnChangeOption::Wait => OnChange::Wait,
             OnChangeOption::Replace => OnChange::Replace,
         };
         let (kept, kept_too) = (state.clone(), state.clone());
-        let mut rollouts = Rollouts::new(Arc::clone(&source), Arc::clone(served), plan, on_change)
+        let mut rollouts = Rollouts::new(source, Arc::clone(served), plan, on_change)
             .after(state.requested())
             .keeping(move |stable| kept.store_stable(stable).map_err(|error| error.to_string()))
             .keeping_refused(move |refused| {
@@ -118,7 +142,7 @@ impl RolloutOptions {
         }
         // Else that of the server before is shown until this one serves.
         _ = state.store_status(&rollouts.status());
-        Ok(Some(ServedRollouts { rollouts: Arc::new(rollouts), state, _lock: lock, source }))
+        Ok(ServedRollouts { rollouts: Arc::new(rollouts), state, _lock: Arc::new(lock) })
     }
 }
 

@@ -111,10 +111,16 @@ impl Rollback {
         let is_found = |entries: &[proto::CommitEntry]| entries.iter().any(is_it);
         let found = commits(connection, None, true, is_found).await?;
         let Some(entry) = found.entries.iter().find(|entry| is_it(entry)) else {
-            return Err(StoreError::Missing(format!(
-                "no commit {revision} in the history{}",
-                end(&found.floor)
-            )));
+            // A digest of a content; that of a commit has the form NODE-COUNTER.
+            let hint = match revision.contains('-') {
+                true => "",
+                false => {
+                    "\n  hint: this is the revision of a resource: give it as TYPE NAME --to; `xds history` shows \
+                          those of commits"
+                }
+            };
+            let end = end(&found.floor);
+            return Err(StoreError::Missing(format!("no commit {revision} in the history{end}{hint}")));
         };
         let mut changes = Vec::new();
         let mut later = Vec::new();
@@ -162,10 +168,16 @@ async fn put_again(
     let found_change = changes.find(|(change, _)| is_it(change));
     let Some((content, owner)) = found_change.and_then(|(change, owner)| Some((change.content?, owner)))
     else {
-        let label = records::label(&key);
+        let (label, end) = (records::label(&key), end(&found.floor));
+        let hint = match revision.contains('-') {
+            true => format!(
+                "\n  hint: this is the revision of a commit: `xds rollback --commit {revision}` takes it back; \
+                 `xds history TYPE NAME` shows the revisions of a resource"
+            ),
+            false => String::new(),
+        };
         return Err(StoreError::Missing(format!(
-            "no revision {revision} in the history of {label}{}",
-            end(&found.floor)
+            "no revision {revision} in the history of {label}{end}{hint}"
         )));
     };
     // SV7.

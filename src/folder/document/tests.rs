@@ -47,7 +47,7 @@ fn json_knows_its_lines_too() {
         errors(json(&text)),
         [
             "f.json:3:22: envoy.config.cluster.v3.Cluster \"a\": connectTimeout: the boolean true: invalid type: \
-              boolean `true`, expected a duration, such as \"5s\" or \"0.25s\""
+              boolean `true`, expected a duration in seconds, such as \"5s\" or \"0.25s\""
         ]
     );
     assert_eq!(errors(json("{\n \"a\" 1}")), ["f.json:2:6: expected `:`"]);
@@ -460,7 +460,10 @@ fn what_is_nearly_right_is_told_the_right_way() {
             "perhaps `type.googleapis.com/envoy.config.cluster.v3.Cluster`",
         ),
         ("resource: {name: a}", "a list of resources at the top of a file is `resources`"),
-        (&format!("{CLUSTER}\nname: a\nconnect_timeout: 5"), "expected a duration, such as \"5s\""),
+        (
+            &format!("{CLUSTER}\nname: a\nconnect_timeout: 5"),
+            "expected a duration in seconds, such as \"5s\"",
+        ),
     ] {
         let errors = errors(yaml(text));
         assert!(errors[0].contains(told), "{errors:?}");

@@ -137,7 +137,10 @@ fn add(
             let shown = if shown.is_empty() { "all clients".to_owned() } else { shown.join(",") };
             format!("{one:?} and {other:?} both match {shown}")
         }
-        (_, Some(other)) => format!("{one:?} and {other:?} must name the same keys"),
+        (_, Some(other)) => format!(
+            "{one:?} and {other:?} must name the same keys; where KEY is missing, add `,(KEY || !KEY)` to the `when:`, \
+             for all variants in one commit"
+        ),
         (_, None) => format!("the constraints of {one:?} are too complex to check: simplify them"),
     };
     let other = other.map(|other| other.to_proto());
