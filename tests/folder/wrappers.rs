@@ -66,7 +66,7 @@ fn s38_d24_mistakes_beside_the_name_have_their_places() {
             "a.yaml:4:18: {subject}: aliases[2]: the string \"xdstp:b\": column 7: expected `//` after `xdstp:`"
         ),
         format!(
-            "b.yaml:3:6: {subject}: ttl: the string \"soon\": expected a duration, such as \"5s\" or \"0.25s\""
+            "b.yaml:3:6: {subject}: ttl: the string \"soon\": expected a duration in seconds, such as \"5s\" or \"0.25s\""
         ),
         format!("b.yaml:4:10: {subject}: aliases: expected a list, found the string \"b\""),
         format!(
