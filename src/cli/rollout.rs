@@ -29,8 +29,9 @@ enum Action {
     Status(StateFolder),
     /// Give the change that is rolled out, or the one that was refused, to all clients now
     ///
-    /// The changes that came after a refused one get a rollout of their own. Only if the refused change
-    /// names what they bring, or removes what is used without them, they go with it, untested.
+    /// Changes that came after a refused one are rolled out next. Exception: if the refused change may name
+    /// a resource that a later change adds, or removes one that only a later change stops using, all of them
+    /// go to all clients at once, untested.
     Promote(StateFolder),
     /// End the rollout: its clients are sent what they had
     ///

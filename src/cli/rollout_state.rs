@@ -77,7 +77,7 @@ pub(super) enum RolloutStateError {
     #[error(
         "{}: this state is of {before}, and this server serves {now}: its clients would be sent the state of another \
          source. Give the server an empty folder as --rollout-state. If it is the same source in another place, remove \
-         this file",
+         this file, and `requested`",
         path.display()
     )]
     OtherSource { path: PathBuf, before: String, now: String },

@@ -203,8 +203,8 @@ impl Serve {
                 let head = &standing.borrow().head;
                 Ok(StateSource::Store { cluster: head.cluster.clone(), node: head.node.clone() })
             }
-            (_, Some(folder)) => Ok(StateSource::Folder(folder)),
-            (_, None) => Ok(StateSource::Memory),
+            (None, Some(folder)) => Ok(StateSource::Folder(folder)),
+            (_, applied) => Ok(StateSource::Memory { applied }),
         }
     }
 

@@ -234,6 +234,15 @@ impl Targets {
         self.0 |= 1 << target as u16;
     }
 
+    pub(crate) fn without(self, target: Target) -> Self {
+        Self(self.0 & !(1 << target as u16))
+    }
+
+    /// Whether both have one of the types.
+    pub(crate) fn meet(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
+
     pub(crate) fn extend(&mut self, others: Self) {
         self.0 |= others.0;
     }

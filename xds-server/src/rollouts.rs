@@ -267,7 +267,7 @@ impl Rollouts {
                 tracing::error!(%reason, "the change is refused; clients that tried it are sent what they had");
             }
             RolloutEvent::Overtaken => {
-                tracing::info!("the source changed, so the rollout begins again");
+                tracing::info!("the source changed, so the rollout ended");
             }
             RolloutEvent::Replaced(error) => {
                 tracing::warn!(%error, "a commit of another source ended the rollout");

@@ -1,4 +1,4 @@
-//! The file `source`: whose state the folder has. The state of another source is not served.
+//! The file `source`: of which folder or store the state is. The state of another one is not served.
 
 use std::fmt;
 use std::fs;
@@ -10,20 +10,22 @@ use super::{RolloutState, RolloutStateError};
 /// What brings the changes that are rolled out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) enum StateSource {
-    /// A folder. Links are not resolved: where one leads may change with each update.
+    /// A folder, with its absolute path. Where a link leads may change with each update.
     Folder(PathBuf),
     /// A store, wherever it is.
     Store { cluster: String, node: String },
-    /// A store in memory: it is another one after each start.
-    Memory,
+    /// A store in memory, into which a folder may be applied: it is another one after each start.
+    Memory { applied: Option<PathBuf> },
 }
 
 impl fmt::Display for StateSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Folder(path) => write!(f, "folder {}", path.display()),
+            Self::Folder(path) | Self::Memory { applied: Some(path) } => {
+                write!(f, "folder {}", path.display())
+            }
             Self::Store { cluster, node } => write!(f, "store {cluster} {node}"),
-            Self::Memory => f.write_str("store in memory"),
+            Self::Memory { applied: None } => f.write_str("store in memory"),
         }
     }
 }
@@ -34,27 +36,35 @@ impl RolloutState {
     /// # Errors
     /// It is the state of another source.
     pub(in crate::cli) fn take_source(&self, source: &StateSource) -> Result<(), RolloutStateError> {
-        if *source == StateSource::Memory {
-            tracing::warn!(
-                "--rollout-state keeps nothing for --store memory:, which is another store after each start"
-            );
-            return ["stable", "refused", "requested", "source"]
-                .into_iter()
-                .try_for_each(|name| self.remove(name));
-        }
         let (path, bytes) = self.read("source")?;
         let text = source.to_string();
-        let before = bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
-        match before {
-            Some(before) if before == text => return Ok(()),
-            Some(before) if !is_other_node(&before, source) => {
-                return Err(RolloutStateError::OtherSource { path, before, now: text });
-            }
-            // The revisions of a restored store come again: a request may have the number of one that is done.
-            Some(_) => self.remove("requested")?,
-            None => {}
+        let before = bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned());
+        let (has_stable, is_same) = (self.0.join("stable").exists(), before.as_ref() == Some(&text));
+        if let Some(before) = before.filter(|before| has_stable && !is_same && !is_like(before, source)) {
+            return Err(RolloutStateError::OtherSource { path, before, now: text });
         }
-        self.replace("source", format!("{text}\n").as_bytes(), true)
+        match source {
+            StateSource::Folder(_) => {}
+            StateSource::Store { .. } if is_same => {}
+            // The numbers of commits come again: a request may have the number of one that is done.
+            StateSource::Store { .. } | StateSource::Memory { applied: Some(_) } => {
+                self.remove("requested")?
+            }
+            StateSource::Memory { applied: None } if has_stable && !is_same => {
+                return Err(RolloutStateError::OtherSource {
+                    path,
+                    before: "another source".to_owned(),
+                    now: text,
+                });
+            }
+            StateSource::Memory { applied: None } => {
+                tracing::warn!(
+                    "--rollout-state keeps nothing for --store memory:, which is another store after each start"
+                );
+                ["stable", "refused", "requested"].into_iter().try_for_each(|name| self.remove(name))?;
+            }
+        }
+        if is_same { Ok(()) } else { self.replace("source", format!("{text}\n").as_bytes(), true) }
     }
 
     fn remove(&self, name: &str) -> Result<(), RolloutStateError> {
@@ -68,11 +78,20 @@ impl RolloutState {
     }
 }
 
-/// Whether the text is of another node of the same store, for example before a restore (SR29).
-fn is_other_node(text: &str, source: &StateSource) -> bool {
-    let StateSource::Store { cluster, .. } = source else { return false };
-    let words: Vec<_> = text.split(' ').collect();
-    matches!(words[..], ["store", before, _] if before == cluster)
+/// Whether the text is of another node of the same store, for example before a restore (SR29), or of another path to
+/// the same folder.
+fn is_like(text: &str, source: &StateSource) -> bool {
+    match source {
+        StateSource::Store { cluster, .. } => {
+            let words: Vec<_> = text.split(' ').collect();
+            matches!(words[..], ["store", before, _] if before == cluster)
+        }
+        StateSource::Folder(path) | StateSource::Memory { applied: Some(path) } => {
+            let before = text.strip_prefix("folder ").and_then(|before| fs::canonicalize(before).ok());
+            before.is_some_and(|before| fs::canonicalize(path).is_ok_and(|now| now == before))
+        }
+        StateSource::Memory { applied: None } => false,
+    }
 }
 
 #[cfg(test)]
@@ -88,27 +107,50 @@ mod tests {
         let store =
             |cluster: &str, node: &str| StateSource::Store { cluster: cluster.into(), node: node.into() };
         let of_folder = |path: &str| StateSource::Folder(Path::new(path).to_owned());
+        let memory = |applied: Option<&str>| StateSource::Memory { applied: applied.map(Into::into) };
         let write = |name: &str| fs::write(folder.join(name), "5\n").unwrap();
+        // Nothing is stable yet: a mistake in the command does no harm.
+        state.take_source(&of_folder("/etc/typo")).unwrap();
+        state.take_source(&of_folder("/etc/a b ")).unwrap();
+        write("stable");
         write("requested");
-        // A folder of an earlier version has no such file.
-        state.take_source(&of_folder("/etc/a b")).unwrap();
-        state.take_source(&of_folder("/etc/a b")).unwrap();
+        state.take_source(&of_folder("/etc/a b ")).unwrap();
         assert_eq!(state.requested(), 5);
-        for other in [of_folder("/etc/a"), store("c", "n")] {
+        for other in [of_folder("/etc/a"), store("c", "n"), memory(None)] {
             let error = state.take_source(&other).unwrap_err().to_string();
-            assert!(error.contains("of folder /etc/a b, and this server serves"), "{error}");
+            assert!(error.contains("of folder /etc/a b , and this server serves"), "{error}");
         }
+        state.take_source(&memory(Some("/etc/a b "))).unwrap();
+        assert_eq!(state.requested(), 0);
         fs::remove_file(folder.join("source")).unwrap();
+        state.take_source(&memory(None)).unwrap_err();
+        // A folder of an earlier version has no such file.
+        state.take_source(&store("c", "n")).unwrap();
+        state.take_source(&store("d", "n")).unwrap_err();
+        write("requested");
         state.take_source(&store("c", "n")).unwrap();
         assert_eq!(state.requested(), 5);
-        state.take_source(&store("d", "n")).unwrap_err();
         // SR29: a store that was restored.
         state.take_source(&store("c", "m")).unwrap();
         assert_eq!(state.requested(), 0);
-        write("stable");
-        state.take_source(&StateSource::Memory).unwrap();
-        assert_eq!(state.stable().unwrap().map(drop), None);
-        state.take_source(&of_folder("/etc/a")).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_is_the_same_by_any_path_and_a_store_in_memory_keeps_nothing() {
+        let folder = std::env::temp_dir().join(format!("xds-rollout-paths-{}", std::process::id()));
+        let state = RolloutState::open(&folder).unwrap();
+        let path = |path: &str| StateSource::Folder(folder.join(path));
+        state.take_source(&path("")).unwrap();
+        fs::write(folder.join("stable"), "5").unwrap();
+        state.take_source(&path(&format!("../{}", folder.file_name().unwrap().display()))).unwrap();
+        state.take_source(&path("..")).unwrap_err();
+        fs::remove_file(folder.join("stable")).unwrap();
+        let memory = StateSource::Memory { applied: None };
+        state.take_source(&memory).unwrap();
+        fs::write(folder.join("stable"), "5").unwrap();
+        state.take_source(&memory).unwrap();
+        assert!(!folder.join("stable").exists());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -13,7 +13,7 @@ use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::references::Target;
+use crate::references::{References, Target, Targets};
 use crate::resource::{Resource, VariantId};
 use crate::subscription::Locator;
 use crate::variants::{Variant, Variants};
@@ -66,6 +66,23 @@ pub(super) enum Change {
     Remove,
     /// The same as [`Remove`](Self::Remove), with the reason for clients that ask.
     RemoveBecause(Arc<str>),
+}
+
+/// Resources by name, and the types of which any resource may be meant.
+#[derive(Default)]
+struct NamedSet {
+    names: BTreeSet<(Target, ResourceName)>,
+    types: Targets,
+}
+
+impl NamedSet {
+    /// Adds what the resource `own` names.
+    fn add_named_by(&mut self, of_type: Target, own: &ResourceName, references: &References) {
+        self.names.extend(references.iter(own).map(|(target, name)| (target, name.clone())));
+        // Only clusters name others of their type.
+        let unknown = references.unknown();
+        self.types.extend(if of_type == Target::Cluster { unknown } else { unknown.without(of_type) });
+    }
 }
 
 impl Transaction {
@@ -134,38 +151,35 @@ impl Transaction {
         (first, self)
     }
 
-    /// Whether, in this state, one of its resources may name what only `rest` puts, or it removes what only
-    /// `rest` ceases to name. Names that are reached by an alias are not seen.
+    /// Whether, in this state, one of its resources may name what only `rest` adds, or it removes what only
+    /// `rest` ceases to name.
     pub(crate) fn needs(&self, rest: &Self, state: &Snapshot) -> bool {
-        let is_put = |type_url: &str, name: &ResourceName| {
-            let changes = rest.changes.get(type_url).into_iter().flatten();
-            changes.into_iter().any(|of| of.name == *name && matches!(of.change, Change::Put(_)))
-        };
-        let put_types: Vec<_> =
-            rest.changes.keys().filter_map(|type_url| Target::of(type_url.as_str())).collect();
-        let is_named_before = |target: Target, removed: &ResourceName| {
-            rest.changes.iter().any(|(type_url, changes)| {
-                changes.iter().any(|of| {
-                    let variants = state.get(type_url, &of.name);
-                    let variant = variants.and_then(|variants| variants.get(&of.constraints));
-                    variant.is_some_and(|variant| variant.references.has(&of.name, target, removed))
-                })
-            })
-        };
+        let (mut added, mut ended) = (NamedSet::default(), NamedSet::default());
+        for (type_url, changes) in &rest.changes {
+            let Some(target) = Target::of(type_url.as_str()) else { continue };
+            for VariantChange { name, constraints, change } in changes {
+                let variants = state.get(type_url, name);
+                match (variants.and_then(|variants| variants.get(constraints)), change) {
+                    (Some(variant), _) => ended.add_named_by(target, name, &variant.references),
+                    (None, Change::Put(resource)) => {
+                        let aliases = resource.aliases().iter().cloned();
+                        added.names.extend(aliases.chain([name.clone()]).map(|name| (target, name)));
+                        added.types.add(target);
+                    }
+                    (None, Change::Remove | Change::RemoveBecause(_)) => {}
+                }
+            }
+        }
         self.changes.iter().any(|(type_url, changes)| {
-            let target = Target::of(type_url.as_str());
+            let Some(target) = Target::of(type_url.as_str()) else { return false };
             changes.iter().any(|VariantChange { name, change, .. }| match change {
-                Change::Put(Resource { references, .. }) => {
-                    let unknown = references.unknown();
-                    // Only clusters name others of their type.
-                    let may_name = |named: &Target| {
-                        unknown.has(*named) && (Some(*named) != target || *named == Target::Cluster)
-                    };
-                    put_types.iter().any(may_name)
-                        || references.iter(name).any(|(target, named)| is_put(target.type_url(), named))
+                Change::Put(resource) => {
+                    let mut named = NamedSet::default();
+                    named.add_named_by(target, name, &resource.references);
+                    named.types.meet(added.types) || !named.names.is_disjoint(&added.names)
                 }
                 Change::Remove | Change::RemoveBecause(_) => {
-                    target.is_some_and(|target| is_named_before(target, name))
+                    ended.types.has(target) || ended.names.contains(&(target, name.clone()))
                 }
             })
         })

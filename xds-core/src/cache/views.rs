@@ -54,7 +54,7 @@ pub(super) struct View {
     chosen: Option<Chosen>,
     /// The streams and types that the candidate affects.
     affected: BTreeMap<(ClientKey, TypeUrl), Vec<Arc<Ledger>>>,
-    /// How many streams ended that are kept in `affected`.
+    /// How many of them belong to ended streams.
     kept_ended: usize,
     /// Why the cache ended the candidate.
     refusal: Refusal,
@@ -194,7 +194,10 @@ impl View {
         let tried_at = self.tried_at;
         let of_client = (client_key(ledger.stream()), ledger.type_url().clone());
         let of_client = self.affected.entry(of_client).or_default();
-        of_client.retain(|other| !Arc::ptr_eq(other, &ledger) && !other.is_replaceable(tried_at));
+        of_client.retain(|other| !Arc::ptr_eq(other, &ledger));
+        let before = of_client.len();
+        of_client.retain(|other| !other.is_replaceable(tried_at));
+        self.kept_ended = self.kept_ended.saturating_sub(before - of_client.len());
         of_client.push(ledger);
     }
 
@@ -206,17 +209,15 @@ impl View {
         let is_forgotten = |ledger: &Ledger| {
             ledger.is_replaceable(tried_at) && (is_full || client.1.is_some() && ledger.has_acked(tried_at))
         };
-        let mut keeps = false;
         for type_url in self.names.keys() {
             let of_client = (client.clone(), type_url.clone());
             let Some(ledgers) = self.affected.get_mut(&of_client) else { continue };
-            ledgers.retain(|ledger| !is_forgotten(ledger));
-            match ledgers.is_empty() {
-                true => _ = self.affected.remove(&of_client),
-                false => keeps = true,
+            ledgers.retain(|ledger| ledger.stream().id != stream.id || !is_forgotten(ledger));
+            self.kept_ended += ledgers.iter().filter(|ledger| ledger.stream().id == stream.id).count();
+            if ledgers.is_empty() {
+                self.affected.remove(&of_client);
             }
         }
-        self.kept_ended += usize::from(keeps);
     }
 
     /// Whether a commit to the stable state changed names that the candidate changes too.
@@ -382,6 +383,6 @@ impl Watch {
 /// How many views there are at most. More than one per step of a rollout come only from clients
 /// that do not read.
 const VIEWS_LIMIT: usize = 16;
-/// How many ended streams a candidate remembers. Clients that come back with new node ids would else fill the
-/// memory; those that end later do not count.
+/// How many subscriptions of ended streams a candidate remembers. Without a limit, clients with ever new node ids
+/// would fill the memory.
 const KEPT_ENDED_LIMIT: usize = 10_000;

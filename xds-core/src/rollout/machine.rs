@@ -55,6 +55,8 @@ pub struct RolloutMachine {
     compared: Option<(Revision, Revision)>,
     running: Option<RunningCandidate>,
     refused: Option<RefusedChange>,
+    /// How many rollouts in a row ended because the source took a part back.
+    taken_back: u8,
     counts: RolloutCounts,
     order: Option<RolloutOrder>,
 }
@@ -70,6 +72,8 @@ pub struct RunningCandidate {
     number: u64,
     /// The state of the source that is rolled out.
     wanted: Revision,
+    /// The state of the source that was looked at last.
+    looked_at: Option<Revision>,
     outcomes: Vec<ClientOutcome>,
 }
 
@@ -143,7 +147,8 @@ impl RolloutMachine {
     pub fn new(source: Arc<Cache>, served: Arc<Cache>, plan: RolloutPlan, on_change: OnChange) -> Self {
         let (compared, running, refused, order) = (None, None, None, None);
         let counts = RolloutCounts::default();
-        Self { source, served, plan, on_change, done: 0, compared, running, refused, counts, order }
+        let (done, taken_back) = (0, 0);
+        Self { source, served, plan, on_change, done, compared, running, refused, taken_back, counts, order }
     }
 
     /// Sets the number of the last [request](RequestedRollout) that was stable before the start: its
@@ -251,7 +256,7 @@ impl RolloutMachine {
         let requested = wanted.origin().rollout.as_ref();
         let number = requested.map_or(self.done, |RequestedRollout { number, .. }| *number);
         if transaction.is_empty() {
-            (self.refused, self.done) = (None, number);
+            (self.refused, self.done, self.taken_back) = (None, number, 0);
             return None;
         }
         let contents = tried(&transaction, &stable);
@@ -282,7 +287,9 @@ impl RolloutMachine {
             Err(error) => Some(self.refuse(now, contents, error.to_string())),
             Ok(candidate) => {
                 let (wanted, outcomes, audience) = (wanted.revision(), Vec::new(), rollout.audience.clone());
-                let running = RunningCandidate { candidate, rollout, contents, number, wanted, outcomes };
+                let looked_at = Some(wanted);
+                let running =
+                    RunningCandidate { candidate, rollout, contents, number, wanted, looked_at, outcomes };
                 let variants = running.contents.len();
                 self.running = Some(running);
                 Some(RolloutEvent::Began { audience, variants })
@@ -328,7 +335,7 @@ impl RolloutMachine {
         if let RolloutAction::End(reason) = action {
             return Some(self.refuse(now, running.contents, reason));
         }
-        if self.is_overtaken(&running) {
+        if self.is_overtaken(&mut running) {
             self.counts.replaced += 1;
             self.order = None;
             return Some(RolloutEvent::Overtaken);
@@ -353,20 +360,28 @@ impl RolloutMachine {
     }
 
     /// Whether the source wants something else than what is rolled out, for which the rollout is to end.
-    fn is_overtaken(&self, running: &RunningCandidate) -> bool {
+    fn is_overtaken(&mut self, running: &mut RunningCandidate) -> bool {
         if self.on_change == OnChange::Replace {
             return self.source.read(Snapshot::revision) != running.wanted;
         }
-        // Nobody is to try what the source took back.
-        let (source, stable) = (self.source.snapshot(), self.served.snapshot());
+        // Nobody is to try what the source took back. Endpoints that come and go do not keep a rollout from its end.
+        let source = self.source.snapshot();
+        if self.taken_back >= TAKEN_BACK_LIMIT
+            || running.looked_at.replace(source.revision()) == Some(source.revision())
+        {
+            return false;
+        }
+        let stable = self.served.snapshot();
         let is_stable = |(id, _): &(VariantId, Option<Version>)| version(&source, id) == version(&stable, id);
-        running.contents.iter().any(is_stable)
+        let is_taken_back = running.contents.iter().any(is_stable);
+        self.taken_back += u8::from(is_taken_back);
+        is_taken_back
     }
 
     fn promote(&mut self, running: RunningCandidate) -> RolloutEvent {
         match running.candidate.promote() {
             Ok(_) => {
-                (self.refused, self.done) = (None, running.number);
+                (self.refused, self.done, self.taken_back) = (None, running.number, 0);
                 self.counts.promoted += 1;
                 RolloutEvent::Promoted
             }
@@ -388,7 +403,7 @@ impl RolloutMachine {
     /// Clients that try the candidate are sent what they had, since it is dropped.
     fn refuse(&mut self, at: Duration, contents: Contents, reason: String) -> RolloutEvent {
         let reason: Arc<str> = reason.into();
-        self.refused = Some(RefusedChange::new(contents, Arc::clone(&reason), at));
+        (self.refused, self.taken_back) = (Some(RefusedChange::new(contents, Arc::clone(&reason), at)), 0);
         self.counts.refused += 1;
         // An order that came too late is not one for the next rollout.
         self.order = None;
@@ -401,6 +416,9 @@ impl RolloutMachine {
         RolloutEvent::Replaced(reason.into())
     }
 }
+
+/// How many rollouts in a row end because the source takes a part back.
+const TAKEN_BACK_LIMIT: u8 = 2;
 
 /// What clients can reject of a change. Not the reasons why resources are not there (SR45), which come again after a
 /// restart.
@@ -512,10 +530,16 @@ mod tests {
         };
         assert_eq!(promoted_refusal("LDS a=1 b=1", "LDS a=2", "LDS b=2"), began);
         assert_eq!(promoted_refusal("LDS a=1 b=1", "LDS -a", "LDS b=2"), began);
-        assert_eq!(promoted_refusal("CDS c=1; RDS r=1", "RDS r=2>c", "CDS c=2 d=1")[..], []);
+        assert_eq!(promoted_refusal("CDS c=1; RDS r=1", "RDS r=2>c", "CDS c=2"), began);
+        assert_eq!(promoted_refusal("CDS c=1; EDS c=1", "CDS c=2", "EDS c=2"), began);
+        assert_eq!(promoted_refusal("CDS c=1; LDS l=1", "LDS l=2", "CDS -c"), began);
         // It names what came since then, or was named until then.
         assert_eq!(promoted_refusal("RDS r=1", "RDS r=2>c", "CDS c=1")[..], []);
         assert_eq!(promoted_refusal("CDS c=1 d=1; RDS r=1>c", "CDS -c", "RDS r=2>d")[..], []);
+        assert_eq!(promoted_refusal("CDS d=1", "CDS d=2", "EDS d=1")[..], []);
+        // It may name anything.
+        assert_eq!(promoted_refusal("LDS l=1", "LDS l=2", "CDS c=1")[..], []);
+        assert_eq!(promoted_refusal("CDS c=1; LDS l=1", "CDS -c", "LDS l=2")[..], []);
     }
 
     #[test]
@@ -571,8 +595,12 @@ mod tests {
         assert_eq!(events(&mut machine, "LDS a=2 b=2").len(), 1);
         assert_eq!(events(&mut machine, "LDS a=3 c=1"), []);
         assert_eq!(events(&mut machine, "LDS b=1"), [RolloutEvent::Overtaken, began_with(2)]);
-        assert_eq!(events(&mut machine, "LDS -c"), [RolloutEvent::Overtaken, began_with(1)]);
-        assert_eq!(events(&mut machine, "LDS a=1"), [RolloutEvent::Overtaken]);
+        assert_eq!(events(&mut machine, "LDS a=1 -c"), [RolloutEvent::Overtaken]);
+        // A part that comes and goes does not keep the rest from its end.
+        assert_eq!(events(&mut machine, "LDS a=2 b=2"), [began_with(2)]);
+        assert_eq!(events(&mut machine, "LDS b=1"), [RolloutEvent::Overtaken, began_with(1)]);
+        assert_eq!(events(&mut machine, "LDS a=1 b=2"), [RolloutEvent::Overtaken, began_with(1)]);
+        assert_eq!(events(&mut machine, "LDS b=1"), []);
     }
 
     #[test]
