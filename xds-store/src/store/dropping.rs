@@ -122,7 +122,8 @@ impl Store {
         }
     }
 
-    /// Removes copies that the region of their owner does not hold.
+    /// Removes copies that the region of their owner does not hold. What a forgotten node wrote stays: it may be nowhere
+    /// else, and no node gives it to the owner (SG26).
     fn add_removed(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
         self.dropping.at = now.saturating_add(STEP_EVERY);
         let count = self.dropping.removed.len().min(REMOVED);
@@ -130,7 +131,11 @@ impl Store {
         let is_same = |(key, at): &(RecordKey, u64)| {
             self.index.get(key).is_some_and(|record| record.changed_at == *at && !record.is_deleted())
         };
-        let keys: Vec<_> = removed.into_iter().filter(is_same).map(|(key, _)| key).collect();
+        let is_known = |(key, at): &(RecordKey, u64)| {
+            stored.state(key, *at).is_ok_and(|state| !self.index.forgotten().contains(&state.origin))
+        };
+        let goes = |removed: &(RecordKey, u64)| is_same(removed) && is_known(removed);
+        let keys: Vec<_> = removed.into_iter().filter(goes).map(|(key, _)| key).collect();
         let Ok(judged) = self.dropped_copies(writing, stored, &keys, now) else { return };
         let (operations, bytes) = writing.size_with(&judged, 0);
         // What does not fit is found by the next comparison.

@@ -70,7 +70,11 @@ impl Store {
         let has_nodes =
             |region: &String| *region != own && self.nodes_of(region).any(|node| !self.is_forgotten(node));
         let left: BTreeSet<_> = left.into_iter().filter(has_nodes).collect();
-        (!left.is_empty()).then_some(left)
+        // Others lack the types that the policy disables for them.
+        let has_all =
+            |region: &&String| policies.policy_of(prefix).is_none_or(|policy| policy.lets_give(region));
+        let whole: BTreeSet<_> = left.iter().filter(has_all).cloned().collect();
+        Some(if whole.is_empty() { left } else { whole }).filter(|left| !left.is_empty())
     }
 
     /// The regions of the nodes that are known.

@@ -180,6 +180,22 @@ fn sr51_a_copy_that_the_owner_does_not_hold_goes_also_after_a_third_region_was_f
     assert_eq!(nodes.state(0, "g"), nodes.state(1, "g"));
 }
 
+/// What only a forgotten node of the owner wrote is nowhere else: no node gives it to the owner (SG26).
+#[test]
+fn sr51_a_copy_that_a_forgotten_node_wrote_stays() {
+    let mut nodes = Nodes::new(&["eu", "eu", "us"], 27);
+    nodes.policy(0, "n-", "eu", &["us"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![1];
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    assert!(nodes.state(2, "n-a").is_some());
+    nodes.cut = vec![0];
+    nodes.forget(1, 0);
+    nodes.run(700);
+    assert!(nodes.state(2, "n-a").is_some());
+}
+
 /// Such a node leaves out what a policy gives that it does not know, also if it has other states for the region.
 #[test]
 fn sg25_the_rest_of_an_entry_that_a_node_with_older_policies_left_out_comes_later() {
