@@ -148,11 +148,26 @@ impl Policies {
         Bytes::copy_from_slice(&hasher.finalize().as_bytes()[..DIGEST_BYTES])
     }
 
-    /// Of each node, the last commit that wrote a policy (SG42): a clock that covers these is of a node that knows all
-    /// policies.
+    /// Of each node, the last commit that wrote a policy (SG42).
     #[must_use]
     pub fn commits(&self) -> &Counters {
         &self.commits
+    }
+
+    /// Of each node, the last commit of a policy that may give a region something, or that deleted one: a clock that
+    /// covers these is of a node that leaves out no more than it may (SG25). A policy that keeps names from the region
+    /// does not count, as a node that lacks it leaves out less.
+    #[must_use]
+    pub fn commits_for(&self, region: &str) -> Counters {
+        let mut commits = Counters::new();
+        for (prefix, by) in &self.written_by {
+            let policy = self.by_prefix.get(prefix.as_bytes());
+            if policy.is_none_or(|policy| policy.regions().any(|of| of == region)) {
+                let last = commits.entry(by.origin.clone()).or_default();
+                *last = by.counter.max(*last);
+            }
+        }
+        commits
     }
 
     /// The commit that wrote the policy of this very prefix, or deleted it (SG42).

@@ -157,8 +157,8 @@ pub enum Event {
     /// The names that the store fetches ([`Store::fetching`](crate::store::Store::fetching)), at the start and whenever
     /// these are others (SG27).
     Fetching(Vec<ToFetch>),
-    /// The commits that wrote policies ([`Policies::commits`](crate::region::Policies::commits)), at the start and
-    /// whenever these are others.
+    /// The commits of policies that give the region of this node something
+    /// ([`Policies::commits_for`](crate::region::Policies::commits_for)), at the start and whenever policies change.
     Policies(Counters),
     /// A commit of this node is durable: its position.
     Committed(Position),

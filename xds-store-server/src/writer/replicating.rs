@@ -146,7 +146,7 @@ impl Writer {
         let commits = self.store.policies().commits();
         if let Some(replication) = self.replication.as_mut().filter(|of| of.policies != *commits) {
             replication.policies.clone_from(commits);
-            let commits = commits.clone();
+            let commits = self.store.policies().commits_for(&self.store.head().region);
             self.replicate(ReplicaEvent::Policies(commits), actions);
         }
         let is_news = |of: &&mut Replication| of.fetching != fetching;

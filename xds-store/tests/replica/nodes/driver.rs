@@ -239,7 +239,8 @@ impl Process {
                     }
                     if *self.store.policies().commits() != self.policies {
                         self.policies.clone_from(self.store.policies().commits());
-                        self.tell(replica::Event::Policies(self.policies.clone()));
+                        let commits = self.store.policies().commits_for(&self.store.head().region);
+                        self.tell(replica::Event::Policies(commits));
                     }
                     let fetching = self.store.fetching();
                     if fetching != self.fetching {

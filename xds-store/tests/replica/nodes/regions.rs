@@ -340,9 +340,12 @@ impl Sim {
         let lost: BTreeSet<_> = (0..self.nodes.len()).filter(|node| !self.core.contains(node)).collect();
         let is_lost = |origin: &String| lost.iter().any(|node| self.nodes[*node].id == *origin);
         let stores = || self.core.iter().filter_map(|node| self.nodes[*node].process.as_ref());
-        let of_lost = stores().flat_map(|process| process.store.policies().commits());
+        let of_lost = stores().flat_map(|process| {
+            let store = &process.store;
+            store.policies().commits_for(&store.head().region)
+        });
         let mut of_lost = of_lost.filter(|(origin, _)| is_lost(origin));
-        of_lost.any(|(origin, at)| stores().any(|process| process.store.clock().get(origin).counter < *at))
+        of_lost.any(|(origin, at)| stores().any(|process| process.store.clock().get(&origin).counter < at))
     }
 
     /// Once nothing refers to them, all records can be deleted, and no block is left.

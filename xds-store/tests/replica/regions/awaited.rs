@@ -219,6 +219,40 @@ fn sg25_the_rest_of_an_entry_that_a_node_with_older_policies_left_out_comes_late
     }
 }
 
+/// A policy that gives a region nothing is not waited for: else the entries of these three wait for each other.
+#[test]
+fn sg25_regions_that_claim_names_at_the_same_time_do_not_wait_for_each_other() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 33);
+    nodes.run(20);
+    nodes.cut = vec![0, 1, 2];
+    for (node, region) in ["eu", "us", "ap"].into_iter().enumerate() {
+        let policy = proto::RegionPolicy { owner_region: region.into(), ..Default::default() };
+        let change = |key: proto::Key, payload: Vec<u8>| proto::Change {
+            key: Some(key),
+            act: Some(put(payload)),
+            condition: None,
+        };
+        let prefix = format!("{region}-");
+        let changes = vec![
+            change(policy_key(&prefix), policy.encode_to_vec()),
+            change(key(&format!("{region}-a")), b"1".to_vec()),
+            change(key(&format!("g-{region}")), b"1".to_vec()),
+        ];
+        nodes.commit_all(node, changes).unwrap();
+    }
+    // In a circle first: each knows the policy of the next one when it hears the third.
+    (nodes.cut, nodes.mute) = (vec![], vec![(0, 2), (1, 0), (2, 1)]);
+    nodes.run(20);
+    assert_eq!((nodes.state(0, "g-us").is_some(), nodes.state(0, "g-ap")), (true, None));
+    nodes.mute.clear();
+    nodes.run(100);
+    for name in ["g-eu", "g-us", "g-ap"] {
+        for node in [0, 1, 2] {
+            assert!(nodes.state(node, name).is_some(), "{name} at {node}");
+        }
+    }
+}
+
 /// The only node of the region that gives the names does not come back. Another region has copies of all of them.
 #[test]
 fn sg27_sg28_names_of_a_region_that_is_forgotten_are_fetched_from_a_region_with_copies() {
