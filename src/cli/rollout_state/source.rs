@@ -48,7 +48,7 @@ impl RolloutState {
             StateSource::Store { .. } if is_same => {}
             // The numbers of commits come again: a request may have the number of one that is done.
             StateSource::Store { .. } | StateSource::Memory { applied: Some(_) } => {
-                self.remove("requested")?
+                self.remove("requested")?;
             }
             StateSource::Memory { applied: None } if has_stable && !is_same => {
                 return Err(RolloutStateError::OtherSource {
