@@ -53,7 +53,7 @@ impl Store {
         }
         self.forget_collected(stored, head.floor)?;
         self.origins.forget(head.floor);
-        self.head = head;
+        self.take_head(head);
         self.head_revision = Some(head_revision);
         self.is_behind = false;
         Ok(())

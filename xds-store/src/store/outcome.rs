@@ -4,6 +4,7 @@ use super::refusing::{ROOM_AGAIN, with_causes};
 use super::{Action, READ_AGAIN, Store, Unknown, Writing};
 use crate::commit::Refused;
 use crate::engine::{EngineError, EngineRevision, Reader};
+use crate::log::Head;
 
 impl Store {
     pub(super) fn on_written(
@@ -52,17 +53,22 @@ impl Store {
         }
     }
 
+    /// The head that is durable now.
+    pub(super) fn take_head(&mut self, head: Head) {
+        if self.head.hears_until != head.hears_until {
+            // What other regions might have referred to may end.
+            self.index.drain_all();
+        }
+        self.head = head;
+    }
+
     /// The batch is durable.
     pub(super) fn finish(&mut self, writing: Writing, revision: EngineRevision, actions: &mut Vec<Action>) {
         let Writing { head, pending, collected, published, deletion_floors, dropped_nodes, .. } = writing;
         let Writing { merged, commits, journaled, alone, requests, .. } = writing;
         self.journal.extend(journaled);
         self.head_revision = Some(revision);
-        if self.head.hears_until != head.hears_until {
-            // What other regions might have referred to may end.
-            self.index.drain_all();
-        }
-        self.head = head;
+        self.take_head(head);
         self.nodes.written();
         self.nodes.drop_all(&dropped_nodes);
         let mut answers_alone = Vec::new();

@@ -155,15 +155,21 @@ fn sg32_a_new_writer_deletes_no_name_of_its_region_until_each_other_node_said_wh
 
 #[test]
 fn sg32_sg35_a_drain_at_a_new_writer_ends_once_it_has_heard_of_all_references() {
-    let mut world = World::new().promoted();
-    world.e2.commit(of([drain_at(cluster_key("eu/c"))])).unwrap();
-    let is_there =
-        |world: &World| world.e2.state(&cluster_key("eu/c")).unwrap().lifecycle() == proto::State::Deleting;
-    world.e2.wait(SECOND / 2);
-    assert!(is_there(&world));
-    deliver(&mut world.e2, &mut world.u1);
-    world.e2.wait(SECOND);
-    assert!(!is_there(&world));
+    // ST20: also if it has to look whether the batch that says so was written.
+    for fate in [None, Some(Fate::WrittenUnknown)] {
+        let mut world = World::new().promoted();
+        world.e2.commit(of([drain_at(cluster_key("eu/c"))])).unwrap();
+        let is_there = |world: &World| {
+            world.e2.state(&cluster_key("eu/c")).unwrap().lifecycle() == proto::State::Deleting
+        };
+        world.e2.wait(SECOND / 2);
+        assert!(is_there(&world));
+        world.e2.fates.extend(fate);
+        deliver(&mut world.e2, &mut world.u1);
+        world.e2.wait(SECOND);
+        world.e2.wait(SECOND);
+        assert!(world.e2.fates.is_empty() && !is_there(&world), "{fate:?}");
+    }
 }
 
 #[test]
