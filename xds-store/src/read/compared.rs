@@ -11,7 +11,7 @@ use crate::checked;
 use crate::clock::{Chain, Clock, Position};
 use crate::entry::{is_exchanged, parse_state};
 use crate::key::{RecordKey, stored};
-use crate::log::{StoredFetching, StoredOrigin};
+use crate::log::StoredOrigin;
 use crate::merge::merge;
 use crate::record::{Local, RecordRevision, RecordState};
 use crate::region::{key_of, read_fetching};
@@ -238,14 +238,25 @@ impl Reads<'_> {
             let here = self.last(&key)?.map(|version| RecordRevision::of(&version.state).to_bytes());
             let is_same = here.as_ref().map_or(&[][..], |here| here) == &revision[..];
             let is_other = self.head().region != region;
-            let is_lacking = |(of, fetched): (&String, &StoredFetching)| {
-                (of.starts_with(prefix) || prefix.starts_with(of)) && !(fetched.is_last && is_other)
-            };
-            if is_same && !own.iter().any(is_lacking) {
+            let mut is_lacking = false;
+            for (of, _) in own.iter().filter(|(_, fetched)| !(fetched.is_last && is_other)) {
+                is_lacking |= self.share_names(of, prefix)?;
+            }
+            if is_same && !is_lacking {
                 complete.push(prefix.clone());
             }
         }
         Ok(complete)
+    }
+
+    /// SG21: whether a name may be of both prefixes: they are equal, or the longer one has no policy of its own.
+    fn share_names(&self, one: &str, other: &str) -> Result<bool, ReadError> {
+        let (short, long) = if one.len() < other.len() { (one, other) } else { (other, one) };
+        if short == long || !long.starts_with(short) {
+            return Ok(short == long);
+        }
+        let policy = key_of(long).map(|key| self.last(&key)).transpose()?.flatten();
+        Ok(policy.is_none_or(|version| version.state.lifecycle() == proto::State::Deleted))
     }
 }
 

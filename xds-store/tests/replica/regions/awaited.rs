@@ -219,6 +219,55 @@ fn sg25_the_rest_of_an_entry_that_a_node_with_older_policies_left_out_comes_late
     }
 }
 
+/// Another node of the region had fetched the names before their owner was lost.
+#[test]
+fn sg27_names_that_no_region_gives_any_more_come_from_another_node_of_the_region() {
+    let mut nodes = Nodes::new(&["eu", "us", "us"], 35);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cannot_compare = true;
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.run(20);
+    assert!(nodes.is_fetching(1) && nodes.is_fetching(2));
+    nodes.cut = vec![1];
+    nodes.cannot_compare = false;
+    nodes.run(60);
+    assert!(nodes.is_fetching(1) && !nodes.is_fetching(2));
+    nodes.cut = vec![0, 1];
+    nodes.forget(1, 0);
+    nodes.run(20);
+    assert!(!nodes.is_fetching(1));
+    nodes.cut = vec![0];
+    nodes.run(60);
+    assert!(nodes.state(1, "n-a").is_some());
+    assert_eq!(nodes.state(1, "n-a"), nodes.state(2, "n-a"));
+}
+
+/// Names of a longer prefix have a policy of their own (SG21): who fetches these has all others.
+#[test]
+fn sg27_regions_that_give_each_other_nested_names_do_not_wait_for_each_other() {
+    let mut nodes = Nodes::new(&["eu", "us"], 34);
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.policy(0, "n-a-", "us", &["eu"]).unwrap();
+    nodes.run(60);
+    nodes.policy(1, "n-a-", "us", &[]).unwrap();
+    nodes.run(20);
+    nodes.put(0, "n-x", "1").unwrap();
+    nodes.put(1, "n-a-x", "1").unwrap();
+    nodes.cut = vec![0];
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.policy(1, "n-a-", "eu", &["us"]).unwrap();
+    nodes.run(20);
+    nodes.cut.clear();
+    nodes.run(100);
+    assert!(!nodes.is_fetching(0) && !nodes.is_fetching(1));
+    for name in ["n-x", "n-a-x"] {
+        assert!(nodes.state(0, name).is_some(), "{name}");
+        assert_eq!(nodes.state(0, name), nodes.state(1, name));
+    }
+}
+
 /// A policy that gives a region nothing is not waited for: else the entries of these three wait for each other.
 #[test]
 fn sg25_regions_that_claim_names_at_the_same_time_do_not_wait_for_each_other() {
