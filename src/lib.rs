@@ -18,8 +18,9 @@ pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
     Authorizer, ClientList, ClientStream, ConnectedClient, ConnectionEnd, Denied, Event, HandshakeFailure,
     Identity, LastNack, Node, NodeParameters, Observer, ParameterFunction, Peer, Readiness, Reading, Refusal,
-    RejectedVariant, Rejections, Reloads, ResponseCounts, RolloutStatus, Rollouts, RunningRollout,
-    ServeError, Server, ServerConfig, StandingNack, Stopping, TRACE_TARGET, applied, listen, trace_commits,
+    RefusedRollout, RejectedVariant, Rejections, Reloads, ResponseCounts, RolloutStatus, Rollouts,
+    RunningRollout, ServeError, Server, ServerConfig, StandingNack, Stopping, TRACE_TARGET, applied, listen,
+    trace_commits,
 };
 
 #[cfg(feature = "tls")]

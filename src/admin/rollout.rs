@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use axum::extract::State;
 use serde_json::{Value, json};
+use xds_core::VariantId;
 use xds_server::RolloutStatus;
 
 use super::AdminState;
@@ -24,22 +25,30 @@ pub fn rollout_status(status: &RolloutStatus) -> Value {
         at.duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
     };
+    let first = |variants: &[VariantId]| {
+        let variants = variants.iter().take(VARIANTS_SHOWN).map(
+            |id| json!({ "type": id.type_url.as_str(), "name": id.name.as_str(), "when": when(&id.constraints) }),
+        );
+        variants.collect::<Value>()
+    };
     let running = status.running.as_ref().map(|running| {
-        let variants = running.variants.iter().take(VARIANTS_SHOWN).map(|id| {
-            json!({ "type": id.type_url.as_str(), "name": id.name.as_str(), "when": when(&id.constraints) })
-        });
         json!({
             "step": running.step + 1, "audience": running.audience.to_string(),
             "ends_at_ms": at_ms(running.ends_at),
             "clients": running.affected, "acked": running.acked,
-            "variants": running.variants.len(), "first_variants": variants.collect::<Vec<_>>(),
+            "variants": running.variants.len(), "first_variants": first(&running.variants),
         })
     });
-    let refused = status.refused.as_ref();
+    let refused = status.refused.iter().map(|refused| {
+        json!({
+            "reason": &*refused.reason, "at_ms": at_ms(refused.at),
+            "variants": refused.variants.len(), "first_variants": first(&refused.variants),
+        })
+    });
     json!({
         "steps": status.steps.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "running": running,
-        "refused": refused.map(|(reason, at)| json!({ "reason": &**reason, "at_ms": at_ms(*at) })),
+        "refused": refused.collect::<Value>(), "waiting": status.waiting,
         "promoted": status.counts.promoted, "refused_total": status.counts.refused,
         "replaced": status.counts.replaced, "not_stored": status.not_stored.as_deref(),
     })

@@ -62,7 +62,7 @@ pub(super) fn watch_warnings(registry: &mut Registry, warnings: Arc<StandingWarn
     registry.register_collector(Box::new(Warnings(warnings)));
 }
 
-/// Registers the rollouts: how they ended, and whether clients refuse the newest change.
+/// Registers the rollouts: how they ended, and how many changes clients refused.
 pub(super) fn watch_rollouts(registry: &mut Registry, rollouts: Arc<Rollouts>) {
     registry.register_collector(Box::new(RolloutMetrics(rollouts)));
 }
@@ -89,8 +89,8 @@ impl Collector for RolloutMetrics {
             ("xds_rollout_step", "The step of the rollout that runs, from 1; 0 without one", step),
             (
                 "xds_rollout_refused",
-                "1 while the newest change is not rolled out because clients refused it",
-                usize::from(status.refused.is_some()),
+                "Changes that are not rolled out, because clients refused them",
+                status.refused.len(),
             ),
         ];
         for (name, help, value) in gauges {

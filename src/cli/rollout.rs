@@ -27,17 +27,27 @@ enum Action {
     /// Print the state of the rollout, as JSON
     #[command(after_help = STATUS_FIELDS)]
     Status(StateFolder),
-    /// Give the change that is rolled out, or the one that was refused, to all clients now
-    ///
-    /// Changes that came after a refused one are rolled out next. Exception: if the refused change may name
-    /// a resource that a later change adds, or removes one that only a later change stops using, all of them
-    /// go to all clients at once, untested.
-    Promote(StateFolder),
+    /// Give the change that is rolled out to all clients now; if none is, what was refused
+    Promote(Promote),
     /// End the rollout: its clients are sent what they had
     ///
     /// The change is refused: it is not tried again until one of its resources changes, also after a
-    /// restart. Later changes wait, since what is served would contain it.
+    /// restart. Later changes that need it wait.
     Abort(StateFolder),
+}
+
+#[derive(Debug, Args)]
+struct Promote {
+    #[command(flatten)]
+    state: StateFolder,
+
+    /// Give all that was refused to all clients now; a rollout that runs begins again
+    ///
+    /// Later changes that wait for it are rolled out next. Exception: if what was refused may name a resource
+    /// that a later change adds, or removes one that only a later change stops using, all of them go to all
+    /// clients at once, untested.
+    #[arg(long)]
+    refused: bool,
 }
 
 #[derive(Debug, Args)]
@@ -51,7 +61,8 @@ impl RolloutCommand {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         match &self.action {
             Action::Status(state) => state.print_status(),
-            Action::Promote(state) => state.order(Order::Promote),
+            Action::Promote(Promote { state, refused: true }) => state.order(Order::PromoteRefused),
+            Action::Promote(Promote { state, refused: false }) => state.order(Order::Promote),
             Action::Abort(state) => state.order(Order::Abort),
         }
         .map_err(Failure::Rollout)
@@ -94,6 +105,7 @@ impl StateFolder {
             if Instant::now() >= until {
                 return Err(match order {
                     Order::Promote => RolloutStateError::NothingToPromote { path: path() },
+                    Order::PromoteRefused => RolloutStateError::NothingRefused { path: path() },
                     Order::Abort => RolloutStateError::NothingToAbort { path: path() },
                 });
             }
@@ -118,14 +130,20 @@ impl StateFolder {
 
 fn is_possible(order: Order, status: &str) -> bool {
     let status: Value = serde_json::from_str(status).unwrap_or_default();
-    !status["running"].is_null() || (order == Order::Promote && !status["refused"].is_null())
+    let is_running = !status["running"].is_null();
+    let is_refused = status["refused"].as_array().is_some_and(|refused| !refused.is_empty());
+    match order {
+        Order::Promote => is_running || is_refused,
+        Order::PromoteRefused => is_refused,
+        Order::Abort => is_running,
+    }
 }
 
 /// Whether one more rollout ended as the order says.
 fn is_done(order: Order, before: &str, now: &str) -> bool {
     let (before, now) = (ended(before), ended(now));
     match order {
-        Order::Promote => now.promoted > before.promoted,
+        Order::Promote | Order::PromoteRefused => now.promoted > before.promoted,
         Order::Abort => now.refused > before.refused,
     }
 }
@@ -152,7 +170,8 @@ Fields, as in /api/rollout of the admin port:
   steps         of the rollout that runs; without one, of --rollout
   running       null, or {step, audience, ends_at_ms, clients, acked, variants,
                 first_variants: [{type, name, when}]}
-  refused       null, or {reason, at_ms}
+  refused       [{reason, at_ms, variants, first_variants}], the newest last
+  waiting       how many changed variants wait because they need what is refused
   promoted, refused_total, replaced
                 how many rollouts ended so since the server started
   not_stored    null, or why a file of the folder cannot be written

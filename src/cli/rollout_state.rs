@@ -3,12 +3,12 @@
 //! | file | content |
 //! | --- | --- |
 //! | `stable` | what all clients have: a restarted server serves it, and rolls out the difference again |
-//! | `refused` | the change that is not tried again, also after a restart; no file if there is none |
+//! | `refused` | the changes that are not tried again, also after a restart; no file if there is none |
 //! | `requested` | the number of the last commit with steps of its own that all clients have |
 //! | `status.json` | the rollout that runs, or why there is none |
 //! | `source` | the folder or the store of which this is the state |
 //! | `lock` | locked by the server |
-//! | `order` | `promote` or `abort`, and how many rollouts were promoted, refused and replaced when `xds rollout` wrote it; the server removes it |
+//! | `order` | `promote`, `promote-refused` or `abort`, and how many rollouts were promoted, refused and replaced when `xds rollout` wrote it; the server removes it |
 //!
 //! Only the user of the server, and root, can read the state and steer. Files are replaced as a whole, by a rename.
 
@@ -45,6 +45,7 @@ pub(super) struct RolloutLock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Promote,
+    PromoteRefused,
     Abort,
 }
 
@@ -52,6 +53,7 @@ impl Order {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Promote => "promote",
+            Self::PromoteRefused => "promote-refused",
             Self::Abort => "abort",
         }
     }
@@ -83,6 +85,8 @@ pub(super) enum RolloutStateError {
     OtherSource { path: PathBuf, before: String, now: String },
     #[error("{}: nothing to abort: no rollout runs", path.display())]
     NothingToAbort { path: PathBuf },
+    #[error("{}: nothing to promote: no change is refused", path.display())]
+    NothingRefused { path: PathBuf },
     #[error("{}: nothing to promote: no rollout runs, and no change is refused", path.display())]
     NothingToPromote { path: PathBuf },
     #[error("{}: no server has used this folder as its --rollout-state", path.display())]
@@ -192,10 +196,10 @@ impl RolloutState {
         stable.map_err(|reason| RolloutStateError::Damaged { path, reason })
     }
 
-    /// The change that is refused; `None` if there is none.
-    pub(super) fn refused(&self) -> Result<Option<RefusedChange>, RolloutStateError> {
+    /// The changes that are refused.
+    pub(super) fn refused(&self) -> Result<Vec<RefusedChange>, RolloutStateError> {
         let (path, bytes) = self.read("refused")?;
-        let refused = bytes.map(read_refused).transpose();
+        let refused = bytes.map_or_else(|| Ok(Vec::new()), read_refused);
         refused.map_err(|reason| RolloutStateError::DamagedRefusal { path, reason })
     }
 
@@ -208,17 +212,21 @@ impl RolloutState {
         }
     }
 
-    pub(super) fn store_refused(&self, refused: Option<&RefusedChange>) -> Result<(), RolloutStateError> {
-        let Some(refused) = refused else {
-            let path = self.0.join("refused");
-            return match fs::remove_file(&path).and_then(|()| File::open(&self.0)?.sync_all()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(RolloutStateError::File { path, error })
-                }
-                _ => Ok(()),
-            };
-        };
-        self.replace("refused", &refused_bytes(refused), true)
+    pub(super) fn store_refused(&self, refused: &[RefusedChange]) -> Result<(), RolloutStateError> {
+        match refused {
+            [] => self.remove("refused"),
+            _ => self.replace("refused", &refused_bytes(refused), true),
+        }
+    }
+
+    fn remove(&self, name: &str) -> Result<(), RolloutStateError> {
+        let path = self.0.join(name);
+        match fs::remove_file(&path).and_then(|()| File::open(&self.0)?.sync_all()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(RolloutStateError::File { path, error })
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn store_stable(&self, stable: &Snapshot) -> Result<(), RolloutStateError> {
@@ -323,6 +331,7 @@ fn parse_order(text: &str) -> Option<(Order, [u64; 3])> {
     let mut words = text.split_ascii_whitespace();
     let order = match words.next()? {
         "promote" => Order::Promote,
+        "promote-refused" => Order::PromoteRefused,
         "abort" => Order::Abort,
         _ => return None,
     };
@@ -375,26 +384,40 @@ fn sealed(mut bytes: Bytes) -> Result<Bytes, &'static str> {
     Ok(bytes)
 }
 
-/// A digest of the rest, then the change.
-fn refused_bytes(refused: &RefusedChange) -> Vec<u8> {
+/// A digest of the rest, then each change with its length before it.
+fn refused_bytes(refused: &[RefusedChange]) -> Vec<u8> {
+    let mut bytes = vec![0; blake3::OUT_LEN];
+    for refused in refused {
+        stored_refusal(refused).encode_length_delimited(&mut bytes).expect("a vector has room");
+    }
+    seal(bytes)
+}
+
+fn stored_refusal(refused: &RefusedChange) -> StoredRefusal {
     let variants = refused.contents().map(|(id, version)| StoredRefusedVariant {
         type_url: id.type_url.as_str().to_owned(),
         name: id.name.as_str().to_owned(),
         constraints: id.constraints.wire().clone(),
         version: version.map(|version| version.to_string()),
     });
-    let stored = StoredRefusal {
+    StoredRefusal {
         reason: refused.reason.to_string(),
         ms_since_1970: u64::try_from(refused.at.as_millis()).unwrap_or(u64::MAX),
         variants: variants.collect(),
-    };
-    let mut bytes = vec![0; blake3::OUT_LEN];
-    stored.encode(&mut bytes).expect("a vector has room");
-    seal(bytes)
+    }
 }
 
-fn read_refused(bytes: Bytes) -> Result<RefusedChange, &'static str> {
-    let stored = StoredRefusal::decode(sealed(bytes)?).map_err(|_| "it is unreadable")?;
+fn read_refused(bytes: Bytes) -> Result<Vec<RefusedChange>, &'static str> {
+    let (mut bytes, mut refused) = (sealed(bytes)?, Vec::new());
+    while !bytes.is_empty() {
+        let stored =
+            StoredRefusal::decode_length_delimited(&mut bytes).map_err(|_| "a change is unreadable")?;
+        refused.push(refused_change(stored)?);
+    }
+    Ok(refused)
+}
+
+fn refused_change(stored: StoredRefusal) -> Result<RefusedChange, &'static str> {
     let variant = |stored: &StoredRefusedVariant| {
         let constraints = Constraints::from_wire(&stored.constraints).ok()?;
         let version = match &stored.version {
@@ -521,10 +544,12 @@ mod tests {
         let version = Version::of_payload(b"one");
         let contents = [(variant("a", "env=prod"), Some(version)), (variant("b", "env"), None)];
         let refused = RefusedChange::new(contents, "they reject it".into(), Duration::from_millis(1500));
-        assert_eq!(state.refused().unwrap(), None);
-        state.store_refused(None).unwrap();
-        state.store_refused(Some(&refused)).unwrap();
-        assert_eq!(RolloutState::open(&folder).unwrap().refused().unwrap(), Some(refused.clone()));
+        let other = RefusedChange::new([(variant("c", "env"), None)], "aborted".into(), Duration::ZERO);
+        let refused = [refused, other];
+        assert_eq!(state.refused().unwrap(), []);
+        state.store_refused(&[]).unwrap();
+        state.store_refused(&refused).unwrap();
+        assert_eq!(RolloutState::open(&folder).unwrap().refused().unwrap(), refused);
         let bytes = refused_bytes(&refused);
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
@@ -534,8 +559,8 @@ mod tests {
         }
         fs::write(folder.join("refused"), &bytes[1..]).unwrap();
         assert!(matches!(state.refused(), Err(RolloutStateError::DamagedRefusal { .. })));
-        state.store_refused(None).unwrap();
-        assert_eq!(state.refused().unwrap(), None);
+        state.store_refused(&[]).unwrap();
+        assert_eq!(state.refused().unwrap(), []);
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -546,7 +571,7 @@ mod tests {
         assert_eq!(state.take_order().unwrap(), None);
         let mut ended = RolloutCounts::default();
         (ended.promoted, ended.refused, ended.replaced) = (3, 2, 1);
-        for order in [Order::Promote, Order::Abort] {
+        for order in [Order::Promote, Order::PromoteRefused, Order::Abort] {
             state.store_order(order, ended).unwrap();
             assert!(state.has_order());
             assert_eq!(state.take_order().unwrap(), Some((order, [3, 2, 1])));

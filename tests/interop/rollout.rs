@@ -26,6 +26,11 @@ use crate::world::every_turn;
 
 const ENVOYS: usize = 6;
 
+/// Whether a change is refused.
+fn is_refused(status: &Value) -> bool {
+    status["refused"].as_array().is_some_and(|refused| !refused.is_empty())
+}
+
 struct Fleet {
     folder: Folder,
     /// The folder is applied to this store, whose server has no steps of its own.
@@ -146,7 +151,7 @@ impl Fleet {
         bad["enable_reuse_port"] = false.into();
         self.folder.write("bad.json", &[bad]);
         self.commit().await;
-        self.until_status("the rollout is refused", |status| status["refused"].is_object()).await;
+        self.until_status("the rollout is refused", is_refused).await;
         sleep(Duration::from_secs(2)).await;
         let rejected = self.lds("update_rejected").await;
         let tried: Vec<bool> = rejected.iter().map(|count| *count > 0).collect();
@@ -158,7 +163,7 @@ impl Fleet {
         }
         self.server.kill().await;
         self.server.restart().await;
-        let stays_refused = |status: &Value| status["refused"].is_object() && status["refused_total"] == 0;
+        let stays_refused = |status: &Value| is_refused(status) && status["refused_total"] == 0;
         self.until_status("it stays refused", stays_refused).await;
         sleep(Duration::from_secs(2)).await;
         assert_eq!((self.lds("update_rejected").await, &self.status()["running"]), (rejected, &Value::Null));
@@ -314,7 +319,7 @@ async fn what_one_grpc_client_rejects_reaches_no_other_and_a_good_change_reaches
         bad["type"] = "STATIC".into();
         bad.as_object_mut().expect("a map").remove("eds_cluster_config");
         folder.write("clusters.json", &[bad, cluster(mode, "two")]);
-        until("it is refused", SOON, async || status()["refused"].is_object().then_some(())).await;
+        until("it is refused", SOON, async || is_refused(&status()).then_some(())).await;
         for (_, calls) in &mut all {
             calls.go_on(20).await;
             calls.until_answer("red").await;

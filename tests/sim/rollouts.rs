@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use xds_core::{
-    Audience, Cache, ClientOutcome, Parameters, RolloutEvent, RolloutMachine, RolloutOrder, RolloutPlan,
-    Snapshot, Transaction, VariantId,
+    Audience, Cache, ClientOutcome, Parameters, RefusedChange, RolloutEvent, RolloutMachine, RolloutOrder,
+    RolloutPlan, Snapshot, Transaction, VariantId,
 };
 
 use crate::content::{Content, put};
@@ -142,7 +142,7 @@ impl Rollouts {
                 self.has_refused = true;
                 let had = contents(&self.served.snapshot());
                 let tried = self.leave();
-                self.refused = tried.into_iter().flat_map(|tried| tried.refused(&had)).collect();
+                self.refused.extend(tried.into_iter().flat_map(|tried| tried.refused(&had)));
             }
             RolloutEvent::Overtaken | RolloutEvent::Replaced(_) => drop(self.leave()),
         }
@@ -173,10 +173,15 @@ impl Rollouts {
     /// What was refused may be sent again after other content was in its place.
     fn follow(&mut self) {
         let there = contents(&self.served.snapshot());
-        self.refused.retain(|variation, refusal| there.get(variation) == refusal.had.as_ref());
-        if self.machine.refused().is_none() {
-            self.refused.clear();
-        }
+        let refused = self.machine.refused().iter().flat_map(RefusedChange::contents);
+        let refused: BTreeSet<_> = refused.map(|(id, _)| id).collect();
+        let is_refused = |(kind, name, constraints): &Variation| {
+            let (type_url, name) = (kind.url().into(), name.as_str().into());
+            refused.contains(&VariantId { type_url, name, constraints: constraints.clone() })
+        };
+        self.refused.retain(|variation, refusal| {
+            there.get(variation) == refusal.had.as_ref() && is_refused(variation)
+        });
     }
 
     fn store(&mut self) {

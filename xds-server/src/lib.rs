@@ -95,7 +95,7 @@ pub use observe::{ConnectionEnd, Event, HandshakeFailure, Observer};
 pub use peer::{Identity, Peer};
 pub use readiness::Readiness;
 pub use rejections::{RejectedVariant, Rejections};
-pub use rollouts::{RolloutStatus, Rollouts, RunningRollout};
+pub use rollouts::{RefusedRollout, RolloutStatus, Rollouts, RunningRollout};
 pub use service::{ServeError, Server, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};
 pub use stream_registry::{LastNack, ResponseCounts, StandingNack};

@@ -31,7 +31,7 @@ pub struct Rollouts {
 /// Stores the stable state, so that a restarted server can go on from it.
 type Keep = Box<dyn Fn(&Snapshot) -> Result<(), String> + Send + Sync>;
 /// Stores what is refused, so that a restarted server does not try it again.
-type KeepRefused = Box<dyn Fn(Option<&RefusedChange>) -> Result<(), String> + Send + Sync>;
+type KeepRefused = Box<dyn Fn(&[RefusedChange]) -> Result<(), String> + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Shown {
@@ -46,9 +46,11 @@ pub struct RolloutStatus {
     pub steps: Vec<Audience>,
     /// The rollout that runs.
     pub running: Option<RunningRollout>,
-    /// Why the newest state of the source is not rolled out, and since when: clients refused it, or
-    /// an operator aborted it. Holds until one of the refused resources changes.
-    pub refused: Option<(Arc<str>, SystemTime)>,
+    /// What is not rolled out, the newest last.
+    pub refused: Vec<RefusedRollout>,
+    /// How many changed variants wait because they need what is refused: they may name what it adds, or
+    /// remove what only the stable version of it names.
+    pub waiting: usize,
     /// How the rollouts before ended.
     pub counts: RolloutCounts,
     /// Why the stable state, or what is refused, could not be stored. A restarted server would give
@@ -71,6 +73,18 @@ pub struct RunningRollout {
     pub affected: usize,
     /// How many of them ACKed it.
     pub acked: usize,
+}
+
+/// A change that clients refused, or an operator aborted. It is not tried again until one of its
+/// resources changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RefusedRollout {
+    /// Why.
+    pub reason: Arc<str>,
+    /// Since when.
+    pub at: SystemTime,
+    /// What was to change.
+    pub variants: Vec<VariantId>,
 }
 
 impl Rollouts {
@@ -104,22 +118,24 @@ impl Rollouts {
         self
     }
 
-    /// Calls this with each change that is refused, and with `None` when no change is refused any more. An
-    /// error is logged, and the call repeated each 5 s. The times are since 1970.
+    /// Calls this with all changes that are refused, when one comes or goes. An error is logged, and the call
+    /// repeated each 5 s. The times are since 1970.
     #[must_use]
     pub fn keeping_refused(
         mut self,
-        keep: impl Fn(Option<&RefusedChange>) -> Result<(), String> + Send + Sync + 'static,
+        keep: impl Fn(&[RefusedChange]) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         self.keep_refused = Some(Box::new(keep));
         self
     }
 
-    /// What was refused before the start: it stays refused until one of its resources changes.
+    /// What was refused before the start: each stays refused until one of its resources changes.
     #[must_use]
-    pub fn refused_before(self, refused: RefusedChange) -> Self {
-        lock(&self.shown).status.refused = Some(shown_refused(&refused));
-        lock(&self.machine).refused_before(refused);
+    pub fn refused_before(self, refused: impl IntoIterator<Item = RefusedChange>) -> Self {
+        let mut machine = lock(&self.machine);
+        machine.refused_before(refused);
+        lock(&self.shown).status.refused = shown_refused(&machine);
+        drop(machine);
         self
     }
 
@@ -129,10 +145,16 @@ impl Rollouts {
         lock(&self.shown).status.clone()
     }
 
-    /// Gives the change that is rolled out, or that was refused, to all clients now. Changes that came after
-    /// a refused one go along only if it cannot be without them. Returns whether there is one.
+    /// Gives the change that is rolled out to all clients now. If none is, the same as
+    /// [`promote_refused`](Self::promote_refused). Returns whether there is one.
     pub fn promote(&self) -> bool {
         self.order(RolloutOrder::Promote)
+    }
+
+    /// Gives all that was refused to all clients now. Changes since then go along only if it needs them; a rollout
+    /// that runs begins again. Returns whether something is refused.
+    pub fn promote_refused(&self) -> bool {
+        self.order(RolloutOrder::PromoteRefused)
     }
 
     /// Ends the rollout that runs: clients that try the change are sent what they had. It is not
@@ -144,8 +166,12 @@ impl Rollouts {
     fn order(&self, order: RolloutOrder) -> bool {
         let mut shown = lock(&self.shown);
         let Shown { status, order: next } = &mut *shown;
-        let is_possible =
-            status.running.is_some() || (order == RolloutOrder::Promote && status.refused.is_some());
+        let (is_running, is_refused) = (status.running.is_some(), !status.refused.is_empty());
+        let is_possible = match order {
+            RolloutOrder::Promote => is_running || is_refused,
+            RolloutOrder::PromoteRefused => is_refused,
+            RolloutOrder::Abort => is_running,
+        };
         if is_possible {
             *next = Some(order);
             self.ordered.notify_one();
@@ -157,10 +183,10 @@ impl Rollouts {
     /// has one. Call it before clients can connect, so that none of them waits.
     pub fn begin(&self) {
         let mut machine = lock(&self.machine);
-        let was_refused = machine.refused().is_some();
+        let refused_before = machine.refused().len();
         if let Some(event) = machine.begin(self.now()) {
             self.on_event(&machine, &event);
-            self.forget_refused(&machine, was_refused);
+            self.forget_refused(&machine, refused_before);
             self.show(&machine);
         }
     }
@@ -202,10 +228,10 @@ impl Rollouts {
             // An order that comes too late is not one for the next rollout.
             machine.order(order);
         }
-        let was_refused = machine.refused().is_some();
+        let refused_before = machine.refused().len();
         let event = machine.advance(self.now());
         event.iter().for_each(|event| self.on_event(&machine, event));
-        self.forget_refused(&machine, was_refused);
+        self.forget_refused(&machine, refused_before);
         if event.is_some() {
             self.show(&machine);
         } else {
@@ -227,21 +253,21 @@ impl Rollouts {
                 acked: 0,
             }
         });
-        let refused = machine.refused().map(shown_refused);
         let mut shown = lock(&self.shown);
         let status = &mut shown.status;
         status.steps = machine.steps().to_vec();
-        (status.running, status.refused, status.counts) = (running, refused, machine.counts());
+        (status.running, status.refused, status.counts) = (running, shown_refused(machine), machine.counts());
         drop(shown);
         self.show_outcomes(machine);
     }
 
-    /// Shows the answers of the clients, and that nothing is refused any more.
+    /// Shows the answers of the clients, what is no longer refused, and what waits.
     fn show_outcomes(&self, machine: &RolloutMachine) {
         let status = &mut lock(&self.shown).status;
-        if machine.refused().is_none() {
-            status.refused = None;
+        if machine.refused().len() < status.refused.len() {
+            status.refused = shown_refused(machine);
         }
+        status.waiting = machine.waiting();
         if let Some((shown, running)) = status.running.as_mut().zip(machine.running()) {
             let outcomes = running.outcomes();
             shown.affected = outcomes.len();
@@ -301,8 +327,8 @@ impl Rollouts {
         false
     }
 
-    fn forget_refused(&self, machine: &RolloutMachine, was_refused: bool) {
-        if was_refused && machine.refused().is_none() {
+    fn forget_refused(&self, machine: &RolloutMachine, refused_before: usize) {
+        if machine.refused().len() < refused_before {
             self.store_refused(machine);
         }
     }
@@ -329,8 +355,13 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-fn shown_refused(refused: &RefusedChange) -> (Arc<str>, SystemTime) {
-    (Arc::clone(&refused.reason), SystemTime::UNIX_EPOCH + refused.at)
+fn shown_refused(machine: &RolloutMachine) -> Vec<RefusedRollout> {
+    let shown = |refused: &RefusedChange| RefusedRollout {
+        reason: Arc::clone(&refused.reason),
+        at: SystemTime::UNIX_EPOCH + refused.at,
+        variants: refused.contents().map(|(id, _)| id.clone()).collect(),
+    };
+    machine.refused().iter().map(shown).collect()
 }
 
 /// Locks also a poisoned mutex: no code panics while it holds one of these, so the data is consistent.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use super::{RolloutState, RolloutStateError};
@@ -65,16 +64,6 @@ impl RolloutState {
             }
         }
         if is_same { Ok(()) } else { self.replace("source", format!("{text}\n").as_bytes(), true) }
-    }
-
-    fn remove(&self, name: &str) -> Result<(), RolloutStateError> {
-        let path = self.0.join(name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(RolloutStateError::File { path, error })
-            }
-            _ => Ok(()),
-        }
     }
 }
 

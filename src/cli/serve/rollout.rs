@@ -131,15 +131,14 @@ impl RolloutOptions {
             OnChangeOption::Replace => OnChange::Replace,
         };
         let (kept, kept_too) = (state.clone(), state.clone());
-        let mut rollouts = Rollouts::new(source, Arc::clone(served), plan, on_change)
+        let refused = state.refused().map_err(Failure::Rollout)?;
+        let rollouts = Rollouts::new(source, Arc::clone(served), plan, on_change)
             .after(state.requested())
             .keeping(move |stable| kept.store_stable(stable).map_err(|error| error.to_string()))
             .keeping_refused(move |refused| {
                 kept_too.store_refused(refused).map_err(|error| error.to_string())
-            });
-        if let Some(refused) = state.refused().map_err(Failure::Rollout)? {
-            rollouts = rollouts.refused_before(refused);
-        }
+            })
+            .refused_before(refused);
         // Else that of the server before is shown until this one serves.
         _ = state.store_status(&rollouts.status());
         Ok(ServedRollouts { rollouts: Arc::new(rollouts), state, _lock: Arc::new(lock) })
@@ -181,7 +180,7 @@ impl ServedRollouts {
         [tokio::spawn(async move { served.rollouts.run().await }), orders]
     }
 
-    /// Shows on the page that clients refused the newest change, and that the stable state is not
+    /// Shows on the page that clients refused changes, and that the stable state is not
     /// stored.
     pub(super) fn add_troubles(&self, troubles: &Troubles) {
         let rollouts = Arc::clone(&self.rollouts);
@@ -195,15 +194,19 @@ impl ServedRollouts {
                     .into(),
                 ..Trouble::error("rollout_not_stored", "The state of rollouts is not stored")
             });
-            let refused = status.refused.map(|(reason, at)| Trouble {
-                detail: reason.to_string(),
-                since: Some(at),
-                cure: "Correct the resource that clients reject; the newest state is then tried again. To give the \
-                       refused change to all clients as it is, run `xds rollout promote`."
+            let waiting = match status.waiting {
+                0 => String::new(),
+                count => format!(". {count} later changes need it, and wait"),
+            };
+            let refused = status.refused.into_iter().map(|refused| Trouble {
+                detail: format!("{}{waiting}", refused.reason),
+                since: Some(refused.at),
+                cure: "Correct the resource that clients reject; it is then tried again. To give the refused change to \
+                       all clients as it is, run `xds rollout promote --refused`."
                     .into(),
-                ..Trouble::error("rollout_refused", "The newest change is not rolled out; clients keep the last state")
+                ..Trouble::error("rollout_refused", "A change is not rolled out; clients keep what they had before it")
             });
-            refused.into_iter().chain(not_stored).collect()
+            refused.chain(not_stored).collect()
         });
     }
 }
@@ -215,6 +218,7 @@ fn steer(rollouts: &Rollouts, order: Order, ended: [u64; 3]) {
     let is_possible = is_for_this
         && match order {
             Order::Promote => rollouts.promote(),
+            Order::PromoteRefused => rollouts.promote_refused(),
             Order::Abort => rollouts.abort(),
         };
     tracing::info!(?order, is_for_this, is_possible, "an operator steers the rollout");

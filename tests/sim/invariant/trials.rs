@@ -10,7 +10,7 @@ use xds_core::server::Protocol;
 use super::Violation;
 use crate::content::Content;
 use crate::rollouts::Rollouts;
-use crate::trying::{Refused, Variation};
+use crate::trying::{Refusal, Refused, Variation};
 use crate::wire::Received;
 use crate::world::World;
 
@@ -66,10 +66,10 @@ fn check_items(
             }
             tries = true;
         }
-        // S6b: a full state for another reason still has what the client itself rejected, until its
-        // removal may be sent (seed 4647).
-        let refusal = refused.get(&variation);
-        let refusal = refusal.filter(|refusal| !(is_full_state && refusal.chosen.contains(client)));
+        // S6b: a full state for another reason still has what the client itself tried, in this rollout
+        // or in one before, until its removal may be sent (seeds 4647 and 250).
+        let has_tried = |of: &Refusal| of.chosen.contains(client) || keeps(&variation, &item.content);
+        let refusal = refused.get(&variation).filter(|refusal| !(is_full_state && has_tried(refusal)));
         if is_it(refusal.map(|refusal| &refusal.content)) {
             return violation(format!("{client} is sent what was rejected: {received}"));
         }

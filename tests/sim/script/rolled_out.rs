@@ -30,7 +30,8 @@ impl Script {
                 self.steps.push(Step { action: Action::Pass { time: A_STEP }, serves: true });
             }
             if random.chance(3) {
-                let order = random.pick(&[RolloutOrder::Promote, RolloutOrder::Abort]);
+                let order =
+                    random.pick(&[RolloutOrder::Promote, RolloutOrder::PromoteRefused, RolloutOrder::Abort]);
                 let action = Action::Order { replica: random.below(self.replicas), order };
                 self.steps.push(Step { action, serves: random.chance(75) });
             }

@@ -5,7 +5,7 @@
 //! rollouts, and the newest state of the source is what counts. A source may
 //! [ask](RequestedRollout) for another plan than that of the machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{Rollout, RolloutAction};
 use crate::cache::{
     Audience, Cache, Candidate, ClientOutcome, RequestedRollout, RolloutPlan, Snapshot, Transaction,
 };
-use crate::name::{Revision, Version};
+use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::resource::VariantId;
 
 /// What happens to a candidate when the source commits something else meanwhile.
@@ -54,7 +54,10 @@ pub struct RolloutMachine {
     /// The states of both caches between which nothing is to be rolled out.
     compared: Option<(Revision, Revision)>,
     running: Option<RunningCandidate>,
-    refused: Option<RefusedChange>,
+    /// What clients refused, and the source still wants. No resource is in two of them.
+    refused: Vec<RefusedChange>,
+    /// How many variants wait because they need what is refused.
+    waiting: usize,
     /// How many rollouts in a row ended because the source took a part back.
     taken_back: u8,
     counts: RolloutCounts,
@@ -70,10 +73,8 @@ pub struct RunningCandidate {
     contents: Contents,
     /// The number of the request for this rollout.
     number: u64,
-    /// The state of the source that is rolled out.
-    wanted: Revision,
-    /// The state of the source that was looked at last.
-    looked_at: Option<Revision>,
+    /// The state of the source that was looked at last; first the one that is rolled out.
+    looked_at: Revision,
     outcomes: Vec<ClientOutcome>,
 }
 
@@ -92,8 +93,10 @@ type Contents = Vec<(VariantId, Option<Version>)>;
 /// What an operator orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RolloutOrder {
-    /// All clients get the change that is rolled out, or that was refused.
+    /// All clients get the change that is rolled out. If none is, they get what was refused.
     Promote,
+    /// All clients get what was refused. A rollout that runs begins again.
+    PromoteRefused,
     /// The rollout ends, and clients that try the change are sent what they had.
     Abort,
 }
@@ -136,6 +139,10 @@ impl RefusedChange {
     pub fn contents(&self) -> impl ExactSizeIterator<Item = &(VariantId, Option<Version>)> {
         self.contents.iter()
     }
+
+    fn resources(&self) -> BTreeSet<(TypeUrl, ResourceName)> {
+        self.contents.iter().map(|(id, _)| resource(id)).collect()
+    }
 }
 
 impl RolloutMachine {
@@ -145,10 +152,20 @@ impl RolloutMachine {
     /// is.
     #[must_use]
     pub fn new(source: Arc<Cache>, served: Arc<Cache>, plan: RolloutPlan, on_change: OnChange) -> Self {
-        let (compared, running, refused, order) = (None, None, None, None);
-        let counts = RolloutCounts::default();
-        let (done, taken_back) = (0, 0);
-        Self { source, served, plan, on_change, done, compared, running, refused, taken_back, counts, order }
+        Self {
+            source,
+            served,
+            plan,
+            on_change,
+            done: 0,
+            compared: None,
+            running: None,
+            refused: Vec::new(),
+            waiting: 0,
+            taken_back: 0,
+            counts: RolloutCounts::default(),
+            order: None,
+        }
     }
 
     /// Sets the number of the last [request](RequestedRollout) that was stable before the start: its
@@ -158,8 +175,8 @@ impl RolloutMachine {
     }
 
     /// Sets what was refused before the start: it stays refused until one of its resources changes.
-    pub fn refused_before(&mut self, refused: RefusedChange) {
-        self.refused = Some(refused);
+    pub fn refused_before(&mut self, refused: impl IntoIterator<Item = RefusedChange>) {
+        self.refused.extend(refused);
     }
 
     /// The steps of the rollout that runs; without one, of the plan for all changes.
@@ -174,11 +191,17 @@ impl RolloutMachine {
         self.running.as_ref()
     }
 
-    /// Why the newest state of the source is not rolled out. Holds until one of the refused resources
-    /// changes.
+    /// What is not rolled out, the newest last. Each holds until one of its resources changes.
     #[must_use]
-    pub fn refused(&self) -> Option<&RefusedChange> {
-        self.refused.as_ref()
+    pub fn refused(&self) -> &[RefusedChange] {
+        &self.refused
+    }
+
+    /// How many changed variants wait because they need what is refused: they may name what it adds, or
+    /// remove what only the stable version of it names.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// How the rollouts before ended.
@@ -190,8 +213,11 @@ impl RolloutMachine {
     /// Takes an order of an operator, which the next [`advance`](Self::advance) carries out. Returns
     /// whether there is something to promote or to abort.
     pub fn order(&mut self, order: RolloutOrder) -> bool {
-        let is_possible =
-            self.running.is_some() || (order == RolloutOrder::Promote && self.refused.is_some());
+        let is_possible = match order {
+            RolloutOrder::Promote => self.running.is_some() || !self.refused.is_empty(),
+            RolloutOrder::PromoteRefused => !self.refused.is_empty(),
+            RolloutOrder::Abort => self.running.is_some(),
+        };
         if is_possible {
             self.order = Some(order);
         }
@@ -217,6 +243,7 @@ impl RolloutMachine {
         let mut transaction = Transaction::between(&stable, &wanted);
         transaction.origin().clone_from(wanted.origin());
         let contents = tried(&transaction, &stable);
+        self.refused.clear();
         self.done = wanted.origin().rollout.as_ref().map_or(self.done, |requested| requested.number);
         Some(self.commit(now, transaction, contents))
     }
@@ -255,41 +282,34 @@ impl RolloutMachine {
         transaction.origin().clone_from(wanted.origin());
         let requested = wanted.origin().rollout.as_ref();
         let number = requested.map_or(self.done, |RequestedRollout { number, .. }| *number);
+        self.forget_changed(&tried(&transaction, &stable));
         if transaction.is_empty() {
-            (self.refused, self.done, self.taken_back) = (None, number, 0);
+            (self.done, self.taken_back, self.waiting) = (number, 0, 0);
+            return None;
+        }
+        if order.is_some_and(|order| order != RolloutOrder::Abort) && !self.refused.is_empty() {
+            return Some(self.promote_refused(now, transaction, &stable));
+        }
+        let transaction = self.without_refused(transaction, &stable);
+        if transaction.is_empty() {
             return None;
         }
         let contents = tried(&transaction, &stable);
-        if self.is_refused(&contents) {
-            if order != Some(RolloutOrder::Promote) {
-                return None;
-            }
-            if self.commit_refused(&transaction, &stable) {
-                return Some(RolloutEvent::Promoted);
-            }
-            let event = self.commit(now, transaction, contents);
-            if event != RolloutEvent::Committed {
-                return Some(event);
-            }
-            self.counts.promoted += 1;
-            return Some(RolloutEvent::Promoted);
-        }
         // Another number, also a lower one: the source may be another one, or go on from a backup.
         let plan = requested.filter(|_| number != self.done).map_or(&self.plan, |requested| &requested.plan);
         let Some(rollout) = Rollout::begin(plan, now).filter(|_| !contents.is_empty()) else {
             let event = self.commit(now, transaction, contents);
             if event == RolloutEvent::Committed {
-                self.done = number;
+                self.on_stable(number);
             }
             return Some(event);
         };
         match self.served.begin(transaction, &rollout.audience) {
             Err(error) => Some(self.refuse(now, contents, error.to_string())),
             Ok(candidate) => {
-                let (wanted, outcomes, audience) = (wanted.revision(), Vec::new(), rollout.audience.clone());
-                let looked_at = Some(wanted);
-                let running =
-                    RunningCandidate { candidate, rollout, contents, number, wanted, looked_at, outcomes };
+                let (looked_at, outcomes, audience) =
+                    (wanted.revision(), Vec::new(), rollout.audience.clone());
+                let running = RunningCandidate { candidate, rollout, contents, number, looked_at, outcomes };
                 let variants = running.contents.len();
                 self.running = Some(running);
                 Some(RolloutEvent::Began { audience, variants })
@@ -297,30 +317,52 @@ impl RolloutMachine {
         }
     }
 
-    /// Gives what was refused to all clients without the changes since then, which nobody tried. Returns whether
-    /// there are such changes, and it can be without them.
-    fn commit_refused(&mut self, transaction: &Transaction, stable: &Snapshot) -> bool {
-        let Some(refused) = &self.refused else { return false };
-        let variants = refused.contents.iter().map(|(id, _)| id.clone()).collect();
-        let (first, rest) = transaction.clone().split(&variants);
-        let is_done = !rest.is_empty() && !first.needs(&rest, stable) && self.served.commit(first).is_ok();
-        if is_done {
-            self.refused = None;
-            self.counts.promoted += 1;
+    /// Forgets what was refused of which a resource changed.
+    fn forget_changed(&mut self, contents: &[(VariantId, Option<Version>)]) {
+        let mut of_resource = BTreeMap::<_, Vec<_>>::new();
+        for changed in contents {
+            of_resource.entry(resource(&changed.0)).or_default().push(changed);
         }
-        is_done
+        self.refused.retain(|refused| {
+            let resources = refused.resources();
+            let of_these = resources.iter().filter_map(|resource| of_resource.get(resource)).flatten();
+            of_these.copied().collect::<BTreeSet<_>>().into_iter().eq(&refused.contents)
+        });
     }
 
-    /// Whether it contains all of what was refused. What was refused is forgotten when one of its
-    /// resources changed.
-    fn is_refused(&mut self, contents: &[(VariantId, Option<Version>)]) -> bool {
-        self.refused.take_if(|refused| {
-            let resource = |id: &VariantId| (id.type_url.clone(), id.name.clone());
-            let resources: BTreeSet<_> = refused.contents.iter().map(|(id, _)| resource(id)).collect();
-            let of_these = contents.iter().filter(|(id, _)| resources.contains(&resource(id)));
-            !of_these.collect::<BTreeSet<_>>().into_iter().eq(&refused.contents)
-        });
-        self.refused.is_some()
+    /// What can be rolled out while clients have nothing of what was refused.
+    fn without_refused(&mut self, transaction: Transaction, stable: &Snapshot) -> Transaction {
+        let (held, rest) = transaction.split_with_needing(&self.refused_resources(), stable);
+        let refused: usize = self.refused.iter().map(|refused| refused.contents.len()).sum();
+        self.waiting = tried(&held, stable).len().saturating_sub(refused);
+        rest
+    }
+
+    /// Gives what was refused to all clients without the changes since then, which nobody tried. These go along only
+    /// if what was refused needs them.
+    fn promote_refused(
+        &mut self,
+        now: Duration,
+        transaction: Transaction,
+        stable: &Snapshot,
+    ) -> RolloutEvent {
+        self.compared = None;
+        let contents = tried(&transaction, stable);
+        let (first, rest) = transaction.clone().split(&self.refused_resources());
+        let is_without_rest = !first.needs(&rest, stable) && self.served.commit(first).is_ok();
+        if !is_without_rest {
+            let event = self.commit(now, transaction, contents);
+            if event != RolloutEvent::Committed {
+                return event;
+            }
+        }
+        self.refused.clear();
+        self.counts.promoted += 1;
+        RolloutEvent::Promoted
+    }
+
+    fn refused_resources(&self) -> BTreeSet<(TypeUrl, ResourceName)> {
+        self.refused.iter().flat_map(RefusedChange::resources).collect()
     }
 
     /// Goes on with the rollout that runs.
@@ -342,6 +384,11 @@ impl RolloutMachine {
         }
         match self.order.take() {
             Some(RolloutOrder::Promote) => return Some(self.promote(running)),
+            Some(order @ RolloutOrder::PromoteRefused) => {
+                self.counts.replaced += 1;
+                self.order = Some(order);
+                return Some(RolloutEvent::Overtaken);
+            }
             Some(RolloutOrder::Abort) => {
                 return Some(self.refuse(now, running.contents, "an operator aborted it".to_owned()));
             }
@@ -362,13 +409,12 @@ impl RolloutMachine {
     /// Whether the source wants something else than what is rolled out, for which the rollout is to end.
     fn is_overtaken(&mut self, running: &mut RunningCandidate) -> bool {
         if self.on_change == OnChange::Replace {
-            return self.source.read(Snapshot::revision) != running.wanted;
+            return self.source.read(Snapshot::revision) != running.looked_at;
         }
         // Nobody is to try what the source took back. Endpoints that come and go do not keep a rollout from its end.
         let source = self.source.snapshot();
-        if self.taken_back >= TAKEN_BACK_LIMIT
-            || running.looked_at.replace(source.revision()) == Some(source.revision())
-        {
+        let looked_at = std::mem::replace(&mut running.looked_at, source.revision());
+        if self.taken_back >= TAKEN_BACK_LIMIT || looked_at == source.revision() {
             return false;
         }
         let stable = self.served.snapshot();
@@ -381,7 +427,8 @@ impl RolloutMachine {
     fn promote(&mut self, running: RunningCandidate) -> RolloutEvent {
         match running.candidate.promote() {
             Ok(_) => {
-                (self.refused, self.done, self.taken_back) = (None, running.number, 0);
+                self.on_stable(running.number);
+                self.taken_back = 0;
                 self.counts.promoted += 1;
                 RolloutEvent::Promoted
             }
@@ -389,13 +436,17 @@ impl RolloutMachine {
         }
     }
 
+    /// A change with this number of its request is stable. If a part of the request may be refused, its plan holds.
+    fn on_stable(&mut self, number: u64) {
+        if self.refused.is_empty() {
+            self.done = number;
+        }
+    }
+
     /// Gives it to all clients.
     fn commit(&mut self, now: Duration, transaction: Transaction, contents: Contents) -> RolloutEvent {
         match self.served.commit(transaction) {
-            Ok(_) => {
-                self.refused = None;
-                RolloutEvent::Committed
-            }
+            Ok(_) => RolloutEvent::Committed,
             Err(error) => self.refuse(now, contents, error.to_string()),
         }
     }
@@ -403,7 +454,11 @@ impl RolloutMachine {
     /// Clients that try the candidate are sent what they had, since it is dropped.
     fn refuse(&mut self, at: Duration, contents: Contents, reason: String) -> RolloutEvent {
         let reason: Arc<str> = reason.into();
-        (self.refused, self.taken_back) = (Some(RefusedChange::new(contents, Arc::clone(&reason), at)), 0);
+        let refused = RefusedChange::new(contents, Arc::clone(&reason), at);
+        let resources = refused.resources();
+        self.refused.retain(|before| before.resources().is_disjoint(&resources));
+        self.refused.push(refused);
+        self.taken_back = 0;
         self.counts.refused += 1;
         // An order that came too late is not one for the next rollout.
         self.order = None;
@@ -424,6 +479,10 @@ const TAKEN_BACK_LIMIT: u8 = 2;
 /// restart.
 fn tried(transaction: &Transaction, stable: &Snapshot) -> Contents {
     transaction.contents().filter(|(id, put)| put.is_some() || version(stable, id).is_some()).collect()
+}
+
+fn resource(id: &VariantId) -> (TypeUrl, ResourceName) {
+    (id.type_url.clone(), id.name.clone())
 }
 
 fn version(state: &Snapshot, id: &VariantId) -> Option<Version> {

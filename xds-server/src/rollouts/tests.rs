@@ -111,7 +111,7 @@ impl World {
     }
 
     fn reason(&self) -> Option<String> {
-        self.rollouts.status().refused.map(|(reason, _)| reason.to_string())
+        self.rollouts.status().refused.last().map(|refused| refused.reason.to_string())
     }
 }
 
@@ -152,17 +152,19 @@ async fn what_a_client_rejects_reaches_no_other_and_is_not_tried_again_before_it
     had.sort();
     assert_eq!(had, ["", "", "bad one"], "it goes back");
     assert!(world.reason().unwrap().ends_with("rejected acme.Thing: too bad"), "{:?}", world.reason());
-    // Another change beside it does not make it better.
+    // Another change beside it does not make it better, and need not wait for it.
     put(&world.source, "b", "beside");
     world.pass(30).await;
-    assert_eq!(world.had(), [""; 3]);
+    assert_eq!(world.had(), ["one"; 3], "a full state with what is stable");
+    assert_eq!(world.rollouts.status().counts, RolloutCounts { promoted: 1, refused: 1, replaced: 0 });
+    assert_eq!((world.rollouts.status().refused.len(), world.rollouts.status().waiting), (1, 0));
     put(&world.source, "a", "good");
     world.pass(30).await;
     assert_eq!(world.reason(), None);
     assert!(world.had().iter().all(|had| had.ends_with("good")));
     let counts = world.rollouts.status().counts;
-    assert_eq!(counts, RolloutCounts { promoted: 1, refused: 1, replaced: 0 });
-    assert_eq!(*world.stored.lock().unwrap(), ["one", "good"]);
+    assert_eq!(counts, RolloutCounts { promoted: 2, refused: 1, replaced: 0 });
+    assert_eq!(*world.stored.lock().unwrap(), ["one", "one", "good"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,41 +305,40 @@ async fn after_a_restart_the_first_clients_that_are_back_try_the_change() {
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_is_kept_until_it_is_no_longer_so() {
     let kept = Arc::new(Mutex::new(Vec::new()));
-    let start = |refused: Option<RefusedChange>| {
+    let start = |refused: Vec<RefusedChange>| {
         let (source, served) = (Cache::new(), Cache::new());
         put(&served, "a", "one");
         let plan = RolloutPlan::new(vec!["1 client".parse().unwrap()], Duration::from_secs(10));
         let rollouts = Rollouts::new(Arc::clone(&source), served, plan, OnChange::Wait);
         let keep = Arc::clone(&kept);
         let rollouts = rollouts.keeping_refused(move |refused| {
-            keep.lock().unwrap().push(refused.cloned());
+            keep.lock().unwrap().push(refused.to_vec());
             Ok(())
         });
-        let rollouts = match refused {
-            Some(refused) => rollouts.refused_before(refused),
-            None => rollouts,
-        };
+        let rollouts = rollouts.refused_before(refused);
         let (rollouts, runs) = (Arc::new(rollouts), tokio::runtime::Handle::current());
         let run = Arc::clone(&rollouts);
         (source, rollouts, runs.spawn(async move { run.run().await }))
     };
-    let (source, rollouts, task) = start(None);
+    let (source, rollouts, task) = start(Vec::new());
     put(&source, "a", "two");
     sleep(Duration::from_secs(1)).await;
     assert!(rollouts.abort());
     sleep(Duration::from_secs(1)).await;
     task.abort();
-    let refused = kept.lock().unwrap().pop().flatten().expect("it is refused");
-    let (source, rollouts, task) = start(Some(refused));
+    let refused = kept.lock().unwrap().pop().expect("it is refused");
+    assert_eq!(refused.len(), 1);
+    let (source, rollouts, task) = start(refused);
     put(&source, "a", "two");
     sleep(Duration::from_secs(60)).await;
     let status = rollouts.status();
-    assert_eq!(status.refused.map(|(reason, _)| reason).as_deref(), Some("an operator aborted it"));
+    assert_eq!(status.refused.len(), 1);
+    assert_eq!(*status.refused[0].reason, *"an operator aborted it");
     assert_eq!((status.running, kept.lock().unwrap().len()), (None, 0));
     put(&source, "a", "three");
     sleep(Duration::from_secs(1)).await;
     assert!(rollouts.status().running.is_some());
-    assert_eq!(*kept.lock().unwrap(), [None]);
+    assert_eq!(*kept.lock().unwrap(), [[]]);
     task.abort();
 }
 
