@@ -118,6 +118,11 @@ pub(super) struct ProxyCommand {
     /// Upstream subscriptions (parameter sets) of one name; further ones get RESOURCE_EXHAUSTED
     #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count, help_heading = SHARING)]
     questions_limit: usize,
+    /// Upstream subscriptions of one type; below the limit of the control plane, which ends the stream of all clients
+    ///
+    /// Further ones get RESOURCE_EXHAUSTED until others end.
+    #[arg(long, value_name = "COUNT", default_value = "190000", value_parser = count, help_heading = SHARING)]
+    upstream_names_limit: usize,
     /// Keep the received resources in this file, and start from it
     ///
     /// So clients can start while the control plane is down. Restored resources are stale until it
@@ -314,6 +319,7 @@ impl ProxyCommand {
             linger: self.linger,
             linger_bytes: self.linger_bytes,
             upstream_subscriptions_limit: self.questions_limit,
+            upstream_names_limit: self.upstream_names_limit,
             resource_timeout: self.resource_timeout,
             ..ProxyConfig::default()
         }

@@ -21,6 +21,7 @@
 //! | --- | --- |
 //! | `config` | settings: how variants are shared, and what upstreams understand |
 //! | `route` | the stream that an upstream subscription uses |
+//! | `room` | what is subscribed to on one stream, at most |
 //! | `name` | the downstream and upstream subscriptions of one name |
 //! | `parameter_table` | numbers for the parameters of downstream subscriptions |
 //! | `pairing` | which upstream subscription each downstream subscription relies on |
@@ -73,6 +74,7 @@ mod parameter_table;
 mod random_tests;
 #[cfg(test)]
 mod removals_tests;
+mod room;
 mod route;
 #[cfg(test)]
 mod rules_tests;

@@ -36,6 +36,12 @@ pub struct ProxyConfig {
     /// variants that match them are still served. Clients may send a value that is unique to each
     /// of them, in a key that constraints name. Default 10,000.
     pub upstream_subscriptions_limit: usize,
+    /// Upstream subscriptions of one type on one stream, at most; below the limit of the control plane, which
+    /// ends the stream of all clients. Further ones get an error until others end. Default 190,000: `xds serve`
+    /// allows 200,000.
+    pub upstream_names_limit: usize,
+    /// Types on one stream, at most; the same for types. Default 60: `xds serve` allows 64.
+    pub upstream_types_limit: usize,
     /// How many clients are sent each new variant of a response of the shared upstream first. If
     /// one of them rejects it, the proxy rejects it upstream and sends it to no other client. Zero,
     /// the default, accepts valid responses at once. With delta only.
@@ -94,6 +100,8 @@ impl Default for ProxyConfig {
             linger_bytes: 64 << 20,
             resource_timeout: Duration::from_secs(15),
             upstream_subscriptions_limit: 10_000,
+            upstream_names_limit: 190_000,
+            upstream_types_limit: 60,
         }
     }
 }

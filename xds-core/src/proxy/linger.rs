@@ -94,6 +94,7 @@ impl Proxy {
 
     fn end(&mut self, key: &Key, name: &mut Name, ends_at: Duration, id: SubscriptionId) {
         let subscription = name.upstream.remove(&id);
+        self.leave_room(key, &id);
         let watch = subscription.and_then(|subscription| subscription.watch);
         self.pending.ended.extend(watch.map(|watch| (id.0.clone(), watch)));
         self.forget_idle(&(ends_at, key.clone(), id));
@@ -143,6 +144,7 @@ impl Proxy {
                 // Resources of a side stream stay until the main stream has a response.
                 if is_stale && let Route::SideStream { .. } = &id.0 {
                     name.upstream.remove(&id);
+                    self.leave_room(key, &id);
                     self.forget_idle(&(ends_at, key.clone(), id.clone()));
                     let side_stream = self.upstreams.get_mut(&id.0);
                     side_stream.into_iter().for_each(|upstream| upstream.is_retiring = true);

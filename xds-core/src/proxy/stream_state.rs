@@ -56,6 +56,16 @@ struct SubscribedType {
 }
 
 impl StreamState {
+    /// How many types have a subscription.
+    pub(super) fn types(&self) -> usize {
+        self.types.len()
+    }
+
+    /// How many subscriptions the type has.
+    pub(super) fn subscriptions(&self, type_url: &TypeUrl) -> usize {
+        self.types.get(type_url).map_or(0, |subscribed| subscribed.subscriptions)
+    }
+
     pub(super) fn new(route: &Route, resource_timeout: Duration) -> Self {
         let is_main = matches!(route, Route::Shared | Route::Node(_));
         Self { health: is_main.then(|| Health::new(resource_timeout)), ..Self::default() }

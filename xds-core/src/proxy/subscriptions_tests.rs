@@ -54,6 +54,37 @@ fn who_was_refused_is_asked_for_when_others_leave() {
     assert_eq!(leaves[1].sent(), "n2 X -r", "what lingers gives way");
 }
 
+/// G9: a control plane ends the stream of a client that asks for too much, here that of all clients.
+#[test]
+fn g9_the_names_and_types_of_one_client_do_not_end_the_stream_of_all() {
+    let config = ProxyConfig { upstream_names_limit: 2, upstream_types_limit: 2, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "CDS a=1 b=1 c=1; RDS r=1; EDS e=1", config);
+    let mut first = world.leaf("CDS", "a");
+    let mut attacker = world.leaf("CDS", "b");
+    world.run();
+    assert_eq!((first.sent(), attacker.sent()), ("n1 CDS a=1".into(), "n1 CDS b=1".into()));
+    let mut routes = world.leaf("RDS", "r");
+    world.run();
+    let mut of_type = [world.leaf("CDS", "c"), world.leaf("CDS", "a")];
+    let mut assignments = world.leaf("EDS", "e");
+    world.run();
+    assert_eq!(of_type[0].sent(), "n1 CDS !\"c\"(8)");
+    assert_eq!(of_type[1].sent(), "n1 CDS a=1", "what is cached is served");
+    assert_eq!(routes.sent(), "n1 RDS r=1");
+    assert_eq!(assignments.sent(), "n1 EDS !\"e\"(8)");
+    drop(attacker);
+    world.run();
+    world.pass(Duration::from_secs(60));
+    of_type[0].ack("CDS", "1");
+    assert_eq!(of_type[0].sent(), "n2 CDS c=1", "there is room now");
+    assignments.ack("EDS", "1");
+    assert_eq!(assignments.sent(), "");
+    drop(routes);
+    world.run();
+    world.pass(Duration::from_secs(60));
+    assert_eq!(assignments.sent(), "n2 EDS e=1");
+}
+
 /// T35: absence for one locator says nothing about the others, but no locator has to wait for the
 /// responses to all others.
 #[test]

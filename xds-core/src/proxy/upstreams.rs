@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::health::Status;
 use super::name::{SubscriptionId, UpstreamSubscription};
+use super::room::WithoutRoom;
 use super::route::Route;
 use super::set::{RestoredSets, SetChange, SetId};
 use super::stream_state::StreamState;
@@ -22,6 +23,7 @@ use crate::xdstp::glob_of;
 pub(super) struct UpstreamClient {
     pub(super) client: Client,
     watches: BTreeMap<WatchId, (Key, SubscriptionId)>,
+    pub(super) without_room: WithoutRoom,
     /// It is connected to one of its servers.
     is_connected: bool,
     pub(super) state: StreamState,
@@ -120,6 +122,7 @@ impl Proxy {
         let upstream = UpstreamClient {
             client: self.new_clients.make(route, route.relay(&self.cache, &self.config.upstream)),
             watches: BTreeMap::new(),
+            without_room: WithoutRoom::default(),
             is_connected: false,
             state: StreamState::new(route, self.config.resource_timeout),
             is_retiring: false,
@@ -134,14 +137,30 @@ impl Proxy {
         if !self.upstreams.contains_key(route) {
             self.make_client(route);
         }
+        self.leave_room(key, id);
+        let no_room = self.upstreams.get(route).and_then(|upstream| self.no_room(&upstream.state, &key.0));
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let Some(name) = self.names.get_mut(key) else { return };
         let subscription = name.upstream.get_mut(id).filter(|subscription| subscription.watch.is_none());
         let Some(subscription) = subscription else { return };
+        if subscription.is_answered {
+            // It had no room before: those that wait for it were told so.
+            (subscription.is_answered, subscription.answer) = (false, None);
+            name.match_waiting(id);
+            self.pending.touched.insert(key.clone());
+        }
+        let subscription = name.upstream.get_mut(id).expect("it was read above");
         let is_connected = upstream.is_connected;
-        let watched = upstream.client.on_watch(&key.0, key.1.as_str(), Some(parameters.clone()));
+        let watched = match no_room {
+            None => Ok(upstream.client.on_watch(&key.0, key.1.as_str(), Some(parameters.clone()))),
+            Some(status) => Err(status),
+        };
         match watched {
-            Ok(watch) => {
+            Err(status) => {
+                upstream.without_room.add(key, id);
+                (subscription.is_answered, subscription.answer) = (true, Some(status));
+            }
+            Ok(Ok(watch)) => {
                 upstream.watches.insert(watch, (key.clone(), Arc::clone(id)));
                 subscription.watch = Some(watch);
                 subscription.sent_at = is_connected.then_some(now);
@@ -153,7 +172,7 @@ impl Proxy {
                     subscription.answer = Some(LocatorStatus::Complete);
                 }
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 subscription.is_answered = true;
                 let (code, message) = (Code::INVALID_ARGUMENT, error.to_string().into());
                 subscription.answer = Some(LocatorStatus::Failed { code, message });
@@ -187,6 +206,7 @@ impl Proxy {
             }
         }
         self.release_type(route, &key.0);
+        self.use_room(route, &key.0);
     }
 
     /// Completes an event: matches the names that it touched, ends the watches that are not needed
@@ -199,7 +219,7 @@ impl Proxy {
             }
             let changed = self.upstreams.iter().filter(|(_, upstream)| upstream.state.is_changed);
             let changed: Vec<_> = changed.map(|(route, _)| route.clone()).collect();
-            if changed.is_empty() && self.pending.touched.is_empty() {
+            if changed.is_empty() && self.pending.touched.is_empty() && self.pending.begun.is_empty() {
                 break;
             }
             for route in &changed {
