@@ -23,6 +23,10 @@ use crate::config::ServerConfig;
 use crate::peer::Peer;
 use crate::stream_registry::{ClientDetails, OpenStream, StreamRegistry};
 
+pub(crate) use calls::LimitedCalls;
+
+mod calls;
+
 /// The CSDS service for all streams of a server.
 #[derive(Debug)]
 pub(crate) struct StatusService {

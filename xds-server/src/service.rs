@@ -24,7 +24,7 @@ use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, SERVICES};
 use crate::client_list::ClientList;
 use crate::config::ServerConfig;
 use crate::connections::{self, Handshake, HttpConfig, Plain};
-use crate::csds::StatusService;
+use crate::csds::{LimitedCalls, StatusService};
 use crate::driver::{Driver, ServerParts};
 use crate::observe::Event;
 use crate::peer::Peer;
@@ -252,7 +252,8 @@ impl Server {
     fn router(&self, services: Routes, stopping: &watch::Receiver<bool>) -> axum::Router {
         let (registry, config) = (Arc::clone(&self.registry), Arc::clone(&self.config));
         let status = StatusService::new(registry, config, stopping.clone());
-        let services = services.add_service(ClientStatusDiscoveryServiceServer::new(status));
+        let services =
+            services.add_service(LimitedCalls::new(ClientStatusDiscoveryServiceServer::new(status)));
         let router = self.add_discovery(services).into_axum_router().reset_fallback();
         router.merge(self.routes.clone().layer(axum::Extension(Stopping(stopping.clone()))))
     }

@@ -229,3 +229,25 @@ async fn g11_a_client_that_reads_nothing_is_stale_and_keeps_its_stream() {
     last.sort();
     assert!(last.contains(&(RUNTIME.to_owned(), false)), "{last:?}");
 }
+
+/// Answers stay in memory until they are read, so those who do not read get few of them.
+#[tokio::test]
+async fn c20_calls_beyond_the_limit_are_refused_until_others_end() {
+    let server = Running::new(&Cache::new()).await;
+    let mut calls = Vec::new();
+    for _ in 0..16 {
+        let (requests, receiver) = mpsc::channel(1);
+        let mut client = ClientStatusDiscoveryServiceClient::new(server.channel().await);
+        requests.send(ClientStatusRequest::default()).await.unwrap();
+        let answers = client.stream_client_status(ReceiverStream::new(receiver)).await.unwrap();
+        calls.push((requests, answers));
+    }
+    let refused = fetch(&server, ClientStatusRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    calls.pop();
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while fetch(&server, ClientStatusRequest::default()).await.is_err() {}
+    })
+    .await
+    .unwrap();
+}
