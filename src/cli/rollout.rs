@@ -131,20 +131,23 @@ impl StateFolder {
 fn is_possible(order: Order, status: &str) -> bool {
     let status: Value = serde_json::from_str(status).unwrap_or_default();
     let is_running = !status["running"].is_null();
-    let is_refused = status["refused"].as_array().is_some_and(|refused| !refused.is_empty());
     match order {
-        Order::Promote => is_running || is_refused,
-        Order::PromoteRefused => is_refused,
+        Order::Promote => is_running || is_refused(&status),
+        Order::PromoteRefused => is_refused(&status),
         Order::Abort => is_running,
     }
 }
 
-/// Whether one more rollout ended as the order says.
+fn is_refused(status: &Value) -> bool {
+    status["refused"].as_array().is_some_and(|refused| !refused.is_empty())
+}
+
+/// Whether one more rollout ended as the order says, or nothing is refused any more.
 fn is_done(order: Order, before: &str, now: &str) -> bool {
-    let (before, now) = (ended(before), ended(now));
     match order {
-        Order::Promote | Order::PromoteRefused => now.promoted > before.promoted,
-        Order::Abort => now.refused > before.refused,
+        Order::Promote => ended(now).promoted > ended(before).promoted,
+        Order::PromoteRefused => serde_json::from_str(now).is_ok_and(|now| !is_refused(&now)),
+        Order::Abort => ended(now).refused > ended(before).refused,
     }
 }
 

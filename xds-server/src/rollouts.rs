@@ -293,7 +293,7 @@ impl Rollouts {
                 tracing::error!(%reason, "the change is refused; clients that tried it are sent what they had");
             }
             RolloutEvent::Overtaken => {
-                tracing::info!("the source changed, so the rollout ended");
+                tracing::info!("the rollout ended; one of the newest state begins");
             }
             RolloutEvent::Replaced(error) => {
                 tracing::warn!(%error, "a commit of another source ended the rollout");

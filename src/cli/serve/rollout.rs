@@ -214,7 +214,11 @@ impl ServedRollouts {
 /// Carries out an order that was meant for the rollout that runs, or for what is refused, now.
 fn steer(rollouts: &Rollouts, order: Order, ended: [u64; 3]) {
     let RolloutCounts { promoted, refused, replaced, .. } = rollouts.status().counts;
-    let is_for_this = ended == [promoted, refused, replaced];
+    let is_for_this = match order {
+        // Rollouts of other changes may end meanwhile.
+        Order::PromoteRefused => ended[1] == refused,
+        Order::Promote | Order::Abort => ended == [promoted, refused, replaced],
+    };
     let is_possible = is_for_this
         && match order {
             Order::Promote => rollouts.promote(),

@@ -35,7 +35,7 @@ pub struct RolloutCounts {
     pub promoted: u64,
     /// Clients rejected it, or too few ACKed it, or an operator aborted it.
     pub refused: u64,
-    /// The source committed something else meanwhile, or a commit of another source was in the way.
+    /// One of the newest state began instead, or a commit of another source was in the way.
     pub replaced: u64,
 }
 
@@ -119,7 +119,8 @@ pub enum RolloutEvent {
     Committed,
     /// The rollout ended, for this reason.
     Refused(Arc<str>),
-    /// The rollout ended, because the source committed something else meanwhile, or took the change back.
+    /// The rollout ended, because the source committed something else meanwhile, or took the change back, or an
+    /// operator promoted what was refused.
     Overtaken,
     /// The rollout ended, because a commit of another source was in the way.
     Replaced(Arc<str>),
