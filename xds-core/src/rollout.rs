@@ -36,16 +36,25 @@ impl FromStr for RolloutSteps {
             }
             c == ',' && depth == 0 && !is_quoted
         };
-        let mut steps: Vec<Audience> = Vec::new();
-        for step in text.split(is_comma) {
-            let step = step.parse()?;
-            if let Some(before) = steps.iter().find(|before| before.includes(&step)) {
-                let before = Box::new(before.clone());
-                return Err(AudienceError::NotLarger { step: Box::new(step), before });
-            }
-            steps.push(step);
-        }
+        let steps: Vec<_> = text.split(is_comma).map(str::parse).collect::<Result<_, _>>()?;
+        Self::check(&steps)?;
         Ok(Self(steps))
+    }
+}
+
+impl RolloutSteps {
+    /// Checks that each step has clients that those before lack.
+    ///
+    /// # Errors
+    /// [`AudienceError::NotLarger`].
+    pub fn check(steps: &[Audience]) -> Result<(), AudienceError> {
+        for (at, step) in steps.iter().enumerate() {
+            if let Some(before) = steps[..at].iter().find(|before| before.includes(step)) {
+                let (step, before) = (Box::new(step.clone()), Box::new(before.clone()));
+                return Err(AudienceError::NotLarger { step, before });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use xds_core::{Audience, AudienceError, RequestedRollout, RolloutPlan};
+use xds_core::{Audience, AudienceError, RequestedRollout, RolloutPlan, RolloutSteps};
 use xds_proto::xds::store::v1 as proto;
 
 use crate::log::{Head, StoredRollout};
@@ -50,6 +50,12 @@ pub fn plan(rollout: &proto::Rollout) -> Result<RolloutPlan, RolloutError> {
     }
     let steps: Vec<Audience> = steps.iter().map(|step| step.parse()).collect::<Result<_, _>>()?;
     Ok(RolloutPlan::new(steps, wait))
+}
+
+/// Checks the steps of a new commit: that they can be read, and that each is larger than those before. Not all servers
+/// check the last, so steps from a peer may not be.
+pub(crate) fn check(rollout: &proto::Rollout) -> Result<(), RolloutError> {
+    Ok(RolloutSteps::check(plan(rollout)?.steps())?)
 }
 
 impl Head {
@@ -101,6 +107,10 @@ mod tests {
             let error = plan(&rollout).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
+        let shrinking = rollout(&["10%", "5%"], None);
+        assert!(plan(&shrinking).is_ok(), "a server before accepted it");
+        let error = check(&shrinking).unwrap_err();
+        assert!(matches!(error, RolloutError::Step(AudienceError::NotLarger { .. })), "{error}");
     }
 
     #[test]

@@ -268,7 +268,7 @@ fn check_request(request: &proto::CommitRequest, violations: &mut Violations) {
     if request.ack_peers > 0 {
         invalid("ack_peers", "this store has no peers, so none can acknowledge a commit".to_owned());
     }
-    if let Some(Err(error)) = request.rollout.as_ref().map(rollout::plan) {
+    if let Some(Err(error)) = request.rollout.as_ref().map(rollout::check) {
         invalid("rollout", error.to_string());
     }
     if request.message.len() > MESSAGE_LIMIT_BYTES {
