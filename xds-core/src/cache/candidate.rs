@@ -258,4 +258,6 @@ impl Fork<'_> {
 }
 
 #[cfg(test)]
+mod random_tests;
+#[cfg(test)]
 mod tests;
