@@ -32,6 +32,7 @@
 //! | `isolate` | decides which files keep their last good content while the others are served; no I/O |
 //! | `gate` | takes each new content before the cache does |
 //! | `watch` | decides when to read the folder again |
+//! | `unfinished` | decides which changed files wait, because a program may still be writing them |
 //! | `domains` | reads the values that clients have, which only a check needs |
 //! | [`schema`] | the form of the files, as JSON Schemas for editors |
 //! | `contents`, [`lint`] | the folder as data, and warnings about likely mistakes in it |
@@ -54,6 +55,7 @@ use gate::Gate;
 use index::{Changes, FileContent, Index, Plan};
 use lint::KnownReferences;
 use scan::{PathKind, Stamp};
+use unfinished::Unfinished;
 
 pub use contents::{Contents, Located, Location};
 pub use decode::Readable;
@@ -86,6 +88,7 @@ mod scan;
 pub mod schema;
 mod standing;
 mod tree;
+mod unfinished;
 mod validate;
 mod violations;
 mod watch;
@@ -124,6 +127,7 @@ pub struct Folder {
     /// For [`Reaction::Refuse`], which checks each change before its commit.
     known_references: KnownReferences,
     gate: Option<Gate>,
+    unfinished: Unfinished,
 }
 
 impl Folder {
@@ -150,6 +154,7 @@ impl Folder {
             standing_warnings: Arc::default(),
             known_references: KnownReferences::default(),
             gate: None,
+            unfinished: Unfinished::default(),
         }
     }
 
@@ -331,11 +336,12 @@ impl Folder {
     fn commit(
         &mut self,
         cache: &Cache,
-        changed: Vec<(Box<str>, Option<Stamp>)>,
+        mut changed: Vec<(Box<str>, Option<Stamp>)>,
         errors: Vec<FolderError>,
         progress: impl FnMut(Progress),
     ) -> Result<Loaded, FolderErrors> {
         self.read_label();
+        self.leave_out_written(&mut changed);
         let loaded = self.try_commit(cache, changed, errors, progress);
         if loaded.is_ok() {
             self.reloads.set_label(&self.label);
@@ -376,7 +382,13 @@ impl Folder {
         if self.isolation == Isolation::File && self.is_loaded {
             return self.try_commit_usable(cache, changed, errors, progress);
         }
-        let changes = self.read(changed, &mut errors, progress);
+        let mut changes = self.read(changed, &mut errors, progress);
+        let mut held = BTreeSet::new();
+        if errors.is_empty() {
+            held = self.hold_unfinished(&mut changes);
+        } else {
+            self.unfinished.forget();
+        }
         errors.extend(self.index.duplicates(&changes));
         if errors.is_empty() && !self.allow_empty && self.index.is_emptied_by(&changes) {
             errors.push(FolderError::new("", Problem::NoResources));
@@ -391,7 +403,7 @@ impl Folder {
             errors.push(FolderError::new("", Problem::UnknownAtStart));
         }
         if !errors.is_empty() {
-            self.pending.extend(changes.into_iter().map(|(file, _)| file));
+            self.pending.extend(changes.into_iter().map(|(file, _)| file).chain(held));
             return Err(FolderErrors::sorted(errors));
         }
         let Plan { mut transaction, files } = self.index.plan(changes);
@@ -405,7 +417,7 @@ impl Folder {
             }
         };
         self.index.accept(files);
-        self.pending.clear();
+        self.pending = held;
         self.is_loaded = true;
         if self.warning_policy.reaction == Reaction::Refuse {
             self.standing_warnings.replace(SystemTime::now(), Vec::new());
@@ -449,6 +461,9 @@ impl Folder {
         let mut changes = self.read(changed, &mut errors, progress);
         self.follow_renames(&stamps, &mut changes);
         let all: Vec<_> = changes.iter().map(|(file, _)| file.clone()).collect();
+        let broken: BTreeSet<_> = errors.iter().map(|error| &error.file).collect();
+        changes.retain(|(file, _)| !broken.contains(file));
+        let held = self.hold_unfinished(&mut changes);
         let refused = |folder: &mut Self, errors| {
             folder.pending.extend(all);
             Err(FolderErrors::sorted(errors))
@@ -471,7 +486,7 @@ impl Folder {
             .iter()
             .map(|error| (error.file.clone(), stamps.get(&error.file).copied().flatten()))
             .collect();
-        self.pending = self.isolated.keys().cloned().collect();
+        self.pending = self.isolated.keys().cloned().chain(held).collect();
         let isolated = (!errors.is_empty()).then(|| FolderErrors::sorted(errors));
         Ok(self.loaded(read, commit, isolated))
     }

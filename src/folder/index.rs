@@ -112,6 +112,15 @@ impl Index {
         provided(changes).next().is_none() && self.provided_before(changes).count() == self.resources
     }
 
+    /// The changed files that lose a resource which no other changed file has.
+    pub(super) fn removing<'a>(&self, changes: &'a Changes) -> BTreeSet<&'a str> {
+        let kept: HashSet<&VariantId> = provided(changes).map(|(key, _)| key).collect();
+        let is_removing = |file: &&str| {
+            self.files.get(*file).is_some_and(|state| state.keys.iter().any(|key| !kept.contains(&key.id)))
+        };
+        changes.iter().map(|(file, _)| &**file).filter(is_removing).collect()
+    }
+
     /// Resources that two files provide after the changes. The error is an error of the file in
     /// which the resource is new, or else of the file with the later path.
     pub(super) fn duplicates(&self, changes: &Changes) -> Vec<FolderError> {

@@ -1,21 +1,24 @@
 //! Live reload: decides when to read the folder again, and which files.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, mem};
 
-use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RemoveKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::Notify;
 use xds_core::Cache;
 use xds_file::Reloads;
 
+use self::batch::{CLOSING_IS_REPORTED, Extent};
 use super::linter::Linter;
 use super::{Folder, FolderErrors, Loaded, Reaction, scan};
 use crate::source::finished;
+
+pub(super) use self::batch::Changes;
+
+mod batch;
 
 impl Folder {
     /// Keeps the cache up to date with the folder until the future is dropped. Load the folder
@@ -23,15 +26,20 @@ impl Folder {
     ///
     /// Follows writes in place, renames, replaced links (the `..data` of Kubernetes) and the
     /// replacement of the folder itself. Changes within 20 ms of each other are one commit, and no
-    /// change waits longer than 250 ms. In addition, all stamps are compared every 30 s, because
-    /// network file systems report no changes, and after
+    /// change waits for others longer than 250 ms. In addition, all stamps are compared every 30 s,
+    /// because network file systems report no changes, and after
     /// [`Reloads::request`](xds_file::Reloads::request).
+    ///
+    /// A file that a program is still writing keeps its last good content until the program closes
+    /// it, or does not write for 30 s. Where the system does not report that, resources are removed
+    /// only if two looks, a second apart, see the same files.
     ///
     /// An error in a file is logged, and the last good state stays in use until the file is
     /// corrected.
     pub async fn watch(mut self, cache: Arc<Cache>) -> Infallible {
         let changes = Arc::new(Changes::default());
         let mut reporter = Reporter::default();
+        self.unfinished.writers = Some(Arc::clone(&changes));
         let mut watcher = None;
         let mut watched = None;
         let mut compared_at = Instant::now();
@@ -49,7 +57,13 @@ impl Folder {
                 Identity::of(&root)
             })
             .await;
-            let pause = if watcher.is_some() { COMPARE_EVERY } else { COMPARE_UNWATCHED_EVERY };
+            let pause = if self.unfinished.awaits_second_look() {
+                LOOK_AGAIN_AFTER
+            } else if watcher.is_some() {
+                COMPARE_EVERY
+            } else {
+                COMPARE_UNWATCHED_EVERY
+            };
             let is_due = compared_at.elapsed() >= pause;
             if watched != Some(identity) || (is_due && watcher.is_none()) {
                 // First watch, then compare, so that no change is missed in between.
@@ -111,6 +125,8 @@ impl Folder {
     }
 
     fn reload(&mut self, cache: &Cache, extent: Extent) -> Result<Loaded, FolderErrors> {
+        // The system said that these files are complete. What a comparison finds may be incomplete.
+        self.unfinished.look_twice = extent == Extent::Everything || !CLOSING_IS_REPORTED;
         let root = self.root().canonicalize();
         match (extent, root) {
             (Extent::Paths(paths), Ok(root)) => {
@@ -150,126 +166,6 @@ impl Identity {
             |_| Self::default(),
             |metadata| Self { inode: scan::inode(&metadata), created_at: metadata.created().ok() },
         )
-    }
-}
-
-/// What to read again.
-#[derive(Debug, Default, PartialEq, Eq)]
-enum Extent {
-    #[default]
-    Everything,
-    Paths(BTreeSet<PathBuf>),
-}
-
-/// Changes that the watcher reported and that are not read yet. Bounded: too many paths become
-/// "everything".
-#[derive(Debug, Default)]
-struct Changes {
-    batch: Mutex<Batch>,
-    changed: Notify,
-}
-
-impl Changes {
-    fn note(&self, event: notify::Result<notify::Event>) {
-        self.batch.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now(), event);
-        self.changed.notify_one();
-    }
-
-    fn note_everything(&self) {
-        self.batch.lock().unwrap_or_else(PoisonError::into_inner).note_everything(Instant::now());
-        self.changed.notify_one();
-    }
-
-    fn take(&self) -> Extent {
-        self.batch.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Waits until there are changes and no more are coming.
-    async fn ready(&self) {
-        loop {
-            let deadline = self.batch.lock().unwrap_or_else(PoisonError::into_inner).deadline();
-            match deadline {
-                Some(deadline) if deadline <= Instant::now() => return,
-                Some(deadline) => {
-                    tokio::select! {
-                        () = tokio::time::sleep_until(deadline.into()) => {}
-                        () = self.changed.notified() => {}
-                    }
-                }
-                None => self.changed.notified().await,
-            }
-        }
-    }
-}
-
-/// Changes that become one reload. The time is an argument.
-#[derive(Debug, Default)]
-struct Batch {
-    /// The times of the first and the last event; `None` without changes.
-    span: Option<(Instant, Instant)>,
-    everything: bool,
-    paths: BTreeSet<PathBuf>,
-    /// Files that a program has started to write and not closed yet.
-    writing: HashSet<PathBuf>,
-}
-
-impl Batch {
-    fn note(&mut self, now: Instant, event: notify::Result<notify::Event>) {
-        let event = match event {
-            Ok(event) if event.need_rescan() => return self.note_everything(now),
-            Ok(event) => event,
-            Err(_) => return self.note_everything(now),
-        };
-        match event.kind {
-            // Our own reads cause such events too.
-            EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => return,
-            EventKind::Create(CreateKind::Folder) | EventKind::Remove(RemoveKind::Folder) => {
-                return self.note_everything(now);
-            }
-            EventKind::Access(_) => {
-                for path in &event.paths {
-                    self.writing.remove(path);
-                }
-            }
-            EventKind::Create(_) | EventKind::Modify(ModifyKind::Data(_)) if CLOSING_IS_REPORTED => {
-                // A link is complete when it is created.
-                self.writing.extend(event.paths.iter().filter(|path| !path.is_symlink()).cloned());
-            }
-            EventKind::Any
-            | EventKind::Create(_)
-            | EventKind::Modify(_)
-            | EventKind::Remove(_)
-            | EventKind::Other => {}
-        }
-        self.paths.extend(event.paths);
-        self.touch(now);
-        if self.paths.len() > PATHS_LIMIT {
-            self.note_everything(now);
-        }
-    }
-
-    fn note_everything(&mut self, now: Instant) {
-        self.everything = true;
-        self.paths.clear();
-        self.touch(now);
-    }
-
-    fn touch(&mut self, now: Instant) {
-        let first = self.span.map_or(now, |(first, _)| first);
-        self.span = Some((first, now));
-    }
-
-    /// When to reload: after a quiet moment if no file is being written, or at the latest after
-    /// [`LONGEST_WAIT`].
-    fn deadline(&self) -> Option<Instant> {
-        let (first, last) = self.span?;
-        let latest = first + LONGEST_WAIT;
-        Some(if self.writing.is_empty() { latest.min(last + QUIET) } else { latest })
-    }
-
-    fn take(&mut self) -> Extent {
-        let batch = mem::take(self);
-        if batch.everything { Extent::Everything } else { Extent::Paths(batch.paths) }
     }
 }
 
@@ -366,98 +262,17 @@ async fn blocking<T: Send + 'static>(reloads: &Reloads, work: impl FnOnce() -> T
     finished(reloads.blocking("folder", work).await).await
 }
 
-/// Changes closer together than this are one reload.
-const QUIET: Duration = Duration::from_millis(20);
-
-/// No change waits longer than this.
-const LONGEST_WAIT: Duration = Duration::from_millis(250);
-
 /// How often all stamps are compared, for file systems that report no changes.
 const COMPARE_EVERY: Duration = Duration::from_secs(30);
 
 /// The same while the folder cannot be watched.
 const COMPARE_UNWATCHED_EVERY: Duration = Duration::from_secs(2);
 
+/// When to look again before resources are removed.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// How often to check whether the folder itself was replaced.
 const LOOK_AT_ROOT_EVERY: Duration = Duration::from_secs(1);
 
-/// From this number of paths on, comparing all stamps does not cost more.
-const PATHS_LIMIT: usize = 10_000;
-
 /// The most errors in the log at once; `xds check` shows all.
 const ERRORS_LOGGED: usize = 100;
-
-/// Linux reports when a writer closes a file.
-const CLOSING_IS_REPORTED: bool = cfg!(target_os = "linux");
-
-#[cfg(test)]
-mod tests {
-    use notify::Event;
-    use notify::event::{DataChange, Flag, RenameMode};
-
-    use super::*;
-
-    const WRITTEN: EventKind = EventKind::Modify(ModifyKind::Data(DataChange::Any));
-    const CLOSED: EventKind = EventKind::Access(AccessKind::Close(AccessMode::Write));
-    const RENAMED: EventKind = EventKind::Modify(ModifyKind::Name(RenameMode::To));
-
-    fn event(kind: EventKind, path: &str) -> notify::Result<Event> {
-        Ok(Event::new(kind).add_path(path.into()))
-    }
-
-    fn ms(count: u64) -> Duration {
-        Duration::from_millis(count)
-    }
-
-    #[test]
-    fn a_rename_is_ripe_after_a_quiet_moment() {
-        let (mut batch, start) = (Batch::default(), Instant::now());
-        batch.note(start, event(RENAMED, "/d/a.yaml"));
-        assert_eq!(batch.deadline(), Some(start + QUIET));
-        assert_eq!(batch.take(), Extent::Paths(BTreeSet::from(["/d/a.yaml".into()])));
-        assert_eq!(batch.deadline(), None);
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_file_that_is_being_written_is_waited_for() {
-        let (mut batch, start) = (Batch::default(), Instant::now());
-        batch.note(start, event(WRITTEN, "/d/a.yaml"));
-        assert_eq!(batch.deadline(), Some(start + LONGEST_WAIT));
-        batch.note(start + ms(5), event(CLOSED, "/d/a.yaml"));
-        assert_eq!(batch.deadline(), Some(start + ms(5) + QUIET));
-    }
-
-    #[test]
-    fn a_stream_of_changes_is_cut_after_the_longest_wait() {
-        let (mut batch, start) = (Batch::default(), Instant::now());
-        for step in 0..100 {
-            batch.note(start + ms(10 * step), event(RENAMED, &format!("/d/{step}.yaml")));
-        }
-        assert_eq!(batch.deadline(), Some(start + LONGEST_WAIT));
-    }
-
-    #[test]
-    fn reading_a_file_is_no_change() {
-        let mut batch = Batch::default();
-        let opened = EventKind::Access(AccessKind::Open(AccessMode::Any));
-        batch.note(Instant::now(), event(opened, "/d/a.yaml"));
-        assert_eq!(batch.deadline(), None);
-    }
-
-    #[test]
-    fn lost_events_new_directories_and_floods_mean_everything() {
-        let lost = Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan));
-        let directory = event(EventKind::Create(CreateKind::Folder), "/d/sub");
-        for event in [lost, directory, Err(notify::Error::generic("queue"))] {
-            let mut batch = Batch::default();
-            batch.note(Instant::now(), event);
-            assert_eq!(batch.take(), Extent::Everything);
-        }
-        let mut flood = Batch::default();
-        for number in 0..=PATHS_LIMIT {
-            flood.note(Instant::now(), event(RENAMED, &format!("/d/{number}.yaml")));
-        }
-        assert_eq!(flood.take(), Extent::Everything);
-    }
-}

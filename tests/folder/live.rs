@@ -1,6 +1,7 @@
 //! Changes of a watched folder.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,6 +68,32 @@ async fn a_write_in_place_a_rename_and_a_removal_are_followed() {
     assert!(has(&watched.cache, "a", "third"));
     fs::remove_file(scratch.path("b.yaml")).unwrap();
     watched.until(|cache| payload(cache, "a").is_none()).await;
+}
+
+/// A program that writes a file for seconds, such as `generate > a.yaml`, truncates it first. The
+/// resources that it did not write yet must stay.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_file_that_is_written_slowly_keeps_its_last_content_until_it_is_closed() {
+    let scratch = Scratch::new("slowly");
+    let (first, second) = (cluster("first", "old"), cluster("second", "old"));
+    scratch.write("a.yaml", format!("{first}---\n{second}"));
+    let watched = Watched::start(&scratch).await;
+    let mut file = fs::File::create(scratch.path("a.yaml")).unwrap();
+    file.write_all(cluster("first", "new").as_bytes()).unwrap();
+    for number in 0..3 {
+        // Each of these is a reload while the file is half-written.
+        scratch.write("b.yaml", cluster("b", &format!("number{number}")));
+        watched.until(|cache| has(cache, "b", &format!("number{number}"))).await;
+        assert!(has(&watched.cache, "first", "old") && has(&watched.cache, "second", "old"));
+    }
+    // second moves to another file, and is not gone in between.
+    scratch.write("c.yaml", cluster("second", "new"));
+    scratch.write("b.yaml", cluster("b", "last"));
+    watched.until(|cache| has(cache, "b", "last")).await;
+    assert!(has(&watched.cache, "second", "old"));
+    drop(file);
+    watched.until(|cache| has(cache, "first", "new") && has(cache, "second", "new")).await;
 }
 
 #[tokio::test]
