@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
+use tokio::time::sleep;
 use tracing::{error, info, warn};
 use xds::{Access, Authorizer, Denied, Identity, NamePatterns, Peer, Reloads, StreamClient, TypeUrl};
 use xds_store_server::{ApiClient, Replicate, Rights, StoreAuthorizer, TOKEN_PREFIX};
@@ -24,7 +25,20 @@ mod schema;
 pub(super) struct PolicyFile {
     path: PathBuf,
     current: ArcSwap<(String, Policy)>,
+    /// New text that was seen once. It counts when the next look sees it too.
+    seen: Mutex<Option<String>>,
     pub(super) reloads: Arc<Reloads>,
+}
+
+/// What a look at the file found.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// The policy in use.
+    Same,
+    /// New text. A program may still be writing it, so look again.
+    Unsettled,
+    /// A new policy, which is in use now.
+    New,
 }
 
 /// Rules in order: the first one that matches a client decides what it may read.
@@ -92,7 +106,7 @@ impl PolicyFile {
         policy.log_warnings();
         let current = ArcSwap::from_pointee((text, policy));
         reloads.on_new();
-        Ok(Arc::new(Self { path: path.to_owned(), current, reloads }))
+        Ok(Arc::new(Self { path: path.to_owned(), current, seen: Mutex::default(), reloads }))
     }
 
     /// Reads the file again, until the future is dropped. If the file has an error, the last good
@@ -104,11 +118,16 @@ impl PolicyFile {
             let reloaded = self.reloads.blocking("policy", move || policy.reload()).await;
             let Ok(reloaded) = reloaded else { return };
             match reloaded {
-                Ok(true) => {
+                Ok(Look::New) => {
                     self.reloads.on_new();
                     info!(policy = %self.path.display(), "loaded a new policy");
                 }
-                Ok(false) => self.reloads.on_same(),
+                Ok(Look::Same) => self.reloads.on_same(),
+                // No request shortens this wait.
+                Ok(Look::Unsettled) => {
+                    sleep(LOOK_AGAIN_AFTER).await;
+                    self.reloads.request();
+                }
                 Err(error) => {
                     if self.reloads.on_refused(error.to_string()) {
                         error.to_string().lines().take(LINES_LOGGED).for_each(|line| error!("{line}"));
@@ -119,15 +138,23 @@ impl PolicyFile {
         }
     }
 
-    fn reload(&self) -> Result<bool, PolicyError> {
+    /// Uses the policy in the file if two looks in a row see the same text. The first half of a
+    /// policy may permit more than the whole: without `names` a client may read all names.
+    fn reload(&self) -> Result<Look, PolicyError> {
         let text = read(&self.path, &self.reloads)?;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if text == self.current.load().0 {
-            return Ok(false);
+            *seen = None;
+            return Ok(Look::Same);
         }
+        if seen.replace(text.clone()).as_ref() != Some(&text) {
+            return Ok(Look::Unsettled);
+        }
+        drop(seen);
         let policy = Policy::parse(&text, &self.path)?;
         policy.log_warnings();
         self.current.store(Arc::new((text, policy)));
-        Ok(true)
+        Ok(Look::New)
     }
 }
 
@@ -321,6 +348,9 @@ fn fill(value: &str, found: &BTreeMap<&str, String>) -> String {
 /// The largest file, in bytes.
 const FILE_LIMIT_BYTES: usize = 16 << 20;
 
+/// When to look again whether a new policy is complete.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// The most errors, or warnings, in the log at once; `xds check --policy` shows all.
 const LINES_LOGGED: usize = 100;
 
@@ -443,6 +473,34 @@ rules:
         );
         let wrong = Policy::parse("rules: [{client: 'token:a', owner: '{team}'}]", Path::new("p.yaml"));
         assert!(wrong.unwrap_err().to_string().contains("owner uses {team}, which client: token:a"));
+    }
+
+    /// `- types: [SDS]` without the `names` after it lets a client read all secrets, so text that a
+    /// program is still writing must not count.
+    #[test]
+    fn half_a_policy_is_not_used() {
+        let path = std::env::temp_dir().join(format!("xds-half-policy-{}.yaml", std::process::id()));
+        let rule = "rules:\n- client: anonymous\n  read:\n  - types: [SDS]\n";
+        let names = |names: &str| format!("{rule}    names: [{names}]\n");
+        std::fs::write(&path, names("shop/a")).unwrap();
+        let file = PolicyFile::open(&path).unwrap();
+        let reads = |name: &str| {
+            let access = file.current.load().1.access(&peer(&[])).unwrap();
+            access.allows(&url::SECRET.into(), &name.into())
+        };
+        assert_eq!(file.reload().unwrap(), Look::Same);
+        std::fs::write(&path, rule).unwrap();
+        assert_eq!(file.reload().unwrap(), Look::Unsettled);
+        assert!(!reads("pay/a"), "the rest of the file may come");
+        std::fs::write(&path, names("shop/a, shop/b")).unwrap();
+        assert_eq!(file.reload().unwrap(), Look::Unsettled);
+        assert_eq!(file.reload().unwrap(), Look::New);
+        assert!(reads("shop/b") && !reads("pay/a"));
+        // An error is found once the text is complete, and each time from then on.
+        std::fs::write(&path, "rules: [").unwrap();
+        assert_eq!(file.reload().unwrap(), Look::Unsettled);
+        assert!(file.reload().is_err() && file.reload().is_err());
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

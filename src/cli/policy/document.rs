@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_saphyr::{Location, Spanned};
-use xds::{Access, NamePatterns, type_name};
+use xds::{Access, NamePatterns, type_name, type_url};
 use xds_store_server::Replicate;
 
 use super::super::yaml::{self, FilePosition, YamlError};
@@ -45,6 +45,8 @@ pub(super) enum RuleError {
     Type(type_name::TypeError),
     #[error("the parameter {key} uses {{{name}}}, which client: {client} does not capture")]
     Unknown { key: String, name: String, client: String },
+    #[error("{0} has no value: list the {0}, or leave the key out if all {0} are meant")]
+    NoValue(&'static str),
     #[error("{key} uses {{{name}}}, which client: {client} does not capture")]
     Uncaptured { key: &'static str, name: String, client: String },
 }
@@ -83,6 +85,8 @@ enum PolicyFinding {
     NameCovered { name: String, by: String },
     #[error("{list}: an empty list means all {list}; leave it out if that is intended")]
     EmptyList { list: &'static str },
+    #[error("types: {word:?} without names permits all secrets; write `names: [\"*\"]` if that is intended")]
+    AllSecrets { word: String },
 }
 
 #[derive(Debug, Deserialize)]
@@ -115,9 +119,21 @@ struct RuleDocument {
 #[serde(deny_unknown_fields)]
 struct ReadDocument {
     /// Without it, or with an empty list: all types.
-    types: Option<Spanned<Vec<Spanned<String>>>>,
+    #[serde(default, deserialize_with = "present")]
+    types: Option<ListDocument>,
     /// Without it, or with an empty list: all names.
-    names: Option<Spanned<Vec<Spanned<String>>>>,
+    #[serde(default, deserialize_with = "present")]
+    names: Option<ListDocument>,
+}
+
+/// A list. `None` for a key without a value, as in a file that was cut there.
+type ListDocument = Spanned<Option<Vec<Spanned<String>>>>;
+
+type List = Spanned<Vec<Spanned<String>>>;
+
+/// Reads a key that is there, also if it has no value.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ListDocument>, D::Error> {
+    ListDocument::deserialize(deserializer).map(Some)
 }
 
 /// # Errors
@@ -175,6 +191,8 @@ impl PolicyReader<'_> {
         }
         let mut access = Access::nothing();
         for ReadDocument { types, names } in read {
+            let (types, names) = (self.list(types, "types"), self.list(names, "names"));
+            let is_limited = names.is_some();
             let names = self.names(names);
             let Some(types) = types.filter(|types| !self.is_empty_list(types, "types")) else {
                 access = access.with_every_type(&names);
@@ -185,6 +203,10 @@ impl PolicyReader<'_> {
                 match type_name::parse_any(&word) {
                     Ok(type_url) if !seen.insert(type_url.clone()) => {
                         self.warn(referenced, PolicyFinding::TypeTwice { word });
+                    }
+                    Ok(type_url) if !is_limited && type_url.as_str() == type_url::SECRET => {
+                        self.warn(referenced, PolicyFinding::AllSecrets { word });
+                        access = access.with_type(type_url, names.clone());
                     }
                     Ok(type_url) => access = access.with_type(type_url, names.clone()),
                     Err(error) => self.error(referenced, RuleError::Type(error)),
@@ -210,6 +232,7 @@ impl PolicyReader<'_> {
     fn write(&mut self, write: Vec<ReadDocument>, client: &Pattern, text: &str) -> Vec<WriteGrant> {
         let mut grants = Vec::new();
         for ReadDocument { types, names } in write {
+            let (types, names) = (self.list(types, "types"), self.list(names, "names"));
             let names = names.filter(|names| !self.is_empty_list(names, "names"));
             let names = names.map(|names| names.value);
             names.iter().flatten().for_each(|name| self.captured("write", name, client, text));
@@ -256,7 +279,15 @@ impl PolicyReader<'_> {
         }
     }
 
-    fn names(&mut self, names: Option<Spanned<Vec<Spanned<String>>>>) -> NamePatterns {
+    fn list(&mut self, list: Option<ListDocument>, what: &'static str) -> Option<List> {
+        let Spanned { value, referenced, defined } = list?;
+        if value.is_none() {
+            self.error(referenced, RuleError::NoValue(what));
+        }
+        Some(Spanned { value: value?, referenced, defined })
+    }
+
+    fn names(&mut self, names: Option<List>) -> NamePatterns {
         let Some(names) = names.filter(|names| !self.is_empty_list(names, "names")) else {
             return NamePatterns::everything();
         };
@@ -285,7 +316,7 @@ impl PolicyReader<'_> {
         names.iter().map(|name| &name.value).collect()
     }
 
-    fn is_empty_list(&mut self, list: &Spanned<Vec<Spanned<String>>>, what: &'static str) -> bool {
+    fn is_empty_list(&mut self, list: &List, what: &'static str) -> bool {
         if list.value.is_empty() {
             self.warn(list.referenced, PolicyFinding::EmptyList { list: what });
         }
@@ -350,6 +381,7 @@ impl PolicyWarning {
             | PolicyFinding::NameTwice { .. }
             | PolicyFinding::NameCovered { .. } => "duplicate-entry",
             PolicyFinding::EmptyList { .. } => "empty-list",
+            PolicyFinding::AllSecrets { .. } => "all-secrets",
         }
     }
 }
@@ -396,6 +428,28 @@ mod tests {
         assert!(unknown[0].starts_with("p.yaml:3:3: ") && unknown[0].contains("reads"), "{unknown:?}");
         assert_eq!(errors("rules:\n- client: a\n  client: b\n"), ["p.yaml:3:3: duplicate key \"client\""]);
         assert!(errors("rules: [").iter().all(|error| error.starts_with("p.yaml:1:")));
+    }
+
+    #[test]
+    fn a_file_that_is_cut_after_a_key_is_an_error_and_types_of_secrets_without_names_a_warning() {
+        let rule = "rules:\n- client: a\n  read:\n  - types:";
+        assert_eq!(
+            errors(rule),
+            [
+                "p.yaml:4:10: rule 1: types has no value: list the types, or leave the key out if all types are meant"
+            ]
+        );
+        let cut = errors(&format!("{rule} [SDS]\n    names:\n- client: b\n  write: [{{names: }}]\n"));
+        assert_eq!(cut.len(), 2, "{cut:?}");
+        assert!(cut[0].starts_with("p.yaml:5:") && cut[1].starts_with("p.yaml:7:"), "{cut:?}");
+        assert_eq!(
+            warnings(&format!("{rule} [CDS, SDS]\n")),
+            [
+                "p.yaml:4:18: rule 1: types: \"SDS\" without names permits all secrets; write `names: [\"*\"]` if that is intended \
+              (all-secrets)"
+            ]
+        );
+        assert_eq!(warnings(&format!("{rule} [SDS]\n    names: ['*']\n")), [""; 0]);
     }
 
     #[test]

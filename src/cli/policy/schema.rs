@@ -6,7 +6,8 @@ use xds::folder::schema::DIALECT;
 /// The form of the documents that [`parse`](super::document::parse) reads.
 pub(in crate::cli) fn schema() -> Json {
     let text = json!({ "type": "string" });
-    let texts = json!({ "type": ["array", "null"], "items": text });
+    // `null` is a key without a value, as in a file that was cut there.
+    let texts = json!({ "type": "array", "items": text });
     let grants = json!({ "type": ["array", "null"], "items": {
         "type": "object",
         "properties": { "types": texts, "names": texts },
