@@ -30,6 +30,7 @@
 //! | `decode` | shows messages as JSON for people |
 //! | `index` | knows which file provides which resources; turns changed files into a transaction; no I/O |
 //! | `isolate` | decides which files keep their last good content while the others are served; no I/O |
+//! | `claims` | keeps the folder from taking variants of another source of the cache |
 //! | `gate` | takes each new content before the cache does |
 //! | `watch` | decides when to read the folder again |
 //! | `unfinished` | decides which changed files wait, because a program may still be writing them |
@@ -66,6 +67,7 @@ pub use label::{LABEL_LIMIT_BYTES, Label};
 pub use standing::{Reaction, StandingWarning, StandingWarnings, WARNINGS_LISTED, WarningPolicy};
 pub use xds_file::{FileKind, Refused as FileRefused};
 
+mod claims;
 mod constraint_form;
 mod contents;
 mod convert;
@@ -347,6 +349,8 @@ impl Folder {
             self.reloads.set_label(&self.label);
         }
         match &loaded {
+            // The next look shows whether the errors have ended.
+            Ok(_) if self.unfinished.awaits_second_look() && self.reloads.refusal().is_some() => {}
             Ok(Loaded { isolated: Some(errors), commit, .. }) => {
                 self.reloads.on_isolated(self.isolated.len(), errors.to_string(), commit.changed > 0);
             }
@@ -393,6 +397,8 @@ impl Folder {
         if errors.is_empty() && !self.allow_empty && self.index.is_emptied_by(&changes) {
             errors.push(FolderError::new("", Problem::NoResources));
         }
+        let (mut claims, taken) = self.index.claims(&changes, cache);
+        errors.extend(taken);
         if errors.is_empty() && self.warning_policy.reaction == Reaction::Refuse {
             errors = self.refused_warnings(cache, &changes);
         }
@@ -408,7 +414,7 @@ impl Folder {
         }
         let Plan { mut transaction, files } = self.index.plan(changes);
         transaction.origin().label.clone_from(&self.label);
-        let commit = match cache.commit(transaction) {
+        let commit = match claims.commit(cache, transaction) {
             Ok(commit) => commit,
             Err(error) => {
                 // Scan the whole folder the next time.
@@ -472,9 +478,11 @@ impl Folder {
         if errors.iter().any(|error| error.file.is_empty()) {
             return refused(self, errors);
         }
+        let (mut claims, mut taken) = self.index.claims(&changes, cache);
+        errors.append(&mut taken);
         let commit = |mut transaction: Transaction| {
             transaction.origin().label.clone_from(&self.label);
-            cache.commit(transaction)
+            claims.commit(cache, transaction)
         };
         let done = self.index.commit_usable(&mut changes, &mut errors, self.allow_empty, commit);
         let Some((commit, files)) = done else {

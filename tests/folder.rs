@@ -11,6 +11,8 @@ use xds::folder::{Folder, FolderErrors, Label, Loaded, Problem};
 use xds::{Cache, TypeUrl};
 use xds_core::CommitOutcome;
 
+#[path = "folder/beside.rs"]
+mod beside;
 #[path = "folder/live.rs"]
 mod live;
 #[path = "folder/new_style_names.rs"]

@@ -253,6 +253,15 @@ pub enum Problem {
         /// The line of the other resource; in a .pb file its number.
         line: u32,
     },
+    /// Another source of the server, such as Kubernetes, has the same type, name and constraints.
+    #[error(
+        "{} {:?}{} is already in another source of this server",
+        id.type_url.message_name(), id.name.as_str(), bracketed(id)
+    )]
+    TakenElsewhere {
+        /// The type, name and constraints of both.
+        id: VariantId,
+    },
     /// Each resource is valid, but they conflict.
     #[error("{error}{}{}", elsewhere(other), remedy(error))]
     Commit {
@@ -371,7 +380,13 @@ impl FolderError {
         // The messages of these problems name the resource already.
         if let (Some(resource), false) = (
             &self.resource,
-            matches!(self.problem, Problem::Resource(_) | Problem::Duplicate { .. } | Problem::Commit { .. }),
+            matches!(
+                self.problem,
+                Problem::Resource(_)
+                    | Problem::Duplicate { .. }
+                    | Problem::TakenElsewhere { .. }
+                    | Problem::Commit { .. }
+            ),
         ) {
             write!(f, "{resource}: ")?;
         }

@@ -251,9 +251,14 @@ impl Index {
     }
 
     /// The resources of the changed files in the last good state.
-    fn provided_before(&self, changes: &Changes) -> impl Iterator<Item = &VariantId> {
+    pub(super) fn provided_before(&self, changes: &Changes) -> impl Iterator<Item = &VariantId> {
         let states = changes.iter().filter_map(|(file, _)| self.files.get(file));
         states.flat_map(|state| &state.keys).map(|key| &key.id)
+    }
+
+    /// The resources of all files in the last good state.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &VariantId> {
+        self.files.values().flat_map(|state| &state.keys).map(|key| &key.id)
     }
 
     pub(super) fn contains(&self, file: &str) -> bool {
@@ -303,7 +308,7 @@ fn contains(changes: &Changes, file: &str) -> bool {
 }
 
 /// The resources in changed files, each with its file and line.
-fn provided(changes: &Changes) -> impl Iterator<Item = (&VariantId, (&str, u32))> {
+pub(super) fn provided(changes: &Changes) -> impl Iterator<Item = (&VariantId, (&str, u32))> {
     changes.iter().flat_map(|(file, found)| {
         let parsed = if let FileContent::Resources(_, parsed) = found { &**parsed } else { &[] };
         parsed.iter().map(|parsed| (parsed.resource.id(), (&**file, parsed.line)))

@@ -108,7 +108,10 @@ impl Folder {
             }) {
                 linter.on_content();
             }
-            reporter.reloaded(result);
+            // The next look shows whether the errors have ended.
+            if !(self.unfinished.awaits_second_look() && result.is_ok() && reporter.errors.is_some()) {
+                reporter.reloaded(result);
+            }
         }
     }
 

@@ -98,3 +98,20 @@ fn with_isolation_other_files_go_on_and_a_name_waits_for_the_file_that_has_it() 
     assert_eq!(polled.look(), "b c two");
     assert!(polled.folder.pending.is_empty());
 }
+
+/// The first of two looks commits nothing, so it must not say that the errors have ended.
+#[test]
+fn an_error_stays_known_while_a_file_waits_for_its_second_look() {
+    let mut polled = Polled::new("error", Isolation::Folder, &[("a.yaml", "one two"), ("b.yaml", "b")]);
+    polled.write("c.yaml", "b");
+    assert!(polled.folder.load(&polled.cache, |_| {}).is_err(), "b is in two files");
+    polled.write("a.yaml", "one");
+    polled.look();
+    assert!(polled.folder.unfinished.awaits_second_look());
+    assert!(polled.folder.reloads().refusal().is_some());
+    assert!(polled.folder.load(&polled.cache, |_| {}).is_err());
+    polled.write("c.yaml", "c");
+    polled.look();
+    assert_eq!(polled.look(), "b c one");
+    assert!(polled.folder.reloads().refusal().is_none());
+}
