@@ -63,6 +63,8 @@ pub use decode::Readable;
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use domains::domains;
 pub use error::{FolderError, FolderErrors, Position, Problem};
+#[cfg(feature = "kubernetes")]
+pub(crate) use isolate::concerns;
 pub use label::{LABEL_LIMIT_BYTES, Label};
 pub use standing::{Reaction, StandingWarning, StandingWarnings, WARNINGS_LISTED, WarningPolicy};
 pub use xds_file::{FileKind, Refused as FileRefused};

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use xds_core::{Commit, CommitError, Transaction, TypeUrl, VariantId};
+use xds_core::{Commit, CommitError, Transaction, VariantId};
 
 use super::error::{FolderError, Problem};
 use super::index::{Changes, FileContent, Index, Plan, PlannedFiles};
@@ -71,18 +71,7 @@ impl Index {
 
     /// The file whose new content is the reason for a refused transaction.
     fn blamed(&self, changes: &Changes, error: &CommitError) -> Option<Box<str>> {
-        let is_meant = |id: &VariantId| match error {
-            CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
-                id == first || id == second
-            }
-            CommitError::Unsatisfiable { id: meant }
-            | CommitError::TooComplex { id: meant }
-            | CommitError::Contradiction { id: meant } => id == meant,
-            CommitError::AliasTaken { type_url, first, second, .. } => {
-                id.type_url == TypeUrl::clone(type_url) && (id.name == *first || id.name == *second)
-            }
-            _ => false,
-        };
+        let is_meant = |id: &VariantId| concerns(error, id);
         let mut involved = None;
         for (file, found) in changes {
             let FileContent::Resources(_, parsed) = found else { continue };
@@ -92,6 +81,22 @@ impl Index {
             }
         }
         involved.map(|(_, file)| file.clone())
+    }
+}
+
+/// Whether an error is about this variant.
+pub(crate) fn concerns(error: &CommitError, id: &VariantId) -> bool {
+    match error {
+        CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
+            id == first || id == second
+        }
+        CommitError::Unsatisfiable { id: meant }
+        | CommitError::TooComplex { id: meant }
+        | CommitError::Contradiction { id: meant } => id == meant,
+        CommitError::AliasTaken { type_url, first, second, .. } => {
+            id.type_url == *type_url && (id.name == *first || id.name == *second)
+        }
+        _ => false,
     }
 }
 

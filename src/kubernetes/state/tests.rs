@@ -24,6 +24,27 @@ fn map(namespace: &str, name: &str, clusters: &[&str]) -> Change {
     Change::Put(Object::ConfigMap(Box::new(config_map(namespace, name, &[("a.yaml", &file)]))))
 }
 
+/// A ConfigMap with a file of this text.
+fn files(name: &str, text: &str) -> Change {
+    Change::Put(Object::ConfigMap(Box::new(config_map("shop", name, &[("a.yaml", text)]))))
+}
+
+/// A cluster with an alias.
+fn aliased(name: &str, alias: &str) -> String {
+    format!(
+        "'@type': type.googleapis.com/envoy.service.discovery.v3.Resource\nname: {name}\naliases: [{alias}]\n\
+         resource: {{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: {name}}}\n"
+    )
+}
+
+fn revision(cache: &Cache) -> u64 {
+    cache.snapshot().revision().to_string().parse().unwrap()
+}
+
+fn strings(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
 fn gone(kind: Kind, name: &str) -> Change {
     Change::Gone(ObjectName::new(kind, "shop", name))
 }
@@ -160,21 +181,64 @@ fn a_name_of_another_source_is_not_taken_from_it() {
 #[test]
 fn what_the_cache_refuses_stops_no_other_object() {
     let (mut state, cache) = loaded();
-    let aliased = |name: &str, alias: &str| {
-        let text = format!(
-            "'@type': type.googleapis.com/envoy.service.discovery.v3.Resource\nname: {name}\naliases: [{alias}]\n\
-             resource: {{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: {name}}}\n"
-        );
-        Change::Put(Object::ConfigMap(Box::new(config_map("shop", &name[5..], &[("a.yaml", &text)]))))
-    };
-    state.on(MAPS, aliased("shop/x", "shop/other"));
-    state.on(MAPS, aliased("shop/y", "shop/other"));
+    state.on(MAPS, files("x", &aliased("shop/x", "shop/other")));
+    state.on(MAPS, files("y", &aliased("shop/y", "shop/other")));
     state.on(MAPS, map("shop", "a", &["shop/a2"]));
     state.commit(&cache);
-    let found = problems(&state);
-    assert!(found.len() == 1 && found[0].starts_with("ConfigMap shop/y: "), "{found:?}");
+    let taken =
+        "ConfigMap shop/y: envoy.config.cluster.v3.Cluster \"shop/other\" is already in ConfigMap shop/x";
+    assert_eq!(problems(&state), [taken]);
     assert_eq!(names(&cache, CLUSTER), ["shop/a2", "shop/b", "shop/x"]);
-    assert!(!state.has_changes(), "it is tried again when it changes");
+    // The alias is free when its owner goes.
+    state.on(MAPS, gone(Kind::ConfigMap, "x"));
+    state.commit(&cache);
+    assert_eq!(
+        (names(&cache, CLUSTER), problems(&state).len()),
+        (strings(&["shop/a2", "shop/b", "shop/y"]), 0)
+    );
+}
+
+/// An object that the cache refuses must not make a commit of each other one: a name that moves
+/// between two of them would be gone in between.
+#[test]
+fn a_name_moves_in_one_commit_also_beside_an_object_that_is_refused() {
+    let (mut state, cache) = loaded();
+    let before = revision(&cache);
+    let both = aliased("shop/x", "shop/other") + "---\n" + &aliased("shop/y", "shop/other");
+    state.on(MAPS, files("bad", &both));
+    state.on(MAPS, map("shop", "b", &["shop/a", "shop/b"]));
+    state.on(MAPS, map("shop", "a", &["shop/new"]));
+    state.commit(&cache);
+    let found = problems(&state);
+    assert!(found.len() == 1 && found[0].starts_with("ConfigMap shop/bad: "), "{found:?}");
+    assert_eq!(names(&cache, CLUSTER), ["shop/a", "shop/b", "shop/new"]);
+    assert_eq!(revision(&cache), before + 1);
+    assert!(!state.has_changes(), "only a change of the object can mend it");
+}
+
+#[test]
+fn what_waits_for_another_source_comes_when_that_one_no_longer_has_it() {
+    let (mut state, cache) = loaded();
+    let mut folder = cache.source("folder");
+    let text = aliased("other", "shop/x");
+    let wrapped = crate::folder::Contents::of_files(
+        [("a.yaml".into(), text.into_bytes())].into(),
+        std::sync::Arc::new(crate::folder::Descriptors::envoy()),
+        xds_core::PAYLOAD_LIMIT_BYTES,
+    );
+    let (_, variants) = wrapped.names(CLUSTER).next().unwrap();
+    folder.set([variants.iter().next().unwrap().1.resource.clone()]).unwrap();
+    state.on(MAPS, map("shop", "x", &["shop/x"]));
+    state.commit(&cache);
+    let found = problems(&state);
+    assert!(found.len() == 1 && found[0].starts_with("ConfigMap shop/x: "), "{found:?}");
+    folder.set([]).unwrap();
+    assert!(state.has_changes(), "it waits");
+    state.commit(&cache);
+    assert_eq!(
+        (names(&cache, CLUSTER), problems(&state).len()),
+        (strings(&["shop/a", "shop/b", "shop/x"]), 0)
+    );
 }
 
 #[test]
