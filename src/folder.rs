@@ -345,14 +345,15 @@ impl Folder {
         progress: impl FnMut(Progress),
     ) -> Result<Loaded, FolderErrors> {
         self.read_label();
-        self.leave_out_written(&mut changed);
+        let written = self.leave_out_written(&mut changed);
         let loaded = self.try_commit(cache, changed, errors, progress);
+        self.pending.extend(written);
         if loaded.is_ok() {
             self.reloads.set_label(&self.label);
         }
         match &loaded {
             // The next look shows whether the errors have ended.
-            Ok(_) if self.unfinished.awaits_second_look() && self.reloads.refusal().is_some() => {}
+            Ok(_) if self.unfinished.may_hide_errors() && self.reloads.refusal().is_some() => {}
             Ok(Loaded { isolated: Some(errors), commit, .. }) => {
                 self.reloads.on_isolated(self.isolated.len(), errors.to_string(), commit.changed > 0);
             }

@@ -23,11 +23,18 @@ pub(super) struct Unfinished {
     seen: BTreeMap<Box<str>, Option<Stamp>>,
     /// When the first file began to wait.
     since: Option<Instant>,
+    /// Whether a program is writing a file that had an error before.
+    had_errors: bool,
 }
 
 impl Unfinished {
     pub(super) fn awaits_second_look(&self) -> bool {
         !self.seen.is_empty()
+    }
+
+    /// Whether files are left out of a load, so that its success does not mean that errors have ended.
+    pub(super) fn may_hide_errors(&self) -> bool {
+        self.had_errors || self.awaits_second_look()
     }
 
     /// Ends the wait: the next look is a first one.
@@ -38,9 +45,18 @@ impl Unfinished {
 }
 
 impl Folder {
-    /// Leaves out files that a program is writing. Their closing is a change of its own.
-    pub(super) fn leave_out_written(&self, changed: &mut Vec<(Box<str>, Option<Stamp>)>) {
-        changed.retain(|(file, stamp)| stamp.is_none() || !self.is_being_written(file));
+    /// Leaves out files that a program is writing. Their closing is a change of its own. Returns
+    /// those that a failed load could not bring in.
+    pub(super) fn leave_out_written(
+        &mut self,
+        changed: &mut Vec<(Box<str>, Option<Stamp>)>,
+    ) -> BTreeSet<Box<str>> {
+        let is_written =
+            |(file, stamp): &mut (Box<str>, Option<Stamp>)| stamp.is_some() && self.is_being_written(file);
+        let mut written: BTreeSet<_> = changed.extract_if(.., is_written).map(|(file, _)| file).collect();
+        written.retain(|file| self.pending.contains(file));
+        self.unfinished.had_errors = !written.is_empty();
+        written
     }
 
     /// Takes files that may be half-written out of the changes, and those that cannot come without

@@ -12,6 +12,7 @@ use xds_core::Cache;
 use xds_file::Reloads;
 
 use self::batch::{CLOSING_IS_REPORTED, Extent};
+use super::format::FileFormat;
 use super::linter::Linter;
 use super::{Folder, FolderErrors, Loaded, Reaction, scan};
 use crate::source::finished;
@@ -51,6 +52,10 @@ impl Folder {
             self = self.lint(&mut linter, &cache).await;
         }
         loop {
+            for path in changes.long_written().iter().filter(|path| has_resources(path, self.root())) {
+                let path = path.display();
+                tracing::warn!(%path, "a program keeps this file open for writing; its last good content stays in use");
+            }
             let (root, of_look) = (self.root().to_owned(), Arc::clone(&reloads));
             let identity = blocking(&reloads, move || {
                 let _reading = of_look.reading("");
@@ -109,7 +114,7 @@ impl Folder {
                 linter.on_content();
             }
             // The next look shows whether the errors have ended.
-            if !(self.unfinished.awaits_second_look() && result.is_ok() && reporter.errors.is_some()) {
+            if !(self.unfinished.may_hide_errors() && result.is_ok() && reporter.errors.is_some()) {
                 reporter.reloaded(result);
             }
         }
@@ -152,6 +157,16 @@ impl Folder {
 fn below(path: &Path, root: &Path) -> Option<Box<str>> {
     let parts: Option<Vec<&str>> = path.strip_prefix(root).ok()?.iter().map(|part| part.to_str()).collect();
     parts.filter(|parts| !parts.is_empty()).map(|parts| parts.join("/").into())
+}
+
+/// Whether a path is that of a file with resources. If it is not below the root, which may be a link,
+/// its last part decides.
+fn has_resources(path: &Path, root: &Path) -> bool {
+    let last = || Some(path.file_name()?.to_str()?.into());
+    let is_read = |file: Box<str>| {
+        FileFormat::of(&file).is_some() && !file.split('/').any(|part| part.starts_with('.'))
+    };
+    below(path, root).or_else(last).is_some_and(is_read)
 }
 
 /// Identifies a directory, to detect that a path leads to another one. The default if the path
@@ -279,3 +294,15 @@ const LOOK_AT_ROOT_EVERY: Duration = Duration::from_secs(1);
 
 /// The most errors in the log at once; `xds check` shows all.
 const ERRORS_LOGGED: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_files_with_resources_and_no_hidden_ones() {
+        let named = |path: &str| has_resources(Path::new(path), Path::new("/etc/.xds"));
+        assert!(named("/etc/.xds/a.yaml") && named("/etc/.xds/sub/a.pb") && named("/real/a.json"));
+        assert!(!named("/etc/.xds/.a.yaml") && !named("/etc/.xds/..data/a.yaml") && !named("/real/a.txt"));
+    }
+}

@@ -115,3 +115,21 @@ fn an_error_stays_known_while_a_file_waits_for_its_second_look() {
     assert_eq!(polled.look(), "b c one");
     assert!(polled.folder.reloads().refusal().is_none());
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_error_stays_known_while_its_file_is_written_again() {
+    use notify::event::{DataChange, Event, EventKind, ModifyKind};
+
+    let mut polled = Polled::new("written", Isolation::Folder, &[("a.yaml", "a"), ("b.yaml", "b")]);
+    let writers = Arc::<watch::Changes>::default();
+    polled.folder.unfinished.writers = Some(Arc::clone(&writers));
+    fs::write(polled.path.join("a.yaml"), "resources: 5").unwrap();
+    assert!(polled.folder.load(&polled.cache, |_| {}).is_err());
+    let event = Event::new(EventKind::Modify(ModifyKind::Data(DataChange::Any)));
+    writers.note(Ok(event.add_path(polled.path.canonicalize().unwrap().join("a.yaml"))));
+    polled.write("b.yaml", "b other");
+    assert_eq!(polled.look(), "a b other");
+    assert!(polled.folder.reloads().refusal().is_some());
+    assert!(polled.folder.pending.contains("a.yaml"));
+}

@@ -26,7 +26,7 @@ pub(in crate::folder) struct Changes {
 }
 
 impl Changes {
-    pub(super) fn note(&self, event: notify::Result<notify::Event>) {
+    pub(in crate::folder) fn note(&self, event: notify::Result<notify::Event>) {
         self.batch().note(Instant::now(), event);
         self.changed.notify_one();
     }
@@ -38,6 +38,11 @@ impl Changes {
 
     pub(super) fn take(&self) -> Extent {
         self.batch().take(Instant::now())
+    }
+
+    /// The files that have been written for long, each once.
+    pub(super) fn long_written(&self) -> Vec<PathBuf> {
+        self.batch().long_written(Instant::now())
     }
 
     /// Whether a program is writing a file now. A link in the path is followed, because the events
@@ -80,9 +85,17 @@ struct Batch {
     span: Option<(Instant, Instant)>,
     everything: bool,
     paths: BTreeSet<PathBuf>,
-    /// Files that a program has started to write and not closed yet, with the time until which they
-    /// count as incomplete.
-    writing: HashMap<PathBuf, Instant>,
+    /// Files that a program has started to write and not closed yet.
+    writing: HashMap<PathBuf, Writing>,
+}
+
+/// A file that a program is writing.
+#[derive(Debug)]
+struct Writing {
+    since: Instant,
+    /// So long it counts as incomplete.
+    until: Instant,
+    is_reported: bool,
 }
 
 impl Batch {
@@ -126,8 +139,9 @@ impl Batch {
     /// Notes files that are being written. They are no change yet: that comes with their closing.
     fn note_writing(&mut self, now: Instant, paths: Vec<PathBuf>, limit: Duration) {
         for path in paths {
-            let until = self.writing.entry(path).or_insert(now);
-            *until = (*until).max(now + limit);
+            let new = Writing { since: now, until: now, is_reported: false };
+            let writing = self.writing.entry(path).or_insert(new);
+            writing.until = writing.until.max(now + limit);
         }
         if self.writing.len() > PATHS_LIMIT {
             self.writing.clear();
@@ -136,7 +150,20 @@ impl Batch {
     }
 
     fn is_being_written(&self, now: Instant, path: &Path) -> bool {
-        self.writing.get(path).is_some_and(|until| now < *until)
+        self.writing.get(path).is_some_and(|writing| now < writing.until)
+    }
+
+    /// The files that have been written for long, each once.
+    fn long_written(&mut self, now: Instant) -> Vec<PathBuf> {
+        let is_new = |writing: &Writing| !writing.is_reported && now >= writing.since + REPORT_WRITING_AFTER;
+        let new = self.writing.iter_mut().filter(|(_, writing)| is_new(writing));
+        let report = |(path, writing): (&PathBuf, &mut Writing)| {
+            writing.is_reported = true;
+            path.clone()
+        };
+        let mut paths: Vec<_> = new.map(report).collect();
+        paths.sort();
+        paths
     }
 
     fn note_everything(&mut self, now: Instant) {
@@ -154,7 +181,7 @@ impl Batch {
     /// [`LONGEST_WAIT`]. Files that are being written are not part of it then. Each is a change when
     /// it is closed, or when it was not written for [`WRITING_LIMIT`].
     fn deadline(&self) -> Option<Instant> {
-        let oldest = self.writing.values().min().copied();
+        let oldest = self.writing.values().map(|writing| writing.until).min();
         let Some((first, last)) = self.span else { return oldest };
         let latest = first + LONGEST_WAIT;
         Some(if self.writing.is_empty() { latest.min(last + QUIET) } else { latest })
@@ -162,9 +189,9 @@ impl Batch {
 
     fn take(&mut self, now: Instant) -> Extent {
         let (writing, complete) =
-            mem::take(&mut self.writing).into_iter().partition(|(_, until)| now < *until);
+            mem::take(&mut self.writing).into_iter().partition(|(_, writing)| now < writing.until);
         self.writing = writing;
-        let complete: HashMap<PathBuf, Instant> = complete;
+        let complete: HashMap<PathBuf, Writing> = complete;
         self.paths.extend(complete.into_keys());
         self.span = None;
         let (everything, mut paths) = (mem::take(&mut self.everything), mem::take(&mut self.paths));
@@ -183,6 +210,9 @@ const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// may keep it open for ever, and the report of its closing may be lost. A generator or a copy over
 /// a slow network that is still at work writes more often.
 const WRITING_LIMIT: Duration = Duration::from_secs(30);
+
+/// When the log says that a file is still being written.
+const REPORT_WRITING_AFTER: Duration = Duration::from_secs(10);
 
 /// From this number of paths on, comparing all stamps does not cost more.
 const PATHS_LIMIT: usize = 10_000;
@@ -246,6 +276,9 @@ mod tests {
         batch.note(start + ms(20_000), event(WRITTEN, "/d/a.yaml"));
         assert_eq!(batch.deadline(), Some(start + ms(50_000)));
         assert!(batch.is_being_written(start + ms(49_999), Path::new("/d/a.yaml")));
+        assert_eq!(batch.long_written(start + ms(9_999)), [""; 0].map(PathBuf::from));
+        assert_eq!(batch.long_written(start + ms(10_000)), [PathBuf::from("/d/a.yaml")]);
+        assert_eq!(batch.long_written(start + ms(20_000)), [""; 0].map(PathBuf::from), "once");
         assert_eq!(batch.take(start + ms(50_000)), only("/d/a.yaml"));
         assert!(!batch.is_being_written(start + ms(50_000), Path::new("/d/a.yaml")));
     }
