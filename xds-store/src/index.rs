@@ -23,12 +23,14 @@ use crate::rules::{Acts, Rules};
 use crate::stored::ReadError;
 use crate::{looks, time};
 pub(crate) use claims::{Claims, holder};
+use ends::Ends;
 pub use form_counts::FormCounts;
 use form_counts::PlanCounts;
 pub(crate) use overlap::{Withheld, arrange, key_of};
 use ownership::Ownership;
 
 mod claims;
+mod ends;
 mod form_counts;
 mod leases;
 mod overlap;
@@ -62,8 +64,7 @@ pub(crate) struct Index {
     pub(crate) own_blocks: Blocks,
     /// Names that are being deleted, and of whose deletions there may be a step to do.
     drained: BTreeSet<NameDigest>,
-    /// When records end, by expiry or with their lease.
-    ends: BTreeSet<(i64, RecordKey)>,
+    pub(crate) ends: Ends,
     /// Since when records are being deleted.
     deleting_since: BTreeSet<(i64, RecordKey)>,
     /// Deleted records, with the store revisions that deleted them.
@@ -477,14 +478,14 @@ impl Index {
     pub(crate) fn renew(&mut self, key: &RecordKey, state: &RecordState) {
         let Some(expires_at) = state.expires_at.as_ref().map(time::from_proto) else { return };
         if let Some(record) = self.records.get_mut(&key.record_digest())
-            && let Some(lease) = &mut record.lease
+            && record.lease.is_some()
         {
-            lease.renewal = state.renewal;
-            lease.stored_end = expires_at;
-            if let Some(end) = record.expires_at.replace(expires_at) {
-                self.ends.remove(&(end, key.clone()));
+            self.ends.remove(key, record);
+            record.expires_at = Some(expires_at);
+            if let Some(lease) = &mut record.lease {
+                (lease.renewal, lease.stored_end) = (state.renewal, expires_at);
             }
-            self.ends.insert((expires_at, key.clone()));
+            self.ends.add(key, record);
         }
     }
 
@@ -525,17 +526,6 @@ impl Index {
         self.drained.remove(&name);
     }
 
-    /// When the next record ends.
-    pub(crate) fn next_end(&self) -> Option<i64> {
-        self.ends.first().map(|(end, _)| *end)
-    }
-
-    /// Records that have ended, at most `limit`, the first one first.
-    pub(crate) fn ended(&self, now: i64, limit: usize) -> Vec<RecordKey> {
-        let ended = self.ends.iter().take_while(|(end, _)| *end <= now);
-        ended.take(limit).map(|(_, key)| key.clone()).collect()
-    }
-
     /// Deleted records with the store revisions that deleted them, the one that was deleted first, first.
     pub(crate) fn tombstones(&self) -> impl Iterator<Item = (u64, &RecordKey)> {
         self.tombstones.iter().map(|(changed_at, key)| (*changed_at, key))
@@ -547,7 +537,7 @@ impl Index {
         let live = |record: Option<&Present>| usize::from(record.is_some_and(is_live));
         self.live = self.live + live(after) - live(before);
         if let Some(before) = before {
-            before.expires_at.into_iter().for_each(|end| _ = self.ends.remove(&(end, key.clone())));
+            self.ends.remove(key, before);
             for owner in &before.owners {
                 if let Some(owned) = self.owned.get_mut(owner) {
                     owned.remove(key);
@@ -568,7 +558,7 @@ impl Index {
             self.note_deleted(key, true);
             return;
         }
-        after.expires_at.into_iter().for_each(|end| _ = self.ends.insert((end, key.clone())));
+        self.ends.add(key, after);
         after.deleting_at.into_iter().for_each(|at| _ = self.deleting_since.insert((at, key.clone())));
         for owner in &after.owners {
             self.owned.entry(owner.clone()).or_default().insert(key.clone());

@@ -112,6 +112,8 @@ pub struct Store {
     /// ST22: the disk was full; when to find out whether there is room.
     room_at: Option<i64>,
     wall: Wall,
+    /// ST40: the engine did not take a batch, or could not be read, and has taken no batch since.
+    is_cut_off: bool,
     /// The number of the last batch of this run.
     batch: u64,
     compaction: Compaction,
@@ -339,8 +341,11 @@ impl Store {
                 due.map(|due| self.wall.at(due))
             }
             (None, _) => {
-                let end = self.index.next_end().map(|end| end.max(self.ends_again_at));
-                end.into_iter()
+                let next_lease = self.index.ends.next_lease().filter(|_| !self.is_cut_off);
+                let end = self.index.ends.next_date().into_iter().chain(next_lease).min();
+                let end = end.map(|end| end.max(self.ends_again_at));
+                let due = end
+                    .into_iter()
                     .chain(self.room_at)
                     .chain(self.pass_due())
                     .chain(self.drain_due())
@@ -352,7 +357,8 @@ impl Store {
                     .chain(self.has_remains().then_some(self.ends_again_at))
                     .chain(self.across_due())
                     .min()
-                    .map(|due| self.wall.at(due))
+                    .map(|due| self.wall.at(due));
+                due.into_iter().chain(self.watch_due()).min()
             }
         }
     }
@@ -360,7 +366,7 @@ impl Store {
     /// What to do about an event at this time, in nanoseconds since 1970. `reader` shows what the
     /// engine has.
     pub fn step(&mut self, event: Event, now: i64, reader: &dyn Reader) -> Vec<Action> {
-        let now = self.wall.show(now, self.head.time);
+        let now = self.note_time(now);
         if self.replicates() {
             self.running.count(now);
         }
@@ -482,7 +488,8 @@ impl Store {
         self.add_fetching(&mut writing, &stored);
         let changes_blocks = !writing.pending.blocks.is_empty() || !writing.pending.own_blocks.is_empty();
         let is_fetched = !writing.fetching.is_empty();
-        let looks_for_room = writing.commits.is_empty() && self.room_at.is_some_and(|at| at <= now);
+        let looks_for_room = self.room_at.is_some_and(|at| at <= now) || self.looks_for_engine(now);
+        let looks_for_room = looks_for_room && writing.commits.is_empty();
         let is_of_head = looks_for_room
             || writing.head.blocked_by != self.head.blocked_by
             || writing.head.hears_until != self.head.hears_until

@@ -45,6 +45,8 @@ mod merging;
 mod nodes;
 #[path = "rules/older_references.rs"]
 mod older_references;
+#[path = "rules/outages.rs"]
+mod outages;
 #[path = "rules/overlaps.rs"]
 mod overlaps;
 #[path = "rules/owners.rs"]

@@ -33,17 +33,23 @@ impl Index {
     /// Lets the leases that a node ended start again here.
     pub(crate) fn take_over_leases(&mut self, node: &str, now: i64) {
         for key in self.leases_of_others.remove(node).into_iter().flatten() {
-            self.start_lease(key, now);
+            self.start_lease(&key, now);
         }
     }
 
-    fn start_lease(&mut self, key: RecordKey, now: i64) {
+    /// Lets all leases that this node ends start again. None ends before the date that it had (ST40).
+    pub(crate) fn restart_leases(&mut self, now: i64) {
+        let keys: Vec<_> = self.ends.leased().cloned().collect();
+        keys.iter().for_each(|key| self.start_lease(key, now));
+    }
+
+    fn start_lease(&mut self, key: &RecordKey, now: i64) {
         if let Some(record) = self.records.get_mut(&key.record_digest())
             && let Some(lease) = record.lease
         {
-            let end = now.saturating_add(lease.length);
-            record.expires_at = Some(end);
-            self.ends.insert((end, key));
+            self.ends.remove(key, record);
+            record.expires_at = record.expires_at.max(Some(now.saturating_add(lease.length)));
+            self.ends.add(key, record);
         }
     }
 
@@ -55,26 +61,23 @@ impl Index {
         ends_here: impl Fn(&Policies, &RecordKey) -> Option<bool>,
         now: i64,
     ) {
-        let has_lease = |key: &RecordKey| {
-            self.records.get(&key.record_digest()).is_some_and(|record| record.lease.is_some())
-        };
-        let is_of_other = |key: &RecordKey| has_lease(key) && ends_here(&self.policies, key) == Some(false);
-        let given_up: Vec<_> = self.ends.iter().filter(|(_, key)| is_of_other(key)).cloned().collect();
+        let is_of_other = |key: &&RecordKey| ends_here(&self.policies, key) == Some(false);
+        let given_up: Vec<_> = self.ends.leased().filter(is_of_other).cloned().collect();
         let mut taken = Vec::new();
         for (node, keys) in &self.leases_of_others {
             let is_own = |key: &&RecordKey| ends_here(&self.policies, key).unwrap_or(**node == *own);
             taken.extend(keys.iter().filter(is_own).map(|key| (node.clone(), key.clone())));
         }
-        for (end, key) in given_up {
+        for key in given_up {
             if let Some(record) = self.records.get_mut(&key.record_digest()) {
+                self.ends.remove(&key, record);
                 record.expires_at = None;
             }
-            self.ends.remove(&(end, key.clone()));
             self.leases_of_others.entry(own.into()).or_default().insert(key);
         }
         for (node, key) in taken {
             self.leases_of_others.get_mut(&node).into_iter().for_each(|keys| _ = keys.remove(&key));
-            self.start_lease(key, now);
+            self.start_lease(&key, now);
         }
         self.leases_of_others.retain(|_, keys| !keys.is_empty());
     }

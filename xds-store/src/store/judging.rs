@@ -17,13 +17,14 @@ impl Store {
         stored: &Stored<'_>,
         now: i64,
     ) -> Result<(), ReadError> {
-        let limit = (self.config.engine.operations.saturating_sub(3)).min(ENDED_AT_ONCE);
-        let ended = self.index.ended(now, limit);
-        if ended.is_empty() || now < self.ends_again_at {
+        if now < self.ends_again_at {
             return Ok(());
         }
+        let mut limit = (self.config.engine.operations.saturating_sub(3)).min(ENDED_AT_ONCE);
         // An expiry is not replicated, so each has a commit of its own.
         for with_lease in [false, true] {
+            let ended = self.ended(with_lease, now, limit);
+            limit -= ended.len();
             let mut ended = &ended[..];
             let mut renewed = Vec::new();
             let judged = loop {

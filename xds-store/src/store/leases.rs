@@ -1,4 +1,8 @@
-//! The leases of nodes that are forgotten (SR33), and of names that a region owns (SG22).
+//! The leases of nodes that are forgotten (SR33), and of names that a region owns (SG22), and times in which nobody could
+//! renew leases (ST40).
+
+use std::collections::BTreeSet;
+use std::{iter, mem};
 
 use super::Store;
 use crate::key::RecordKey;
@@ -7,6 +11,62 @@ use crate::region::{Policies, Policy};
 use crate::time::SECOND;
 
 impl Store {
+    /// ST40: when the machine was not called for some time, or the time jumped, clients could not renew leases, or could
+    /// not know that they had to.
+    pub(super) fn note_time(&mut self, shown: i64) -> i64 {
+        let (shown_before, time_before) = (self.wall.shown(), self.wall.time());
+        let now = self.wall.show(shown, self.head.time);
+        let passed = shown.saturating_sub(shown_before).max(now.saturating_sub(time_before));
+        if passed > PAUSE {
+            self.index.restart_leases(now);
+        }
+        now
+    }
+
+    /// ST40: the engine takes writes again.
+    pub(super) fn end_outage(&mut self) {
+        if mem::take(&mut self.is_cut_off) {
+            self.index.restart_leases(self.wall.time());
+        }
+    }
+
+    /// The machine is called more often while leases may end, so that it notices when it was not. By the clock as it is.
+    pub(super) fn watch_due(&self) -> Option<i64> {
+        self.index.ends.next_lease().map(|_| self.wall.shown().saturating_add(WATCHED_EVERY))
+    }
+
+    /// Whether leases would have ended during an outage, so that a small write has to find out if it is over.
+    pub(super) fn looks_for_engine(&self, now: i64) -> bool {
+        let has_ended = self.index.ends.next_lease().is_some_and(|end| end <= now);
+        self.is_cut_off && has_ended && self.room_at.is_none() && now >= self.ends_again_at
+    }
+
+    /// The records that end now by their date, or with their lease, at most so many.
+    pub(super) fn ended(&self, with_lease: bool, now: i64, limit: usize) -> Vec<RecordKey> {
+        let mut ended = self.index.ends.ended(now, with_lease).peekable();
+        if !with_lease {
+            return ended.take(limit).cloned().collect();
+        }
+        // ST40: their owners could not renew them.
+        if self.is_cut_off || ended.peek().is_none() {
+            return Vec::new();
+        }
+        let renewed = self.renewed_by_waiting();
+        ended.filter(|key| !renewed.contains(*key)).take(limit).cloned().collect()
+    }
+
+    /// The records that commits change which wait: these came in time, so they are judged before a lease ends.
+    fn renewed_by_waiting(&self) -> BTreeSet<RecordKey> {
+        let drafts = self.waiting.iter().map(|waiting| &waiting.draft).filter(|draft| !draft.dry_run);
+        let keys = drafts.flat_map(|draft| draft.changes.iter().map(|change| &change.key));
+        // SV18: a touch of one form renews both.
+        let other = |key: &RecordKey| {
+            let (plan, form) = self.index.schemas().form(key)?;
+            plan.other_key(key, form).ok()
+        };
+        keys.flat_map(|key| iter::once(key.clone()).chain(other(key))).collect()
+    }
+
     /// Takes over the leases of forgotten nodes: they start again here, and end unless somebody renews them.
     ///
     /// One node does it, that with the smallest id: any node may be cut off from the one at which a client
@@ -50,3 +110,8 @@ impl Store {
 }
 
 const ASSIGNED_EVERY: i64 = 60 * SECOND;
+/// A longer time without a step of the machine is one in which clients could not renew leases. A client that renews the
+/// shortest lease, of 5 s, each third of it has 3.3 s left when the time begins, so a shorter one ends no lease.
+const PAUSE: i64 = 3 * SECOND;
+/// How often the machine is called at least while there are leases: more often than [`PAUSE`], also on a busy machine.
+const WATCHED_EVERY: i64 = SECOND;

@@ -260,6 +260,7 @@ impl Store {
             compaction: Compaction::default(),
             passes: BTreeMap::new(),
             drains_at: i64::MIN,
+            is_cut_off: false,
             owners_at: i64::MIN,
             across: Across::default(),
             dropping: Dropping::default(),

@@ -26,6 +26,7 @@ impl Store {
             }
             Err(EngineError::Unknown(_)) => {
                 self.unknown.get_or_insert_with(|| Unknown::since(self.wall.shown()));
+                self.is_cut_off = true;
                 self.writing = Some(writing);
                 self.find_out(now, reader, actions);
             }
@@ -42,6 +43,8 @@ impl Store {
             }
             Err(error) => {
                 self.try_later(now);
+                // Only the commit that is too large was refused.
+                self.is_cut_off |= !matches!(error, EngineError::TooLarge { .. });
                 if matches!(error, EngineError::Full) {
                     self.room_at = Some(now.saturating_add(ROOM_AGAIN));
                 }
@@ -90,6 +93,7 @@ impl Store {
         // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
         if !published.is_empty() {
             actions.push(Action::Publish(published));
+        self.end_outage();
         }
         actions.extend(answers_alone);
         commits.into_iter().for_each(|(waiting, answer)| self.answer(waiting, answer, actions));

@@ -73,6 +73,7 @@ impl Store {
     /// The engine cannot be read, so nothing can be judged. Damage makes the store read-only; after
     /// anything else a later commit may succeed.
     pub(super) fn on_unreadable(&mut self, error: ReadError, now: i64, actions: &mut Vec<Action>) {
+        self.is_cut_off = true;
         self.try_later(now);
         if matches!(error, ReadError::Damaged(_) | ReadError::Engine(EngineError::Broken(_))) {
             self.read_only = Some(with_causes(&error));
