@@ -19,6 +19,7 @@ use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
 use across::{Across, Asked};
 pub use across::{RegionRequest, RegionResponse, Unanswered};
+use catch_up::Mark;
 use compaction::Compaction;
 pub use config::{Config, Identity};
 pub use event::{Action, Committed, Event, Published, Ticket};
@@ -103,17 +104,19 @@ pub struct Store {
     writing: Option<Writing>,
     /// ST20: whether the batch was applied is not known.
     unknown: Option<Unknown>,
+    /// The last entry of the log that was read or written; `None` if it was forgotten before.
+    newest: Option<Mark>,
     /// Whether other servers may have committed since the head was read.
     is_behind: bool,
     /// Whether other servers forgot revisions that this one has not read.
     has_lost_log: bool,
     /// After a batch was refused, records end again from this time on.
     ends_again_at: i64,
+    /// ST40: the engine did not take a batch, or could not be read, and has taken no batch since.
+    is_cut_off: bool,
     /// ST22: the disk was full; when to find out whether there is room.
     room_at: Option<i64>,
     wall: Wall,
-    /// ST40: the engine did not take a batch, or could not be read, and has taken no batch since.
-    is_cut_off: bool,
     /// The number of the last batch of this run.
     batch: u64,
     compaction: Compaction,
@@ -294,8 +297,8 @@ impl Store {
         }
     }
 
-    /// Whether other servers of the store forgot revisions before this one read them: it was paused or cut
-    /// off for long. It accepts no commits any more, and the store has to be loaded again.
+    /// Whether other servers of the store forgot revisions before this one read them, or go on from an older state: it
+    /// was paused or cut off for long. It accepts no commits any more, and the store has to be loaded again.
     #[must_use]
     pub fn has_lost_log(&self) -> bool {
         self.has_lost_log

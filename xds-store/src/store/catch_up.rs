@@ -33,12 +33,21 @@ impl Store {
             self.has_lost_log = true;
             return Ok(());
         }
+        if let Some(newest) = self.newest.filter(|newest| newest.revision == self.head.revision)
+            && let Some(entry) = stored.entry(newest.revision)?
+            && Mark::of(newest.revision, &entry) != newest
+        {
+            // The log goes on from an older state than that of this server: etcd was restored from a snapshot.
+            self.has_lost_log = true;
+            return Ok(());
+        }
         for revision in self.head.revision + 1..=head.revision {
             let entry = stored.entry(revision)?.ok_or(Damaged { key: stored::log(revision) })?;
             let published = self.apply_entry(stored, revision, entry, now)?;
             self.origins.note(revision, &published.entry);
             // If the next one cannot be read, this one is not applied again.
             self.head.revision = revision;
+            self.newest = Some(Mark::of(revision, &published.entry));
             actions.push(Action::Publish(vec![published]));
         }
         // SV13, SV28: another server began a plan. A write of this one could miss a form.
@@ -223,6 +232,20 @@ impl Store {
                 self.waiting.push_front(waiting);
             }
         }
+    }
+}
+
+/// Which batch made a revision. Another history of the store has another one there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    revision: u64,
+    server: u64,
+    batch: u64,
+}
+
+impl Mark {
+    pub(super) fn of(revision: u64, entry: &LogEntry) -> Self {
+        Self { revision, server: entry.server, batch: entry.batch }
     }
 }
 

@@ -9,6 +9,7 @@ use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use super::across::Across;
+use super::catch_up::Mark;
 use super::compaction::Compaction;
 use super::dropping::Dropping;
 use super::journal::Journal;
@@ -23,7 +24,7 @@ use crate::content::{self, ContentError};
 use crate::engine::{EngineError, EngineRevision, View};
 use crate::index::{Index, Loading, Pending, Records};
 use crate::key::{NameDigest, RecordKey, stored};
-use crate::log::{FORMAT, Head};
+use crate::log::{FORMAT, Head, LogEntry};
 use crate::record::{At, Local, Present, RecordState, served};
 use crate::refs::ReferrerChanges;
 use crate::seal::{self, UnsealError};
@@ -228,6 +229,10 @@ impl Store {
             return Err(LoadError::LacksPlan { number, name: name.to_owned(), phase });
         }
         let origins = Origins::load(view, &head)?;
+        let at = stored::log(head.revision);
+        let newest =
+            view.get(&at)?.map(|newest| checked::decode::<LogEntry>(&at, newest.bytes)).transpose()?;
+        let newest = newest.map(|entry| Mark::of(head.revision, &entry));
         let nodes = Nodes::load(view)?;
         let journal = Journal::load(view)?;
         index.load_blocks(view)?;
@@ -251,16 +256,17 @@ impl Store {
             take_id: None,
             writing: None,
             unknown: None,
+            newest,
             is_behind: false,
             has_lost_log: false,
             ends_again_at: i64::MIN,
+            is_cut_off: false,
             room_at: None,
             wall,
             batch: 0,
             compaction: Compaction::default(),
             passes: BTreeMap::new(),
             drains_at: i64::MIN,
-            is_cut_off: false,
             owners_at: i64::MIN,
             across: Across::default(),
             dropping: Dropping::default(),

@@ -1,5 +1,6 @@
 //! What became of a batch that the engine was given.
 
+use super::catch_up::Mark;
 use super::refusing::{ROOM_AGAIN, with_causes};
 use super::{Action, READ_AGAIN, Store, Unknown, Writing};
 use crate::commit::Refused;
@@ -25,8 +26,8 @@ impl Store {
                 self.find_out(now, reader, actions);
             }
             Err(EngineError::Unknown(_)) => {
-                self.unknown.get_or_insert_with(|| Unknown::since(self.wall.shown()));
                 self.is_cut_off = true;
+                self.unknown.get_or_insert_with(|| Unknown::since(self.wall.shown()));
                 self.writing = Some(writing);
                 self.find_out(now, reader, actions);
             }
@@ -42,9 +43,9 @@ impl Store {
                 self.give_up(actions);
             }
             Err(error) => {
-                self.try_later(now);
                 // Only the commit that is too large was refused.
                 self.is_cut_off |= !matches!(error, EngineError::TooLarge { .. });
+                self.try_later(now);
                 if matches!(error, EngineError::Full) {
                     self.room_at = Some(now.saturating_add(ROOM_AGAIN));
                 }
@@ -79,6 +80,8 @@ impl Store {
             self.finish_alone(alone, &mut answers_alone);
         }
         published.iter().for_each(|commit| self.origins.note(commit.revision, &commit.entry));
+        let newest = published.last().map(|commit| Mark::of(commit.revision, &commit.entry));
+        self.newest = newest.or(self.newest);
         self.origins.forget(self.head.floor);
         self.origins.forget_deletions(&deletion_floors);
         self.unknown = None;
@@ -90,10 +93,10 @@ impl Store {
             self.index.note_fetching(writing.fetching);
         }
         collected.iter().for_each(|key| self.index.collect(key));
+        self.end_outage();
         // ST16: nobody sees a commit before it is durable, and whoever is answered can read it.
         if !published.is_empty() {
             actions.push(Action::Publish(published));
-        self.end_outage();
         }
         actions.extend(answers_alone);
         commits.into_iter().for_each(|(waiting, answer)| self.answer(waiting, answer, actions));

@@ -1,6 +1,8 @@
+use std::ops::ControlFlow;
+
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::RefusalCode;
-use xds_store::engine::Engine;
+use xds_store::engine::{Batch, Engine, MemoryEngine, Value};
 use xds_store::store::Event;
 
 use crate::driven::*;
@@ -188,6 +190,63 @@ fn an_engine_that_cannot_be_reached_refuses_and_the_next_commit_succeeds() {
     assert_eq!(server.code(of([put("a", "1")])), RefusalCode::Unavailable);
     assert_eq!(server.code(of([put("a", "1")])), RefusalCode::ResourceExhausted);
     assert_eq!(server.commit(of([put("a", "1")])).unwrap().revision, 1);
+}
+
+/// An engine with the same content, such as an etcd that was restored from a snapshot.
+fn copy(of: &MemoryEngine) -> MemoryEngine {
+    let mut writes = Vec::new();
+    let each = &mut |key: &[u8], value: Value| {
+        writes.push((key.to_vec().into(), Some(value.bytes)));
+        ControlFlow::Continue(())
+    };
+    of.view().unwrap().range(b"", b"\xff", each).unwrap();
+    let mut engine = MemoryEngine::default();
+    engine.commit(&Batch { compares: Vec::new(), writes }).unwrap();
+    engine
+}
+
+#[test]
+fn st19_a_server_that_was_away_while_the_engine_was_restored_loads_the_store_again() {
+    for missed in 0..3 {
+        let (mut one, mut away) = two();
+        one.commit(of([put("a", "1")])).unwrap();
+        let snapshot = copy(&one.engine);
+        one.commit(of([put("b", "lost")])).unwrap();
+        away.step(Event::Changed);
+        assert_eq!(away.store.revision(), 2);
+        // It goes on from the snapshot, at the same revisions.
+        let mut one = Server::on(snapshot.clone(), 3, one.now);
+        one.commit(of([put("c", "1")])).unwrap();
+        for _ in 0..missed {
+            one.commit(of([put(&format!("d{}", one.store.revision()), "1")])).unwrap();
+        }
+        away.engine = snapshot;
+        away.step(Event::Changed);
+        assert!(away.store.has_lost_log(), "{missed}");
+        assert_eq!(away.code(of([put("e", "1")])), RefusalCode::Unavailable);
+        assert_eq!(
+            (away.published.len(), away.store.read_only()),
+            (2, None),
+            "what it has is of another history"
+        );
+    }
+}
+
+#[test]
+fn st19_a_server_that_was_restarted_or_compacted_knows_the_history_it_has() {
+    let mut one = Server::new();
+    one.commit(of([put("a", "1")])).unwrap();
+    one.now += 7 * 24 * 3600 * SECOND + SECOND;
+    let mut two = Server::on(one.engine.clone(), 2, one.now);
+    one.commit(of([put("a", "2")])).unwrap();
+    one.compact(Some(1));
+    two.step(Event::Changed);
+    one.commit(of([put("a", "3")])).unwrap();
+    two.step(Event::Changed);
+    assert_eq!((two.store.revision(), two.store.has_lost_log()), (3, false));
+    two.commit(of([put("a", "4")])).unwrap();
+    one.step(Event::Changed);
+    assert_eq!((one.store.revision(), one.store.has_lost_log()), (4, false));
 }
 
 #[test]
