@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode, Refused};
@@ -20,7 +20,8 @@ use xds_store::store::{Committed, DeletionInProgress, Forgetting, FoundReferrers
 use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
 use crate::peers::{PEEK_TIMEOUT, PeerMessage, PeersStatus};
-use crate::queue::{Acked, Acks, Limits, Message, Queue, Referrers, refused};
+use crate::queue::{Acked, Acks, Asker, Limits, Message, Queue, Referrers, refused};
+use crate::reading::permits;
 use crate::standing::{Condition, Standing};
 use crate::statistics::Statistics;
 use crate::writer::Writer;
@@ -43,6 +44,8 @@ struct Running {
     standing: watch::Receiver<Standing>,
     /// Whether other servers may commit to the store.
     is_shared: bool,
+    /// Places for questions that take time of the writer. Further ones wait, so they delay commits little.
+    questions: Arc<Semaphore>,
     /// What is known of peers; `None`: it replicates with no other nodes.
     peers: Option<Arc<ArcSwap<PeersStatus>>>,
 }
@@ -75,8 +78,18 @@ impl StoreHandle {
                 .expect("the system starts a thread");
         }
         let StoreConfig { commit, fields, .. } = config;
-        let running =
-            Running { queue, reader, statistics, commit, schemas, fields, standing, is_shared, peers };
+        let running = Running {
+            queue,
+            reader,
+            statistics,
+            commit,
+            schemas,
+            fields,
+            standing,
+            is_shared,
+            questions: permits(QUESTIONS),
+            peers,
+        };
         Ok(Self { running: Arc::new(running) })
     }
 
@@ -135,16 +148,23 @@ impl StoreHandle {
 
     /// What refers to a resource; `None` if the store has ended.
     pub(crate) async fn referrers(&self, query: Referrers) -> Option<FoundReferrers> {
-        let (sender, receiver) = oneshot::channel();
-        self.running.queue.send(Message::Referrers(query, sender));
+        let (asker, receiver) = self.ask().await?;
+        self.running.queue.send(Message::Referrers(query, asker));
         receiver.await.ok()
+    }
+
+    /// A place among the questions that take time of the writer, and where the answer comes.
+    async fn ask<T>(&self) -> Option<(Asker<T>, oneshot::Receiver<T>)> {
+        let place = Arc::clone(&self.running.questions).acquire_owned().await.ok()?;
+        let (sender, receiver) = oneshot::channel();
+        Some((Asker { sender, place }, receiver))
     }
 
     /// The deletions in progress, the one that has waited the longest first (SG10): at most `limit`, each
     /// with at most `blockers` of the records that it waits for. Empty if the store has ended.
     pub async fn deletions(&self, limit: usize, blockers: usize) -> Vec<DeletionInProgress> {
-        let (sender, receiver) = oneshot::channel();
-        self.running.queue.send(Message::Deletions((limit, blockers), sender));
+        let Some((asker, receiver)) = self.ask().await else { return Vec::new() };
+        self.running.queue.send(Message::Deletions((limit, blockers), asker));
         receiver.await.unwrap_or_default()
     }
 
@@ -293,6 +313,8 @@ fn follow(mut changes: Box<dyn Changes>, queue: &Weak<Queue>, statistics: &Stati
     }
 }
 
+/// How many questions the writer may have to answer at a time: a commit waits for at most so many.
+const QUESTIONS: usize = 2;
 /// How long the store may have ended before the thread that waits for changes ends.
 const CHANGES_WAIT: Duration = Duration::from_secs(1);
 

@@ -86,5 +86,6 @@ mod startup;
 mod statistics;
 mod status;
 mod tokens;
+mod watches;
 mod watching;
 mod writer;

@@ -4,7 +4,7 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use xds_store::commit::{Draft, RefusalCode, Refused};
 use xds_store::key::RecordKey;
 use xds_store::store::{Committed, DeletionInProgress, Forgetting, FoundReferrers, PlanProgress};
@@ -41,9 +41,9 @@ pub(crate) enum Message {
     /// Old revisions shall be forgotten: up to this one, or what the settings allow.
     Compact(Option<u64>, oneshot::Sender<Result<u64, Refused>>),
     /// What refers to a resource.
-    Referrers(Referrers, oneshot::Sender<FoundReferrers>),
+    Referrers(Referrers, Asker<FoundReferrers>),
     /// The deletions in progress that have waited the longest (SG10): how many, with how many blockers.
-    Deletions((usize, usize), oneshot::Sender<Vec<DeletionInProgress>>),
+    Deletions((usize, usize), Asker<Vec<DeletionInProgress>>),
     /// SV32: the time between two steps of a pass, in nanoseconds; `None`: the default. The answer is how far
     /// the plans are then.
     PassPause(Option<i64>, oneshot::Sender<Vec<PlanProgress>>),
@@ -55,6 +55,25 @@ pub(crate) enum Message {
     Changed,
     /// The last message.
     Stop,
+}
+
+/// Gets the answer of a question that takes time of the writer. Until then it has a place among such questions, also if
+/// its client has gone away.
+#[derive(Debug)]
+pub(crate) struct Asker<T> {
+    pub(crate) sender: oneshot::Sender<T>,
+    pub(crate) place: OwnedSemaphorePermit,
+}
+
+impl<T> Asker<T> {
+    /// Answers, if the client still waits.
+    pub(crate) fn answer(self, with: impl FnOnce() -> T) {
+        if !self.sender.is_closed() {
+            // The client may have gone away.
+            _ = self.sender.send(with());
+        }
+        drop(self.place);
+    }
 }
 
 /// Which referrers a client requests.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
-use tokio::sync::Semaphore;
 use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::State;
@@ -21,9 +20,10 @@ use crate::access::Caller;
 use crate::config::ApiConfig;
 use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::queue::Acks;
-use crate::reading::{Reading, failed, now, permits};
+use crate::reading::{Reading, failed, now};
 use crate::referring::{blockers, references};
 use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal, with_detail};
+use crate::watches::Watches;
 use crate::watching::Watching;
 
 /// The service Store of one running store.
@@ -31,12 +31,12 @@ use crate::watching::Watching;
 pub(crate) struct StoreService {
     reading: Reading,
     config: ApiConfig,
-    watches: Arc<Semaphore>,
+    watches: Arc<Watches>,
 }
 
 impl StoreService {
     pub(crate) fn new(reading: Reading, config: ApiConfig) -> Self {
-        Self { reading, watches: permits(config.watches_limit), config }
+        Self { reading, watches: Watches::new(config.watches_limit), config }
     }
 
     /// SR49: a record that is absent here, as peers have it.
@@ -269,17 +269,14 @@ impl Store for StoreService {
             Some(Ok(every)) if every >= SHORTEST_BOOKMARK => every,
             Some(_) => return Err(invalid("bookmark_every", "bookmark_every is at least 1 s")),
         };
-        let limit = self.config.watches_limit;
-        let permit = Arc::clone(&self.watches).try_acquire_owned();
-        // ST42.
-        let permit = permit.map_err(|_| exceeds("watches", "--watch-limit", limit, limit + 1))?;
+        let place = self.watches.open(caller.client.identity())?;
         let payload = Payload::unless(without_payload);
         let times = (bookmark_every, self.config.authorize_every);
         let watching = match after.is_empty() {
             true => Watching::with_snapshot(self.reading.clone(), caller, filter, (payload, knows)).await?,
             false => Watching::after(self.reading.clone(), caller, filter, (payload, knows), after).await?,
         };
-        Ok(Response::new(watching.into_stream(times, permit)))
+        Ok(Response::new(watching.into_stream(times, place)))
     }
 
     async fn commit(

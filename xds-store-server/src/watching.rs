@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use xds_proto::xds::store::v1 as proto;
@@ -27,6 +27,7 @@ use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::reading::{Reading, failed, printed};
 use crate::standing::Standing;
 use crate::status::{invalid, lacks, not_ready};
+use crate::watches::WatchPlace;
 
 /// A watch of one client.
 #[derive(Debug)]
@@ -116,14 +117,14 @@ impl Watching {
     pub(crate) fn into_stream(
         self,
         (bookmark_every, authorize_every): (Duration, Duration),
-        permit: OwnedSemaphorePermit,
+        place: WatchPlace,
     ) -> Pin<Box<dyn Stream<Item = Result<proto::WatchResponse, Status>> + Send>> {
         let timers = Timers { bookmark_every, bookmark_at: Instant::now() + bookmark_every, authorize_every };
-        Box::pin(unfold(Some((self, timers, permit)), async |state| {
-            let (mut watching, mut timers, permit) = state?;
+        Box::pin(unfold(Some((self, timers, place)), async |state| {
+            let (mut watching, mut timers, place) = state?;
             let message = watching.next(timers).await;
             timers.bookmark_at = Instant::now() + timers.bookmark_every;
-            let state = message.is_ok().then_some((watching, timers, permit));
+            let state = message.is_ok().then_some((watching, timers, place));
             Some((message, state))
         }))
     }

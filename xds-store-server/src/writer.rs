@@ -298,15 +298,13 @@ impl Writer {
     fn on_message(&mut self, message: Message, actions: &mut VecDeque<Action>) -> bool {
         let ticket = self.next_ticket();
         let event = match message {
-            Message::Referrers(Referrers { key, targets, may_read, limit, depth }, caller) => {
+            Message::Referrers(Referrers { key, targets, may_read, limit, depth }, asker) => {
                 let query = ReferrersQuery { key: &key, targets: &targets, may_read, limit, depth };
-                // The caller may have gone away.
-                _ = caller.send(self.store.referrers(&query));
+                asker.answer(|| self.store.referrers(&query));
                 return false;
             }
-            Message::Deletions((limit, blockers), caller) => {
-                // The caller may have gone away.
-                _ = caller.send(self.store.deletions(limit, blockers));
+            Message::Deletions((limit, blockers), asker) => {
+                asker.answer(|| self.store.deletions(limit, blockers));
                 return false;
             }
             Message::Forgetting(node, caller) => {

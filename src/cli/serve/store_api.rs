@@ -28,7 +28,8 @@ pub(super) struct ApiOptions {
     /// read again when it changes.
     #[arg(long, value_name = "FILE", requires = "store")]
     token_file: Option<PathBuf>,
-    /// How many watches of the store may be open; more are refused with RESOURCE_EXHAUSTED
+    /// How many watches of the store may be open; more are refused with RESOURCE_EXHAUSTED. One client
+    /// may have a quarter of them
     #[arg(long, value_name = "WATCHES", default_value = "1000", value_parser = count)]
     watch_limit: usize,
 }

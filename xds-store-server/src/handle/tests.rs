@@ -240,6 +240,23 @@ async fn a_panic_of_the_writer_answers_all_callers_and_leaves_a_read_only_store(
 }
 
 #[tokio::test]
+async fn st42_questions_about_references_wait_also_if_their_clients_go_away() {
+    let (store, orders) = gated(StoreConfig::default());
+    let commit = waiting(&store, "a").await;
+    // The writer answers nothing during a write.
+    for _ in 0..100 {
+        let question = timeout(Duration::from_millis(1), store.deletions(1, 1)).await;
+        assert!(question.is_err());
+    }
+    assert_eq!(store.running.questions.available_permits(), 0, "the writer has as many as it may have");
+    orders.send(Order::Write).unwrap();
+    commit.await.unwrap().unwrap();
+    assert_eq!(store.deletions(1, 1).await, []);
+    let all = store.running.questions.acquire_many(u32::try_from(QUESTIONS).unwrap());
+    assert!(timeout(Duration::from_secs(10), all).await.is_ok());
+}
+
+#[tokio::test]
 async fn st6_a_stop_refuses_new_commits_and_finishes_those_that_wait() {
     let (store, orders) = gated(StoreConfig::default());
     let callers = [waiting(&store, "a").await, waiting(&store, "b").await];
