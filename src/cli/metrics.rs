@@ -225,6 +225,7 @@ pub(super) struct Sources {
     kubernetes: Option<Arc<Reloads>>,
     tls: Option<Arc<Tls>>,
     policy: Option<Arc<PolicyFile>>,
+    tokens: Option<Arc<Reloads>>,
 }
 
 impl Sources {
@@ -233,7 +234,12 @@ impl Sources {
         kubernetes: Option<Arc<Reloads>>,
         (tls, policy): Files,
     ) -> Self {
-        Self { folder, kubernetes, tls, policy }
+        Self { folder, kubernetes, tls, policy, tokens: None }
+    }
+
+    /// The same with the tokens of the API of a store.
+    pub(super) fn with_tokens(self, tokens: Option<Arc<Reloads>>) -> Self {
+        Self { tokens, ..self }
     }
 
     /// The certificates of the server, if it has any.
@@ -243,12 +249,13 @@ impl Sources {
 
     /// All of them, with their names.
     pub(super) fn all(&self) -> Vec<(&'static str, &Arc<Reloads>)> {
-        let Self { folder, kubernetes, tls, policy } = self;
+        let Self { folder, kubernetes, tls, policy, tokens } = self;
         let all = [
             ("folder", folder.as_ref()),
             ("kubernetes", kubernetes.as_ref()),
             ("certificates", tls.as_deref().map(Tls::reloads)),
             ("policy", policy.as_deref().map(|policy| &policy.reloads)),
+            ("tokens", tokens.as_ref()),
         ];
         all.into_iter().filter_map(|(source, reloads)| Some((source, reloads?))).collect()
     }

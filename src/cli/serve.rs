@@ -317,7 +317,8 @@ impl Serve {
         let routes = self.rest(descriptors, &cache, config.clone(), &answers).merge(health.clone());
         let reloads = folder.as_ref().map(|served| Arc::clone(served.folder.reloads()));
         let of_kubernetes = kubernetes.as_ref().map(ServedKubernetes::reloads);
-        let sources = Sources::new(reloads, of_kubernetes, port.files());
+        let tokens = access.as_ref().and_then(|access| access.reloads());
+        let sources = Sources::new(reloads, of_kubernetes, port.files()).with_tokens(tokens);
         let warnings = folder.as_ref().map(|served| Arc::clone(served.folder.standing_warnings()));
         let watch = folder.map(|served| tokio::spawn(served.folder.watch(served.cache)));
         let following = kubernetes.map(|kubernetes| tokio::spawn(kubernetes.watch(Arc::clone(&cache))));

@@ -107,7 +107,11 @@ fn refused(source: &'static str, reloads: &Reloads) -> Option<Trouble> {
             count: refusal.count,
             cure: "Correct the file, or restore it.".into(),
             ..Trouble::error(
-                if source == "policy" { "policy_refused" } else { "certificates_refused" },
+                match source {
+                    "policy" => "policy_refused",
+                    "tokens" => "tokens_refused",
+                    _ => "certificates_refused",
+                },
                 format!("The new content of the {source} is refused; the last good content is in use"),
             )
         },
@@ -227,8 +231,8 @@ mod tests {
             assert_eq!((&*troubles[0].detail, troubles[0].severity), ("a.yaml:1:1: no", Severity::Error));
             troubles[0].kind
         };
-        let kinds = ["folder", "policy", "certificates"].map(kind);
-        assert_eq!(kinds, ["folder_refused", "policy_refused", "certificates_refused"]);
+        let kinds = ["folder", "policy", "tokens", "certificates"].map(kind);
+        assert_eq!(kinds, ["folder_refused", "policy_refused", "tokens_refused", "certificates_refused"]);
         reloads.on_isolated(2, "a.yaml:1:1: no".into(), false);
         let isolated = of_source("folder", &reloads);
         assert_eq!((isolated[0].kind, isolated[0].count), ("files_isolated", 2));

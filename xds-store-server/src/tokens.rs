@@ -91,6 +91,12 @@ impl Tokens {
         }
     }
 
+    /// Whether there is no token.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// The name of a token. Compares with all of them, so the time does not show which one it was
     /// (ST51).
     pub(crate) fn find(&self, presented: &TokenDigest) -> Option<&str> {

@@ -386,10 +386,11 @@ fn ready_to_commit(refusal: Option<String>) -> (StatusCode, String) {
 }
 
 /// Troubles of the program that are alarms of the store, too.
-const ALARMS: [&str; 6] = [
+const ALARMS: [&str; 7] = [
     "store_backup_failed",
     "store_backup_overdue",
     "folder_refused",
+    "tokens_refused",
     "store_imports",
     "rollout_refused",
     "rollout_not_stored",

@@ -25,7 +25,8 @@ pub(super) struct ApiOptions {
     ///
     /// A client presents its token as `authorization: Bearer TOKEN`. What it may do is in the
     /// --policy, under `client: token:NAME`; without a policy a token may do everything. The file is
-    /// read again when it changes.
+    /// read again when it changes: to revoke a token, remove its line. If the file is missing or has an
+    /// error, the last good tokens stay in use.
     #[arg(long, value_name = "FILE", requires = "store")]
     token_file: Option<PathBuf>,
     /// How many watches of the store may be open; more are refused with RESOURCE_EXHAUSTED. One client
@@ -77,6 +78,11 @@ impl ApiOptions {
 }
 
 impl ApiAccess {
+    /// The state of the token file; `None` without one.
+    pub(super) fn reloads(&self) -> Option<Arc<Reloads>> {
+        self.path.as_ref().map(|_| Arc::clone(&self.reloads))
+    }
+
     /// The services of a store.
     pub(super) fn routes(
         &self,
@@ -100,19 +106,25 @@ impl ApiAccess {
         loop {
             self.reloads.due(every).await;
             let (from, reloads) = (path.clone(), Arc::clone(&self.reloads));
-            let read = self.reloads.blocking("tokens", move || read(&from, &reloads)).await;
+            let read = self.reloads.blocking("tokens", move || read_again(&from, &reloads)).await;
             match read {
                 Err(_) => return,
                 Ok(Ok(tokens)) if self.access.has_tokens(&tokens) => self.reloads.on_same(),
                 Ok(Ok(tokens)) => {
+                    if tokens.is_empty() {
+                        warn!(tokens = %path.display(), "the file has no token any more: all of them are refused");
+                    } else {
+                        info!(tokens = %path.display(), "loaded new tokens");
+                    }
                     self.access.set_tokens(tokens);
                     self.reloads.on_new();
-                    info!(tokens = %path.display(), "loaded new tokens");
                 }
                 Ok(Err(error)) => {
                     if self.reloads.on_refused(error.to_string()) {
                         error!("{error}");
-                        warn!("the new tokens are invalid; the last good ones stay in use");
+                        warn!(
+                            "the last good tokens stay in use: to revoke a token, remove its line and keep the file"
+                        );
                     }
                 }
             }
@@ -140,6 +152,15 @@ async fn with_certificate(mut request: Request, next: Next) -> axum::response::R
     next.run(request).await
 }
 
+/// What is in use after the file was read again. A file without tokens revokes all of them. One that cannot be read does
+/// not say what is revoked.
+fn read_again(path: &Path, reloads: &Reloads) -> Result<Tokens, TokenError> {
+    match read(path, reloads) {
+        Err(TokenError::Invalid { error: TokenFileError::Empty, .. }) => Ok(Tokens::default()),
+        read => read,
+    }
+}
+
 fn read(path: &Path, reloads: &Reloads) -> Result<Tokens, TokenError> {
     let _reading = reloads.reading(&path.display().to_string());
     let unreadable = |error| TokenError::Unreadable { path: path.to_owned(), error };
@@ -160,3 +181,33 @@ fn read(path: &Path, reloads: &Reloads) -> Result<Tokens, TokenError> {
 #[cfg(unix)]
 const OTHERS: u32 = 0o007;
 const FILE_LIMIT_BYTES: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn st51_a_token_file_without_tokens_revokes_all_and_a_missing_one_none() {
+        let folder = std::env::temp_dir().join(format!("xds-tokens-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (path, reloads) = (folder.join("tokens"), Reloads::default());
+        let write = |text: &str| {
+            fs::write(&path, text).unwrap();
+            #[cfg(unix)]
+            fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        };
+        write("ci 0123456789abcdef\n");
+        assert!(!read_again(&path, &reloads).unwrap().is_empty());
+        for text in ["", "# nobody\n"] {
+            write(text);
+            assert!(read_again(&path, &reloads).unwrap().is_empty(), "{text:?}");
+            // A start without a token is probably a mistake.
+            assert!(matches!(read(&path, &reloads), Err(TokenError::Invalid { .. })), "{text:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(read_again(&path, &reloads), Err(TokenError::Unreadable { .. })));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
