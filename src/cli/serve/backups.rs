@@ -1,9 +1,9 @@
 //! The backups that `xds serve --store` writes by itself (ST45).
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use xds::admin::Trouble;
 use xds::metrics::Registry;
-use xds_store::backup::{Backup, History};
+use xds_store::backup::{Backup, BackupReader, History};
 use xds_store::log::StoreRevision;
 use xds_store_server::{Condition, StoreHandle};
 
@@ -38,7 +38,7 @@ pub(super) struct BackupOptions {
     /// The time between two backups: a number with ms, s, m or h
     #[arg(long, value_name = "TIME", default_value = "6h", value_parser = time)]
     backup_every: Duration,
-    /// How many backups are kept; older ones of the same node are deleted
+    /// How many backups are kept; those of the same node with older states are deleted
     #[arg(long, value_name = "COUNT", default_value = "14", value_parser = count)]
     backup_keep: usize,
 }
@@ -128,7 +128,7 @@ impl Schedule {
 
     /// A restart neither skips a backup nor adds one.
     fn until_first(&self) -> Duration {
-        let newest = self.written().ok().and_then(|written| written.last().cloned());
+        let newest = written(&self.folder).ok().and_then(|written| written.last().cloned());
         let written_at = newest.and_then(|file| file.metadata().and_then(|file| file.modified()).ok());
         let Some(written_at) = written_at else { return Duration::ZERO };
         self.outcomes.last.store(seconds(written_at), Ordering::Relaxed);
@@ -152,8 +152,8 @@ impl Schedule {
         self.outcomes.last.store(seconds(now), Ordering::Relaxed);
         let revision = StoreRevision::of(&header.head, header.head.revision);
         tracing::info!(file = %file.display(), %revision, records = header.records, "wrote a backup");
-        let written = self.written().map_err(unwritable)?;
-        for old in written.iter().take(written.len().saturating_sub(self.keep)) {
+        let written = written(&self.folder).map_err(unwritable)?;
+        for old in surplus(&written, &file, self.keep) {
             match fs::remove_file(old) {
                 // Another server of the store was faster.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -162,19 +162,33 @@ impl Schedule {
         }
         Ok(())
     }
+}
 
-    /// The backups in the folder, the oldest first.
-    fn written(&self) -> io::Result<Vec<PathBuf>> {
-        let mut written = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == EXTENSION) {
-                written.push(path);
-            }
+/// The backups in the folder, the oldest state of the store first. Their names do not say that: the clock may have been
+/// ahead when one was written. Files without a readable header are left out, so they stay.
+fn written(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut written = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == EXTENSION)
+            && let Some(revision) = revision(&path)
+        {
+            written.push((revision, path));
         }
-        written.sort();
-        Ok(written)
     }
+    written.sort();
+    Ok(written.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The store revision that a backup has.
+fn revision(file: &Path) -> Option<u64> {
+    let reader = BackupReader::new(BufReader::new(File::open(file).ok()?)).ok()?;
+    Some(reader.header().head.revision)
+}
+
+/// The backups that are not kept, the oldest first. The one that was just written is kept in any case.
+fn surplus<'w>(written: &'w [PathBuf], newest: &'w Path, keep: usize) -> impl Iterator<Item = &'w PathBuf> {
+    written.iter().filter(move |file| **file != *newest).take(written.len().saturating_sub(keep))
 }
 
 impl Outcomes {
@@ -286,6 +300,11 @@ const AFTER_FAILURE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
+    use xds_proto::xds::store::v1 as proto;
+    use xds_store::commit::Draft;
+    use xds_store::engine::{Engine, MemoryEngine};
+    use xds_store::store::{Action, Config, Event, Identity, Store, Ticket};
+
     use super::*;
 
     #[test]
@@ -307,6 +326,49 @@ mod tests {
         // Short intervals: one backup may take longer than that.
         let often = Outcomes::new(Duration::from_secs(1));
         assert!(often.trouble(often.started + Duration::from_secs(299)).is_none());
+    }
+
+    #[test]
+    fn st45_a_backup_that_was_written_while_the_clock_was_ahead_is_not_kept_instead_of_newer_ones() {
+        let folder = std::env::temp_dir().join(format!("xds-kept-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        // The first two were written a year ahead, and the third one when the clock was right again.
+        let files =
+            ["2027-11-27", "2027-11-28", "2026-11-28"].map(|day| folder.join(day).with_extension("backup"));
+        let mut engine = MemoryEngine::default();
+        engine.commit(&Store::init(&Identity::default())).unwrap();
+        for (file, name) in files.iter().zip(["a", "b", "c"]) {
+            commit(&mut engine, name);
+            let mut backup = NewBackup::create(file).unwrap();
+            for part in Backup::new(engine.view().unwrap(), History::Whole).unwrap() {
+                backup.write(&part.unwrap().data).unwrap();
+            }
+            backup.finish().unwrap();
+        }
+        fs::write(folder.join("other.backup"), "not a backup").unwrap();
+        let written = written(&folder).unwrap();
+        assert_eq!(written, files);
+        let of = |keep| surplus(&written, &files[2], keep).collect::<Vec<_>>();
+        assert_eq!((of(1), of(2), of(3)), (vec![&files[0], &files[1]], vec![&files[0]], vec![]));
+        // Also if it has an older state, which a copy of the disk may have brought back.
+        assert_eq!(surplus(&written, &files[0], 1).collect::<Vec<_>>(), [&files[1], &files[2]]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Commits a resource of this name.
+    fn commit(engine: &mut MemoryEngine, name: &str) {
+        let config = Config::new(engine.limits(), 1);
+        let mut store = Store::load(&*engine.view().unwrap(), config, 0, |_| {}).unwrap();
+        let key =
+            proto::Key { type_url: "example.com/acme.Thing".into(), name: name.into(), when: String::new() };
+        let put = proto::Put { content: Some(proto::Content::default()), ..Default::default() };
+        let act = Some(proto::change::Act::Put(put));
+        let changes = vec![proto::Change { key: Some(key), act, condition: None }];
+        let request = proto::CommitRequest { changes, ..Default::default() };
+        let event = Event::Commit(Ticket(1), Draft::parse(request, "test".into()).unwrap());
+        let actions = store.step(event, 0, &*engine.reader());
+        let [Action::Write(batch)] = &actions[..] else { panic!("{actions:?}") };
+        engine.commit(batch).unwrap();
     }
 
     #[test]
