@@ -33,10 +33,10 @@ fn the_folder_of_a_store_is_enough_if_other_machines_reach_the_admin_port_too() 
 }
 
 /// A certificate authority that writes certificates into the folder of a store.
-struct Ca<'a>(CertifiedIssuer<'static, KeyPair>, &'a Stored);
+pub(super) struct Ca<'a>(CertifiedIssuer<'static, KeyPair>, &'a Stored);
 
 impl<'a> Ca<'a> {
-    fn new(stored: &'a Stored) -> Self {
+    pub(super) fn new(stored: &'a Stored) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap(), stored);
@@ -45,7 +45,7 @@ impl<'a> Ca<'a> {
     }
 
     /// Writes `FILE.pem` and `FILE.key`.
-    fn sign(&self, file: &str, name: SanType) {
+    pub(super) fn sign(&self, file: &str, name: SanType) {
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![name];
         let key = KeyPair::generate().unwrap();
@@ -56,11 +56,16 @@ impl<'a> Ca<'a> {
 
 /// A store whose admin port takes the certificates of `server` and of clients, with this policy.
 fn served_with_tls(stored: Stored, policy: &str) -> Served {
+    served_with_policy(stored, policy, &[])
+}
+
+/// The same with further options.
+pub(super) fn served_with_policy(stored: Stored, policy: &str, options: &[&str]) -> Served {
     stored.write("policy.yaml", policy);
     let files = ["server.pem", "server.key", "ca.pem", "policy.yaml"].map(|file| stored.path(file));
     let [cert, key, ca, policy] = &files;
     let tls = ["--listen-cert", cert, "--listen-key", key, "--listen-client-ca", ca, "--policy", policy];
-    serve(stored, &[&tls[..], &["--admin", "0.0.0.0:0"]].concat())
+    serve(stored, &[&tls[..], &["--admin", "0.0.0.0:0"], options].concat())
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::connecting::{Ca, served_with_policy};
 use super::*;
 
 /// A mirror that runs; killed when dropped.
@@ -147,6 +148,34 @@ fn st62_a_mirror_has_the_same_resources_and_no_others() {
     assert_eq!((code, error), (2, "error: dta is neither a folder nor HOST:PORT\n".to_owned()));
     let (code, error) = from.fails("store mirror data data --once");
     assert_eq!((code, error), (2, "error: FROM and TO are one store\n".to_owned()));
+}
+
+#[test]
+#[cfg(unix)]
+fn st62_st53_a_mirror_deletes_nothing_that_its_token_may_not_read() {
+    let (from, to) = (Stored::unserved("mirror-rights"), Stored::served("mirror-rights-to"));
+    Ca::new(&from).sign("server", rcgen::SanType::DnsName("xds.example".try_into().unwrap()));
+    let tokens = from.path("tokens");
+    from.write("tokens", "half 0123456789abcdef\n");
+    fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let policy = "rules:\n- client: token:half\n  read: [{ types: [CDS], names: [a] }]\n";
+    let from = served_with_policy(from, policy, &["--token-file", &tokens]);
+    from.write("ab.yaml", [cluster("a", 1), cluster("b", 1)].join("---\n"));
+    from.ok("put ab.yaml --store data");
+    let local: Value = serde_json::from_slice(&fs::read(from.path("data/server.json")).unwrap()).unwrap();
+    let limited = format!(
+        "store mirror {} {} --from-token-file tokens --once",
+        local["address"].as_str().unwrap(),
+        to.path("data")
+    );
+    // Where nothing would be deleted, a part can be copied.
+    assert!(from.ok(&limited).ends_with(": 1 record copied\n"));
+    mirror_once(&from, &to);
+    let (code, error) = from.fails(&limited);
+    let expected = "error: the client may not read all resources of FROM, and TO has 1 that FROM does not show\n  \
+                    hint: give the client the right to read them, or delete them in TO\n";
+    assert_eq!((code, &*error), (4, expected));
+    assert_eq!(records(&from), records(&to));
 }
 
 #[test]

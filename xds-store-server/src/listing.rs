@@ -1,5 +1,6 @@
 //! Lists of a running store, in steps.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use prost::Message;
@@ -23,6 +24,8 @@ pub(crate) struct Listing {
     pub(crate) at: u64,
     /// The last key that was read.
     pub(crate) after: Option<RecordKey>,
+    /// Whether records were left out, because the client may not read them (ST53).
+    pub(crate) has_left_out: bool,
 }
 
 /// A page of a list.
@@ -48,11 +51,16 @@ impl Listing {
             let (standing, knows) = (self.reading.standing(), Arc::clone(&self.knows));
             let limit_bytes = PAGE_BYTES.saturating_sub(bytes);
             let step = move |reads: &Reads<'_>| {
+                let has_left_out = Cell::new(false);
                 let query = ListQuery {
                     filter: &filter,
                     at,
                     now: now(),
-                    may_read: &|key| caller.may_read(key),
+                    may_read: &|key| {
+                        let may_read = caller.may_read(key);
+                        has_left_out.set(has_left_out.get() | !may_read);
+                        may_read
+                    },
                     knows: &knows,
                     after: after.as_ref(),
                     taken,
@@ -72,9 +80,10 @@ impl Listing {
                     found.records.iter().map(|version| reads.answer_to(version, payload, &knows)).collect();
                 let token = after.clone().filter(|_| is_full);
                 let token = token.map(|after| PageToken::new(at, after, &filter).to_text(reads));
-                Ok((records.map_err(failed)?, after, token))
+                Ok((records.map_err(failed)?, after, token, has_left_out.get()))
             };
-            let (records, after, token) = self.reading.local(step).await?;
+            let (records, after, token, has_left_out) = self.reading.local(step).await?;
+            self.has_left_out |= has_left_out;
             bytes += records.iter().map(Message::encoded_len).sum::<usize>();
             page.records.extend(records);
             let is_end = after.is_none();

@@ -250,8 +250,16 @@ impl Store for StoreService {
             }
         };
         let (at, after) = self.reading.at_level(level, at_least, begin).await?;
-        let mut listing =
-            Listing { reading: self.reading.clone(), caller, filter, payload, knows, at, after };
+        let mut listing = Listing {
+            reading: self.reading.clone(),
+            caller,
+            filter,
+            payload,
+            knows,
+            at,
+            after,
+            has_left_out: false,
+        };
         let page = listing.page(limit).await?;
         let revision = self.reading.printed(at);
         let next_page_token = page.token.unwrap_or_default();

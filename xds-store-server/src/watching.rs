@@ -47,7 +47,7 @@ pub(crate) struct Watching {
 #[derive(Debug)]
 enum Phase {
     Snapshot(Listing),
-    SnapshotEnd,
+    SnapshotEnd { left_out: bool },
     Changes,
 }
 
@@ -76,6 +76,7 @@ impl Watching {
             knows: Arc::clone(&knows),
             at,
             after: None,
+            has_left_out: false,
         };
         Ok(Self::new(reading, caller, (filter, payload, knows), Phase::Snapshot(listing), at))
     }
@@ -141,15 +142,16 @@ impl Watching {
                 Phase::Snapshot(listing) => {
                     let page = listing.page(SNAPSHOT_PAGE).await?;
                     if page.token.is_none() {
-                        self.phase = Phase::SnapshotEnd;
+                        self.phase = Phase::SnapshotEnd { left_out: listing.has_left_out };
                     }
                     if !page.records.is_empty() {
                         return Ok(snapshot(page.records));
                     }
                 }
-                Phase::SnapshotEnd => {
+                &mut Phase::SnapshotEnd { left_out } => {
                     self.phase = Phase::Changes;
-                    return Ok(self.message(Part::SnapshotEnd, Vec::new()));
+                    let message = self.message(Part::SnapshotEnd, Vec::new());
+                    return Ok(proto::WatchResponse { left_out, ..message });
                 }
                 Phase::Changes => {
                     if let Some(message) = self.change(timers).await? {
@@ -219,7 +221,7 @@ impl Watching {
             true => String::new(),
             false => printed(&self.standing.borrow(), self.position.revision()),
         };
-        proto::WatchResponse { part: part.into(), events, revision, more: self.was_partial }
+        proto::WatchResponse { part: part.into(), events, revision, more: self.was_partial, left_out: false }
     }
 }
 

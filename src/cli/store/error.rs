@@ -68,6 +68,12 @@ pub(in crate::cli) enum StoreError {
         "FROM has no resources that its client may read, and TO has {0}\n  hint: --allow-empty deletes them"
     )]
     EmptyFrom(usize),
+    /// A mirror: TO has records that FROM does not list, and the token of FROM may not read all records.
+    #[error(
+        "the client may not read all resources of FROM, and TO has {0} that FROM does not show\n  hint: give the client \
+         the right to read them, or delete them in TO"
+    )]
+    NotShown(usize),
     /// What a store is like does not allow it.
     #[error("{0}")]
     State(String),
@@ -126,7 +132,11 @@ impl StoreError {
             | Self::Lost { .. }
             | Self::Output(_) => 1,
             Self::Missing(_) => NOTHING,
-            Self::ChangedLater(_) | Self::Foreign(_) | Self::EmptyFrom(_) | Self::State(_) => 4,
+            Self::ChangedLater(_)
+            | Self::Foreign(_)
+            | Self::EmptyFrom(_)
+            | Self::NotShown(_)
+            | Self::State(_) => 4,
             Self::Refused(refused) => refused.exit_code(),
         }
     }

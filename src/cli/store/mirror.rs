@@ -267,6 +267,11 @@ impl Mirror {
                 (Part::Snapshot, Some(snapshot)) => snapshot.add(response.events, target).await?,
                 (Part::SnapshotEnd, present) => {
                     if let Some(snapshot) = present.take() {
+                        // ST53: what FROM does not show may exist there.
+                        let missing = snapshot.missing();
+                        if response.left_out && missing > 0 {
+                            return Err(StoreError::NotShown(missing));
+                        }
                         let emptied = snapshot.emptied();
                         if emptied > 0 && !self.allow_empty {
                             return Err(StoreError::EmptyFrom(emptied));

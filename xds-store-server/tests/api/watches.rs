@@ -148,6 +148,27 @@ async fn st6_a_watch_ends_with_not_ready_when_the_server_stops() {
 }
 
 #[tokio::test]
+async fn st53_st62_the_end_of_a_snapshot_says_whether_the_client_may_not_read_a_part_of_it() {
+    let served = serve().await;
+    served.commit(vec![put("a", "1"), put("b", "1")]).await;
+    for (names, left_out) in [(&["a"][..], true), (&["a", "b"], false)] {
+        served.policy.set("token:ci", Rights { read: only(names), ..Rights::nothing() });
+        let mut watch =
+            served.store_as(Some(CI)).await.watch(proto::WatchRequest::default()).await.unwrap().into_inner();
+        assert_eq!(next(&mut watch).await.events.len(), names.len());
+        let end = next(&mut watch).await;
+        assert_eq!((end.part(), end.left_out), (Part::SnapshotEnd, left_out));
+    }
+    // What the filter leaves out is not meant.
+    served.policy.set("token:ci", Rights { read: only(&["a"]), ..Rights::nothing() });
+    let filter = Some(proto::Filter { names: vec!["a".into()], ..Default::default() });
+    let request = proto::WatchRequest { filter, ..Default::default() };
+    let mut watch = served.store_as(Some(CI)).await.watch(request).await.unwrap().into_inner();
+    assert_eq!(next(&mut watch).await.events.len(), 1);
+    assert!(!next(&mut watch).await.left_out);
+}
+
+#[tokio::test]
 async fn st53_a_change_of_rights_ends_a_watch() {
     let served = serve().await;
     let first = served.commit(vec![put("a", "1"), put("b", "1")]).await;

@@ -367,6 +367,11 @@ impl Snapshot {
         if self.is_empty { self.present.len() } else { 0 }
     }
 
+    /// How many records TO has and FROM did not list.
+    pub(super) fn missing(&self) -> usize {
+        self.present.len()
+    }
+
     /// Writes the rest, and deletes what TO has and FROM does not.
     pub(super) async fn end(mut self, target: &mut Target) -> Result<(), StoreError> {
         let mut rest = std::mem::take(&mut self.waiting);
