@@ -186,6 +186,7 @@ impl Store {
                 }
             }
             Err(error) => {
+                self.is_cut_off = true;
                 let can_recover = !matches!(
                     error,
                     ReadError::Damaged(_)

@@ -2,7 +2,7 @@
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{Draft, RefusalCode};
-use xds_store::engine::Engine;
+use xds_store::engine::{Engine, EngineError, Reader, View};
 use xds_store::store::{Action, Event, Ticket};
 
 use crate::driven::*;
@@ -55,6 +55,31 @@ fn st40_st20_leases_start_again_after_a_time_in_which_an_outcome_was_unknown() {
     server.request(of([put("b", "1")])).unwrap();
     server.wait(4 * SECOND);
     assert_eq!((server.fates.len(), server.store.revision(), ended(&server)), (0, 2, Vec::new()));
+}
+
+/// An engine that cannot be read.
+#[derive(Debug)]
+struct Unreadable;
+
+impl Reader for Unreadable {
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        Err(EngineError::Unavailable("no route".into()))
+    }
+}
+
+#[test]
+fn st40_st19_leases_start_again_if_the_log_of_a_faster_server_could_not_be_read() {
+    let mut server = Server::new();
+    server.commit(of([put_lease("a", "1", 5)])).unwrap();
+    server.wait(4 * SECOND);
+    let draft = Draft::parse(of([put("b", "1")]), "test".into()).unwrap();
+    let reader = server.engine.reader();
+    let actions = server.store.step(Event::Commit(Ticket(90), draft), server.now, &*reader);
+    assert!(matches!(actions[..], [Action::Write(_)]), "{actions:?}");
+    let conflict = Event::Written(Err(EngineError::Conflict));
+    assert!(server.store.step(conflict, server.now, &Unreadable).is_empty());
+    server.wait(4 * SECOND);
+    assert_eq!((server.store.revision(), ended(&server)), (2, Vec::new()));
 }
 
 #[test]
