@@ -47,6 +47,8 @@ impl World {
     fn commit(&mut self, random: &mut Random, kinds: Kinds) {
         let at = random.below(self.servers.len());
         let fate = match random.below(8) {
+            // ST40: then leases start again, at one server and not at the other.
+            _ if kinds.leases => None,
             0 => Some(Fate::WrittenUnknown),
             1 => Some(Fate::LostUnknown),
             2 => Some(Fate::Full),
