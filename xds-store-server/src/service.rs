@@ -22,7 +22,7 @@ use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::queue::Acks;
 use crate::reading::{Reading, failed, now};
 use crate::referring::{blockers, references};
-use crate::status::{exceeds, invalid, invalid_key, lacks, of_refused, refusal, with_detail};
+use crate::status::{invalid, invalid_key, lacks, of_refused, refusal, with_detail};
 use crate::watches::Watches;
 use crate::watching::Watching;
 
