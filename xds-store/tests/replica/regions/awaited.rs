@@ -222,17 +222,8 @@ fn sg25_the_rest_of_an_entry_that_a_node_with_older_policies_left_out_comes_late
 /// Another node of the region had fetched the names before their owner was lost.
 #[test]
 fn sg27_names_that_no_region_gives_any_more_come_from_another_node_of_the_region() {
-    let mut nodes = Nodes::new(&["eu", "us", "us"], 35);
-    nodes.policy(0, "n-", "eu", &[]).unwrap();
-    nodes.put(0, "n-a", "1").unwrap();
-    nodes.run(20);
-    nodes.cannot_compare = true;
-    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
-    nodes.run(20);
-    assert!(nodes.is_fetching(1) && nodes.is_fetching(2));
-    nodes.cut = vec![1];
-    nodes.cannot_compare = false;
-    nodes.run(60);
+    let mut nodes = Nodes::with_names_of_eu(&["eu", "us", "us"], &[], 35);
+    nodes.give_away(|nodes| nodes.policy(0, "n-", "us", &["eu"]).unwrap(), 1);
     assert!(nodes.is_fetching(1) && !nodes.is_fetching(2));
     nodes.cut = vec![0, 1];
     nodes.forget(1, 0);
@@ -305,16 +296,8 @@ fn sg25_regions_that_claim_names_at_the_same_time_do_not_wait_for_each_other() {
 /// The only node of the region that gives the names does not come back. Another region has copies of all of them.
 #[test]
 fn sg27_sg28_names_of_a_region_that_is_forgotten_are_fetched_from_a_region_with_copies() {
-    let mut nodes = Nodes::new(&["eu", "us", "ap"], 28);
-    nodes.policy(0, "n-", "eu", &["ap"]).unwrap();
-    nodes.put(0, "n-a", "1").unwrap();
-    nodes.run(20);
-    nodes.cannot_compare = true;
-    nodes.policy(0, "n-", "us", &["eu", "ap"]).unwrap();
-    nodes.run(20);
-    nodes.cut = vec![0];
-    nodes.cannot_compare = false;
-    nodes.run(60);
+    let mut nodes = Nodes::with_names_of_eu(&["eu", "us", "ap"], &["ap"], 28);
+    nodes.give_away(|nodes| nodes.policy(0, "n-", "us", &["eu", "ap"]).unwrap(), 0);
     assert!(nodes.is_fetching(1), "the other region may come back");
     assert_eq!(nodes.put(1, "n-b", "1"), Err(RefusalCode::Unavailable));
     nodes.forget(1, 0);
@@ -330,16 +313,8 @@ fn sg27_sg28_names_of_a_region_that_is_forgotten_are_fetched_from_a_region_with_
 /// Nobody else has copies, so what only that region had is lost.
 #[test]
 fn sg27_sg28_a_fetch_ends_when_no_region_is_left_that_has_the_names() {
-    let mut nodes = Nodes::new(&["eu", "us", "us"], 29);
-    nodes.policy(0, "n-", "eu", &[]).unwrap();
-    nodes.put(0, "n-a", "1").unwrap();
-    nodes.run(20);
-    nodes.cannot_compare = true;
-    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
-    nodes.run(20);
-    nodes.cut = vec![0];
-    nodes.cannot_compare = false;
-    nodes.run(60);
+    let mut nodes = Nodes::with_names_of_eu(&["eu", "us", "us"], &[], 29);
+    nodes.give_away(|nodes| nodes.policy(0, "n-", "us", &["eu"]).unwrap(), 0);
     assert!(nodes.is_fetching(1) && nodes.is_fetching(2));
     nodes.forget(1, 0);
     nodes.run(60);
@@ -360,16 +335,8 @@ fn sg27_sg28_a_fetch_ends_when_no_region_is_left_that_has_the_names() {
 /// come back.
 #[test]
 fn sg27_sg28_a_fetch_ends_when_all_regions_that_are_left_lack_the_names() {
-    let mut nodes = Nodes::new(&["eu", "us", "ap"], 30);
-    nodes.policy(0, "n-", "eu", &[]).unwrap();
-    nodes.put(0, "n-a", "1").unwrap();
-    nodes.run(20);
-    nodes.cannot_compare = true;
-    nodes.policy(0, "n-", "us", &["eu", "ap"]).unwrap();
-    nodes.run(20);
-    nodes.cut = vec![0];
-    nodes.cannot_compare = false;
-    nodes.run(60);
+    let mut nodes = Nodes::with_names_of_eu(&["eu", "us", "ap"], &[], 30);
+    nodes.give_away(|nodes| nodes.policy(0, "n-", "us", &["eu", "ap"]).unwrap(), 0);
     assert!(nodes.is_fetching(1) && nodes.is_fetching(2));
     nodes.forget(1, 0);
     nodes.run(100);
@@ -382,20 +349,18 @@ fn sg27_sg28_a_fetch_ends_when_all_regions_that_are_left_lack_the_names() {
 /// The same of names that became global, of which one region had copies.
 #[test]
 fn sg27_names_that_became_global_come_from_a_region_with_copies_when_their_owner_is_forgotten() {
-    let mut nodes = Nodes::new(&["eu", "us", "ap"], 31);
-    nodes.policy(0, "n-", "eu", &["ap"]).unwrap();
+    let mut nodes = Nodes::with_names_of_eu(&["eu", "us", "ap"], &["ap"], 31);
     nodes.policy(0, "m-", "eu", &[]).unwrap();
-    nodes.put(0, "n-a", "1").unwrap();
     nodes.put(0, "m-a", "1").unwrap();
     nodes.run(20);
-    nodes.cannot_compare = true;
-    for prefix in ["n-", "m-"] {
-        nodes.commit(0, policy_key(prefix), delete()).unwrap();
-    }
-    nodes.run(20);
-    nodes.cut = vec![0];
-    nodes.cannot_compare = false;
-    nodes.run(60);
+    nodes.give_away(
+        |nodes| {
+            for prefix in ["n-", "m-"] {
+                nodes.commit(0, policy_key(prefix), delete()).unwrap();
+            }
+        },
+        0,
+    );
     assert!(nodes.is_fetching(1) && nodes.is_fetching(2));
     nodes.forget(1, 0);
     nodes.run(100);
