@@ -240,9 +240,16 @@ impl Policies {
         self.of(key).is_none_or(has)
     }
 
-    /// Whether a node of a region tells a node of another one of the record when they compare records, or in a
-    /// snapshot: it is global, or of the region of the first one, and for that of the second one. Nodes of one region
-    /// tell each other of all.
+    /// Whether a snapshot of a node of a region has the record for a node of another one: both regions have it, and the
+    /// first one may give it to the second one. Its owner does not count: the entries that the snapshot stands for may
+    /// be older than the policy (SG26).
+    pub(crate) fn is_shared(&self, key: &RecordKey, source: &str, target: &str) -> bool {
+        let is_of_both = || self.keeps(key, source) && self.keeps(key, target);
+        source == target || (is_of_both() && self.is_for(key, source, target))
+    }
+
+    /// Whether a node of a region tells a node of another one of the record when they compare records: it is global, or
+    /// of the region of the first one, and for that of the second one. Nodes of one region tell each other of all.
     #[must_use]
     pub fn is_told(&self, key: &RecordKey, source: &str, target: &str) -> bool {
         let of_source = |owner: &str| owner == source;

@@ -53,8 +53,8 @@ impl Reads<'_> {
         self.snapshot_in(&self.head.region, resume, max_bytes)
     }
 
-    /// The same for a node of a region. One of another region gets what is for it of the global names and of those
-    /// that this region owns, with the clock of the origins of this region: the others tell the rest (SG26).
+    /// The same for a node of a region. One of another region gets what is for it of the names that this region has, with
+    /// the clock of the origins of this region: the others tell the rest (SG26).
     ///
     /// # Errors
     /// See [`SnapshotError`].
@@ -75,7 +75,7 @@ impl Reads<'_> {
         let policies = self.policies()?;
         self.newest_of_each((&from, stored::RECORDS.1), self.head.revision, &mut |version| {
             let is_gone = version.lifecycle_of_others == i32::from(proto::State::Deleted);
-            let is_told = policies.is_told(&version.key, &self.head.region, region);
+            let is_told = policies.is_shared(&version.key, &self.head.region, region);
             if is_gone || phase::is_local(&version.key) || !is_told {
                 return ControlFlow::Continue(());
             }

@@ -94,6 +94,11 @@ impl Known {
         changed.map(|node| node.region = region.into()).is_some()
     }
 
+    /// The region that a node has said in this run.
+    pub(super) fn region(&self, node: &str) -> Option<&str> {
+        self.nodes.get(node).map(|node| &*node.region).filter(|region| !region.is_empty())
+    }
+
     pub(super) fn forget(&mut self, node: &str) {
         self.nodes.remove(node);
     }

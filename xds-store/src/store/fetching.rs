@@ -252,7 +252,8 @@ impl Store {
     }
 
     /// What a snapshot lacks: names that its node fetches itself; and if that is of another region, names that it does
-    /// not tell, for a node that has nothing yet.
+    /// not tell, for a node that has nothing yet. A node that has something got the snapshot for what the other region
+    /// wrote, and may be the one that gives it these names.
     fn fetching_of_snapshot(&self, writing: &Writing, after: &Policies) -> FetchingChanges {
         let Some(Alone::Snapshot(..)) = &writing.alone else { return FetchingChanges::new() };
         let Some((_, page)) = self.staging.as_ref().and_then(|staging| staging.page.as_ref()) else {
@@ -270,7 +271,8 @@ impl Store {
                 }
             }
         }
-        let given = page.fetching.iter().filter(|(prefix, _)| after.gives(prefix, region));
+        let is_lacking = self.head.is_joining || page.region == *region;
+        let given = page.fetching.iter().filter(|(prefix, _)| is_lacking && after.gives(prefix, region));
         givers.extend(given.map(|(prefix, giver)| (prefix.as_str(), giver.as_str())));
         givers.retain(|prefix, giver| !after.givers(prefix, region, giver).is_empty());
         let of = |(prefix, giver): (&str, &str)| (prefix.into(), Some(StoredFetching::given_by(giver)));

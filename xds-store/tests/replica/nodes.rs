@@ -233,7 +233,7 @@ impl Sim {
             cut: BTreeSet::new(),
             loss: *random.pick(&[0, 2, 20]),
             is_healed: false,
-            forgets: random.chance(30) && regions.is_none(),
+            forgets: random.chance(30),
             meets: true,
             away: BTreeSet::new(),
             tickets: BTreeMap::new(),
@@ -252,7 +252,8 @@ impl Sim {
     }
 
     fn plan(&mut self, seed: u64) {
-        self.meets = !self.forgets || self.random.chance(40);
+        // Regions have their policies before things go wrong, so their nodes meet.
+        self.meets = !self.forgets || self.regions.is_some() || self.random.chance(40);
         let first = if self.meets { START - MEETING } else { START };
         for node in 0..self.nodes.len() {
             let at = first + self.random.below(2000) as i64 * MS;
@@ -427,7 +428,9 @@ impl Sim {
             Happens::Answered(caller, stream, answer) => self.answered(caller, stream, answer),
             Happens::Written(node, boot) => self.written(node, boot),
             Happens::Commits(node) => self.commit(node),
-            Happens::Compacts(node) if self.away.contains(&node) || !self.is_exact() => Ok(()),
+            Happens::Compacts(node) if self.away.contains(&node) || self.twins.is_some() => Ok(()),
+            // SR60: a store keeps what a known node may lack.
+            Happens::Compacts(node) if self.regions.is_some() => self.input(node, Input::Compact(u64::MAX)),
             Happens::Compacts(node) => {
                 let id = self.id(node);
                 let upto =

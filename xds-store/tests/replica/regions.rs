@@ -14,6 +14,7 @@ use fixture::{Nodes, delete, key, policy_key, put};
 
 mod awaited;
 mod fixture;
+mod snapshots;
 
 #[test]
 fn sg27_a_region_that_a_policy_adds_fetches_the_names_and_changes_none() {

@@ -152,6 +152,15 @@ impl Nodes {
         self.now = until;
     }
 
+    /// A day passes, and a node forgets its log: nobody was heard to lack it for that long (SR60).
+    pub(super) fn forget_log(&mut self, node: usize) {
+        for _ in 0..80 {
+            self.now += 1_200_000_000_000;
+            (0..self.engines.len()).for_each(|node| self.input(node, Input::Due));
+        }
+        self.input(node, Input::Compact(u64::MAX));
+    }
+
     pub(super) fn commit(
         &mut self,
         node: usize,
