@@ -7,6 +7,7 @@ use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::clock::Position;
+use crate::time::SECOND;
 
 /// The state of the store as a whole. Each batch writes it.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -165,6 +166,9 @@ pub(crate) struct StoredFetching {
     /// All nodes are forgotten of the regions that could give them, but for the owner.
     #[prost(bool, tag = "1043")]
     pub(crate) is_last: bool,
+    /// No region is left that could give them, but other nodes of this one may have them.
+    #[prost(bool, tag = "1044")]
+    pub(crate) is_lost: bool,
 }
 
 /// Of each origin, up to where a node has its entries.
@@ -272,6 +276,14 @@ pub struct LogChange {
 }
 
 impl Head {
+    /// SG32: the node, as the writer of its region, may lack what other regions have told a former one, or this one before
+    /// it lost that. Deletions of its names wait until all have said what refers to them.
+    pub(crate) fn hear_again(&mut self) {
+        if !self.is_replica && !self.region.is_empty() {
+            self.hears_until = self.running.saturating_add(HEARS_FOR);
+        }
+    }
+
     /// Whether this is the id of the node, or one that it had.
     pub(crate) fn is_node(&self, id: &str) -> bool {
         id == self.node || self.former_nodes.iter().any(|former| former == id)
@@ -363,6 +375,9 @@ const RESYNC: &str = "resync";
 
 /// The format that this version writes.
 pub const FORMAT: u32 = 1;
+
+/// How long a new writer waits for nodes that do not say what they refer to (SG32).
+const HEARS_FOR: i64 = 300 * SECOND;
 
 #[cfg(test)]
 mod tests {

@@ -48,6 +48,7 @@ pub fn restore(
     head.former_nodes.push(std::mem::replace(&mut head.node, ids.node.clone()));
     // SR31: peers may lack what this store has. SR32: those of the old cluster get nothing of it.
     (head.owes_reissue, head.owes_log) = (ids.cluster.is_none(), false);
+    head.hear_again();
     if let Some(cluster) = &ids.cluster {
         head.cluster.clone_from(cluster);
     }

@@ -212,7 +212,12 @@ impl Store {
 
     fn first_batch(identity: &Identity, is_joining: bool) -> Batch {
         let Identity { node, cluster, region, is_replica } = identity.clone();
-        let head = Head { format: FORMAT, node, cluster, region, is_replica, is_joining, ..Head::default() };
+        let mut head =
+            Head { format: FORMAT, node, cluster, region, is_replica, is_joining, ..Head::default() };
+        // The former writer of the region may be lost.
+        if is_joining {
+            head.hear_again();
+        }
         Batch {
             compares: vec![(stored::HEAD.into(), None)],
             writes: vec![(stored::HEAD.into(), Some(checked::encode(stored::HEAD, &head)))],

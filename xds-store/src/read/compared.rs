@@ -11,7 +11,7 @@ use crate::checked;
 use crate::clock::{Chain, Clock, Position};
 use crate::entry::{is_exchanged, parse_state};
 use crate::key::{RecordKey, stored};
-use crate::log::StoredOrigin;
+use crate::log::{StoredFetching, StoredOrigin};
 use crate::merge::merge;
 use crate::record::{Local, RecordRevision, RecordState};
 use crate::region::{key_of, read_fetching};
@@ -226,20 +226,26 @@ impl Reads<'_> {
     }
 
     /// SG27: of names that a node of a region fetches, the prefixes whose policy is the same here, and of which this store
-    /// has all names; or all that are left, if nobody could give it more but the region of that node.
+    /// has all names; or all that are left: nobody could give it more but the region of that node, or that region owns the
+    /// names, gave them to this store, and lacks some itself.
     fn complete(&self, fetching: &[proto::Fetching], region: &str) -> Result<Vec<String>, ReadError> {
         if fetching.is_empty() {
             return Ok(Vec::new());
         }
-        let own = read_fetching(self.view)?;
+        let (own, policies) = (read_fetching(self.view)?, self.policies()?);
         let mut complete = Vec::new();
         for proto::Fetching { prefix, revision } in fetching {
             let Some(key) = key_of(prefix) else { continue };
             let here = self.last(&key)?.map(|version| RecordRevision::of(&version.state).to_bytes());
             let is_same = here.as_ref().map_or(&[][..], |here| here) == &revision[..];
             let is_other = self.head().region != region;
+            let is_of_owner = policies.policy_of(prefix).is_some_and(|policy| policy.owner() == region);
+            let is_all = |fetched: &StoredFetching| match is_other {
+                true => fetched.is_last || (is_of_owner && fetched.region == region),
+                false => fetched.is_lost,
+            };
             let mut is_lacking = false;
-            for (of, _) in own.iter().filter(|(_, fetched)| !(fetched.is_last && is_other)) {
+            for (of, _) in own.iter().filter(|(_, fetched)| !is_all(fetched)) {
                 is_lacking |= self.share_names(of, prefix)?;
             }
             if is_same && !is_lacking {

@@ -54,16 +54,24 @@ impl Store {
     }
 
     /// The other regions that can give names with a prefix to this one. If all nodes of those are forgotten, a region
-    /// with copies gives them to the new owner. `None`: no region is left that can.
+    /// with copies gives them to the new owner; and so it does to an owner that lost its own names with all of its nodes,
+    /// or if some of those nodes are forgotten, as another one in its place may lack them. `None`: no region is left that
+    /// can.
     fn regions_with(&self, prefix: &str, giver: &str) -> Option<BTreeSet<String>> {
         let (policies, own) = (self.index.policies(), self.head.region.as_str());
         let givers = policies.givers(prefix, own, giver);
-        if givers.is_empty() || !givers.iter().all(|region| self.is_lost(region)) {
+        let is_left = match givers.is_empty() {
+            true => !self.is_alone(),
+            false => !givers.iter().all(|region| self.is_lost(region)),
+        };
+        let is_owner = policies.policy_of(prefix).is_some_and(|policy| policy.owner() == own);
+        let has_lost = |region: &String| self.nodes_of(region).any(|node| self.is_forgotten(node));
+        if is_left && !(is_owner && givers.iter().any(has_lost)) {
             return Some(givers);
         }
         let left = match policies.policy_of(prefix) {
             Some(policy) if policy.owner() == own => policy.regions().map(str::to_owned).collect(),
-            // A region with copies gives them to nobody but the owner.
+            // A region with copies gives them to nobody but the owner. That may have a new node one day.
             Some(_) => return Some(givers),
             None => self.regions_of_nodes(),
         };
@@ -74,6 +82,9 @@ impl Store {
         let has_all =
             |region: &&String| policies.policy_of(prefix).is_none_or(|policy| policy.lets_give(region));
         let whole: BTreeSet<_> = left.iter().filter(has_all).cloned().collect();
+        if is_left {
+            return Some(givers.into_iter().chain(whole).collect());
+        }
         Some(if whole.is_empty() { left } else { whole }).filter(|left| !left.is_empty())
     }
 
@@ -85,6 +96,11 @@ impl Store {
     /// Whether nodes of a region are known, and all of them are forgotten (SR33).
     fn is_lost(&self, region: &str) -> bool {
         self.nodes_of(region).next().is_some() && self.nodes_of(region).all(|node| self.is_forgotten(node))
+    }
+
+    /// Whether no other node of the own region is left.
+    fn is_alone(&self) -> bool {
+        self.nodes_of(&self.head.region).all(|node| self.is_forgotten(node))
     }
 
     fn is_forgotten(&self, node: &str) -> bool {
@@ -117,11 +133,15 @@ impl Store {
         self.add_upto(writing);
     }
 
-    /// Ends what no region can give any more, and journals it.
+    /// Ends what no region can give any more, and journals it. As long as this region has other nodes, which may have the
+    /// names, they are compared with those.
     fn end_lost(&self, writing: &mut Writing, stored: &Stored<'_>) {
-        let fetched = self.index.policies().fetched();
+        let (fetched, is_alone) = (self.index.policies().fetched(), self.is_alone());
         let is_lost = |(prefix, of): &(&str, &StoredFetching)| {
-            !writing.fetching.contains_key(*prefix) && self.regions_with(prefix, &of.region).is_none()
+            let is_new = is_alone || !of.is_lost;
+            is_new
+                && !writing.fetching.contains_key(*prefix)
+                && self.regions_with(prefix, &of.region).is_none()
         };
         let lost: Vec<_> = fetched.filter(is_lost).collect();
         for (prefix, of) in lost {
@@ -129,13 +149,16 @@ impl Store {
             let record = key.and_then(|key| Some((self.index.get(&key)?.changed_at, key)));
             // If it cannot be read now, the next batch tries again.
             let Ok(state) = record.map(|(at, key)| stored.state(&key, at)).transpose() else { continue };
+            let state = state.filter(|_| !of.is_lost);
             writing.lost.extend(state.map(|state| Conflict::of_lost_region(&state, prefix, &of.region)));
-            writing.fetching.insert(prefix.into(), None);
+            let left = (!is_alone).then(|| StoredFetching { is_lost: true, ..of.clone() });
+            writing.fetching.insert(prefix.into(), left);
         }
     }
 
     /// Notes of which names no region is left that could give them, but for their owner, which may lack them, too: then
-    /// it fetches what is here, and does not wait for this node.
+    /// it fetches what is here, and does not wait for this node. So it is also if this node is the only one left of the
+    /// region that gave them away.
     fn add_last(&self, writing: &mut Writing) {
         let policies = self.index.policies();
         for (prefix, of) in policies.fetched() {
@@ -143,7 +166,10 @@ impl Store {
             if let Some(policy) = policies.policy_of(prefix) {
                 givers.remove(policy.owner());
             }
-            let is_last = !givers.is_empty() && givers.iter().all(|region| self.is_lost(region));
+            let is_own = of.region == self.head.region
+                && policies.policy_of(prefix).is_some_and(|policy| policy.owner() != of.region);
+            let is_any = if is_own { self.is_alone() } else { !givers.is_empty() };
+            let is_last = is_any && givers.iter().all(|region| self.is_lost(region));
             if is_last && !of.is_last && !writing.fetching.contains_key(prefix) {
                 writing.fetching.insert(prefix.into(), Some(StoredFetching { is_last, ..of.clone() }));
             }
@@ -187,9 +213,11 @@ impl Store {
             let former = before.fetching_of(prefix).map(|(_, giver)| giver);
             // Another node of this region wrote it, which had all names. It does not say where they were before.
             let giver = former.filter(|_| after.givers(prefix, region, giver).is_empty()).unwrap_or(giver);
+            // What the own region wrote comes whole from its nodes.
+            let by = state.written_by.as_ref().filter(|by| by.region != *region);
             let is_fetching = former.is_some()
                 || before.is_widened_by(&after, prefix, region)
-                || !self.has_all_before(state.written_by.as_ref(), &counters);
+                || !self.has_all_before(by, &counters);
             let is_needed =
                 is_fetching && after.gives(prefix, region) && !after.givers(prefix, region, giver).is_empty();
             if is_needed {
@@ -252,29 +280,36 @@ impl Store {
     }
 
     /// What a snapshot lacks: names that its node fetches itself; and if that is of another region, names that it does
-    /// not tell, for a node that has nothing yet. A node that has something got the snapshot for what the other region
-    /// wrote, and may be the one that gives it these names.
+    /// not tell, for a node that has nothing yet. A node that has something got the snapshot of another region for what
+    /// that wrote, and may be the one that gives it these names. So it may be in its own region for names that the region
+    /// gave away.
     fn fetching_of_snapshot(&self, writing: &Writing, after: &Policies) -> FetchingChanges {
         let Some(Alone::Snapshot(..)) = &writing.alone else { return FetchingChanges::new() };
         let Some((_, page)) = self.staging.as_ref().and_then(|staging| staging.page.as_ref()) else {
             return FetchingChanges::new();
         };
-        let (region, mut givers) = (&self.head.region, BTreeMap::new());
+        let (region, mut givers, mut own) = (&self.head.region, BTreeMap::new(), Vec::new());
         if self.head.is_joining && page.region != *region {
             for policy in after.iter() {
                 let (prefix, author) = (policy.prefix(), policy.author());
-                // What its own region wrote comes from its nodes in any case.
-                let is_told = policy.owner() == page.region;
-                let is_own = policy.owner() == region && author == region;
-                if !is_told && !is_own && after.gives(prefix, region) {
+                // SG28: what the region owned before has another node of it, or a region with copies.
+                let is_own = policy.owner() == region;
+                own.extend(is_own.then_some((prefix, region.as_str())));
+                if !is_own && policy.owner() != page.region && after.gives(prefix, region) {
                     givers.insert(prefix, author);
                 }
             }
         }
-        let is_lacking = self.head.is_joining || page.region == *region;
-        let given = page.fetching.iter().filter(|(prefix, _)| is_lacking && after.gives(prefix, region));
+        let is_lacking = |giver: &str| self.head.is_joining || (page.region == *region && giver != region);
+        let given =
+            page.fetching.iter().filter(|(prefix, giver)| is_lacking(giver) && after.gives(prefix, region));
         givers.extend(given.map(|(prefix, giver)| (prefix.as_str(), giver.as_str())));
         givers.retain(|prefix, giver| !after.givers(prefix, region, giver).is_empty());
+        let is_own =
+            |prefix: &&String| after.policy_of(prefix).is_some_and(|policy| policy.owner() == region);
+        let given = page.fetching.keys().filter(|prefix| self.head.is_joining && is_own(prefix));
+        own.extend(given.map(|prefix| (prefix.as_str(), region.as_str())));
+        givers.extend(own);
         let of = |(prefix, giver): (&str, &str)| (prefix.into(), Some(StoredFetching::given_by(giver)));
         givers.into_iter().map(of).collect()
     }

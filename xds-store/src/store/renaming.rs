@@ -11,7 +11,6 @@ use crate::checked::{self, Damaged};
 use crate::engine::{Batch, View};
 use crate::key::stored;
 use crate::log::{Head, StoredOrigin};
-use crate::time::SECOND;
 
 impl Store {
     /// The batch that gives another id to a store that nobody has open, such as one in a copied folder, and the head
@@ -56,13 +55,14 @@ impl Store {
         let (head, revision) = Self::read_head(view)?;
         // SG34: another node may have been the writer meanwhile.
         let blocked_by = Bytes::new();
-        // SG32: only the writer before knows what other regions refer to.
-        let hears_until = match (is_replica, head.is_replica) {
-            (true, _) => 0,
-            (false, true) => head.running.saturating_add(HEARS_FOR),
-            (false, false) => head.hears_until,
-        };
-        let head = Head { is_replica, blocked_by, hears_until, ..head };
+        let was_replica = head.is_replica;
+        let mut head = Head { is_replica, blocked_by, ..head };
+        match (is_replica, was_replica) {
+            (true, _) => head.hears_until = 0,
+            // Only the writer before knows what other regions refer to.
+            (false, true) => head.hear_again(),
+            (false, false) => {}
+        }
         let mut writing = Writing::new(head, Some(revision), 0);
         writing.seal();
         Ok((writing.batch, writing.head))
@@ -123,8 +123,6 @@ impl Writing {
         let former = std::mem::replace(&mut self.head.node, id.to_owned());
         self.head.former_nodes.push(former);
         (self.head.counter, self.head.chain) = (0, Bytes::new());
+        self.head.hear_again();
     }
 }
-
-/// How long a new writer waits for nodes that do not say what they refer to (SG32).
-const HEARS_FOR: i64 = 300 * SECOND;

@@ -11,6 +11,7 @@ use crate::random::Random;
 pub(crate) use counts::Counts;
 use driver::{Answer, Input, Process, Request};
 use history::History;
+pub(crate) use twins::copy_of;
 
 mod answers;
 mod calling;
@@ -18,6 +19,7 @@ mod counts;
 mod disks;
 pub(crate) mod driver;
 mod history;
+mod lost;
 mod network;
 mod process;
 mod promotions;
@@ -93,6 +95,8 @@ enum Happens {
     Fills(usize, bool),
     Jumps(usize, i64),
     LosesDisk(usize),
+    /// An operator forgets a node that is lost.
+    Forgets(String),
     BacksUp(usize),
     Restores(usize),
     /// The folder of the first one is copied, and runs at the second one, too.
@@ -314,6 +318,7 @@ impl Sim {
         }
         self.play_until(TROUBLE)?;
         self.converge(TROUBLE + HEALING)?;
+        self.check_writes()?;
         // All dates end, by the clock of each node, and what follows from that reaches the others.
         self.delete_all()?;
         let core: Vec<_> = self.core.iter().copied().collect();
@@ -359,7 +364,10 @@ impl Sim {
                 self.core.iter().map(|node| self.history.counters(&self.nodes[*node].id)).collect();
             let unanswered = self.core.iter().map(|node| self.nodes[*node].commits.len()).sum::<usize>();
             let difference = self.difference_of_regions();
-            let is_waiting = |node: &&usize| self.is_fetching(**node) || self.is_hearing(**node);
+            let is_resyncing =
+                |node: usize| self.nodes[node].process.as_ref().is_some_and(Process::is_resyncing);
+            let is_waiting =
+                |node: &&usize| self.is_fetching(**node) || self.is_hearing(**node) || is_resyncing(**node);
             let waiting: Vec<_> = self.core.iter().filter(is_waiting).collect();
             let are_equal =
                 waiting.is_empty() && (clocks.len() == 1 || self.regions.is_some()) && difference.is_none();
@@ -369,9 +377,10 @@ impl Sim {
             if self.now >= until {
                 let twins =
                     self.twins.as_ref().map(|twins| twins.differences(&self.core)).unwrap_or_default();
+                let awaited: Vec<_> = waiting.iter().filter_map(|node| self.awaited(**node)).collect();
                 return Err(format!(
                     "liveness: {unanswered} commits without answer, clocks {clocks:?}, {twins:?} {difference:?} \
-                     {waiting:?}"
+                     {waiting:?} {awaited:?}"
                 ));
             }
         }
@@ -456,7 +465,9 @@ impl Sim {
                 self.wake(node);
                 Ok(())
             }
+            Happens::LosesDisk(node) if self.regions.is_some() => self.lose_disk_in_region(node),
             Happens::LosesDisk(node) => self.lose_disk(node),
+            Happens::Forgets(id) => self.forget(id),
             Happens::BacksUp(node) => {
                 self.back_up(node);
                 Ok(())
@@ -496,6 +507,7 @@ impl Sim {
     /// The core is connected, and has room. No other node reaches it any more, though it may hear it.
     fn heal(&mut self) -> Outcome {
         self.is_healed = true;
+        self.forget_region();
         self.demote_second_writers()?;
         for one in 0..self.nodes.len() {
             for other in 0..self.nodes.len() {

@@ -14,6 +14,7 @@ use fixture::{Nodes, delete, key, policy_key, put};
 
 mod awaited;
 mod fixture;
+mod lost;
 mod snapshots;
 
 #[test]

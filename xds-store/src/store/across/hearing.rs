@@ -50,7 +50,8 @@ impl Hearing {
 impl Store {
     /// Notes which nodes the next batch has to wait for. If there is none any more, the batch says so.
     pub(in crate::store) fn find_unheard(&mut self, writing: &mut Writing) {
-        if self.head.hears_until == 0 || self.is_closed() {
+        // A node that joins does not know the others yet.
+        if self.head.hears_until == 0 || self.head.is_joining || self.is_closed() {
             return;
         }
         let hearing = &self.across.hearing;

@@ -35,6 +35,9 @@ impl Sim {
         self.plan_twins(&mut random);
         // With nodes that were away, two nodes may each lack deletions which the other one has forgotten, and wait
         // for an operator (SR22).
+        if self.regions.is_some() {
+            return self.plan_losses(seed);
+        }
         if !self.away.is_empty() || !self.is_exact() {
             return;
         }

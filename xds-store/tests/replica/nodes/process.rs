@@ -110,10 +110,10 @@ impl Sim {
         if let Some(twins) = &mut self.twins {
             return twins.durable(node, &self.nodes[node].engine);
         }
-        if let Some(regions) = &mut self.regions {
-            return regions.durable(node, &self.nodes[node].engine);
-        }
         let id = self.id(node);
+        if let Some(regions) = &mut self.regions {
+            return regions.durable((node, &id), &self.nodes[node].engine);
+        }
         self.nodes[node].id = self.history.durable(&id, &self.nodes[node].engine)?;
         Ok(())
     }

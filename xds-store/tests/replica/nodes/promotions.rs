@@ -26,9 +26,14 @@ impl Regions {
         self.nodes[other].states.iter().any(|(key, state)| here.get(key) != Some(state))
     }
 
-    /// SR34: two writers of one region find each other.
+    /// SR34: two writers of one region find each other. SR51: what a region lost with a disk comes back from a node of it
+    /// that joined by a snapshot of another region.
     pub(super) fn may_raise(&self, alarm: &Alarm) -> bool {
-        self.is_split && matches!(alarm, Alarm::TwoWriters(_))
+        match alarm {
+            Alarm::TwoWriters(_) => self.is_split,
+            Alarm::Differed(_) => !self.lost.is_empty(),
+            _ => false,
+        }
     }
 }
 
@@ -79,7 +84,7 @@ impl Sim {
     }
 
     /// Its next process has this role.
-    fn set_replica(&mut self, node: usize, is_replica: bool) {
+    pub(super) fn set_replica(&mut self, node: usize, is_replica: bool) {
         let engine = &mut self.nodes[node].engine;
         let (batch, _) = Store::with_replica(&*engine.view().unwrap(), is_replica).unwrap();
         engine.commit(&batch).unwrap();

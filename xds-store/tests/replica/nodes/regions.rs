@@ -15,10 +15,11 @@ use xds_proto::xds::store::v1 as proto;
 use xds_store::engine::{Engine as _, MemoryEngine, Value};
 use xds_store::entry::Foreign;
 use xds_store::key::RecordKey;
+use xds_store::merge::merge;
 use xds_store::read::Reads;
 use xds_store::record::{RecordState, served};
 use xds_store::region::{POLICY_TYPE, Policies};
-use xds_store::store::{Identity, Published};
+use xds_store::store::{Identity, Published, ToFetch};
 
 use super::driver::Process;
 use super::history::key_of;
@@ -30,6 +31,8 @@ use crate::random::Random;
 const REGIONS: [&str; 3] = ["eu", "us", "ap"];
 /// A name that no policy is about.
 const GLOBAL: &str = "g";
+/// Names of a longer prefix of one of the regions, which may have a policy of their own (SG21).
+const NESTED: &str = "eu/n";
 const CLUSTERS: [&str; 2] = ["x", "y"];
 const ROUTES: [&str; 2] = ["r", "s"];
 
@@ -45,6 +48,14 @@ pub(super) struct Regions {
     written: BTreeMap<(RecordKey, u64, u64), Bytes>,
     /// The prefixes that were handed over.
     moved: BTreeSet<String>,
+    /// The region that never comes back, once an operator forgets its nodes (SR33); empty: none.
+    pub(super) gone: &'static str,
+    /// The prefixes whose policy was deleted.
+    freed: BTreeSet<String>,
+    /// The records of which some state was lost with a disk, at all nodes of its region.
+    pub(super) lost: BTreeSet<RecordKey>,
+    /// Those of them of which a node heard something later: a message was under way.
+    late: BTreeSet<RecordKey>,
 }
 
 /// What a node has durably.
@@ -60,6 +71,12 @@ pub(super) struct Has {
 }
 
 impl Has {
+    /// The node has another disk. The answer is what it had.
+    pub(super) fn begin_anew(&mut self) -> Self {
+        let Self { region, is_replica, .. } = *self;
+        std::mem::replace(self, Self { region, is_replica, ..Self::default() })
+    }
+
     fn live(&self, key: &RecordKey) -> Option<&RecordState> {
         self.states.get(key).filter(|state| is_live(state))
     }
@@ -89,6 +106,10 @@ impl Regions {
             deleted: BTreeMap::new(),
             written: BTreeMap::new(),
             moved: BTreeSet::new(),
+            gone: "",
+            freed: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            late: BTreeSet::new(),
         }
     }
 
@@ -117,7 +138,7 @@ impl Regions {
     /// A random commit of a user at a node, most often of names that its region owns.
     pub(super) fn request(&self, random: &mut Random, node: usize) -> proto::CommitRequest {
         let has = &self.nodes[node];
-        let prefixes = || REGIONS[..self.regions].iter().chain([&GLOBAL]).copied();
+        let prefixes = || self.prefixes();
         let is_own = |prefix: &&str| {
             let owner = has.policies.policy_of(&format!("{prefix}/"));
             owner.is_some_and(|policy| policy.owner() == has.region)
@@ -161,11 +182,37 @@ impl Regions {
         if owner != present.owner() && !copies.contains(&present.owner()) && random.chance(90) {
             copies.push(present.owner());
         }
-        policy(prefix, owner, &copies)
+        let is_its_own = present.prefix().len() == prefix.len() + 1;
+        if is_its_own && super::disks::has("deleted") && random.chance(if prefix == NESTED { 30 } else { 5 })
+        {
+            return delete_at(envoy::key_of(POLICY_TYPE, &format!("{prefix}/")));
+        }
+        let disabled = if random.chance(20) && super::disks::has("disabled") {
+            vec![self.disabled(random)]
+        } else {
+            Vec::new()
+        };
+        policy_with(prefix, owner, &copies, disabled)
+    }
+
+    /// What a policy excludes (SG25).
+    fn disabled(&self, random: &mut Random) -> proto::DisabledSync {
+        let types = [cluster_key("x").type_url, routes_key("r").type_url, String::new()];
+        let mut region = || {
+            let region = *random.pick(&REGIONS[..self.regions]);
+            if random.chance(50) { region.to_owned() } else { String::new() }
+        };
+        let (source_region, target_region) = (region(), region());
+        proto::DisabledSync { type_url: random.pick(&types).clone(), source_region, target_region }
+    }
+
+    /// The beginnings of all names.
+    fn prefixes(&self) -> impl Iterator<Item = &'static str> {
+        REGIONS[..self.regions].iter().chain([&GLOBAL, &NESTED]).copied()
     }
 
     /// The engine of a node has changed: reads what is new there, and checks what holds then.
-    pub(super) fn durable(&mut self, node: usize, engine: &MemoryEngine) -> Outcome {
+    pub(super) fn durable(&mut self, (node, id): (usize, &str), engine: &MemoryEngine) -> Outcome {
         let view = engine.view().unwrap();
         let reads = Reads::new(&*view).unwrap();
         let has = &mut self.nodes[node];
@@ -176,10 +223,16 @@ impl Regions {
             let Foreign::Entry(entry) = reads.foreign(revision).unwrap() else { continue };
             for state in entry.states {
                 let key = key_of(&state);
-                if entry.counter > 0 && entry.origin == name(node) {
-                    let is_alone = !self.is_split;
+                if entry.counter > 0 && entry.origin == id {
+                    // What is lost may have had the same generation.
+                    let is_freed = self.freed.iter().any(|prefix| key.name().as_str().starts_with(prefix));
+                    let is_alone = !self.is_split && !self.lost.contains(&key) && !is_freed;
+                    // SG21: nodes merge what they write of global names.
+                    let frees = Policies::is_policy(&key) && !is_live(&state);
+                    self.freed.extend(frees.then(|| key.name().as_str().to_owned()));
                     wrote(&mut self.deleted, &mut self.written, &mut self.moved, (&key, &state), is_alone)?;
                 }
+                self.late.extend(self.lost.get(&key).cloned());
                 has.states.extend(reads.last(&key).unwrap().map(|version| (key, version.state)));
             }
         }
@@ -201,12 +254,15 @@ impl Regions {
         let staying: Vec<_> = all.filter(|region| !self.moved.contains(*region)).collect();
         for source in &staying {
             for key in ROUTES.map(|routes| parsed(&routes_key(&format!("{source}/{routes}")))) {
-                let Some(state) = self.writer(source).live(&key) else { continue };
+                // The region of the target was answered without what is lost.
+                let state = self.writer(source).live(&key).filter(|_| !self.lost.contains(&key));
+                let Some(state) = state else { continue };
                 for target in staying.iter().filter(|target| *target != source) {
                     let named = CLUSTERS.map(|cluster| format!("{target}/{cluster}"));
                     for named in named.iter().filter(|cluster| names(state, cluster)) {
                         let cluster = parsed(&cluster_key(named));
-                        if self.writer(target).live(&cluster).is_none() {
+                        let is_lost = self.lost.contains(&cluster);
+                        if self.writer(target).live(&cluster).is_none() && !is_lost {
                             return Err(format!("{key:?} leads to {cluster:?}, which {target} has deleted"));
                         }
                     }
@@ -250,14 +306,17 @@ impl Regions {
         let keys: BTreeSet<_> = of().flat_map(|(_, has)| has.states.keys()).collect();
         for (node, has) in of() {
             for key in &keys {
+                // SG26: what the nodes of a region wrote that is gone, others have as they heard it.
+                let is_of_gone = |owner: &str| owner == self.gone;
                 let is_its = |other: &&Has| match has.policies.owner_of(key) {
-                    _ if !is_whole => other.region == has.region,
+                    Some(owner) if is_of_gone(owner) => other.region == has.region,
+                    _ if !is_whole && self.gone.is_empty() => other.region == has.region,
                     None => true,
                     Some(owner) => other.region == owner && !other.is_replica,
                 };
                 let expected = of().map(|(_, has)| has).find(is_its).and_then(|other| other.live(key));
                 let (found, expected) = (has.live(key), expected.filter(|_| has.keeps(key)));
-                if found != expected {
+                if found != expected && !self.has_lost_state(key, has) {
                     let policy = has.policies.of(key);
                     let (found, expected) = (found.map(brief), expected.map(brief));
                     return Some(format!(
@@ -271,13 +330,43 @@ impl Regions {
         None
     }
 
+    /// No write is lost that a node had durably: the region that owns the name has it, or something newer.
+    fn lost_write(&self) -> Outcome {
+        let policies = &self.nodes[0].policies;
+        for (key, incarnation, generation) in self.written.keys().filter(|(key, ..)| !self.lost.contains(key))
+        {
+            let node = policies.owner_of(key).map_or(0, |owner| self.writer_of(owner));
+            let is_deleted = self.deleted.get(key).is_some_and(|last| last >= incarnation);
+            let found = self.nodes[node].states.get(key);
+            let is_there = found
+                .is_some_and(|found| (found.incarnation, found.generation) >= (*incarnation, *generation));
+            if !is_there && !is_deleted {
+                let found = found.map(brief);
+                return Err(format!(
+                    "{} has {key:?} as {found:?}: {incarnation}.{generation} is lost",
+                    name(node)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a node has a state of a record that its owner lacks, as the disk of another node was lost: it stays (SR51),
+    /// and is at least as new as that of the owner. The only node of a region fetches it from the only other region (SG27).
+    fn has_lost_state(&self, key: &RecordKey, has: &Has) -> bool {
+        let owner =
+            has.policies.owner_of(key).filter(|owner| self.lost.contains(key) && *owner != has.region);
+        let is_fetched = |owner| self.regions == 2 && self.others_of_region(self.writer_of(owner)).is_empty();
+        let owner = owner.filter(|owner| self.late.contains(key) || !is_fetched(owner));
+        let of_owner = owner.and_then(|owner| self.writer(owner).states.get(key));
+        let found = has.states.get(key);
+        owner.is_some() && found.is_some_and(|found| of_owner.is_none_or(|of| merge(found, of) == *found))
+    }
+
     /// What is left at these nodes, when everything shall be deleted.
     fn left(&self, nodes: &BTreeSet<usize>) -> Vec<&RecordKey> {
         let states = nodes.iter().flat_map(|node| &self.nodes[*node].states);
-        states
-            .filter(|(key, state)| !Policies::is_policy(key) && is_live(state))
-            .map(|(key, _)| key)
-            .collect()
+        states.filter(|(key, state)| !is_configuration(key) && is_live(state)).map(|(key, _)| key).collect()
     }
 }
 
@@ -291,6 +380,9 @@ impl Sim {
         let regions = sim.regions.as_ref().unwrap();
         let left_out = if random.chance(30) { REGIONS[random.below(count as u64) as usize] } else { "" };
         sim.core = (0..nodes).filter(|node| regions.nodes[*node].region != left_out).collect();
+        if random.chance(50) && super::disks::has("gone") {
+            sim.regions.as_mut().unwrap().gone = left_out;
+        }
         sim
     }
 
@@ -315,7 +407,18 @@ impl Sim {
 
     /// Whether a node still lacks names, and accepts no writes of them. Without a region, they may not be anywhere.
     pub(super) fn is_fetching(&self, node: usize) -> bool {
-        self.whole_process(node).is_some_and(|process| !process.store.fetching().is_empty())
+        let gone = self.regions.as_ref().map_or("", |regions| regions.gone);
+        // A region with copies gives them to nobody but the owner (SG27).
+        let may_end = |process: &Process, of: &ToFetch| {
+            process.store.policies().policy_of(&of.names.prefix).is_none_or(|policy| policy.owner() != gone)
+        };
+        self.whole_process(node)
+            .is_some_and(|process| process.store.fetching().iter().any(|of| may_end(process, of)))
+    }
+
+    /// What a node waits for that fetches names.
+    pub(super) fn awaited(&self, node: usize) -> Option<BTreeMap<String, String>> {
+        self.nodes[node].process.as_ref().map(|process| process.replica.awaited())
     }
 
     /// SG32: whether a new writer has not heard yet what refers to its names, and deletes none of them.
@@ -323,9 +426,10 @@ impl Sim {
         self.whole_process(node).is_some_and(|process| process.store.head().hears_until != 0)
     }
 
-    /// The process of a node that reaches all others.
+    /// The process of a node that reaches all others, but for those that are forgotten.
     fn whole_process(&self, node: usize) -> Option<&Process> {
-        let is_whole = self.core.len() == self.nodes.len();
+        let is_gone = self.regions.as_ref().is_some_and(|regions| !regions.gone.is_empty());
+        let is_whole = self.core.len() == self.nodes.len() || is_gone;
         self.nodes[node].process.as_ref().filter(|_| is_whole)
     }
 
@@ -337,6 +441,9 @@ impl Sim {
     /// SG25: a node that is lost wrote a policy which only some of the others know. They wait until it is back or is
     /// forgotten.
     fn waits_for_lost_policies(&self) -> bool {
+        if self.regions.as_ref().is_some_and(|regions| !regions.gone.is_empty()) {
+            return false;
+        }
         let lost: BTreeSet<_> = (0..self.nodes.len()).filter(|node| !self.core.contains(node)).collect();
         let is_lost = |origin: &String| lost.iter().any(|node| self.nodes[*node].id == *origin);
         let stores = || self.core.iter().filter_map(|node| self.nodes[*node].process.as_ref());
@@ -348,9 +455,17 @@ impl Sim {
         of_lost.any(|(origin, at)| stores().any(|process| process.store.clock().get(&origin).counter < at))
     }
 
+    /// All that was written is somewhere, when all nodes are.
+    pub(super) fn check_writes(&self) -> Outcome {
+        let regions = self.regions.as_ref().filter(|_| self.core.len() == self.nodes.len());
+        regions.map_or(Ok(()), Regions::lost_write)
+    }
+
     /// Once nothing refers to them, all records can be deleted, and no block is left.
     pub(super) fn delete_all(&mut self) -> Outcome {
-        if self.regions.is_none() || self.core.len() < self.nodes.len() {
+        // What only other regions have, the owner cannot delete.
+        let is_lost = self.regions.as_ref().is_none_or(|regions| !regions.lost.is_empty());
+        if is_lost || self.core.len() < self.nodes.len() {
             return Ok(());
         }
         for (keys, act) in [
@@ -359,7 +474,7 @@ impl Sim {
         ] {
             let regions = self.regions.as_ref().unwrap();
             let mut commits = Vec::new();
-            for prefix in REGIONS[..regions.regions].iter().chain([&GLOBAL]) {
+            for prefix in regions.prefixes() {
                 let owner = regions.nodes[0].policies.policy_of(&format!("{prefix}/"));
                 let region = owner.map_or(REGIONS[0], |policy| policy.owner());
                 let node = regions.writer_of(region);
@@ -417,7 +532,8 @@ fn wrote(
     if Policies::is_policy(key) {
         let policy = proto::RegionPolicy::decode(&*state.content.as_ref().unwrap().payload).unwrap();
         let prefix = name.trim_end_matches('/');
-        if policy.owner_region != prefix {
+        // Without its policy, they are global, or of the region of a shorter prefix.
+        if policy.owner_region != prefix || !is_live(state) {
             moved.insert(prefix.to_owned());
         }
         return Ok(());
@@ -434,8 +550,17 @@ fn wrote(
 }
 
 fn policy(prefix: &str, owner: &str, copies: &[&str]) -> proto::Change {
+    policy_with(prefix, owner, copies, Vec::new())
+}
+
+fn policy_with(
+    prefix: &str,
+    owner: &str,
+    copies: &[&str],
+    disabled: Vec<proto::DisabledSync>,
+) -> proto::Change {
     let regions = copies.iter().map(ToString::to_string).collect();
-    let policy = proto::RegionPolicy { owner_region: owner.into(), regions, disabled: Vec::new() };
+    let policy = proto::RegionPolicy { owner_region: owner.into(), regions, disabled };
     put_at(envoy::key_of(POLICY_TYPE, &format!("{prefix}/")), policy.encode_to_vec())
 }
 
@@ -443,6 +568,11 @@ fn policy(prefix: &str, owner: &str, copies: &[&str]) -> proto::Change {
 fn brief(state: &RecordState) -> String {
     let RecordState { incarnation, generation, origin, .. } = state;
     format!("{:?} {incarnation}.{generation} of {origin}", state.lifecycle())
+}
+
+/// Policies, and the records of forgotten nodes, which stay (SR33).
+fn is_configuration(key: &RecordKey) -> bool {
+    key.type_url().message_name().starts_with("xds.store.v1.")
 }
 
 fn is_live(state: &RecordState) -> bool {

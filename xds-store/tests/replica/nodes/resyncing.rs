@@ -111,6 +111,11 @@ impl Process {
         }
     }
 
+    /// SR20: it accepts no commits until a snapshot has come.
+    pub(super) fn is_resyncing(&self) -> bool {
+        self.resyncing.is_unsynced
+    }
+
     fn stage_next(&mut self) {
         let Some(taking) = self.resyncing.taking.as_mut().filter(|taking| !taking.is_staging) else { return };
         let Some(page) = taking.pages.pop_front() else { return };

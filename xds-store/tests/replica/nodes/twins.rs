@@ -179,7 +179,7 @@ fn compared(state: &RecordState) -> RecordState {
 }
 
 /// An engine that has the same.
-fn copy_of(engine: &MemoryEngine) -> MemoryEngine {
+pub(crate) fn copy_of(engine: &MemoryEngine) -> MemoryEngine {
     let mut copy = Batch::default();
     let each = &mut |key: &[u8], value: Value| {
         copy.writes.push((Bytes::copy_from_slice(key), Some(value.bytes)));

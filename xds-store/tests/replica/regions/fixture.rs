@@ -14,6 +14,7 @@ use xds_store::region::POLICY_TYPE;
 use xds_store::store::{Identity, Store, Ticket};
 
 use crate::driven::forget;
+use crate::nodes::copy_of;
 use crate::nodes::driver::{Input, Output, Process, Request};
 use crate::random::Random;
 
@@ -33,6 +34,8 @@ pub(super) struct Nodes {
     pub(super) cut: Vec<usize>,
     /// Nodes that do not reach another one, which may reach them.
     pub(super) mute: Vec<(usize, usize)>,
+    /// Whether nodes may lose their ids.
+    takes_ids: bool,
     pub(super) refused: Vec<Refused>,
     pub(super) alarms: Vec<String>,
 }
@@ -51,6 +54,7 @@ impl Nodes {
             cannot_compare: false,
             cut: Vec::new(),
             mute: Vec::new(),
+            takes_ids: false,
             refused: Vec::new(),
             alarms: Vec::new(),
         };
@@ -59,12 +63,22 @@ impl Nodes {
     }
 
     pub(super) fn add(&mut self, region: &'static str, is_joining: bool) {
+        let is_replica = self.regions.contains(&region);
+        self.add_as(region, is_joining, is_replica);
+    }
+
+    /// A node joins as the writer of its region, whose other nodes are lost.
+    pub(super) fn add_writer(&mut self, region: &'static str) {
+        self.add_as(region, true, false);
+    }
+
+    fn add_as(&mut self, region: &'static str, is_joining: bool, is_replica: bool) {
         let mut engine = MemoryEngine::default();
         let identity = Identity {
             node: self.engines.len().to_string(),
             cluster: "c".into(),
             region: region.into(),
-            is_replica: self.regions.contains(&region),
+            is_replica,
         };
         let init = if is_joining { Store::init_joining } else { Store::init };
         engine.commit(&init(&identity)).unwrap();
@@ -128,7 +142,7 @@ impl Nodes {
                     }
                     Output::Refused(_, refused) => self.refused.push(refused),
                     Output::Raise(alarm) => self.alarms.push(format!("{node}: {alarm:?}")),
-                    Output::TakesId(why) => panic!("{why}"),
+                    Output::TakesId(why) => assert!(self.takes_ids, "{why}"),
                     Output::Mended(_)
                     | Output::Resynced(_)
                     | Output::Published(_)
@@ -261,6 +275,18 @@ impl Nodes {
         let engine = &mut self.engines[node];
         let (batch, _) = Store::with_replica(&*engine.view().unwrap(), false).unwrap();
         engine.commit(&batch).unwrap();
+        self.crash(node);
+    }
+
+    /// What the disk of a node has.
+    pub(super) fn copy(&self, node: usize) -> MemoryEngine {
+        copy_of(&self.engines[node])
+    }
+
+    /// A node goes on from an older state of its disk, under the same id.
+    pub(super) fn set_back(&mut self, node: usize, before: MemoryEngine) {
+        self.engines[node] = before;
+        self.takes_ids = true;
         self.crash(node);
     }
 
