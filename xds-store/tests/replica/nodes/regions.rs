@@ -28,6 +28,9 @@ use crate::driven::envoy::{cluster_key, delete_at, drain_at, eds_cluster, put_at
 use crate::driven::{envoy, of};
 use crate::random::Random;
 
+mod requests;
+mod runs;
+
 const REGIONS: [&str; 3] = ["eu", "us", "ap"];
 /// A name that no policy is about.
 const GLOBAL: &str = "g";
@@ -122,88 +125,6 @@ impl Regions {
         let Has { region, is_replica, .. } = self.nodes[node];
         let (region, cluster) = (region.into(), CLUSTER.into());
         Identity { node: name(node), cluster, region, is_replica }
-    }
-
-    /// The policies of all prefixes: each region owns one, and the others have copies, or some of them.
-    pub(super) fn policies(&self, random: &mut Random) -> proto::CommitRequest {
-        let all = &REGIONS[..self.regions];
-        of(all.iter().map(|owner| policy(owner, owner, &self.others(owner, random))).collect::<Vec<_>>())
-    }
-
-    fn others(&self, owner: &str, random: &mut Random) -> Vec<&'static str> {
-        let others = REGIONS[..self.regions].iter().filter(|region| **region != owner);
-        others.filter(|_| random.chance(80)).copied().collect()
-    }
-
-    /// A random commit of a user at a node, most often of names that its region owns.
-    pub(super) fn request(&self, random: &mut Random, node: usize) -> proto::CommitRequest {
-        let has = &self.nodes[node];
-        let prefixes = || self.prefixes();
-        let is_own = |prefix: &&str| {
-            let owner = has.policies.policy_of(&format!("{prefix}/"));
-            owner.is_some_and(|policy| policy.owner() == has.region)
-        };
-        let own: Vec<_> = prefixes().filter(is_own).collect();
-        let all: Vec<_> = prefixes().collect();
-        let of_own = if own.is_empty() { &all } else { &own };
-        let prefix = if random.chance(75) { *random.pick(of_own) } else { *random.pick(&all) };
-        let cluster = format!("{prefix}/{}", random.pick(&CLUSTERS));
-        let of_routes = format!("{prefix}/{}", random.pick(&ROUTES));
-        let change = match random.below(20) {
-            0..6 => eds_cluster(&cluster, ["e", "f"][random.below(2) as usize]),
-            6..8 => delete_at(cluster_key(&cluster)),
-            8..10 => drain_at(cluster_key(&cluster)),
-            10..17 => {
-                let count = random.below(3);
-                let there = has.clusters();
-                let any = |random: &mut Random| format!("{}/{}", random.pick(&all), random.pick(&CLUSTERS));
-                let named: Vec<_> = (0..count)
-                    .map(|_| match !there.is_empty() && random.chance(80) {
-                        true => random.pick(&there).clone(),
-                        false => any(random),
-                    })
-                    .collect();
-                routes(&of_routes, &named.iter().map(String::as_str).collect::<Vec<_>>())
-            }
-            17 | 18 => delete_at(routes_key(&of_routes)),
-            _ => self.policy_change(random, has, prefix),
-        };
-        of([change])
-    }
-
-    /// Regions get copies or lose them, or the names are handed over.
-    fn policy_change(&self, random: &mut Random, has: &Has, prefix: &str) -> proto::Change {
-        let Some(present) = has.policies.policy_of(&format!("{prefix}/")) else {
-            return delete_at(routes_key(&format!("{prefix}/r")));
-        };
-        let owner = if random.chance(50) { present.owner() } else { *random.pick(&REGIONS[..self.regions]) };
-        let mut copies: Vec<&str> = self.others(owner, random);
-        // Without the former owner, the policy is refused.
-        if owner != present.owner() && !copies.contains(&present.owner()) && random.chance(90) {
-            copies.push(present.owner());
-        }
-        let is_its_own = present.prefix().len() == prefix.len() + 1;
-        if is_its_own && super::disks::has("deleted") && random.chance(if prefix == NESTED { 30 } else { 5 })
-        {
-            return delete_at(envoy::key_of(POLICY_TYPE, &format!("{prefix}/")));
-        }
-        let disabled = if random.chance(20) && super::disks::has("disabled") {
-            vec![self.disabled(random)]
-        } else {
-            Vec::new()
-        };
-        policy_with(prefix, owner, &copies, disabled)
-    }
-
-    /// What a policy excludes (SG25).
-    fn disabled(&self, random: &mut Random) -> proto::DisabledSync {
-        let types = [cluster_key("x").type_url, routes_key("r").type_url, String::new()];
-        let mut region = || {
-            let region = *random.pick(&REGIONS[..self.regions]);
-            if random.chance(50) { region.to_owned() } else { String::new() }
-        };
-        let (source_region, target_region) = (region(), region());
-        proto::DisabledSync { type_url: random.pick(&types).clone(), source_region, target_region }
     }
 
     /// The beginnings of all names.
@@ -370,151 +291,6 @@ impl Regions {
     }
 }
 
-impl Sim {
-    /// With nodes of two or three regions.
-    pub(super) fn regional(seed: u64, is_traced: bool) -> Self {
-        let mut random = Random(!seed);
-        let count = 2 + random.below(2) as usize;
-        let nodes = count + random.below(3) as usize;
-        let mut sim = Self::with(seed, is_traced, Some(Regions::new(count, nodes)));
-        let regions = sim.regions.as_ref().unwrap();
-        let left_out = if random.chance(30) { REGIONS[random.below(count as u64) as usize] } else { "" };
-        sim.core = (0..nodes).filter(|node| regions.nodes[*node].region != left_out).collect();
-        if random.chance(50) && super::disks::has("gone") {
-            sim.regions.as_mut().unwrap().gone = left_out;
-        }
-        sim
-    }
-
-    pub(super) fn plan_regions(&mut self, seed: u64) {
-        if self.regions.is_some() {
-            self.at(START - 5 * SECOND, super::Happens::Policies);
-            self.plan_promotions(seed);
-        }
-    }
-
-    /// Whether some node has not heard of the policies. What it writes of these names is merged, as nodes merge names
-    /// that no policy is about (SG28), so such a run shows nothing of regions.
-    pub(super) fn lacks_policies(&self) -> bool {
-        let lacks = |regions: &Regions| regions.nodes.iter().any(|has| has.policies.is_empty());
-        self.regions.as_ref().is_some_and(lacks)
-    }
-
-    pub(super) fn commit_policies(&mut self) -> Outcome {
-        let request = self.regions.as_ref().map(|regions| regions.policies(&mut self.random));
-        request.map_or(Ok(()), |request| self.commit_request(0, request))
-    }
-
-    /// Whether a node still lacks names, and accepts no writes of them. Without a region, they may not be anywhere.
-    pub(super) fn is_fetching(&self, node: usize) -> bool {
-        let gone = self.regions.as_ref().map_or("", |regions| regions.gone);
-        // A region with copies gives them to nobody but the owner (SG27).
-        let may_end = |process: &Process, of: &ToFetch| {
-            process.store.policies().policy_of(&of.names.prefix).is_none_or(|policy| policy.owner() != gone)
-        };
-        self.whole_process(node)
-            .is_some_and(|process| process.store.fetching().iter().any(|of| may_end(process, of)))
-    }
-
-    /// What a node waits for that fetches names.
-    pub(super) fn awaited(&self, node: usize) -> Option<BTreeMap<String, String>> {
-        self.nodes[node].process.as_ref().map(|process| process.replica.awaited())
-    }
-
-    /// SG32: whether a new writer has not heard yet what refers to its names, and deletes none of them.
-    pub(super) fn is_hearing(&self, node: usize) -> bool {
-        self.whole_process(node).is_some_and(|process| process.store.head().hears_until != 0)
-    }
-
-    /// The process of a node that reaches all others, but for those that are forgotten.
-    fn whole_process(&self, node: usize) -> Option<&Process> {
-        let is_gone = self.regions.as_ref().is_some_and(|regions| !regions.gone.is_empty());
-        let is_whole = self.core.len() == self.nodes.len() || is_gone;
-        self.nodes[node].process.as_ref().filter(|_| is_whole)
-    }
-
-    pub(super) fn difference_of_regions(&self) -> Option<String> {
-        let regions = self.regions.as_ref().filter(|_| !self.waits_for_lost_policies());
-        regions.and_then(|regions| regions.difference(&self.core))
-    }
-
-    /// SG25: a node that is lost wrote a policy which only some of the others know. They wait until it is back or is
-    /// forgotten.
-    fn waits_for_lost_policies(&self) -> bool {
-        if self.regions.as_ref().is_some_and(|regions| !regions.gone.is_empty()) {
-            return false;
-        }
-        let lost: BTreeSet<_> = (0..self.nodes.len()).filter(|node| !self.core.contains(node)).collect();
-        let is_lost = |origin: &String| lost.iter().any(|node| self.nodes[*node].id == *origin);
-        let stores = || self.core.iter().filter_map(|node| self.nodes[*node].process.as_ref());
-        let of_lost = stores().flat_map(|process| {
-            let store = &process.store;
-            store.policies().commits_for(&store.head().region)
-        });
-        let mut of_lost = of_lost.filter(|(origin, _)| is_lost(origin));
-        of_lost.any(|(origin, at)| stores().any(|process| process.store.clock().get(&origin).counter < at))
-    }
-
-    /// All that was written is somewhere, when all nodes are.
-    pub(super) fn check_writes(&self) -> Outcome {
-        let regions = self.regions.as_ref().filter(|_| self.core.len() == self.nodes.len());
-        regions.map_or(Ok(()), Regions::lost_write)
-    }
-
-    /// Once nothing refers to them, all records can be deleted, and no block is left.
-    pub(super) fn delete_all(&mut self) -> Outcome {
-        // What only other regions have, the owner cannot delete.
-        let is_lost = self.regions.as_ref().is_none_or(|regions| !regions.lost.is_empty());
-        if is_lost || self.core.len() < self.nodes.len() {
-            return Ok(());
-        }
-        for (keys, act) in [
-            (ROUTES.map(routes_key), delete_at as fn(proto::Key) -> proto::Change),
-            (CLUSTERS.map(cluster_key), drain_at),
-        ] {
-            let regions = self.regions.as_ref().unwrap();
-            let mut commits = Vec::new();
-            for prefix in regions.prefixes() {
-                let owner = regions.nodes[0].policies.policy_of(&format!("{prefix}/"));
-                let region = owner.map_or(REGIONS[0], |policy| policy.owner());
-                let node = regions.writer_of(region);
-                let of_prefix = keys.iter().map(|key| {
-                    let name = format!("{prefix}/{}", key.name);
-                    proto::Key { name, ..key.clone() }
-                });
-                let exists = |key: &proto::Key| regions.nodes[node].live(&parsed(key)).is_some();
-                let changes: Vec<_> = of_prefix.filter(exists).map(act).collect();
-                commits.push((node, of(changes)));
-            }
-            for (node, request) in commits {
-                self.commit_request(node, request)?;
-            }
-            self.converge(self.now + super::HEALING)?;
-            // The nodes release the blocks of what is gone, and the region of the target asks about the others.
-            self.play_until(self.now + 15 * SECOND)?;
-        }
-        let left = self.regions.as_ref().unwrap().left(&self.core);
-        if !left.is_empty() {
-            return Err(format!("liveness: {left:?} are left"));
-        }
-        for (number, node) in self.nodes.iter().enumerate() {
-            // Blocks of names that a former writer has are of no use: only a writer deletes, and asks others first.
-            let is_replica = self.regions.as_ref().is_some_and(|regions| regions.nodes[number].is_replica);
-            let last: &[u8] = if is_replica { b"bt" } else { b"c" };
-            let mut blocks = Vec::new();
-            let each = &mut |at: &[u8], value: Value| {
-                blocks.push(format!("{}: {}", at.escape_ascii(), value.bytes.escape_ascii()));
-                ControlFlow::Continue(())
-            };
-            node.engine.view().unwrap().range(b"b", last, each).unwrap();
-            if !blocks.is_empty() {
-                return Err(format!("liveness: {} has blocks of nothing: {blocks:?}", node.id));
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Notes a state that its writer wrote. SG22, SG28: a name has one writer at a time, so no two states are the same
 /// generation of it. SR34: what two writers of a region write is merged.
 fn wrote(
@@ -547,21 +323,6 @@ fn wrote(
         return Ok(());
     }
     Err(format!("two writers made {} of {key:?}", state.generation))
-}
-
-fn policy(prefix: &str, owner: &str, copies: &[&str]) -> proto::Change {
-    policy_with(prefix, owner, copies, Vec::new())
-}
-
-fn policy_with(
-    prefix: &str,
-    owner: &str,
-    copies: &[&str],
-    disabled: Vec<proto::DisabledSync>,
-) -> proto::Change {
-    let regions = copies.iter().map(ToString::to_string).collect();
-    let policy = proto::RegionPolicy { owner_region: owner.into(), regions, disabled };
-    put_at(envoy::key_of(POLICY_TYPE, &format!("{prefix}/")), policy.encode_to_vec())
 }
 
 /// Which state of its record it is.
