@@ -152,10 +152,12 @@ impl Store {
             Ok((head, revision, entry)) => {
                 let is_ours =
                     |entry: &LogEntry| (entry.server, entry.batch) == (self.config.server, writing.number);
-                // A batch that has nothing else may have no entry. No other server writes to such a store.
-                let is_alone = writing.alone.is_some() && head == writing.head;
+                // A batch may have no entry, such as one of blocks (SG34). No other server writes to a store that replicates.
+                let has_entry = !writing.published.is_empty();
+                let is_alone =
+                    (writing.alone.is_some() || self.replicates() && !has_entry) && head == writing.head;
                 let is_applied = is_alone && Some(revision) != self.head_revision;
-                if is_applied || !writing.published.is_empty() && entry.as_ref().is_some_and(is_ours) {
+                if is_applied || has_entry && entry.as_ref().is_some_and(is_ours) {
                     let is_last = head == writing.head;
                     self.finish(writing, revision, actions);
                     self.is_behind = !is_last;

@@ -27,11 +27,12 @@ impl Regions {
     }
 
     /// SR34: two writers of one region find each other. SR51: what a region lost with a disk comes back from a node of it
-    /// that joined by a snapshot of another region.
+    /// that joined by a snapshot of another region; and what a node of a region changed that is gone, of a record of the own
+    /// region, comes by a comparison alone.
     pub(super) fn may_raise(&self, alarm: &Alarm) -> bool {
         match alarm {
             Alarm::TwoWriters(_) => self.is_split,
-            Alarm::Differed(_) => !self.lost.is_empty(),
+            Alarm::Differed(_) => !self.lost.is_empty() || !self.gone.is_empty(),
             _ => false,
         }
     }
