@@ -1,7 +1,7 @@
 //! An operator makes a replica the writer of its region, also while the one before may be alive (SG22, SG32, SR34).
 
 use xds_store::engine::Engine as _;
-use xds_store::replica::Alarm;
+use xds_store::replica::{Alarm, Refusal};
 use xds_store::store::Store;
 
 use super::regions::Regions;
@@ -32,6 +32,8 @@ impl Regions {
     pub(super) fn may_raise(&self, alarm: &Alarm) -> bool {
         match alarm {
             Alarm::TwoWriters(_) => self.is_split,
+            // SR3: a message to a forgotten node was under way.
+            Alarm::Refused(_, Refusal::Forgotten) => !self.gone.is_empty(),
             Alarm::Differed(_) => !self.lost.is_empty() || !self.gone.is_empty(),
             _ => false,
         }
