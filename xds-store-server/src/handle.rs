@@ -21,7 +21,6 @@ use crate::alarm::Alarm;
 use crate::config::{StartError, StoreConfig};
 use crate::peers::{PEEK_TIMEOUT, PeerMessage, PeersStatus};
 use crate::queue::{Acked, Acks, Asker, Limits, Message, Queue, Referrers, refused};
-use crate::reading::permits;
 use crate::standing::{Condition, Standing};
 use crate::statistics::Statistics;
 use crate::writer::Writer;
@@ -87,7 +86,7 @@ impl StoreHandle {
             fields,
             standing,
             is_shared,
-            questions: permits(QUESTIONS),
+            questions: Arc::new(Semaphore::new(QUESTIONS)),
             peers,
         };
         Ok(Self { running: Arc::new(running) })
