@@ -14,7 +14,7 @@
 //! | | the generation | the higher one, with all parts below | SR38 |
 //! | the generation | content, `digest`, `lease`, `mirror_of` | the smaller digest | SR39 |
 //! | | `origin` | that of this content, then the smaller id | SR56 |
-//! | | `written_by` | that of this content, then the greater counter, then the smaller bytes | SG42 |
+//! | | `written_by` | that of this content, then the greater epoch and counter, then the smaller bytes | SG42 |
 //! | | `expires_at`, `renewal`, `renewed_by` | more renewals, the earlier end, the smaller id | SR40 |
 //! | | `quarantined` | a quarantine, the earlier time, the smaller reason, the smaller digest | SR41 |
 //!
@@ -24,7 +24,8 @@
 //!
 //! Each state that a commit writes has to win over the state that it replaces, else other nodes keep
 //! parts of the old one. So a commit that changes content, lease or stamp counts the generation up,
-//! one that moves the end of a lease the renewals, and one that adds or drops an owner its epoch.
+//! one that moves the end of a lease the renewals, one that adds or drops an owner its epoch, and one that
+//! deletes a policy that of `written_by`.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -115,11 +116,12 @@ fn by_origin(a: &RecordState, b: &RecordState) -> Ordering {
     a.digest.cmp(&b.digest).then_with(|| a.origin.cmp(&b.origin))
 }
 
-/// SG42. A commit that deletes a policy makes no generation, and counts as it comes later.
+/// SG42. A commit that deletes a policy makes no generation, and counts as its epoch is a later one. Counters of two
+/// nodes say nothing about that.
 fn by_writer(a: &RecordState, b: &RecordState) -> Ordering {
     let order = |state: &RecordState| {
         let written_by = state.written_by.as_ref();
-        (Reverse(written_by.map(|by| by.counter)), written_by.map(Message::encode_to_vec))
+        (Reverse(written_by.map(|by| (by.epoch, by.counter))), written_by.map(Message::encode_to_vec))
     };
     by_origin(a, b).then_with(|| order(a).cmp(&order(b)))
 }

@@ -95,7 +95,7 @@ impl Changed {
             state.origin.clone_from(&judging.head.node);
         }
         if Policies::is_policy(key) {
-            state.written_by = Some(judging.next_commit());
+            state.written_by = Some(judging.next_commit(state.written_by.as_ref()));
         }
         self.note(judging, key, state, outcome, resource)
     }

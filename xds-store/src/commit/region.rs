@@ -30,10 +30,11 @@ impl Judging<'_> {
         is_owner && self.policies.fetching_record(key).is_none()
     }
 
-    /// SG42: what identifies the commit that is judged, at all nodes.
-    pub(super) fn next_commit(&self) -> proto::WrittenBy {
+    /// SG42: what identifies the commit that is judged, at all nodes. It comes after the one that wrote the policy before.
+    pub(super) fn next_commit(&self, before: Option<&proto::WrittenBy>) -> proto::WrittenBy {
         let (origin, region) = (self.head.node.clone(), self.head.region.clone());
-        proto::WrittenBy { origin, counter: self.head.counter + 1, region }
+        let epoch = before.map_or(0, |by| by.epoch.saturating_add(1));
+        proto::WrittenBy { origin, counter: self.head.counter + 1, region, epoch }
     }
 
     fn is_writer_of(&self, policy: &Policy) -> bool {

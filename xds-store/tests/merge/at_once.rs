@@ -37,7 +37,7 @@ pub(crate) fn all_at_once(states: &[RecordState]) -> RecordState {
     let origin = winners().map(|state| &state.origin).min().unwrap();
     let writers =
         winners().filter(|state| state.origin == *origin).filter_map(|state| state.written_by.clone());
-    let written_by = writers.min_by_key(|by| (Reverse(by.counter), by.encode_to_vec()));
+    let written_by = writers.min_by_key(|by| (Reverse((by.epoch, by.counter)), by.encode_to_vec()));
     let lifecycles = || all.iter().map(|state| state.lifecycle);
     let deleted = i32::from(proto::State::Deleted);
     RecordState {

@@ -63,7 +63,7 @@ impl Picks {
             renewed_by: (*pick(&["", "a", "b"], by)).to_owned(),
             quarantined: pick(&QUARANTINES, quarantine).clone(),
             origin: (*pick(&["", "a", "b"], origin)).to_owned(),
-            written_by: writer_of(*pick(&[0, 0, 1, 2, 3], writer)),
+            written_by: writer_of(*pick(&[0, 0, 1, 2, 3, 4], writer)),
             owners: owners.iter().filter_map(|pick| owner_of(*pick)).collect(),
             ..content.clone()
         }
@@ -74,11 +74,16 @@ fn pick<T>(values: &[T], number: u8) -> &T {
     &values[usize::from(number) % values.len()]
 }
 
-/// Those with a counter of one share it.
+/// Those with a counter of one share it; the last one has the greater epoch.
 fn writer_of(pick: u8) -> Option<proto::WrittenBy> {
     let (origin, counter) =
-        ((*["", "a", "b", "a"].get(usize::from(pick))?).to_owned(), u64::from(pick.div_ceil(2)));
-    (pick > 0).then(|| proto::WrittenBy { origin, counter, region: String::new() })
+        ((*["", "a", "b", "a", "b"].get(usize::from(pick))?).to_owned(), [0, 1, 1, 2, 1][usize::from(pick)]);
+    (pick > 0).then(|| proto::WrittenBy {
+        origin,
+        counter,
+        region: String::new(),
+        epoch: u64::from(pick / 4),
+    })
 }
 
 /// In no order, and the same one twice.

@@ -382,6 +382,20 @@ fn sg22_sg28_the_new_owner_finishes_deletions_in_progress() {
     assert_eq!(lifecycle(&eu), proto::State::Deleted);
 }
 
+/// Its node may have committed less than the one that wrote the policy.
+#[test]
+fn sg42_the_commit_that_deletes_a_policy_counts_at_all_nodes() {
+    let mut nodes = nodes();
+    (0..5).for_each(|at| _ = nodes[0].commit(of([put("x", &at.to_string())])).unwrap());
+    nodes[0].commit(of([policy("us/", "us", &["eu"])])).unwrap();
+    exchange(&mut nodes);
+    nodes[2].commit(of([without_policy("us/")])).unwrap();
+    exchange(&mut nodes);
+    let states = nodes.each_ref().map(|node| node.state(&policy_key("us/")).unwrap());
+    assert_eq!(states[2].written_by.as_ref().map(|by| &*by.origin), Some("u1"));
+    assert!(states.iter().all(|state| *state == states[2]), "{states:?}");
+}
+
 #[test]
 fn sg42_a_policy_keeps_the_commit_that_wrote_it_and_any_clock_says_whether_it_covers_that() {
     let mut nodes = nodes();
@@ -389,7 +403,7 @@ fn sg42_a_policy_keeps_the_commit_that_wrote_it_and_any_clock_says_whether_it_co
     nodes[0].commit(of([policy("n/", "eu", &["us"])])).unwrap();
     exchange(&mut nodes);
     let written_by = |node: &Server| node.state(&policy_key("n/")).unwrap().written_by;
-    let by = proto::WrittenBy { origin: "e1".into(), counter: 2, region: "eu".into() };
+    let by = proto::WrittenBy { origin: "e1".into(), counter: 2, region: "eu".into(), epoch: 0 };
     assert!(nodes.iter().all(|node| written_by(node).as_ref() == Some(&by)));
     assert!(nodes[2].store.clock().get("e1").counter >= by.counter);
     // The same policy once more is no change, and no other record has it.
