@@ -109,9 +109,18 @@ impl Member {
         process.wait().unwrap();
     }
 
-    /// Stops its execution, with all connections.
+    /// Stops its execution, with all connections. A thread may answer until it has seen the signal.
     pub(crate) fn pause(&self) {
         self.signal("-STOP");
+        let threads = format!("/proc/{}/task", self.process.as_ref().unwrap().id());
+        let is_stopped = |thread: fs::DirEntry| {
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_none_or(|(_, state)| state.starts_with(" T"))
+        };
+        let are_stopped = || fs::read_dir(&threads).unwrap().all(|thread| is_stopped(thread.unwrap()));
+        while !are_stopped() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     pub(crate) fn resume(&self) {
