@@ -433,14 +433,18 @@ impl Replica {
         self.known.iter()
     }
 
-    /// Whether a peer has answered a round, and all that it cannot serve is here or comes from another one.
+    /// Whether a peer has answered a round, and all that it cannot serve is here or comes from another one. Forgotten
+    /// nodes do not count (SR33): if no other peer is left, nobody can give this node more.
     #[must_use]
     pub fn is_in_sync(&self) -> bool {
-        let answered = || self.peers.values().filter(|peer| peer.has_answered);
+        let is_left = |peer: &&Peer| peer.node().is_none_or(|node| !self.forgotten.contains(node));
+        let left = || self.peers.values().filter(is_left);
+        let answered = || left().filter(|peer| peer.has_answered);
         let is_here = |(origin, at): (&String, &proto::OutOfSync)| {
             self.clock.get(origin).counter >= at.floor || !self.is_unserved(origin)
         };
-        answered().next().is_some() && answered().all(|peer| peer.out_of_sync.iter().all(is_here))
+        let has_heard = answered().next().is_some() || left().next().is_none();
+        has_heard && answered().all(|peer| peer.out_of_sync.iter().all(is_here))
     }
 
     /// What an operator has to act on.

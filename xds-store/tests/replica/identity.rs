@@ -91,6 +91,19 @@ fn sr31_a_node_with_a_new_id_takes_one_snapshot_after_its_first_round_with_a_pee
     assert_eq!(round(&mut one, 5), Some(("a".to_owned(), false)));
 }
 
+/// SR20, SR33: it serves on. Nobody could give it the snapshot any more.
+#[test]
+fn sr20_sr33_a_node_does_not_wait_for_the_snapshot_of_a_forgotten_peer() {
+    let (mut one, calls) = One::with(config(), &clock(&[("p", 1)]), &["a"]);
+    let call = pulls(&one.greet(calls[0], "p", "1", &[("p", 9)]))[0].0;
+    let actions = one.step(Event::PullPart(call, out_of_sync("p", 5)));
+    assert_eq!(snapshot(&actions), Some(("a".to_owned(), true)));
+    one.step(Event::SnapshotEnded(Err(Failure::Unreachable)));
+    assert!(!one.replica.is_in_sync());
+    one.step(Event::Forgotten(["p".to_owned()].into()));
+    assert!(one.replica.is_in_sync());
+}
+
 #[test]
 fn sr28_a_node_finds_that_its_id_or_its_entries_are_not_its_own() {
     let start = || {
