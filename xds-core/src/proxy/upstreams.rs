@@ -144,7 +144,8 @@ impl Proxy {
         let subscription = name.upstream.get_mut(id).filter(|subscription| subscription.watch.is_none());
         let Some(subscription) = subscription else { return };
         if subscription.is_answered {
-            // It had no room before: those that wait for it were told so.
+            // It had no room before. Downstream subscriptions that wait for it have that error now, so they are matched
+            // again.
             (subscription.is_answered, subscription.answer) = (false, None);
             name.match_waiting(id);
             self.pending.touched.insert(key.clone());

@@ -333,6 +333,10 @@ impl RolloutMachine {
 
     /// What can be rolled out while clients have nothing of what was refused.
     fn without_refused(&mut self, transaction: Transaction, stable: &Snapshot) -> Transaction {
+        if self.refused.is_empty() {
+            self.waiting = 0;
+            return transaction;
+        }
         let (held, rest) = transaction.split_with_needing(&self.refused_resources(), stable);
         let refused: usize = self.refused.iter().map(|refused| refused.contents.len()).sum();
         self.waiting = tried(&held, stable).len().saturating_sub(refused);

@@ -299,8 +299,8 @@ impl Replica {
     /// Whether no peer that answers serves the next entries of an origin.
     pub(super) fn is_unserved(&self, origin: &str) -> bool {
         let here = self.clock.get(origin).counter;
-        // SG26: a peer of another region serves the origins of that region only, and has the clocks of others besides. A
-        // peer of another region that says OUT_OF_SYNC shows the region of the origin.
+        // SG26: a peer of another region serves the origins of that region only, and has the clocks of others
+        // besides. A peer of another region that says OUT_OF_SYNC shows the region of the origin.
         let own = self.region();
         let is_of_other = |peer: &&Peer| peer.region() != own && peer.out_of_sync.contains_key(origin);
         let shown = self.peers.values().find(is_of_other).map(Peer::region);

@@ -152,7 +152,8 @@ impl Store {
             Ok((head, revision, entry)) => {
                 let is_ours =
                     |entry: &LogEntry| (entry.server, entry.batch) == (self.config.server, writing.number);
-                // A batch may have no entry, such as one of blocks (SG34). No other server writes to a store that replicates.
+                // A batch may have no entry, such as one of blocks (SG34). No other server writes to a store that
+                // replicates.
                 let has_entry = !writing.published.is_empty();
                 let is_alone =
                     (writing.alone.is_some() || self.replicates() && !has_entry) && head == writing.head;
