@@ -30,11 +30,21 @@ impl WithoutRoom {
         }
     }
 
-    /// One of this type, or else of any.
-    fn next(&self, type_url: &TypeUrl) -> Option<(Key, SubscriptionId)> {
-        let (type_url, of_type) = self.0.get_key_value(type_url).or_else(|| self.0.first_key_value())?;
-        let (name, id) = of_type.first()?;
-        Some(((type_url.clone(), name.clone()), Arc::clone(id)))
+    /// Takes one of a type of which a subscription ended. If none is left of the type, takes all of another type.
+    fn take(&mut self, type_url: &TypeUrl, is_left: bool) -> Vec<(Key, SubscriptionId)> {
+        let key = |type_url: &TypeUrl, (name, id)| ((type_url.clone(), name), id);
+        if let Some(of_type) = self.0.get_mut(type_url) {
+            let next = of_type.pop_first();
+            if of_type.is_empty() {
+                self.0.remove(type_url);
+            }
+            return next.map(|next| key(type_url, next)).into_iter().collect();
+        }
+        let other = if is_left { None } else { self.0.pop_first() };
+        let of_other = other.into_iter().flat_map(|(type_url, of_type)| {
+            of_type.into_iter().map(move |next| key(&type_url, next)).collect::<Vec<_>>()
+        });
+        of_other.collect()
     }
 }
 
@@ -56,10 +66,11 @@ impl Proxy {
         Some(LocatorStatus::Failed { code: Code::RESOURCE_EXHAUSTED, message: message.into() })
     }
 
-    /// A subscription of the type ended: one of those without room begins.
+    /// A subscription of the type ended: those begin that have room now.
     pub(super) fn use_room(&mut self, route: &Route, type_url: &TypeUrl) {
-        let next = self.upstreams.get(route).and_then(|upstream| upstream.without_room.next(type_url));
-        self.pending.begun.extend(next);
+        let Some(upstream) = self.upstreams.get_mut(route) else { return };
+        let is_left = upstream.state.subscriptions(type_url) > 0;
+        self.pending.begun.extend(upstream.without_room.take(type_url, is_left));
     }
 
     /// The upstream subscription begins, or is not needed any more.

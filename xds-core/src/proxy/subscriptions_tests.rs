@@ -7,7 +7,7 @@ use super::fixture::World;
 use super::{ProxyConfig, ProxyLoad, SetChange, SetId, Sharing};
 use crate::client::{Protocol, Restored};
 use crate::resource::VariantId;
-use crate::server::fixture::{payload, type_url};
+use crate::server::fixture::{Delta, payload, type_url};
 use crate::{Constraints, Parameters};
 
 /// The subscription that ended and the one that replaced it have one watch of the client. The proxy
@@ -58,7 +58,7 @@ fn who_was_refused_is_asked_for_when_others_leave() {
 #[test]
 fn g9_the_names_and_types_of_one_client_do_not_end_the_stream_of_all() {
     let config = ProxyConfig { upstream_names_limit: 2, upstream_types_limit: 2, ..ProxyConfig::default() };
-    let mut world = World::new(Protocol::Delta, "CDS a=1 b=1 c=1; RDS r=1; EDS e=1", config);
+    let mut world = World::new(Protocol::Delta, "CDS a=1 b=1 c=1; RDS r=1; EDS e=1 f=1", config);
     let mut first = world.leaf("CDS", "a");
     let mut attacker = world.leaf("CDS", "b");
     world.run();
@@ -66,12 +66,12 @@ fn g9_the_names_and_types_of_one_client_do_not_end_the_stream_of_all() {
     let mut routes = world.leaf("RDS", "r");
     world.run();
     let mut of_type = [world.leaf("CDS", "c"), world.leaf("CDS", "a")];
-    let mut assignments = world.leaf("EDS", "e");
+    let mut assignments = world.leaf("EDS", "e f");
     world.run();
     assert_eq!(of_type[0].sent(), "n1 CDS !\"c\"(8)");
     assert_eq!(of_type[1].sent(), "n1 CDS a=1", "what is cached is served");
     assert_eq!(routes.sent(), "n1 RDS r=1");
-    assert_eq!(assignments.sent(), "n1 EDS !\"e\"(8)");
+    assert_eq!(assignments.sent(), "n1 EDS !\"e\"(8) !\"f\"(8)");
     drop(attacker);
     world.run();
     world.pass(Duration::from_secs(60));
@@ -82,7 +82,18 @@ fn g9_the_names_and_types_of_one_client_do_not_end_the_stream_of_all() {
     drop(routes);
     world.run();
     world.pass(Duration::from_secs(60));
-    assert_eq!(assignments.sent(), "n2 EDS e=1");
+    assert_eq!(assignments.sent(), "n2 EDS e=1 f=1");
+    // Both names of a type end in one event, and two others wait.
+    let mut late = ["r", "s"].map(|name| world.leaf("RDS", name));
+    world.run();
+    assert_eq!(late.each_mut().map(Delta::sent), ["n1 RDS !\"r\"(8)", "n1 RDS !\"s\"(8)"]);
+    drop(assignments);
+    world.run();
+    world.pass(Duration::from_secs(60));
+    let [r, s] = &mut late;
+    r.ack("RDS", "1");
+    s.ack("RDS", "1");
+    assert_eq!([r.sent(), s.sent()], ["n2 RDS r=1", "n2 RDS -s"]);
 }
 
 /// T35: absence for one locator says nothing about the others, but no locator has to wait for the
