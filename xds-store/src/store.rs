@@ -484,6 +484,7 @@ impl Store {
         }
         if self.is_closed() {
             self.refuse_closed(actions);
+            self.add_waiting(&mut writing, &stored, now, actions);
             if let Err(refused) = self.add_entries(&mut writing, &stored, now) {
                 self.refuse_entries(&refused, actions);
             }
@@ -563,6 +564,23 @@ impl Store {
         if !writing.compacted {
             self.add_blocks(writing, stored, now);
         }
+        self.add_waiting(writing, stored, now, actions);
+        if !writing.compacted
+            && let Err(refused) = self.add_entries(writing, stored, now)
+        {
+            self.refuse_entries(&refused, actions);
+        }
+        Ok(())
+    }
+
+    /// Adds the commits that wait.
+    fn add_waiting(
+        &mut self,
+        writing: &mut Writing,
+        stored: &Stored<'_>,
+        now: i64,
+        actions: &mut Vec<Action>,
+    ) {
         while !writing.compacted
             && let Some(waiting) = self.waiting.pop_front()
         {
@@ -574,12 +592,6 @@ impl Store {
                 .into_iter()
                 .for_each(|(waiting, wait)| self.park(waiting, wait, now, actions));
         }
-        if !writing.compacted
-            && let Err(refused) = self.add_entries(writing, stored, now)
-        {
-            self.refuse_entries(&refused, actions);
-        }
-        Ok(())
     }
 
     fn write(&mut self, mut writing: Writing, actions: &mut Vec<Action>) {

@@ -245,6 +245,21 @@ fn sr20_commits_wait_for_the_end_of_a_resync() {
     commit(&mut b, [put("x", "1")]);
 }
 
+/// The nodes that have what it lacks may be lost.
+#[test]
+fn sr33_a_node_that_takes_a_snapshot_forgets_others_at_once() {
+    for must_replace in [false, true] {
+        let (a, mut b) = cut_off();
+        b.step(Event::BeginResync { must_replace, new_id: "b2".into() });
+        commit(&mut b, [forget("y"), forget("z")]);
+        assert_eq!(b.code(of([forget("x"), put("x", "1")])), RefusalCode::Unavailable);
+        assert!(b.store.forgotten().eq(["y", "z"]));
+        b.resync(&a, must_replace, "b2");
+        assert!(b.store.forgotten().eq(["y", "z"]));
+        check(&mut b);
+    }
+}
+
 #[test]
 fn sr23_a_crash_before_the_end_leaves_the_records_as_they_were() {
     let (a, mut b) = cut_off();

@@ -5,7 +5,7 @@ use xds_core::VariantId;
 use xds_proto::xds::store::v1 as proto;
 
 use super::effect::Judging;
-use super::form::{Act, Draft, Wrong};
+use super::form::{Act, Draft, DraftChange, Wrong};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::forgotten::FORGOTTEN_TYPE;
 
@@ -39,6 +39,15 @@ pub(super) fn check_form(id: &VariantId, act: Option<&proto::change::Act>) -> Re
         Some(
             proto::change::Act::Delete(_) | proto::change::Act::Touch(_) | proto::change::Act::Quarantine(_),
         ) => Err(Wrong::new("act", "a forgotten node stays forgotten: it comes back with another id")),
+    }
+}
+
+impl Draft {
+    /// Whether all that it does is to forget nodes.
+    pub(crate) fn only_forgets(&self) -> bool {
+        let is_forget =
+            |change: &DraftChange| change.key.has_type(FORGOTTEN_TYPE) && matches!(change.act, Act::Put(_));
+        !self.changes.is_empty() && !self.prune && self.changes.iter().all(is_forget)
     }
 }
 

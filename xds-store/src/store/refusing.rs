@@ -2,7 +2,7 @@
 
 use std::{iter, mem};
 
-use super::{Action, Store};
+use super::{Action, Store, Waiting};
 use crate::commit::{RefusalCode, Refused};
 use crate::engine::EngineError;
 use crate::stored::ReadError;
@@ -21,14 +21,19 @@ impl Store {
         self.compaction.refuse(&refused, actions);
     }
 
-    /// SR20: commits are made on the records that the snapshot leaves.
+    /// SR20: commits are made on the records that the snapshot leaves. SR33: one that only forgets nodes is made at once,
+    /// as it may be about those that this node waits for.
     pub(super) fn refuse_closed(&mut self, actions: &mut Vec<Action>) {
         let message = match self.head.is_joining {
             true => "this node waits for the first snapshot of its peers (ST5): retry",
             false => "this node takes a snapshot from a peer: retry, or commit at another node",
         };
         let refused = Refused::whole(RefusalCode::Unavailable, message);
+        let is_made = |waiting: &Waiting| !self.head.is_joining && waiting.draft.only_forgets();
+        let (made, others) = mem::take(&mut self.waiting).into_iter().partition(is_made);
+        self.waiting = others;
         self.refuse_commits(&refused, actions);
+        self.waiting = made;
         self.refuse_parked(&refused, actions);
         if self.head.is_joining {
             self.refuse_entries(&refused, actions);

@@ -364,10 +364,9 @@ impl Sim {
                 self.core.iter().map(|node| self.history.counters(&self.nodes[*node].id)).collect();
             let unanswered = self.core.iter().map(|node| self.nodes[*node].commits.len()).sum::<usize>();
             let difference = self.difference_of_regions();
-            let is_resyncing =
-                |node: usize| self.nodes[node].process.as_ref().is_some_and(Process::is_resyncing);
-            let is_waiting =
-                |node: &&usize| self.is_fetching(**node) || self.is_hearing(**node) || is_resyncing(**node);
+            let is_waiting = |node: &&usize| {
+                self.is_fetching(**node) || self.is_hearing(**node) || self.is_resyncing(**node)
+            };
             let waiting: Vec<_> = self.core.iter().filter(is_waiting).collect();
             let are_equal =
                 waiting.is_empty() && (clocks.len() == 1 || self.regions.is_some()) && difference.is_none();

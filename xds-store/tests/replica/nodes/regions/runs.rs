@@ -59,11 +59,32 @@ impl Sim {
         self.whole_process(node).is_some_and(|process| process.store.head().hears_until != 0)
     }
 
+    /// SR20: whether a node waits for a snapshot of a node that it reaches. What a region wrote that is away comes from
+    /// that region, or from the own one, alone (SG26).
+    pub(in crate::nodes) fn is_resyncing(&self, node: usize) -> bool {
+        let clock = |node: usize| self.history.counters(&self.nodes[node].id);
+        let has = |origin: &str, counter: u64| clock(node).get(origin).is_some_and(|at| *at >= counter);
+        let region = |node: usize| self.regions.as_ref().map(|regions| regions.nodes[node].region);
+        let ids: BTreeSet<_> = self.core.iter().map(|node| self.id(*node)).collect();
+        let gives = |other: usize| {
+            let gives = |(origin, at): (&String, &u64)| {
+                (region(other) == region(node) || ids.contains(origin)) && !has(origin, *at)
+            };
+            clock(other).iter().any(gives)
+        };
+        let is_alone = || self.is_away_for_now() && !self.core.iter().any(|other| gives(*other));
+        self.nodes[node].process.as_ref().is_some_and(Process::is_resyncing) && !is_alone()
+    }
+
+    /// Whether the nodes that cannot be reached come back some day.
+    fn is_away_for_now(&self) -> bool {
+        let is_gone = self.regions.as_ref().is_some_and(|regions| !regions.gone.is_empty());
+        self.core.len() < self.nodes.len() && !is_gone
+    }
+
     /// The process of a node that reaches all others, but for those that are forgotten.
     fn whole_process(&self, node: usize) -> Option<&Process> {
-        let is_gone = self.regions.as_ref().is_some_and(|regions| !regions.gone.is_empty());
-        let is_whole = self.core.len() == self.nodes.len() || is_gone;
-        self.nodes[node].process.as_ref().filter(|_| is_whole)
+        self.nodes[node].process.as_ref().filter(|_| !self.is_away_for_now())
     }
 
     pub(in crate::nodes) fn difference_of_regions(&self) -> Option<String> {
