@@ -352,6 +352,7 @@ impl Replica {
             Event::Forgotten(nodes) => {
                 nodes.iter().for_each(|node| self.known.forget(node));
                 self.alarm(Alarm::TooManyNodes, false);
+                self.comparing.compare_rest_at(self.now);
                 self.forgotten = nodes;
             }
             Event::Due => {}

@@ -20,7 +20,7 @@ use super::fetching;
 use super::removing;
 use super::round::read_clock;
 use super::{Action, Alarm, CallId, Failure, Malformed, Replica, SECOND};
-use crate::clock::{Clock, Counters};
+use crate::clock::{Clock, Counters, Position};
 use crate::key::is_configuration;
 use crate::read::BUCKETS;
 use crate::record::RecordState;
@@ -30,6 +30,8 @@ use crate::record::RecordState;
 pub(super) struct Comparing {
     /// By address; peers that have not answered a whole round yet are missing.
     due: BTreeMap<String, i64>,
+    /// While names are fetched: when all other records are compared.
+    rest_due: BTreeMap<String, i64>,
     running: Option<Comparison>,
     lacked: removing::Lacked,
 }
@@ -50,6 +52,8 @@ struct Comparison {
     after: Option<proto::Key>,
     /// The names that it fetches (SG27).
     fetching: Vec<proto::Fetching>,
+    /// It is about all other records (SR51).
+    is_rest: bool,
     /// Those of them of which the peer has all.
     complete: Vec<proto::Fetching>,
     /// What the peer needs of each origin to give these names.
@@ -91,7 +95,7 @@ impl Comparing {
     }
 
     pub(super) fn fetches(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| !running.fetching.is_empty())
+        self.running.as_ref().is_some_and(Comparison::fetches_names)
     }
 
     /// The peer of the comparison that runs, the names that it fetches, and what the peer needs for that.
@@ -104,12 +108,34 @@ impl Comparing {
         self.due.get_mut(address).into_iter().for_each(|due| *due = at.min(*due));
     }
 
+    /// While names are fetched, all other records are compared earlier: what a node wrote that is forgotten now comes by
+    /// that alone (SG26).
+    pub(super) fn compare_rest_at(&mut self, at: i64) {
+        self.rest_due.values_mut().for_each(|due| *due = at.min(*due));
+    }
+
     /// The peer is not used any more.
     pub(super) fn remove(&mut self, address: &str) -> Option<CallId> {
         self.due.remove(address);
+        self.rest_due.remove(address);
         self.lacked.forget(address);
         let running = self.running.take_if(|comparison| comparison.address == address);
         running.and_then(|comparison| comparison.step.call())
+    }
+}
+
+impl Comparison {
+    fn fetches_names(&self) -> bool {
+        !self.fetching.is_empty() && !self.is_rest
+    }
+
+    /// Whether it is about a record. Policies, and other configuration, go with the rest (SG27).
+    fn is_about(&self, key: &proto::Key) -> bool {
+        let is_fetched = || self.fetching.iter().any(|names| key.name.starts_with(&names.prefix));
+        match self.is_rest {
+            true => is_configuration(&key.type_url) || !is_fetched(),
+            false => self.fetching.is_empty() || !is_configuration(&key.type_url),
+        }
     }
 }
 
@@ -151,24 +177,24 @@ impl Replica {
             let address = late.address.clone();
             self.end_comparison_with(&address);
         }
-        let is_ready = self.comparing.running.as_ref().is_some_and(|running| self.has_all_of(running));
-        match &mut self.comparing.running {
-            Some(Comparison { step: Step::Waiting(clock, states), fetching, address, .. }) if is_ready => {
-                let states = std::mem::take(states);
-                let mut counters = clock.counters();
-                // SR30: it never has these entries.
-                for origin in self.peers.get(address).iter().flat_map(|peer| &peer.forked) {
-                    counters.insert(origin.clone(), self.clock.get(origin).counter);
-                }
-                // A fetch began only with a peer that has what it needs.
-                let counters = Some(counters).filter(|_| fetching.is_empty());
-                let call = self.new_call();
-                self.enter(Step::Mending(call), LONGEST_MERGE);
-                self.actions.push(Action::Mend(call, states, counters));
-            }
-            Some(_) => {}
-            None => self.compare_next(),
+        let Some(running) = &self.comparing.running else { return self.compare_next() };
+        let (is_ready, fetches) = (self.has_all_of(running), running.fetches_names());
+        let Some(Comparison { step: Step::Waiting(clock, states), address, .. }) =
+            self.comparing.running.as_mut().filter(|_| is_ready)
+        else {
+            return;
+        };
+        let states = std::mem::take(states);
+        let mut counters = clock.counters();
+        // SR30: it never has these entries.
+        for origin in self.peers.get(address).iter().flat_map(|peer| &peer.forked) {
+            counters.insert(origin.clone(), self.clock.get(origin).counter);
         }
+        // A fetch began only with a peer that has what it needs.
+        let counters = Some(counters).filter(|_| !fetches);
+        let call = self.new_call();
+        self.enter(Step::Mending(call), LONGEST_MERGE);
+        self.actions.push(Action::Mend(call, states, counters));
     }
 
     /// Whether this node has all entries that states wait for. Those of an origin of which it and the peer follow
@@ -176,14 +202,14 @@ impl Replica {
     /// relay them (SG26): comparing is how their records do. Names that are fetched (SG27) wait for no third region,
     /// which may be out of reach.
     fn has_all_of(&self, comparison: &Comparison) -> bool {
-        let Comparison { address, step: Step::Waiting(clock, _), fetching, .. } = comparison else {
+        let Comparison { address, step: Step::Waiting(clock, _), .. } = comparison else {
             return false;
         };
         let Some(peer) = self.peers.get(address) else { return false };
         let counts = |origin: &str| {
             !peer.forked.contains(origin)
                 && !self.forgotten.contains(origin)
-                && (fetching.is_empty() || self.waits_for(peer, origin))
+                && (!comparison.fetches_names() || self.waits_for(peer, origin))
         };
         clock.iter().all(|(origin, at)| at.counter <= self.clock.get(origin).counter || !counts(origin))
     }
@@ -203,6 +229,8 @@ impl Replica {
         let call = self.new_call();
         let (step, until) = (Step::Digests(call), self.now.saturating_add(LONGEST_CALL));
         let (buckets, keys) = (Vec::new(), Vec::new());
+        let fetching = self.fetched_at(&address);
+        let is_rest = !fetching.is_empty() && self.is_rest_due(&address);
         self.comparing.due.remove(&address);
         self.comparing.running = Some(Comparison {
             address: address.clone(),
@@ -212,7 +240,8 @@ impl Replica {
             buckets,
             keys,
             after: None,
-            fetching: self.fetched_at(&address),
+            fetching,
+            is_rest,
             complete: Vec::new(),
             needed: self.needed_of(&address),
             incarnation_floor: 0,
@@ -222,11 +251,24 @@ impl Replica {
         self.actions.push(Action::CallDigest(call, address, request));
     }
 
-    /// Of the names that are fetched; without any, of all records that the peer tells this node.
+    /// SR51, SG27: a fetch may last as long as a region is away, and what comes by comparisons alone is not to wait for
+    /// it: what a forgotten node wrote, also the policies that it changed.
+    fn is_rest_due(&mut self, address: &str) -> bool {
+        let first = self.now.saturating_add(fetching::AGAIN);
+        let next = self.now.saturating_add(self.again());
+        let due = self.comparing.rest_due.entry(address.to_owned()).or_insert(first);
+        let is_due = *due <= self.now;
+        if is_due {
+            *due = next;
+        }
+        is_due
+    }
+
+    /// Of the names that are fetched; otherwise of all records that the peer tells this node.
     fn digest_request(&self, address: &str) -> proto::DigestRequest {
         let session = self.peers.get(address).and_then(|peer| peer.session.as_ref());
-        let fetching: Vec<_> =
-            self.comparing.running.iter().flat_map(|running| running.fetching.clone()).collect();
+        let running = self.comparing.running.as_ref().filter(|running| running.fetches_names());
+        let fetching = running.map(|running| running.fetching.clone()).unwrap_or_default();
         proto::DigestRequest {
             node: self.node().to_owned(),
             region: self.region().to_owned(),
@@ -259,19 +301,20 @@ impl Replica {
             // SG27: what the peer lacks may be a deletion of what it has, which was left out here.
             let has_all = read_clock(&theirs.clock)
                 .is_ok_and(|clock| comparison.needed.iter().all(|(of, at)| clock.get(of).counter >= *at));
-            if !comparison.fetching.is_empty() && !has_all {
+            if comparison.fetches_names() && !has_all {
                 return self.comparison_failed();
             }
             let differing = (0..).zip(own.buckets.iter().zip(&theirs.buckets));
             comparison.buckets =
                 differing.filter(|(_, (own, theirs))| own != theirs).map(|(at, _)| at).collect();
-            comparison.complete = comparison.fetching.clone();
             comparison.incarnation_floor = theirs.incarnation_floor;
             // SG27: what only this node has of names that it fetches may be a deletion.
-            if comparison.fetching.is_empty() {
+            if comparison.fetches_names() {
+                let is_complete = |names: &&proto::Fetching| theirs.complete.contains(&names.prefix);
+                comparison.complete = comparison.fetching.iter().filter(is_complete).cloned().collect();
+            } else {
                 comparison.removing.begin(&theirs);
             }
-            comparison.complete.retain(|names| theirs.complete.contains(&names.prefix));
             return if comparison.buckets.is_empty() { self.compared() } else { self.next_page() };
         }
         comparison.after = theirs.records.last().filter(|_| theirs.more).and_then(|last| last.key.clone());
@@ -279,10 +322,8 @@ impl Replica {
             return self.comparison_is_malformed();
         }
         comparison.removing.note_own(&own.records, &theirs.records);
-        comparison.keys = differing(own.records, theirs.records);
-        if !comparison.fetching.is_empty() {
-            comparison.keys.retain(|key| !is_configuration(&key.type_url));
-        }
+        let keys = differing(own.records, theirs.records);
+        comparison.keys = keys.into_iter().filter(|key| comparison.is_about(key)).collect();
         self.next_keys();
     }
 
@@ -309,14 +350,17 @@ impl Replica {
         let address = comparison.address.clone();
         let call = self.new_call();
         self.enter(Step::Peek(call, keys.clone()), LONGEST_CALL);
-        let prefixes = self.comparing.running.iter().flat_map(|running| &running.fetching);
-        let fetching = prefixes.map(|names| names.prefix.clone()).collect();
+        let running = self.comparing.running.iter().filter(|running| running.fetches_names());
+        let fetching = running.flat_map(|running| &running.fetching);
+        let fetching = fetching.map(|names| names.prefix.clone()).collect();
         let (node, region) = (self.node().to_owned(), self.region().to_owned());
         let request = proto::PeekRequest { keys, node, region, fetching };
         self.actions.push(Action::CallPeek(call, address, request));
     }
 
     pub(super) fn on_peek_answered(&mut self, call: CallId, result: Result<proto::PeekResponse, Failure>) {
+        let clock = result.as_ref().ok().and_then(|answer| read_clock(&answer.clock).ok());
+        let is_proof = clock.as_ref().is_some_and(|clock| self.is_covered_by(clock));
         let Some(comparison) = &mut self.comparing.running else { return };
         let Step::Peek(of, requested) = &mut comparison.step else { return };
         if *of != call {
@@ -327,22 +371,32 @@ impl Replica {
         let is_requested =
             |state: &RecordState| state.key.as_ref().is_some_and(|key| requested.contains(key));
         let is_well = (1..=requested.len()).contains(&done) && answer.records.iter().all(is_requested);
-        let (true, Ok(clock)) = (is_well, read_clock(&answer.clock)) else {
+        let (true, Some(clock)) = (is_well, clock) else {
             return self.comparison_is_malformed();
         };
         comparison.keys.extend(requested.drain(done..));
-        // SR51: what the peer lacks counts only if it has all that this node has, but for what nobody gives it any more.
-        let is_proof = self
-            .clock
-            .iter()
-            .all(|(origin, at)| at.counter <= clock.get(origin).counter || self.forgotten.contains(origin));
         comparison.removing.note_lacked(requested, &answer.records, is_proof);
+        if answer.records.is_empty() {
+            return self.next_keys();
+        }
         let address = comparison.address.clone();
-        self.enter(Step::Waiting(clock, answer.records), LONGEST_WAIT);
+        // One comparison runs at a time, so that those with other peers do not wait for a region that is away.
+        let is_coming = |(origin, at): (&str, Position)| {
+            at.counter <= self.clock.get(origin).counter || !self.is_unserved(origin)
+        };
+        let wait = if clock.iter().all(is_coming) { LONGEST_WAIT } else { UNSERVED_WAIT };
+        self.enter(Step::Waiting(clock, answer.records), wait);
         // What the peer has more of comes with the next round.
         if let Some(peer) = self.peers.get_mut(&address) {
             peer.pull_now(self.now);
         }
+    }
+
+    /// SR51: whether what a peer with this clock lacks counts: it has all that this node has, but for what nobody gives it
+    /// any more.
+    fn is_covered_by(&self, clock: &Clock) -> bool {
+        let mut here = self.clock.iter();
+        here.all(|(origin, at)| at.counter <= clock.get(origin).counter || self.forgotten.contains(origin))
     }
 
     /// The store has merged the states, and so many records were lost; `None` if it could not.
@@ -354,7 +408,7 @@ impl Replica {
         let Some(lost) = lost else { return self.comparison_failed() };
         comparison.lost += lost;
         let address = comparison.address.clone();
-        if lost > 0 && comparison.fetching.is_empty() {
+        if lost > 0 && !comparison.fetches_names() {
             self.alarm(Alarm::Differed(address), true);
         }
         self.next_keys();
@@ -363,9 +417,10 @@ impl Replica {
     /// All of it was compared.
     fn compared(&mut self) {
         let Some(compared) = self.comparing.running.take() else { return };
-        let Comparison { address, lost, complete, incarnation_floor, removing, fetching, .. } = compared;
+        let fetches_names = compared.fetches_names();
+        let Comparison { address, lost, complete, incarnation_floor, removing, .. } = compared;
         let is_lacking = self.remove_lacked(&address, removing);
-        if lost == 0 && fetching.is_empty() {
+        if lost == 0 && !fetches_names {
             self.alarm(Alarm::Differed(address.clone()), false);
         }
         let again = is_lacking.then(|| self.again());
@@ -435,6 +490,8 @@ const AGAIN: i64 = 600 * SECOND;
 const LONGEST_CALL: i64 = 300 * SECOND;
 /// How long entries may take that a peer has. An origin that stopped here (SR15) does not arrive.
 const LONGEST_WAIT: i64 = 60 * SECOND;
+/// How long for entries that no peer which answers has for this node: it may be back soon.
+const UNSERVED_WAIT: i64 = 10 * SECOND;
 const LONGEST_MERGE: i64 = 300 * SECOND;
 /// Keys of a peek, as the service allows.
 const PEEKED: usize = 100;

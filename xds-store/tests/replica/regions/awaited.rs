@@ -31,6 +31,28 @@ fn sg27_names_that_a_region_committed_while_they_were_global_are_fetched_too() {
     assert_eq!(nodes.alarms, Vec::<String>::new());
 }
 
+/// A node that is lost wrote it, so nobody gives its commit to another region (SG26).
+#[test]
+fn sr51_sg27_a_fetch_that_waits_does_not_hold_back_what_a_comparison_alone_brings() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap", "sa"], 23);
+    nodes.run(20);
+    nodes.cut = vec![2];
+    nodes.put(2, "n-x", "1").unwrap();
+    nodes.policy(0, "n-", "eu", &[]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.run(40);
+    nodes.cut = vec![1, 2];
+    nodes.put(3, "g-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cut = vec![2, 3];
+    nodes.policy(0, "n-", "us", &["eu"]).unwrap();
+    nodes.forget(0, 3);
+    nodes.run(60);
+    assert!(nodes.is_fetching(1), "what node 2 wrote is left");
+    assert!(nodes.state(1, "g-a").is_some());
+}
+
 /// The node that gives the names cannot reach the new owner, which dropped what it had committed itself.
 #[test]
 fn sg27_names_that_the_new_owner_committed_while_they_were_global_are_fetched_too() {

@@ -60,6 +60,30 @@ fn sg27_sg28_a_new_only_node_of_a_region_goes_on_without_names_that_nobody_has()
     nodes.put(2, "n-a", "2").unwrap();
 }
 
+/// Only the lost node, and a node of another region, had the last version of the policy (SG26).
+#[test]
+fn sg27_a_new_only_node_of_a_region_takes_the_policy_of_names_that_it_fetches_from_another_region() {
+    let mut nodes = Nodes::new(&["eu", "us", "ap"], 56);
+    nodes.policy(0, "n-", "eu", &["us", "ap"]).unwrap();
+    nodes.put(0, "n-a", "1").unwrap();
+    nodes.run(20);
+    nodes.cut = vec![2];
+    nodes.policy(0, "n-", "us", &["eu", "ap"]).unwrap();
+    nodes.run(20);
+    nodes.cut = vec![0, 1];
+    nodes.add_writer("eu");
+    nodes.run(20);
+    nodes.cut = vec![0];
+    nodes.forget(3, 0);
+    nodes.run(60);
+    assert!(!nodes.is_fetching(3));
+    assert_eq!(nodes.put(3, "n-a", "2"), Err(RefusalCode::FailedPrecondition));
+    nodes.put(1, "n-a", "2").unwrap();
+    nodes.run(20);
+    let states = [1, 2, 3].map(|node| nodes.state(node, "n-a"));
+    assert!(states.iter().all(|state| state.is_some() && *state == states[0]), "{states:?}");
+}
+
 /// The region with copies would wait for the owner, which lacks the names itself.
 #[test]
 fn sg27_sg28_a_new_only_node_of_a_region_and_a_region_that_fetches_from_it_do_not_wait_for_each_other() {
