@@ -393,10 +393,12 @@ impl Replica {
     }
 
     /// SR51: whether what a peer with this clock lacks counts: it has all that this node has, but for what nobody gives it
-    /// any more.
+    /// any more; and all that other nodes are known to have, as this one may have a record by a comparison with them,
+    /// without the commit that made it.
     fn is_covered_by(&self, clock: &Clock) -> bool {
-        let mut here = self.clock.iter();
-        here.all(|(origin, at)| at.counter <= clock.get(origin).counter || self.forgotten.contains(origin))
+        let here = self.clock.iter().map(|(origin, at)| (origin, at.counter));
+        here.chain(self.known.all_heard())
+            .all(|(origin, counter)| counter <= clock.get(origin).counter || self.forgotten.contains(origin))
     }
 
     /// The store has merged the states, and so many records were lost; `None` if it could not.

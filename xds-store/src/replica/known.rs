@@ -112,6 +112,12 @@ impl Known {
         self.nodes.get(node).map(|node| &node.heard)
     }
 
+    /// Up to where some node has the entries of an origin.
+    pub(super) fn all_heard(&self) -> impl Iterator<Item = (&str, u64)> {
+        let heard = self.nodes.values().flat_map(|node| &node.heard);
+        heard.map(|(origin, counter)| (origin.as_str(), *counter))
+    }
+
     /// The nodes, with the clocks that count.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Counters)> {
         self.nodes.iter().map(|(id, node)| (&**id, &node.counters))

@@ -11,10 +11,12 @@ use xds_store::key::RecordKey;
 use xds_store::read::{Knows, Reads};
 use xds_store::record::RecordState;
 use xds_store::region::POLICY_TYPE;
-use xds_store::replica::Alarm;
+use xds_store::replica::{Action, Alarm, Digests, Event};
 use xds_store::store::{Identity, Store, Ticket};
 
+use crate::fixture::{One, clock, config, counters, hello, last, pulls};
 use crate::nodes::driver::{Answer, Input, Output, Process};
+use crate::sim::SECOND;
 
 /// Two nodes whose calls are answered at once.
 struct Pair {
@@ -176,6 +178,76 @@ fn sr51_a_record_that_one_node_lost_comes_back_with_its_newest_state_and_an_alar
     assert_eq!(pair.alarms, [Alarm::Differed("0".into())]);
     // The next comparison finds nothing, so the alarm is over.
     assert_eq!(pair.processes[1].replica.alarms().count(), 0);
+}
+
+/// A node with a peer `p` of the region that owns a record, which that node lacks twice. What the store removes, if a
+/// peer is known to have this of `q`, a node of that region.
+fn removed_beside(of_q: u64) -> Vec<Action> {
+    let mut config = config();
+    (config.hello.region, config.compare_interval) = ("here".into(), Some(SECOND));
+    let (mut one, calls) = One::with(config, &clock(&[("p", 4)]), &["a"]);
+    let callee = proto::HelloRequest {
+        clock: clock(&[("p", 4)]).to_wire(),
+        region: "there".into(),
+        ..hello("p", "1")
+    };
+    let answer = proto::HelloResponse { protocol: 1, callee: Some(callee) };
+    let pull = pulls(&one.step(Event::HelloAnswered(calls[0], Ok(answer))))[0].0;
+    let of_q = proto::Clock { counters: counters(&[("q", of_q)]).into_iter().collect() };
+    one.step(Event::PullPart(
+        pull,
+        proto::PullResponse {
+            others: [("r".to_owned(), of_q)].into(),
+            node: "p".into(),
+            ..last(&[("p", 4)])
+        },
+    ));
+    let record = proto::RecordDigest { key: Some(key("x").to_proto()), ..Default::default() };
+    let mut removed = Vec::new();
+    let mut actions = Vec::new();
+    for _ in 0..100 {
+        for action in std::mem::take(&mut actions) {
+            let event = match action {
+                Action::CallDigest(call, _, request) => {
+                    let (own, records) = match request.records_of.is_empty() {
+                        true => (1, Vec::new()),
+                        false => (0, vec![record.clone()]),
+                    };
+                    let mut buckets = vec![bytes::Bytes::new(); 256];
+                    let clock = clock(&[("p", 4)]).to_wire();
+                    let theirs =
+                        proto::DigestResponse { buckets: buckets.clone(), clock, ..Default::default() };
+                    buckets[0] = vec![own].into();
+                    let own = proto::DigestResponse { buckets, records, ..theirs.clone() };
+                    Event::DigestAnswered(call, Ok(Box::new(Digests { own, theirs })))
+                }
+                Action::CallPeek(call, ..) => {
+                    let clock = clock(&[("p", 4)]).to_wire();
+                    Event::PeekAnswered(
+                        call,
+                        Ok(proto::PeekResponse { clock, keys_done: 1, ..Default::default() }),
+                    )
+                }
+                Action::CallPull(call, ..) => Event::PullPart(call, last(&[("p", 4)])),
+                Action::Remove(..) => {
+                    removed.push(action);
+                    continue;
+                }
+                _ => continue,
+            };
+            actions.extend(one.step(event));
+        }
+        if actions.is_empty() {
+            actions = one.wait();
+        }
+    }
+    removed
+}
+
+#[test]
+fn sr51_a_copy_stays_while_the_owner_lacks_commits_that_another_node_has() {
+    assert!(removed_beside(0).len() > 1);
+    assert_eq!(removed_beside(5), []);
 }
 
 #[test]
