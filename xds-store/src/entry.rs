@@ -49,6 +49,14 @@ impl Foreign {
         }
     }
 
+    /// Whether it is a part of what the origin wrote (SG25).
+    pub(crate) fn has_part(&self) -> bool {
+        match self {
+            Self::Entry(entry) => entry.is_partial,
+            Self::Skip(_) => true,
+        }
+    }
+
     /// The last number that it is about.
     pub(crate) fn last(&self) -> u64 {
         match self {

@@ -175,6 +175,11 @@ impl Policies {
         self.written_by.get(prefix)
     }
 
+    /// Of each prefix that has a policy, or had one, the commit that wrote or deleted it.
+    pub(crate) fn written(&self) -> impl Iterator<Item = (&str, &proto::WrittenBy)> {
+        self.written_by.iter().map(|(prefix, by)| (&**prefix, by))
+    }
+
     /// The policies, in the order of their prefixes.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.by_prefix.values()

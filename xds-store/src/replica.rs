@@ -230,9 +230,9 @@ pub enum Action {
     Remove(String, Vec<proto::RecordDigest>),
     /// End a call. What it still answers has no effect.
     Cancel(CallId),
-    /// Give this to the store, in the order of the actions. The store leaves out what it has already. It
-    /// has to answer with [`Event::Applied`].
-    Apply(CallId, Vec<Foreign>),
+    /// Give this to the store, in the order of the actions, with the policies by which the peer left something out. The
+    /// store leaves out what it has already. It has to answer with [`Event::Applied`].
+    Apply(CallId, Vec<Foreign>, Counters),
     /// These were dropped: for the log of the server.
     Dropped(String, Vec<Gap>),
     /// Answer the Hello of a peer.

@@ -383,8 +383,9 @@ impl Store {
             Event::Commit(ticket, draft) => {
                 self.waiting.push_back(Waiting { ticket, draft, since: now, asked: Asked::default() });
             }
-            Event::Merge(ticket, entries) => {
-                self.merging.push_back(Merging { entries: entries.into(), ..Merging::new(ticket) });
+            Event::Merge(ticket, entries, policies) => {
+                let entries = entries.into();
+                self.merging.push_back(Merging { entries, policies, ..Merging::new(ticket) });
             }
             Event::Mend(ticket, states, of_peer) => {
                 self.merging.push_back(Merging { states: states.into(), of_peer, ..Merging::new(ticket) });

@@ -237,7 +237,7 @@ fn sr20_commits_wait_for_the_end_of_a_resync() {
     assert_eq!(b.code(of([put("x", "1")])), RefusalCode::Unavailable);
     let of_a = a.entries_for(&b, 9);
     // They are on their way, and go together with the snapshot.
-    b.step(Event::Merge(Ticket(0), of_a));
+    b.step(Event::Merge(Ticket(0), of_a, None));
     assert!(b.merged.pop().unwrap().unwrap().stopped.is_empty());
     b.wait(700 * SECOND);
     b.resync(&a, false, "b2");

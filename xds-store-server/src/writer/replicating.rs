@@ -257,12 +257,12 @@ impl Writer {
                 actions.extend(self.step(Event::Fetched { names, incarnation_floor }));
             }
             ReplicaAction::Cancel(call) => replication.calls.cancel(call),
-            ReplicaAction::Apply(call, entries) => {
+            ReplicaAction::Apply(call, entries, policies) => {
                 let ticket = self.next_ticket();
                 if let Some(replication) = &mut self.replication {
                     replication.applying.insert(ticket, call);
                 }
-                actions.extend(self.step(Event::Merge(ticket, entries)));
+                actions.extend(self.step(Event::Merge(ticket, entries, Some(policies))));
             }
             ReplicaAction::Dropped(address, gaps) => {
                 for gap in gaps {

@@ -53,7 +53,7 @@ impl<E: Engine> Offline<E> {
         let reads = Reads::new(&*view).unwrap();
         let lacking = from.store.lacking(&self.store.clock(), 100).revisions;
         let entries = lacking.into_iter().map(|revision| reads.foreign(revision).unwrap()).collect();
-        self.step(Event::Merge(Ticket(0), entries));
+        self.step(Event::Merge(Ticket(0), entries, None));
     }
 
     /// Forgets the log, and what was deleted in it.

@@ -156,7 +156,7 @@ impl Replica {
         };
         if !pieces.is_empty() {
             pulling.applying += 1;
-            self.actions.push(Action::Apply(call, pieces));
+            self.actions.push(Action::Apply(call, pieces, self.policies.clone()));
         }
         if is_last && pulling.round.is_open() {
             return self.on_malformed(&address, Malformed::Parts);
@@ -250,14 +250,17 @@ impl Replica {
             let pulling = address.as_ref().and_then(|address| self.peers.get_mut(address));
             // The next round tries again, also with other peers, which may have other entries.
             if let Some(Peer { state: State::Pulling(pulling), forked, .. }) = pulling {
-                pulling.round.drop_rest(&origin);
+                match stopped {
+                    Stopped::Policies => pulling.round.leave(&origin),
+                    _ => pulling.round.drop_rest(&origin),
+                }
                 if let Stopped::Forked { .. } = stopped {
                     forked.insert(origin.clone());
                 }
             }
             let (counter, is_forked) = match stopped {
-                // SR14: an entry before it was not written.
-                Stopped::Gap { .. } => continue,
+                // SR14: an entry before it was not written. SG25: the peer is asked once more.
+                Stopped::Gap { .. } | Stopped::Policies => continue,
                 // SR28: others have entries of this node that its store does not have.
                 Stopped::Own { .. } => {
                     self.lose_id(IdLost::Behind);

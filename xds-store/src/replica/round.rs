@@ -175,7 +175,7 @@ impl Round {
         self.dropped.insert(origin.to_owned());
     }
 
-    fn leave(&mut self, origin: &str) {
+    pub(super) fn leave(&mut self, origin: &str) {
         self.drop_rest(origin);
         self.has_left = true;
     }

@@ -282,7 +282,7 @@ impl Store {
     /// What a snapshot lacks: names that its node fetches itself; and if that is of another region, names that it does
     /// not tell, for a node that has nothing yet. A node that has something got the snapshot of another region for what
     /// that wrote, and may be the one that gives it these names. So it may be in its own region for names that the region
-    /// gave away.
+    /// gave away. It also lacks what policies give that its node did not know (SG25).
     fn fetching_of_snapshot(&self, writing: &Writing, after: &Policies) -> FetchingChanges {
         let Some(Alone::Snapshot(..)) = &writing.alone else { return FetchingChanges::new() };
         let Some((_, page)) = self.staging.as_ref().and_then(|staging| staging.page.as_ref()) else {
@@ -298,6 +298,12 @@ impl Store {
                 if !is_own && policy.owner() != page.region && after.gives(prefix, region) {
                     givers.insert(prefix, author);
                 }
+            }
+        }
+        for (prefix, by) in after.written().filter(|(_, by)| by.region != *region) {
+            let is_known = page.clock.get(&by.origin).is_some_and(|at| at.counter >= by.counter);
+            if !is_known && after.gives(prefix, region) {
+                givers.insert(prefix, by.region.as_str());
             }
         }
         let is_lacking = |giver: &str| self.head.is_joining || (page.region == *region && giver != region);

@@ -50,6 +50,8 @@ pub enum Stopped {
         /// Its number.
         counter: u64,
     },
+    /// SG25: a part of it is left out by policies that are not those of this node any more.
+    Policies,
     /// SR15: it can never be right, or it and the state here have no merge.
     Invalid {
         /// Its number.
@@ -64,6 +66,8 @@ pub enum Stopped {
 pub(super) struct Merging {
     pub(super) ticket: Ticket,
     pub(super) entries: VecDeque<Foreign>,
+    /// The policies by which parts of them are left out; `None`: any.
+    pub(super) policies: Option<Counters>,
     /// States of a peer that was compared (SR51).
     pub(super) states: VecDeque<RecordState>,
     /// What that peer had of each origin; `None`: all that matters.
@@ -76,6 +80,7 @@ impl Merging {
         Self {
             ticket,
             entries: VecDeque::new(),
+            policies: None,
             states: VecDeque::new(),
             of_peer: None,
             merged: Merged::default(),
@@ -93,9 +98,15 @@ impl Store {
         now: i64,
     ) -> Result<(), Refused> {
         while let Some(mut merging) = self.merging.pop_front() {
+            let of_region = || self.index.policies().commits_for(&self.head.region);
+            let takes_parts = merging.policies.as_ref().is_none_or(|policies| *policies == of_region());
             while let Some(entry) = merging.entries.pop_front() {
                 let origin = entry.origin();
                 if merging.merged.stopped.contains_key(origin) {
+                    continue;
+                }
+                if entry.has_part() && !takes_parts {
+                    merging.merged.stopped.insert(origin.to_owned(), Stopped::Policies);
                     continue;
                 }
                 let added = self.add_entry(writing, stored, (&entry, &merging.entries), now);

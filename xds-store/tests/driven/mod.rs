@@ -164,7 +164,7 @@ impl Server {
 
     /// Merges entries of other nodes. Why those of some origins were not taken.
     pub(crate) fn merge(&mut self, entries: Vec<Foreign>) -> BTreeMap<String, Stopped> {
-        self.step(Event::Merge(Ticket(0), entries));
+        self.step(Event::Merge(Ticket(0), entries, None));
         self.merged.pop().expect("the entries are answered").unwrap().stopped
     }
 

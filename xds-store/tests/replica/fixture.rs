@@ -176,7 +176,7 @@ pub(crate) fn nudges(actions: &[Action]) -> Vec<(CallId, bool)> {
 /// What the store was given, as origins with ranges of counters.
 pub(crate) fn given(actions: &[Action]) -> Vec<(String, u64, u64)> {
     let pieces = actions.iter().filter_map(|action| match action {
-        Action::Apply(_, pieces) => Some(pieces),
+        Action::Apply(_, pieces, _) => Some(pieces),
         _ => None,
     });
     let range = |piece: &Foreign| match piece {

@@ -254,7 +254,7 @@ fn sr13_an_entry_in_several_messages_is_applied_with_the_last_one() {
     assert_eq!(given(&actions), [("p".to_owned(), 1, 1)]);
     assert_eq!(one.part(pull, vec![part(2, true)]), []);
     let actions = one.part(pull, vec![part(3, false), entry("p", 3)]);
-    let [Action::Apply(_, pieces)] = &actions[..] else { panic!("{actions:?}") };
+    let [Action::Apply(_, pieces, _)] = &actions[..] else { panic!("{actions:?}") };
     let whole = proto::Entry { states: vec![state(1), state(2), state(3)], ..entry("p", 2) };
     assert_eq!(pieces[..], [Foreign::Entry(whole), Foreign::Entry(entry("p", 3))]);
 }

@@ -353,7 +353,7 @@ impl Sim {
                 return Err(format!("{} compares", name(node)));
             }
             Action::Cancel(call) => drop(self.nodes[node].calls.remove(&call)),
-            Action::Apply(call, pieces) => {
+            Action::Apply(call, pieces, _) => {
                 // Batches of the store are durable in their order.
                 let at = self.now + 5 * MS;
                 self.at(at, Happens::Applies { node, boot, call, pieces });

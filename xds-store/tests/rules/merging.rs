@@ -58,7 +58,7 @@ fn sr12_st20_entries_are_answered_whatever_becomes_of_their_batch() {
         assert!(b.merge(entries.clone()).is_empty());
         b.now += 3600 * SECOND;
         b.fates.push_back(fate);
-        b.step(Event::Merge(Ticket(1), entries));
+        b.step(Event::Merge(Ticket(1), entries, None));
         b.wait(60 * SECOND);
         assert_eq!((b.merged.len(), b.fates.len()), (1, 0), "{fate:?}");
         a.commit(of([put("x", "2")])).unwrap();

@@ -11,7 +11,7 @@ use xds_store::entry::Foreign;
 use xds_store::phase::Phase;
 use xds_store::read::{Filter, Payload, Reads};
 use xds_store::region::POLICY_TYPE;
-use xds_store::store::{Event, Ticket};
+use xds_store::store::{Event, Stopped, Ticket};
 
 use crate::driven::envoy::*;
 use crate::driven::migrating::{go_to, new_key, schemas};
@@ -223,10 +223,33 @@ fn sg21_policies_of_a_wrong_form_are_refused_by_a_commit_and_by_a_merge() {
     let hashed = proto::RecordState { content: entry.states[0].content.clone(), ..Default::default() };
     entry.states[0].digest = blake3::hash(&hashed.encode_to_vec()).as_bytes().to_vec().into();
     entry.is_partial = true;
-    assert!(matches!(
-        other.merge(entries).remove("e1"),
-        Some(xds_store::store::Stopped::Invalid { counter: 1, .. })
-    ));
+    assert!(matches!(other.merge(entries).remove("e1"), Some(Stopped::Invalid { counter: 1, .. })));
+}
+
+/// Entries were on their way to the store when a policy came that says more.
+#[test]
+fn sg25_what_policies_left_out_that_have_changed_since_is_missing() {
+    let [mut eu, _, mut us] = nodes();
+    eu.commit(of([policy("eu/", "eu", &[])])).unwrap();
+    let entries = eu.entries_for(&us, 9);
+    us.merge(entries);
+    let of_us = |us: &Server| us.store.policies().commits_for("us");
+    let before = of_us(&us);
+    eu.commit(of([put("eu/a", "1")])).unwrap();
+    let skips = eu.entries_for(&us, 9);
+    assert!(matches!(skips[..], [Foreign::Skip(_)]));
+    let mut other = Server::node_in("ap", "a1", false);
+    other.commit(of([policy("x/", "ap", &["us"])])).unwrap();
+    let entries = other.entries_for(&us, 9);
+    us.merge(entries);
+    assert_ne!(of_us(&us), before);
+    for (policies, is_taken) in [(before, false), (of_us(&us), true)] {
+        us.step(Event::Merge(Ticket(0), skips.clone(), Some(policies)));
+        let stopped = us.merged.pop().unwrap().unwrap().stopped;
+        let expected = (!is_taken).then(|| ("e1".to_owned(), Stopped::Policies));
+        assert_eq!(stopped, expected.into_iter().collect());
+        assert_eq!(us.store.clock().get("e1").counter, 1 + u64::from(is_taken));
+    }
 }
 
 #[test]

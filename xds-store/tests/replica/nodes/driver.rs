@@ -424,11 +424,15 @@ impl Process {
                 Output::Answer(ticket, vec![self.look(&request, accepted.map_err(Failure::Refused))])
             }
             Action::Cancel(call) => Output::Cancel(call),
-            Action::Apply(call, pieces) => {
+            Action::Apply(call, pieces, policies) => {
                 self.next += 1;
                 let ticket = Ticket(self.next);
                 self.applying.insert(ticket, call);
-                return self.steps.push_back(Step::Store(store::Event::Merge(ticket, pieces)));
+                return self.steps.push_back(Step::Store(store::Event::Merge(
+                    ticket,
+                    pieces,
+                    Some(policies),
+                )));
             }
             Action::AnswerHello(ticket, result) => {
                 Output::Answer(ticket, vec![Answer::Hello(result.map_err(Failure::Refused))])
