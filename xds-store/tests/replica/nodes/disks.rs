@@ -75,7 +75,10 @@ impl Sim {
     }
 
     pub(super) fn back_up(&mut self, node: usize) {
-        let of_log = if self.random.chance(70) { OfLog::Whole } else { OfLog::LeftOut };
+        // What is known of regions is read from the log.
+        let is_whole = self.random.chance(70) || self.regions.is_some();
+        let of_log = if is_whole { OfLog::Whole } else { OfLog::LeftOut };
+        self.regions.iter_mut().for_each(|regions| regions.back_up(node));
         let parts = Backup::new(self.nodes[node].engine.view().unwrap(), of_log).unwrap();
         let file = parts.flat_map(|part| part.unwrap().data.to_vec()).collect();
         let had = self.history.had(&self.id(node));
@@ -95,6 +98,12 @@ impl Sim {
         self.history.replaced(&id, new_id.clone(), had);
         (self.nodes[node].engine, self.nodes[node].id) = (engine, new_id);
         self.counts.restores += 1;
+        if let Some(regions) = &mut self.regions {
+            let is_replica = regions.nodes[node].is_replica;
+            regions.restore(node);
+            self.set_replica(node, is_replica);
+            self.forget_later(id);
+        }
         Ok(())
     }
 }

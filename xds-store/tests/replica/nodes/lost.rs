@@ -1,12 +1,12 @@
-//! Nodes of regions whose disks are lost: each joins anew under another id, and an operator forgets the former one
-//! (SR24, SR33).
+//! Nodes of regions whose disks are lost: each joins anew, or comes back from a backup (SR31), under another id, and an
+//! operator forgets the former one (SR24, SR33).
 
 use xds_store::engine::{Engine as _, MemoryEngine};
 use xds_store::merge::merge;
 use xds_store::store::{Identity, Store};
 
 use super::history::Durable;
-use super::regions::Regions;
+use super::regions::{Has, Regions};
 use super::{Happens, MS, Outcome, SECOND, START, Sim, TROUBLE, disks, name};
 use crate::driven::{forget, of};
 use crate::random::Random;
@@ -18,20 +18,39 @@ impl Regions {
         (0..self.nodes.len()).filter(is_other).collect()
     }
 
-    /// A node has nothing any more. What it wrote and no other node of its region has comes from nobody: other regions
-    /// give it to nobody (SG26), and keep it (SR51).
+    /// A node has nothing any more.
     fn lose(&mut self, node: usize) {
-        let others = self.others_of_region(node);
         let lost = self.nodes[node].begin_anew();
+        self.note_lost(node, lost);
+    }
+
+    /// What a node wrote that no node of its region has now comes from nobody: other regions give it to nobody (SG26),
+    /// and keep it (SR51).
+    fn note_lost(&mut self, node: usize, lost: Has) {
+        let mut of_region = self.others_of_region(node);
+        of_region.push(node);
         for (key, state) in lost.states {
             let has = |other: &usize| {
                 let there = self.nodes[*other].states.get(&key);
                 there.is_some_and(|there| merge(there, &state) == *there)
             };
-            if !others.iter().any(has) {
+            if !of_region.iter().any(has) {
                 self.lost.insert(key);
             }
         }
+    }
+
+    pub(super) fn back_up(&mut self, node: usize) {
+        self.backups.insert(node, self.nodes[node].clone());
+    }
+
+    /// A node has what a backup of it has. If it is a writer, it goes on before it has what the others of its region have
+    /// (SR31).
+    pub(super) fn restore(&mut self, node: usize) {
+        let Some(backup) = self.backups.remove(&node) else { return };
+        let lost = std::mem::replace(&mut self.nodes[node], backup);
+        self.is_split |= !lost.is_replica && lost.states != self.nodes[node].states;
+        self.note_lost(node, lost);
     }
 }
 
@@ -41,9 +60,15 @@ impl Sim {
         let mut random = Random(seed ^ OWN_NUMBERS);
         let count = regions.nodes.len() as u64;
         let (node, at) = (random.below(count) as usize, disks::time(&mut random, START));
+        let is_gone = !regions.gone.is_empty();
         // A node joins from another one.
-        if random.chance(30) && disks::has("losses") && regions.gone.is_empty() {
-            self.at(at, Happens::LosesDisk(node));
+        if random.chance(30) && disks::has("losses") && !is_gone {
+            return self.at(at, Happens::LosesDisk(node));
+        }
+        let restored_at = disks::time(&mut random, at);
+        if random.chance(20) && disks::has("restores") && !is_gone {
+            self.at(at, Happens::BacksUp(node));
+            self.at(restored_at, Happens::Restores(node));
         }
     }
 
@@ -68,9 +93,14 @@ impl Sim {
         self.history.replaced(&id, joined.clone(), Durable::default());
         (self.nodes[node].engine, self.nodes[node].id) = (engine, joined);
         self.counts.losses += 1;
+        self.forget_later(id);
+        Ok(())
+    }
+
+    /// SR33: an operator forgets a node that does not come back.
+    pub(super) fn forget_later(&mut self, id: String) {
         let at = self.now + self.random.below(((TROUBLE - START) / MS) as u64) as i64 * MS;
         self.at(at, Happens::Forgets(id));
-        Ok(())
     }
 
     /// SR33: an operator forgets the nodes of a region that does not come back.

@@ -59,10 +59,12 @@ pub(super) struct Regions {
     pub(super) lost: BTreeSet<RecordKey>,
     /// Those of them of which a node heard something later: a message was under way.
     late: BTreeSet<RecordKey>,
+    /// What nodes had when their backups were made.
+    pub(super) backups: BTreeMap<usize, Has>,
 }
 
 /// What a node has durably.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(super) struct Has {
     pub(super) region: &'static str,
     pub(super) is_replica: bool,
@@ -113,6 +115,7 @@ impl Regions {
             freed: BTreeSet::new(),
             lost: BTreeSet::new(),
             late: BTreeSet::new(),
+            backups: BTreeMap::new(),
         }
     }
 
