@@ -276,8 +276,8 @@ pub struct LogChange {
 }
 
 impl Head {
-    /// SG32: the node, as the writer of its region, may lack what other regions have told a former one, or this one before
-    /// it lost that. Deletions of its names wait until all have said what refers to them.
+    /// SG32: the node, as the writer of its region, may lack what other regions have told a former one, or this one
+    /// before it lost that. Deletions of its names wait until all have said what refers to them.
     pub(crate) fn hear_again(&mut self) {
         if !self.is_replica && !self.region.is_empty() {
             self.hears_until = self.running.saturating_add(HEARS_FOR);

@@ -1,8 +1,8 @@
 //! How servers give a commit to their clients: in steps, to a few first.
 //!
 //! A commit may ask for steps. The store writes the request in the batch of the commit, so no crash separates the two,
-//! and peers get both. The head has the last request, with the store revision of its commit. Servers roll out by it what
-//! is not stable yet.
+//! and peers get both. The head has the last request, with the store revision of its commit. Servers roll out by it
+//! what is not stable yet.
 
 use std::time::Duration;
 

@@ -533,7 +533,8 @@ fn sr32_a_new_cluster_owes_nobody_anything() {
     assert_eq!(&*of_new_cluster.store.head().cluster, "other");
 }
 
-/// A rollout that a commit asked for comes with the snapshot to a node that has not heard of that commit, and to no other.
+/// A rollout that a commit asked for comes with the snapshot to a node that has not heard of that commit, and to no
+/// other.
 #[test]
 fn a_snapshot_brings_the_steps_of_a_commit_that_is_new_here() {
     let asking = |name: &str, step: &str| {

@@ -152,8 +152,8 @@ async fn with_certificate(mut request: Request, next: Next) -> axum::response::R
     next.run(request).await
 }
 
-/// What is in use after the file was read again. A file without tokens revokes all of them. One that cannot be read does
-/// not say what is revoked.
+/// What is in use after the file was read again. A file without tokens revokes all of them. One that cannot be read
+/// does not say what is revoked.
 fn read_again(path: &Path, reloads: &Reloads) -> Result<Tokens, TokenError> {
     match read(path, reloads) {
         Err(TokenError::Invalid { error: TokenFileError::Empty, .. }) => Ok(Tokens::default()),

@@ -30,7 +30,8 @@ impl Judging<'_> {
         is_owner && self.policies.fetching_record(key).is_none()
     }
 
-    /// SG42: what identifies the commit that is judged, at all nodes. It comes after the one that wrote the policy before.
+    /// SG42: what identifies the commit that is judged, at all nodes. It comes after the one that wrote the policy
+    /// before.
     pub(super) fn next_commit(&self, before: Option<&proto::WrittenBy>) -> proto::WrittenBy {
         let (origin, region) = (self.head.node.clone(), self.head.region.clone());
         let epoch = before.map_or(0, |by| by.epoch.saturating_add(1));

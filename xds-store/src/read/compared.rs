@@ -225,9 +225,9 @@ impl Reads<'_> {
         Ok(!read_fetching(self.view)?.is_empty())
     }
 
-    /// SG27: of names that a node of a region fetches, the prefixes whose policy is the same here, and of which this store
-    /// has all names; or all that are left: nobody could give it more but the region of that node, or that region owns the
-    /// names, gave them to this store, and lacks some itself.
+    /// SG27: of names that a node of a region fetches, the prefixes whose policy is the same here, and of which this
+    /// store has all names; or all that are left: nobody could give it more but the region of that node, or that region
+    /// owns the names, gave them to this store, and lacks some itself.
     fn complete(&self, fetching: &[proto::Fetching], region: &str) -> Result<Vec<String>, ReadError> {
         if fetching.is_empty() {
             return Ok(Vec::new());

@@ -53,8 +53,8 @@ impl Reads<'_> {
         self.snapshot_in(&self.head.region, resume, max_bytes)
     }
 
-    /// The same for a node of a region. One of another region gets what is for it of the names that this region has, with
-    /// the clock of the origins of this region: the others tell the rest (SG26).
+    /// The same for a node of a region. One of another region gets what is for it of the names that this region has,
+    /// with the clock of the origins of this region: the others tell the rest (SG26).
     ///
     /// # Errors
     /// See [`SnapshotError`].

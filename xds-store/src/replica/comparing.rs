@@ -108,8 +108,8 @@ impl Comparing {
         self.due.get_mut(address).into_iter().for_each(|due| *due = at.min(*due));
     }
 
-    /// While names are fetched, all other records are compared earlier: what a node wrote that is forgotten now comes by
-    /// that alone (SG26).
+    /// While names are fetched, all other records are compared earlier: what a node wrote that is forgotten now comes
+    /// by that alone (SG26).
     pub(super) fn compare_rest_at(&mut self, at: i64) {
         self.rest_due.values_mut().for_each(|due| *due = at.min(*due));
     }
@@ -392,9 +392,9 @@ impl Replica {
         }
     }
 
-    /// SR51: whether what a peer with this clock lacks counts: it has all that this node has, but for what nobody gives it
-    /// any more; and all that other nodes are known to have, as this one may have a record by a comparison with them,
-    /// without the commit that made it.
+    /// SR51: whether what a peer with this clock lacks counts: it has all that this node has, but for what nobody gives
+    /// it any more; and all that other nodes are known to have, as this one may have a record by a comparison with
+    /// them, without the commit that made it.
     fn is_covered_by(&self, clock: &Clock) -> bool {
         let here = self.clock.iter().map(|(origin, at)| (origin, at.counter));
         here.chain(self.known.all_heard())

@@ -80,8 +80,8 @@ impl Replica {
     }
 
     /// What a peer needs of each origin to give these names. Nodes that are forgotten do not count: what only they had
-    /// is lost; nor those of which the peer follows another log (SR30), which never covers what is here; nor a former id
-    /// of this node, as peers may do so, and get what it wrote under the new one (SR31).
+    /// is lost; nor those of which the peer follows another log (SR30), which never covers what is here; nor a former
+    /// id of this node, as peers may do so, and get what it wrote under the new one (SR31).
     fn needed_for<'f>(&self, peer: &Peer, of: &'f ToFetch) -> impl Iterator<Item = (&'f String, &'f u64)> {
         let formerly = &self.config.hello.formerly;
         let is_out = move |origin: &String| {

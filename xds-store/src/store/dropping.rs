@@ -122,8 +122,8 @@ impl Store {
         }
     }
 
-    /// Removes copies that the region of their owner does not hold. What a forgotten node wrote stays: it may be nowhere
-    /// else, and no node gives it to the owner (SG26).
+    /// Removes copies that the region of their owner does not hold. What a forgotten node wrote stays: it may be
+    /// nowhere else, and no node gives it to the owner (SG26).
     fn add_removed(&mut self, writing: &mut Writing, stored: &Stored<'_>, now: i64) {
         self.dropping.at = now.saturating_add(STEP_EVERY);
         let count = self.dropping.removed.len().min(REMOVED);

@@ -54,9 +54,9 @@ impl Store {
     }
 
     /// The other regions that can give names with a prefix to this one. If all nodes of those are forgotten, a region
-    /// with copies gives them to the new owner; and so it does to an owner that lost its own names with all of its nodes,
-    /// or if some of those nodes are forgotten, as another one in its place may lack them. `None`: no region is left that
-    /// can.
+    /// with copies gives them to the new owner; and so it does to an owner that lost its own names with all of its
+    /// nodes, or if some of those nodes are forgotten, as another one in its place may lack them. `None`: no region is
+    /// left that can.
     fn regions_with(&self, prefix: &str, giver: &str) -> Option<BTreeSet<String>> {
         let (policies, own) = (self.index.policies(), self.head.region.as_str());
         let givers = policies.givers(prefix, own, giver);
@@ -133,8 +133,8 @@ impl Store {
         self.add_upto(writing);
     }
 
-    /// Ends what no region can give any more, and journals it. As long as this region has other nodes, which may have the
-    /// names, they are compared with those.
+    /// Ends what no region can give any more, and journals it. As long as this region has other nodes, which may have
+    /// the names, they are compared with those.
     fn end_lost(&self, writing: &mut Writing, stored: &Stored<'_>) {
         let (fetched, is_alone) = (self.index.policies().fetched(), self.is_alone());
         let is_lost = |(prefix, of): &(&str, &StoredFetching)| {
@@ -281,8 +281,8 @@ impl Store {
 
     /// What a snapshot lacks: names that its node fetches itself; and if that is of another region, names that it does
     /// not tell, for a node that has nothing yet. A node that has something got the snapshot of another region for what
-    /// that wrote, and may be the one that gives it these names. So it may be in its own region for names that the region
-    /// gave away. It also lacks what policies give that its node did not know (SG25).
+    /// that wrote, and may be the one that gives it these names. So it may be in its own region for names that the
+    /// region gave away. It also lacks what policies give that its node did not know (SG25).
     fn fetching_of_snapshot(&self, writing: &Writing, after: &Policies) -> FetchingChanges {
         let Some(Alone::Snapshot(..)) = &writing.alone else { return FetchingChanges::new() };
         let Some((_, page)) = self.staging.as_ref().and_then(|staging| staging.page.as_ref()) else {

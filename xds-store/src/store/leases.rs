@@ -1,5 +1,5 @@
-//! The leases of nodes that are forgotten (SR33), and of names that a region owns (SG22), and times in which nobody could
-//! renew leases (ST40).
+//! The leases of nodes that are forgotten (SR33), and of names that a region owns (SG22), and times in which nobody
+//! could renew leases (ST40).
 
 use std::collections::BTreeSet;
 use std::{iter, mem};
@@ -11,8 +11,8 @@ use crate::region::{Policies, Policy};
 use crate::time::SECOND;
 
 impl Store {
-    /// ST40: when the machine was not called for some time, or the time jumped, clients could not renew leases, or could
-    /// not know that they had to.
+    /// ST40: when the machine was not called for some time, or the time jumped, clients could not renew leases, or
+    /// could not know that they had to.
     pub(super) fn note_time(&mut self, shown: i64) -> i64 {
         let (shown_before, time_before) = (self.wall.shown(), self.wall.time());
         let now = self.wall.show(shown, self.head.time);
@@ -30,7 +30,8 @@ impl Store {
         }
     }
 
-    /// The machine is called more often while leases may end, so that it notices when it was not. By the clock as it is.
+    /// The machine is called more often while leases may end, so that it notices when it was not. By the clock as it
+    /// is.
     pub(super) fn watch_due(&self) -> Option<i64> {
         self.index.ends.next_lease().map(|_| self.wall.shown().saturating_add(WATCHED_EVERY))
     }

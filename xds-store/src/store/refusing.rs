@@ -21,8 +21,8 @@ impl Store {
         self.compaction.refuse(&refused, actions);
     }
 
-    /// SR20: commits are made on the records that the snapshot leaves. SR33: one that only forgets nodes is made at once,
-    /// as it may be about those that this node waits for.
+    /// SR20: commits are made on the records that the snapshot leaves. SR33: one that only forgets nodes is made at
+    /// once, as it may be about those that this node waits for.
     pub(super) fn refuse_closed(&mut self, actions: &mut Vec<Action>) {
         let message = match self.head.is_joining {
             true => "this node waits for the first snapshot of its peers (ST5): retry",

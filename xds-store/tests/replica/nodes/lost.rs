@@ -44,8 +44,8 @@ impl Regions {
         self.backups.insert(node, self.nodes[node].clone());
     }
 
-    /// A node has what a backup of it has. If it is a writer, it goes on before it has what the others of its region have
-    /// (SR31).
+    /// A node has what a backup of it has. If it is a writer, it goes on before it has what the others of its region
+    /// have (SR31).
     pub(super) fn restore(&mut self, node: usize) {
         let Some(backup) = self.backups.remove(&node) else { return };
         let lost = std::mem::replace(&mut self.nodes[node], backup);

@@ -26,9 +26,9 @@ impl Regions {
         self.nodes[other].states.iter().any(|(key, state)| here.get(key) != Some(state))
     }
 
-    /// SR34: two writers of one region find each other. SR51: what a region lost with a disk comes back from a node of it
-    /// that joined by a snapshot of another region; and what a node of a region changed that is gone, of a record of the own
-    /// region, comes by a comparison alone.
+    /// SR34: two writers of one region find each other. SR51: what a region lost with a disk comes back from a node of
+    /// it that joined by a snapshot of another region; and what a node of a region changed that is gone, of a record of
+    /// the own region, comes by a comparison alone.
     pub(super) fn may_raise(&self, alarm: &Alarm) -> bool {
         match alarm {
             Alarm::TwoWriters(_) => self.is_split,

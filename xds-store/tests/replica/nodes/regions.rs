@@ -278,8 +278,9 @@ impl Regions {
         Ok(())
     }
 
-    /// Whether a node has a state of a record that its owner lacks, as the disk of another node was lost: it stays (SR51),
-    /// and is at least as new as that of the owner. The only node of a region fetches it from the only other region (SG27).
+    /// Whether a node has a state of a record that its owner lacks, as the disk of another node was lost: it stays
+    /// (SR51), and is at least as new as that of the owner. The only node of a region fetches it from the only other
+    /// region (SG27).
     fn has_lost_state(&self, key: &RecordKey, has: &Has) -> bool {
         let owner =
             has.policies.owner_of(key).filter(|owner| self.lost.contains(key) && *owner != has.region);

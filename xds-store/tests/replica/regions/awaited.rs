@@ -354,8 +354,8 @@ fn sg27_sg28_a_fetch_ends_when_no_region_is_left_that_has_the_names() {
     assert_eq!(nodes.state(2, "n-a"), nodes.state(1, "n-a"));
 }
 
-/// The new owner and a region with copies would wait for each other: the region that gave both of them the names does not
-/// come back.
+/// The new owner and a region with copies would wait for each other: the region that gave both of them the names does
+/// not come back.
 #[test]
 fn sg27_sg28_a_fetch_ends_when_all_regions_that_are_left_lack_the_names() {
     let mut nodes = Nodes::with_names_of_eu(&["eu", "us", "ap"], &[], 30);
