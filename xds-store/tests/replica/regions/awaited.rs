@@ -6,14 +6,7 @@ use super::*;
 /// and so did the region that gives it the names.
 #[test]
 fn sg27_names_that_a_region_committed_while_they_were_global_are_fetched_too() {
-    let mut nodes = Nodes::new(&["eu", "us", "ap"], 20);
-    nodes.run(20);
-    nodes.cut = vec![2];
-    nodes.put(2, "n-x", "1").unwrap();
-    nodes.policy(0, "n-", "eu", &[]).unwrap();
-    nodes.run(20);
-    nodes.cut = vec![0];
-    nodes.run(40);
+    let mut nodes = Nodes::with_name_that_0_lacks(&["eu", "us", "ap"], 20);
     assert_eq!(nodes.state(1, "n-x"), None, "it came, and was dropped");
     nodes.cut = vec![2];
     nodes.policy(0, "n-", "us", &["eu"]).unwrap();
@@ -34,14 +27,7 @@ fn sg27_names_that_a_region_committed_while_they_were_global_are_fetched_too() {
 /// A node that is lost wrote it, so nobody gives its commit to another region (SG26).
 #[test]
 fn sr51_sg27_a_fetch_that_waits_does_not_hold_back_what_a_comparison_alone_brings() {
-    let mut nodes = Nodes::new(&["eu", "us", "ap", "sa"], 23);
-    nodes.run(20);
-    nodes.cut = vec![2];
-    nodes.put(2, "n-x", "1").unwrap();
-    nodes.policy(0, "n-", "eu", &[]).unwrap();
-    nodes.run(20);
-    nodes.cut = vec![0];
-    nodes.run(40);
+    let mut nodes = Nodes::with_name_that_0_lacks(&["eu", "us", "ap", "sa"], 23);
     nodes.cut = vec![1, 2];
     nodes.put(3, "g-a", "1").unwrap();
     nodes.run(20);
@@ -141,14 +127,7 @@ fn sg27_a_former_owner_that_goes_on_writing_does_not_delay_a_fetch_for_ever() {
 /// A new node takes the snapshot of one that fetches, which has heard of more than the one that gives the names.
 #[test]
 fn sg27_a_node_that_joins_waits_for_what_the_node_of_its_snapshot_waits_for() {
-    let mut nodes = Nodes::new(&["eu", "us", "ap"], 24);
-    nodes.run(20);
-    nodes.cut = vec![2];
-    nodes.put(2, "n-x", "1").unwrap();
-    nodes.policy(0, "n-", "eu", &[]).unwrap();
-    nodes.run(20);
-    nodes.cut = vec![0];
-    nodes.run(40);
+    let mut nodes = Nodes::with_name_that_0_lacks(&["eu", "us", "ap"], 24);
     nodes.cut = vec![2];
     nodes.policy(0, "n-", "us", &["eu"]).unwrap();
     nodes.run(20);

@@ -250,6 +250,20 @@ impl Nodes {
         nodes
     }
 
+    /// Node 2 commits `n-x` before it hears that `eu` owns the name, and is cut off from node 0. So node 0 lacks it, and
+    /// node 1 drops it.
+    pub(super) fn with_name_that_0_lacks(regions: &[&'static str], seed: u64) -> Self {
+        let mut nodes = Self::new(regions, seed);
+        nodes.run(20);
+        nodes.cut = vec![2];
+        nodes.put(2, "n-x", "1").unwrap();
+        nodes.policy(0, "n-", "eu", &[]).unwrap();
+        nodes.run(20);
+        nodes.cut = vec![0];
+        nodes.run(40);
+        nodes
+    }
+
     /// Node 0 is of `eu`, which owns `n-`, and has given `n-a` to these regions.
     pub(super) fn with_names_of_eu(regions: &[&'static str], copies: &[&str], seed: u64) -> Self {
         let mut nodes = Self::new(regions, seed);
