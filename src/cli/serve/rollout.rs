@@ -198,8 +198,14 @@ impl ServedRollouts {
                 0 => String::new(),
                 count => format!(". {count} later changes need it, and wait"),
             };
-            let refused = status.refused.into_iter().map(|refused| Trouble {
-                detail: format!("{}{waiting}", refused.reason),
+            // The newest are last.
+            let left_out = status.refused.len().saturating_sub(REFUSED_SHOWN);
+            let more = match left_out {
+                0 => String::new(),
+                count => format!(". {count} more refused changes are in `xds rollout status`"),
+            };
+            let refused = status.refused.into_iter().skip(left_out).map(|refused| Trouble {
+                detail: format!("{}{waiting}{more}", refused.reason),
                 since: Some(refused.at),
                 cure: "Correct the resource that clients reject; it is then tried again. To give the refused change to \
                        all clients as it is, run `xds rollout promote --refused`."
@@ -242,3 +248,5 @@ fn is_in(path: &Path, folder: &Path) -> bool {
 const ROLLED_OUT: &str = "rolled_out";
 /// How often the orders of operators are looked at, and the status is written.
 const ORDERS_EVERY: Duration = Duration::from_millis(250);
+/// How many refused changes the page shows.
+const REFUSED_SHOWN: usize = 10;

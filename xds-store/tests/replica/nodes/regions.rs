@@ -240,9 +240,13 @@ impl Regions {
                 };
                 let expected = of().map(|(_, has)| has).find(is_its).and_then(|other| other.live(key));
                 let (found, expected) = (has.live(key), expected.filter(|_| has.keeps(key)));
-                // SR51: a comparison waits for all that the peer has, also of a region that is away.
+                // SR51: a comparison waits for all that the peer has, also of a region that is away. SG26: what that made
+                // comes from it alone.
+                let is_away = |state: &RecordState| !nodes.iter().any(|node| is_of(*node, &state.origin));
+                let is_made_away = || found.into_iter().chain(expected).any(is_away);
                 let is_awaited = !is_whole && self.gone.is_empty() && has.policies.owner_of(key).is_none();
-                let is_excused = is_awaited && self.lost.contains(key) || self.has_lost_state(key, has);
+                let is_excused = is_awaited && (self.lost.contains(key) || is_made_away())
+                    || self.has_lost_state(key, has);
                 if found != expected && !is_excused {
                     let policy = has.policies.of(key);
                     let (found, expected) = (found.map(brief), expected.map(brief));
@@ -300,6 +304,11 @@ impl Regions {
         let states = nodes.iter().flat_map(|node| &self.nodes[*node].states);
         states.filter(|(key, state)| !is_configuration(key) && is_live(state)).map(|(key, _)| key).collect()
     }
+}
+
+/// Whether an id is one that a node has or had.
+fn is_of(node: usize, id: &str) -> bool {
+    id.split('.').next() == Some(&*name(node))
 }
 
 /// Notes a state that its writer wrote. SG22, SG28: a name has one writer at a time, so no two states are the same
