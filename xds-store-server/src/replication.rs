@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
-use xds_store::clock::{Clock, Counters};
+use xds_store::clock::Clock;
 use xds_store::commit::Refused;
 use xds_store::replica::{Alarm, CallId, PeerView, Replica, ReplicaConfig};
 use xds_store::store::{Committed, RegionResponse, Store, Ticket, ToFetch};
@@ -70,8 +70,8 @@ pub(crate) struct Replication {
     pub(crate) forgotten: BTreeSet<String>,
     /// SG27: the names that the machine knows the store to fetch.
     pub(crate) fetching: Vec<ToFetch>,
-    /// SG25: the commits that wrote policies, as the machine knows.
-    pub(crate) policies: Counters,
+    /// SG25: the policies that the machine knows ([`Policies::changes`](xds_store::region::Policies::changes)).
+    pub(crate) policies: u64,
     /// The regions that own names.
     pub(crate) owners: BTreeSet<String>,
     began: (i64, Instant),
@@ -122,7 +122,7 @@ impl Replication {
             takes_id: None,
             forgotten: BTreeSet::new(),
             fetching: Vec::new(),
-            policies: Counters::new(),
+            policies: 0,
             owners: BTreeSet::new(),
             began: (now, Instant::now()),
             heard_before: store.regions_heard(),

@@ -27,6 +27,8 @@ pub struct Policies {
     commits: Counters,
     /// The commits that wrote the policies, by prefixes. Those that deleted one, too.
     written_by: BTreeMap<Box<str>, proto::WrittenBy>,
+    /// How many states of policies were taken.
+    changes: u64,
 }
 
 /// What holds for the names with a prefix.
@@ -152,6 +154,12 @@ impl Policies {
     #[must_use]
     pub fn commits(&self) -> &Counters {
         &self.commits
+    }
+
+    /// A number that grows whenever a policy changes.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Of each node, the last commit of a policy that may give a region something, or that deleted one: a clock that
@@ -287,6 +295,7 @@ impl Policies {
         if !Self::is_policy(key) {
             return;
         }
+        self.changes += 1;
         let prefix = key.type_and_name().1;
         if let Some(by) = &state.written_by {
             let last = self.commits.entry(by.origin.clone()).or_default();

@@ -143,9 +143,9 @@ impl Writer {
                 replication.show_soon();
             }
         }
-        let commits = self.store.policies().commits();
-        if let Some(replication) = self.replication.as_mut().filter(|of| of.policies != *commits) {
-            replication.policies.clone_from(commits);
+        let changes = self.store.policies().changes();
+        if let Some(replication) = self.replication.as_mut().filter(|of| of.policies != changes) {
+            replication.policies = changes;
             let commits = self.store.policies().commits_for(&self.store.head().region);
             self.replicate(ReplicaEvent::Policies(commits), actions);
         }

@@ -50,15 +50,17 @@ struct Comparison {
     keys: Vec<proto::Key>,
     /// The last key of the page, if there is a next one.
     after: Option<proto::Key>,
-    /// The names that it fetches (SG27).
-    fetching: Vec<proto::Fetching>,
-    /// It is about all other records (SR51).
+    /// It is about all records but the names that are fetched (SR51).
     is_rest: bool,
+    /// The names that it fetches (SG27), or leaves out.
+    fetching: Vec<proto::Fetching>,
     /// Those of them of which the peer has all.
     complete: Vec<proto::Fetching>,
     /// What the peer needs of each origin to give these names.
     needed: Counters,
     incarnation_floor: u64,
+    /// What the peer has to have so that what it lacks counts; `None`: it counts in no case.
+    proof: Option<Counters>,
     removing: removing::Removing,
 }
 
@@ -106,6 +108,11 @@ impl Comparing {
     /// Moves the next comparison with a peer that has answered.
     pub(super) fn compare_at(&mut self, address: &str, at: i64) {
         self.due.get_mut(address).into_iter().for_each(|due| *due = at.min(*due));
+    }
+
+    /// The names of these peers are here.
+    pub(super) fn end_rests(&mut self, are_fetched_at: impl Fn(&str) -> bool) {
+        self.rest_due.retain(|address, _| are_fetched_at(address));
     }
 
     /// While names are fetched, all other records are compared earlier: what a node wrote that is forgotten now comes
@@ -240,11 +247,12 @@ impl Replica {
             buckets,
             keys,
             after: None,
-            fetching,
             is_rest,
+            fetching,
             complete: Vec::new(),
             needed: self.needed_of(&address),
             incarnation_floor: 0,
+            proof: None,
             removing: removing::Removing::default(),
         });
         let request = self.digest_request(&address);
@@ -255,13 +263,15 @@ impl Replica {
     /// it: what a forgotten node wrote, also the policies that it changed.
     fn is_rest_due(&mut self, address: &str) -> bool {
         let first = self.now.saturating_add(fetching::AGAIN);
-        let next = self.now.saturating_add(self.again());
-        let due = self.comparing.rest_due.entry(address.to_owned()).or_insert(first);
-        let is_due = *due <= self.now;
-        if is_due {
-            *due = next;
+        *self.comparing.rest_due.entry(address.to_owned()).or_insert(first) <= self.now
+    }
+
+    /// A comparison with a peer is over. Between two of the rest is one of the names.
+    fn note_rest(&mut self, address: &str, is_rest: bool) {
+        if is_rest {
+            let next = self.now.saturating_add(self.again().max(2 * fetching::AGAIN));
+            self.comparing.rest_due.insert(address.to_owned(), next);
         }
-        is_due
     }
 
     /// Of the names that are fetched; otherwise of all records that the peer tells this node.
@@ -350,8 +360,10 @@ impl Replica {
         let address = comparison.address.clone();
         let call = self.new_call();
         self.enter(Step::Peek(call, keys.clone()), LONGEST_CALL);
-        let running = self.comparing.running.iter().filter(|running| running.fetches_names());
-        let fetching = running.flat_map(|running| &running.fetching);
+        let proof = self.proof_for(&address);
+        let Some(running) = &mut self.comparing.running else { return };
+        running.proof = proof.filter(|_| !running.fetches_names());
+        let fetching = running.fetching.iter().filter(|_| running.fetches_names());
         let fetching = fetching.map(|names| names.prefix.clone()).collect();
         let (node, region) = (self.node().to_owned(), self.region().to_owned());
         let request = proto::PeekRequest { keys, node, region, fetching };
@@ -359,8 +371,6 @@ impl Replica {
     }
 
     pub(super) fn on_peek_answered(&mut self, call: CallId, result: Result<proto::PeekResponse, Failure>) {
-        let clock = result.as_ref().ok().and_then(|answer| read_clock(&answer.clock).ok());
-        let is_proof = clock.as_ref().is_some_and(|clock| self.is_covered_by(clock));
         let Some(comparison) = &mut self.comparing.running else { return };
         let Step::Peek(of, requested) = &mut comparison.step else { return };
         if *of != call {
@@ -371,18 +381,28 @@ impl Replica {
         let is_requested =
             |state: &RecordState| state.key.as_ref().is_some_and(|key| requested.contains(key));
         let is_well = (1..=requested.len()).contains(&done) && answer.records.iter().all(is_requested);
-        let (true, Some(clock)) = (is_well, clock) else {
+        let (true, Ok(clock)) = (is_well, read_clock(&answer.clock)) else {
             return self.comparison_is_malformed();
         };
         comparison.keys.extend(requested.drain(done..));
+        let has = |(origin, counter): (&String, &u64)| {
+            *counter <= clock.get(origin).counter || self.forgotten.contains(origin)
+        };
+        let is_proof = comparison.proof.as_ref().is_some_and(|needed| needed.iter().all(has));
+        // What it has comes here without its commits.
+        self.known.hear_of(clock.iter().map(|(origin, at)| (origin, at.counter)));
         comparison.removing.note_lacked(requested, &answer.records, is_proof);
         if answer.records.is_empty() {
             return self.next_keys();
         }
         let address = comparison.address.clone();
         // One comparison runs at a time, so that those with other peers do not wait for a region that is away.
+        let is_of_peer = |origin: &str| {
+            let peer = self.peers.get(&address);
+            peer.is_some_and(|peer| peer.region() == self.region() || peer.node() == Some(origin))
+        };
         let is_coming = |(origin, at): (&str, Position)| {
-            at.counter <= self.clock.get(origin).counter || !self.is_unserved(origin)
+            at.counter <= self.clock.get(origin).counter || is_of_peer(origin) || !self.is_unserved(origin)
         };
         let wait = if clock.iter().all(is_coming) { LONGEST_WAIT } else { UNSERVED_WAIT };
         self.enter(Step::Waiting(clock, answer.records), wait);
@@ -392,13 +412,17 @@ impl Replica {
         }
     }
 
-    /// SR51: whether what a peer with this clock lacks counts: it has all that this node has, but for what nobody gives
-    /// it any more; and all that other nodes are known to have, as this one may have a record by a comparison with
-    /// them, without the commit that made it.
-    fn is_covered_by(&self, clock: &Clock) -> bool {
-        let here = self.clock.iter().map(|(origin, at)| (origin, at.counter));
-        here.chain(self.known.all_heard())
-            .all(|(origin, counter)| counter <= clock.get(origin).counter || self.forgotten.contains(origin))
+    /// SR51: what a peer of another region has to have of each origin so that what it lacks counts: all that this node
+    /// has, and all that other nodes are known to have, as this one may have a record by a comparison with them, without
+    /// the commit that made it.
+    fn proof_for(&self, address: &str) -> Option<Counters> {
+        self.peers.get(address).filter(|peer| peer.region() != self.region())?;
+        let mut counters = self.known.newest().clone();
+        for (origin, at) in self.clock.iter() {
+            let newest = counters.entry(origin.to_owned()).or_default();
+            *newest = at.counter.max(*newest);
+        }
+        Some(counters)
     }
 
     /// The store has merged the states, and so many records were lost; `None` if it could not.
@@ -420,7 +444,8 @@ impl Replica {
     fn compared(&mut self) {
         let Some(compared) = self.comparing.running.take() else { return };
         let fetches_names = compared.fetches_names();
-        let Comparison { address, lost, complete, incarnation_floor, removing, .. } = compared;
+        let Comparison { address, lost, complete, incarnation_floor, removing, is_rest, .. } = compared;
+        self.note_rest(&address, is_rest);
         let is_lacking = self.remove_lacked(&address, removing);
         if lost == 0 && !fetches_names {
             self.alarm(Alarm::Differed(address.clone()), false);
@@ -435,7 +460,8 @@ impl Replica {
     }
 
     fn comparison_failed(&mut self) {
-        if let Some(Comparison { address, .. }) = self.comparing.running.take() {
+        if let Some(Comparison { address, is_rest, .. }) = self.comparing.running.take() {
+            self.note_rest(&address, is_rest);
             self.try_again(&address);
         }
     }
@@ -451,6 +477,7 @@ impl Replica {
     pub(super) fn end_comparison_with(&mut self, address: &str) {
         if let Some(ended) = self.comparing.running.take_if(|comparison| comparison.address == address) {
             self.actions.extend(ended.step.call().map(Action::Cancel));
+            self.note_rest(address, ended.is_rest);
             self.try_again(address);
         }
     }

@@ -1,6 +1,6 @@
 //! Which comparisons fetch names that a policy gave to the region of this node (SG27).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use xds_proto::xds::store::v1 as proto;
 
@@ -19,6 +19,9 @@ impl Replica {
     /// The store fetches other names than before.
     pub(super) fn on_fetching(&mut self, fetching: Vec<ToFetch>) {
         self.fetching = fetching;
+        let fetched: BTreeSet<_> =
+            self.peers.keys().filter(|address| !self.fetched_at(address).is_empty()).cloned().collect();
+        self.comparing.end_rests(|address| fetched.contains(address));
         // One that began before would take what the region gets for something that was lost here, or find less than the
         // store needs.
         let is_other = |(address, names, needed): &(&str, &[proto::Fetching], &Counters)| {
@@ -28,9 +31,7 @@ impl Replica {
         if let Some(address) = outdated.map(|(address, ..)| address.to_owned()) {
             self.end_comparison_with(&address);
         }
-        let has_some = |address: &&String| !self.fetched_at(address).is_empty();
-        let addresses: Vec<_> = self.peers.keys().filter(has_some).cloned().collect();
-        addresses.iter().for_each(|address| self.comparing.compare_at(address, self.now));
+        fetched.iter().for_each(|address| self.comparing.compare_at(address, self.now));
     }
 
     /// SG25: a node that lacks a policy which is known here leaves out what that policy gives, so what it leaves out is

@@ -16,6 +16,8 @@ use crate::time::SECOND;
 #[derive(Debug, Default)]
 pub(super) struct Known {
     nodes: BTreeMap<Box<str>, Node>,
+    /// Up to where some node has the entries of each origin.
+    newest: Counters,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +63,8 @@ impl Known {
     }
 
     /// A node that is known has at least this.
-    pub(super) fn hear<'c>(&mut self, node: &str, clock: impl Iterator<Item = (&'c str, u64)>) {
+    pub(super) fn hear<'c>(&mut self, node: &str, clock: impl Iterator<Item = (&'c str, u64)> + Clone) {
+        self.hear_of(clock.clone());
         if let Some(known) = self.nodes.get_mut(node) {
             raise(&mut known.heard, clock);
         }
@@ -74,6 +77,7 @@ impl Known {
         clock: impl Iterator<Item = (&'c str, u64)> + Clone,
         now: i64,
     ) {
+        self.hear_of(clock.clone());
         let Some(known) = self.nodes.get_mut(node) else { return };
         raise(&mut known.heard, clock.clone());
         if raise(&mut known.counters, clock) {
@@ -84,6 +88,7 @@ impl Known {
 
     /// What the store remembered of a node.
     pub(super) fn restore(&mut self, node: &str, counters: Counters) {
+        self.hear_of(counters.iter().map(|(origin, counter)| (origin.as_str(), *counter)));
         let heard = counters.clone();
         self.nodes.insert(node.into(), Node { heard, counters, ..Node::default() });
     }
@@ -101,6 +106,7 @@ impl Known {
 
     pub(super) fn forget(&mut self, node: &str) {
         self.nodes.remove(node);
+        self.newest.remove(node);
     }
 
     pub(super) fn contains(&self, node: &str) -> bool {
@@ -112,10 +118,14 @@ impl Known {
         self.nodes.get(node).map(|node| &node.heard)
     }
 
-    /// Up to where some node has the entries of an origin.
-    pub(super) fn all_heard(&self) -> impl Iterator<Item = (&str, u64)> {
-        let heard = self.nodes.values().flat_map(|node| &node.heard);
-        heard.map(|(origin, counter)| (origin.as_str(), *counter))
+    /// Up to where some node has the entries of each origin. The node may be forgotten now.
+    pub(super) fn newest(&self) -> &Counters {
+        &self.newest
+    }
+
+    /// Some node has at least this.
+    pub(super) fn hear_of<'c>(&mut self, clock: impl Iterator<Item = (&'c str, u64)>) {
+        raise(&mut self.newest, clock);
     }
 
     /// The nodes, with the clocks that count.

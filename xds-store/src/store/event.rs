@@ -22,7 +22,7 @@ pub enum Event {
     /// A commit was requested.
     Commit(Ticket, Draft),
     /// Other nodes have these entries: of each origin in the order of their numbers (SR13). What a peer left out of
-    /// them is left out here, too, if these are the policies of this store
+    /// them is left out here, too, if these commits are those of the policies of this store
     /// ([`Policies::commits_for`](crate::region::Policies::commits_for)); otherwise it is missing (SG25). `None`: it is
     /// left out in any case.
     Merge(Ticket, Vec<Foreign>, Option<Counters>),

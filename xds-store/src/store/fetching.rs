@@ -300,8 +300,11 @@ impl Store {
                 }
             }
         }
+        let of_clock = || page.clock.iter().map(|(origin, at)| (origin.clone(), at.counter)).collect();
+        let counters = if page.counters.is_empty() { of_clock() } else { page.counters.clone() };
         for (prefix, by) in after.written().filter(|(_, by)| by.region != *region) {
-            let is_known = page.clock.get(&by.origin).is_some_and(|at| at.counter >= by.counter);
+            // A node may have the policy of a forgotten one by a comparison.
+            let is_known = self.has_all_before(Some(by), &counters) || self.is_forgotten(&by.origin);
             if !is_known && after.gives(prefix, region) {
                 givers.insert(prefix, by.region.as_str());
             }

@@ -1,5 +1,6 @@
 //! Entries of other nodes, merged into the store (SR9, SR13 to SR15).
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 
 use xds_proto::xds::store::v1 as proto;
@@ -98,14 +99,17 @@ impl Store {
         now: i64,
     ) -> Result<(), Refused> {
         while let Some(mut merging) = self.merging.pop_front() {
-            let of_region = || self.index.policies().commits_for(&self.head.region);
-            let takes_parts = merging.policies.as_ref().is_none_or(|policies| *policies == of_region());
+            let takes_parts = OnceCell::new();
+            let takes_parts = |of: &Option<Counters>| {
+                let is_same = |of: &Counters| *of == self.index.policies().commits_for(&self.head.region);
+                *takes_parts.get_or_init(|| of.as_ref().is_none_or(is_same))
+            };
             while let Some(entry) = merging.entries.pop_front() {
                 let origin = entry.origin();
                 if merging.merged.stopped.contains_key(origin) {
                     continue;
                 }
-                if entry.has_part() && !takes_parts {
+                if entry.has_part() && !takes_parts(&merging.policies) {
                     merging.merged.stopped.insert(origin.to_owned(), Stopped::Policies);
                     continue;
                 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xds_proto::xds::store::v1 as proto;
-use xds_store::clock::{Chain, Clock, Counters, Position};
+use xds_store::clock::{Chain, Clock, Position};
 use xds_store::commit::{Draft, Refused};
 use xds_store::engine::{Batch, Engine as _, EngineError, EngineRevision, MemoryEngine};
 use xds_store::entry::Foreign;
@@ -136,7 +136,7 @@ pub(crate) struct Process {
     /// The names that the store fetches, as the replica knows.
     fetching: Vec<store::ToFetch>,
     /// The commits that wrote policies, as the replica knows.
-    policies: Counters,
+    policies: u64,
     /// The nodes that are forgotten, as the replica knows.
     forgotten: BTreeSet<String>,
     /// Entries that the store has not answered yet, with the calls that brought them.
@@ -194,7 +194,7 @@ impl Process {
             digests: BTreeMap::new(),
             mending: BTreeMap::new(),
             fetching: Vec::new(),
-            policies: Counters::new(),
+            policies: 0,
             forgotten: BTreeSet::new(),
             applying: BTreeMap::new(),
             acks: BTreeMap::new(),
@@ -237,8 +237,8 @@ impl Process {
                         self.forgotten = self.store.forgotten().map(str::to_owned).collect();
                         self.tell(replica::Event::Forgotten(self.forgotten.clone()));
                     }
-                    if *self.store.policies().commits() != self.policies {
-                        self.policies.clone_from(self.store.policies().commits());
+                    if self.store.policies().changes() != self.policies {
+                        self.policies = self.store.policies().changes();
                         let commits = self.store.policies().commits_for(&self.store.head().region);
                         self.tell(replica::Event::Policies(commits));
                     }

@@ -51,6 +51,7 @@ impl Regions {
         let lost = std::mem::replace(&mut self.nodes[node], backup);
         self.is_split |= !lost.is_replica && lost.states != self.nodes[node].states;
         self.note_lost(node, lost);
+        self.is_restored = true;
     }
 }
 

@@ -28,13 +28,14 @@ impl Regions {
 
     /// SR34: two writers of one region find each other. SR51: what a region lost with a disk comes back from a node of
     /// it that joined by a snapshot of another region; and what a node of a region changed that is gone, of a record of
-    /// the own region, comes by a comparison alone.
+    /// the own region, comes by a comparison alone. So does what one wrote, under the id that is forgotten, that came
+    /// back from a backup.
     pub(super) fn may_raise(&self, alarm: &Alarm) -> bool {
         match alarm {
             Alarm::TwoWriters(_) => self.is_split,
             // SR3: a message to a forgotten node was under way.
             Alarm::Refused(_, Refusal::Forgotten) => !self.gone.is_empty(),
-            Alarm::Differed(_) => !self.lost.is_empty() || !self.gone.is_empty(),
+            Alarm::Differed(_) => self.is_restored || !self.lost.is_empty() || !self.gone.is_empty(),
             _ => false,
         }
     }

@@ -59,6 +59,8 @@ pub(super) struct Regions {
     pub(super) lost: BTreeSet<RecordKey>,
     /// Those of them of which a node heard something later: a message was under way.
     late: BTreeSet<RecordKey>,
+    /// A node came back from a backup.
+    pub(super) is_restored: bool,
     /// What nodes had when their backups were made.
     pub(super) backups: BTreeMap<usize, Has>,
 }
@@ -115,6 +117,7 @@ impl Regions {
             freed: BTreeSet::new(),
             lost: BTreeSet::new(),
             late: BTreeSet::new(),
+            is_restored: false,
             backups: BTreeMap::new(),
         }
     }
@@ -222,8 +225,12 @@ impl Regions {
         Ok(())
     }
 
-    /// What is not yet as it shall be at these nodes.
-    pub(super) fn difference(&self, nodes: &BTreeSet<usize>) -> Option<String> {
+    /// What is not yet as it shall be at these nodes, which fetch the names with these prefixes.
+    pub(super) fn difference(
+        &self,
+        nodes: &BTreeSet<usize>,
+        fetched: &BTreeMap<usize, Vec<String>>,
+    ) -> Option<String> {
         let of = || nodes.iter().map(|node| (*node, &self.nodes[*node]));
         // SG26: what a region wrote that is not here comes from that region alone.
         let is_whole = nodes.len() == self.nodes.len();
@@ -245,7 +252,13 @@ impl Regions {
                 let is_away = |state: &RecordState| !nodes.iter().any(|node| is_of(*node, &state.origin));
                 let is_made_away = || found.into_iter().chain(expected).any(is_away);
                 let is_awaited = !is_whole && self.gone.is_empty() && has.policies.owner_of(key).is_none();
-                let is_excused = is_awaited && (self.lost.contains(key) || is_made_away())
+                // SG27: what a region committed that is away may have these names.
+                let is_fetched = || {
+                    let mut prefixes = fetched.values().flatten();
+                    prefixes.any(|prefix| key.name().as_str().starts_with(prefix))
+                };
+                let is_excused = !is_whole && self.gone.is_empty() && is_fetched()
+                    || is_awaited && (self.lost.contains(key) || is_made_away())
                     || self.has_lost_state(key, has);
                 if found != expected && !is_excused {
                     let policy = has.policies.of(key);

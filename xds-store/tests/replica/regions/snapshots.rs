@@ -55,7 +55,6 @@ fn sg26_a_snapshot_has_what_a_former_owner_wrote_also_for_a_third_region() {
     assert_eq!(nodes.state(2, "n-b"), None);
 }
 
-/// The region that gives the names takes a snapshot of the one that fetches them.
 /// A replica that has not heard of the handover is promoted, and its snapshot leaves the names out.
 #[test]
 fn sg25_sg27_names_that_a_snapshot_leaves_out_by_older_policies_are_fetched() {
@@ -79,6 +78,7 @@ fn sg25_sg27_names_that_a_snapshot_leaves_out_by_older_policies_are_fetched() {
     assert_eq!(nodes.state(1, "n-a"), nodes.state(2, "n-a"));
 }
 
+/// The region that gives the names takes a snapshot of the one that fetches them.
 #[test]
 fn sg27_a_snapshot_of_a_node_that_fetches_does_not_make_the_one_that_gives_the_names_wait_for_it() {
     let mut nodes = Nodes::new(&["eu", "us"], 43);

@@ -89,7 +89,13 @@ impl Sim {
 
     pub(in crate::nodes) fn difference_of_regions(&self) -> Option<String> {
         let regions = self.regions.as_ref().filter(|_| !self.waits_for_lost_policies());
-        regions.and_then(|regions| regions.difference(&self.core))
+        let fetched = |node: &usize| {
+            let process = self.nodes[*node].process.as_ref();
+            let fetching = process.map(|process| process.store.fetching()).unwrap_or_default();
+            (*node, fetching.into_iter().map(|of| of.names.prefix).collect())
+        };
+        let fetched = self.core.iter().map(fetched).collect();
+        regions.and_then(|regions| regions.difference(&self.core, &fetched))
     }
 
     /// SG25: a node that is lost wrote a policy which only some of the others know. They wait until it is back or is
@@ -153,7 +159,9 @@ impl Sim {
         }
         for (number, node) in self.nodes.iter().enumerate() {
             // Blocks of names that a former writer has are of no use: only a writer deletes, and asks others first.
-            let is_replica = self.regions.as_ref().is_some_and(|regions| regions.nodes[number].is_replica);
+            // SG33: so are those of a second writer, which is not told that a reference ended.
+            let is_unused = |regions: &Regions| regions.nodes[number].is_replica || regions.is_split;
+            let is_replica = self.regions.as_ref().is_some_and(is_unused);
             let last: &[u8] = if is_replica { b"bt" } else { b"c" };
             let mut blocks = Vec::new();
             let each = &mut |at: &[u8], value: Value| {
