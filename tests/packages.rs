@@ -37,7 +37,8 @@ fn what_is_shipped_is_whole_and_installs() {
         "--out",
     ]);
     // To compress the binary of the tests, of 80 MB, would take most of the time.
-    succeeds(dist.arg(&out).env("DPKG_DEB_COMPRESSOR_TYPE", "none"));
+    dist.arg(&out).env("DPKG_DEB_COMPRESSOR_TYPE", "none");
+    succeeds(dist.env("DEBFULLNAME", "An Operator").env("DEBEMAIL", "operator@example.com"));
     succeeds(Command::new("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).current_dir(&out));
 
     let archive = only(&out, ".tar.gz");
@@ -61,8 +62,10 @@ fn what_is_shipped_is_whole_and_installs() {
     // A crate that only builds and tests use.
     assert!(!names.contains(&"protox") && !names.contains(&"criterion"), "{names:?}");
 
-    let root = out.join("root");
-    installs(&root, &only(&out, ".deb"));
+    let package = only(&out, ".deb");
+    let maintainer = succeeds(Command::new("dpkg-deb").arg("--field").arg(&package).arg("Maintainer"));
+    assert_eq!(maintainer, "An Operator <operator@example.com>\n");
+    installs(&out.join("root"), &package);
     fs::remove_dir_all(out).unwrap();
 }
 

@@ -1,5 +1,6 @@
 //! The Debian package, made by Debian's own `dpkg-deb`.
 
+use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ pub(super) fn build(files: &Files<'_>, root: &Path, out: &Path, time: u64) -> Re
     let (version, architecture) = (files.packages.version(), architecture.trim());
     write(
         &root.join("DEBIAN/control"),
-        control(&version, architecture, &glibc()?, size_kib(root)?).as_bytes(),
+        control(&version, architecture, &maintainer(), &glibc()?, size_kib(root)?).as_bytes(),
     )?;
     write(&root.join("DEBIAN/conffiles"), b"/etc/xds/config.yaml\n")?;
     for (name, script) in [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)] {
@@ -48,15 +49,24 @@ pub(super) fn build(files: &Files<'_>, root: &Path, out: &Path, time: u64) -> Re
     Ok(package)
 }
 
-fn control(version: &str, architecture: &str, glibc: &str, size_kib: u64) -> String {
+fn control(version: &str, architecture: &str, maintainer: &str, glibc: &str, size_kib: u64) -> String {
     format!(
-        "Package: xds\nVersion: {version}\nArchitecture: {architecture}\n\
-         Maintainer: the authors of xds <xds@localhost>\n\
+        "Package: xds\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: {maintainer}\n\
          Installed-Size: {size_kib}\nDepends: libc6 (>= {glibc}), libgcc-s1\nSection: net\nPriority: optional\n\
          Description: xDS control plane\n \
          Serves a folder or a store of resources to Envoy and gRPC. One name may have\n \
          several contents; the parameters of a client select one.\n"
     )
+}
+
+/// Who answers for the package: the person who builds it, by the variables of Debian's own tools.
+fn maintainer() -> String {
+    let variable = |name| env::var(name).ok().filter(|text| !text.trim().is_empty());
+    match (variable("DEBFULLNAME"), variable("DEBEMAIL")) {
+        (Some(name), Some(address)) => format!("{name} <{address}>"),
+        (None, Some(address)) => address,
+        (_, None) => MAINTAINER.to_owned(),
+    }
 }
 
 /// The version that the binary was linked with: a newer one has all that it needs.
@@ -71,6 +81,9 @@ fn size_kib(root: &Path) -> Result<u64, DistError> {
     let size = text.split_whitespace().next().and_then(|size| size.parse().ok());
     size.ok_or_else(|| DistError::Refused(format!("not the output of du: {text:?}")))
 }
+
+/// The project has no address. `dpkg` wants one, and in `.invalid` (RFC 2606) nobody has one.
+const MAINTAINER: &str = "The xds authors <xds@xds.invalid>";
 
 const COPYRIGHT: &str = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: xds
