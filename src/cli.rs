@@ -42,6 +42,7 @@ mod schema;
 mod serve;
 mod shown;
 mod store;
+mod tips;
 mod tls;
 mod traces;
 mod troubles;

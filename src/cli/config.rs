@@ -11,8 +11,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _};
 
-use super::Cli;
 use super::yaml::FilePosition;
+use super::{Cli, tips};
 use file::{ConfigEntry, File, Value};
 
 pub(super) use schema::schema;
@@ -101,7 +101,7 @@ pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Invocation, I
         arguments.splice(name + 1..name + 1, added.iter().flat_map(|added| added.arguments.clone()));
     }
     let matches = all.try_get_matches_from_mut(arguments);
-    let matches = matches.map_err(|error| refusal(error, &added))?;
+    let matches = matches.map_err(|error| refusal(tips::corrected(error), &added))?;
     if let Some((name, of_command)) = matches.subcommand()
         && let Ok(Some(true)) = of_command.try_get_one::<bool>(PRINT_CONFIG)
     {
@@ -151,7 +151,7 @@ impl FileOption {
     ) -> Result<Option<Self>, ConfigError> {
         let place = file.place(entry.at);
         let Some(option) = options(command).find(|option| key(option) == entry.key) else {
-            let nearest = nearest(&entry.key, options(command).map(key));
+            let nearest = tips::nearest(&entry.key, options(command).map(key));
             let command = command.get_name().to_owned();
             return Err(ConfigError::UnknownKey { place, command, key: entry.key.clone(), nearest });
         };
@@ -221,13 +221,6 @@ fn refusal(error: clap::Error, added: &[FileOption]) -> InvocationError {
     InvocationError::File(ConfigError::Refused { place: place.clone(), message })
 }
 
-/// The most similar key, if one is similar enough.
-fn nearest<'a>(word: &str, keys: impl Iterator<Item = &'a str>) -> Option<String> {
-    let close =
-        keys.map(|key| (strsim::jaro(word, key), key)).filter(|(similarity, _)| *similarity > SIMILAR);
-    close.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key.to_owned())
-}
-
 fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(|| "; see its --help".to_owned(), |key| format!("; did you mean {key:?}?"))
 }
@@ -235,9 +228,6 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 /// The ids of the fields of [`ConfigFile`].
 const CONFIG: &str = "config";
 const PRINT_CONFIG: &str = "print_config";
-
-/// The least similarity of a suggestion; the same as in clap.
-const SIMILAR: f64 = 0.7;
 
 #[cfg(test)]
 mod tests;

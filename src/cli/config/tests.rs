@@ -147,6 +147,7 @@ fn a_command_line_without_a_file_is_parsed_as_it_is() {
     for line in
         ["xds serve", "xds serve d --listen x", "xds serve d --nope", "xds check --config x d", "xds --help"]
     {
-        assert_eq!(refused(line), Cli::try_parse_from(line.split(' ')).unwrap_err().to_string());
+        let error = tips::corrected(Cli::try_parse_from(line.split(' ')).unwrap_err());
+        assert_eq!(refused(line), error.to_string());
     }
 }
