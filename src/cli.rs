@@ -60,7 +60,7 @@ pub(crate) fn run() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(InvocationError::CommandLine(error)) => error.exit(),
-        Err(InvocationError::File(error)) => return failed(&Failure::Config(error)),
+        Err(InvocationError::File(errors)) => return failed(&Failure::Config(errors)),
     };
     let done = match cli.command {
         Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
@@ -232,8 +232,8 @@ fn descriptors(files: &[PathBuf]) -> Result<Descriptors, Failure> {
 /// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("error: {0}")]
-    Config(config::ConfigError),
+    #[error("{}", error_lines(.0))]
+    Config(config::ConfigErrors),
     #[error("error: {0}")]
     Descriptors(DescriptorsError),
     #[error("{}", folder_failure(folder, errors))]

@@ -5,6 +5,7 @@
 //! So values are checked in one place, and each new option is also a key.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -51,8 +52,33 @@ pub(super) enum Invocation {
 pub(super) enum InvocationError {
     /// An error on the command line itself; also a request for help.
     CommandLine(clap::Error),
-    /// An error in the file.
-    File(ConfigError),
+    /// Errors in the file, at least one.
+    File(ConfigErrors),
+}
+
+/// The errors in a configuration file, at least one, in the order of the file.
+#[derive(Debug)]
+pub(super) struct ConfigErrors(Vec<ConfigError>);
+
+impl ConfigErrors {
+    /// See [`super::Failure::exit_code`].
+    pub(super) fn exit_code(&self) -> u8 {
+        if self.0.iter().any(|error| matches!(error, ConfigError::Unreadable { .. })) { 1 } else { 2 }
+    }
+}
+
+impl From<ConfigError> for ConfigErrors {
+    fn from(error: ConfigError) -> Self {
+        Self(vec![error])
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    /// A line for each error.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
 }
 
 /// An error in a configuration file.
@@ -73,13 +99,6 @@ pub(super) enum ConfigError {
     Refused { place: FilePosition, message: String },
 }
 
-impl ConfigError {
-    /// See [`super::Failure::exit_code`].
-    pub(super) fn exit_code(&self) -> u8 {
-        if matches!(self, Self::Unreadable { .. }) { 1 } else { 2 }
-    }
-}
-
 /// Parses a command line and the file that it names.
 ///
 /// # Errors
@@ -87,15 +106,10 @@ impl ConfigError {
 pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Invocation, InvocationError> {
     let mut all = Cli::command();
     all.build();
-    let given = given(&all, &arguments).map_err(InvocationError::File)?;
+    let given = given(&all, &arguments).map_err(|error| InvocationError::File(error.into()))?;
     let mut added = Vec::new();
     if let Some(CommandWithFile { command, matches, file }) = &given {
-        added = file
-            .entries
-            .iter()
-            .filter_map(|entry| FileOption::new(entry, file, command, matches).transpose())
-            .collect::<Result<_, _>>()
-            .map_err(InvocationError::File)?;
+        added = FileOption::all(file, command, matches).map_err(InvocationError::File)?;
         // Insert them after the name of the command, before a `--` that may follow.
         let name = arguments.iter().position(|argument| *argument == command.get_name()).unwrap_or_default();
         arguments.splice(name + 1..name + 1, added.iter().flat_map(|added| added.arguments.clone()));
@@ -142,6 +156,21 @@ struct FileOption {
 }
 
 impl FileOption {
+    /// The options of the file that the command line does not have.
+    ///
+    /// # Errors
+    /// The errors of all entries.
+    fn all(file: &File, command: &Command, matches: &ArgMatches) -> Result<Vec<Self>, ConfigErrors> {
+        let (mut options, mut errors) = (Vec::new(), Vec::new());
+        for entry in &file.entries {
+            match Self::new(entry, file, command, matches) {
+                Ok(option) => options.extend(option),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(options) } else { Err(ConfigErrors(errors)) }
+    }
+
     /// `None` if the command line has the option.
     fn new(
         entry: &ConfigEntry,
@@ -218,7 +247,7 @@ fn refusal(error: clap::Error, added: &[FileOption]) -> InvocationError {
     let end = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|rest| text.find(rest)).min();
     let message = text.get(..end.unwrap_or(text.len())).unwrap_or(&text);
     let message = message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned();
-    InvocationError::File(ConfigError::Refused { place: place.clone(), message })
+    InvocationError::File(ConfigError::Refused { place: place.clone(), message }.into())
 }
 
 fn did_you_mean(nearest: Option<&str>) -> String {

@@ -24,9 +24,7 @@ fn of_serve() -> Command {
 fn added(text: &str) -> Result<Vec<String>, String> {
     let (file, serve) = (parse(text).map_err(|error| error.to_string())?, of_serve());
     let matches = serve.clone().try_get_matches_from(["serve", "here"]).unwrap();
-    let added =
-        file.entries.iter().filter_map(|entry| FileOption::new(entry, &file, &serve, &matches).transpose());
-    let added: Vec<_> = added.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    let added = FileOption::all(&file, &serve, &matches).map_err(|errors| errors.to_string())?;
     Ok(added
         .into_iter()
         .flat_map(|added| added.arguments)
@@ -64,6 +62,13 @@ fn what_is_no_option_or_has_no_value_for_it_is_told_with_its_place() {
         "xds.yaml:2:2: `xds serve` has no option \"name-limits\"; did you mean \"names-limit\"?"
     );
     assert_eq!(error("zzz: 5"), "xds.yaml:1:1: `xds serve` has no option \"zzz\"; see its --help");
+    // All of them at once.
+    assert_eq!(
+        error("zzz: 5\nallow-empty: 1\nname-limits: 5"),
+        "xds.yaml:1:1: `xds serve` has no option \"zzz\"; see its --help\n\
+         xds.yaml:2:1: allow-empty: expected true or false, found a value\n\
+         xds.yaml:3:1: `xds serve` has no option \"name-limits\"; did you mean \"names-limit\"?"
+    );
     for key in ["config", "print-config", "print_config", "help"] {
         assert!(error(&format!("{key}: true")).contains("has no option"), "{key}");
     }
