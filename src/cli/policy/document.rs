@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::{Location, Spanned};
 use xds::{Access, NamePatterns, type_name, type_url};
@@ -103,13 +104,13 @@ struct RuleDocument {
     parameters: BTreeMap<String, Spanned<String>>,
     #[serde(default)]
     read: Vec<ReadDocument>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "flag")]
     inspect: bool,
     /// ST52: what it may change in a store. Names may use what `client` captures.
     #[serde(default)]
     write: Vec<ReadDocument>,
     owner: Option<Spanned<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "flag")]
     operate: bool,
     /// SR50: the region of the nodes that it may replicate as, or `*`.
     replicate: Option<String>,
@@ -134,6 +135,23 @@ type List = Spanned<Vec<Spanned<String>>>;
 /// Reads a key that is there, also if it has no value.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ListDocument>, D::Error> {
     ListDocument::deserialize(deserializer).map(Some)
+}
+
+/// Reads a boolean. Text such as `"true"` is not one, as in folders: serde would accept it.
+fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    struct FlagVisitor;
+    impl Visitor<'_> for FlagVisitor {
+        type Value = bool;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("true or false")
+        }
+
+        fn visit_bool<E>(self, value: bool) -> Result<bool, E> {
+            Ok(value)
+        }
+    }
+    deserializer.deserialize_any(FlagVisitor)
 }
 
 /// # Errors
@@ -428,6 +446,12 @@ mod tests {
         assert!(unknown[0].starts_with("p.yaml:3:3: ") && unknown[0].contains("reads"), "{unknown:?}");
         assert_eq!(errors("rules:\n- client: a\n  client: b\n"), ["p.yaml:3:3: duplicate key \"client\""]);
         assert!(errors("rules: [").iter().all(|error| error.starts_with("p.yaml:1:")));
+        // As the schema says.
+        for key in ["inspect", "operate"] {
+            let quoted = errors(&format!("rules:\n- client: a\n  {key}: \"true\"\n"));
+            assert!(quoted[0].starts_with("p.yaml:3:") && quoted[0].contains("true or false"), "{quoted:?}");
+            assert_eq!(warnings(&format!("rules:\n- client: a\n  {key}: true\n")), [""; 0]);
+        }
     }
 
     #[test]
