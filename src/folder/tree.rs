@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Read};
+use std::panic::resume_unwind;
+use std::thread;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
@@ -107,6 +109,19 @@ impl Node {
 /// Reads the documents of a YAML text. A document with an error is an error in the list. The
 /// documents after it are still read, unless the parser cannot find the next document.
 pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
+    if cfg!(debug_assertions) {
+        // Without optimization a level needs some 40 KiB of stack, and other threads have 2 MiB.
+        return thread::scope(|scope| {
+            let reader = thread::Builder::new().stack_size(DEBUG_STACK_BYTES);
+            let reader =
+                reader.spawn_scoped(scope, || documents(text)).expect("the system has a thread more");
+            reader.join().unwrap_or_else(|panic| resume_unwind(panic))
+        });
+    }
+    documents(text)
+}
+
+fn documents(text: &str) -> Vec<Result<Node, SyntaxError>> {
     let options = serde_saphyr::options! {
         // Only `true` and `false` are booleans (YAML 1.2): a country code `no` is a string.
         strict_booleans: true,
@@ -186,7 +201,13 @@ fn syntax(message: &str) -> Problem {
     let message = message.get(..end).unwrap_or(message);
     // The parser names an option of its own.
     let end = message.find(", set DuplicateKeyPolicy").unwrap_or(message.len());
-    Problem::Syntax { message: message.get(..end).unwrap_or(message).to_owned() }
+    let message = match message.get(..end).unwrap_or(message) {
+        depth if depth.starts_with("budget breached: Depth") => {
+            format!("the values are nested more than {DEPTH_LIMIT} levels deep")
+        }
+        other => other.to_owned(),
+    };
+    Problem::Syntax { message }
 }
 
 /// How a format finds the position of the next value.
@@ -370,3 +391,4 @@ const REPLAYED_LIMIT: usize = 100_000;
 /// How deep a document may nest. Proto3 parsers stop at 100 messages, each of which may contain a
 /// list.
 const DEPTH_LIMIT: usize = 200;
+const DEBUG_STACK_BYTES: usize = 32 << 20;

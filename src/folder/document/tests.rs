@@ -212,6 +212,19 @@ fn deep_nesting_is_an_error_and_no_crash() {
 }
 
 #[test]
+fn two_hundred_levels_are_read_and_one_more_is_an_error() {
+    // The document is a map; a debug build reads as deep.
+    let nested = |levels: usize| format!("a: {}1{}", "{x: ".repeat(levels - 1), "}".repeat(levels - 1));
+    let found = |levels: usize| errors(yaml(&nested(levels)));
+    assert_eq!(found(200), errors(yaml("a: 1")), "it is no resource");
+    let too_deep = found(201);
+    assert!(
+        too_deep.len() == 1 && too_deep[0].ends_with("the values are nested more than 200 levels deep"),
+        "{too_deep:?}"
+    );
+}
+
+#[test]
 fn aliases_do_not_make_much_of_a_small_file() {
     // Each document alone repeats some thousand values.
     let level = |of: usize| format!("a{of}: &a{of} [{}]\n", vec![format!("*a{}", of - 1); 9].join(","));
