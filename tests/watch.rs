@@ -443,6 +443,24 @@ async fn a_server_without_delta_is_told_with_a_way_out() {
     assert!(sotw.errors.contains("Unimplemented") && !sotw.errors.contains("--sotw"), "{sotw:#?}");
 }
 
+#[test]
+fn an_admin_port_as_server_gets_a_hint() {
+    let store = scratch("admin-port").join("store");
+    let store = store.to_str().unwrap();
+    assert!(Answer::of(xds().args(["store", "init", store])).code == Some(0));
+    let folder = scratch("admin-port-folder");
+    for source in [&["--store", store][..], &[folder.to_str().unwrap(), "--allow-empty"]] {
+        let mut command = xds();
+        command.arg("serve").args(source).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        let server = Lines::of(&mut command);
+        let line = server.until("admin page on ");
+        let admin = line.rsplit_once("://").unwrap().1.trim_end_matches('/');
+        let answer = Answer::of(xds().args(["get", "--server", admin, "cds", "a", "--timeout", "1"]));
+        assert_eq!(answer.code, Some(1), "{answer:#?}");
+        assert!(answer.errors.contains("hint: is this an admin port?"), "{answer:#?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_is_mutual_where_there_is_a_certificate_to_show() {
     let folder = scratch("tls");

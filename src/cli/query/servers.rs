@@ -1,7 +1,7 @@
 //! The states of the servers, as one line of output per change.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 use xds::client::{Code, Protocol, Recorder};
@@ -20,12 +20,16 @@ pub(super) struct Trouble {
     pub(super) server: String,
     code: Option<Code>,
     reason: String,
+    /// Whether the server has sent a response before.
+    has_answered: bool,
 }
 
 /// Sends changes of states. If the reader is too slow, changes are lost.
 #[derive(Debug)]
 pub(super) struct StateListener {
     last: Mutex<BTreeMap<String, ServerChange>>,
+    /// Servers that have sent a response. A stream that is open shows nothing yet.
+    answered: Mutex<BTreeSet<String>>,
     sender: mpsc::Sender<(String, ServerChange)>,
 }
 
@@ -45,10 +49,17 @@ impl Trouble {
 
     /// The error for people, with a hint.
     pub(super) fn describe(&self, protocol: Protocol) -> String {
-        let Self { server, reason, code } = self;
+        let Self { server, reason, code, has_answered } = self;
+        // An admin port with the API of a store asks for an identity, which `xds serve` never does for xDS.
+        // Another admin port has no HTTP/2, so it ends the connection before it answers.
+        let is_like_admin = *code == Some(Code(UNAUTHENTICATED))
+            || !has_answered && reason.starts_with("the connection was lost");
         let hint = match protocol {
             Protocol::Delta if *code == Some(Code(UNIMPLEMENTED)) => {
                 "\n  hint: not every server speaks delta; try --sotw (state of the world)"
+            }
+            Protocol::Delta | Protocol::Sotw if is_like_admin => {
+                "\n  hint: is this an admin port? xDS has the other port, which `xds serve` prints after `listening on`"
             }
             Protocol::Delta | Protocol::Sotw => "",
         };
@@ -67,7 +78,11 @@ impl Trouble {
 impl StateListener {
     pub(super) fn new() -> (Self, mpsc::Receiver<(String, ServerChange)>) {
         let (sender, receiver) = mpsc::channel(STEPS_IN_FLIGHT);
-        (Self { last: Mutex::default(), sender }, receiver)
+        (Self { last: Mutex::default(), answered: Mutex::default(), sender }, receiver)
+    }
+
+    fn answered(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn send(&self, server: &str, change: ServerChange) {
@@ -86,7 +101,14 @@ impl Recorder for StateListener {
 
     fn failed(&self, server: &str, code: Option<Code>, reason: &str) {
         let (name, reason) = (server.to_owned(), crate::cli::shown::plain(reason));
-        self.send(server, ServerChange::Failed(Trouble { server: name, code, reason }));
+        let has_answered = self.answered().contains(server);
+        self.send(server, ServerChange::Failed(Trouble { server: name, code, reason, has_answered }));
+    }
+
+    fn updates(&self, server: &str, _: &str, _: usize, _: usize) {
+        if !self.answered().contains(server) {
+            self.answered().insert(server.to_owned());
+        }
     }
 
     fn connected(&self, server: &str, is_connected: bool) {
@@ -130,9 +152,10 @@ impl ServerStates {
 }
 
 const UNIMPLEMENTED: i32 = 12;
+const UNAUTHENTICATED: i32 = 16;
 
 /// INVALID_ARGUMENT, PERMISSION_DENIED, UNIMPLEMENTED, UNAUTHENTICATED.
-const FINAL: [i32; 4] = [3, 7, UNIMPLEMENTED, 16];
+const FINAL: [i32; 4] = [3, 7, UNIMPLEMENTED, UNAUTHENTICATED];
 
 /// A server causes about three changes per second at most.
 const STEPS_IN_FLIGHT: usize = 256;
