@@ -237,8 +237,8 @@ impl Debug for AccessControl {
 /// One text for a missing and for a wrong token (ST51).
 fn unauthenticated() -> Status {
     Status::unauthenticated(
-        "the store needs an identity: a client certificate, or the metadata `authorization: Bearer TOKEN` with a \
-         token of this server",
+        "no identity that this server knows: the token is wrong or revoked, or there is neither a token (metadata \
+         `authorization: Bearer TOKEN`) nor a client certificate",
     )
 }
 

@@ -35,6 +35,7 @@ async fn st50_every_call_needs_an_identity() {
     for status in &statuses {
         assert_eq!((status.code(), status.message()), (Code::Unauthenticated, &*first));
     }
+    assert!(first.contains("wrong") && first.contains("neither"), "it covers both: {first}");
 }
 
 #[tokio::test]
