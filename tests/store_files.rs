@@ -107,7 +107,8 @@ fn st46_a_file_that_is_no_whole_backup_makes_no_store() {
     let (code, text) = run(&["store", "restore", &file, &target]);
     assert_eq!((code, text.contains("this is no backup of a store")), (Some(2), true), "{text}");
     assert_eq!(run(&["store", "check", &file]).0, Some(2));
-    // The failed attempts left nothing that is in the way.
+    // The failed attempts left nothing, neither useless bytes nor what is in the way.
+    assert_eq!(names(&stores.0.path("target")), [""; 0]);
     fs::write(&file, &whole).unwrap();
     assert_eq!(run(&["store", "restore", &file, &target]).0, Some(0));
     let (code, text) = run(&["store", "restore", &file, &target]);

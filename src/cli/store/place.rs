@@ -244,8 +244,12 @@ fn create_in_folder<T, E: From<PlaceError>>(
     create_file(&unfinished).map_err(uncreatable)?;
     let mut engine = RedbEngine::open(&unfinished)
         .map_err(|error| PlaceError::Uncreatable { place: place(), cause: causes(&error) })?;
-    let written = write(&mut engine)?;
+    let written = write(&mut engine);
     drop(engine);
+    let written = written.inspect_err(|_| {
+        // Its content is of no use, such as that of a backup which is cut off.
+        _ = fs::remove_file(&unfinished);
+    })?;
     // The store is there whole, or not at all.
     fs::rename(&unfinished, &file).map_err(uncreatable)?;
     fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(uncreatable)?;
