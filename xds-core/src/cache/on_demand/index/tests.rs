@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use quickcheck::QuickCheck;
 
 use super::*;
+use crate::cache::Cache;
 
 const NAMES: [&str; 5] = ["*", "a", "b", "c", "d"];
 
