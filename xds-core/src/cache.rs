@@ -17,6 +17,7 @@ use crate::variants::{Variant, Variants};
 
 use commits::CommitLog;
 use interest::Interest;
+use on_demand::SubscriptionIndex;
 use transaction::{Change, VariantChange};
 use views::Views;
 
@@ -114,18 +115,20 @@ impl Cache {
     /// different keys (T34).
     #[must_use]
     pub fn on_demand() -> Arc<Self> {
-        Self::on_demand_excluding(None)
+        Self::indexed_by(SubscriptionIndex::default(), None)
     }
 
-    /// As [`on_demand`](Self::on_demand), but a wildcard does not select names of the `excluded`
-    /// authorities (C16).
-    pub(crate) fn on_demand_excluding(excluded: Option<ExcludedAuthorities>) -> Arc<Self> {
-        let cache = Self { key_sets: KeySetRule::Free, ..Self::default() };
-        let snapshot = Snapshot::on_demand(excluded);
-        let mut interest = lock(&cache.interest);
-        interest.begin_on_demand();
-        drop(interest);
-        cache.snapshot.store(Arc::new(snapshot));
+    /// As [`on_demand`](Self::on_demand), but the source is reported one locator of those that get the same
+    /// variants, until it [asks for more](OnDemandSubscriptions::list_all). A wildcard does not select names of the
+    /// `excluded` authorities (C16).
+    pub(crate) fn on_demand_in_groups(excluded: Option<ExcludedAuthorities>) -> Arc<Self> {
+        Self::indexed_by(SubscriptionIndex::grouped(), excluded)
+    }
+
+    fn indexed_by(index: SubscriptionIndex, excluded: Option<ExcludedAuthorities>) -> Arc<Self> {
+        let interest = Mutex::new(Interest::on_demand(index));
+        let cache = Self { key_sets: KeySetRule::Free, interest, ..Self::default() };
+        cache.snapshot.store(Arc::new(Snapshot::on_demand(excluded)));
         Arc::new(cache)
     }
 
@@ -278,12 +281,17 @@ impl Cache {
         let ended = steps.iter().filter(|step| step.next.has_ended() && !step.current.has_ended());
         let ended: Vec<_> = ended.map(|step| step.next.view()).collect();
         let (affected, waiting) = {
-            let interest = lock(&self.interest);
+            let mut interest = lock(&self.interest);
             let mut affected = Vec::new();
             for Step { current, next, changed, refusal } in steps {
                 affected.extend(interest.mark(&current, &next, &changed));
                 match next.view() {
-                    ViewId::STABLE => self.snapshot.store(Arc::new(next)),
+                    ViewId::STABLE => {
+                        if let Some(index) = &mut interest.subscriptions {
+                            index.follow_keys(&next, &self.on_demand_waker);
+                        }
+                        self.snapshot.store(Arc::new(next));
+                    }
                     _ => lock(&self.views).store(next, refusal),
                 }
             }

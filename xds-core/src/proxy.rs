@@ -6,7 +6,9 @@
 //! [`Client`](crate::client::Client) that fills the same cache, so nothing is copied. The proxy
 //! decides which upstream subscriptions it needs, and which locators have a response:
 //!
-//! - a *downstream subscription* is a locator that streams subscribe to, with all its parameters;
+//! - a *downstream subscription* is a locator that streams subscribe to, with all its parameters. The cache reports one
+//!   of those with equal values of the keys that constraints use, because the same variant matches them all. It reports
+//!   the others when the response is absence (T35) or late, and for names and types that are not shared;
 //! - an *upstream subscription* is a locator that the proxy subscribes to. Each downstream
 //!   subscription relies on an upstream subscription: on its own, or on that of another downstream
 //!   subscription which brought a variant that matches both (T43). Only constraints decide that.
@@ -120,7 +122,8 @@ pub struct Proxy {
 /// A name of one type.
 type Key = (TypeUrl, ResourceName);
 
-/// What a proxy did since its start.
+/// What a proxy did since its start. Of downstream subscriptions with equal values of the keys that constraints use, it
+/// counts one, and more where it has to look at more.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyCounts {
     /// Downstream subscriptions that a cached variant matched.
@@ -158,7 +161,7 @@ impl Proxy {
         config: ProxyConfig,
         clients: impl Fn(&Route) -> ClientConfig + Send + Sync + 'static,
     ) -> Self {
-        let cache = Cache::on_demand_excluding(ExcludedAuthorities::new(config.authorities.clone()));
+        let cache = Cache::on_demand_in_groups(ExcludedAuthorities::new(config.authorities.clone()));
         let subscriptions = cache.on_demand_subscriptions().expect("the cache is on demand");
         Self {
             config,
@@ -190,12 +193,21 @@ impl Proxy {
         let snapshot = self.cache.snapshot();
         for OnDemandSubscription { type_url, locator, streams } in self.subscriptions.take() {
             let key = (type_url, locator.name);
-            let is_done = match streams {
-                0 => self.unsubscribe(&key, &locator.parameters),
-                _ => self.subscribe(now, &key, &locator.parameters, &snapshot),
+            if streams == 0 {
+                if !self.unsubscribe(&key, &locator.parameters) {
+                    self.pending.touched.insert(key);
+                }
+                continue;
+            }
+            // An audit looks at hits of clients whose parameters differ in any key.
+            let others = match self.config.sharing(&key.0) {
+                Sharing::Trust => Vec::new(),
+                Sharing::Audit { .. } | Sharing::Off => self.list_all(&key, &locator.parameters),
             };
-            if !is_done {
-                self.pending.touched.insert(key);
+            for parameters in std::iter::once(locator.parameters).chain(others) {
+                if !self.subscribe(now, &key, &parameters, &snapshot) {
+                    self.pending.touched.insert(key.clone());
+                }
             }
         }
         self.finish(now);
@@ -214,8 +226,7 @@ impl Proxy {
             && *at <= now
         {
             let Some((_, key)) = self.timers.pop_first() else { break };
-            let name = self.names.get_mut(&key);
-            let later = name.and_then(|name| name.match_overdue(now, self.config.coalesce, &self.parameters));
+            let later = self.match_overdue(now, &key);
             self.timers.extend(later.map(|at| (at, key.clone())));
             self.pending.touched.insert(key);
         }
@@ -242,12 +253,8 @@ impl Proxy {
     /// The number of downstream and of upstream subscriptions at the moment.
     #[must_use]
     pub fn load(&self) -> ProxyLoad {
-        let mut load = ProxyLoad::default();
-        for (_, name) in self.names.iter() {
-            load.downstream += name.downstream.len() + name.sharing.len();
-            load.upstream += name.upstream.len();
-        }
-        load
+        let upstream = self.names.iter().map(|(_, name)| name.upstream.len()).sum();
+        ProxyLoad { downstream: self.subscriptions.locators(), upstream }
     }
 }
 

@@ -248,9 +248,9 @@ pub(super) struct TypeInterest {
 }
 
 impl Interest {
-    /// Indexes the exact locators of all streams, for a cache on demand.
-    pub(super) fn begin_on_demand(&mut self) {
-        self.subscriptions = Some(SubscriptionIndex::default());
+    /// The index of a cache on demand.
+    pub(super) fn on_demand(subscriptions: SubscriptionIndex) -> Self {
+        Self { subscriptions: Some(subscriptions), ..Self::default() }
     }
 
     /// The streams that subscribe to these locators, whose status changed.

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 
 use super::{Cache, lock};
 use crate::code::Code;
-use crate::name::TypeUrl;
+use crate::name::{ResourceName, TypeUrl};
+use crate::parameters::Parameters;
 use crate::subscription::Locator;
 
 pub(super) use index::SubscriptionIndex;
@@ -53,18 +54,45 @@ impl OnDemandSubscriptions {
     /// grows.
     #[must_use]
     pub fn take(&self) -> Vec<OnDemandSubscription> {
-        let mut interest = lock(&self.0.interest);
-        let Some(subscriptions) = &mut interest.subscriptions else { return Vec::new() };
-        subscriptions.take()
+        self.index(SubscriptionIndex::take).unwrap_or_default()
+    }
+
+    /// Reports each locator of a name whose parameters have the same values as those of this one in the keys that
+    /// constraints use: those that are not reported yet, which it returns, and those that come.
+    pub(crate) fn list_all(&self, type_url: &TypeUrl, locator: &Locator) -> Vec<Parameters> {
+        self.index(|index| index.list_all(type_url, locator)).unwrap_or_default()
+    }
+
+    /// Reports so many further locators of a name, which it returns. If there are not so many, the next one that
+    /// comes is reported.
+    pub(crate) fn list_further(
+        &self,
+        type_url: &TypeUrl,
+        name: &ResourceName,
+        count: usize,
+    ) -> Vec<Parameters> {
+        self.index(|index| index.list_further(type_url, name, count)).unwrap_or_default()
+    }
+
+    /// Whether streams subscribe to locators of a name that are not reported. If not, the next one that comes is.
+    pub(crate) fn has_further(&self, type_url: &TypeUrl, name: &ResourceName) -> bool {
+        self.index(|index| index.has_further(type_url, name)).unwrap_or_default()
+    }
+
+    /// How many locators streams subscribe to, whether they are reported or not.
+    pub(crate) fn locators(&self) -> usize {
+        self.index(|index| index.locators()).unwrap_or_default()
+    }
+
+    fn index<R>(&self, look: impl FnOnce(&mut SubscriptionIndex) -> R) -> Option<R> {
+        lock(&self.0.interest).subscriptions.as_mut().map(look)
     }
 
     /// Ready when [`take`](Self::take) has something to return. One task at a time may wait.
     pub(crate) fn poll_changed(&self, cx: &Context<'_>) -> Poll<()> {
         // Register first: a change between the two steps then wakes this task.
         self.0.on_demand_waker.register(cx.waker());
-        let interest = lock(&self.0.interest);
-        let has_changed =
-            interest.subscriptions.as_ref().is_some_and(|subscriptions| subscriptions.has_changed());
+        let has_changed = self.index(|index| index.has_changed()) == Some(true);
         if has_changed { Poll::Ready(()) } else { Poll::Pending }
     }
 

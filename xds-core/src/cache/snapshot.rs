@@ -517,6 +517,11 @@ impl Keys {
         parameters.project(|key| self.uses.contains_key(key))
     }
 
+    /// The keys, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.uses.keys()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.uses.is_empty()
     }

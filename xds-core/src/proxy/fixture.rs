@@ -149,6 +149,11 @@ impl World {
         self.lie(text);
     }
 
+    /// How many downstream subscriptions the cache reported to the proxy.
+    pub(super) fn reported(&self) -> usize {
+        self.proxy.names.iter().map(|(_, name)| name.downstream.len() + name.sharing.len()).sum()
+    }
+
     /// How many clients of upstreams there are.
     pub(super) fn upstreams(&self) -> usize {
         self.proxy.upstreams.len()

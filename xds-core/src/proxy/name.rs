@@ -188,6 +188,38 @@ impl Name {
         Some(id)
     }
 
+    /// Adds downstream subscriptions that waited for the response to an upstream subscription before the cache reported
+    /// them.
+    pub(super) fn add_joined(
+        &mut self,
+        all: Vec<Parameters>,
+        joined: Option<&SubscriptionId>,
+        table: &mut ParameterTable,
+    ) {
+        for bound in all {
+            if table.number(&bound).is_some_and(|number| self.match_again(number, true)) {
+                continue;
+            }
+            let number = table.hold(&bound);
+            let joined = joined.cloned();
+            self.downstream
+                .insert(number, DownstreamSubscription { joined, ..DownstreamSubscription::new() });
+            self.to_match.insert(number);
+        }
+    }
+
+    /// Has a downstream subscription matched again, to which a stream subscribes or none does. Returns whether there
+    /// is one.
+    pub(super) fn match_again(&mut self, number: Number, is_subscribed: bool) -> bool {
+        if let Some(id) = self.sharing.remove(&number) {
+            self.downstream.insert(number, DownstreamSubscription::sharing(id));
+        }
+        let Some(downstream) = self.downstream.get_mut(&number) else { return false };
+        downstream.is_subscribed = is_subscribed;
+        self.to_match.insert(number);
+        true
+    }
+
     /// Whether streams subscribe to it with these parameters.
     pub(super) fn has(&self, number: Number) -> bool {
         self.sharing.contains_key(&number) || self.downstream.contains_key(&number)
@@ -221,30 +253,18 @@ impl Name {
         taken
     }
 
-    /// Has locators that waited too long for the first response to another locator matched again,
-    /// so that they get upstream subscriptions of their own: as many as are without a response now.
-    /// If the upstream is slow, each round subscribes twice as often and waits twice as long, so a
-    /// fleet does not subscribe all at once. Returns the time of the next round if it is not due
-    /// yet.
-    pub(super) fn match_overdue(
-        &mut self,
-        now: Duration,
-        coalesce: Duration,
-        table: &ParameterTable,
-    ) -> Option<Duration> {
-        let due = self.first_response_overdue(coalesce).filter(|_| self.keys.is_empty())?;
-        if due > now {
-            return Some(due);
-        }
+    /// Has locators that wait for the first response to another locator matched again, the oldest and at most so
+    /// many. Returns how many.
+    pub(super) fn match_joined(&mut self, count: usize, table: &ParameterTable) -> usize {
         let unanswered = self.upstream.iter().filter(|(_, subscription)| subscription.is_unanswered());
         let joined = unanswered.flat_map(|(id, subscription)| {
             subscription.waiting.iter().filter(|number| *table.get(**number) != id.1)
         });
         let mut joined: Vec<_> = joined.copied().collect();
         joined.sort_unstable();
-        joined.truncate(self.unanswered().count());
-        self.to_match.extend(joined);
-        None
+        joined.truncate(count);
+        self.to_match.extend(&joined);
+        joined.len()
     }
 
     /// Upstream subscriptions of the shared stream that have no response yet.

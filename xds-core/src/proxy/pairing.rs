@@ -69,9 +69,15 @@ impl Proxy {
         bound: &Parameters,
         snapshot: &Snapshot,
     ) -> bool {
-        if let Some(name) = self.names.get(key) {
-            let number = self.parameters.number(bound);
-            if number.is_some_and(|number| name.has(number)) || self.share(now, key, bound, snapshot) {
+        let number = self.parameters.number(bound);
+        if let Some(name) = self.names.get_mut(key) {
+            if let Some(number) = number.filter(|number| name.has(*number)) {
+                // Its last stream left and came back. The cache has forgotten which locators like it to report.
+                name.match_again(number, true);
+                self.await_further(now, key);
+                return false;
+            }
+            if self.share(now, key, bound, snapshot) {
                 return true;
             }
         }
@@ -137,6 +143,41 @@ impl Proxy {
         true
     }
 
+    /// Has locators that waited too long for the first response to another locator matched again, so that they get
+    /// upstream subscriptions of their own: as many as are without a response now. If the upstream is slow, each round
+    /// subscribes twice as often and waits twice as long, so a fleet does not subscribe all at once. Returns the time
+    /// of the next round if it is not due yet.
+    pub(super) fn match_overdue(&mut self, now: Duration, key: &Key) -> Option<Duration> {
+        let name = self.names.get_mut(key).filter(|name| name.keys.is_empty())?;
+        let due = name.first_response_overdue(self.config.coalesce)?;
+        if due > now {
+            return Some(due);
+        }
+        let count = name.unanswered().count();
+        let pending = name.unanswered().next().map(|(id, _)| Arc::clone(id));
+        let missing = count - name.match_joined(count, &self.parameters);
+        let further = self.subscriptions.list_further(&key.0, &key.1, missing);
+        self.counts.joined += further.len() as u64;
+        self.names.get_mut(key)?.add_joined(further, pending.as_ref(), &mut self.parameters);
+        None
+    }
+
+    /// While no variant of a name is known, the proxy has to know when locators wait that are not reported.
+    pub(super) fn await_further(&mut self, now: Duration, key: &Key) {
+        let name =
+            self.names.get(key).filter(|name| name.keys.is_empty() && name.unanswered().next().is_some());
+        if name.is_some() && self.subscriptions.has_further(&key.0, &key.1) {
+            self.timers.insert((now + self.config.coalesce, key.clone()));
+        }
+    }
+
+    /// The cache reports all locators from now on that are like this one in the keys of constraints. Returns those
+    /// that it has not reported yet.
+    pub(super) fn list_all(&self, key: &Key, bound: &Parameters) -> Vec<Parameters> {
+        let locator = Locator { name: key.1.clone(), parameters: bound.clone() };
+        self.subscriptions.list_all(&key.0, &locator)
+    }
+
     /// No stream subscribes to the locator any more. Returns whether nothing else has to be done.
     pub(super) fn unsubscribe(&mut self, key: &Key, bound: &Parameters) -> bool {
         let Some(number) = self.parameters.number(bound) else { return true };
@@ -148,12 +189,9 @@ impl Proxy {
                 self.parameters.release(number);
                 return true;
             }
-            name.downstream.insert(number, DownstreamSubscription::sharing(id));
+            name.sharing.insert(number, id);
         }
-        let Some(downstream) = name.downstream.get_mut(&number) else { return true };
-        downstream.is_subscribed = false;
-        name.to_match.insert(number);
-        false
+        !name.match_again(number, false)
     }
 
     fn audit(&mut self, now: Duration, key: &Key, id: SubscriptionId) {
@@ -213,6 +251,9 @@ impl Proxy {
             name.to_match.append(&mut name.refused);
         }
         self.report(key, &mut name, matched, transaction);
+        if !name.to_match.is_empty() {
+            self.pending.touched.insert(key.clone());
+        }
         match self.names.get_mut(key) {
             Some(place) if !name.is_unused() => *place = name,
             _ => self.names.remove(key),
@@ -391,6 +432,8 @@ impl Proxy {
         matched: Vec<(Number, bool)>,
         transaction: &mut Transaction,
     ) {
+        let is_direct = self.mode(key, name) == Mode::Direct;
+        let mut others = Vec::new();
         for (number, is_subscribed) in matched {
             let Some(downstream) = name.downstream.get(&number) else { continue };
             let is_refused = is_subscribed && !downstream.has_variant && downstream.relies_on.is_none();
@@ -418,6 +461,11 @@ impl Proxy {
                 let locator = Locator { name: key.1.clone(), parameters };
                 transaction.set_status(key.0.clone(), locator, answer.clone());
             }
+            // Others that are like it in the keys of constraints need an upstream subscription of their own now.
+            if is_subscribed && (answer.is_some() || is_direct) {
+                let all = self.list_all(key, self.parameters.get(number));
+                others.push((all, downstream.relies_on.clone()));
+            }
             let Entry::Occupied(mut entry) = name.downstream.entry(number) else { continue };
             match &mut *entry.get_mut() {
                 DownstreamSubscription { has_variant: true, relies_on: Some(_), .. } if is_subscribed => {
@@ -429,6 +477,10 @@ impl Proxy {
                     self.parameters.release(number);
                 }
             }
+        }
+        for (all, joined) in others {
+            self.counts.joined += all.len() as u64;
+            name.add_joined(all, joined.as_ref(), &mut self.parameters);
         }
     }
 }

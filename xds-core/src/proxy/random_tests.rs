@@ -221,7 +221,7 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
     for _ in 0..3 {
         run.world.pass(Duration::from_secs(40));
     }
-    assert_eq!(run.world.proxy.load(), ProxyLoad::default());
+    assert_eq!((run.world.proxy.load(), run.world.reported()), (ProxyLoad::default(), 0));
     let snapshot = run.world.proxy.cache().snapshot();
     let left = snapshot.of_type(&type_url("CDS")).map_or(0, |of| of.iter().count());
     assert_eq!(left, 0, "nobody asks for it");

@@ -183,9 +183,12 @@ impl Proxy {
         if subscription.is_answered || subscription.answer.is_some() {
             name.match_waiting(id);
             self.pending.touched.insert(key.clone());
-        } else if is_connected && name.downstream.len() > name.upstream.len() {
+        } else if is_connected {
             // Other locators wait for its response, but not for ever.
-            self.timers.insert((now + self.config.coalesce, key.clone()));
+            if name.downstream.len() > name.upstream.len() {
+                self.timers.insert((now + self.config.coalesce, key.clone()));
+            }
+            self.await_further(now, key);
         }
         if is_watched {
             self.pending.changed.insert(route.clone());
@@ -253,10 +256,13 @@ impl Proxy {
             return;
         }
         for (key, id) in upstream.watches.values() {
-            let subscription = self.names.get_mut(key).and_then(|name| name.upstream.get_mut(id));
+            let Some(name) = self.names.get_mut(key) else { continue };
+            let is_without_keys = name.keys.is_empty();
+            let subscription = name.upstream.get_mut(id);
             if let Some(subscription) = subscription.filter(|subscription| !subscription.is_answered) {
                 subscription.sent_at = is_connected.then_some(now);
-                if subscription.waiting.len() > 1 {
+                let has_further = || is_without_keys && self.subscriptions.has_further(&key.0, &key.1);
+                if subscription.waiting.len() > 1 || has_further() {
                     self.timers.insert((now + self.config.coalesce, key.clone()));
                 }
             }

@@ -63,7 +63,9 @@ impl Membership {
         let Some(index) = &mut interest.subscriptions else { return };
         let indexed = subscription.locators();
         let type_url = &self.position.class.type_url;
-        index.change(type_url, &self.watch.stream, &self.indexed, &indexed, &cache.on_demand_waker);
+        let (change, stream) = ((&self.indexed, &indexed), &self.watch.stream);
+        // The lock keeps the snapshot the newest one.
+        cache.read(|stable| index.change(type_url, stream, change, stable, &cache.on_demand_waker));
         self.indexed = indexed;
     }
 
@@ -253,7 +255,8 @@ impl Drop for Membership {
         interest.leave(&self.position.class, &self.watch.stream);
         if let Some(index) = &mut interest.subscriptions {
             let (type_url, stream) = (&self.position.class.type_url, &self.watch.stream);
-            index.change(type_url, stream, &self.indexed, &Locators::default(), &cache.on_demand_waker);
+            let change = (&self.indexed, &Locators::default());
+            cache.read(|stable| index.change(type_url, stream, change, stable, &cache.on_demand_waker));
         }
     }
 }

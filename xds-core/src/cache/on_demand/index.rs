@@ -1,75 +1,55 @@
-//! The index of the subscriptions of all streams.
+//! The index of the subscriptions of all streams, with their whole parameters. Selection classes are not exact enough
+//! for a source: they may have lost streams of which it has to know.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use atomic_waker::AtomicWaker;
 
 use super::OnDemandSubscription;
-use crate::cache::id_set::IdSet;
 use crate::cache::interest::RegisteredStream;
+use crate::cache::snapshot::{Keys, Snapshot, TypeSnapshot};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
-use crate::subscription::{Locator, Locators, NameSet, WILDCARD, difference};
+use crate::subscription::{Locator, Locators, WILDCARD};
 use crate::xdstp::glob_of;
 
-/// Which streams subscribe to which locator, with all parameters. Selection classes are not exact
-/// enough for a source: they know only the parameters that choose between variants in the cache.
+use of_type::OfType;
+
+mod of_type;
+
+/// Which streams subscribe to which locator, and which of them the source has to know.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct SubscriptionIndex {
+    /// The source knows one locator of those that get the same variants, and more where it asks for them. Otherwise
+    /// it knows all.
+    is_grouped: bool,
     types: BTreeMap<TypeUrl, OfType>,
     /// Locators whose change was not read yet, each once, in the order of their first change.
     changed: Vec<(TypeUrl, Locator)>,
 }
 
-/// The subscriptions to one type.
-///
-/// Streams mostly list the same names. So streams are kept by their whole list, and a name has the
-/// numbers of the lists that it is in: a stream that takes a list which is there costs no more for a
-/// thousand names than for one.
-#[derive(Debug, Default)]
-struct OfType {
-    lists: BTreeMap<u64, List>,
-    by_names: BTreeMap<(Parameters, NameSet), u64>,
-    last_list: u64,
-    names: Listings,
-}
-
-/// The lists of each locator.
-type Listings = BTreeMap<ResourceName, BTreeMap<Parameters, Listing>>;
-
-/// The streams that subscribe to the same names with the same parameters.
-type List = BTreeMap<u64, Arc<RegisteredStream>>;
-
-/// The lists that one locator is in.
-#[derive(Debug, Default)]
-struct Listing {
-    lists: IdSet,
-    /// The locator is in [`SubscriptionIndex::changed`].
-    is_queued: bool,
-}
-
 impl SubscriptionIndex {
-    /// Replaces the locators of a stream.
+    pub(in crate::cache) fn grouped() -> Self {
+        Self { is_grouped: true, ..Self::default() }
+    }
+
+    /// Replaces the locators of a stream. The snapshot is the newest stable one.
     pub(in crate::cache) fn change(
         &mut self,
         type_url: &TypeUrl,
         stream: &Arc<RegisteredStream>,
-        before: &Locators,
-        after: &Locators,
+        (before, after): (&Locators, &Locators),
+        snapshot: &Snapshot,
         waker: &AtomicWaker,
     ) {
         if before.is_empty() && after.is_empty() {
             return;
         }
-        let was_empty = self.changed.is_empty();
-        let of_type = self.types.entry(type_url.clone()).or_default();
-        let mut changed = |name: &ResourceName, parameters: &Parameters| {
-            let locator = Locator { name: name.clone(), parameters: parameters.clone() };
-            self.changed.push((type_url.clone(), locator));
-        };
+        let keys = || self.is_grouped.then(|| keys_of(snapshot, type_url).cloned().unwrap_or_default());
+        let of_type = self.types.entry(type_url.clone()).or_insert_with(|| OfType::new(keys()));
+        let mut changed = Vec::new();
         for (parameters, names) in after.sets() {
             match before.of(parameters) {
                 Some(left) if left == names => {}
@@ -82,7 +62,33 @@ impl SubscriptionIndex {
                 of_type.leave(stream, parameters, left, &mut changed);
             }
         }
-        if was_empty && !self.changed.is_empty() {
+        // Clients choose the types, so an unused one must not stay.
+        if of_type.is_unused() {
+            self.types.remove(type_url);
+        }
+        self.report(type_url, changed, waker);
+    }
+
+    /// Follows the keys that constraints use in the next snapshot.
+    pub(in crate::cache) fn follow_keys(&mut self, next: &Snapshot, waker: &AtomicWaker) {
+        let (none, mut changed) = (Keys::default(), Vec::new());
+        for (type_url, of_type) in &mut self.types {
+            let mut of_this = Vec::new();
+            of_type.regroup(keys_of(next, type_url).unwrap_or(&none), &mut of_this);
+            changed.push((type_url.clone(), of_this));
+        }
+        for (type_url, changed) in changed {
+            self.report(&type_url, changed, waker);
+        }
+    }
+
+    fn report(&mut self, type_url: &TypeUrl, changed: Vec<Locator>, waker: &AtomicWaker) {
+        if changed.is_empty() {
+            return;
+        }
+        let was_empty = self.changed.is_empty();
+        self.changed.extend(changed.into_iter().map(|locator| (type_url.clone(), locator)));
+        if was_empty {
             waker.wake();
         }
     }
@@ -91,11 +97,10 @@ impl SubscriptionIndex {
     pub(in crate::cache) fn subscribers(
         &self,
         type_url: &TypeUrl,
-        Locator { name, parameters }: &Locator,
+        locator: &Locator,
     ) -> impl Iterator<Item = &Arc<RegisteredStream>> {
         let of_type = self.types.get(type_url);
-        let listing = of_type.and_then(|of_type| of_type.names.get(name)?.get(parameters));
-        listing.into_iter().flat_map(move |listing| of_type.into_iter().flat_map(|all| all.streams(listing)))
+        of_type.into_iter().flat_map(|of_type| of_type.streams(locator)).flat_map(BTreeMap::values)
     }
 
     /// The streams that select a variant: by its name, by its glob, or by the wildcard.
@@ -107,13 +112,40 @@ impl SubscriptionIndex {
     ) -> impl Iterator<Item = &Arc<RegisteredStream>> {
         let names = [Some(name.clone()), glob_of(name), Some(ResourceName::from(WILDCARD))];
         let of_type = self.types.get(type_url);
-        let of_names = names.into_iter().flatten().filter_map(move |name| of_type?.names.get(&name));
-        let listings = of_names.flatten().filter(|(parameters, _)| constraints.matches(parameters));
-        let streams = move |listing| of_type.into_iter().flat_map(move |all| all.streams(listing));
-        listings.flat_map(move |(_, listing)| streams(listing))
+        let with_name = move |name| of_type.into_iter().flat_map(move |of| of.streams_with(&name));
+        let streams = names.into_iter().flatten().flat_map(with_name);
+        let matching = streams.filter(|(parameters, _)| constraints.matches(parameters));
+        matching.flat_map(|(_, streams)| streams.values())
     }
 
-    /// The locators that gained their first subscription or lost their last one since the last call.
+    /// See [`OfType::list_all`].
+    pub(super) fn list_all(&mut self, type_url: &TypeUrl, locator: &Locator) -> Vec<Parameters> {
+        let of_type = self.types.get_mut(type_url);
+        of_type.map(|of_type| of_type.list_all(&locator.parameters, &locator.name)).unwrap_or_default()
+    }
+
+    /// See [`OfType::list_further`].
+    pub(super) fn list_further(
+        &mut self,
+        type_url: &TypeUrl,
+        name: &ResourceName,
+        count: usize,
+    ) -> Vec<Parameters> {
+        let of_type = self.types.get_mut(type_url);
+        of_type.map(|of_type| of_type.list_further(name, count)).unwrap_or_default()
+    }
+
+    /// See [`OfType::has_further`].
+    pub(super) fn has_further(&mut self, type_url: &TypeUrl, name: &ResourceName) -> bool {
+        self.types.get_mut(type_url).is_some_and(|of_type| of_type.has_further(name))
+    }
+
+    /// How many locators streams subscribe to.
+    pub(super) fn locators(&self) -> usize {
+        self.types.values().map(OfType::locators).sum()
+    }
+
+    /// The listed locators that gained their first subscription or lost their last one since the last call.
     pub(super) fn take(&mut self) -> Vec<OnDemandSubscription> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|(type_url, locator)| self.read(type_url, locator)).collect()
@@ -128,8 +160,7 @@ impl SubscriptionIndex {
         let mut streams = 0;
         if let Some(of_type) = self.types.get_mut(&type_url) {
             streams = of_type.read(&locator);
-            // Clients choose the types, so an unused one must not stay.
-            if of_type.names.is_empty() {
+            if of_type.is_unused() {
                 self.types.remove(&type_url);
             }
         }
@@ -137,126 +168,9 @@ impl SubscriptionIndex {
     }
 }
 
-impl OfType {
-    /// Adds a stream to a list. `changed` gets each locator that was in no list.
-    fn join(
-        &mut self,
-        stream: &Arc<RegisteredStream>,
-        parameters: &Parameters,
-        names: &NameSet,
-        changed: &mut impl FnMut(&ResourceName, &Parameters),
-    ) {
-        let key = (parameters.clone(), names.clone());
-        let id = match self.by_names.entry(key) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                self.last_list += 1;
-                new.insert(self.last_list);
-                index(&mut self.names, self.last_list, parameters, names.as_slice(), changed);
-                self.last_list
-            }
-        };
-        self.lists.entry(id).or_default().insert(stream.id, Arc::clone(stream));
-    }
-
-    /// Takes a stream out of its list. `changed` gets each locator that is in no list any more.
-    fn leave(
-        &mut self,
-        stream: &RegisteredStream,
-        parameters: &Parameters,
-        names: &NameSet,
-        changed: &mut impl FnMut(&ResourceName, &Parameters),
-    ) {
-        let (key, id) = self.list(parameters, names);
-        let list = self.lists.get_mut(&id).expect("a list with a number has streams");
-        list.remove(&stream.id);
-        if list.is_empty() {
-            self.lists.remove(&id);
-            self.by_names.remove(&key);
-            unindex(&mut self.names, id, parameters, names.as_slice(), changed);
-        }
-    }
-
-    /// Moves a stream from one list to another. If nobody else has either of them, this costs the
-    /// names that differ: a stream that adds names one by one does not pay for all of them each time.
-    fn replace(
-        &mut self,
-        stream: &Arc<RegisteredStream>,
-        parameters: &Parameters,
-        (before, after): (&NameSet, &NameSet),
-        changed: &mut impl FnMut(&ResourceName, &Parameters),
-    ) {
-        let (old, id) = self.list(parameters, before);
-        let new = (parameters.clone(), after.clone());
-        if self.lists[&id].len() > 1 || self.by_names.contains_key(&new) {
-            // In this order, a locator that is in both never leaves the index.
-            self.join(stream, parameters, after, changed);
-            return self.leave(stream, parameters, before, changed);
-        }
-        self.by_names.remove(&old);
-        self.by_names.insert(new, id);
-        let (before, after) = (before.as_slice(), after.as_slice());
-        index(&mut self.names, id, parameters, &difference(after, before), changed);
-        unindex(&mut self.names, id, parameters, &difference(before, after), changed);
-    }
-
-    fn list(&self, parameters: &Parameters, names: &NameSet) -> ((Parameters, NameSet), u64) {
-        let key = (parameters.clone(), names.clone());
-        let id = *self.by_names.get(&key).expect("the list of a stream is in the index");
-        (key, id)
-    }
-
-    fn streams(&self, listing: &Listing) -> impl Iterator<Item = &Arc<RegisteredStream>> {
-        listing.lists.iter().flat_map(|id| self.lists[&id].values())
-    }
-
-    /// How many streams subscribe to a locator whose change was queued. Forgets it if there is none.
-    fn read(&mut self, Locator { name, parameters }: &Locator) -> usize {
-        let Some(of_name) = self.names.get_mut(name) else { return 0 };
-        let Some(listing) = of_name.get_mut(parameters) else { return 0 };
-        listing.is_queued = false;
-        let streams = listing.lists.iter().map(|id| self.lists[&id].len()).sum();
-        if streams == 0 {
-            of_name.remove(parameters);
-            if of_name.is_empty() {
-                self.names.remove(name);
-            }
-        }
-        streams
-    }
-}
-
-fn index(
-    listings: &mut Listings,
-    id: u64,
-    parameters: &Parameters,
-    names: &[ResourceName],
-    changed: &mut impl FnMut(&ResourceName, &Parameters),
-) {
-    for name in names {
-        let listing = listings.entry(name.clone()).or_default().entry(parameters.clone()).or_default();
-        if listing.lists.is_empty() && !std::mem::replace(&mut listing.is_queued, true) {
-            changed(name, parameters);
-        }
-        listing.lists.insert(id);
-    }
-}
-
-fn unindex(
-    listings: &mut Listings,
-    id: u64,
-    parameters: &Parameters,
-    names: &[ResourceName],
-    changed: &mut impl FnMut(&ResourceName, &Parameters),
-) {
-    for name in names {
-        let listing = listings.get_mut(name).and_then(|of_name| of_name.get_mut(parameters));
-        let listing = listing.expect("a locator that a list has is in the index");
-        listing.lists.remove(id);
-        if listing.lists.is_empty() && !std::mem::replace(&mut listing.is_queued, true) {
-            changed(name, parameters);
-        }
-    }
+/// The keys that constraints of a type use.
+fn keys_of<'s>(snapshot: &'s Snapshot, type_url: &TypeUrl) -> Option<&'s Keys> {
+    snapshot.of_type(type_url).map(TypeSnapshot::keys)
 }
 
 #[cfg(test)]
