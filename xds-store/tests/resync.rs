@@ -533,8 +533,7 @@ fn sr32_a_new_cluster_owes_nobody_anything() {
     assert_eq!(&*of_new_cluster.store.head().cluster, "other");
 }
 
-/// A rollout that a commit asked for comes with the snapshot to a node that has not heard of that commit, and to no
-/// other.
+/// The snapshot brings the rollout of a commit to a node that has not heard of the commit, and to no other node.
 #[test]
 fn a_snapshot_brings_the_steps_of_a_commit_that_is_new_here() {
     let asking = |name: &str, step: &str| {

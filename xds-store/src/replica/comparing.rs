@@ -413,8 +413,8 @@ impl Replica {
     }
 
     /// SR51: what a peer of another region has to have of each origin so that what it lacks counts: all that this node
-    /// has, and all that other nodes are known to have, as this one may have a record by a comparison with them, without
-    /// the commit that made it.
+    /// has, and all that other nodes are known to have, as this one may have a record by a comparison with them,
+    /// without the commit that made it.
     fn proof_for(&self, address: &str) -> Option<Counters> {
         self.peers.get(address).filter(|peer| peer.region() != self.region())?;
         let mut counters = self.known.newest().clone();

@@ -247,8 +247,8 @@ impl Regions {
                 };
                 let expected = of().map(|(_, has)| has).find(is_its).and_then(|other| other.live(key));
                 let (found, expected) = (has.live(key), expected.filter(|_| has.keeps(key)));
-                // SR51: a comparison waits for all that the peer has, also of a region that is away. SG26: what that made
-                // comes from it alone.
+                // SR51: a comparison waits for all that the peer has, also of a region that is away. SG26: what that
+                // made comes from it alone.
                 let is_away = |state: &RecordState| !nodes.iter().any(|node| is_of(*node, &state.origin));
                 let is_made_away = || found.into_iter().chain(expected).any(is_away);
                 let is_awaited = !is_whole && self.gone.is_empty() && has.policies.owner_of(key).is_none();

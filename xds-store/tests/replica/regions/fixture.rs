@@ -250,8 +250,8 @@ impl Nodes {
         nodes
     }
 
-    /// Node 2 commits `n-x` before it hears that `eu` owns the name, and is cut off from node 0. So node 0 lacks it, and
-    /// node 1 drops it.
+    /// Node 2 commits `n-x` before it hears that `eu` owns the name, and is cut off from node 0. So node 0 lacks it,
+    /// and node 1 drops it.
     pub(super) fn with_name_that_0_lacks(regions: &[&'static str], seed: u64) -> Self {
         let mut nodes = Self::new(regions, seed);
         nodes.run(20);
