@@ -424,7 +424,7 @@ impl<'c> Applier<'c> {
                         state.status == ResourceStatus::Acked && state.server == Some(self.server)
                     };
                     state.is_some_and(is_known)
-                        && entry.deadline.is_none()
+                        && entry.awaited.is_none()
                         && copy.is_some_and(|copy| Arc::ptr_eq(copy, &accepted))
                 };
                 let mut watching = Vec::new();

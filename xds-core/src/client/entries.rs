@@ -74,17 +74,22 @@ impl Client {
     pub(super) fn forget_subscriptions(&mut self, server: usize) {
         let bit = 1 << server;
         for (_, entry) in self.store.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {
-            if entry.subscribed_on & bit != 0 {
-                entry.subscribed_on &= !bit;
-                // P4.6: the timer goes on if another server has a subscription, too.
-                entry.deadline = entry.deadline.filter(|_| entry.subscribed_on != 0);
-            }
+            entry.subscribed_on &= !bit;
+            entry.stop_waiting_for(server);
             entry.dirty &= !bit;
         }
     }
 }
 
 impl WatchEntry {
+    /// C5: a server can no longer answer. The timer goes on if another one has to answer, too.
+    pub(super) fn stop_waiting_for(&mut self, server: usize) {
+        if let Some(awaited) = &mut self.awaited {
+            awaited.servers &= !(1 << server);
+        }
+        self.awaited = self.awaited.filter(|awaited| awaited.servers != 0);
+    }
+
     pub(super) fn new(
         name: ResourceName,
         parameters: Parameters,
@@ -99,7 +104,7 @@ impl WatchEntry {
             watchers: 0,
             subscribed_on: 0,
             dirty: 0,
-            deadline: None,
+            awaited: None,
             state,
             members,
         }

@@ -108,6 +108,49 @@ fn c15_s17_what_only_the_lower_server_had_is_given_up_in_time() {
     assert_eq!(f.pass(15), "b: 1 beside NOT_FOUND");
 }
 
+/// Regression: the timer for the second server went on after the client had returned to the first
+/// one, and took away what that server had sent and confirmed by its silence (seed 703419).
+#[test]
+fn c5_p4_6_a_timer_ends_with_the_server_that_it_waits_for() {
+    let delta = (Protocol::Delta, ErrorPolicy::default());
+    let mut f = Fixture::of(&[delta, SOTW]);
+    let a = f.watch("CDS", "a");
+    f.watch("EDS", "e");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: a=1");
+    f.end(0);
+    f.fail(0);
+    f.open(1);
+    assert_eq!(f.sent(1), "node CDS [a]\nEDS [e]");
+    f.open(0);
+    assert_eq!(f.sent(0), "node CDS +a (a:v1)\nEDS +e");
+    assert_eq!(f.get("EDS v1 n1: e=1"), "e: 1");
+    assert_eq!(f.wanted(), [0]);
+    assert_eq!(f.pass(30), "");
+    assert_eq!(f.view(a), "1");
+}
+
+/// The same without any response: the first server has nothing to send (D21).
+#[test]
+fn c5_d21_a_server_that_knows_the_version_of_a_copy_is_not_waited_for() {
+    let delta = (Protocol::Delta, ErrorPolicy::default());
+    let mut f = Fixture::of(&[delta, SOTW]);
+    let a = f.watch("CDS", "a");
+    f.watch("EDS", "e");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: a=1");
+    f.end(0);
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.open(0);
+    f.sent(0);
+    f.pass(30);
+    assert_eq!(f.view(a), "1");
+}
+
 /// Regression: the client sent the version of the first server, although the second server had
 /// changed resources in the meantime.
 #[test]

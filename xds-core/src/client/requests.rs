@@ -241,9 +241,7 @@ impl Client {
             entry.subscribed_on ^= bit;
             if is_subscribed {
                 changes.removed.push(at);
-                if entry.subscribed_on == 0 {
-                    entry.deadline = None;
-                }
+                entry.stop_waiting_for(server);
                 continue;
             }
             changes.added.push(at);
@@ -265,6 +263,9 @@ impl Client {
             };
             if !is_cached {
                 unanswered.push(watch_id(of_type, at));
+            } else if entry.state.server == Some(server) {
+                // D1, D21: it is told the version of the copy, so it reports a removal, or nothing.
+                entry.awaited = None;
             }
         }
         self.servers[server].of_type(of_type).dirty = rest.collect();
@@ -304,7 +305,7 @@ impl WatchedType {
         }
         let added: BTreeSet<_> = added.iter().map(|at| *at as usize).collect();
         let is_awaited =
-            |entry: &WatchEntry| entry.subscribed_on & 1 << server != 0 && entry.deadline.is_some();
+            |entry: &WatchEntry| entry.awaited.is_some_and(|awaited| awaited.servers & 1 << server != 0);
         let before = self.entries.iter().filter(|(at, entry)| !added.contains(at) && !entry.is_collection());
         before.filter(|(_, entry)| is_awaited(entry)).map(|(_, entry)| entry.name.clone()).collect()
     }

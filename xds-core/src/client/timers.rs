@@ -10,6 +10,7 @@ use super::resource_failure::ResourceFailure;
 use super::resource_state::{ResourceState, ResourceStatus};
 use super::store::remove_from;
 use super::upstream::{Phase, Upstream};
+use super::watched_type::Awaited;
 use super::{Client, WatchId, bits, watch_id};
 use crate::code::Code;
 
@@ -67,7 +68,9 @@ impl Client {
         let timers = &mut self.timers[usize::from(policy.resource_timer_is_transient_error)];
         let deadline = now + timers.timeout;
         timers.deadlines.push_back((deadline, watch));
-        self.store.entry_mut(watch).deadline = Some(deadline);
+        let awaited = &mut self.store.entry_mut(watch).awaited;
+        let servers = awaited.map_or(0, |awaited| awaited.servers) | 1 << server;
+        *awaited = Some(Awaited { until: deadline, servers });
     }
 
     /// When a server that failed before counts as working, although no response has come on its new
@@ -85,14 +88,14 @@ impl Client {
     fn is_running(&self, watch: WatchId, deadline: Duration) -> bool {
         let (of_type, at) = watch.place();
         let entry = self.store.types[of_type].entries.get(at as usize);
-        entry.is_some_and(|entry| entry.deadline == Some(deadline))
+        entry.and_then(|entry| entry.awaited).is_some_and(|awaited| awaited.until == deadline)
     }
 
     /// C5, C6: the resource of a watch did not come in time.
     fn on_silence(&mut self, now: Duration, watch: WatchId, effects: &mut Effects) {
         let entry = self.store.entry_mut(watch);
-        entry.deadline = None;
-        let server = bits(entry.subscribed_on).last().expect("a timer runs only while subscribed");
+        let awaited = entry.awaited.take().expect("its timer runs");
+        let server = bits(awaited.servers).last().expect("a timer waits for a server");
         let policy = self.servers[server].config.errors;
         if entry.is_collection() && entry.state.status == ResourceStatus::Acked {
             if !policy.resource_timer_is_transient_error {

@@ -57,12 +57,21 @@ pub(super) struct WatchEntry {
     /// The servers that have it in [`TypeStream::dirty`](super::upstream::TypeStream::dirty), as
     /// bits.
     pub(super) dirty: u64,
-    /// When the resource counts as absent unless a server sends it or reports on it (C5).
-    pub(super) deadline: Option<Duration>,
+    /// The answer that runs out of time, if it does (C5).
+    pub(super) awaited: Option<Awaited>,
     /// The state of the named resource. For a glob or wildcard: of the whole collection.
     pub(super) state: ResourceState,
     /// For a glob or a wildcard: its members.
     pub(super) members: Option<Box<ByName<ResourceState>>>,
+}
+
+/// What the timer of a watch waits for (C5).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Awaited {
+    /// When the resource counts as absent unless a server sends it or reports on it.
+    pub(super) until: Duration,
+    /// The servers that have to answer, as bits.
+    pub(super) servers: u64,
 }
 
 /// The record of one name.

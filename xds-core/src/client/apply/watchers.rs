@@ -144,7 +144,7 @@ impl Applier<'_> {
                 // The server did not send it again, so its error stays.
                 (None, Some(accepted)) if !is_new && has(&entry.state, &accepted) => {}
                 (None, Some(accepted)) => {
-                    entry.deadline = None;
+                    entry.awaited = None;
                     let before = entry.state.view();
                     entry.state.on_resource(accepted);
                     entry.state.server = server;
@@ -224,7 +224,7 @@ impl Applier<'_> {
             state.server = Some(self.server);
             let is_touched = !before.is_same(&state.view());
             if member.is_none() {
-                entry.deadline = None;
+                entry.awaited = None;
             }
             if is_touched {
                 self.effects.touched.push(Touched { watch: watch_id(self.of_type, at), member });
@@ -248,7 +248,7 @@ impl Applier<'_> {
             if entry.subscribed_on & bit == 0 || is_decided {
                 continue;
             }
-            entry.deadline = None;
+            entry.awaited = None;
             entry.state.status = ResourceStatus::Acked;
             entry.state.error = None;
             self.effects.touched.push(Touched { watch: watch_id(self.of_type, at), member: None });
