@@ -356,12 +356,13 @@ impl Stream {
 
     /// When a type may send.
     fn gate(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
+        // While it waits, too: commits wake it by the class that it belongs to.
+        self.entries[at].state.refresh(snapshot);
         let wait = self.config.sync_wait;
         if let Some(gate) = self.entries[at].wait_for_knowledge(now, wait, snapshot) {
             return gate;
         }
         let state = &mut self.entries[at].state;
-        state.refresh(snapshot);
         state.schedule_refresh(now, snapshot);
         if state.terms.sends_full_state()
             && snapshot.is_on_demand()

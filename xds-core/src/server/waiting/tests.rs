@@ -184,6 +184,21 @@ fn s25_a_full_state_waits_for_all_that_is_asked_for() {
     assert_eq!(client.sent(), "n1 LDS a=1");
 }
 
+/// Regression: while a full state waited, its stream stayed in the class of the constraint keys at its
+/// subscription. The variant of one locator did not wake it, if that of the other had brought the
+/// key, so the client got nothing (seed 33291).
+#[test]
+fn s25_a_full_state_that_waits_follows_the_keys_of_constraints() {
+    let cache = Cache::on_demand();
+    let mut client = sotw(&cache, "CDS", "c?env=a c?env=b");
+    commit(&cache, "CDS c[env=a]=1");
+    assert!(is_woken(&client.watch), "the key is new");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "CDS c[env=b]=2");
+    assert!(is_woken(&client.watch), "nothing is unknown any more");
+    assert_eq!(client.sent(), "n1 CDS c[env=a]=1 c[env=b]=2");
+}
+
 #[test]
 fn g13_who_waits_long_is_told_that_nobody_knows_and_answered_when_somebody_does() {
     let cache = Cache::on_demand();
