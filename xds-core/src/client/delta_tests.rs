@@ -54,6 +54,23 @@ fn c12_the_answer_to_an_earlier_name_is_not_that_of_a_wildcard() {
     }
 }
 
+/// Regression: the same, if the timer of the name had ended. A proxy then sent its clients a full state
+/// without resources (seed 26508).
+#[test]
+fn c12_the_late_answer_to_an_earlier_name_is_not_that_of_a_wildcard() {
+    for (answer, of_name) in [("a!14", "a: UNAVAILABLE"), ("a=1", "*/a: 1\na: 1")] {
+        let mut f = delta();
+        f.watch("EDS", "a");
+        f.sent(0);
+        assert_eq!(f.pass(20), "a: NOT_FOUND");
+        f.watch("EDS", "*");
+        f.sent(0);
+        assert_eq!(f.get(&format!("EDS v1 n1: {answer}")), of_name);
+        let of_all = f.get("EDS v2 n2: b=1");
+        assert!(of_all.lines().any(|line| line == "*: -"), "after {answer}: {of_all}");
+    }
+}
+
 /// Regression: while the client was disconnected, one of several variants under a wildcard was
 /// deleted, and the server never sent the removal.
 #[test]

@@ -151,6 +151,29 @@ fn c5_d21_a_server_that_knows_the_version_of_a_copy_is_not_waited_for() {
     assert_eq!(f.view(a), "1");
 }
 
+/// Regression: after a server had reported an error for the wildcard, a timer for members of another server hid the
+/// error's end: the error stayed when the server sent the members (seed 37546).
+#[test]
+fn p1_23_p4_6_an_error_of_a_wildcard_ends_with_its_members_also_after_a_timer() {
+    let transient = ErrorPolicy { resource_timer_is_transient_error: true, ..ErrorPolicy::default() };
+    let mut f = Fixture::of(&[(Protocol::Delta, transient), SOTW]);
+    let all = f.watch("EDS", "*");
+    f.watch("CDS", "c");
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "EDS x n1: a=1");
+    f.open(0);
+    f.sent(0);
+    f.get("EDS v1 n1: *!7");
+    assert_eq!(f.view(all), "PERMISSION_DENIED");
+    f.get("CDS v1 n2: c=1");
+    f.pass(30);
+    assert_eq!(f.view(all), "PERMISSION_DENIED");
+    f.get("EDS v1 n3: a=1");
+    assert_eq!(f.view(all), "-");
+}
+
 /// Regression: the client sent the version of the first server, although the second server had
 /// changed resources in the meantime.
 #[test]

@@ -298,7 +298,7 @@ impl SubscriptionChanges {
 }
 
 impl WatchedType {
-    /// The names that a server has not answered, if these added entries have a glob or wildcard.
+    /// The names that a server has not answered, in time or late, if these added entries have a glob or wildcard.
     fn awaited_before(&self, added: &[u32], server: usize) -> Vec<ResourceName> {
         if !added.iter().any(|at| self.entry(*at).is_collection()) {
             return Vec::new();

@@ -70,7 +70,7 @@ impl Client {
         timers.deadlines.push_back((deadline, watch));
         let awaited = &mut self.store.entry_mut(watch).awaited;
         let servers = awaited.map_or(0, |awaited| awaited.servers) | 1 << server;
-        *awaited = Some(Awaited { until: deadline, servers });
+        *awaited = Some(Awaited { until: Some(deadline), servers });
     }
 
     /// When a server that failed before counts as working, although no response has come on its new
@@ -88,16 +88,18 @@ impl Client {
     fn is_running(&self, watch: WatchId, deadline: Duration) -> bool {
         let (of_type, at) = watch.place();
         let entry = self.store.types[of_type].entries.get(at as usize);
-        entry.and_then(|entry| entry.awaited).is_some_and(|awaited| awaited.until == deadline)
+        entry.and_then(|entry| entry.awaited).is_some_and(|awaited| awaited.until == Some(deadline))
     }
 
     /// C5, C6: the resource of a watch did not come in time.
     fn on_silence(&mut self, now: Duration, watch: WatchId, effects: &mut Effects) {
         let entry = self.store.entry_mut(watch);
-        let awaited = entry.awaited.take().expect("its timer runs");
+        let awaited = entry.awaited.as_mut().expect("its timer runs");
+        awaited.until = None;
         let server = bits(awaited.servers).last().expect("a timer waits for a server");
         let policy = self.servers[server].config.errors;
-        if entry.is_collection() && entry.state.status == ResourceStatus::Acked {
+        let is_answered = matches!(entry.state.status, ResourceStatus::Acked | ResourceStatus::ReceivedError);
+        if entry.is_collection() && is_answered {
             if !policy.resource_timer_is_transient_error {
                 self.drop_members_of_unused_servers(watch, effects);
             }
@@ -105,7 +107,7 @@ impl Client {
         }
         // C12: the answer to a glob or wildcard may have looked like that to a name.
         if entry.members.as_ref().is_some_and(|members| !members.is_empty()) {
-            entry.state.status = ResourceStatus::Acked;
+            (entry.state.status, entry.state.error) = (ResourceStatus::Acked, None);
             effects.touched.push(Touched { watch, member: None });
             return;
         }

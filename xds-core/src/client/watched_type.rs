@@ -57,7 +57,7 @@ pub(super) struct WatchEntry {
     /// The servers that have it in [`TypeStream::dirty`](super::upstream::TypeStream::dirty), as
     /// bits.
     pub(super) dirty: u64,
-    /// The answer that runs out of time, if it does (C5).
+    /// The answers that have not come yet (C5).
     pub(super) awaited: Option<Awaited>,
     /// The state of the named resource. For a glob or wildcard: of the whole collection.
     pub(super) state: ResourceState,
@@ -65,11 +65,12 @@ pub(super) struct WatchEntry {
     pub(super) members: Option<Box<ByName<ResourceState>>>,
 }
 
-/// What the timer of a watch waits for (C5).
+/// The servers that have not answered a watch yet, and its timer (C5).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Awaited {
-    /// When the resource counts as absent unless a server sends it or reports on it.
-    pub(super) until: Duration,
+    /// When the resource counts as absent unless a server sends it or reports on it. `None` if that
+    /// time has passed.
+    pub(super) until: Option<Duration>,
     /// The servers that have to answer, as bits.
     pub(super) servers: u64,
 }
