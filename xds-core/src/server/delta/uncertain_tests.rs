@@ -44,6 +44,29 @@ fn v27_d8_a_deletion_is_told_though_it_was_never_acked_and_then_the_rest() {
     assert_eq!(client.sent(), "n4 EDS a=2");
 }
 
+/// Regression: what changed in the rest was sent before the client had ACKed the clusters that came with it, and then
+/// a second time (seed 37403).
+#[test]
+fn d8_s33_the_rest_that_changed_waits_for_other_types_and_is_sent_once() {
+    let cache = cache("LDS c=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "*");
+    client.ask("LDS", "c d");
+    assert_eq!(client.sent(), "n1 CDS; n2 LDS c=1 -d");
+    client.ack("CDS", "1");
+    client.nack("LDS", "2");
+    commit(&cache, "LDS -c");
+    assert_eq!(client.sent(), "n3 LDS -c");
+    commit(&cache, "CDS x=1; LDS d=2");
+    assert_eq!(client.sent(), "n4 CDS x=1");
+    client.ack("LDS", "3");
+    assert_eq!(client.sent(), "");
+    client.ack("CDS", "4");
+    assert_eq!(client.sent(), "n5 LDS d=2");
+    client.ack("LDS", "5");
+    assert_eq!(client.sent(), "");
+}
+
 /// Regression: they were sent once more although a newer response with them was rejected too (seed
 /// 16249).
 #[test]
