@@ -225,6 +225,20 @@ impl Fork<'_> {
         constraints.map(|of| (of, having(of))).collect()
     }
 
+    /// On demand: the streams that subscribe to changed variants.
+    fn subscribers(
+        &self,
+        interest: &Interest,
+        type_url: &TypeUrl,
+        variants: &[(ResourceName, Constraints)],
+    ) -> BTreeSet<u64> {
+        let Some(index) = &interest.subscriptions else { return BTreeSet::new() };
+        let of_variant = |(name, constraints): &(ResourceName, Constraints)| {
+            index.subscribers_to(type_url, name, constraints).map(|stream| stream.id).collect::<Vec<_>>()
+        };
+        variants.iter().flat_map(of_variant).collect()
+    }
+
     fn of_type(&self, type_url: &TypeUrl) -> (&TypeSnapshot, &TypeSnapshot) {
         let [before, after] = [self.current, self.next];
         (before.of_type(type_url).unwrap_or(&NO_RESOURCES), after.of_type(type_url).unwrap_or(&NO_RESOURCES))
@@ -245,10 +259,14 @@ impl Fork<'_> {
             let concerned: BTreeSet<_> =
                 concerned.into_iter().flat_map(|(_, classes)| classes).map(|class| class.id).collect();
             let has_new_keys = before.keys().changed_at() != after.keys().changed_at();
+            // The class of a stream that has not run since the keys changed does not tell what it selects.
+            let subscribers = self.subscribers(interest, type_url, variants);
             for class in of_type.classes() {
                 let is_affected = concerned.contains(&class.id) || has_new_keys && !variants.is_empty();
                 for ledger in class.leave_to(self.current.revision(), chosen) {
-                    streams.entry(ledger.stream().id).or_insert_with(|| Arc::clone(ledger.stream()));
+                    let stream = ledger.stream();
+                    streams.entry(stream.id).or_insert_with(|| Arc::clone(stream));
+                    let is_affected = is_affected || subscribers.contains(&stream.id);
                     affected.extend(Some(ledger).filter(|_| is_affected));
                 }
             }

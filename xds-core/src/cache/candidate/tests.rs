@@ -406,3 +406,18 @@ fn a_stream_whose_view_is_gone_is_ended() {
     }
     assert_eq!(ended, 4);
 }
+
+/// Regression: a stream that had not run since a constraint key came into use was chosen, but its answer did not
+/// count: what it rejected was committed for all (seed 12993).
+#[test]
+fn c2_t45_the_answer_of_a_stream_counts_that_has_not_seen_the_newest_keys() {
+    let cache = Cache::on_demand();
+    let [mut client] = deltas::<1>(&cache, "X", "c?env=a d?env=b");
+    commit(&cache, "X d[env=b]=1");
+    let candidate = begin(&cache, "X c[env=a]=1", "1 client");
+    assert_eq!(candidate.delivery().results().len(), 1);
+    assert_eq!(client.sent(), "n1 X c[env=a]=1 d[env=b]=1");
+    client.nack("X", "1");
+    assert_eq!(client.sent(), "");
+    assert!(matches!(candidate.delivery().results()[0].outcome, Outcome::Nacked { .. }));
+}
