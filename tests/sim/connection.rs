@@ -17,7 +17,7 @@ use crate::content::Kind;
 use crate::invariant::{self, Violation};
 use crate::known::{Asked, Held, Key, Known, Rejects};
 use crate::script::Profile;
-use crate::wire::Received;
+use crate::wire::{Received, ReceivedKey};
 
 /// A stream between a client and a replica. In each direction messages arrive in order, or not at
 /// all.
@@ -92,13 +92,18 @@ pub(crate) struct Seen {
     /// Names that a response removed, or of which it removed a variant, with the snapshot at that
     /// time.
     pub(crate) removed: BTreeMap<String, usize>,
+    /// D18: names that the client gave up while it has a wildcard, until they are sent.
+    pub(crate) given_up: BTreeSet<String>,
     pub(crate) is_answered: bool,
-    /// The names in unanswered responses, by nonce, with the time at which they were sent.
-    pub(crate) unanswered: BTreeMap<Nonce, (Duration, BTreeSet<String>)>,
-    /// The names in rejected responses. `uncertain` has those that may be sent again once, because
-    /// another name of the same response was corrected (D8).
-    rejected: Vec<BTreeSet<String>>,
-    pub(crate) uncertain: BTreeSet<String>,
+    /// What unanswered responses have, by nonce, with the time at which they were sent.
+    pub(crate) unanswered: BTreeMap<Nonce, (Duration, BTreeSet<ReceivedKey>)>,
+    /// What rejected responses have. `uncertain` has what may be sent again once, because a name of
+    /// the same response was corrected (D8).
+    rejected: Vec<BTreeSet<ReceivedKey>>,
+    pub(crate) uncertain: BTreeSet<ReceivedKey>,
+    /// Names that a rollout changes, and how often they may be sent again since it began or ended. A
+    /// stream goes from one candidate to the stable state, and from there to another candidate.
+    pub(crate) tried: BTreeMap<String, u32>,
     /// The snapshot that the last response was made from.
     pub(crate) sent_at: usize,
     /// A cluster was sent since the last response (S34).
@@ -175,6 +180,10 @@ impl Connection {
         let known = seen.last.iter().flatten().filter(|_| !is_switch).collect::<BTreeSet<_>>();
         seen.newly_asked.extend(asked.iter().filter(|asked| !known.contains(asked)).cloned());
         let result = self.machine.on_request(since_start, request);
+        if asked.iter().any(|(name, _)| name.is_none()) {
+            let names = seen.ideal.asked.difference(&asked).filter_map(|(name, _)| name.clone());
+            seen.given_up.extend(names);
+        }
         seen.ideal.ask(asked.clone());
         seen.ever_asked.extend(asked.iter().cloned());
         seen.last = Some(asked);
@@ -256,9 +265,17 @@ impl Connection {
         let since = self.saw.range(before.sent_at + 1..).next().map_or(now, |(_, at)| *at);
         invariant::order::check_sent(&sent, &self.seen, since, now)?;
         let Some(seen) = self.seen.get_mut(&kind) else { return Ok(received) };
-        let names = received.names();
-        seen.uncertain.retain(|name| !names.contains(name));
-        seen.unanswered.extend(Nonce::parse(&received.nonce).map(|nonce| (nonce, (now, names))));
+        let keys = received.keys();
+        seen.uncertain.retain(|key| !keys.contains(key));
+        seen.unanswered.extend(Nonce::parse(&received.nonce).map(|nonce| (nonce, (now, keys))));
+        let sent = received.names();
+        // The answer to a new subscription to the same name may come first.
+        let is_new = |name: &String| seen.newly_asked.iter().any(|(asked, _)| asked.as_ref() == Some(name));
+        seen.given_up.retain(|name| !sent.contains(name) || is_new(name));
+        seen.tried.retain(|name, times| {
+            *times -= u32::from(sent.contains(name));
+            *times > 0
+        });
         if !received.is_error_only() {
             (seen.has_asked, seen.is_endpoints_due) = (false, false);
             let is_there = |name: &String| snapshot.get(&kind.url().into(), &name.as_str().into()).is_some();
@@ -286,6 +303,13 @@ impl Connection {
     pub(crate) fn on_clusters_sent(&mut self) {
         if let Some(seen) = self.seen.get_mut(&Kind::Endpoints) {
             seen.note_clusters_sent();
+        }
+    }
+
+    /// A rollout of its server that changes these names began or ended.
+    pub(crate) fn on_rollout(&mut self, names: &BTreeSet<(Kind, String)>) {
+        for (kind, name) in names {
+            self.seen.get_mut(kind).into_iter().for_each(|seen| _ = seen.tried.insert(name.clone(), 2));
         }
     }
 
@@ -328,6 +352,8 @@ impl Seen {
             unanswered: BTreeMap::new(),
             rejected: Vec::new(),
             uncertain: BTreeSet::new(),
+            tried: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             sent_at: read_at,
             is_endpoints_due: false,
             endpoints_due: BTreeSet::new(),
@@ -343,14 +369,16 @@ impl Seen {
 
     /// The client sent an ACK or a NACK.
     fn answer(&mut self, nonce: Nonce, is_accepted: bool) {
-        let Some((_, mut names)) = self.unanswered.remove(&nonce) else { return };
-        let touched = self.rejected.extract_if(.., |group| !group.is_disjoint(&names)).flatten();
-        let touched: Vec<_> = touched.collect();
+        let Some((_, mut keys)) = self.unanswered.remove(&nonce) else { return };
+        let is_touched = |group: &mut BTreeSet<ReceivedKey>| {
+            group.iter().any(|(name, _)| keys.iter().any(|(other, _)| other == name))
+        };
+        let touched: Vec<_> = self.rejected.extract_if(.., is_touched).flatten().collect();
         if is_accepted {
-            self.uncertain.extend(touched.into_iter().filter(|name| !names.contains(name)));
+            self.uncertain.extend(touched.into_iter().filter(|key| !keys.contains(key)));
         } else {
-            names.extend(touched);
-            self.rejected.push(names);
+            keys.extend(touched);
+            self.rejected.push(keys);
         }
     }
 }

@@ -226,14 +226,16 @@ impl Known {
             bad.any(|item| item.sent_with.as_ref().is_some_and(|sent_with| sent_with.matches(params)))
         };
         let mut users = locators.iter().filter(|params| constraints.matches(params)).peekable();
-        let key = (name.to_owned(), constraints.clone());
-        match self.held.get_mut(&key) {
-            Some(held) if users.peek().is_some() && users.all(is_rejected) => {
-                held.is_old = true;
-                true
-            }
-            _ => false,
+        if users.peek().is_none() || !users.all(is_rejected) {
+            return false;
         }
+        let key = (name.to_owned(), constraints.clone());
+        if let Some(held) = self.held.get_mut(&key) {
+            held.is_old = true;
+            return true;
+        }
+        // The server does not know the constraints of a resource from an earlier stream (seed 21600).
+        self.held.iter().any(|(key, held)| held.is_old && key.0 == name)
     }
 
     /// T30b: one variant of the name is removed, and nothing exists for the locators that it

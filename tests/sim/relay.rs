@@ -217,6 +217,11 @@ impl Relay {
             let (route, server) = (trying.route.clone(), trying.server);
             self.take(now, &route, server)?;
         }
+        // What was done may be followed by something that is due at once, such as a probe.
+        if self.proxy.next_deadline().is_some_and(|due| due <= now) {
+            self.proxy.on_timeout(now);
+            self.settle();
+        }
         if let Some(due) = self.proxy.next_deadline().filter(|due| *due <= now) {
             return Err(Violation::new("timers", format!("a proxy does not do what was due at {due:?}")));
         }

@@ -123,7 +123,7 @@ impl World {
     }
 
     fn say_upstream(&mut self, at: usize) -> Result<bool, Violation> {
-        let origin_at = self.replicas[0].history.len() - 1;
+        let origin_at = self.origin_at();
         let mut has_said = false;
         for (route, server) in self.relays[at].streams() {
             if self.relays[at].say(self.now, (&route, server), origin_at)? {

@@ -11,7 +11,7 @@ use xds_core::{
     RolloutPlan, Snapshot, Transaction, VariantId,
 };
 
-use crate::content::{Content, put};
+use crate::content::{Content, Kind, put};
 use crate::script::RolloutProfile;
 use crate::trying::{Refusal, Refused, Variation, contents};
 
@@ -45,8 +45,6 @@ pub(crate) struct Tried {
     steps: Vec<Audience>,
     /// The clients that were chosen one by one.
     chosen: BTreeSet<String>,
-    /// The clients that tried it by a condition when its step began.
-    by_condition: BTreeSet<String>,
     /// The clients that were sent some of it.
     pub(crate) sent_to: BTreeSet<String>,
 }
@@ -103,6 +101,15 @@ impl Rollouts {
         self.machine.running().map(|running| running.candidate().snapshot())
     }
 
+    /// The names that the rollout which runs changes.
+    pub(crate) fn changed_names(&self) -> BTreeSet<(Kind, String)> {
+        let Some(candidate) = self.candidate() else { return BTreeSet::new() };
+        let (stable, tried) = (contents(&self.served.snapshot()), contents(&candidate));
+        let variations = stable.keys().chain(tried.keys());
+        let changed = variations.filter(|variation| stable.get(variation) != tried.get(variation));
+        changed.map(|(kind, name, _)| (*kind, name.clone())).collect()
+    }
+
     /// Whether a rollout runs.
     pub(crate) fn is_running(&self) -> bool {
         self.machine.running().is_some()
@@ -120,6 +127,7 @@ impl Rollouts {
 
     /// Does the next thing that is due.
     pub(crate) fn advance(&mut self, now: Duration) -> Option<RolloutEvent> {
+        let before = clients_of(&self.outcomes());
         let event = self.machine.advance(now)?;
         match &event {
             RolloutEvent::Began { audience, variants } => {
@@ -127,12 +135,12 @@ impl Rollouts {
                 let mut tried = running.map(|on| contents(&on.candidate().snapshot())).unwrap_or_default();
                 tried.retain(|variation, content| stable.get(variation) != Some(content));
                 let mut tried = Tried { contents: tried, variants: *variants, ..Tried::default() };
-                tried.widen(audience, &self.outcomes());
+                tried.widen(audience, &clients_of(&self.outcomes()));
                 self.tried = Some(tried);
             }
             RolloutEvent::Widened(audience) => {
-                let outcomes = self.outcomes();
-                self.tried.iter_mut().for_each(|tried| tried.widen(audience, &outcomes));
+                let added = &clients_of(&self.outcomes()) - &before;
+                self.tried.iter_mut().for_each(|tried| tried.widen(audience, &added));
             }
             RolloutEvent::Promoted | RolloutEvent::Committed => {
                 self.tried = None;
@@ -204,14 +212,15 @@ impl Rollouts {
     }
 }
 
+fn clients_of(outcomes: &[ClientOutcome]) -> BTreeSet<String> {
+    outcomes.iter().map(|of| of.client.id.to_string()).collect()
+}
+
 impl Tried {
-    fn widen(&mut self, audience: &Audience, outcomes: &[ClientOutcome]) {
-        // Those who try it by a condition are among the outcomes, too.
+    /// The next step begins, with these clients.
+    fn widen(&mut self, audience: &Audience, added: &BTreeSet<String>) {
         if let Audience::Clients(_) = audience {
-            let is_new = |client: &String| !self.by_condition.contains(client);
-            self.chosen.extend(outcomes.iter().map(|of| of.client.id.to_string()).filter(is_new));
-        } else {
-            self.by_condition.extend(outcomes.iter().map(|of| of.client.id.to_string()));
+            self.chosen.extend(added.iter().cloned());
         }
         self.steps.push(audience.clone());
     }

@@ -42,7 +42,18 @@ impl Received {
         let variants = self.removed_variants.iter().map(|(name, _)| name);
         resources.chain(&self.removed).chain(variants).cloned().collect()
     }
+
+    /// The same with constraints, where the response has them.
+    pub(crate) fn keys(&self) -> BTreeSet<ReceivedKey> {
+        let resources = self.resources.iter().map(|item| (item.name.clone(), item.sent_with.clone()));
+        let removed = self.removed.iter().map(|name| (name.clone(), None));
+        let variants = self.removed_variants.iter().map(|(name, of)| (name.clone(), Some(of.clone())));
+        resources.chain(removed).chain(variants).collect()
+    }
 }
+
+/// A name in a response, and the constraints that were sent with it.
+pub(crate) type ReceivedKey = (String, Option<Constraints>);
 
 /// A resource in a response.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! The world: replicas, clients, and their events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ impl World {
                     self.connect(*client, *kind, *client);
                 }
                 self.clients[*client].ask(*kind, asked.clone());
-                let origin_at = self.replicas[0].history.len() - 1;
+                let origin_at = self.origin_at();
                 self.clients[*client].note_asked(*kind, origin_at);
             }
             Action::Deliver { client, kind, count } => {
@@ -183,12 +183,25 @@ impl World {
     pub(crate) fn roll_out(&mut self) {
         for at in 0..self.origins {
             while let Some(rollouts) = &mut self.replicas[at].rollouts {
+                let before = rollouts.changed_names();
                 let Some(event) = rollouts.advance(self.now) else { break };
+                let names: BTreeSet<_> = before.into_iter().chain(rollouts.changed_names()).collect();
+                let connections = self.clients.iter_mut().flat_map(|client| client.connections.values_mut());
+                let connections = connections.filter(|connection| connection.replica == at);
+                connections.for_each(|connection| connection.on_rollout(&names));
                 self.trace.stats.count_rollout(&event);
                 self.trace.note(self.now, || format!("  replica {at}: {event:?}"));
                 self.remember(at);
             }
         }
+    }
+
+    /// The newest state of the origin that clients see which try nothing, in its history.
+    pub(crate) fn origin_at(&self) -> usize {
+        let Replica { cache, history, .. } = &self.replicas[0];
+        let stable = cache.snapshot();
+        let at = history.iter().rposition(|known| Arc::ptr_eq(known, &stable));
+        at.unwrap_or(history.len() - 1)
     }
 
     /// Adds the states of the cache of a replica to its history, also those that clients see which try

@@ -1,6 +1,8 @@
 //! Each response has something that the client was not sent, or answers a new subscription. So a
 //! NACK or rejected content never causes a response (S6, S7, D8, D12).
 
+use std::collections::BTreeSet;
+
 use xds_core::Snapshot;
 use xds_core::server::Protocol;
 
@@ -12,12 +14,20 @@ use crate::known::Held;
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
     // D8: when a resource of a rejected response is corrected, the others are sent once more.
-    let is_repeated = sent.received.names().is_subset(&seen.uncertain) && !seen.uncertain.is_empty();
+    let uncertain: BTreeSet<_> = seen.uncertain.iter().map(|(name, _)| name.clone()).collect();
+    let is_repeated = sent.received.names().is_subset(&uncertain) && !uncertain.is_empty();
     let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_repeated;
     // S34: of what is not there when a cluster is sent, the client gets the endpoints when it comes back.
     let names = sent.received.names();
     let is_due = !names.is_empty() && names.is_subset(&seen.endpoints_due);
-    if is_answer || is_due || has_news(sent) || is_excused(sent) {
+    let mut tried = names.iter().map(|name| seen.tried.contains_key(name));
+    // A full state has the rest, too.
+    let is_tried = match seen.ideal.takes_full_state() {
+        true => tried.any(|is_tried| is_tried),
+        false => !names.is_empty() && tried.all(|is_tried| is_tried),
+    };
+    let is_given_up = !names.is_empty() && names.is_subset(&seen.given_up);
+    if is_answer || is_due || is_tried || is_given_up || has_news(sent) || is_excused(sent) {
         return Ok(());
     }
     Err(Violation::new("news", format!("S6, D12: all of this was sent before: {}", sent.received)))

@@ -71,7 +71,8 @@ pub(crate) fn check_sent(
             let is_unsent = locators
                 .iter()
                 .any(|params| is_there(params).is_some() && clusters.ideal.serves(cluster, params).is_none());
-            let is_unanswered = clusters.unanswered.values().any(|(_, names)| names.contains(cluster));
+            let mut unanswered = clusters.unanswered.values().flat_map(|(_, keys)| keys);
+            let is_unanswered = unanswered.any(|(name, _)| name == cluster);
             if is_unsent || is_unanswered {
                 let why = if is_unsent { "was not sent" } else { "was not answered" };
                 let what = format!("S33: {} uses {cluster}, which {why}: {}", item.name, sent.received);

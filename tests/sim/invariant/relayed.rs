@@ -106,7 +106,10 @@ fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
     let not_found = not_found
         .flat_map(|(name, _)| after.locators(name).into_iter().map(move |params| (name.clone(), params)));
     for (name, params) in absent.chain(with_locators.filter(is_lost)).chain(not_found) {
-        let since = since(taken, &name, &params);
+        let mut since = since(taken, &name, &params);
+        if before.serves(&name, &params).is_none() {
+            since = since.min(shared_since(taken, &name));
+        }
         let mut states = taken.history[since..].iter().filter(|snapshot| snapshot.is_synced());
         if !is_split_switch(envelope, after, &name)
             && !is_silent(taken, &name, &params)
@@ -149,15 +152,18 @@ fn is_overtaken(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
 }
 
 /// T45: when a client of a trial rejects the content, the others of the trial get back the content
-/// from before, or nothing. The same is true for all clients behind a proxy of the trial.
+/// from before, or nothing. The same is true for all clients behind a proxy of the trial. P1.7: with
+/// `fail_on_data_errors` the proxy drops what it had, for all.
 fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     let tried_by = taken.chain.iter().zip(&taken.below);
-    let mut refused =
-        tried_by.flat_map(|(relay, below)| relay.ever_refused.iter().map(move |it| (it, below)));
-    refused.any(|(((kind, refused, constraints), refusal), below)| {
+    let mut refused = tried_by.flat_map(|(relay, below)| {
+        let drops = relay.profile.policy.fail_on_data_errors;
+        relay.ever_refused.iter().map(move |it| (it, below, drops))
+    });
+    refused.any(|(((kind, refused, constraints), refusal), below, drops)| {
         (*kind, refused.as_str()) == (taken.after.kind, name)
             && constraints.matches(params)
-            && refusal.chosen.contains(below)
+            && (refusal.chosen.contains(below) || drops)
     })
 }
 
@@ -173,6 +179,15 @@ fn since(taken: &Taken<'_>, name: &str, params: &Parameters) -> usize {
         locators.into_iter().filter_map(|locator| relay.asked_since.get(&locator))
     });
     asked.map(|(_, since)| since).chain(of_proxies).copied().min().unwrap_or(0)
+}
+
+/// T43: a proxy answers a new subscription with the absence that it knows of a locator with equal
+/// values of the keys in use. Since when any proxy on the way has subscribed to the name (seed 20493).
+fn shared_since(taken: &Taken<'_>, name: &str) -> usize {
+    let url = taken.after.kind.url();
+    let asked = taken.chain.iter().flat_map(|relay| relay.asked_since.iter());
+    let of_name = asked.filter(|((of, asked, _), _)| of == url && asked == name);
+    of_name.map(|(_, since)| *since).min().unwrap_or(usize::MAX)
 }
 
 /// T31: if another variant replaces a variant for all its locators, its removal is in the same

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use xds_core::Parameters;
 use xds_core::server::Protocol;
 
 use super::Violation;
@@ -24,15 +25,16 @@ pub(crate) fn check(
     let client = format!("c{at}");
     let profile = &world.clients[at].profile;
     let is_full_state = profile.protocol == Protocol::Sotw && received.kind.is_full_state();
+    let of = (&*client, &profile.node, is_full_state);
     if let Some(relay) = replica.checked_sub(world.origins).map(|at| &world.relays[at]) {
         let tried = relay.trying.as_ref().map(|trying| (&trying.tried, trying.chosen().contains(&client)));
         let keeps = |_: &_, _: &_| false;
-        return check_items((&client, is_full_state), tried, (&relay.refused, keeps), received).map(drop);
+        return check_items(of, tried, (&relay.refused, keeps), received).map(drop);
     }
     let Some(rollouts) = &mut world.replicas[replica].rollouts else { return Ok(()) };
     let tried = rollouts.tried.as_ref().map(|on| (&on.contents, on.is_for(&client, &profile.node)));
     let keeps = |variation: &_, content: &_| rollouts.may_keep(&client, variation, content);
-    let tries = check_items((&client, is_full_state), tried, (&rollouts.refused, keeps), received)?;
+    let tries = check_items(of, tried, (&rollouts.refused, keeps), received)?;
     if let Some(tried) = &mut rollouts.tried {
         tried.sent_to.extend(Some(client).filter(|_| tries));
         if tried.is_for_too_many() {
@@ -44,16 +46,22 @@ pub(crate) fn check(
 
 /// Returns whether some of it is tried.
 fn check_items(
-    (client, is_full_state): (&str, bool),
+    (client, node, is_full_state): (&str, &Parameters, bool),
     tried: Option<(&BTreeMap<Variation, Content>, bool)>,
     (refused, keeps): (&Refused, impl Fn(&Variation, &Content) -> bool),
     received: &Received,
 ) -> Result<bool, Violation> {
     let mut tries = false;
     for item in &received.resources {
-        // A client that subscribes by name is not sent the constraints, so the variant is unknown
-        // here.
-        let Some(constraints) = &item.sent_with else { continue };
+        // A client that subscribes by name is not sent the constraints, so it is not known for sure which
+        // variant this is.
+        let Some(constraints) = &item.sent_with else {
+            let is_it = |(of, content): (&Variation, &Content)| {
+                (of.0, &of.1) == (received.kind, &item.name) && of.2.matches(node) && *content == item.content
+            };
+            tries |= tried.is_some_and(|(contents, is_chosen)| is_chosen && contents.iter().any(is_it));
+            continue;
+        };
         let variation = (received.kind, item.name.clone(), constraints.clone());
         let is_it = |of: Option<&_>| of == Some(&item.content);
         if let Some((_, is_chosen)) = tried.filter(|(contents, _)| is_it(contents.get(&variation))) {
