@@ -60,6 +60,8 @@ impl World {
         let (now, before) = (self.now, &self.relays[at]);
         let mut relay = Relay::restored(before, now, damage)?;
         relay.is_deceived = before.is_deceived;
+        // What it said of these may still be on its way.
+        relay.silent.clone_from(&before.silent);
         let replica = self.relayed(at);
         self.replace(replica, Arc::clone(relay.cache()));
         self.relays[at] = relay;

@@ -15,7 +15,11 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
                     [client, other].into_iter().all(|client| learns_of_removals(world, client, *kind));
                 let theirs = other.types.get(kind).filter(|theirs| learn && is_alike(known, theirs));
                 if let Some(theirs) = theirs {
-                    compare([client, other], known, theirs)?;
+                    let is_removed = |name: &str| {
+                        let (type_url, name) = (kind.url().into(), name.into());
+                        world.replicas[0].cache.snapshot().get(&type_url, &name).is_none()
+                    };
+                    compare([client, other], (known, theirs), is_removed)?;
                 }
             }
         }
@@ -35,16 +39,23 @@ fn is_alike(known: &Known, other: &Known) -> bool {
     mine == theirs && known.knows_locators == other.knows_locators
 }
 
-fn compare(clients: [&Client; 2], known: &Known, other: &Known) -> Result<(), Violation> {
+fn compare(
+    clients: [&Client; 2],
+    (known, other): (&Known, &Known),
+    is_removed: impl Fn(&str) -> bool,
+) -> Result<(), Violation> {
     let has = |known: &Known, other: &Known| {
         let mut held = known.held.iter();
-        // S26: one of the two clients, or each of them, may have a removed resource, each with the
+        let is_used = |name: &str| clients.iter().any(|one| one.is_used(known.kind, name));
+        // S26, S33: one of the two clients, or each of them, may have a removed resource, each with the
         // content that was sent to it last.
         held.all(|(key, held)| match other.held.get(key) {
             Some(theirs) => {
-                theirs.content == held.content || !(known.learns_of_removals() || other.learns_of_removals())
+                theirs.content == held.content
+                    || !(known.learns_of_removals() || other.learns_of_removals())
+                    || is_used(&key.0) && is_removed(&key.0)
             }
-            None => !known.learns_of_removals() || clients.iter().any(|one| one.is_used(known.kind, &key.0)),
+            None => !known.learns_of_removals() || is_used(&key.0),
         })
     };
     if has(known, other) && has(other, known) {

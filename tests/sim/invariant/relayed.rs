@@ -153,8 +153,10 @@ fn is_overtaken(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
 
 /// T45: when a client of a trial rejects the content, the others of the trial get back the content
 /// from before, or nothing. The same is true for all clients behind a proxy of the trial. P1.7: with
-/// `fail_on_data_errors` the proxy drops what it had, for all.
+/// `fail_on_data_errors` the proxy drops what it had, for all. A client that comes with what it has
+/// from elsewhere gets what the proxy has, so what was refused is absent for it (seed 43905).
 fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
+    let comes = taken.before.serves(name, params).is_none_or(|held| !held.is_of_this_stream());
     let tried_by = taken.chain.iter().zip(&taken.below);
     let mut refused = tried_by.flat_map(|(relay, below)| {
         let drops = relay.profile.policy.fail_on_data_errors;
@@ -163,7 +165,7 @@ fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     refused.any(|(((kind, refused, constraints), refusal), below, drops)| {
         (*kind, refused.as_str()) == (taken.after.kind, name)
             && constraints.matches(params)
-            && (refusal.chosen.contains(below) || drops)
+            && (refusal.chosen.contains(below) || drops || comes)
     })
 }
 
