@@ -274,9 +274,10 @@ impl Stream {
     }
 
     /// Returns to the stable state if the client was sent everything in the view of a candidate that
-    /// ended.
+    /// ended. A type of which it was sent nothing yet, as its source does not answer, does not count.
     fn leave_ended(&mut self, snapshot: &Snapshot) {
-        let has_all = |state: &TypeState| !state.holding.is_behind(snapshot) && !state.holding.is_switching();
+        let is_sent = |state: &TypeState| !state.is_answered() || !state.holding.is_behind(snapshot);
+        let has_all = |state: &TypeState| is_sent(state) && !state.holding.is_switching();
         if self.entries.states().all(has_all) {
             self.entries.states_mut().for_each(|state| state.holding.reach(snapshot));
             if let Some(before) = self.watch.leave_view() {

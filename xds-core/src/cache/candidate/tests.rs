@@ -421,3 +421,27 @@ fn c2_t45_the_answer_of_a_stream_counts_that_has_not_seen_the_newest_keys() {
     assert_eq!(client.sent(), "");
     assert!(matches!(candidate.delivery().results()[0].outcome, Outcome::Nacked { .. }));
 }
+
+/// Otherwise it would see the view of a candidate that ended for as long as a source does not answer, and no other
+/// candidate; and there may be 16 views.
+#[test]
+fn a_client_that_waits_for_a_source_leaves_a_candidate_that_ended() {
+    let cache = Cache::on_demand();
+    let mut client = Sotw::new(&cache);
+    named(&client.watch, "a");
+    client.ask("EDS", "e", "");
+    client.ask("LDS", "l unknown", "");
+    let candidate = begin(&cache, "EDS e=1", "1 client");
+    assert_eq!(client.sent(), "n1 EDS e=1");
+    client.ask("EDS", "e", "1");
+    candidate.promote().unwrap();
+    assert_eq!(client.sent(), "");
+    let candidate = begin(&cache, "EDS e=2", "1 client");
+    assert_eq!(client.sent(), "n2 EDS e=2", "it tries the next one");
+    drop(candidate);
+    commit(&cache, "LDS l=1 unknown=1");
+    client.ask("EDS", "e", "2");
+    assert_eq!(client.sent(), "n3 EDS e=1");
+    client.ask("EDS", "e", "3");
+    assert_eq!(client.sent(), "n4 LDS l=1 unknown=1");
+}
