@@ -1,5 +1,7 @@
 //! The commands of the durable store: most are clients of its API.
 
+use std::io;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -136,13 +138,19 @@ fn run(
     format: ReportFormat,
     command: impl AsyncFnOnce(Connection) -> Result<ExitCode, StoreError>,
 ) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
-    let done = runtime.block_on(async { command(options.connect().await?).await });
-    runtime.shutdown_background();
-    done.map_err(|error| {
+    let done = wait_for(Box::pin(async { command(options.connect().await?).await }));
+    done.map_err(Failure::System)?.map_err(|error| {
         write::print_error(format, &error);
         Failure::Store(error)
     })
+}
+
+/// In a box, so that what runs a future is compiled once, and not for each command.
+fn wait_for<T>(work: Pin<Box<dyn Future<Output = T> + '_>>) -> io::Result<T> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    Ok(done)
 }
 
 /// Shows the spinner if the work takes longer than a second.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -113,7 +114,7 @@ impl Server {
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
-        self.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown).await
+        self.serve_tcp(listener, Box::pin(shutdown)).await
     }
 
     /// The same as [`serve`](Self::serve) over any connections: Unix sockets, connections of a TLS
@@ -169,7 +170,30 @@ impl Server {
         tls: Arc<Tls>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
-        self.serve_connections(TcpIncoming::from(listener).with_nodelay(Some(true)), tls, shutdown).await
+        self.serve_tcp_tls(listener, tls, Box::pin(shutdown)).await
+    }
+
+    /// In boxes and not generic, so that HTTP/2 on these connections is compiled with this crate. Otherwise
+    /// each program would compile it, once for each kind of `shutdown`.
+    fn serve_tcp<'a>(
+        self,
+        listener: TcpListener,
+        shutdown: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<(), ServeError>> {
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        Box::pin(self.serve_connections(incoming, Plain, shutdown))
+    }
+
+    /// See `serve_tcp`.
+    #[cfg(feature = "tls")]
+    fn serve_tcp_tls<'a>(
+        self,
+        listener: TcpListener,
+        tls: Arc<Tls>,
+        shutdown: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<(), ServeError>> {
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        Box::pin(self.serve_connections(incoming, tls, shutdown))
     }
 
     async fn serve_connections<IO, G>(
