@@ -1,6 +1,7 @@
 //! The delta protocol: requests and responses of a stream.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -203,12 +204,15 @@ pub(super) fn respond(
     let is_answer =
         owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.versions.is_empty());
     // D8: changes are sent first, and the uncertain resources after them.
-    let is_resent = content.is_empty() && !is_answer;
-    if is_resent {
-        content.resend_uncertain(state, snapshot);
+    let mut resent = BTreeSet::new();
+    if content.is_empty() && !is_answer {
+        resent = state.uncertain(snapshot).cloned().collect();
+        content.resend_uncertain(&resent, state, snapshot);
+        // V29: what the client has of these is not known, also if they come back before their removal.
+        resent.iter().for_each(|key| state.holding.forget_content(&key.name));
     }
     if content.is_empty() && !is_answer {
-        state.responses.resend(|_| true);
+        state.responses.resend(|key| resent.contains(key));
         stream.entries[at].owed.unsubscribed_later = unsubscribed_later;
         return Ok(None);
     }
@@ -236,7 +240,7 @@ pub(super) fn respond(
         _ => content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect(),
     };
     let contents = content.contents(state);
-    state.responses.resend(|key| is_resent || contents.has(key));
+    state.responses.resend(|key| resent.contains(key) || contents.has(key));
     let alone = contents.only_key().filter(|_| attributes_nacks);
     let alone = alone.and_then(|key| state.resolve(snapshot).with_key(key)).cloned();
     let nonce = stream.next_nonce();

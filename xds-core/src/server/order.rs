@@ -107,7 +107,7 @@ impl<'s> Order<'s> {
         let TypeEntry { state, owed } = &self.entries[at];
         let answer = match owed.due() {
             // D8: uncertain resources are sent again at once.
-            _ if state.responses.rejections().are_uncertain() => Gate::Open,
+            _ if state.uncertain(self.snapshot).next().is_some() => Gate::Open,
             due => due.map_or(Gate::Shut, |due| Gate::at(due, self.now)),
         };
         if answer == Gate::Open || !state.holding.is_selecting() {

@@ -357,7 +357,7 @@ impl Stream {
 
     /// When a type may send.
     fn gate(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        // While it waits, too: commits wake it by the class that it belongs to.
+        // A type that waits is refreshed, too: commits wake it by its class.
         self.entries[at].state.refresh(snapshot);
         let wait = self.config.sync_wait;
         if let Some(gate) = self.entries[at].wait_for_knowledge(now, wait, snapshot) {

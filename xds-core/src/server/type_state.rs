@@ -166,6 +166,27 @@ impl TypeState {
         self.published.is_outdated |= self.holding.refresh(snapshot);
     }
 
+    /// D8: the uncertain resources of rejected responses that are sent once more now. S33: what changed
+    /// after the cursor stays uncertain: it is sent as a change when S33 allows it.
+    pub(super) fn uncertain<'s>(&'s self, snapshot: &'s Snapshot) -> impl Iterator<Item = &'s ResourceKey> {
+        let cursor = self.holding.cursor();
+        let is_changed = move |key: &ResourceKey| {
+            let chosen = self.resolve(snapshot).chosen(&key.name);
+            match chosen.into_iter().find(|variant| self.key(variant) == *key) {
+                Some(variant) => variant.changed_at > cursor && !self.holding.is_ahead_with(key, variant),
+                None => {
+                    let resources = snapshot.of_type(&self.terms.type_url);
+                    let removals =
+                        resources.into_iter().flat_map(|of| of.removals().after(&key.name, cursor));
+                    removals
+                        .filter(|removed| removed.variant.existed_at(cursor))
+                        .any(|removed| self.key(&removed.variant) == *key)
+                }
+            }
+        };
+        self.responses.rejections().uncertain().filter(move |key| !is_changed(key))
+    }
+
     /// How resources are encoded for the client.
     pub(super) fn encoding(&self) -> Encoding<'_> {
         Encoding { terms: &self.terms, keyed_by: self.keyed_by(), spelled: &self.names.spelled }

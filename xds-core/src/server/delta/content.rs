@@ -198,23 +198,20 @@ impl DeltaContent {
         }
     }
 
-    /// D8: adds the uncertain resources of rejected responses, as they are in the cache now. S33: those
-    /// that changed since are sent as changes, when other types let them.
-    pub(super) fn resend_uncertain(&mut self, state: &TypeState, snapshot: &Snapshot) {
-        let cursor = state.holding.cursor();
-        let resources = snapshot.of_type(&state.terms.type_url);
-        for key in state.responses.rejections().uncertain() {
+    /// D8: adds these uncertain resources of rejected responses, as they are in the cache now.
+    pub(super) fn resend_uncertain(
+        &mut self,
+        uncertain: &BTreeSet<ResourceKey>,
+        state: &TypeState,
+        snapshot: &Snapshot,
+    ) {
+        for key in uncertain {
             let chosen = state.resolve(snapshot).chosen(&key.name);
             let mut same = chosen.into_iter().filter(|variant| state.key(variant) == *key).peekable();
-            let is_removed_later =
-                || resources.is_some_and(|of| of.removals().after(&key.name, cursor).next().is_some());
-            if same.peek().is_none() && !state.holding.withholds(&key.name) && !is_removed_later() {
+            if same.peek().is_none() && !state.holding.withholds(&key.name) {
                 self.removed.insert(key.clone());
             }
-            let is_sent = |variant: &&Arc<Variant>| {
-                variant.changed_at <= cursor || state.holding.is_ahead_with(key, variant)
-            };
-            self.changed.extend(same.filter(is_sent).map(|variant| (key.clone(), Arc::clone(variant))));
+            self.changed.extend(same.map(|variant| (key.clone(), Arc::clone(variant))));
         }
         self.narrow_names(state, snapshot);
     }

@@ -67,6 +67,65 @@ fn d8_s33_the_rest_that_changed_waits_for_other_types_and_is_sent_once() {
     assert_eq!(client.sent(), "");
 }
 
+/// What changed in the rest, and changed back before it could be sent, is still uncertain.
+#[test]
+fn d8_s33_the_rest_that_changed_back_is_sent_once_more() {
+    let cache = cache("LDS c=1 d=1");
+    let mut client = settled(&cache, "LDS", "c d");
+    client.ask("CDS", "*");
+    assert_eq!(client.sent(), "n2 CDS");
+    client.ack("CDS", "2");
+    commit(&cache, "LDS c=2 d=2");
+    assert_eq!(client.sent(), "n3 LDS c=2 d=2");
+    client.nack("LDS", "3");
+    commit(&cache, "LDS c=3");
+    assert_eq!(client.sent(), "n4 LDS c=3");
+    commit(&cache, "CDS x=1; LDS d=3");
+    assert_eq!(client.sent(), "n5 CDS x=1");
+    client.ack("LDS", "4");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "LDS d=2");
+    client.ack("CDS", "5");
+    assert_eq!(client.sent(), "n6 LDS d=2");
+    client.ack("LDS", "6");
+    assert_eq!(client.sent(), "");
+}
+
+#[test]
+fn d8_an_uncertain_removal_is_sent_though_another_variant_of_the_name_goes_later() {
+    let cache = cache("LDS c[env=a]=1 c[env=z]=1 e=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "*");
+    client.ask("LDS", "c?env=a e?env=a");
+    assert_eq!(client.sent(), "n1 CDS; n2 LDS c[env=a]=1 e[]=1");
+    client.ack("CDS", "1");
+    client.ack("LDS", "2");
+    commit(&cache, "LDS -c[env=a] e=2");
+    assert_eq!(client.sent(), "n3 LDS e[]=2 -c[env=a]");
+    client.nack("LDS", "3");
+    commit(&cache, "LDS e=3");
+    assert_eq!(client.sent(), "n4 LDS e[]=3");
+    commit(&cache, "CDS x=1; LDS e=4 -c[env=z]");
+    assert_eq!(client.sent(), "n5 CDS x=1");
+    client.ack("LDS", "4");
+    assert_eq!(client.sent(), "n6 LDS -c[env=a]");
+}
+
+/// V29: the client may have the content before the one that comes back.
+#[test]
+fn d8_v29_an_uncertain_resource_that_comes_back_before_its_removal_is_sent() {
+    let cache = Cache::new();
+    let mut client = rejected(&cache);
+    commit(&cache, "EDS -b");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "EDS a=3");
+    assert_eq!(client.sent(), "n3 EDS a=3");
+    client.ack("EDS", "3");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "EDS b=2");
+    assert_eq!(client.sent(), "n4 EDS b=2");
+}
+
 /// Regression: they were sent once more although a newer response with them was rejected too (seed
 /// 16249).
 #[test]
