@@ -141,13 +141,17 @@ impl Client {
                 if self.servers.authorities[at].uses(other) {
                     continue;
                 }
-                let subscribed = watches.iter().filter(|(_, servers)| servers & 1 << other != 0);
-                subscribed.for_each(|(watch, _)| self.mark(other, *watch));
+                for (watch, _) in watches.iter().filter(|(_, servers)| servers & 1 << other != 0) {
+                    self.store.entry_mut(*watch).stop_waiting_for(other);
+                    self.mark(other, *watch);
+                }
             }
             // A resource may come only from the servers after this one. In SotW this server may
-            // never report its absence, so a timer decides (S17, C12). The same holds for members
-            // of a glob or wildcard: if the client subscribed on this server before another server
-            // sent the members, this server does not know that the client has them (D1).
+            // never report its absence, so a timer decides (S17, C12). In delta the client subscribes
+            // again: this server may have been told the version that it sent before (D1), and would
+            // send nothing (D21). For members of a glob or wildcard a timer decides: if the client
+            // subscribed on this server before another server sent the members, this server does not
+            // know that the client has them.
             for (watch, _) in watches.into_iter().filter(|(_, servers)| servers & 1 << server != 0) {
                 let entry = self.store.entry(watch);
                 let is_from_unused =
@@ -156,7 +160,11 @@ impl Client {
                     None => entry.state.copy.is_some() && is_from_unused(&entry.state),
                     Some(members) => members.values().any(is_from_unused),
                 };
-                if is_unconfirmed {
+                let is_named = entry.members.is_none();
+                if is_unconfirmed && is_named && self.servers[server].is_delta() {
+                    self.store.entry_mut(watch).subscribed_on &= !(1 << server);
+                    self.mark(server, watch);
+                } else if is_unconfirmed {
                     self.start_timer(now, server, watch);
                 }
             }
@@ -423,7 +431,11 @@ impl<'c> Applier<'c> {
                     let is_known = |state: &ResourceState| {
                         state.status == ResourceStatus::Acked && state.server == Some(self.server)
                     };
+                    // P1.23: it ends the error of a glob or wildcard.
+                    let has_error =
+                        entry.is_collection() && entry.state.status == ResourceStatus::ReceivedError;
                     state.is_some_and(is_known)
+                        && !has_error
                         && entry.awaited.is_none()
                         && copy.is_some_and(|copy| Arc::ptr_eq(copy, &accepted))
                 };

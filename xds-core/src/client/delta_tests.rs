@@ -71,6 +71,31 @@ fn c12_the_late_answer_to_an_earlier_name_is_not_that_of_a_wildcard() {
     }
 }
 
+/// The same, if nobody watches the name any more.
+#[test]
+fn c12_the_answer_to_a_name_that_was_given_up_is_not_that_of_a_wildcard() {
+    let mut f = delta();
+    let a = f.watch("EDS", "a");
+    f.sent(0);
+    f.client.on_unwatch(a);
+    f.watch("EDS", "*");
+    assert_eq!(f.sent(0), "EDS +* -a");
+    assert_eq!(f.get("EDS v1 n1: -a"), "");
+    assert_eq!(f.get("EDS v2 n2: b=1"), "*/b: 1\n*: -");
+}
+
+#[test]
+fn p1_23_an_unchanged_member_ends_the_error_of_a_wildcard_too() {
+    let mut f = delta();
+    let all = f.watch("EDS", "*");
+    f.sent(0);
+    f.get("EDS v1 n1: a=1");
+    f.get("EDS v2 n2: *!7");
+    assert_eq!(f.view(all), "PERMISSION_DENIED");
+    f.get("EDS v1 n3: a=1");
+    assert_eq!(f.view(all), "-");
+}
+
 /// Regression: while the client was disconnected, one of several variants under a wildcard was
 /// deleted, and the server never sent the removal.
 #[test]

@@ -82,6 +82,11 @@ impl Client {
 }
 
 impl WatchEntry {
+    /// Whether a server has not answered it yet.
+    pub(super) fn is_awaited_from(&self, server: usize) -> bool {
+        self.awaited.is_some_and(|awaited| awaited.servers & 1 << server != 0)
+    }
+
     /// C5: a server can no longer answer. The timer goes on if another one has to answer, too.
     pub(super) fn stop_waiting_for(&mut self, server: usize) {
         if let Some(awaited) = &mut self.awaited {

@@ -6,6 +6,8 @@ use super::*;
 const SOTW: (Protocol, ErrorPolicy) =
     (Protocol::Sotw, ErrorPolicy { fail_on_data_errors: false, resource_timer_is_transient_error: false });
 
+const DELTA: (Protocol, ErrorPolicy) = (Protocol::Delta, SOTW.1);
+
 #[test]
 fn c15_p4_1_only_the_first_server_is_asked() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
@@ -112,8 +114,7 @@ fn c15_s17_what_only_the_lower_server_had_is_given_up_in_time() {
 /// one, and took away what that server had sent and confirmed by its silence (seed 703419).
 #[test]
 fn c5_p4_6_a_timer_ends_with_the_server_that_it_waits_for() {
-    let delta = (Protocol::Delta, ErrorPolicy::default());
-    let mut f = Fixture::of(&[delta, SOTW]);
+    let mut f = Fixture::of(&[DELTA, SOTW]);
     let a = f.watch("CDS", "a");
     f.watch("EDS", "e");
     f.open(0);
@@ -134,8 +135,7 @@ fn c5_p4_6_a_timer_ends_with_the_server_that_it_waits_for() {
 /// The same without any response: the first server has nothing to send (D21).
 #[test]
 fn c5_d21_a_server_that_knows_the_version_of_a_copy_is_not_waited_for() {
-    let delta = (Protocol::Delta, ErrorPolicy::default());
-    let mut f = Fixture::of(&[delta, SOTW]);
+    let mut f = Fixture::of(&[DELTA, SOTW]);
     let a = f.watch("CDS", "a");
     f.watch("EDS", "e");
     f.open(0);
@@ -151,8 +151,8 @@ fn c5_d21_a_server_that_knows_the_version_of_a_copy_is_not_waited_for() {
     assert_eq!(f.view(a), "1");
 }
 
-/// Regression: after a server had reported an error for the wildcard, a timer for members of another server hid the
-/// error's end: the error stayed when the server sent the members (seed 37546).
+/// Regression: after a server had reported an error for the wildcard, a timer for members of another server set the
+/// status to Acked and left the error, so the error stayed when the server sent the members (seed 37546).
 #[test]
 fn p1_23_p4_6_an_error_of_a_wildcard_ends_with_its_members_also_after_a_timer() {
     let transient = ErrorPolicy { resource_timer_is_transient_error: true, ..ErrorPolicy::default() };
@@ -172,6 +172,137 @@ fn p1_23_p4_6_an_error_of_a_wildcard_ends_with_its_members_also_after_a_timer() 
     assert_eq!(f.view(all), "PERMISSION_DENIED");
     f.get("EDS v1 n3: a=1");
     assert_eq!(f.view(all), "-");
+}
+
+/// The same, if the client falls back while the first server is connected.
+#[test]
+fn c5_d21_the_silence_of_the_next_server_does_not_count_where_the_first_one_confirms() {
+    let mut f = Fixture::of(&[DELTA, SOTW]);
+    let a = f.watch("CDS", "a");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: a=1");
+    f.end(0);
+    f.fail(0);
+    f.open(0);
+    assert_eq!(f.sent(0), "node CDS +a (a:v1)");
+    f.watch("EDS", "e");
+    f.sent(0);
+    f.open(1);
+    assert_eq!(f.sent(1), "node CDS [a]\nEDS [e]");
+    f.pass(30);
+    assert_eq!(f.view(a), "1");
+}
+
+/// S17, S26: a SotW server of endpoints never says that one is gone, so its silence confirms nothing.
+#[test]
+fn c5_s26_a_sotw_server_does_not_confirm_endpoints_by_its_silence() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    let a = f.watch("EDS", "a");
+    f.watch("CDS", "c");
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "EDS x n1: a=1");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: c=1");
+    f.client.on_closed(f.now, 1);
+    f.end(0);
+    f.fail(0);
+    f.open(0);
+    f.sent(0);
+    f.watch("EDS", "b");
+    f.open(1);
+    f.sent(1);
+    f.pass(15);
+    assert_eq!(f.view(a), "1 beside NOT_FOUND");
+}
+
+/// The first server was told the version that it sent, so it would send nothing (D21). But the second server has
+/// replaced the resource meanwhile.
+#[test]
+fn p4_6_d9_what_the_second_server_replaced_is_subscribed_to_again_on_the_first_one() {
+    let mut f = Fixture::of(&[DELTA, SOTW]);
+    let a = f.watch("CDS", "a");
+    f.watch("EDS", "e");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: a=1");
+    f.end(0);
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.open(0);
+    assert_eq!(f.sent(0), "node CDS +a (a:v1)\nEDS +e");
+    f.get_from(1, "CDS x n1: a=2");
+    f.get("EDS v1 n1: e=1");
+    assert_eq!(f.sent(0), "CDS +a\nEDS n1");
+    assert_eq!(f.get("CDS v1 n2: a=1"), "a: 1");
+    assert_eq!(f.pass(30), "");
+    assert_eq!(f.view(a), "1");
+}
+
+/// An error that the second server reported ends when the client has returned to the first one.
+#[test]
+fn p4_6_the_error_of_a_server_that_is_not_used_any_more_ends_with_the_timer() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    let all = f.watch("EDS", "*");
+    f.watch("CDS", "c");
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "EDS x n1: *!7");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: c=1");
+    f.client.on_closed(f.now, 1);
+    f.pass(15);
+    assert_eq!(f.view(all), "NOT_FOUND");
+}
+
+/// A timer dropped what the second server had sent, so its version does not cover what the client has.
+#[test]
+fn s32_p4_6_a_version_is_not_brought_after_a_timer_dropped_members() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    f.watch("CDS", "*");
+    f.watch("EDS", "e");
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "CDS x n1: a=1");
+    f.open(0);
+    f.sent(0);
+    f.get("EDS v1 n1: e=1");
+    f.pass(15);
+    f.client.on_closed(f.now, 1);
+    f.end(0);
+    f.fail(0);
+    f.watch("EDS", "f");
+    f.open(1);
+    assert_eq!(f.sent(1), "node CDS []\nEDS [e f]");
+}
+
+/// The timer starts again on a new stream, if only the second server has sent the members.
+#[test]
+fn c5_s26_members_of_a_server_that_is_not_used_any_more_are_given_up_on_the_next_stream_too() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    let all = f.watch("EDS", "*");
+    f.watch("CDS", "c");
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "EDS x n1: a=1");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: c=1");
+    f.client.on_closed(f.now, 1);
+    f.pass(5);
+    f.end(0);
+    f.open(0);
+    f.sent(0);
+    f.pass(60);
+    assert_eq!(f.client.members(all).expect("it is a set").count(), 0);
 }
 
 /// Regression: the client sent the version of the first server, although the second server had

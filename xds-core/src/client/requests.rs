@@ -207,11 +207,12 @@ impl Client {
         }
         let watched = &mut self.store.types[of_type];
         let (bit, mut len) = (1_u64 << server, 0);
+        let deltas = self.servers.upstreams.iter().enumerate().filter(|(_, upstream)| upstream.is_delta());
+        let deltas = deltas.fold(0_u64, |all, (at, _)| all | 1 << at);
         // S17, S32: without a version, a SotW server does not report the names that it does not
         // have. So names with a copy need a timer, too.
-        let upstream = &mut self.servers[server];
-        let is_sotw = !upstream.is_delta();
-        let stream = upstream.of_type(of_type);
+        let is_sotw = !self.servers[server].is_delta();
+        let stream = self.servers.upstreams[server].of_type(of_type);
         let is_unconfirmed =
             is_sotw && watched.known.full_state && !stream.is_open && stream.version.is_empty();
         // An entry that was removed meanwhile left its number in the list. Another entry may have
@@ -225,6 +226,10 @@ impl Client {
             key(one).cmp(&key(other)).then_with(|| one.locator().cmp(&other.locator()))
         });
         dirty.dedup();
+        // A server that is told the version of a copy confirms the copy, if it has nothing to send (D1, D21).
+        // A SotW server says nothing of the names of other types (S26).
+        let tells_version =
+            !is_sotw || watched.known.full_state && !stream.is_open && !stream.version.is_empty();
         let mut unanswered = Vec::new();
         let mut rest = dirty.into_iter();
         while len < limit_bytes
@@ -241,6 +246,10 @@ impl Client {
             entry.subscribed_on ^= bit;
             if is_subscribed {
                 changes.removed.push(at);
+                // C12: its answer may still come.
+                if !is_sotw && entry.is_awaited_from(server) && !entry.is_collection() {
+                    stream.awaited_before.insert(entry.name.clone());
+                }
                 entry.stop_waiting_for(server);
                 continue;
             }
@@ -249,22 +258,26 @@ impl Client {
                 watches.insert(watch_id(of_type, at));
             }
             // C5, P5.5: timers run on an open stream, and only for resources that are not cached.
-            let is_cached = match entry.is_collection() {
-                true => entry.state.status == ResourceStatus::Acked,
+            let authority = &self.servers.authorities[entry.authority];
+            // Another server in use reports a removal (D14), whatever this one says.
+            let is_confirmed = |of: usize| of != server && entry.subscribed_on & deltas & 1 << of != 0;
+            let is_cached = match &entry.members {
+                Some(members) => {
+                    let mut members = members.values();
+                    let is_from_unused = |state: &ResourceState| authority.is_from_unused(state);
+                    entry.state.status == ResourceStatus::Acked && !(is_sotw && members.any(is_from_unused))
+                }
                 // P4.6: a copy from a server that is no longer in use must be confirmed.
-                false => {
-                    !is_unconfirmed
-                        && entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
-                        && entry
-                            .state
-                            .server
-                            .is_none_or(|of| self.servers.authorities[entry.authority].uses(of))
+                None => {
+                    let sender = entry.state.server;
+                    entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
+                        && sender.is_none_or(|of| authority.uses(of))
+                        && (!is_unconfirmed || sender.is_some_and(is_confirmed))
                 }
             };
             if !is_cached {
                 unanswered.push(watch_id(of_type, at));
-            } else if entry.state.server == Some(server) {
-                // D1, D21: it is told the version of the copy, so it reports a removal, or nothing.
+            } else if entry.state.server == Some(server) && tells_version {
                 entry.awaited = None;
             }
         }
@@ -298,14 +311,13 @@ impl SubscriptionChanges {
 }
 
 impl WatchedType {
-    /// The names that a server has not answered, in time or late, if these added entries have a glob or wildcard.
+    /// The names that a server has not answered yet, also those whose timer has ended, if these added entries have a glob or wildcard.
     fn awaited_before(&self, added: &[u32], server: usize) -> Vec<ResourceName> {
         if !added.iter().any(|at| self.entry(*at).is_collection()) {
             return Vec::new();
         }
         let added: BTreeSet<_> = added.iter().map(|at| *at as usize).collect();
-        let is_awaited =
-            |entry: &WatchEntry| entry.awaited.is_some_and(|awaited| awaited.servers & 1 << server != 0);
+        let is_awaited = |entry: &WatchEntry| entry.is_awaited_from(server);
         let before = self.entries.iter().filter(|(at, entry)| !added.contains(at) && !entry.is_collection());
         before.filter(|(_, entry)| is_awaited(entry)).map(|(_, entry)| entry.name.clone()).collect()
     }

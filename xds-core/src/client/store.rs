@@ -103,20 +103,25 @@ impl Store {
         remove_from(&self.cache, removed.iter().map(|stored| stored.accepted.id()));
     }
 
-    /// Removes copies that no server in use has confirmed. Returns the removed variants.
-    pub(super) fn drop_unconfirmed(&mut self, of_type: usize, copies: &[Arc<Accepted>]) -> Vec<VariantId> {
+    /// Removes copies that no server in use has confirmed. Returns the removed variants, and the servers
+    /// that sent them, as bits.
+    pub(super) fn drop_unconfirmed(
+        &mut self,
+        of_type: usize,
+        copies: &[Arc<Accepted>],
+    ) -> (Vec<VariantId>, u64) {
         let watched = &mut self.types[of_type];
-        let mut removed = Vec::new();
+        let (mut removed, mut senders) = (Vec::new(), 0);
         for copy in copies {
             let Some(named) = watched.names.get_mut(copy.name()) else { continue };
             let is_it = |stored: &StoredVariant| Arc::ptr_eq(&stored.accepted, copy);
             let Some(place) = named.variants.iter().position(is_it) else { continue };
-            named.variants.remove(place);
+            senders |= named.variants.remove(place).server.map_or(0, |server| 1 << server);
             watched.forget_if_empty(copy.name());
             removed.push(copy.id());
         }
         remove_from(&self.cache, removed.iter().cloned());
-        removed
+        (removed, senders)
     }
 }
 

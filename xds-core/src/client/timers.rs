@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::accepted::Accepted;
 use super::effects::{Effects, Touched};
 use super::resource_failure::ResourceFailure;
 use super::resource_state::{ResourceState, ResourceStatus};
@@ -98,7 +99,17 @@ impl Client {
         awaited.until = None;
         let server = bits(awaited.servers).last().expect("a timer waits for a server");
         let policy = self.servers[server].config.errors;
-        let is_answered = matches!(entry.state.status, ResourceStatus::Acked | ResourceStatus::ReceivedError);
+        let is_answered = match entry.state.status {
+            ResourceStatus::Acked => true,
+            // P4.6: the error of a server that is no longer in use says nothing.
+            ResourceStatus::ReceivedError => {
+                !self.servers.authorities[entry.authority].is_from_unused(&entry.state)
+            }
+            _ => false,
+        };
+        if entry.is_collection() {
+            entry.awaited = None;
+        }
         if entry.is_collection() && is_answered {
             if !policy.resource_timer_is_transient_error {
                 self.drop_members_of_unused_servers(watch, effects);
@@ -123,7 +134,14 @@ impl Client {
         if !before.is_same(&entry.state.view()) {
             effects.touched.push(Touched { watch, member: None });
         }
-        effects.removed.extend(self.store.drop_unconfirmed(watch.place().0, unconfirmed.as_slice()));
+        self.drop_unconfirmed(watch.place().0, unconfirmed.as_slice(), effects);
+    }
+
+    /// S32: the client no longer has what the versions of the servers cover that sent these copies.
+    fn drop_unconfirmed(&mut self, of_type: usize, copies: &[Arc<Accepted>], effects: &mut Effects) {
+        let (removed, senders) = self.store.drop_unconfirmed(of_type, copies);
+        bits(senders).for_each(|server| self.servers[server].of_type(of_type).is_partial = true);
+        effects.removed.extend(removed);
     }
 
     /// P4.6: removes the members of a glob or wildcard that only servers which are no longer in use
@@ -135,7 +153,7 @@ impl Client {
         let (names, states): (Vec<_>, Vec<_>) = left.unzip();
         effects.touched.extend(names.into_iter().map(|name| Touched { watch, member: Some(name) }));
         let copies: Vec<_> = states.into_iter().filter_map(|state| state.copy).collect();
-        effects.removed.extend(self.store.drop_unconfirmed(watch.place().0, &copies));
+        self.drop_unconfirmed(watch.place().0, &copies, effects);
     }
 
     /// S38: removes the variants whose TTL has ended.
