@@ -145,7 +145,7 @@ fn run(
     })
 }
 
-/// In a box, so that what runs a future is compiled once, and not for each command.
+/// Runs a future on a new runtime. The future is boxed, so that this code is compiled once, and not for each command.
 fn wait_for<T>(work: Pin<Box<dyn Future<Output = T> + '_>>) -> io::Result<T> {
     let runtime = tokio::runtime::Runtime::new()?;
     let done = runtime.block_on(work);

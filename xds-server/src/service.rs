@@ -173,8 +173,8 @@ impl Server {
         self.serve_tcp_tls(listener, tls, Box::pin(shutdown)).await
     }
 
-    /// In boxes and not generic, so that HTTP/2 on these connections is compiled with this crate. Otherwise
-    /// each program would compile it, once for each kind of `shutdown`.
+    /// Serves the connections of a listener. `shutdown` is boxed, so this is not generic, and HTTP/2 is compiled
+    /// with this crate. Otherwise each program would compile it, once for each kind of `shutdown`.
     fn serve_tcp<'a>(
         self,
         listener: TcpListener,
