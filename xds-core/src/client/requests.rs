@@ -311,7 +311,8 @@ impl SubscriptionChanges {
 }
 
 impl WatchedType {
-    /// The names that a server has not answered yet, also those whose timer has ended, if these added entries have a glob or wildcard.
+    /// The names that a server has not answered yet, also those whose timer has ended. Empty if none of
+    /// these added entries is a glob or wildcard.
     fn awaited_before(&self, added: &[u32], server: usize) -> Vec<ResourceName> {
         if !added.iter().any(|at| self.entry(*at).is_collection()) {
             return Vec::new();
