@@ -186,9 +186,13 @@ impl World {
                 let before = rollouts.changed_names();
                 let Some(event) = rollouts.advance(self.now) else { break };
                 let names: BTreeSet<_> = before.into_iter().chain(rollouts.changed_names()).collect();
-                let connections = self.clients.iter_mut().flat_map(|client| client.connections.values_mut());
-                let connections = connections.filter(|connection| connection.replica == at);
-                connections.for_each(|connection| connection.on_rollout(&names));
+                for client in &mut self.clients {
+                    let connections = client.connections.values_mut();
+                    let connections = connections.filter(|connection| connection.replica == at);
+                    connections.for_each(|connection| connection.on_rollout(&names));
+                    // The wait for other types begins again (seed 3511).
+                    client.lacks.retain(|(kind, name, _), _| !names.contains(&(*kind, name.clone())));
+                }
                 self.trace.stats.count_rollout(&event);
                 self.trace.note(self.now, || format!("  replica {at}: {event:?}"));
                 self.remember(at);
