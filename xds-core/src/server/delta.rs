@@ -14,6 +14,7 @@ use super::response::{Response, StreamError, Verdict};
 use super::stream::Stream;
 use crate::cache::{Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, Version};
+use crate::parameters::Parameters;
 use crate::subscription::{Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::ResourceKey;
@@ -163,6 +164,18 @@ pub(super) fn respond(
             let is_it = |variant| key.constraints.is_none() || state.key(variant) == *key;
             !chosen.into_iter().any(|variant| is_it(variant))
         });
+        // T31: while changes wait, another locator keeps what it has of them until it gets what takes their place.
+        if must_wait && !owed.everything {
+            let is_new = |name: &ResourceName, parameters: &Parameters| {
+                owed.locators.iter().any(|new| new.name == *name && new.parameters == *parameters)
+            };
+            let keeps = |key: &ResourceKey, parameters: &Parameters| {
+                key.matches(parameters) && !is_new(&key.name, parameters)
+            };
+            crossed.retain(|key| {
+                !state.subscription.covering(&key.name).any(|parameters| keeps(key, parameters))
+            });
+        }
         // T33: the client drops resources that match none of its locators by itself.
         if !crossed.is_empty() {
             let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::fixture::{Delta, commit};
+use super::super::fixture::{Delta, commit, parameters};
 use super::tests::{cache, settled};
 use crate::Cache;
 
@@ -124,6 +124,27 @@ fn d8_v29_an_uncertain_resource_that_comes_back_before_its_removal_is_sent() {
     assert_eq!(client.sent(), "");
     commit(&cache, "EDS b=2");
     assert_eq!(client.sent(), "n4 EDS b=2");
+}
+
+/// Regression: a client gave up a name while a response with it was on its way, and subscribed to it with other
+/// parameters. While changes waited for clusters, the wildcard lost the variant that it had (seed 50372).
+#[test]
+fn s8b_t31_a_wildcard_keeps_what_it_has_while_changes_wait() {
+    let cache = cache("LDS a=1");
+    let mut client = Delta::new(&cache);
+    client.stream.on_node(parameters("env=a"));
+    client.ask("CDS", "d");
+    client.ask("LDS", "* a b?env=a");
+    assert_eq!(client.sent(), "n1 CDS -d; n2 LDS a[]=1 -b");
+    client.ack("CDS", "1");
+    commit(&cache, "CDS d=1; LDS -a a[env=a]=2");
+    assert_eq!(client.sent(), "n3 CDS d=1");
+    client.ask("LDS", "a?env=b -a -b?env=a");
+    assert_eq!(client.sent(), "n4 LDS -a[env=b]");
+    client.ack("CDS", "3");
+    client.ack("LDS", "2");
+    client.ack("LDS", "4");
+    assert_eq!(client.sent(), "n5 LDS a[env=a]=2 -a[]");
 }
 
 /// Regression: they were sent once more although a newer response with them was rejected too (seed
