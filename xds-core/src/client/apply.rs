@@ -147,11 +147,9 @@ impl Client {
                 }
             }
             // A resource may come only from the servers after this one. In SotW this server may
-            // never report its absence, so a timer decides (S17, C12). In delta the client subscribes
-            // again: this server may have been told the version that it sent before (D1), and would
-            // send nothing (D21). For members of a glob or wildcard a timer decides: if the client
-            // subscribed on this server before another server sent the members, this server does not
-            // know that the client has them.
+            // never report its absence, so a timer decides (S17, C12). The same holds for members
+            // of a glob or wildcard: if the client subscribed on this server before another server
+            // sent the members, this server does not know that the client has them (D1).
             for (watch, _) in watches.into_iter().filter(|(_, servers)| servers & 1 << server != 0) {
                 let entry = self.store.entry(watch);
                 let is_from_unused =
@@ -160,11 +158,7 @@ impl Client {
                     None => entry.state.copy.is_some() && is_from_unused(&entry.state),
                     Some(members) => members.values().any(is_from_unused),
                 };
-                let is_named = entry.members.is_none();
-                if is_unconfirmed && is_named && self.servers[server].is_delta() {
-                    self.store.entry_mut(watch).subscribed_on &= !(1 << server);
-                    self.mark(server, watch);
-                } else if is_unconfirmed {
+                if is_unconfirmed {
                     self.start_timer(now, server, watch);
                 }
             }

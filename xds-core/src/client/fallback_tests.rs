@@ -194,6 +194,21 @@ fn c5_d21_the_silence_of_the_next_server_does_not_count_where_the_first_one_conf
     assert_eq!(f.view(a), "1");
 }
 
+/// A SotW server of clusters reports a removal, too: its full state is without the resource (S25).
+#[test]
+fn c5_s25_what_the_next_server_has_stays_while_the_first_one_is_silent() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    let a = f.watch("CDS", "a");
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "CDS x n1: a=1");
+    f.open(0);
+    assert_eq!(f.sent(0), "node CDS [a]");
+    f.pass(30);
+    assert_eq!(f.view(a), "1");
+}
+
 /// S17, S26: a SotW server of endpoints never says that one is gone, so its silence confirms nothing.
 #[test]
 fn c5_s26_a_sotw_server_does_not_confirm_endpoints_by_its_silence() {
@@ -217,30 +232,6 @@ fn c5_s26_a_sotw_server_does_not_confirm_endpoints_by_its_silence() {
     f.sent(1);
     f.pass(15);
     assert_eq!(f.view(a), "1 beside NOT_FOUND");
-}
-
-/// The first server was told the version that it sent, so it would send nothing (D21). But the second server has
-/// replaced the resource meanwhile.
-#[test]
-fn p4_6_d9_what_the_second_server_replaced_is_subscribed_to_again_on_the_first_one() {
-    let mut f = Fixture::of(&[DELTA, SOTW]);
-    let a = f.watch("CDS", "a");
-    f.watch("EDS", "e");
-    f.open(0);
-    f.sent(0);
-    f.get("CDS v1 n1: a=1");
-    f.end(0);
-    f.fail(0);
-    f.open(1);
-    f.sent(1);
-    f.open(0);
-    assert_eq!(f.sent(0), "node CDS +a (a:v1)\nEDS +e");
-    f.get_from(1, "CDS x n1: a=2");
-    f.get("EDS v1 n1: e=1");
-    assert_eq!(f.sent(0), "CDS +a\nEDS n1");
-    assert_eq!(f.get("CDS v1 n2: a=1"), "a: 1");
-    assert_eq!(f.pass(30), "");
-    assert_eq!(f.view(a), "1");
 }
 
 /// An error that the second server reported ends when the client has returned to the first one.

@@ -11,7 +11,7 @@ use xds_proto::google::rpc::Status;
 
 use super::authority::Authority;
 use super::resource_state::{ResourceState, ResourceStatus};
-use super::upstream::{AckOrNack, RequestedNames};
+use super::upstream::{AckOrNack, RequestedNames, Upstream};
 use super::watched_type::{WILDCARD, WatchEntry, WatchedType};
 use super::{Client, watch_id};
 use crate::code::Code;
@@ -207,8 +207,10 @@ impl Client {
         }
         let watched = &mut self.store.types[of_type];
         let (bit, mut len) = (1_u64 << server, 0);
-        let deltas = self.servers.upstreams.iter().enumerate().filter(|(_, upstream)| upstream.is_delta());
-        let deltas = deltas.fold(0_u64, |all, (at, _)| all | 1 << at);
+        // The servers that report removals of the type (S26).
+        let tells = |upstream: &Upstream| upstream.is_delta() || watched.known.full_state;
+        let telling = self.servers.upstreams.iter().enumerate().filter(|(_, upstream)| tells(upstream));
+        let telling = telling.fold(0_u64, |all, (at, _)| all | 1 << at);
         // S17, S32: without a version, a SotW server does not report the names that it does not
         // have. So names with a copy need a timer, too.
         let is_sotw = !self.servers[server].is_delta();
@@ -259,8 +261,10 @@ impl Client {
             }
             // C5, P5.5: timers run on an open stream, and only for resources that are not cached.
             let authority = &self.servers.authorities[entry.authority];
-            // Another server in use reports a removal (D14), whatever this one says.
-            let is_confirmed = |of: usize| of != server && entry.subscribed_on & deltas & 1 << of != 0;
+            // Another server in use has answered, and reports a removal.
+            let is_confirmed = |of: usize| {
+                of != server && entry.subscribed_on & telling & 1 << of != 0 && !entry.is_awaited_from(of)
+            };
             let is_cached = match &entry.members {
                 Some(members) => {
                     let mut members = members.values();
