@@ -228,8 +228,8 @@ impl Client {
             key(one).cmp(&key(other)).then_with(|| one.locator().cmp(&other.locator()))
         });
         dirty.dedup();
-        // A server that is told the version of a copy confirms the copy, if it has nothing to send (D1, D21).
-        // A SotW server says nothing of the names of other types (S26).
+        // The client tells the server the version of a copy. If the server then sends nothing, the copy is
+        // current (D1, D21). In SotW this holds for listeners and clusters only (S26).
         let tells_version =
             !is_sotw || watched.known.full_state && !stream.is_open && !stream.version.is_empty();
         let mut unanswered = Vec::new();
