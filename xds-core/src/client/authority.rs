@@ -34,6 +34,11 @@ impl Authority {
         self.in_use().contains(&server)
     }
 
+    /// C15: whether it also uses servers after this one, which may replace what this one sent.
+    pub(super) fn falls_back_from(&self, server: usize) -> bool {
+        self.uses(server) && self.in_use().last() != Some(&server)
+    }
+
     /// P4.6: whether the state of a resource comes from a server that is no longer in use.
     pub(super) fn is_from_unused(&self, state: &ResourceState) -> bool {
         state.server.is_some_and(|server| !self.uses(server))

@@ -125,7 +125,7 @@ fn c5_p4_6_a_timer_ends_with_the_server_that_it_waits_for() {
     f.open(1);
     assert_eq!(f.sent(1), "node CDS [a]\nEDS [e]");
     f.open(0);
-    assert_eq!(f.sent(0), "node CDS +a (a:v1)\nEDS +e");
+    assert_eq!(f.sent(0), "node CDS +a\nEDS +e");
     assert_eq!(f.get("EDS v1 n1: e=1"), "e: 1");
     assert_eq!(f.wanted(), [0]);
     assert_eq!(f.pass(30), "");
@@ -313,6 +313,36 @@ fn c14_s32_a_version_is_not_brought_when_another_server_changed_what_is_held() {
     f.get_from(1, "CDS x n1: a=2 b=1");
     f.open(0);
     assert_eq!(f.sent(0), "node CDS [* b]");
+}
+
+/// Regression: the first server was told the version that it had sent. The second one replaced the
+/// resource, and the first one did not send it again (D21). So it counted as absent.
+#[test]
+fn c15_d21_s32_a_server_is_told_no_version_that_the_next_one_may_replace() {
+    for first in [DELTA, SOTW] {
+        let mut f = Fixture::of(&[first, SOTW]);
+        let a = f.watch("CDS", "a");
+        let all = f.watch("CDS", "*");
+        f.watch("EDS", "e");
+        f.open(0);
+        f.sent(0);
+        f.get("CDS v1 n1: a=1 b=1");
+        f.end(0);
+        f.fail(0);
+        f.open(1);
+        f.sent(1);
+        f.open(0);
+        let is_delta = first == DELTA;
+        let versions = if is_delta { "+* +a (a:?) (b:?)" } else { "[* a]" };
+        let endpoints = if is_delta { "+e" } else { "[e]" };
+        assert_eq!(f.sent(0), format!("node CDS {versions}\nEDS {endpoints}"));
+        f.get_from(1, "CDS x n1: a=2 b=2");
+        // The first server works again, and is the only one in use.
+        f.get("EDS v1 n1: e=1");
+        assert_eq!(f.get("CDS v1 n2: a=1 b=1"), "*/a: 1\n*/b: 1\na: 1");
+        assert_eq!((f.pass(30).as_str(), f.view(a).as_str()), ("", "1"));
+        assert_eq!(f.client.members(all).expect("it is a set").count(), 2);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use xds_proto::google::rpc::Status;
 
 use super::authority::Authority;
 use super::resource_state::{ResourceState, ResourceStatus};
+use super::servers::Servers;
 use super::upstream::{AckOrNack, RequestedNames, Upstream};
 use super::watched_type::{WILDCARD, WatchEntry, WatchedType};
 use super::{Client, watch_id};
@@ -48,18 +49,15 @@ impl Client {
 
     /// The next SotW request of a type. It lists all names of the subscription (S3, S4, S14).
     fn sotw_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
+        if !self.servers[server].of_type(of_type).is_open {
+            self.drop_unusable_version(server, of_type);
+        }
         let changes = self.take_subscription_changes(now, server, of_type, usize::MAX);
         let was_wildcard_ending =
             matches!(self.servers[server].of_type(of_type).requested, RequestedNames::NamedWildcard);
         if !changes.is_empty() || was_wildcard_ending {
             self.update_requested_names(server, of_type);
         }
-        let has_collections = !self.store.types[of_type].collections.is_empty();
-        let is_new_collection = changes
-            .added
-            .iter()
-            .map(|at| self.store.types[of_type].entry(*at))
-            .any(|entry| entry.is_collection() && entry.state.status != ResourceStatus::Acked);
         let type_url = self.store.types[of_type].type_url.clone();
         let node = self.node.clone();
         let upstream = &mut self.servers[server];
@@ -70,14 +68,7 @@ impl Client {
             self.finish(of_type, changes);
             return None;
         }
-        // S32: with a version, a server assumes that the client has all members of a collection at
-        // that version. So a new collection, or one that differs from the version, starts without
-        // it. Resources that are subscribed to by name are sent with or without a version.
-        let is_first = !std::mem::replace(&mut stream.is_open, true);
-        if is_first && (is_new_collection || (stream.is_partial && has_collections)) {
-            stream.version = Arc::default();
-            stream.is_partial = false;
-        }
+        stream.is_open = true;
         let version = ack_or_nack
             .as_ref()
             .map_or(&stream.version, |ack_or_nack| &ack_or_nack.version)
@@ -105,6 +96,26 @@ impl Client {
         }
         self.finish(of_type, changes);
         Some(encoded.freeze())
+    }
+
+    /// Forgets the version with which the next stream would start, if the server cannot rely on it.
+    ///
+    /// S32: with a version, a server assumes that the client has all members of a collection at that
+    /// version. So a new collection, or one that differs from the version, starts without it. C15:
+    /// the same holds during a fallback, as the next server may replace what is in use. Resources
+    /// that are subscribed to by name are sent with or without a version.
+    fn drop_unusable_version(&mut self, server: usize, of_type: usize) {
+        let watched = &self.store.types[of_type];
+        let is_new = |at: &u32| {
+            let entry = watched.entries.get(*at as usize);
+            entry.is_some_and(|entry| entry.is_collection() && entry.state.status != ResourceStatus::Acked)
+        };
+        let is_fallback = self.servers.falls_back_from(server);
+        let stream = self.servers.upstreams[server].of_type(of_type);
+        let is_partial = stream.is_partial && !watched.collections.is_empty();
+        if is_partial || is_fallback || stream.dirty.iter().any(is_new) {
+            (stream.version, stream.is_partial) = (Arc::default(), false);
+        }
     }
 
     /// Sets the names of the next SotW requests: all subscriptions on the server (S14).
@@ -164,8 +175,10 @@ impl Client {
         put(&changes.added, DELTA_SUBSCRIBE, DELTA_SUBSCRIBE_LOCATORS);
         put(&changes.removed, DELTA_UNSUBSCRIBE, DELTA_UNSUBSCRIBE_LOCATORS);
         // D1: only the first request of a type lists the resources from earlier streams.
-        let initial_versions =
-            if is_first { initial_versions(watched, &changes.added, server) } else { BTreeMap::new() };
+        let initial_versions = match is_first {
+            true => initial_versions(watched, &changes.added, server, &self.servers),
+            false => BTreeMap::new(),
+        };
         let type_url = watched.type_url.clone();
         let node = self.node.clone();
         let upstream = &mut self.servers[server];
@@ -228,9 +241,9 @@ impl Client {
             key(one).cmp(&key(other)).then_with(|| one.locator().cmp(&other.locator()))
         });
         dirty.dedup();
-        // The client tells the server the version of a copy. If the server then sends nothing, the copy is
-        // current (D1, D21). In SotW this holds for listeners and clusters only (S26).
-        let tells_version =
+        // The server knows the version of a copy from the client (D21, S32), or sends the copy again. It
+        // reports a removal in both cases, in SotW for listeners and clusters only (S26).
+        let reports_removal =
             !is_sotw || watched.known.full_state && !stream.is_open && !stream.version.is_empty();
         let mut unanswered = Vec::new();
         let mut rest = dirty.into_iter();
@@ -281,7 +294,7 @@ impl Client {
             };
             if !is_cached {
                 unanswered.push(watch_id(of_type, at));
-            } else if entry.state.server == Some(server) && tells_version {
+            } else if entry.state.server == Some(server) && reports_removal {
                 entry.awaited = None;
             }
         }
@@ -339,27 +352,40 @@ impl WatchEntry {
 /// that are in use, came from this server, and have a single variant.
 ///
 /// Other members of a glob or wildcard are listed with a version that no resource has. Otherwise
-/// the server would not report that they were removed in the meantime.
-fn initial_versions(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<String, String> {
+/// the server would not report that they were removed in the meantime. The same holds during a
+/// fallback (C15): the next server may replace a resource before this server answers, and this
+/// server would then not send it (D21).
+fn initial_versions(
+    watched: &WatchedType,
+    added: &[u32],
+    server: usize,
+    servers: &Servers,
+) -> BTreeMap<String, String> {
     let mut versions = BTreeMap::new();
     let is_good = |state: &ResourceState| {
         state.copy.is_some() && matches!(state.status, ResourceStatus::Acked | ResourceStatus::Nacked)
     };
-    let mut insert = |name: &ResourceName, state: &ResourceState, is_member: bool| {
+    let mut insert = |name: &ResourceName, state: &ResourceState, entry: &WatchEntry| {
+        let is_fallback = servers.authorities[entry.authority].falls_back_from(server);
         let stored = watched.names.get(name).map(|named| &named.variants[..]).unwrap_or_default();
         let version = match stored {
-            [stored] if stored.server == Some(server) && !stored.version.is_empty() && is_good(state) => {
+            [stored]
+                if stored.server == Some(server)
+                    && !stored.version.is_empty()
+                    && is_good(state)
+                    && !is_fallback =>
+            {
                 stored.version.as_ref()
             }
-            [_, ..] if is_member => UNKNOWN_VERSION,
+            [_, ..] if entry.is_collection() => UNKNOWN_VERSION,
             [] | [_, ..] => return,
         };
         versions.insert(name.as_str().to_owned(), version.to_owned());
     };
     for entry in added.iter().map(|at| watched.entry(*at)) {
         match &entry.members {
-            None => insert(watched.aliases.get(&entry.name).unwrap_or(&entry.name), &entry.state, false),
-            Some(members) => members.iter().for_each(|(name, state)| insert(name, state, true)),
+            None => insert(watched.aliases.get(&entry.name).unwrap_or(&entry.name), &entry.state, entry),
+            Some(members) => members.iter().for_each(|(name, state)| insert(name, state, entry)),
         }
     }
     versions

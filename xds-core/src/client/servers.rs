@@ -30,6 +30,11 @@ impl Servers {
         }
         (Self { upstreams: servers.into_iter().map(Upstream::new).collect(), authorities }, numbers)
     }
+
+    /// C15: whether an authority uses this server, and servers after it too.
+    pub(super) fn falls_back_from(&self, server: usize) -> bool {
+        self.authorities.iter().any(|authority| authority.falls_back_from(server))
+    }
 }
 
 impl Index<usize> for Servers {
