@@ -25,8 +25,7 @@ fn c15_p4_2_p4_5_the_next_server_is_asked_for_everything_and_nobody_is_told() {
     assert_eq!(f.fail(0), "");
     assert_eq!(f.wanted(), [0, 1]);
     assert_eq!(f.fail(1), "");
-    f.open(2);
-    assert_eq!(f.sent(2), "node CDS [a]\nEDS [b]");
+    assert_eq!(f.connect(2), "node CDS [a]\nEDS [b]");
     assert_eq!(f.get_from(2, "CDS v1 n1: a=1"), "a: 1");
     assert_eq!(f.view(a), "1");
 }
@@ -38,8 +37,7 @@ fn c15_p4_5_watchers_are_told_when_all_servers_failed() {
     assert_eq!(f.fail(0), "");
     assert_eq!(f.fail(1), "a: UNAVAILABLE");
     // A response from any of the servers ends the outage.
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     assert_eq!(f.get("CDS v1 n1: a=1"), "a: 1");
 }
 
@@ -48,8 +46,7 @@ fn c15_p4_3_with_everything_cached_no_other_server_is_asked() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
     f.watch("CDS", "a");
     let absent = f.watch("EDS", "b");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: a=1");
     f.pass(15);
     assert_eq!(f.view(absent), "NOT_FOUND", "known not to exist");
@@ -63,15 +60,13 @@ fn c15_p4_3_with_everything_cached_no_other_server_is_asked() {
 fn c15_p4_7_what_is_newly_needed_falls_back_and_the_outage_ends() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
     f.watch("CDS", "a");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: a=1");
     f.end(0);
     assert_eq!(f.fail(0), "a: 1 beside UNAVAILABLE");
     let b = f.watch("CDS", "b");
     assert_eq!((f.wanted(), f.view(b).as_str()), (vec![0, 1], "-"));
-    f.open(1);
-    assert_eq!(f.sent(1), "node CDS [a b]");
+    assert_eq!(f.connect(1), "node CDS [a b]");
     assert_eq!(f.get_from(1, "CDS x n1: a=1 b=1"), "a: 1\nb: 1");
 }
 
@@ -80,11 +75,9 @@ fn c15_p4_6_a_resource_of_a_higher_server_ends_the_lower_ones() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
     let a = f.watch("CDS", "a");
     f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.get_from(1, "CDS x n1: a=1");
-    f.open(0);
-    assert_eq!(f.sent(0), "node CDS [a]");
+    assert_eq!(f.connect(0), "node CDS [a]");
     assert_eq!(f.wanted(), [0, 1]);
     assert_eq!(f.get("CDS v1 n1: a=2"), "a: 2");
     assert_eq!(f.wanted(), [0]);
@@ -101,11 +94,9 @@ fn c15_s17_what_only_the_lower_server_had_is_given_up_in_time() {
     f.watch("EDS", "a");
     f.watch("EDS", "b");
     f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.get_from(1, "EDS x n1: a=1 b=1");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     assert_eq!(f.get("EDS v1 n1: a=1"), "");
     assert_eq!(f.pass(15), "b: 1 beside NOT_FOUND");
 }
@@ -117,15 +108,11 @@ fn c5_p4_6_a_timer_ends_with_the_server_that_it_waits_for() {
     let mut f = Fixture::of(&[DELTA, SOTW]);
     let a = f.watch("CDS", "a");
     f.watch("EDS", "e");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: a=1");
-    f.end(0);
-    f.fail(0);
-    f.open(1);
-    assert_eq!(f.sent(1), "node CDS [a]\nEDS [e]");
-    f.open(0);
-    assert_eq!(f.sent(0), "node CDS +a\nEDS +e");
+    f.lose(0);
+    assert_eq!(f.connect(1), "node CDS [a]\nEDS [e]");
+    assert_eq!(f.connect(0), "node CDS +a\nEDS +e");
     assert_eq!(f.get("EDS v1 n1: e=1"), "e: 1");
     assert_eq!(f.wanted(), [0]);
     assert_eq!(f.pass(30), "");
@@ -138,15 +125,11 @@ fn c5_d21_a_server_that_knows_the_version_of_a_copy_is_not_waited_for() {
     let mut f = Fixture::of(&[DELTA, SOTW]);
     let a = f.watch("CDS", "a");
     f.watch("EDS", "e");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: a=1");
-    f.end(0);
-    f.fail(0);
-    f.open(1);
-    f.sent(1);
-    f.open(0);
-    f.sent(0);
+    f.lose(0);
+    f.connect(1);
+    f.connect(0);
     f.pass(30);
     assert_eq!(f.view(a), "1");
 }
@@ -160,11 +143,9 @@ fn p1_23_p4_6_an_error_of_a_wildcard_ends_with_its_members_also_after_a_timer() 
     let all = f.watch("EDS", "*");
     f.watch("CDS", "c");
     f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.get_from(1, "EDS x n1: a=1");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("EDS v1 n1: *!7");
     assert_eq!(f.view(all), "PERMISSION_DENIED");
     f.get("CDS v1 n2: c=1");
@@ -179,17 +160,13 @@ fn p1_23_p4_6_an_error_of_a_wildcard_ends_with_its_members_also_after_a_timer() 
 fn c5_d21_the_silence_of_the_next_server_does_not_count_where_the_first_one_confirms() {
     let mut f = Fixture::of(&[DELTA, SOTW]);
     let a = f.watch("CDS", "a");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: a=1");
-    f.end(0);
-    f.fail(0);
-    f.open(0);
-    assert_eq!(f.sent(0), "node CDS +a (a:v1)");
+    f.lose(0);
+    assert_eq!(f.connect(0), "node CDS +a (a:v1)");
     f.watch("EDS", "e");
     f.sent(0);
-    f.open(1);
-    assert_eq!(f.sent(1), "node CDS [a]\nEDS [e]");
+    assert_eq!(f.connect(1), "node CDS [a]\nEDS [e]");
     f.pass(30);
     assert_eq!(f.view(a), "1");
 }
@@ -200,11 +177,9 @@ fn c5_s25_what_the_next_server_has_stays_while_the_first_one_is_silent() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
     let a = f.watch("CDS", "a");
     f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.get_from(1, "CDS x n1: a=1");
-    f.open(0);
-    assert_eq!(f.sent(0), "node CDS [a]");
+    assert_eq!(f.connect(0), "node CDS [a]");
     f.pass(30);
     assert_eq!(f.view(a), "1");
 }
@@ -216,20 +191,15 @@ fn c5_s26_a_sotw_server_does_not_confirm_endpoints_by_its_silence() {
     let a = f.watch("EDS", "a");
     f.watch("CDS", "c");
     f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.get_from(1, "EDS x n1: a=1");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: c=1");
     f.client.on_closed(f.now, 1);
-    f.end(0);
-    f.fail(0);
-    f.open(0);
-    f.sent(0);
+    f.lose(0);
+    f.connect(0);
     f.watch("EDS", "b");
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.pass(15);
     assert_eq!(f.view(a), "1 beside NOT_FOUND");
 }
@@ -241,11 +211,9 @@ fn p4_6_the_error_of_a_server_that_is_not_used_any_more_ends_with_the_timer() {
     let all = f.watch("EDS", "*");
     f.watch("CDS", "c");
     f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.get_from(1, "EDS x n1: *!7");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: c=1");
     f.client.on_closed(f.now, 1);
     f.pass(15);
@@ -259,19 +227,15 @@ fn s32_p4_6_a_version_is_not_brought_after_a_timer_dropped_members() {
     f.watch("CDS", "*");
     f.watch("EDS", "e");
     f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.get_from(1, "CDS x n1: a=1");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("EDS v1 n1: e=1");
     f.pass(15);
     f.client.on_closed(f.now, 1);
-    f.end(0);
-    f.fail(0);
+    f.lose(0);
     f.watch("EDS", "f");
-    f.open(1);
-    assert_eq!(f.sent(1), "node CDS []\nEDS [e f]");
+    assert_eq!(f.connect(1), "node CDS []\nEDS [e f]");
 }
 
 /// The timer starts again on a new stream, if only the second server has sent the members.
@@ -281,17 +245,14 @@ fn c5_s26_members_of_a_server_that_is_not_used_any_more_are_given_up_on_the_next
     let all = f.watch("EDS", "*");
     f.watch("CDS", "c");
     f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.connect(1);
     f.get_from(1, "EDS x n1: a=1");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: c=1");
     f.client.on_closed(f.now, 1);
     f.pass(5);
     f.end(0);
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.pass(60);
     assert_eq!(f.client.members(all).expect("it is a set").count(), 0);
 }
@@ -303,16 +264,12 @@ fn c14_s32_a_version_is_not_brought_when_another_server_changed_what_is_held() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
     f.watch("CDS", "*");
     f.watch("CDS", "b");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     f.get("CDS v1 n1: a=1");
-    f.end(0);
-    f.fail(0);
-    f.open(1);
-    f.sent(1);
+    f.lose(0);
+    f.connect(1);
     f.get_from(1, "CDS x n1: a=2 b=1");
-    f.open(0);
-    assert_eq!(f.sent(0), "node CDS [* b]");
+    assert_eq!(f.connect(0), "node CDS [* b]");
 }
 
 /// Regression: the first server was told the version that it had sent. The second one replaced the
@@ -324,13 +281,10 @@ fn c15_d21_s32_a_server_is_told_no_version_that_the_next_one_may_replace() {
         let a = f.watch("CDS", "a");
         let all = f.watch("CDS", "*");
         f.watch("EDS", "e");
-        f.open(0);
-        f.sent(0);
+        f.connect(0);
         f.get("CDS v1 n1: a=1 b=1");
-        f.end(0);
-        f.fail(0);
-        f.open(1);
-        f.sent(1);
+        f.lose(0);
+        f.connect(1);
         f.open(0);
         let is_delta = first == DELTA;
         let versions = if is_delta { "+* +a (a:?) (b:?)" } else { "[* a]" };
@@ -349,8 +303,7 @@ fn c15_d21_s32_a_server_is_told_no_version_that_the_next_one_may_replace() {
 fn p4_7_a_timer_that_fires_is_no_reason_to_fall_back() {
     let mut f = Fixture::of(&[SOTW, SOTW]);
     f.watch("CDS", "a");
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     assert_eq!(f.pass(15), "a: NOT_FOUND");
     assert_eq!(f.wanted(), [0]);
 }
@@ -489,8 +442,7 @@ fn c13_c16_the_wildcard_keeps_nothing_of_other_authorities() {
     let mut f = of_authorities();
     f.watch("EDS", "*");
     let one = f.watch("EDS", ONE);
-    f.open(0);
-    f.sent(0);
+    f.connect(0);
     assert_eq!(f.get(&format!("EDS v1 n1: {ONE}=1")), format!("*{{old=1}}: -\n{ONE}{{env=prod}}: 1"));
     f.client.on_unwatch(one);
     f.sent(0);
@@ -511,8 +463,7 @@ fn c15_p4_9_by_choice_the_next_server_is_asked_though_nothing_is_missing() {
         config.default_authority.fallback_on_reachability_only = on_reachability_only;
         let mut f = Fixture::of_config(config);
         f.watch("EDS", "a");
-        f.open(0);
-        f.sent(0);
+        f.connect(0);
         f.get("EDS v1 n1: a=1");
         f.end(0);
         f.open(0);

@@ -65,6 +65,18 @@ impl Fixture {
         self.client.on_open(self.now, server);
     }
 
+    /// Connects to a server. Returns the requests, as [`sent`](Self::sent).
+    pub(crate) fn connect(&mut self, server: usize) -> String {
+        self.open(server);
+        self.sent(server)
+    }
+
+    /// Ends the stream of a server, which then cannot be reached.
+    pub(crate) fn lose(&mut self, server: usize) {
+        self.end(server);
+        self.fail(server);
+    }
+
     /// Fails to connect to a server. Returns the changed views.
     pub(crate) fn fail(&mut self, server: usize) -> String {
         self.client.on_connecting(server);
