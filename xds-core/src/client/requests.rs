@@ -16,6 +16,7 @@ use super::upstream::{AckOrNack, RequestedNames, Upstream};
 use super::watched_type::{WILDCARD, WatchEntry, WatchedType};
 use super::{Client, watch_id};
 use crate::code::Code;
+use crate::known_type::KnownType;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::wire::fields::put_field;
@@ -218,18 +219,10 @@ impl Client {
         if dirty.is_empty() {
             return changes;
         }
+        let answers = Answers::of(&mut self.servers, server, of_type, self.store.types[of_type].known);
         let watched = &mut self.store.types[of_type];
         let (bit, mut len) = (1_u64 << server, 0);
-        // The servers that report removals of the type (S26).
-        let tells = |upstream: &Upstream| upstream.is_delta() || watched.known.full_state;
-        let telling = self.servers.upstreams.iter().enumerate().filter(|(_, upstream)| tells(upstream));
-        let telling = telling.fold(0_u64, |all, (at, _)| all | 1 << at);
-        // S17, S32: without a version, a SotW server does not report the names that it does not
-        // have. So names with a copy need a timer, too.
-        let is_sotw = !self.servers[server].is_delta();
         let stream = self.servers.upstreams[server].of_type(of_type);
-        let is_unconfirmed =
-            is_sotw && watched.known.full_state && !stream.is_open && stream.version.is_empty();
         // An entry that was removed meanwhile left its number in the list. Another entry may have
         // the number now, without a mark.
         dirty.retain(|at| watched.entries.get(*at as usize).is_some_and(|entry| entry.dirty & bit != 0));
@@ -241,10 +234,6 @@ impl Client {
             key(one).cmp(&key(other)).then_with(|| one.locator().cmp(&other.locator()))
         });
         dirty.dedup();
-        // The server knows the version of a copy from the client (D21, S32), or sends the copy again. It
-        // reports a removal in both cases, in SotW for listeners and clusters only (S26).
-        let reports_removal =
-            !is_sotw || watched.known.full_state && !stream.is_open && !stream.version.is_empty();
         let mut unanswered = Vec::new();
         let mut rest = dirty.into_iter();
         while len < limit_bytes
@@ -262,7 +251,7 @@ impl Client {
             if is_subscribed {
                 changes.removed.push(at);
                 // C12: its answer may still come.
-                if !is_sotw && entry.is_awaited_from(server) && !entry.is_collection() {
+                if answers.is_delta && entry.is_awaited_from(server) && !entry.is_collection() {
                     stream.awaited_before.insert(entry.name.clone());
                 }
                 entry.stop_waiting_for(server);
@@ -273,28 +262,9 @@ impl Client {
                 watches.insert(watch_id(of_type, at));
             }
             // C5, P5.5: timers run on an open stream, and only for resources that are not cached.
-            let authority = &self.servers.authorities[entry.authority];
-            // Another server in use has answered, and reports a removal.
-            let is_confirmed = |of: usize| {
-                of != server && entry.subscribed_on & telling & 1 << of != 0 && !entry.is_awaited_from(of)
-            };
-            let is_cached = match &entry.members {
-                Some(members) => {
-                    let mut members = members.values();
-                    let is_from_unused = |state: &ResourceState| authority.is_from_unused(state);
-                    entry.state.status == ResourceStatus::Acked && !(is_sotw && members.any(is_from_unused))
-                }
-                // P4.6: a copy from a server that is no longer in use must be confirmed.
-                None => {
-                    let sender = entry.state.server;
-                    entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
-                        && sender.is_none_or(|of| authority.uses(of))
-                        && (!is_unconfirmed || sender.is_some_and(is_confirmed))
-                }
-            };
-            if !is_cached {
+            if !answers.is_cached(entry, &self.servers.authorities[entry.authority]) {
                 unanswered.push(watch_id(of_type, at));
-            } else if entry.state.server == Some(server) && reports_removal {
+            } else if entry.state.server == Some(server) && answers.reports_removals {
                 entry.awaited = None;
             }
         }
@@ -311,6 +281,60 @@ impl Client {
                 self.store.remove(of_type, at);
             }
         }
+    }
+}
+
+/// What a server reports after a new subscription of one type.
+struct Answers {
+    server: usize,
+    is_delta: bool,
+    /// The server sends a resource that was removed, or its removal: it knows the version from the
+    /// client (D21, S32), or sends the resource again. In SotW for listeners and clusters only (S26).
+    reports_removals: bool,
+    /// S17, S32: without a version, a SotW server does not report the names that it does not have. So
+    /// names with a copy need a timer, too.
+    omits_absences: bool,
+    /// All servers that report removals of the type (S26), as bits.
+    reporting: u64,
+}
+
+impl Answers {
+    fn of(servers: &mut Servers, server: usize, of_type: usize, known: &KnownType) -> Self {
+        let reports = |upstream: &Upstream| upstream.is_delta() || known.full_state;
+        let reporting = servers.upstreams.iter().enumerate().filter(|(_, upstream)| reports(upstream));
+        let reporting = reporting.fold(0, |all, (at, _)| all | 1 << at);
+        let is_delta = servers[server].is_delta();
+        let stream = servers[server].of_type(of_type);
+        let is_first = !is_delta && known.full_state && !stream.is_open;
+        let has_version = !stream.version.is_empty();
+        Self {
+            server,
+            is_delta,
+            reports_removals: is_delta || is_first && has_version,
+            omits_absences: is_first && !has_version,
+            reporting,
+        }
+    }
+
+    /// Whether a resource, or all members of a glob or wildcard, are cached: no timer runs for a new
+    /// subscription to them (C5, P5.5).
+    fn is_cached(&self, entry: &WatchEntry, authority: &Authority) -> bool {
+        if let Some(members) = &entry.members {
+            let is_from_unused = |state: &ResourceState| authority.is_from_unused(state);
+            let is_confirmed = self.is_delta || !members.values().any(is_from_unused);
+            return entry.state.status == ResourceStatus::Acked && is_confirmed;
+        }
+        // Another server in use has answered, and reports a removal.
+        let is_confirmed = |of: usize| {
+            of != self.server
+                && entry.subscribed_on & self.reporting & 1 << of != 0
+                && !entry.is_awaited_from(of)
+        };
+        let sender = entry.state.server;
+        // P4.6: a copy from a server that is no longer in use must be confirmed.
+        entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
+            && sender.is_none_or(|of| authority.uses(of))
+            && (!self.omits_absences || sender.is_some_and(is_confirmed))
     }
 }
 
