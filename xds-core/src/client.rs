@@ -290,7 +290,7 @@ impl Client {
             Some(parameters) => return Err(WatchError::NoLocators { name, parameters }),
         };
         if let Some((key, _)) =
-            parameters.unbound().iter().find(|(key, _)| key.bytes().any(|b| b.is_ascii_control()))
+            parameters.own().find(|(key, _)| key.bytes().any(|byte| byte.is_ascii_control()))
         {
             return Err(WatchError::InvalidKey { key: Arc::clone(key) });
         }

@@ -65,10 +65,13 @@ impl Parameters {
     /// The same parameters with one more key, [`WHOLE`], whose value is a digest of all of them.
     /// Constraints on this key match exactly these parameters.
     pub(crate) fn bound(&self) -> Self {
-        let mut hasher = blake3::Hasher::new();
+        let mut all = Vec::new();
         for text in self.iter().flat_map(|(key, value)| [key, value]) {
-            hasher.update(&(text.len() as u64).to_be_bytes()).update(text.as_bytes());
+            all.extend_from_slice(&(text.len() as u64).to_be_bytes());
+            all.extend_from_slice(text.as_bytes());
         }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&all);
         let whole = (Arc::from(WHOLE), Arc::from(format!("{:032x}", digest(&hasher))));
         let own = self.iter().map(|(key, value)| (Arc::clone(key), Arc::clone(value)));
         std::iter::once(whole).chain(own).collect()
@@ -77,6 +80,11 @@ impl Parameters {
     /// The same parameters without that key.
     pub(crate) fn unbound(&self) -> Self {
         self.project(|key| key != WHOLE)
+    }
+
+    /// The pairs without that key.
+    pub(crate) fn own(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.iter().filter(|(key, _)| ***key != *WHOLE)
     }
 
     /// How many keys there are.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
+use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use xds_proto::google::rpc::Status;
 
 use super::authority::Authority;
@@ -19,7 +19,7 @@ use crate::code::Code;
 use crate::known_type::KnownType;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
-use crate::wire::fields::put_field;
+use crate::wire::fields::{field_len, put_field, put_length};
 
 impl Client {
     /// The next request for a server, encoded; `None` if there is nothing to send. Call this when
@@ -139,9 +139,10 @@ impl Client {
             }
             all => {
                 let mut list = BytesMut::new();
+                let mut encoder = LocatorEncoder::default();
                 for entry in all {
                     let by_locator = uses_locator(entry, is_relay, authorities);
-                    put_locator(&mut list, entry.locator(), by_locator, SOTW_NAMES, SOTW_LOCATORS);
+                    encoder.put(&mut list, entry.locator(), by_locator, SOTW_NAMES, SOTW_LOCATORS);
                 }
                 RequestedNames::Names(list.freeze())
             }
@@ -167,10 +168,11 @@ impl Client {
         let mut lists = BytesMut::new();
         let (is_relay, authorities) = (self.relay.is_some(), &self.servers.authorities);
         let watched = &self.store.types[of_type];
+        let mut encoder = LocatorEncoder::default();
         let mut put = |entries: &[u32], names, locators| {
             for entry in entries.iter().map(|at| watched.entry(*at)) {
                 let by_locator = uses_locator(entry, is_relay, authorities);
-                put_locator(&mut lists, entry.locator(), by_locator, names, locators);
+                encoder.put(&mut lists, entry.locator(), by_locator, names, locators);
             }
         };
         put(&changes.added, DELTA_SUBSCRIBE, DELTA_SUBSCRIBE_LOCATORS);
@@ -431,22 +433,43 @@ fn uses_locator(entry: &WatchEntry, is_relay: bool, authorities: &[Authority]) -
     }
 }
 
-/// Encodes a name or locator into its field of a request.
-fn put_locator(
-    buffer: &mut BytesMut,
-    (name, parameters): (&ResourceName, &Parameters),
-    by_locator: bool,
-    names: u32,
-    locators: u32,
-) {
-    if !by_locator {
-        return put_field(buffer, names, name.as_str().as_bytes());
+/// Encodes names and locators into their fields of a request. The locators of one request have few
+/// different parameters.
+#[derive(Default)]
+struct LocatorEncoder<'e> {
+    /// The fields of the parameters in a `ResourceLocator`.
+    parameters: BTreeMap<&'e Parameters, Vec<u8>>,
+}
+
+impl<'e> LocatorEncoder<'e> {
+    fn put(
+        &mut self,
+        buffer: &mut BytesMut,
+        (name, parameters): (&'e ResourceName, &'e Parameters),
+        by_locator: bool,
+        names: u32,
+        locators: u32,
+    ) {
+        let name = name.as_str().as_bytes();
+        if !by_locator {
+            return put_field(buffer, names, name);
+        }
+        let parameters = self.parameters.entry(parameters).or_insert_with(|| encode_parameters(parameters));
+        put_length(buffer, locators, field_len(name.len()) + parameters.len());
+        put_field(buffer, LOCATOR_NAME, name);
+        buffer.put_slice(parameters);
     }
-    let text = |text: &Arc<str>| text.as_ref().to_owned();
-    let parameters = parameters.unbound();
-    let dynamic_parameters = parameters.iter().map(|(key, value)| (text(key), text(value))).collect();
-    let locator = ResourceLocator { name: name.as_str().to_owned(), dynamic_parameters };
-    put_field(buffer, locators, &locator.encode_to_vec());
+}
+
+/// The map entries of `ResourceLocator.dynamic_parameters`.
+fn encode_parameters(parameters: &Parameters) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    for (key, value) in parameters.own() {
+        put_length(&mut encoded, LOCATOR_PARAMETERS, field_len(key.len()) + field_len(value.len()));
+        put_field(&mut encoded, MAP_KEY, key.as_bytes());
+        put_field(&mut encoded, MAP_VALUE, value.as_bytes());
+    }
+    encoded
 }
 
 /// The initial version of a resource whose version cannot be compared.
@@ -469,3 +492,7 @@ const DELTA_SUBSCRIBE: u32 = 3;
 const DELTA_UNSUBSCRIBE: u32 = 4;
 const DELTA_SUBSCRIBE_LOCATORS: u32 = 8;
 const DELTA_UNSUBSCRIBE_LOCATORS: u32 = 9;
+const LOCATOR_NAME: u32 = 1;
+const LOCATOR_PARAMETERS: u32 = 2;
+const MAP_KEY: u32 = 1;
+const MAP_VALUE: u32 = 2;

@@ -185,9 +185,13 @@ impl Stream {
         let scope = access.map(|access| access.of_type(&type_url)).filter(|names| !names.is_everything());
         let is_denied = scope.is_some_and(NamePatterns::is_empty);
         let scope = scope.cloned();
-        let derived =
-            access.map_or_else(|| self.parameters.clone(), |access| access.overlay(&self.parameters));
-        let derived = if is_on_demand { derived.bound() } else { derived };
+        // They are the same for all types.
+        let known_derived = self.entries.states().next().map(|state| state.subscription.derived().clone());
+        let derived = known_derived.unwrap_or_else(|| {
+            let derived =
+                access.map_or_else(|| self.parameters.clone(), |access| access.overlay(&self.parameters));
+            if is_on_demand { derived.bound() } else { derived }
+        });
         let terms = Terms {
             protocol: self.protocol,
             type_url,
