@@ -188,6 +188,23 @@ impl Name {
         Some(id)
     }
 
+    /// The same for all variants, as `resolve` finds them.
+    pub(super) fn covers_of<'v>(
+        &self,
+        resolve: impl Fn(&Parameters) -> Option<&'v Arc<Variant>>,
+    ) -> BTreeMap<*const Variant, SubscriptionId> {
+        let on_shared = self.upstream.iter().filter(|(id, of)| id.0 == Route::Shared && !of.is_audit);
+        let mut on_shared: Vec<_> = on_shared.collect();
+        on_shared.sort_unstable_by_key(|(_, subscription)| subscription.number);
+        let mut covers = BTreeMap::new();
+        for (id, _) in on_shared {
+            if let Some(variant) = resolve(&id.1) {
+                covers.entry(Arc::as_ptr(variant)).or_insert_with(|| Arc::clone(id));
+            }
+        }
+        covers
+    }
+
     /// Adds downstream subscriptions that waited for the response to an upstream subscription before the cache reported
     /// them.
     pub(super) fn add_joined(

@@ -19,7 +19,7 @@ use crate::code::Code;
 use crate::name::TypeUrl;
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, is_set};
-use crate::variants::{Variant, Variants};
+use crate::variants::Variants;
 
 /// How downstream subscriptions of a name get an upstream subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl Proxy {
     }
 
     /// The upstream subscription of a locator that relies on no other one.
-    fn own_subscription(&self, key: &Key, is_unshared: bool, bound: &Parameters) -> SubscriptionId {
-        Arc::new(match &self.config.upstream {
+    fn own_subscription(&self, key: &Key, is_unshared: bool, bound: &Parameters) -> (Route, Parameters) {
+        match &self.config.upstream {
             UpstreamKind::Node { keys } => {
                 let projected = bound.project(|key| keys.contains(key));
                 (self.stream_for(Route::Node(projected.clone()), &key.0), projected)
@@ -53,7 +53,7 @@ impl Proxy {
                 (self.stream_for(Route::Shared, &key.0), bound.project(|key| keys.contains(key)))
             }
             UpstreamKind::Locators { .. } => (self.stream_for(Route::Shared, &key.0), bound.clone()),
-        })
+        }
     }
 
     /// The route for a type: its main stream, or its side stream.
@@ -299,7 +299,7 @@ impl Proxy {
         for (number, bound) in to_match {
             let has_variant = !is_set && variants.is_some_and(|variants| variants.resolve(&bound).is_some());
             let id = self.own_subscription(key, name.is_unshared, &bound);
-            self.rely(key, name, number, id, has_variant);
+            self.rely(key, name, number, Arc::new(id), has_variant);
         }
     }
 
@@ -318,23 +318,13 @@ impl Proxy {
             return;
         }
         let resolve = |parameters: &Parameters| variants.and_then(|variants| variants.resolve(parameters));
-        // T43b: one upstream subscription for each variant, the oldest.
-        let mut covers = BTreeMap::<*const Variant, SubscriptionId>::new();
-        let is_shared = |(id, subscription): &(&SubscriptionId, &UpstreamSubscription)| {
-            id.0 == Route::Shared && !subscription.is_audit
-        };
-        let mut on_shared: Vec<_> = name.upstream.iter().filter(is_shared).collect();
-        on_shared.sort_unstable_by_key(|(_, subscription)| subscription.number);
-        for (id, _) in on_shared {
-            if let Some(variant) = resolve(&id.1) {
-                covers.entry(Arc::as_ptr(variant)).or_insert_with(|| Arc::clone(id));
-            }
-        }
-        // Hits rely on the upstream subscription of their variant.
+        // T43b: hits rely on the oldest upstream subscription for their variant.
+        let mut covers = None;
         let mut unmatched = Vec::new();
         for (number, bound) in to_match {
             match resolve(&bound) {
                 Some(variant) => {
+                    let covers = covers.get_or_insert_with(|| name.covers_of(resolve));
                     let id = covers.entry(Arc::as_ptr(variant)).or_insert_with(|| shared(&bound)).clone();
                     self.rely(key, name, number, id, true);
                 }
@@ -441,7 +431,7 @@ impl Proxy {
                 _ if !is_subscribed || downstream.has_variant => None,
                 // T35: absence for one locator says nothing about other locators.
                 Some(id)
-                    if *id == self.own_subscription(key, name.is_unshared, self.parameters.get(number)) =>
+                    if **id == self.own_subscription(key, name.is_unshared, self.parameters.get(number)) =>
                 {
                     let answer = name.upstream.get(id).and_then(|subscription| subscription.answer.clone());
                     answer.or_else(|| self.refusal(&id.0, &key.0))
