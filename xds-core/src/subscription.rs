@@ -529,15 +529,25 @@ impl Subscription {
         locators
     }
 
-    /// Whether these locators are all that is subscribed, by name. Compares no names: false also for an
-    /// equal list at another place in memory.
-    pub(crate) fn is_list(&self, locators: &Locators) -> bool {
+    /// The names of these locators, if they are plain, and everything is subscribed by plain names.
+    pub(crate) fn plain_part<'l>(&self, locators: &'l Locators) -> Option<&'l NameSet> {
         let is_plain = self.by_locator.is_empty() && !self.is_wildcard();
         let mut sets = locators.sets().filter(|_| is_plain);
-        let is_own = |(parameters, names): (&Parameters, &NameSet)| {
-            *parameters == self.derived && names.is_same(&self.by_name.names)
-        };
-        sets.next().is_some_and(is_own) && sets.next().is_none()
+        let (_, names) = sets.next().filter(|(parameters, _)| **parameters == self.derived)?;
+        sets.next().is_none().then_some(names)
+    }
+
+    /// Whether these locators are all that is subscribed, by plain names. Compares no names: false also
+    /// for an equal list at another place in memory.
+    pub(crate) fn is_list(&self, locators: &Locators) -> bool {
+        self.plain_part(locators).is_some_and(|names| names.is_same(&self.by_name.names))
+    }
+
+    /// The locators of these plain names.
+    pub(crate) fn plain(&self, names: NameSet) -> Locators {
+        let mut locators = Locators::default();
+        locators.insert(&self.derived, names);
+        locators
     }
 
     /// The names that are subscribed with the parameters of the node.

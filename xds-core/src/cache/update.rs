@@ -1,14 +1,17 @@
 //! The changes that a stream needs to get from one revision to another.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use super::lock;
 use super::removals::Removed;
 use super::snapshot::TypeSnapshot;
 use super::type_selection::{SelectionPart, TypeSelection};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
+use crate::subscription::NameSet;
 use crate::variants::{KeyedBy, Variant, Variants};
 use crate::wire::{Body, ResourceKey};
 
@@ -52,6 +55,8 @@ pub(crate) struct Made {
     pub(crate) keys: OnceLock<Arc<[ResourceKey]>>,
     /// The assignments (EDS) of the changed clusters.
     endpoints: OnceLock<Box<[ResourceName]>>,
+    /// See [`Update::divide`].
+    divided: Mutex<Vec<(NameSet, Revision, [NameSet; 3])>>,
 }
 
 impl Update {
@@ -162,6 +167,42 @@ impl Update {
                 self.absent.push(listed.clone());
             }
         }
+    }
+
+    /// Divides names of the list of its class into those without a variant, those whose variant changed
+    /// since a cursor, and the others. Only for an update that has everything. `None` if a variant has the
+    /// content of the cursor again.
+    pub(crate) fn divide(&self, names: &NameSet, cursor: Revision) -> Option<[NameSet; 3]> {
+        // Locked meanwhile: of many streams that wait for the same names, one divides them.
+        let mut known = lock(&self.made.divided);
+        let mut same = known.iter().filter(|(of, at, _)| of.is_same(names) && *at == cursor);
+        if let Some((.., parts)) = same.next() {
+            return Some(parts.clone());
+        }
+        let mut rest = self.changed.iter().peekable();
+        let part_of = |name: &ResourceName| {
+            let found = loop {
+                let Some(variant) = rest.peek() else { return Some(0) };
+                match variant.name().cmp(name) {
+                    Ordering::Less => _ = rest.next(),
+                    Ordering::Equal => break variant,
+                    Ordering::Greater => return Some(0),
+                }
+            };
+            match found.changed_at > cursor {
+                true => found.differs_since(cursor).then_some(1),
+                false => Some(2),
+            }
+        };
+        let places: Vec<usize> = names.iter().map(part_of).collect::<Option<_>>()?;
+        let parts = [0, 1, 2].map(|part| {
+            let mut places = places.iter();
+            names.filter(|_| places.next() == Some(&part))
+        });
+        if known.len() < DIVISIONS_KEPT {
+            known.push((names.clone(), cursor, parts.clone()));
+        }
+        Some(parts)
     }
 
     /// This update without some of the changed variants.
@@ -299,3 +340,6 @@ impl Update {
         }
     }
 }
+
+/// How many divisions an update keeps. The streams of a class mostly wait for the same names.
+const DIVISIONS_KEPT: usize = 8;

@@ -79,11 +79,10 @@ impl Owed {
         unknown
     }
 
-    /// Removes all locators, and returns them.
-    pub(super) fn defer_all(&mut self) -> Locators {
-        let deferred = std::mem::take(&mut self.locators);
+    /// Removes all other locators.
+    pub(super) fn keep(&mut self, locators: Locators) {
+        self.locators = locators;
         self.due = self.due();
-        deferred
     }
 
     /// Owes the answers to these locators.

@@ -44,6 +44,16 @@ pub(super) enum Knowledge {
     Unknown,
 }
 
+/// Locators, by what the cache knows of them.
+#[derive(Debug)]
+pub(super) struct Divided {
+    pub(super) unknown: Locators,
+    /// Found, and not sent yet.
+    pub(super) unsent: Locators,
+    /// Found, and sent.
+    pub(super) sent: Locators,
+}
+
 impl TypeState {
     /// Resolves the subscription in a snapshot.
     pub(super) fn resolve<'a>(&'a self, snapshot: &'a Snapshot) -> Resolution<'a> {
@@ -168,35 +178,30 @@ impl<'a> Resolution<'a> {
         }
     }
 
-    /// What the cache knows of each of these locators, if they are the whole subscription and all are
-    /// alike. Most clients wait for all their names at once, and this is found once for all streams
-    /// with the same names.
-    pub(super) fn knows_all(self, locators: &Locators) -> Option<Knowledge> {
+    /// What the cache knows of these locators of the subscription, if they are plain names. Most clients
+    /// wait for all their names at once, and this is found once for all streams with the same names.
+    /// `None`: each has to be looked up.
+    pub(super) fn divide(self, locators: &Locators) -> Option<Divided> {
         let Self { state, snapshot } = self;
-        if !state.subscription.is_list(locators) {
+        let (names, list) = (state.subscription.plain_part(locators)?, state.subscription.plain_names());
+        // To go through the whole list for few names costs more than to look them up.
+        if state.holding.has_exceptions() || names.len() * LIST_SHARE < list.len() {
             return None;
         }
-        let names = state.subscription.plain_names();
-        let selection = state.holding.selection().filter(|of| of.is_list_of(names, snapshot))?;
-        let is_whole =
-            |update: &Update| update.changed.len() == names.len() && !state.holding.has_exceptions();
-        let update = selection.update(snapshot)?;
-        let known = if is_whole(&update) {
-            Knowledge::Found { is_unsent: true, is_again: false }
-        } else {
-            let everything = self.everything(&update);
-            // Any status of the type may be that of one of these locators.
-            let has_statuses = || self.resources().is_some_and(TypeSnapshot::has_statuses);
-            if everything.changed.is_empty() && !has_statuses() {
-                Knowledge::Unknown
-            } else if is_whole(&everything) && !state.holding.is_behind(snapshot) {
-                Knowledge::Found { is_unsent: false, is_again: false }
-            } else {
-                return None;
-            }
-        };
-        debug_assert!(locators.iter().all(|locator| self.knows(&locator) == known), "{known:?}");
-        Some(known)
+        let selection = state.holding.selection().filter(|of| of.is_list_of(list, snapshot))?;
+        let everything = selection.everything(snapshot);
+        let [unknown, unsent, sent] = everything.divide(names, state.holding.cursor())?;
+        // Any status of the type may be that of one of these locators.
+        if !unknown.is_empty() && self.resources().is_some_and(TypeSnapshot::has_statuses) {
+            return None;
+        }
+        let [unknown, unsent, sent] = [unknown, unsent, sent].map(|names| state.subscription.plain(names));
+        let divided = Divided { unknown, unsent, sent };
+        let is = |part: &Locators, known: &Knowledge| part.iter().all(|of| self.knows(&of) == *known);
+        let found = |is_unsent| Knowledge::Found { is_unsent, is_again: false };
+        debug_assert!(is(&divided.unknown, &Knowledge::Unknown), "{divided:?}");
+        debug_assert!(is(&divided.unsent, &found(true)) && is(&divided.sent, &found(false)), "{divided:?}");
+        Some(divided)
     }
 
     /// Whether the source has answered all wildcards: the first response shows a client that it has
@@ -271,3 +276,6 @@ impl<'a> Resolution<'a> {
         Constraints::agreeing_with(parameters, &keys).unwrap_or_default()
     }
 }
+
+/// How many times as many names the whole list may have as those that [`Resolution::divide`] looks at.
+const LIST_SHARE: usize = 8;

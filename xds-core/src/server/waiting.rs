@@ -14,7 +14,7 @@ use super::contents::ResponseContents;
 use super::encode;
 use super::entries::TypeEntry;
 use super::order::Gate;
-use super::resolution::Knowledge;
+use super::resolution::{Divided, Knowledge};
 use super::response::Response;
 use crate::cache::Snapshot;
 use crate::code::Code;
@@ -133,9 +133,14 @@ impl TypeEntry {
             matches!(state.resolve(snapshot).knows(locator), Knowledge::Unknown | Knowledge::Failed { .. })
         };
         owed.locators = state.subscription.sharing(std::mem::take(&mut owed.locators));
-        let deferred = match state.resolve(snapshot).knows_all(&owed.locators) {
-            Some(Knowledge::Unknown) => owed.defer_all(),
-            Some(_) => Locators::default(),
+        let is_list = state.subscription.is_list(&owed.locators);
+        let divided = is_list.then(|| state.resolve(snapshot).divide(&owed.locators)).flatten();
+        let deferred = match divided {
+            Some(Divided { unknown, mut unsent, mut sent }) => {
+                unsent.append(&mut sent);
+                owed.keep(unsent);
+                unknown
+            }
             None => {
                 let mut deferred = owed.defer(cannot_be_answered);
                 deferred.take(|locator| !state.subscription.lists(locator));
@@ -203,20 +208,18 @@ impl TypeEntry {
         let mut changed = BTreeMap::<_, Vec<_>>::new();
         for (waiting, mut locators) in before {
             // As below, for all of them at once.
-            match resolved.knows_all(&locators) {
-                Some(Knowledge::Found { is_unsent, .. }) if !waiting.is_reported => {
-                    if is_unsent && !is_state {
-                        after.add(Waiting { since: now, ..waiting }, locators);
-                    }
-                    continue;
+            let is_early =
+                is_state || has_to_wait || waiting.report_at(wait).is_none_or(|report_at| report_at > now);
+            let divided = resolved.divide(&locators).filter(|Divided { unknown, unsent, sent }| {
+                let is_found = !unsent.is_empty() || !sent.is_empty();
+                (unknown.is_empty() || is_early) && !(is_found && waiting.is_reported)
+            });
+            if let Some(Divided { unknown, unsent, .. }) = divided {
+                after.add(waiting.clone(), unknown);
+                if !is_state {
+                    after.add(Waiting { since: now, ..waiting }, unsent);
                 }
-                Some(Knowledge::Unknown)
-                    if is_state || has_to_wait || waiting.report_at(wait).is_none_or(|at| at > now) =>
-                {
-                    after.add(waiting, locators);
-                    continue;
-                }
-                _ => {}
+                continue;
             }
             let mut unchanged = Vec::new();
             let mut count = 0;

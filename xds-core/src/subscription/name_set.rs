@@ -84,16 +84,25 @@ impl NameSet {
         match () {
             () if self.is_same(other) => Self::default(),
             () if other.is_empty() => self.clone(),
-            () => difference(self.as_slice(), other.as_slice()).into_iter().collect(),
+            () => self.part(difference(self.as_slice(), other.as_slice())),
         }
     }
 
-    /// The names that pass.
-    pub(crate) fn filter(&self, is_kept: impl Fn(&ResourceName) -> bool) -> Self {
-        if self.iter().all(&is_kept) {
-            return self.clone();
+    /// The names that pass. Asks once for each, in order.
+    pub(crate) fn filter(&self, mut is_kept: impl FnMut(&ResourceName) -> bool) -> Self {
+        let Some(first) = self.iter().position(|name| !is_kept(name)) else { return self.clone() };
+        let (kept, rest) = self.as_slice().split_at(first);
+        let rest = rest[1..].iter().filter(|name| is_kept(name));
+        self.part(kept.iter().chain(rest).cloned().collect())
+    }
+
+    /// Some of its names, in order.
+    fn part(&self, list: Vec<ResourceName>) -> Self {
+        match self.is_plain() {
+            true if !list.is_empty() => Self(Arc::new(Names { list, is_plain: true })),
+            true => Self::default(),
+            false => list.into_iter().collect(),
         }
-        self.iter().filter(|name| is_kept(name)).cloned().collect()
     }
 }
 

@@ -84,6 +84,37 @@ fn an_unknown_name_is_waited_for_and_an_absent_one_is_told() {
     assert_eq!((one.sent(), other.sent()), ("n3 X b=1".into(), "n2 X b=1".into()));
 }
 
+/// The locators of a list are found part by part, for all streams with the list. What was sent may
+/// change meanwhile, and what is found waits for the ACK.
+#[test]
+fn g13_a_list_is_answered_part_by_part() {
+    let cache = Cache::on_demand();
+    let mut clients = [(); 3].map(|()| delta(&cache, "X", "a b c d e"));
+    let mut state = sotw(&cache, "CDS", "a b c d e");
+    let all_sent = |clients: &mut [Delta; 3]| {
+        let sent = clients.each_mut().map(|client| client.sent());
+        assert!(sent.iter().all(|of| *of == sent[0]), "{sent:?}");
+        sent[0].clone()
+    };
+    commit(&cache, "X b=1 d=1; CDS b=1 d=1");
+    assert_eq!(all_sent(&mut clients), "n1 X b=1 d=1");
+    commit(&cache, "X a=1; CDS a=1 b=2");
+    assert_eq!(all_sent(&mut clients), "", "no ACK yet");
+    clients.iter_mut().for_each(|client| _ = client.ack("X", "1"));
+    commit(&cache, "X b=2; CDS c=1");
+    assert_eq!(all_sent(&mut clients), "n2 X a=1 b=2");
+    clients.iter_mut().for_each(|client| _ = client.ack("X", "2"));
+    // One goes again before it could be sent; the others are there.
+    commit(&cache, "X c=1; CDS -d");
+    commit(&cache, "X -c e=1");
+    assert_eq!((clients[0].sent(), state.sent()), ("n3 X e=1".into(), String::new()));
+    commit(&cache, "X !c; CDS d=2 e=1");
+    clients[0].ack("X", "3");
+    assert_eq!((clients[0].sent(), state.sent()), ("n4 X -c".into(), "n1 CDS a=1 b=2 c=1 d=2 e=1".into()));
+    assert_eq!(clients[1].sent(), "n3 X e=1 -c");
+    assert_eq!(clients[1].waits_until(), None);
+}
+
 /// Streams with the same projected parameters are answered separately.
 #[test]
 fn t35_what_is_absent_for_one_locator_stays_unknown_for_another() {
