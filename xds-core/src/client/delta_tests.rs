@@ -269,6 +269,21 @@ fn d2_g9_a_large_subscription_goes_out_in_pieces() {
     assert!(frames.iter().all(|frame| frame.len() < 4 << 20));
 }
 
+/// A client of a proxy mostly waits for all names with the same parameters.
+#[test]
+fn d2_g9_names_with_the_same_parameters_go_out_together() {
+    let mut f = delta();
+    let names = ["a", "b", "c"].map(|name| name.repeat(300_000));
+    for (name, env) in names.iter().flat_map(|name| ["prod", "qa"].map(|env| (name, env))) {
+        f.watch("EDS", &format!("{name}{{env={env}}}"));
+    }
+    let lines = f.sent(0);
+    let envs: Vec<_> =
+        lines.split("env=").skip(1).map(|rest| rest.split_once('}').expect("a brace").0).collect();
+    assert_eq!((lines.lines().count(), envs.len()), (2, 6));
+    assert!(envs.chunk_by(PartialEq::eq).count() == 2, "{envs:?}");
+}
+
 /// Regression: after its removal the alias could not become the name of a resource.
 #[test]
 fn d24_an_alias_that_is_removed_is_a_name_like_others() {

@@ -207,8 +207,7 @@ impl Client {
         Some(encoded.freeze())
     }
 
-    /// Takes the changed names and locators for a request (D30), each in one list (D3), sorted by
-    /// name. A name that was unwatched and watched again in between did not change (C13b).
+    /// Takes the changed names and locators for a request (D30), each in one list (D3), sorted. A name that was unwatched and watched again in between did not change (C13b).
     fn take_subscription_changes(
         &mut self,
         now: Duration,
@@ -229,11 +228,14 @@ impl Client {
         // the number now, without a mark.
         dirty.retain(|at| watched.entries.get(*at as usize).is_some_and(|entry| entry.dirty & bit != 0));
         // D1: only the first request has initial versions. Collections have most of these, so they
-        // come first.
+        // come first. If not all names fit into one request, those with the same parameters come
+        // together: a client of a proxy mostly waits for these.
         dirty.sort_unstable_by(|one, other| {
-            let key = |entry: &WatchEntry| !entry.is_collection();
-            let (one, other) = (watched.entry(*one), watched.entry(*other));
-            key(one).cmp(&key(other)).then_with(|| one.locator().cmp(&other.locator()))
+            let key = |at: &u32| {
+                let entry = watched.entry(*at);
+                (!entry.is_collection(), &entry.parameters, &entry.name)
+            };
+            key(one).cmp(&key(other))
         });
         dirty.dedup();
         let mut unanswered = Vec::new();
