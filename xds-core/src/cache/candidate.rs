@@ -13,6 +13,7 @@ use super::views::{Names, Refusal, View, ViewId};
 use super::{Cache, Changed, Commit, CommitError, Transaction, apply, apply_statuses, by_name, lock};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::subscription::WILDCARD;
 
 /// A transaction that some clients try. All others keep the stable state, and are sent nothing.
 ///
@@ -197,8 +198,9 @@ impl Fork<'_> {
     ) -> Vec<(&'c Constraints, Vec<Arc<RegisteredStream>>)> {
         let constraints = of_name.iter().map(|(_, constraints)| constraints);
         if let Some(index) = &interest.subscriptions {
+            let names = self.selecting_names(type_url, name);
             let subscribers =
-                |constraints| index.subscribers_to(type_url, name, constraints).cloned().collect();
+                |constraints| index.subscribers_to(type_url, &names, constraints).cloned().collect();
             return constraints.map(|of| (of, subscribers(of))).collect();
         }
         let Some(of_type) = interest.types.get(type_url) else { return Vec::new() };
@@ -234,9 +236,21 @@ impl Fork<'_> {
     ) -> BTreeSet<u64> {
         let Some(index) = &interest.subscriptions else { return BTreeSet::new() };
         let of_variant = |(name, constraints): &(ResourceName, Constraints)| {
-            index.subscribers_to(type_url, name, constraints).map(|stream| stream.id).collect::<Vec<_>>()
+            let names = self.selecting_names(type_url, name);
+            index.subscribers_to(type_url, &names, constraints).map(|stream| stream.id).collect::<Vec<_>>()
         };
         variants.iter().flat_map(of_variant).collect()
+    }
+
+    /// The names by which streams select a resource before or after the change: its own, its aliases
+    /// (D24) and glob (X12), and the wildcard, if that covers the resource (C16).
+    fn selecting_names(&self, type_url: &TypeUrl, name: &ResourceName) -> BTreeSet<ResourceName> {
+        let (before, after) = self.of_type(type_url);
+        let others = [before, after].map(|resources| resources.other_names().of(name));
+        let excluded = self.next.excluded.as_ref();
+        let wildcard = (!excluded.is_some_and(|of| of.contains(name))).then(|| WILDCARD.into());
+        let own = std::iter::once(name.clone()).chain(wildcard);
+        others.into_iter().flatten().cloned().chain(own).collect()
     }
 
     fn of_type(&self, type_url: &TypeUrl) -> (&TypeSnapshot, &TypeSnapshot) {

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::server::fixture::{Delta, Sotw, commit, parameters, transaction, type_url};
+use crate::subscription::ExcludedAuthorities;
 use crate::{ClientName, Outcome};
 
 pub(super) fn named(watch: &crate::Watch, id: &str) {
@@ -420,6 +421,26 @@ fn c2_t45_the_answer_of_a_stream_counts_that_has_not_seen_the_newest_keys() {
     client.nack("X", "1");
     assert_eq!(client.sent(), "");
     assert!(matches!(candidate.delivery().results()[0].outcome, Outcome::Nacked { .. }));
+}
+
+#[test]
+fn t45_d24_c16_a_client_tries_what_it_selects_by_an_alias_and_not_what_a_wildcard_excludes() {
+    let excluded = ExcludedAuthorities::new(["two".to_owned()].into());
+    let cache = Cache::on_demand_in_groups(excluded);
+    let [mut by_alias] = deltas::<1>(&cache, "X", "z");
+    commit(&cache, "X c{alias=z}=1");
+    by_alias.sent();
+    by_alias.ack("X", "1");
+    let candidate = begin(&cache, "X c{alias=z}=2", "1 client");
+    assert_eq!(candidate.delivery().results().len(), 1);
+    assert_eq!(by_alias.sent(), "n2 X c{alias=z}=2");
+    candidate.end();
+    drop(by_alias);
+    let two = "xdstp://two/X/c";
+    let [_all] = deltas::<1>(&cache, "X", "*");
+    assert!(begin(&cache, &format!("X {two}=1"), "1 client").delivery().is_empty());
+    let [_one] = deltas::<1>(&cache, "X", two);
+    assert_eq!(begin(&cache, &format!("X {two}=1"), "1 client").delivery().results().len(), 1);
 }
 
 /// Otherwise it would see the view of a candidate that ended for as long as a source does not answer, and no other

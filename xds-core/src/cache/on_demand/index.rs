@@ -1,7 +1,7 @@
 //! The index of the subscriptions of all streams, with their whole parameters. Selection classes are not exact enough
 //! for a source: they may have lost streams of which it has to know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use atomic_waker::AtomicWaker;
@@ -12,8 +12,7 @@ use crate::cache::snapshot::{Keys, Snapshot, TypeSnapshot};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
-use crate::subscription::{Locator, Locators, WILDCARD};
-use crate::xdstp::glob_of;
+use crate::subscription::{Locator, Locators};
 
 use of_type::OfType;
 
@@ -103,17 +102,16 @@ impl SubscriptionIndex {
         of_type.into_iter().flat_map(|of_type| of_type.streams(locator)).flat_map(BTreeMap::values)
     }
 
-    /// The streams that select a variant: by its name, by its glob, or by the wildcard.
+    /// The streams that select a variant by one of these names.
     pub(in crate::cache) fn subscribers_to(
         &self,
         type_url: &TypeUrl,
-        name: &ResourceName,
+        names: &BTreeSet<ResourceName>,
         constraints: &Constraints,
     ) -> impl Iterator<Item = &Arc<RegisteredStream>> {
-        let names = [Some(name.clone()), glob_of(name), Some(ResourceName::from(WILDCARD))];
         let of_type = self.types.get(type_url);
-        let with_name = move |name| of_type.into_iter().flat_map(move |of| of.streams_with(&name));
-        let streams = names.into_iter().flatten().flat_map(with_name);
+        let with_name = move |name| of_type.into_iter().flat_map(move |of| of.streams_with(name));
+        let streams = names.iter().flat_map(with_name);
         let matching = streams.filter(|(parameters, _)| constraints.matches(parameters));
         matching.flat_map(|(_, streams)| streams.values())
     }

@@ -5,6 +5,7 @@ use quickcheck::{Arbitrary, Gen, QuickCheck};
 use super::*;
 use crate::cache::Cache;
 use crate::server::fixture::{commit, type_url};
+use crate::subscription::WILDCARD;
 
 const NAMES: [&str; 5] = ["*", "a", "b", "c", "d"];
 
