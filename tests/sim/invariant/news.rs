@@ -9,7 +9,7 @@ use xds_core::server::Protocol;
 use super::{Sent, Violation};
 use crate::content::selected;
 use crate::exceptions;
-use crate::known::Held;
+use crate::known::{Held, Key};
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
@@ -48,6 +48,14 @@ fn has_news(sent: &Sent<'_>) -> bool {
     // S17, S26: so is a resource that was created again, if no response could report its removal
     // (seed 18845).
     let may_leave = sent.is_relayed || !before.learns_of_removals();
+    // A variant of a proxy that other ones replaced, and that came back, is a new one (seed 81882).
+    let was_replaced = |(name, constraints): &Key, held: &Held| {
+        let is_there = |snapshot: &Snapshot| {
+            let variants = snapshot.get(&sent.kind().url().into(), &name.as_str().into());
+            variants.is_some_and(|variants| variants.get(constraints).is_some())
+        };
+        sent.is_relayed && !sent.history[held.sent_at..].iter().all(|snapshot| is_there(snapshot))
+    };
     let has_left = |name: &str, held: &Held| {
         let is_there = |snapshot: &Snapshot| {
             let mut locators = after.locators(name).into_iter();
@@ -55,10 +63,11 @@ fn has_news(sent: &Sent<'_>) -> bool {
         };
         may_leave && !sent.history[held.sent_at..].iter().all(|snapshot| is_there(snapshot))
     };
-    let is_new = |name: &str, held: Option<&Held>, now: &Held| {
-        held.is_none_or(|held| held.content != now.content || is_unknown(held) || has_left(name, held))
+    let is_new = |key: &Key, held: &Held, now: &Held| {
+        held.content != now.content || is_unknown(held) || has_left(&key.0, held) || was_replaced(key, held)
     };
-    let changes = after.held.iter().any(|(key, now)| is_new(&key.0, before.held.get(key), now));
+    let mut now = after.held.iter();
+    let changes = now.any(|(key, now)| before.held.get(key).is_none_or(|held| is_new(key, held, now)));
     let removes =
         before.held.keys().any(|key| !after.held.contains_key(key)) || after.absent != before.absent;
     changes || removes || has_blinked(sent)
