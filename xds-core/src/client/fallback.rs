@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::effects::{Effects, Touched};
 use super::resource_failure::ResourceFailure;
+use super::upstream::Upstream;
 use super::watched_type::{WatchEntry, entry_number};
 use super::{Client, WatchId, watch_id};
 
@@ -12,12 +13,16 @@ impl Client {
     /// C15: uses the next server if all servers in use failed and a resource is missing. If there
     /// is no next server, watchers see the outage (P1.1 to P1.4). Returns whether a server in use
     /// has not failed.
+    ///
+    /// A server that failed before has not failed while its stream is open: its response is due. The
+    /// client told it the versions that it has, so this server does not send again what the next one
+    /// would replace (D21).
     pub(super) fn fall_back(&mut self, at: usize, effects: &mut Effects) -> bool {
         loop {
             let authority = &self.servers.authorities[at];
-            let failures = authority.in_use().iter().map(|server| self.servers[*server].failure.as_ref());
-            let Some(failure) =
-                failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().copied().cloned())
+            let failure_of = |server: &Upstream| server.failure.clone().filter(|_| !server.is_open());
+            let failures = authority.in_use().iter().map(|server| failure_of(&self.servers[*server]));
+            let Some(failure) = failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().cloned())
             else {
                 return true;
             };

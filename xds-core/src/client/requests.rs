@@ -99,22 +99,23 @@ impl Client {
         Some(encoded.freeze())
     }
 
-    /// Forgets the version with which the next stream would start, if the server cannot rely on it.
+    /// Forgets the version of a type before the first request of a stream, if the server must not rely
+    /// on it.
     ///
     /// S32: with a version, a server assumes that the client has all members of a collection at that
-    /// version. So a new collection, or one that differs from the version, starts without it. C15:
-    /// the same holds during a fallback, as the next server may replace what is in use. Resources
-    /// that are subscribed to by name are sent with or without a version.
+    /// version. That is wrong for a new collection, and for one with other members. During a fallback
+    /// (C15), the next server may replace members. Resources that are subscribed to by name are sent
+    /// with or without a version.
     fn drop_unusable_version(&mut self, server: usize, of_type: usize) {
         let watched = &self.store.types[of_type];
         let is_new = |at: &u32| {
-            let entry = watched.entries.get(*at as usize);
+            let entry = watched.entries.get(*at as usize).filter(|entry| entry.dirty & 1 << server != 0);
             entry.is_some_and(|entry| entry.is_collection() && entry.state.status != ResourceStatus::Acked)
         };
         let is_fallback = self.servers.falls_back_from(server);
         let stream = self.servers.upstreams[server].of_type(of_type);
-        let is_partial = stream.is_partial && !watched.collections.is_empty();
-        if is_partial || is_fallback || stream.dirty.iter().any(is_new) {
+        let is_changed = (stream.is_partial || is_fallback) && !watched.collections.is_empty();
+        if is_changed || stream.dirty.iter().any(is_new) {
             (stream.version, stream.is_partial) = (Arc::default(), false);
         }
     }
@@ -292,8 +293,8 @@ impl Client {
 struct Answers {
     server: usize,
     is_delta: bool,
-    /// The server sends a resource that was removed, or its removal: it knows the version from the
-    /// client (D21, S32), or sends the resource again. In SotW for listeners and clusters only (S26).
+    /// The server reports the removal of a resource that the client has: it knows of it from the
+    /// client (D21, S32). In SotW for listeners and clusters only (S26).
     reports_removals: bool,
     /// S17, S32: without a version, a SotW server does not report the names that it does not have. So
     /// names with a copy need a timer, too.
@@ -380,9 +381,9 @@ impl WatchEntry {
 /// that are in use, came from this server, and have a single variant.
 ///
 /// Other members of a glob or wildcard are listed with a version that no resource has. Otherwise
-/// the server would not report that they were removed in the meantime. The same holds during a
-/// fallback (C15): the next server may replace a resource before this server answers, and this
-/// server would then not send it (D21).
+/// the server would not report that they were removed in the meantime. So are all resources during a
+/// fallback (C15): the next server may replace one before this server answers, and this server would
+/// then not send it (D21).
 fn initial_versions(
     watched: &WatchedType,
     added: &[u32],
@@ -397,13 +398,12 @@ fn initial_versions(
         let is_fallback = servers.authorities[entry.authority].falls_back_from(server);
         let stored = watched.names.get(name).map(|named| &named.variants[..]).unwrap_or_default();
         let version = match stored {
-            [stored]
-                if stored.server == Some(server)
-                    && !stored.version.is_empty()
-                    && is_good(state)
-                    && !is_fallback =>
-            {
-                stored.version.as_ref()
+            [stored] if stored.server == Some(server) && !stored.version.is_empty() && is_good(state) => {
+                if is_fallback {
+                    UNKNOWN_VERSION
+                } else {
+                    stored.version.as_ref()
+                }
             }
             [_, ..] if entry.is_collection() => UNKNOWN_VERSION,
             [] | [_, ..] => return,
