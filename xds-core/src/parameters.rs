@@ -82,7 +82,7 @@ impl Parameters {
         self.project(|key| key != WHOLE)
     }
 
-    /// The pairs without that key.
+    /// The pairs without the key [`WHOLE`].
     pub(crate) fn own(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
         self.iter().filter(|(key, _)| ***key != *WHOLE)
     }

@@ -316,11 +316,6 @@ impl Subscription {
         Self { derived, ..Self::default() }
     }
 
-    /// The parameters that were derived from the node (T46).
-    pub(crate) fn derived(&self) -> &Parameters {
-        &self.derived
-    }
-
     /// The same subscription, whose wildcards do not cover names of these authorities.
     #[must_use]
     pub fn without(self, excluded: Option<ExcludedAuthorities>) -> Self {

@@ -581,3 +581,16 @@ fn t33b_what_was_sent_before_a_locator_was_given_up_is_forgotten() {
     client.ask("X", "r?env=prod");
     assert_eq!(client.sent(), "n3 X r[env=prod]=A");
 }
+
+/// G6: the first request may have no node.
+#[test]
+fn t46_g6_a_node_that_comes_later_counts_for_later_types() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=1; EDS e[env=prod]=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "c");
+    assert_eq!(client.sent(), "n1 CDS c=1");
+    client.stream.on_node(parameters("env=prod"));
+    client.ask("EDS", "e");
+    assert_eq!(client.sent(), "n2 EDS e=1");
+}

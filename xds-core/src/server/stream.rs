@@ -33,6 +33,8 @@ pub struct Stream {
     pub(super) config: StreamConfig,
     /// The parameters derived from the node of the stream (T46); empty until the node is known.
     parameters: Parameters,
+    /// These with what the access adds, for the next type; `None` until one needs them.
+    derived: Option<Parameters>,
     /// What the client may read; `None` means everything.
     access: Option<Arc<Access>>,
     /// Whether the client removes a resource when its TTL ends (S38).
@@ -76,6 +78,7 @@ impl Stream {
             protocol,
             config,
             parameters: Parameters::new(),
+            derived: None,
             access: None,
             honours_ttl: false,
             seat: None,
@@ -97,14 +100,14 @@ impl Stream {
     /// node of a stream does not change (G7), so later calls have no effect on existing
     /// subscriptions.
     pub fn on_node(&mut self, parameters: Parameters) {
-        self.parameters = parameters;
+        (self.parameters, self.derived) = (parameters, None);
     }
 
     /// Sets what the client may read. Call it before the first request. For names that the client
     /// may not read it gets resource errors, `PERMISSION_DENIED`, and keeps what it has of them. Of
     /// a wildcard or glob it gets the resources that it may read.
     pub fn on_access(&mut self, access: Arc<Access>) {
-        self.access = Some(access);
+        (self.access, self.derived) = (Some(access), None);
     }
 
     /// The names of the last request that the client may not read; `None` without any. SotW: those
@@ -185,9 +188,7 @@ impl Stream {
         let scope = access.map(|access| access.of_type(&type_url)).filter(|names| !names.is_everything());
         let is_denied = scope.is_some_and(NamePatterns::is_empty);
         let scope = scope.cloned();
-        // They are the same for all types.
-        let known_derived = self.entries.states().next().map(|state| state.subscription.derived().clone());
-        let derived = known_derived.unwrap_or_else(|| {
+        let derived = self.derived.get_or_insert_with(|| {
             let derived =
                 access.map_or_else(|| self.parameters.clone(), |access| access.overlay(&self.parameters));
             if is_on_demand { derived.bound() } else { derived }
@@ -204,7 +205,7 @@ impl Stream {
             sends_ttl_left: is_on_demand && known.heartbeats && !is_sotw,
             is_on_demand,
         };
-        let mut state = TypeState::new(terms, derived);
+        let mut state = TypeState::new(terms, derived.clone());
         let excluded = self.watch.cache().read(|snapshot| snapshot.excluded.clone());
         state.subscription = std::mem::take(&mut state.subscription).without(excluded);
         Ok((self.entries.add(state), true))
