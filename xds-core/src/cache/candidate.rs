@@ -198,9 +198,10 @@ impl Fork<'_> {
     ) -> Vec<(&'c Constraints, Vec<Arc<RegisteredStream>>)> {
         let constraints = of_name.iter().map(|(_, constraints)| constraints);
         if let Some(index) = &interest.subscriptions {
-            let names = self.selecting_names(type_url, name);
-            let subscribers =
-                |constraints| index.subscribers_to(type_url, &names, constraints).cloned().collect();
+            let subscribers = |constraints| {
+                let names = self.selecting_names(type_url, name, constraints);
+                index.subscribers_to(type_url, &names, constraints).cloned().collect()
+            };
             return constraints.map(|of| (of, subscribers(of))).collect();
         }
         let Some(of_type) = interest.types.get(type_url) else { return Vec::new() };
@@ -236,17 +237,26 @@ impl Fork<'_> {
     ) -> BTreeSet<u64> {
         let Some(index) = &interest.subscriptions else { return BTreeSet::new() };
         let of_variant = |(name, constraints): &(ResourceName, Constraints)| {
-            let names = self.selecting_names(type_url, name);
+            let names = self.selecting_names(type_url, name, constraints);
             index.subscribers_to(type_url, &names, constraints).map(|stream| stream.id).collect::<Vec<_>>()
         };
         variants.iter().flat_map(of_variant).collect()
     }
 
-    /// The names by which streams select a resource before or after the change: its own, its aliases
+    /// The names by which streams select a variant before or after the change: its own, its aliases
     /// (D24) and glob (X12), and the wildcard, if that covers the resource (C16).
-    fn selecting_names(&self, type_url: &TypeUrl, name: &ResourceName) -> BTreeSet<ResourceName> {
+    fn selecting_names(
+        &self,
+        type_url: &TypeUrl,
+        name: &ResourceName,
+        constraints: &Constraints,
+    ) -> BTreeSet<ResourceName> {
         let (before, after) = self.of_type(type_url);
-        let others = [before, after].map(|resources| resources.other_names().of(name));
+        let others = [before, after].map(|resources| {
+            let variant = resources.get(name).and_then(|variants| variants.get(constraints));
+            let others = resources.other_names().of(name).iter();
+            others.filter(move |other| variant.is_some_and(|variant| variant.is_named(other)))
+        });
         let excluded = self.next.excluded.as_ref();
         let wildcard = (!excluded.is_some_and(|of| of.contains(name))).then(|| WILDCARD.into());
         let own = std::iter::once(name.clone()).chain(wildcard);

@@ -435,6 +435,9 @@ fn t45_d24_c16_a_client_tries_what_it_selects_by_an_alias_and_not_what_a_wildcar
     assert_eq!(candidate.delivery().results().len(), 1);
     assert_eq!(by_alias.sent(), "n2 X c{alias=z}=2");
     candidate.end();
+    commit(&cache, "X d[env=a]{alias=y}=1 d[env=b]=1");
+    let [_of_another_variant] = deltas::<1>(&cache, "X", "y?env=b");
+    assert!(begin(&cache, "X d[env=b]=2", "1 client").delivery().is_empty(), "that variant has no alias");
     drop(by_alias);
     let two = "xdstp://two/X/c";
     let [_all] = deltas::<1>(&cache, "X", "*");
