@@ -1,7 +1,7 @@
 //! The changes that a stream needs to get from one revision to another.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::lock;
@@ -56,7 +56,7 @@ pub(crate) struct Made {
     /// The assignments (EDS) of the changed clusters.
     endpoints: OnceLock<Box<[ResourceName]>>,
     /// See [`Update::divide`].
-    divided: Mutex<Vec<(NameSet, Revision, [NameSet; 3])>>,
+    divided: Mutex<VecDeque<(NameSet, Revision, [NameSet; 3])>>,
 }
 
 impl Update {
@@ -169,11 +169,11 @@ impl Update {
         }
     }
 
-    /// Divides names of the list of its class into those without a variant, those whose variant changed
-    /// since a cursor, and the others. Only for an update that has everything. `None` if a variant has the
-    /// content of the cursor again.
+    /// Divides names into those without a variant, those whose variant changed since a cursor, and
+    /// the others. The names are some of the list of the class, and the update has everything that
+    /// the class selects. `None` if a variant has the content of the cursor again.
     pub(crate) fn divide(&self, names: &NameSet, cursor: Revision) -> Option<[NameSet; 3]> {
-        // Locked meanwhile: of many streams that wait for the same names, one divides them.
+        // The lock is held meanwhile: of many streams that wait for the same names, one divides them.
         let mut known = lock(&self.made.divided);
         let mut same = known.iter().filter(|(of, at, _)| of.is_same(names) && *at == cursor);
         if let Some((.., parts)) = same.next() {
@@ -199,9 +199,10 @@ impl Update {
             let mut places = places.iter();
             names.filter(|_| places.next() == Some(&part))
         });
-        if known.len() < DIVISIONS_KEPT {
-            known.push((names.clone(), cursor, parts.clone()));
+        if known.len() == DIVISIONS_KEPT {
+            known.pop_front();
         }
+        known.push_back((names.clone(), cursor, parts.clone()));
         Some(parts)
     }
 

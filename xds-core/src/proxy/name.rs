@@ -188,7 +188,7 @@ impl Name {
         Some(id)
     }
 
-    /// The same for all variants, as `resolve` finds them.
+    /// T43b: the oldest upstream subscription for each variant that `resolve` finds.
     pub(super) fn covers_of<'v>(
         &self,
         resolve: impl Fn(&Parameters) -> Option<&'v Arc<Variant>>,

@@ -184,11 +184,14 @@ impl<'a> Resolution<'a> {
     pub(super) fn divide(self, locators: &Locators) -> Option<Divided> {
         let Self { state, snapshot } = self;
         let (names, list) = (state.subscription.plain_part(locators)?, state.subscription.plain_names());
-        // To go through the whole list for few names costs more than to look them up.
-        if state.holding.has_exceptions() || names.len() * LIST_SHARE < list.len() {
+        let selection = state.holding.selection().filter(|of| of.is_list_of(list, snapshot))?;
+        // To go through the whole list for some of its names costs more than to look them up, unless
+        // other streams do the same.
+        let is_worth_it =
+            names.is_same(list) || selection.position().is_shared() && names.len() * LIST_SHARE >= list.len();
+        if state.holding.has_exceptions() || !is_worth_it {
             return None;
         }
-        let selection = state.holding.selection().filter(|of| of.is_list_of(list, snapshot))?;
         let everything = selection.everything(snapshot);
         let [unknown, unsent, sent] = everything.divide(names, state.holding.cursor())?;
         // Any status of the type may be that of one of these locators.

@@ -136,6 +136,7 @@ impl TypeEntry {
         let is_list = state.subscription.is_list(&owed.locators);
         let divided = is_list.then(|| state.resolve(snapshot).divide(&owed.locators)).flatten();
         let deferred = match divided {
+            Some(Divided { unknown, .. }) if unknown.is_empty() => unknown,
             Some(Divided { unknown, mut unsent, mut sent }) => {
                 unsent.append(&mut sent);
                 owed.keep(unsent);

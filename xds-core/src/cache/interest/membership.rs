@@ -228,6 +228,11 @@ impl Position {
         cursor < snapshot.revision() && cursor < Revision(self.class.touched_at.load(Ordering::Acquire))
     }
 
+    /// Whether the class has other streams, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        lock(&self.class.members).len() > 1
+    }
+
     /// The variants of a name that the class selects, each once.
     pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
         let resources = snapshot.of_type(&self.class.type_url);
