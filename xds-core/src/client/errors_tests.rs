@@ -239,3 +239,33 @@ fn p1_7_s25_what_was_rejected_and_is_not_in_the_next_full_state_does_not_exist()
     assert_eq!(f.get("CDS v3 n3: a=bad"), "a: 1 beside INVALID_ARGUMENT");
     assert_eq!(f.get("CDS v4 n4:"), "a: 1 beside NOT_FOUND");
 }
+
+/// Regression: the error of an earlier stream stayed although the server answered on the new one. A
+/// proxy then withheld removals for ever (seed 109662).
+#[test]
+fn p1_23_d15_an_error_of_a_wildcard_ends_with_the_answer_on_a_new_stream() {
+    for answer in ["EDS v2 n1: -a", "EDS v2 n1:"] {
+        let mut f = Fixture::new(Protocol::Delta);
+        let all = f.watch("EDS", "*");
+        f.sent(0);
+        f.get("EDS v1 n1: a=1");
+        f.get("EDS v1 n2: *!14");
+        assert_eq!(f.view(all), "UNAVAILABLE");
+        f.end(0);
+        assert_eq!(f.connect(0), "node EDS +* (a:v1)");
+        assert_eq!(f.view(all), "UNAVAILABLE");
+        f.get(answer);
+        assert_eq!(f.view(all), "-");
+    }
+    // Without a response there is nothing new (D21).
+    let mut f = Fixture::new(Protocol::Delta);
+    let all = f.watch("EDS", "*");
+    f.sent(0);
+    f.get("EDS v1 n1: a=1");
+    f.get("EDS v1 n2: *!14");
+    f.end(0);
+    f.connect(0);
+    f.pass(15);
+    assert_eq!(f.view(all), "-");
+    assert_eq!(f.client.members(all).expect("it is a set").count(), 1);
+}
