@@ -116,7 +116,12 @@ impl TypeState {
         let is_wanted = |removed: &&Removed| {
             has_as(&ResourceKey::of_name(removed.variant.name()), &removed.variant, subscription)
         };
-        let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
+        let former = former.iter().flat_map(|former| {
+            let was_sent = |removed: &&Removed| {
+                removed.variant.existed_at(former.from) || ahead.has_name(removed.variant.name())
+            };
+            former.removed.iter().filter(was_sent).filter(is_wanted)
+        });
         let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
         if self.terms.withholds_removals() {
             for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
