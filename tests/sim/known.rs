@@ -162,7 +162,7 @@ impl Known {
         let bad: Vec<_> = received.resources.iter().filter(is_bad).collect();
         for (name, sent_with) in &received.removed_variants {
             if !self.keeps_instead(&bad, name, sent_with) {
-                self.take_variant_removal(name, sent_with);
+                self.take_variant_removal(name, sent_with, &bad);
             }
         }
         received
@@ -240,7 +240,7 @@ impl Known {
 
     /// T30b: one variant of the name is removed, and nothing exists for the locators that it
     /// matches.
-    fn take_variant_removal(&mut self, name: &str, constraints: &Constraints) {
+    fn take_variant_removal(&mut self, name: &str, constraints: &Constraints, bad: &[&Item]) {
         let matching = self.locators(name).into_iter().filter(|params| constraints.matches(params));
         let matching: Vec<_> = matching.collect();
         self.held.remove(&(name.to_owned(), constraints.clone()));
@@ -252,8 +252,13 @@ impl Known {
             !(is_old && matching.iter().any(|params| self.is_for(key, held, params)))
         });
         self.held = held;
+        // P1.5: for these the response has a variant, although the client rejects it (seed 101259).
+        let is_rejected = |params: &Parameters| {
+            let mut bad = bad.iter().filter(|item| item.name == name);
+            bad.any(|item| item.sent_with.as_ref().is_some_and(|sent_with| sent_with.matches(params)))
+        };
         for params in matching {
-            if self.serves(name, &params).is_none() {
+            if !is_rejected(&params) && self.serves(name, &params).is_none() {
                 self.absent.insert((name.to_owned(), params));
             }
         }

@@ -415,7 +415,7 @@ impl Client {
 
     /// The number of the open stream to a server, 1 for the first; `None` without an open stream.
     #[must_use]
-    pub(crate) fn stream(&self, server: usize) -> Option<u64> {
+    pub fn stream(&self, server: usize) -> Option<u64> {
         let upstream = &self.servers[server];
         upstream.is_open().then_some(upstream.generation)
     }

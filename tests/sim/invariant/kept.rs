@@ -39,7 +39,8 @@ fn is_confirmed(turn: &Turn<'_>, copy: &Accepted) -> bool {
     let links = turn.agent.links.iter().enumerate();
     let mut open = links.filter_map(|(server, link)| Some((server, link.as_ref()?)));
     open.any(|(server, link)| {
-        let is_of_stream = *copy.server == *format!("s{server}") && link.opened <= copy.at;
+        let is_of_stream = *copy.server == *format!("s{server}")
+            && turn.agent.client.stream(server) == Some(copy.generation);
         is_of_stream && link.subscribed.contains_key(&locator)
     })
 }
