@@ -52,9 +52,11 @@ impl Client {
             let Some(variant) = variant.filter(|_| refused.is_empty()).cloned() else { continue };
             // T34: the commit may have removed older variants that overlap this one.
             if let Some(named) = watched.names.get_mut(&id.name) {
-                named.variants.retain(|older| {
-                    variants.is_some_and(|all| all.get(older.accepted.constraints()).is_some())
-                });
+                let is_gone = |older: &mut StoredVariant| {
+                    variants.is_none_or(|all| all.get(older.accepted.constraints()).is_none())
+                };
+                let gone = named.variants.extract_if(.., is_gone);
+                self.store.not_restored.extend(gone.map(|older| older.accepted.id()));
             }
             let accepted = Arc::new(Accepted {
                 type_url: id.type_url.clone(),

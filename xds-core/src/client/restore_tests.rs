@@ -34,3 +34,31 @@ fn s38_what_is_restored_ends_with_its_ttl() {
     assert_eq!(f.pass(5), "a: NOT_FOUND");
     assert_eq!(f.view(a), "NOT_FOUND");
 }
+
+/// Regression: of two restored variants that overlap, the older one stayed in the file of a proxy, and
+/// came back at a later start (seed 106488). A damaged file may have such variants: a record that
+/// removed one is lost.
+#[test]
+fn t34_a_restored_variant_that_another_one_replaces_is_reported_as_removed() {
+    let mut f = Fixture::new(Protocol::Delta);
+    let [older, newer] = ["env=prod", "env in (prod,qa)"].map(|constraints| VariantId {
+        type_url: url("EDS"),
+        name: "a".into(),
+        constraints: constraints.parse().expect("constraints"),
+    });
+    let of = |id: &VariantId| Restored {
+        id: id.clone(),
+        payload: payload("a", "old"),
+        version: "v0".into(),
+        ttl: None,
+        aliases: Vec::new(),
+    };
+    assert_eq!(f.client.restore(f.now, vec![of(&older), of(&newer)]), 2);
+    f.watch("EDS", "a{env=prod}");
+    f.sent(0);
+    let frame = fixture::response("EDS v1 n1: a[env in (prod,qa)]=old", Protocol::Delta);
+    let effects = f.client.on_response(f.now, 0, &frame).expect("a response");
+    assert_eq!(effects.removed, [older]);
+    let effects = f.client.on_response(f.now, 0, &frame).expect("a response");
+    assert_eq!(effects.removed, []);
+}

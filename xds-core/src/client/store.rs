@@ -28,6 +28,9 @@ pub(super) struct Store {
     pub(super) refused: BTreeMap<VariantId, Refusal>,
     /// S38: when TTLs end.
     pub(super) expiries: BTreeSet<Expiry>,
+    /// Restored variants that other restored ones have replaced (T34). The effects of the next response
+    /// list them as removed, so that the program forgets them too.
+    pub(super) not_restored: Vec<VariantId>,
     /// How many responses were applied.
     pub(super) responses: u64,
 }
@@ -44,6 +47,7 @@ impl Store {
             authority_numbers: Arc::new(authority_numbers),
             refused: BTreeMap::new(),
             expiries: BTreeSet::new(),
+            not_restored: Vec::new(),
             responses: 0,
         }
     }
