@@ -208,7 +208,8 @@ impl Client {
         Some(encoded.freeze())
     }
 
-    /// Takes the changed names and locators for a request (D30), each in one list (D3), sorted. A name that was unwatched and watched again in between did not change (C13b).
+    /// Takes the changed names and locators for a request (D30), each in one list (D3), sorted. A name
+    /// that was unwatched and watched again in between did not change (C13b).
     fn take_subscription_changes(
         &mut self,
         now: Duration,
