@@ -314,9 +314,13 @@ impl Client {
             // P4.7: the fallback may have been unnecessary when the server failed: nothing was
             // missing. Now this resource is. For other watchers nothing changes, so the effects are
             // dropped.
-            if is_missing && self.fall_back(authority, &mut Effects::default()) {
+            if is_missing {
+                self.fall_back(authority, &mut Effects::default());
+                let mut in_use = self.servers.authorities[authority].in_use().iter();
                 // P4.5: a server works, and may have the resource.
-                self.store.entry_mut(id).state.outage = None;
+                if in_use.any(|server| self.servers[*server].failure.is_none()) {
+                    self.store.entry_mut(id).state.outage = None;
+                }
             }
         }
         Ok(id)

@@ -111,7 +111,7 @@ impl Client {
             self.return_to(now, server);
         }
         effects.response = Some(applied);
-        effects.removed.append(&mut self.store.not_restored);
+        self.store.take_not_restored(&mut effects);
         self.sort_touched(&mut effects);
         Ok(effects)
     }

@@ -257,15 +257,20 @@ fn p1_23_d15_an_error_of_a_wildcard_ends_with_the_answer_on_a_new_stream() {
         f.get(answer);
         assert_eq!(f.view(all), "-");
     }
-    // Without a response there is nothing new (D21).
-    let mut f = Fixture::new(Protocol::Delta);
-    let all = f.watch("EDS", "*");
-    f.sent(0);
-    f.get("EDS v1 n1: a=1");
-    f.get("EDS v1 n2: *!14");
-    f.end(0);
-    f.connect(0);
-    f.pass(15);
-    assert_eq!(f.view(all), "-");
-    assert_eq!(f.client.members(all).expect("it is a set").count(), 1);
+    // Without a response there is nothing new (D21). A wildcard without members is not empty: its
+    // server has not said so.
+    for (members, view) in [("a=1", "-"), ("", "UNAVAILABLE")] {
+        let mut f = Fixture::new(Protocol::Delta);
+        let all = f.watch("EDS", "*");
+        f.sent(0);
+        f.get(&format!("EDS v1 n1: {members}"));
+        f.get("EDS v1 n2: *!14");
+        f.pass(1);
+        f.end(0);
+        f.pass(1);
+        f.connect(0);
+        f.pass(15);
+        assert_eq!(f.view(all), view);
+        assert_eq!(f.client.members(all).expect("it is a set").count(), usize::from(!members.is_empty()));
+    }
 }

@@ -11,23 +11,22 @@ use super::{Client, WatchId, watch_id};
 
 impl Client {
     /// C15: uses the next server if all servers in use failed and a resource is missing. If there
-    /// is no next server, watchers see the outage (P1.1 to P1.4). Returns whether a server in use
-    /// has not failed.
+    /// is no next server, watchers see the outage (P1.1 to P1.4).
     ///
     /// A server that failed before has not failed while its stream is open: its response is due. The
     /// client told it the versions that it has, so this server does not send again what the next one
     /// would replace (D21).
-    pub(super) fn fall_back(&mut self, at: usize, effects: &mut Effects) -> bool {
+    pub(super) fn fall_back(&mut self, at: usize, effects: &mut Effects) {
         loop {
             let authority = &self.servers.authorities[at];
             let failure_of = |server: &Upstream| server.failure.clone().filter(|_| !server.is_open());
             let failures = authority.in_use().iter().map(|server| failure_of(&self.servers[*server]));
             let Some(failure) = failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().cloned())
             else {
-                return true;
+                return;
             };
             if authority.entries == 0 {
-                return false;
+                return;
             }
             let is_missing = || {
                 authority.config.fallback_on_reachability_only
@@ -35,7 +34,7 @@ impl Client {
             };
             if authority.next().is_none() || !is_missing() {
                 self.set_outage(at, Some(failure), effects);
-                return false;
+                return;
             }
             self.servers.authorities[at].active += 1;
             let server = *self.servers.authorities[at].in_use().last().expect("one more is in use");

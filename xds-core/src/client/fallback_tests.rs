@@ -177,6 +177,22 @@ fn c15_p4_7_a_server_has_not_failed_while_a_new_stream_to_it_is_open() {
     assert_eq!((f.pass(30).as_str(), f.view(a).as_str()), ("", "1"));
 }
 
+/// Regression: a watch that came while a new stream was open lost the outage, and its end for the same
+/// reason was no news.
+#[test]
+fn c15_p4_5_a_new_watch_sees_an_outage_that_goes_on() {
+    let mut f = Fixture::of(&[DELTA]);
+    f.watch("CDS", "a");
+    f.connect(0);
+    assert_eq!(f.end(0), "a: UNAVAILABLE");
+    f.connect(0);
+    let b = f.watch("CDS", "b");
+    assert_eq!(f.view(b), "UNAVAILABLE");
+    f.sent(0);
+    f.end(0);
+    assert_eq!(f.view(b), "UNAVAILABLE");
+}
+
 /// G13: a server that loads its resources is slow. Names need no version, so the timer of S32 does not
 /// take them away.
 #[test]

@@ -264,12 +264,6 @@ impl Client {
                 continue;
             }
             changes.added.push(at);
-            // P1.23: the error that the server reported for a collection on an earlier stream ends with
-            // its answer on this one.
-            let has_old_error = entry.state.status == ResourceStatus::ReceivedError;
-            if entry.is_collection() && has_old_error && entry.state.server == Some(server) {
-                entry.state.status = ResourceStatus::Requested;
-            }
             if let Some((_, watches)) = self.late.as_mut().filter(|(of, _)| *of == server) {
                 watches.insert(watch_id(of_type, at));
             }

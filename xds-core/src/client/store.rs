@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::WatchId;
 use super::accepted::Accepted;
+use super::effects::Effects;
 use super::preview::Refusal;
 use super::watched_type::{StoredVariant, WatchEntry, WatchedType};
 use crate::cache::{Cache, Transaction};
@@ -50,6 +51,19 @@ impl Store {
             not_restored: Vec::new(),
             responses: 0,
         }
+    }
+
+    /// Reports the restored variants that others have replaced, unless a server has sent them since.
+    pub(super) fn take_not_restored(&mut self, effects: &mut Effects) {
+        if self.not_restored.is_empty() {
+            return;
+        }
+        let snapshot = self.cache.snapshot();
+        let is_gone = |id: &VariantId| {
+            let variants = snapshot.get(&id.type_url, &id.name);
+            variants.is_none_or(|variants| variants.get(&id.constraints).is_none())
+        };
+        effects.removed.extend(std::mem::take(&mut self.not_restored).into_iter().filter(is_gone));
     }
 
     pub(super) fn entry(&self, watch: WatchId) -> &WatchEntry {

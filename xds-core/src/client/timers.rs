@@ -101,9 +101,14 @@ impl Client {
         let policy = self.servers[server].config.errors;
         let is_answered = match entry.state.status {
             ResourceStatus::Acked => true,
-            // P4.6: the error of a server that is no longer in use says nothing.
+            // P4.6: the error of a server that is no longer in use says nothing. P1.23, D21: nor does
+            // that of an earlier stream, if the client told the server which members it has.
             ResourceStatus::ReceivedError => {
+                let has_members = entry.members.as_ref().is_some_and(|members| !members.is_empty());
+                let is_old = |(server, error): (usize, &Arc<ResourceFailure>)| matches!(self.servers[server].phase, Phase::Open { since, .. } if since > error.at);
+                let is_from_before = entry.state.server.zip(entry.state.error.as_ref()).is_some_and(is_old);
                 !self.servers.authorities[entry.authority].is_from_unused(&entry.state)
+                    && !(has_members && is_from_before)
             }
             _ => false,
         };
@@ -120,6 +125,9 @@ impl Client {
         if entry.members.as_ref().is_some_and(|members| !members.is_empty()) {
             (entry.state.status, entry.state.error) = (ResourceStatus::Acked, None);
             effects.touched.push(Touched { watch, member: None });
+            if !policy.resource_timer_is_transient_error {
+                self.drop_members_of_unused_servers(watch, effects);
+            }
             return;
         }
         let (code, timers) = match policy.resource_timer_is_transient_error {

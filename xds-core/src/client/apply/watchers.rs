@@ -243,8 +243,12 @@ impl Applier<'_> {
         let bit = 1 << self.server;
         for at in self.watched.collections.clone() {
             let entry = self.watched.entry_mut(at);
-            let is_decided =
-                matches!(entry.state.status, ResourceStatus::Acked | ResourceStatus::ReceivedError);
+            let is_decided = match entry.state.status {
+                ResourceStatus::Acked => true,
+                // P1.23: the error of an earlier stream ends with the answer on this one.
+                ResourceStatus::ReceivedError => !entry.is_awaited_from(self.server),
+                _ => false,
+            };
             if entry.subscribed_on & bit == 0 || is_decided {
                 continue;
             }
