@@ -107,8 +107,8 @@ impl Client {
                 let has_members = entry.members.as_ref().is_some_and(|members| !members.is_empty());
                 let is_old = |(server, error): (usize, &Arc<ResourceFailure>)| matches!(self.servers[server].phase, Phase::Open { since, .. } if since > error.at);
                 let is_from_before = entry.state.server.zip(entry.state.error.as_ref()).is_some_and(is_old);
-                !self.servers.authorities[entry.authority].is_from_unused(&entry.state)
-                    && !(has_members && is_from_before)
+                let is_from_unused = self.servers.authorities[entry.authority].is_from_unused(&entry.state);
+                !is_from_unused && (!has_members || !is_from_before)
             }
             _ => false,
         };

@@ -189,6 +189,23 @@ fn t35_an_absence_is_for_the_subscriptions_that_the_server_knew() {
     assert_eq!(f.get("EDS v2 n2: -r[env=test]"), "r{env=test}: NOT_FOUND");
 }
 
+/// Regression: a response that clients of a proxy had tried completed a wildcard that was subscribed to
+/// meanwhile. SotW clients of the wildcard lost their resources for a moment (seed 200433).
+#[test]
+fn c12_t35_a_response_from_before_a_wildcard_does_not_complete_it() {
+    let mut f = delta();
+    f.watch("EDS", "b");
+    f.sent(0);
+    f.get("EDS v1 n1: b=1");
+    f.client.begin_wait(0);
+    let all = f.watch("EDS", "*");
+    assert_eq!(f.sent(0), "EDS +* n1");
+    f.get("EDS v2 n2: b=2");
+    assert!(!f.client.view(all).is_complete);
+    f.get("EDS v3 n3: b=2 c=1");
+    assert!(f.client.view(all).is_complete);
+}
+
 #[test]
 fn t31_p1_6_a_variant_stays_until_the_one_that_replaces_it_is_valid() {
     let mut f = delta();
