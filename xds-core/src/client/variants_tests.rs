@@ -190,7 +190,7 @@ fn t35_an_absence_is_for_the_subscriptions_that_the_server_knew() {
 }
 
 /// Regression: a response that clients of a proxy had tried completed a wildcard that was subscribed to
-/// meanwhile. SotW clients of the wildcard lost their resources for a moment (seed 200433).
+/// meanwhile. SotW clients of the wildcard lost their resources for a moment.
 #[test]
 fn c12_t35_a_response_from_before_a_wildcard_does_not_complete_it() {
     let mut f = delta();
