@@ -105,7 +105,10 @@ impl Client {
             // that of an earlier stream, if the client told the server which members it has.
             ResourceStatus::ReceivedError => {
                 let has_members = entry.members.as_ref().is_some_and(|members| !members.is_empty());
-                let is_old = |(server, error): (usize, &Arc<ResourceFailure>)| matches!(self.servers[server].phase, Phase::Open { since, .. } if since > error.at);
+                let is_old = |(server, error): (usize, &Arc<ResourceFailure>)| {
+                    let opened_at = self.servers[server].opened_at();
+                    opened_at.is_some_and(|opened_at| opened_at > error.at)
+                };
                 let is_from_before = entry.state.server.zip(entry.state.error.as_ref()).is_some_and(is_old);
                 let is_from_unused = self.servers.authorities[entry.authority].is_from_unused(&entry.state);
                 !is_from_unused && (!has_members || !is_from_before)

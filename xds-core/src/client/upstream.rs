@@ -126,7 +126,15 @@ impl Upstream {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open { .. })
+        self.opened_at().is_some()
+    }
+
+    /// When its stream was opened; `None` without an open stream.
+    pub(super) fn opened_at(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Open { since, .. } => Some(since),
+            Phase::Away { .. } | Phase::Connecting => None,
+        }
     }
 
     pub(super) fn of_type(&mut self, at: usize) -> &mut TypeStream {

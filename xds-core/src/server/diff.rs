@@ -9,6 +9,7 @@ use super::holding::{Advance, Exception};
 use super::response::StreamError;
 use super::type_state::TypeState;
 use crate::cache::{Removed, Snapshot, Update};
+use crate::name::Revision;
 use crate::subscription::{Locators, Subscription};
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::ResourceKey;
@@ -106,10 +107,10 @@ impl TypeState {
         let mut diff = Diff { update, removed: replaced, resend };
         let (subscription, update) = (&self.subscription, &diff.update);
         // A variant that was added and removed since the cursor was sent only if it was sent ahead.
-        let was_sent = |removed: &&Removed| {
-            removed.variant.existed_at(update.from) || ahead.has_name(removed.variant.name())
+        let was_sent = |removed: &Removed, from: Revision| {
+            removed.variant.existed_at(from) || ahead.has_name(removed.variant.name())
         };
-        let removed = update.removed.iter().filter(was_sent);
+        let removed = update.removed.iter().filter(|removed| was_sent(removed, update.from));
         let removed = removed.filter(|removed| has(subscription, &removed.variant) != Possession::None);
         let removed = removed.map(|removed| (self.key(&removed.variant), removed.clone()));
         // S24: only resources that are still subscribed to.
@@ -117,10 +118,7 @@ impl TypeState {
             has_as(&ResourceKey::of_name(removed.variant.name()), &removed.variant, subscription)
         };
         let former = former.iter().flat_map(|former| {
-            let was_sent = |removed: &&Removed| {
-                removed.variant.existed_at(former.from) || ahead.has_name(removed.variant.name())
-            };
-            former.removed.iter().filter(was_sent).filter(is_wanted)
+            former.removed.iter().filter(|removed| was_sent(removed, former.from)).filter(is_wanted)
         });
         let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
         if self.terms.withholds_removals() {

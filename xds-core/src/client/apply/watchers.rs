@@ -249,7 +249,7 @@ impl Applier<'_> {
                 ResourceStatus::ReceivedError => !entry.is_awaited_from(self.server),
                 _ => false,
             };
-            // The server made the response before it knew of this one.
+            // The server made the response before it got this subscription (T35).
             let is_late = self.head.late.contains(&watch_id(self.of_type, at));
             if entry.subscribed_on & bit == 0 || is_decided || is_late {
                 continue;
