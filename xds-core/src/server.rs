@@ -82,6 +82,7 @@ mod switch_tests;
 mod terms;
 #[cfg(test)]
 mod ttl_tests;
+mod turn;
 mod type_state;
 #[cfg(test)]
 mod variants_tests;

@@ -1,17 +1,20 @@
 //! The delta protocol: requests and responses of a stream.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::clusters_sent::ClustersSent;
 use super::covering::Coverage;
 use super::diff::{Diff, Possession};
 use super::encode;
 use super::entries::TypeEntry;
+use super::owed::Owed;
 use super::request::DeltaRequest;
-use super::response::{Response, StreamError, Verdict};
+use super::response::{StreamError, Verdict};
 use super::stream::Stream;
+use super::turn::{Made, Turn};
+use super::type_state::TypeState;
 use crate::cache::{Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, Version};
 use crate::parameters::Parameters;
@@ -135,54 +138,102 @@ pub(super) fn on_request(
 /// Makes the response of a type that is due; `None` when it turns out that the client needs
 /// nothing.
 pub(super) fn respond(
-    stream: &mut Stream,
-    at: usize,
-    now: Duration,
-    snapshot: &Snapshot,
-) -> Result<Option<Response>, StreamError> {
+    entry: &mut TypeEntry,
+    turn: &mut Turn<'_>,
+    clusters_sent: &ClustersSent,
+) -> Result<Option<Made>, StreamError> {
+    let mut owed = std::mem::take(&mut entry.owed);
+    let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
+    let state = &mut entry.state;
+    owe_reasons(state, &mut owed, turn.snapshot);
     // D11: each subscriber gets a removal once.
-    let released = stream.release(at, now, snapshot);
-    let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
-    let must_wait = stream.order(now, snapshot).must_wait(at);
-    let attributes_nacks = stream.config.attributes_nacks;
-    let TypeEntry { state, owed } = &mut stream.entries[at];
-    let mut owed = std::mem::take(owed);
-    // S37: only the resource clears the error, also if the client brought it.
+    let mut removed: BTreeSet<_> = std::mem::take(&mut turn.released).into_iter().collect();
+    removed.extend(owed.removals.iter().cloned());
+    removed.extend(crossed(state, &owed, turn));
+    let mut content = DeltaContent { removed, ..DeltaContent::default() };
+    if state.holding.is_selecting() {
+        let Diff { update, removed, resend } = diff(state, &mut owed, &mut unsubscribed_later, turn)?;
+        content.removed.extend(removed);
+        if update.from == Revision::ZERO {
+            content.first_answer(state, &owed, &update, clusters_sent, turn.now, turn.snapshot);
+        } else {
+            content.update(state, &owed, &resend, &update, turn.snapshot);
+        }
+        content.refresh(state, turn.now, update.from, turn.snapshot);
+    }
+    content.split_unresolved(state, &owed, turn.snapshot);
+    content.narrow_names(state, turn.snapshot);
+    content.drop_returned();
+    let is_needless = content.is_empty() && !is_answer(&owed);
+    let resent = if is_needless { resend_uncertain(state, &mut content, turn) } else { BTreeSet::new() };
+    if content.is_empty() && is_needless {
+        state.responses.resend(|key| resent.contains(key));
+        entry.owed.unsubscribed_later = unsubscribed_later;
+        return Ok(None);
+    }
+    note_removals_sent(state, &content);
+    let made = send(state, &owed, content, &resent, turn);
+    // V25: by locator, what the client brought by name is another resource than the answer.
+    if state.keyed_by() == KeyedBy::Locator {
+        state.responses.sent_instead(owed.brought.versions.into_keys());
+    }
+    entry.owed.unsubscribed_later = unsubscribed_later;
+    entry.owed.answer_at(turn.now);
+    Ok(Some(made))
+}
+
+/// S37: only the resource clears the error, also if the client brought it.
+fn owe_reasons(state: &TypeState, owed: &mut Owed, snapshot: &Snapshot) {
     let reasons = state.resolve(snapshot).reasons(&owed.locators);
     reasons.iter().for_each(|failure| owed.forget_brought(&failure.name));
     owed.errors.extend(reasons);
-    let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
-    content.removed.extend(owed.removals.iter().cloned());
-    // S8b: the client unsubscribed from resources in an unanswered response and subscribes to them
-    // again. They may have been removed in the meantime.
-    if owed.everything || !owed.locators.is_empty() {
-        let is_requested = covers_key(&owed.locators);
-        let is_requested = |key: &ResourceKey| owed.everything || is_requested(key);
-        let mut crossed = state.responses.take_crossed_contents(is_requested);
-        crossed.retain(|key| {
-            let chosen = state.resolve(snapshot).chosen(&key.name);
-            let is_it = |variant| key.constraints.is_none() || state.key(variant) == *key;
-            !chosen.into_iter().any(|variant| is_it(variant))
-        });
-        // T31: while changes wait, another locator keeps what it has of them until it gets what takes their place.
-        if must_wait && !owed.everything {
-            let is_new = |name: &ResourceName, parameters: &Parameters| {
-                owed.locators.iter().any(|new| new.name == *name && new.parameters == *parameters)
-            };
-            let keeps = |key: &ResourceKey, parameters: &Parameters| {
-                key.matches(parameters) && !is_new(&key.name, parameters)
-            };
-            crossed.retain(|key| {
-                !state.subscription.covering(&key.name).any(|parameters| keeps(key, parameters))
-            });
-        }
-        // T33: the client drops resources that match none of its locators by itself.
-        if !crossed.is_empty() {
-            let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);
-            content.removed.extend(crossed.into_iter().filter(|key| coverage.has(key)));
-        }
+}
+
+/// S8b: the client unsubscribed from resources in an unanswered response and subscribes to them
+/// again. The keys of those that were removed in the meantime.
+fn crossed(state: &mut TypeState, owed: &Owed, turn: &Turn<'_>) -> BTreeSet<ResourceKey> {
+    if !owed.everything && owed.locators.is_empty() {
+        return BTreeSet::new();
     }
-    if state.holding.is_selecting() {
+    let is_requested = covers_key(&owed.locators);
+    let is_requested = |key: &ResourceKey| owed.everything || is_requested(key);
+    let mut crossed = state.responses.take_crossed_contents(is_requested);
+    crossed.retain(|key| {
+        let chosen = state.resolve(turn.snapshot).chosen(&key.name);
+        let is_it = |variant| key.constraints.is_none() || state.key(variant) == *key;
+        !chosen.into_iter().any(|variant| is_it(variant))
+    });
+    // T31: while changes wait, another locator keeps what it has of them until it gets what takes their place.
+    if turn.must_wait && !owed.everything {
+        let is_new = |name: &ResourceName, parameters: &Parameters| {
+            owed.locators.iter().any(|new| new.name == *name && new.parameters == *parameters)
+        };
+        let keeps = |key: &ResourceKey, parameters: &Parameters| {
+            key.matches(parameters) && !is_new(&key.name, parameters)
+        };
+        crossed
+            .retain(|key| !state.subscription.covering(&key.name).any(|parameters| keeps(key, parameters)));
+    }
+    // T33: the client drops resources that match none of its locators by itself.
+    if !crossed.is_empty() {
+        let coverage = Coverage::new(&state.subscription, &state.terms, &state.holding);
+        crossed.retain(|key| coverage.has(key));
+    }
+    crossed
+}
+
+/// What the client should have, minus what it has. S33: while changes must wait, the answers to its
+/// requests alone.
+fn diff(
+    state: &mut TypeState,
+    owed: &mut Owed,
+    unsubscribed_later: &mut Locators,
+    turn: &Turn<'_>,
+) -> Result<Diff, StreamError> {
+    let diff = if turn.must_wait && !owed.everything {
+        unsubscribed_later.append(&mut owed.unsubscribed);
+        state.diff_of_answers(&owed.locators, turn.snapshot)
+    } else {
         let keyed_by = state.keyed_by();
         let is_requested = covers_key(&owed.locators);
         let has = |_: &Subscription, removed: &Variant| match is_requested(&removed.key(keyed_by)) {
@@ -192,50 +243,52 @@ pub(super) fn respond(
             is_requested if is_requested || owed.everything => Possession::Possible,
             _ => Possession::Certain,
         };
-        let Diff { update, removed, resend } = match must_wait && !owed.everything {
-            true => {
-                unsubscribed_later.append(&mut owed.unsubscribed);
-                state.diff_of_answers(&owed.locators, snapshot)
-            }
-            false => state.diff(now, snapshot, has)?,
-        };
-        // S34: a cluster that was sent needs its endpoints, also if they come back unchanged.
-        owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
-        content.removed.extend(removed);
-        if update.from == Revision::ZERO {
-            content.first_answer(state, &owed, &update, &stream.clusters_sent, now, snapshot);
-        } else {
-            content.update(state, &owed, &resend, &update, snapshot);
-        }
-        content.refresh(state, now, update.from, snapshot);
-    }
-    content.split_unresolved(state, &owed, snapshot);
-    content.narrow_names(state, snapshot);
-    content.drop_returned();
-    // D15, S21: a client that subscribes to everything or to nothing gets an answer, even an empty
-    // one.
-    let is_answer =
-        owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.versions.is_empty());
-    // D8: changes are sent first, and the uncertain resources after them.
-    let mut resent = BTreeSet::new();
-    if content.is_empty() && !is_answer {
-        resent = state.uncertain(snapshot).cloned().collect();
-        content.resend_uncertain(&resent, state, snapshot);
-        // V29: what the client has of these is not known, also if they come back before their removal.
-        resent.iter().for_each(|key| state.holding.forget_content(&key.name));
-    }
-    if content.is_empty() && !is_answer {
-        state.responses.resend(|key| resent.contains(key));
-        stream.entries[at].owed.unsubscribed_later = unsubscribed_later;
-        return Ok(None);
-    }
-    // A bare name removes everything that the client has of the name.
+        state.diff(turn.now, turn.snapshot, has)?
+    };
+    // S34: a cluster that was sent needs its endpoints, also if they come back unchanged.
+    owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
+    Ok(diff)
+}
+
+/// D15, S21: a client that subscribes to everything or to nothing gets an answer, even an empty
+/// one.
+fn is_answer(owed: &Owed) -> bool {
+    owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.versions.is_empty())
+}
+
+/// D8: changes are sent first, and the uncertain resources after them. Returns the keys of those
+/// that are sent now.
+fn resend_uncertain(
+    state: &mut TypeState,
+    content: &mut DeltaContent,
+    turn: &Turn<'_>,
+) -> BTreeSet<ResourceKey> {
+    let resent = state.uncertain(turn.snapshot).cloned().collect();
+    content.resend_uncertain(&resent, state, turn.snapshot);
+    // V29: what the client has of these is not known, also if they come back before their removal.
+    resent.iter().for_each(|key| state.holding.forget_content(&key.name));
+    resent
+}
+
+/// A bare name removes everything that the client has of the name.
+fn note_removals_sent(state: &mut TypeState, content: &DeltaContent) {
     for key in &content.removed {
         match key.constraints {
             None => state.holding.removed_of(&key.name).iter().for_each(|key| state.on_removal_sent(key)),
             Some(_) => state.on_removal_sent(key),
         }
     }
+}
+
+/// Encodes and records a response.
+fn send(
+    state: &mut TypeState,
+    owed: &Owed,
+    content: DeltaContent,
+    resent: &BTreeSet<ResourceKey>,
+    turn: &mut Turn<'_>,
+) -> Made {
+    let (now, snapshot) = (turn.now, turn.snapshot);
     let resources = snapshot.of_type(&state.terms.type_url);
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
     let (resources, mut bodies) = (content.body(state), Vec::new());
@@ -248,33 +301,14 @@ pub(super) fn respond(
     if !owed.errors.is_empty() {
         bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
     }
-    let endpoints: Cow<'_, [_]> = match &content.shared {
-        Some(update) if content.changed.is_empty() => update.endpoints().into(),
-        _ => content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect(),
-    };
     let contents = content.contents(state);
     state.responses.resend(|key| resent.contains(key) || contents.has(key));
-    let alone = contents.only_key().filter(|_| attributes_nacks);
+    let alone = contents.only_key().filter(|_| turn.config.attributes_nacks);
     let alone = alone.and_then(|key| state.resolve(snapshot).with_key(key)).cloned();
-    let nonce = stream.next_nonce();
-    let TypeEntry { state, owed: owed_next } = &mut stream.entries[at];
-    let response = state.send(now, nonce, version, (resources, bodies), contents, snapshot);
+    let response = state.send(now, turn.nonces.next(), version, (resources, bodies), contents, snapshot);
     state.responses.sent_alone(alone);
     state.ttl_refresh.note_sent(now, content.changed(), &state.terms);
-    // V25: by locator, what the client brought by name is another resource than the answer.
-    if state.keyed_by() == KeyedBy::Locator {
-        state.responses.sent_instead(owed.brought.versions.into_keys());
-    }
-    owed_next.unsubscribed_later = unsubscribed_later;
-    owed_next.answer_at(now);
-    // S34, D27: a cluster that was sent warms until its endpoints follow, whether they changed or
-    // not.
-    stream.owe_endpoints(&endpoints);
-    match stream.entries.endpoints() {
-        Some(entry) if entry.state.is_answered() => entry.owe_endpoints(&*endpoints, now),
-        _ => stream.clusters_sent.add(&endpoints, content.is_whole()),
-    }
-    Ok(Some(response))
+    Made { response, is_whole: content.is_whole(), endpoints: content.endpoints() }
 }
 
 /// Whether the locators cover a key: by its name, or by a set that the name may belong to.

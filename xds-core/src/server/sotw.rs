@@ -1,6 +1,5 @@
 //! The state-of-the-world protocol: requests and responses of a stream.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +11,13 @@ use super::diff::{Diff, Possession};
 use super::encode;
 use super::entries::TypeEntry;
 use super::order::Release;
+use super::owed::Owed;
 use super::request::SotwRequest;
-use super::response::{Response, StreamError, Verdict};
+use super::response::{StreamError, Verdict};
 use super::stream::Stream;
+use super::turn::{Endpoints, Made, Turn};
 use super::type_state::TypeState;
-use crate::cache::Snapshot;
+use crate::cache::{Snapshot, Update};
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
 use crate::subscription::{Locator, Locators, Subscription};
@@ -122,31 +123,75 @@ pub(super) fn on_request(
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs
 /// nothing.
-pub(super) fn respond(
-    stream: &mut Stream,
-    at: usize,
-    now: Duration,
-    snapshot: &Snapshot,
-) -> Result<Option<Response>, StreamError> {
-    let released = stream.release(at, now, snapshot);
-    let releases = !released.is_empty();
-    let must_wait = stream.order(now, snapshot).must_wait(at);
-    let reports_missing = stream.config.sotw_not_found;
-    let attributes_nacks = stream.config.attributes_nacks;
-    let TypeEntry { state, owed } = &mut stream.entries[at];
-    let mut owed = std::mem::take(owed);
-    if !state.holding.is_selecting() && !state.terms.is_served && state.terms.known.full_state {
-        // G4: a full state without resources would delete what the client has.
+pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Option<Made>, StreamError> {
+    let mut owed = std::mem::take(&mut entry.owed);
+    let state = &mut entry.state;
+    if !state.holding.is_selecting() {
+        return Ok(errors_alone(state, &owed, turn));
+    }
+    let is_answer_only = turn.must_wait && !owed.everything && !state.terms.known.full_state;
+    let Diff { update, mut resend, .. } = diff(state, &owed, is_answer_only, turn)?;
+    report_missing(state, &mut owed, &update, turn);
+    // S40: a heartbeat would delete the resource, or not extend its TTL, so the content is sent
+    // again.
+    let refreshed = state.take_refresh(turn.now, update.from, turn.snapshot);
+    let needs_everything = owed.everything || state.terms.known.full_state;
+    let everything = match needs_everything {
+        true => state.resolve(turn.snapshot).everything(&update),
+        false => Arc::clone(&update),
+    };
+    let version = version(state, is_answer_only, turn.snapshot);
+    // S32: only a wildcard selects for sure what it selected on the stream before.
+    let is_comparable = state.terms.known.full_state && state.subscription.is_wildcard();
+    if is_comparable && owed.errors.is_empty() && owed.brought.has(version) == Some(true) {
         return Ok(None);
     }
-    if !state.holding.is_selecting() {
-        let version = state.resolve(snapshot).version();
-        let nonce = stream.next_nonce();
-        let state = &mut stream.entries[at].state;
-        state.sent(now, nonce, ResponseContents::nothing(), Vec::new(), snapshot);
-        let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
-        return Ok(Some(state.terms.response(nonce, version, vec![errors], false)));
+    let content = SotwContent::new(state, &owed, turn.snapshot);
+    let made = if state.terms.known.full_state {
+        let must_send = !turn.released.is_empty() || !refreshed.is_empty();
+        let bodies = content.full_state(&update, &everything, must_send, version);
+        bodies.map(|bodies| (bodies, ResponseContents::FullState))
+    } else {
+        resend.extend(refreshed);
+        content.partial(&resend, &everything)
+    };
+    let Some((mut bodies, contents)) = made else { return Ok(None) };
+    if !owed.errors.is_empty() {
+        bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
     }
+    let resources = bodies.remove(0);
+    let alone = turn.config.attributes_nacks.then(|| {
+        let is_update_only = !owed.everything && owed.locators.is_empty() && resend.is_empty();
+        content.alone(&contents, if is_update_only { &update } else { &everything }, &everything)
+    });
+    let endpoints = endpoints(&owed, &update, everything);
+    let nonce = turn.nonces.next();
+    let response = state.send(turn.now, nonce, version, (resources, bodies), contents, turn.snapshot);
+    state.responses.sent_alone(alone.flatten());
+    Ok(Some(Made { response, endpoints, is_whole: false }))
+}
+
+/// The response to a client that selects nothing: errors, if there are any.
+fn errors_alone(state: &mut TypeState, owed: &Owed, turn: &mut Turn<'_>) -> Option<Made> {
+    // G4: a full state without resources would delete what the client has.
+    if !state.terms.is_served && state.terms.known.full_state {
+        return None;
+    }
+    let version = state.resolve(turn.snapshot).version();
+    let nonce = turn.nonces.next();
+    state.sent(turn.now, nonce, ResponseContents::nothing(), Vec::new(), turn.snapshot);
+    let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
+    Some(Made::without_clusters(state.terms.response(nonce, version, vec![errors], false)))
+}
+
+/// What the client should have, minus what it has. S33: while changes must wait, the answers to its
+/// requests alone.
+fn diff(
+    state: &mut TypeState,
+    owed: &Owed,
+    is_answer_only: bool,
+    turn: &Turn<'_>,
+) -> Result<Diff, StreamError> {
     // A removal is not withheld from locators that are newly subscribed: with the full state they
     // would get a resource that no longer exists.
     let has = |subscription: &Subscription, removed: &Variant| {
@@ -160,93 +205,60 @@ pub(super) fn respond(
             false => Possession::Certain,
         }
     };
-    let is_answer_only = must_wait && !owed.everything && !state.terms.known.full_state;
-    let Diff { update, mut resend, .. } = match is_answer_only {
-        true => state.diff_of_answers(&owed.locators, snapshot),
-        false => state.diff(now, snapshot, has)?,
+    let diff = match is_answer_only {
+        true => state.diff_of_answers(&owed.locators, turn.snapshot),
+        false => state.diff(turn.now, turn.snapshot, has)?,
     };
     // S34: a cluster that was sent needs its endpoints, also if they come back unchanged.
     owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
-    if reports_missing {
-        // S25: a full state without a resource removes it. But clients do not take the absence of a
-        // new name from it, because the response may be older than the request.
-        let mut removed = BTreeSet::new();
+    Ok(diff)
+}
+
+/// S37: owes errors for what does not exist, if the client is to have them.
+fn report_missing(state: &mut TypeState, owed: &mut Owed, update: &Update, turn: &mut Turn<'_>) {
+    if !turn.config.sotw_not_found {
         if !state.terms.known.full_state {
-            removed.extend(released);
-            if update.from > Revision::ZERO {
-                removed.extend(state.encoding().immediate_removals(&update));
-            }
-            removed = removed.into_iter().flat_map(|key| lost(state, key, snapshot)).collect();
+            // S26: without resource errors no response can remove a resource of such a type.
+            state.release(&Release::now(), Duration::ZERO, turn.now, turn.snapshot);
         }
-        owed.errors.extend(missing(state, removed, &owed.locators, snapshot));
-    } else if !state.terms.known.full_state {
-        // S26: without resource errors no response can remove a resource of such a type.
-        state.release(&Release::now(), Duration::ZERO, now, snapshot);
+        return;
     }
-    let since = update.from;
-    // S40: a heartbeat would delete the resource, or not extend its TTL, so the content is sent
-    // again.
-    let refreshed = state.take_refresh(now, since, snapshot);
-    let needs_everything = owed.everything || state.terms.known.full_state;
-    let everything =
-        if needs_everything { state.resolve(snapshot).everything(&update) } else { Arc::clone(&update) };
-    let version = match state.resolve(snapshot).version() {
+    // S25: a full state without a resource removes it. But clients do not take the absence of a
+    // new name from it, because the response may be older than the request.
+    let mut removed = BTreeSet::new();
+    if !state.terms.known.full_state {
+        removed.extend(std::mem::take(&mut turn.released));
+        if update.from > Revision::ZERO {
+            removed.extend(state.encoding().immediate_removals(update));
+        }
+        removed = removed.into_iter().flat_map(|key| lost(state, key, turn.snapshot)).collect();
+    }
+    owed.errors.extend(missing(state, removed, &owed.locators, turn.snapshot));
+}
+
+/// S31: the version of what the client should have.
+fn version(state: &TypeState, is_answer_only: bool, snapshot: &Snapshot) -> Version {
+    match state.resolve(snapshot).version() {
         // The response lacks some changes of the snapshot, so it must not have the snapshot's
         // version.
         Version(sum) if is_answer_only => Version(sum.wrapping_add(1)),
         version => version,
-    };
-    // S32: only a wildcard selects for sure what it selected on the stream before.
-    let is_comparable = state.terms.known.full_state && state.subscription.is_wildcard();
-    if is_comparable && owed.errors.is_empty() && owed.brought.has(version) == Some(true) {
-        return Ok(None);
     }
-    let content = SotwContent::new(state, &owed, snapshot);
-    let made = if state.terms.known.full_state {
-        let must_send = releases || !refreshed.is_empty();
-        let bodies = content.full_state(&update, &everything, must_send, version);
-        bodies.map(|bodies| (bodies, ResponseContents::FullState))
-    } else {
-        resend.extend(refreshed);
-        content.partial(&resend, &everything)
-    };
-    let Some((mut bodies, contents)) = made else { return Ok(None) };
-    if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
-    }
+}
+
+/// S34, S36: a cluster that was sent warms until its endpoints follow, whether they changed or
+/// not.
+fn endpoints(owed: &Owed, update: &Update, everything: Arc<Update>) -> Endpoints {
     let is_all_fresh = owed.everything || update.from == Revision::ZERO;
-    let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);
+    if is_all_fresh {
+        return Endpoints::Of(everything);
+    }
+    let has_globs = owed.locators.names().any(is_glob);
     let is_fresh = |variant: &&Arc<Variant>| {
         has_globs || variant.changed_at > update.from || owed.locators.has_name(variant.name())
     };
-    // S34, S36: a cluster that was sent warms until its endpoints follow, whether they changed or
-    // not.
-    let endpoints: Cow<'_, [_]> = if is_all_fresh {
-        everything.endpoints().into()
-    } else {
-        let fresh = everything.changed.iter().filter(is_fresh);
-        fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect()
-    };
-    let is_update_only = !owed.everything && owed.locators.is_empty() && resend.is_empty();
-    let resources = bodies.remove(0);
-    let alone = match contents {
-        _ if !attributes_nacks => None,
-        // New names bring resources that have not changed.
-        ResponseContents::FullState if is_update_only => content.only_change(&update, &everything),
-        ResponseContents::FullState => content.only_change(&everything, &everything),
-        ResponseContents::Resources { .. } => {
-            contents.only_key().and_then(|key| state.resolve(snapshot).with_key(key)).cloned()
-        }
-    };
-    let nonce = stream.next_nonce();
-    let state = &mut stream.entries[at].state;
-    let response = state.send(now, nonce, version, (resources, bodies), contents, snapshot);
-    state.responses.sent_alone(alone);
-    stream.owe_endpoints(&endpoints);
-    if let Some(entry) = stream.entries.endpoints() {
-        entry.owe_endpoints(&*endpoints, now);
-    }
-    Ok(Some(response))
+    let fresh = everything.changed.iter().filter(is_fresh);
+    Endpoints::Names(fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect())
 }
 
 /// S37, V8: errors for `missing` resources and requested ones that do not exist. T36: if the name has

@@ -12,11 +12,12 @@ use super::order::{Gate, Order};
 use super::request::Request;
 use super::response::{DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::terms::Terms;
+use super::turn::{Made, Nonces, Turn};
 use super::type_state::TypeState;
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, ViewId, Watch};
-use crate::name::{Nonce, ResourceName, TypeUrl, Version};
+use crate::name::{ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
 use crate::subscription::Requested;
@@ -46,8 +47,8 @@ pub struct Stream {
     view: ViewId,
     pub(super) entries: TypeEntries,
     /// Delta: clusters that were sent before the client subscribed to endpoints.
-    pub(super) clusters_sent: ClustersSent,
-    last_nonce: u64,
+    clusters_sent: ClustersSent,
+    nonces: Nonces,
 }
 
 /// What a look at all types is for.
@@ -86,7 +87,7 @@ impl Stream {
             view: ViewId::STABLE,
             entries: TypeEntries::default(),
             clusters_sent: ClustersSent::Some(BTreeSet::new()),
-            last_nonce: 0,
+            nonces: Nonces::default(),
         }
     }
 
@@ -217,7 +218,7 @@ impl Stream {
     }
 
     /// S34: other streams of the client must also send the endpoints of clusters that were sent.
-    pub(super) fn owe_endpoints(&mut self, names: &[ResourceName]) {
+    fn owe_endpoints(&mut self, names: &[ResourceName]) {
         // A client with one stream for all types subscribes to endpoints before it ACKs the
         // clusters.
         let is_alone = self.entries.endpoints().is_some();
@@ -328,7 +329,7 @@ impl Stream {
         for at in 0..self.entries.len() {
             if self.entries[at].state.responses.in_flight().has_parts() && snapshot.has_commit() {
                 return self.make(pass, |stream| {
-                    let nonce = stream.next_nonce();
+                    let nonce = stream.nonces.next();
                     Ok(stream.entries[at].state.next_part(now, nonce))
                 });
             }
@@ -388,18 +389,40 @@ impl Stream {
         now: Duration,
         snapshot: &Snapshot,
     ) -> Result<Option<Response>, StreamError> {
-        match self.protocol {
-            _ if self.entries[at].is_before_first_commit(snapshot) => {
-                let (nonce, wait) = (self.next_nonce(), self.config.sync_wait);
-                Ok(Some(self.entries[at].report_unknown(now, wait, nonce, snapshot)))
+        if self.entries[at].is_before_first_commit(snapshot) {
+            let (nonce, wait) = (self.nonces.next(), self.config.sync_wait);
+            return Ok(Some(self.entries[at].report_unknown(now, wait, nonce, snapshot)));
+        }
+        let released = self.release(at, now, snapshot);
+        let must_wait = self.order(now, snapshot).must_wait(at);
+        let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
+        let mut turn = Turn { now, snapshot, config, released, must_wait, nonces };
+        let made = match self.protocol {
+            Protocol::Sotw => sotw::respond(entry, &mut turn)?,
+            Protocol::Delta => delta::respond(entry, &mut turn, &self.clusters_sent)?,
+        };
+        Ok(made.map(|made| {
+            self.on_clusters_sent(&made, now);
+            made.response
+        }))
+    }
+
+    /// S34, S36, D27: a cluster that was sent warms until its endpoints follow, whether they changed
+    /// or not.
+    fn on_clusters_sent(&mut self, made: &Made, now: Duration) {
+        self.owe_endpoints(&made.endpoints);
+        match (self.entries.endpoints(), self.protocol) {
+            (Some(entry), Protocol::Sotw) => entry.owe_endpoints(&*made.endpoints, now),
+            (Some(entry), Protocol::Delta) if entry.state.is_answered() => {
+                entry.owe_endpoints(&*made.endpoints, now);
             }
-            Protocol::Sotw => sotw::respond(self, at, now, snapshot),
-            Protocol::Delta => delta::respond(self, at, now, snapshot),
+            (None, Protocol::Sotw) => {}
+            (_, Protocol::Delta) => self.clusters_sent.add(&made.endpoints, made.is_whole),
         }
     }
 
     /// Returns the withheld removals of a type that may be sent now.
-    pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceKey> {
+    fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceKey> {
         if !self.entries[at].state.holding.has_removed() {
             return Vec::new();
         }
@@ -408,7 +431,7 @@ impl Stream {
     }
 
     /// The order in which its types may send.
-    pub(super) fn order<'s>(&'s self, now: Duration, snapshot: &'s Snapshot) -> Order<'s> {
+    fn order<'s>(&'s self, now: Duration, snapshot: &'s Snapshot) -> Order<'s> {
         Order::new(&self.entries, self.seat(), &self.config, now, snapshot)
     }
 
@@ -416,12 +439,6 @@ impl Stream {
         let TypeState { times, holding, .. } = &mut self.entries[at].state;
         times.note_changes(now, holding.is_behind(snapshot));
         self.order(now, snapshot).due(at)
-    }
-
-    /// A nonce that this stream has not used yet (S2, D7).
-    pub(super) fn next_nonce(&mut self) -> Nonce {
-        self.last_nonce += 1;
-        Nonce::nth(self.last_nonce)
     }
 
     /// Removes from a request what no resource can match, and what the client may not read. Returns

@@ -13,6 +13,7 @@ use crate::server::contents::ResponseContents;
 use crate::server::encode;
 use crate::server::holding::Exception;
 use crate::server::owed::Owed;
+use crate::server::turn::Endpoints;
 use crate::server::type_state::TypeState;
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Body, ResourceKey};
@@ -294,6 +295,16 @@ impl DeltaContent {
 
     pub(super) fn changed(&self) -> impl Iterator<Item = &Arc<Variant>> {
         self.shared.iter().flat_map(|update| &update.changed).chain(self.changed.values())
+    }
+
+    /// S34: the assignments of the clusters in the response.
+    pub(super) fn endpoints(&self) -> Endpoints {
+        match &self.shared {
+            Some(update) if self.changed.is_empty() => Endpoints::Of(Arc::clone(update)),
+            _ => {
+                Endpoints::Names(self.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect())
+            }
+        }
     }
 
     /// The encoded resources and removals; D13: each once.

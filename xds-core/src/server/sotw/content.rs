@@ -109,9 +109,25 @@ impl<'a> SotwContent<'a> {
         if encoding.is_shared() { Arc::clone(update.made.sotw_body.get_or_init(make)) } else { make() }
     }
 
+    /// The only resource that the response brings, if that is known. `news` is what may be new in a full
+    /// state: new names bring resources that have not changed.
+    pub(super) fn alone(
+        self,
+        contents: &ResponseContents,
+        news: &Update,
+        everything: &Update,
+    ) -> Option<Arc<Variant>> {
+        match contents {
+            ResponseContents::FullState => self.only_change(news, everything),
+            ResponseContents::Resources { .. } => {
+                contents.only_key().and_then(|key| self.resolution.with_key(key)).cloned()
+            }
+        }
+    }
+
     /// The only resource of a full state, or the only change since a state that the client accepted.
     /// `None` if there are others or removals, and if that is not known.
-    pub(super) fn only_change(self, update: &Update, everything: &Update) -> Option<Arc<Variant>> {
+    fn only_change(self, update: &Update, everything: &Update) -> Option<Arc<Variant>> {
         let Self { state, .. } = self;
         let only = |of: &Update| match &*of.changed {
             [variant] if of.removed.is_empty() && of.replaced.is_empty() => Some(Arc::clone(variant)),

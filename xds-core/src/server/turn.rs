@@ -1,0 +1,75 @@
+//! The turn of one type of a stream: what it needs to make a response, and the response.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::config::StreamConfig;
+use super::response::Response;
+use crate::cache::{Snapshot, Update};
+use crate::name::{Nonce, ResourceName};
+use crate::wire::ResourceKey;
+
+/// What a type needs to make its response, besides its own state: the order has decided what may
+/// go now (S33).
+#[derive(Debug)]
+pub(super) struct Turn<'t> {
+    pub(super) now: Duration,
+    pub(super) snapshot: &'t Snapshot,
+    pub(super) config: &'t StreamConfig,
+    /// Withheld removals that may be sent now.
+    pub(super) released: Vec<ResourceKey>,
+    /// Whether changes must wait for other types, so that only requests are answered.
+    pub(super) must_wait: bool,
+    pub(super) nonces: &'t mut Nonces,
+}
+
+/// The source of the nonces of one stream.
+#[derive(Debug, Default)]
+pub(super) struct Nonces {
+    last: u64,
+}
+
+/// A response, with what it means for other types.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) response: Response,
+    /// The assignments of the clusters in it (S34).
+    pub(super) endpoints: Endpoints,
+    /// Whether it has the whole selection.
+    pub(super) is_whole: bool,
+}
+
+/// The assignments (EDS) of clusters that are sent.
+#[derive(Debug)]
+pub(super) enum Endpoints {
+    /// All of an update, which the streams of a class share.
+    Of(Arc<Update>),
+    Names(Vec<ResourceName>),
+}
+
+impl Nonces {
+    /// A nonce that the stream has not used yet (S2, D7).
+    pub(super) fn next(&mut self) -> Nonce {
+        self.last += 1;
+        Nonce::nth(self.last)
+    }
+}
+
+impl Made {
+    /// A response without clusters.
+    pub(super) fn without_clusters(response: Response) -> Self {
+        Self { response, endpoints: Endpoints::Names(Vec::new()), is_whole: false }
+    }
+}
+
+impl Deref for Endpoints {
+    type Target = [ResourceName];
+
+    fn deref(&self) -> &[ResourceName] {
+        match self {
+            Self::Of(update) => update.endpoints(),
+            Self::Names(names) => names,
+        }
+    }
+}
