@@ -40,6 +40,17 @@ pub(super) struct Waiting {
     failure: Option<(Code, Arc<str>)>,
 }
 
+/// What a look at the locators that wait needs to know.
+#[derive(Debug)]
+struct Look<'s> {
+    now: Duration,
+    /// How long a locator waits before the client gets an error.
+    wait: Duration,
+    snapshot: &'s Snapshot,
+    /// Whether wildcards wait for the source.
+    has_to_wait: bool,
+}
+
 impl Waiting {
     fn new(now: Duration) -> Self {
         Self { since: now, is_reported: false, failure: None }
@@ -119,16 +130,26 @@ impl TypeEntry {
         if self.is_before_first_commit(snapshot) {
             return Some(self.wait_for_first_commit(now, wait));
         }
-        // S25: a resource that a full state does not contain does not exist. G4: so an error must
-        // not go with a full state that lacks the resource of the error.
-        let Self { state, owed } = self;
-        let is_state = state.terms.sends_full_state();
         if !snapshot.is_on_demand() {
-            state.unknown.waiting.clear();
+            self.state.unknown.waiting.clear();
         }
-        if !snapshot.is_on_demand() || !state.holding.is_selecting() {
+        if !snapshot.is_on_demand() || !self.state.holding.is_selecting() {
             return None;
         }
+        self.defer_unknown(now, snapshot);
+        let has_to_wait = self.awaits_wildcards(snapshot);
+        if self.state.unknown.waiting.is_empty() {
+            return has_to_wait.then_some(Gate::Shut);
+        }
+        self.look_at_waiting(&Look { now, wait, snapshot, has_to_wait });
+        // S25: a resource that a full state does not contain does not exist.
+        let is_partial = self.state.terms.sends_full_state() && !self.state.unknown.waiting.is_empty();
+        (is_partial || has_to_wait).then_some(Gate::Shut)
+    }
+
+    /// The owed locators that the source does not know begin to wait.
+    fn defer_unknown(&mut self, now: Duration, snapshot: &Snapshot) {
+        let Self { state, owed } = self;
         let cannot_be_answered = |locator: &Locator| {
             matches!(state.resolve(snapshot).knows(locator), Knowledge::Unknown | Knowledge::Failed { .. })
         };
@@ -150,76 +171,25 @@ impl TypeEntry {
         };
         // D9: a new subscription gets a new error.
         state.unknown.begin(now, state.subscription.sharing(deferred), |waiting| waiting.failure.is_none());
-        // While wildcards wait, errors wait too: an answer that comes in the meantime would make
-        // the error wrong.
+    }
+
+    /// G13: whether wildcards wait for the source. Meanwhile errors wait too: an answer that comes
+    /// later would make the error wrong.
+    fn awaits_wildcards(&mut self, snapshot: &Snapshot) -> bool {
+        let state = &mut self.state;
         let has_to_wait = state.unknown.awaits_wildcards && !state.resolve(snapshot).knows_wildcards();
         state.unknown.awaits_wildcards = has_to_wait;
-        if state.unknown.waiting.is_empty() {
-            return has_to_wait.then_some(Gate::Shut);
-        }
-        let before = std::mem::take(&mut state.unknown.waiting);
-        let resolved = state.resolve(snapshot);
+        has_to_wait
+    }
+
+    /// Looks at each locator that waits: what the source knows now ends its wait.
+    fn look_at_waiting(&mut self, look: &Look<'_>) {
+        let before = std::mem::take(&mut self.state.unknown.waiting);
         let mut answered = Vec::new();
-        let mut still_waits = |locator: &Locator, waiting: &mut Waiting| {
-            debug_assert!(
-                state.subscription.lists(locator),
-                "a change of the subscription forgets the others"
-            );
-            match resolved.knows(locator) {
-                // S37: the client has an error, which only the resource clears. D9: content that the
-                // client had is no change, but a subscription is answered with it all the same.
-                Knowledge::Found { is_again, .. } if waiting.is_reported || is_again => {
-                    answered.push(locator.clone());
-                    return false;
-                }
-                // D10: the resource may go again before other types let it be pushed (S33). Then the
-                // locator still waits for its answer.
-                Knowledge::Found { is_unsent, .. } => {
-                    waiting.since = now;
-                    return !is_state && is_unsent;
-                }
-                Knowledge::Absent => {
-                    answered.push(locator.clone());
-                    return false;
-                }
-                // C9c: the full state is sent without the resource, and the error says that the
-                // resource may exist.
-                Knowledge::Failed { code, message } if is_state => {
-                    owed.owe_error(resolved.failure_of(locator, code, &message), now);
-                    return false;
-                }
-                // S37: reported once. The source may still answer that there is no variant.
-                Knowledge::Failed { code, message } => {
-                    let failure = Some((code, Arc::clone(&message)));
-                    if !has_to_wait && waiting.failure != failure {
-                        owed.owe_error(resolved.failure_of(locator, code, &message), now);
-                        (waiting.failure, waiting.is_reported) = (failure, true);
-                    }
-                    return true;
-                }
-                Knowledge::Unknown => {}
-            }
-            if !is_state && !has_to_wait && waiting.report(now, wait) {
-                let text = format!("{:?} is not known yet: its source did not answer", locator.name);
-                owed.owe_error(resolved.failure_of(locator, Code::UNAVAILABLE, &text), now);
-            }
-            true
-        };
         let mut after = Unknown::default();
         let mut changed = BTreeMap::<_, Vec<_>>::new();
         for (waiting, mut locators) in before {
-            // As below, for all of them at once.
-            let is_early =
-                is_state || has_to_wait || waiting.report_at(wait).is_none_or(|report_at| report_at > now);
-            let divided = resolved.divide(&locators).filter(|Divided { unknown, unsent, sent }| {
-                let is_found = !unsent.is_empty() || !sent.is_empty();
-                (unknown.is_empty() || is_early) && !(is_found && waiting.is_reported)
-            });
-            if let Some(Divided { unknown, unsent, .. }) = divided {
-                after.add(waiting.clone(), unknown);
-                if !is_state {
-                    after.add(Waiting { since: now, ..waiting }, unsent);
-                }
+            if self.look_at_list(&waiting, &locators, look, &mut after) {
                 continue;
             }
             let mut unchanged = Vec::new();
@@ -227,7 +197,7 @@ impl TypeEntry {
             for locator in locators.iter() {
                 let mut now = waiting.clone();
                 count += 1;
-                if !still_waits(&locator, &mut now) {
+                if !self.still_waits(&locator, &mut now, look, &mut answered) {
                     continue;
                 }
                 if now == waiting {
@@ -244,12 +214,92 @@ impl TypeEntry {
         for (waiting, locators) in changed {
             after.add(waiting, locators.into_iter().collect());
         }
-        state.unknown.waiting = after.waiting;
+        self.state.unknown.waiting = after.waiting;
         if !answered.is_empty() {
-            owed.owe(answered, now);
+            self.owed.owe(answered, look.now);
         }
-        let is_partial = (is_state && !state.unknown.waiting.is_empty()) || has_to_wait;
-        is_partial.then_some(Gate::Shut)
+    }
+
+    /// Like [`still_waits`](Self::still_waits) for all locators that began to wait at once, and that need
+    /// no answer. Returns whether that is so.
+    fn look_at_list(
+        &self,
+        waiting: &Waiting,
+        locators: &Locators,
+        look: &Look<'_>,
+        after: &mut Unknown,
+    ) -> bool {
+        let is_state = self.state.terms.sends_full_state();
+        let is_early = is_state
+            || look.has_to_wait
+            || waiting.report_at(look.wait).is_none_or(|report_at| report_at > look.now);
+        let Some(Divided { unknown, unsent, sent }) = self.state.resolve(look.snapshot).divide(locators)
+        else {
+            return false;
+        };
+        let is_found = !unsent.is_empty() || !sent.is_empty();
+        if (!unknown.is_empty() && !is_early) || (is_found && waiting.is_reported) {
+            return false;
+        }
+        after.add(waiting.clone(), unknown);
+        if !is_state {
+            after.add(Waiting { since: look.now, ..waiting.clone() }, unsent);
+        }
+        true
+    }
+
+    /// Whether a locator waits on. Owes an error that the client has not yet.
+    fn still_waits(
+        &mut self,
+        locator: &Locator,
+        waiting: &mut Waiting,
+        look: &Look<'_>,
+        answered: &mut Vec<Locator>,
+    ) -> bool {
+        let Self { state, owed } = self;
+        debug_assert!(state.subscription.lists(locator), "a change of the subscription forgets the others");
+        let is_state = state.terms.sends_full_state();
+        let resolved = state.resolve(look.snapshot);
+        match resolved.knows(locator) {
+            // S37: the client has an error, which only the resource clears. D9: content that the
+            // client had is no change, but a subscription is answered with it all the same.
+            Knowledge::Found { is_again, .. } if waiting.is_reported || is_again => {
+                answered.push(locator.clone());
+                return false;
+            }
+            // D10: the resource may go again before other types let it be pushed (S33). Then the
+            // locator still waits for its answer.
+            Knowledge::Found { is_unsent, .. } => {
+                waiting.since = look.now;
+                return !is_state && is_unsent;
+            }
+            Knowledge::Absent => {
+                answered.push(locator.clone());
+                return false;
+            }
+            // C9c: the full state is sent without the resource, and the error says that the
+            // resource may exist. G4: so an error must not go with a full state that lacks the
+            // resource of the error.
+            Knowledge::Failed { code, message } if is_state => {
+                owed.owe_error(resolved.failure_of(locator, code, &message), look.now);
+                return false;
+            }
+            // S37: reported once. The source may still answer that there is no variant.
+            Knowledge::Failed { code, message } => {
+                let failure = Some((code, Arc::clone(&message)));
+                if !look.has_to_wait && waiting.failure != failure {
+                    owed.owe_error(resolved.failure_of(locator, code, &message), look.now);
+                    (waiting.failure, waiting.is_reported) = (failure, true);
+                }
+                return true;
+            }
+            Knowledge::Unknown => {}
+        }
+        if !is_state && !look.has_to_wait && waiting.report(look.now, look.wait) {
+            let text = format!("{:?} is not known yet: its source did not answer", locator.name);
+            owed.owe_error(resolved.failure_of(locator, Code::UNAVAILABLE, &text), look.now);
+        }
+        true
     }
 
     fn wait_for_first_commit(&mut self, now: Duration, wait: Duration) -> Gate {
