@@ -32,6 +32,9 @@ pub struct KnownType {
     /// The types whose resources name resources of this type. The removal of a resource is withheld
     /// until the client has ACKed the changes of the resources that named it (S33: removals last).
     pub referrers: &'static [&'static str],
+    /// Whether resources of the type can exclude each other, so that one may be rejected until
+    /// another one is gone.
+    pub conflicts: bool,
 }
 
 impl KnownType {
@@ -47,6 +50,7 @@ impl KnownType {
         rank: u8::MAX,
         waits_for: &[],
         referrers: &[],
+        conflicts: false,
     };
 
     /// The row of a type.
@@ -81,6 +85,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
             url::VIRTUAL_HOST,
             url::TYPED_EXTENSION_CONFIG,
         ],
+        conflicts: false,
     },
     KnownType {
         type_url: url::CLUSTER_LOAD_ASSIGNMENT,
@@ -93,6 +98,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 1,
         waits_for: &[],
         referrers: &[url::CLUSTER],
+        conflicts: false,
     },
     KnownType {
         type_url: url::LB_ENDPOINT,
@@ -105,6 +111,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 2,
         waits_for: &[],
         referrers: &[url::CLUSTER_LOAD_ASSIGNMENT],
+        conflicts: false,
     },
     KnownType {
         type_url: url::SECRET,
@@ -117,6 +124,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 3,
         waits_for: &[],
         referrers: &[url::CLUSTER, url::LISTENER, url::TYPED_EXTENSION_CONFIG],
+        conflicts: false,
     },
     KnownType {
         type_url: url::LISTENER,
@@ -129,6 +137,8 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 4,
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
         referrers: &[],
+        // Envoy refuses a second listener with the address of another one.
+        conflicts: true,
     },
     KnownType {
         type_url: url::ROUTE_CONFIGURATION,
@@ -141,6 +151,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 5,
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
         referrers: &[url::LISTENER, url::SCOPED_ROUTE_CONFIGURATION],
+        conflicts: false,
     },
     KnownType {
         type_url: url::SCOPED_ROUTE_CONFIGURATION,
@@ -153,6 +164,8 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 6,
         waits_for: &[],
         referrers: &[url::LISTENER],
+        // Envoy refuses a second scope with the key of another one.
+        conflicts: true,
     },
     KnownType {
         type_url: url::VIRTUAL_HOST,
@@ -165,6 +178,8 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 7,
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
         referrers: &[url::LISTENER, url::ROUTE_CONFIGURATION, url::SCOPED_ROUTE_CONFIGURATION],
+        // Envoy refuses a second virtual host of a route configuration with a domain of another one.
+        conflicts: true,
     },
     KnownType {
         type_url: url::RUNTIME,
@@ -177,6 +192,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 8,
         waits_for: &[],
         referrers: &[],
+        conflicts: false,
     },
     KnownType {
         type_url: url::TYPED_EXTENSION_CONFIG,
@@ -189,5 +205,6 @@ static KNOWN_TYPES: [KnownType; 10] = [
         rank: 9,
         waits_for: &[],
         referrers: &[url::CLUSTER, url::LISTENER, url::ROUTE_CONFIGURATION],
+        conflicts: false,
     },
 ];
