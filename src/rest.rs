@@ -274,6 +274,7 @@ impl Poll {
         watch.keep_stable();
         let service = Service::Single(type_url.clone());
         let mut machine = Stream::new(Arc::clone(&watch), service, Protocol::Sotw, stream.clone());
+        machine.on_poll();
         let client = skimmer.client().cloned().unwrap_or_default();
         let access = authorize(&state.config.server, peer, &client)?;
         if let Some(access) = &access {

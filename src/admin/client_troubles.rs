@@ -28,8 +28,8 @@ struct Rejection {
     last_at: SystemTime,
 }
 
-/// The rejected response and the message.
-type RejectionKey = (TypeUrl, Arc<[VariantId]>, usize, Arc<str>);
+/// The rejected resources, whether the client means each of them, and its message.
+type RejectionKey = (TypeUrl, Arc<[VariantId]>, usize, bool, Arc<str>);
 
 /// One trouble for each rejected response and message.
 fn rejections(clients: &ClientList) -> Vec<Trouble> {
@@ -37,8 +37,8 @@ fn rejections(clients: &ClientList) -> Vec<Trouble> {
     for client in clients.list() {
         let mut counted = BTreeSet::new();
         for nack in client.streams().iter().flat_map(ClientStream::standing_nacks) {
-            let StandingNack { type_url, variants, variant_count, detail, since, last_at } = nack;
-            let key: RejectionKey = (type_url, variants, variant_count, detail);
+            let StandingNack { type_url, variants, variant_count, is_certain, detail, since, last_at } = nack;
+            let key: RejectionKey = (type_url, variants, variant_count, is_certain, detail);
             if !counted.insert(key.clone()) {
                 continue;
             }
@@ -61,7 +61,7 @@ fn rejections(clients: &ClientList) -> Vec<Trouble> {
     troubles
 }
 
-fn rejection(((type_url, variants, count, detail), of): &(RejectionKey, Rejection)) -> Trouble {
+fn rejection(((type_url, variants, count, is_certain, detail), of): &(RejectionKey, Rejection)) -> Trouble {
     let verb = if of.clients == 1 { "rejects" } else { "reject" };
     Trouble {
         detail: detail.to_string(),
@@ -74,13 +74,13 @@ fn rejection(((type_url, variants, count, detail), of): &(RejectionKey, Rejectio
         link: REJECTING.into(),
         ..Trouble::error(
             REJECTED,
-            format!("{} {verb} {}", clients_count(of.clients), response(type_url, variants, *count)),
+            format!("{} {verb} {}", clients_count(of.clients), response(type_url, variants, *count, *is_certain)),
         )
     }
 }
 
-/// The resources of a response.
-fn response(type_url: &TypeUrl, variants: &[VariantId], count: usize) -> String {
+/// The rejected resources, or those that a client may mean.
+fn response(type_url: &TypeUrl, variants: &[VariantId], count: usize, is_certain: bool) -> String {
     let of_type = service(type_url).unwrap_or_else(|| short(type_url));
     let variant = |id: &VariantId| match id.constraints.is_unconstrained() {
         true => shortened(id.name.as_str(), NAME_LIMIT_BYTES).into_owned(),
@@ -92,10 +92,16 @@ fn response(type_url: &TypeUrl, variants: &[VariantId], count: usize) -> String 
         }
     };
     let names: Vec<_> = variants.iter().map(variant).collect();
-    match count.saturating_sub(names.len()) {
-        _ if names.is_empty() => format!("a response of {of_type}"),
-        0 => format!("{of_type} {}", names.join(", ")),
-        more => format!("a response with {of_type} {} and {more} more", names.join(", ")),
+    let more = match count.saturating_sub(names.len()) {
+        _ if names.is_empty() => return format!("a response of {of_type}"),
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let names = names.join(", ");
+    match count {
+        1 => format!("{of_type} {names}"),
+        _ if is_certain => format!("{of_type} {names}{more}"),
+        _ => format!("some of {count} resources: {of_type} {names}{more}"),
     }
 }
 

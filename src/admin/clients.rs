@@ -166,7 +166,7 @@ fn entry(type_url: &TypeUrl, resource: &ResourceReport) -> Value {
         ReportStatus::NotSent => ("not_sent", None),
         ReportStatus::Stale => ("stale", None),
         ReportStatus::Synced => ("synced", None),
-        ReportStatus::Rejected { detail } => ("rejected", Some(&**detail)),
+        ReportStatus::Rejected { .. } => ("rejected", resource.status.rejection()),
     };
     json!({
         "type": type_url.as_str(),

@@ -102,15 +102,18 @@ fn change(changed: &ChangedVariant) -> Value {
 }
 
 fn client(delivered: &ClientOutcome) -> Value {
-    let (type_url, detail) = match &delivered.outcome {
-        Outcome::Nacked { type_url, detail } => (Some(type_url.as_str()), Some(&**detail)),
-        _ => (None, None),
+    let (type_url, detail, names) = match &delivered.outcome {
+        Outcome::Nacked { type_url, detail, names } => (Some(type_url.as_str()), Some(&**detail), &**names),
+        _ => (None, None, [].as_slice()),
     };
+    let names = names.iter().map(|name| shortened(name.as_str(), TEXT_LIMIT_BYTES));
     let name = &delivered.client;
     json!({
         "id": &*name.id, "cluster": &*name.cluster,
         "path": (!name.id.is_empty()).then(|| path(name, "", None)),
         "outcome": word(&delivered.outcome), "type": type_url, "detail": detail,
+        // What the client rejected in a response of its own; empty if that is not known.
+        "rejected": names.collect::<Vec<_>>(),
     })
 }
 
@@ -119,7 +122,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Acked => "acked",
         Outcome::Nacked { .. } => "nacked",
         Outcome::Disconnected => "gone",
-        Outcome::Pending | Outcome::Late => "pending",
+        Outcome::Pending | Outcome::Splitting | Outcome::Late => "pending",
     }
 }
 
@@ -130,7 +133,7 @@ const OUTCOMES: [&str; 4] = ["nacked", "pending", "gone", "acked"];
 fn weight(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Nacked { .. } => 0,
-        Outcome::Pending | Outcome::Late => 1,
+        Outcome::Pending | Outcome::Splitting | Outcome::Late => 1,
         Outcome::Disconnected => 2,
         Outcome::Acked => 3,
     }

@@ -151,7 +151,7 @@ impl CommitRecord {
                 Outcome::Acked => &mut counts.acked,
                 Outcome::Nacked { .. } => &mut counts.nacked,
                 Outcome::Disconnected => &mut counts.gone,
-                Outcome::Pending | Outcome::Late => &mut counts.pending,
+                Outcome::Pending | Outcome::Splitting | Outcome::Late => &mut counts.pending,
             } += 1;
         }
         *counted = Some((Instant::now(), counts));

@@ -18,24 +18,28 @@ use crate::variants::{Variant, Variants};
 use commits::CommitLog;
 use interest::Interest;
 use on_demand::SubscriptionIndex;
+use rejected::RejectedContents;
 use transaction::{Change, VariantChange};
 use views::Views;
 
 pub use audience::{Audience, AudienceError};
 pub use candidate::Candidate;
 pub use commits::{ChangedVariant, CommitCounts, CommitEvent, CommitOutcome, Commits, VARIANTS_LISTED};
-pub(crate) use delivery::{AckState, Ledger, Spans};
-pub use delivery::{ClientName, ClientOutcome, Delivery, FollowedCommit, Follower, Outcome, StreamOutcome};
+pub(crate) use delivery::{AckState, Ledger, RejectedRevisions, Spans};
+pub use delivery::{
+    ClientName, ClientOutcome, Delivery, FollowedCommit, Follower, NAMES_LISTED, Outcome, StreamOutcome,
+};
 pub(crate) use interest::{Membership, Position};
 pub use interest::{SubscriptionCounts, Watch};
 pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub use plan::{RequestedRollout, RolloutPlan};
+pub(crate) use rejected::RejectedOfType;
 pub(crate) use removals::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use source::Source;
 pub use transaction::{Commit, CommitError, CommitOrigin, Transaction};
 pub(crate) use type_selection::TypeSelection;
-pub(crate) use update::Update;
+pub(crate) use update::{LEFT_OUT_LIMIT, Update};
 pub(crate) use views::ViewId;
 
 mod audience;
@@ -53,6 +57,7 @@ mod other_names;
 mod plan;
 mod readers;
 mod referrers;
+mod rejected;
 mod removals;
 mod snapshot;
 mod source;
@@ -76,6 +81,7 @@ pub struct Cache {
     on_demand_waker: AtomicWaker,
     /// What the streams see that try a candidate.
     views: Mutex<Views>,
+    rejected: RejectedContents,
     epoch: OnceLock<Instant>,
 }
 
@@ -130,6 +136,11 @@ impl Cache {
         let cache = Self { key_sets: KeySetRule::Free, interest, ..Self::default() };
         cache.snapshot.store(Arc::new(Snapshot::on_demand(excluded)));
         Arc::new(cache)
+    }
+
+    /// Contents that clients rejected alone (S6d).
+    pub(crate) fn rejected(&self) -> &RejectedContents {
+        &self.rejected
     }
 
     /// The moment at which the clock of this cache is zero. Sources and streams of this cache

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::cache::{Audience, AudienceError, ClientOutcome, Outcome, RolloutPlan};
+use crate::server::DECIDE_WITHIN;
 
 mod machine;
 
@@ -69,6 +70,8 @@ struct Rollout {
     began_at: Duration,
     /// The clients of the step were chosen once more, because there were none.
     is_chosen_again: bool,
+    /// At its end it was not known what a client rejects, so the step is longer (S6f).
+    is_extended: bool,
 }
 
 /// What to do now.
@@ -87,25 +90,29 @@ impl Rollout {
     /// A rollout whose first step begins now; `None` if the plan has no steps.
     fn begin(plan: &RolloutPlan, now: Duration) -> Option<Self> {
         let (plan, audience) = (plan.clone(), plan.steps().first()?.clone());
-        Some(Self { plan, step: 0, audience, began_at: now, is_chosen_again: false })
+        Some(Self { plan, step: 0, audience, began_at: now, is_chosen_again: false, is_extended: false })
     }
 
     /// When the step ends.
     fn step_ends_at(&self) -> Duration {
-        self.began_at + self.plan.wait()
+        let extension = if self.is_extended { DECIDE_WITHIN } else { Duration::ZERO };
+        self.began_at + self.plan.wait() + extension
     }
 
     /// Decides, given the [outcomes](crate::Delivery::results) at the clients that try the
     /// candidate.
     fn decide(&mut self, now: Duration, outcomes: &[ClientOutcome]) -> RolloutAction {
         let rejection = outcomes.iter().find_map(|of| match &of.outcome {
-            Outcome::Nacked { type_url, detail } => Some((&of.client, type_url, detail)),
+            Outcome::Nacked { type_url, detail, names } => Some((&of.client, type_url, detail, names)),
             _ => None,
         });
-        if let Some((client, type_url, detail)) = rejection {
+        if let Some((client, type_url, detail, names)) = rejection {
             let (client, type_name) = (&client.id, type_url.message_name());
-            return RolloutAction::End(format!("client {client:?} rejected {type_name}: {detail}"));
+            let names: String = names.iter().map(|name| format!(" {name:?}")).collect();
+            return RolloutAction::End(format!("client {client:?} rejected {type_name}{names}: {detail}"));
         }
+        // S6f: a step neither ends nor passes while it is not known what a client rejects.
+        self.is_extended = outcomes.iter().any(|of| of.outcome == Outcome::Splitting);
         if now < self.step_ends_at() {
             return RolloutAction::Wait;
         }
@@ -114,7 +121,7 @@ impl Rollout {
         // After a restart clients are not back yet when the step begins, and those that tried what was before it
         // return first. A number of clients is chosen among those that are there.
         if affected == 0 && matches!(self.audience, Audience::Clients(_)) && !self.is_chosen_again {
-            (self.began_at, self.is_chosen_again) = (now, true);
+            (self.began_at, self.is_chosen_again, self.is_extended) = (now, true, false);
             return RolloutAction::Widen(self.audience.clone());
         }
         if acked * 2 < affected {
@@ -122,7 +129,8 @@ impl Rollout {
         }
         let Some(audience) = self.plan.steps().get(self.step + 1) else { return RolloutAction::Promote };
         self.audience = audience.clone();
-        (self.step, self.began_at, self.is_chosen_again) = (self.step + 1, now, false);
+        (self.step, self.began_at) = (self.step + 1, now);
+        (self.is_chosen_again, self.is_extended) = (false, false);
         RolloutAction::Widen(self.audience.clone())
     }
 }
@@ -142,7 +150,8 @@ mod tests {
     fn outcomes(text: &str) -> Vec<ClientOutcome> {
         let of = |word: &str| match word {
             "ack" => Outcome::Acked,
-            "nack" => Outcome::Nacked { type_url: "t/T".into(), detail: "bad".into() },
+            "nack" => Outcome::Nacked { type_url: "t/T".into(), detail: "bad".into(), names: [].into() },
+            "splitting" => Outcome::Splitting,
             "gone" => Outcome::Disconnected,
             _ => Outcome::Pending,
         };

@@ -23,7 +23,8 @@
 
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
-pub use report::{ReportStatus, ResourceReport, TypeReport};
+pub use rejections::DECIDE_WITHIN;
+pub use report::{Rejection, ReportStatus, ResourceReport, Suspects, TypeReport};
 pub use request::{DeltaRequest, Request, SotwRequest};
 pub use response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};
 pub use stream::Stream;
@@ -60,6 +61,7 @@ mod locators_tests;
 mod names_tests;
 mod order;
 mod owed;
+mod parts;
 mod published;
 #[cfg(test)]
 mod redirect_tests;

@@ -118,6 +118,11 @@ impl Variant {
             || (is_older && self.born_at <= revision)
     }
 
+    /// Whether there was another content under its constraints before.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.born_at < self.changed_at
+    }
+
     /// The digest of name and version, which this variant adds to the version of a SotW response
     /// (T38).
     pub(crate) fn identity(&self, keyed_by: KeyedBy) -> u128 {

@@ -260,7 +260,12 @@ mod tests {
         let (clusters, nonce) = (TypeUrl::from("example.com/a.Cluster"), || Nonce::FOREIGN);
         let acked = |type_url: &TypeUrl| Verdict::Acked { type_url: type_url.clone(), nonce: nonce() };
         let (type_url, detail) = (clusters.clone(), "no".to_owned());
-        stream.note(&Event::Answered(&Verdict::Nacked { type_url, nonce: nonce(), detail }));
+        stream.note(&Event::Answered(&Verdict::Nacked {
+            type_url,
+            nonce: nonce(),
+            detail,
+            is_repeat: false,
+        }));
         stream.note(&Event::Answered(&acked(&"example.com/a.Route".into())));
         let nack = list.list()[0].last_nack().unwrap();
         assert!(!nack.is_followed_by_ack && nack.type_url == clusters);

@@ -242,8 +242,9 @@ impl Query {
             ReportStatus::NotSent => (ConfigStatus::NotSent, None),
             ReportStatus::Stale => (ConfigStatus::Stale, None),
             ReportStatus::Synced => (ConfigStatus::Synced, None),
-            ReportStatus::Rejected { detail } => {
-                let (details, version_info) = (detail.to_string(), version.clone());
+            ReportStatus::Rejected { .. } => {
+                let details = status.rejection().unwrap_or_default().into_owned();
+                let version_info = version.clone();
                 let failure = UpdateFailureState { details, version_info, ..UpdateFailureState::default() };
                 (ConfigStatus::Error, Some(failure))
             }

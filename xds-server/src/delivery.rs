@@ -32,7 +32,7 @@ pub async fn applied(
     }
     let mut results = delivery.results();
     for result in &mut results {
-        if result.outcome == Outcome::Pending {
+        if matches!(result.outcome, Outcome::Pending | Outcome::Splitting) {
             result.outcome = Outcome::Late;
         }
     }

@@ -10,13 +10,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tracing::debug;
-use xds_core::server::{DeniedNames, Next, Protocol, Response, Service, Stream, StreamError, Verdict};
-use xds_core::{Access, Cache, ClientName, Revision, SkippedMetadata, Snapshot, Watch, shortened};
+use xds_core::server::{
+    DeniedNames, Next, Protocol, Rejection, Response, Service, Stream, StreamError, Verdict,
+};
+use xds_core::{
+    Access, Cache, ClientName, Revision, SkippedMetadata, Snapshot, TypeUrl, Variant, Watch, shortened,
+};
 
 use crate::client_groups::{ClientGroups, Membership};
 use crate::config::ServerConfig;
 use crate::connections::{jittered, random};
-use crate::nack_log::Nack;
+use crate::nack_log::{Found, Nack};
 use crate::observe::Event;
 use crate::peer::Peer;
 use crate::repeat_log::Occurrence;
@@ -437,12 +441,16 @@ impl Driver {
         self.log_skipped_metadata();
         let (now, is_open, machine) = (self.now(), self.is_open, &mut self.machine);
         // The machines need a snapshot that is read after the last request was handed to them.
-        self.watch.read(|snapshot| {
+        let next = self.watch.read(|snapshot| {
             let next = machine.next(now, snapshot);
             let is_sent = matches!(next, Next::Send(_));
             let rest = if is_sent && is_open { machine.until_due(now, snapshot) } else { None };
             (next, rest)
-        })
+        });
+        if self.machine.has_rejections() {
+            self.report_rejections();
+        }
+        next
     }
 
     fn send_reports(&mut self) {
@@ -460,8 +468,8 @@ impl Driver {
             Verdict::Acked { type_url, nonce } => {
                 debug!(node = id, r#type = type_url.message_name(), %nonce, "ACK");
             }
-            Verdict::Nacked { type_url, nonce, detail } => {
-                debug!(node = id, r#type = type_url.message_name(), %nonce, detail, "NACK");
+            Verdict::Nacked { type_url, nonce, detail, is_repeat } => {
+                debug!(node = id, r#type = type_url.message_name(), %nonce, detail, is_repeat, "NACK");
             }
         }
     }
@@ -481,24 +489,42 @@ impl Driver {
         self.notify(Event::NamesDenied(denied));
     }
 
+    /// Keeps what the client rejects for the page, and logs a NACK that is no repeat (S6c).
     fn note_rejection(&mut self, verdict: &Verdict) {
-        let (type_url, detail) = match verdict {
-            Verdict::Nacked { type_url, detail, .. } => (type_url, detail),
-            Verdict::Acked { .. } => return,
+        let (Verdict::Nacked { type_url, .. } | Verdict::Acked { type_url, .. }) = verdict;
+        let detail = match verdict {
+            Verdict::Nacked { detail, .. } => Some(&**detail),
+            Verdict::Acked { .. } => None,
         };
+        if detail.is_none() && !self.registration.rejects(type_url) {
+            return;
+        }
         let machine = &mut self.machine;
-        let variants = self.watch.read(|snapshot| machine.rejected(type_url, snapshot));
-        let alone = self.machine.take_rejected_alone(type_url);
-        // G15: the message of the client is only logged, and it may send many.
-        self.registration.nack_log().on(Nack {
-            client: &self.client().name(),
-            identity: self.peer.name(),
-            type_url,
-            variants: &variants,
-            detail,
-        });
-        let (alone, peer) = (alone.as_ref(), &self.peer);
-        self.notify(Event::Rejected { type_url, variants: &variants, alone, peer, detail });
+        let suspects = self.watch.read(|snapshot| machine.rejected(type_url, snapshot));
+        self.registration.on_rejected(type_url, &suspects, detail);
+        if let Verdict::Nacked { detail, is_repeat: false, .. } = verdict {
+            self.log_nack(type_url, &suspects.variants, detail, Found::InResponse);
+        }
+    }
+
+    /// S6f: reports the rejections that count now.
+    fn report_rejections(&mut self) {
+        let machine = &mut self.machine;
+        let rejections = self.watch.read(|snapshot| machine.take_rejections(snapshot));
+        for Rejection { type_url, variants, is_alone, is_found, detail } in &rejections {
+            if *is_found {
+                let found = if *is_alone { Found::Alone } else { Found::Together };
+                self.log_nack(type_url, variants, detail, found);
+            }
+            let (alone, peer) = (variants.first().filter(|_| *is_alone), &self.peer);
+            self.notify(Event::Rejected { type_url, variants, alone, peer, detail });
+        }
+    }
+
+    /// G15: the message of the client is only logged, and it may send many.
+    fn log_nack(&self, type_url: &TypeUrl, variants: &[Arc<Variant>], detail: &str, found: Found) {
+        let (client, identity) = (&self.client().name(), self.peer.name());
+        self.registration.nack_log().on(Nack { client, identity, type_url, variants, detail, found });
     }
 
     fn notify(&self, event: Event<'_>) {

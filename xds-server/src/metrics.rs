@@ -211,6 +211,8 @@ impl Observer for Metrics {
             Event::Answered(Verdict::Acked { type_url, .. }) => {
                 self.types.with(type_url, |of_type| of_type.acks.inc());
             }
+            // S6c: the NACK of a part belongs to the first one.
+            Event::Answered(Verdict::Nacked { is_repeat: true, .. }) => {}
             Event::Answered(Verdict::Nacked { type_url, .. }) => {
                 self.types.with(type_url, |of_type| of_type.nacks.inc());
             }

@@ -36,6 +36,18 @@ pub(crate) struct Nack<'a> {
     /// What the client rejected, as far as it is still the newest content.
     pub(crate) variants: &'a [Arc<Variant>],
     pub(crate) detail: &'a str,
+    pub(crate) found: Found,
+}
+
+/// What the server knows of the resources that a client rejects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Found {
+    /// They were in one response.
+    InResponse,
+    /// The response was sent again in parts (S6c): this resource was rejected alone.
+    Alone,
+    /// The same, but too many were rejected: some of these are bad.
+    Together,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +63,8 @@ enum Key {
     Detail(TypeUrl, String),
     /// Further messages about these resources: the hash of their names and constraints.
     Resources(TypeUrl, u64),
+    /// What parts of a response have shown of these resources.
+    Found(TypeUrl, Found, u64),
     /// NACKs beyond the limit.
     Others,
 }
@@ -74,7 +88,10 @@ struct Line {
     identity: String,
     type_url: TypeUrl,
     resources: String,
+    /// How many variants it is about.
+    variants: usize,
     detail: String,
+    found: Found,
     /// The numbers of clients, and of NACKs since the line before; `None` in the first line.
     sums: Option<(usize, u64)>,
 }
@@ -108,6 +125,10 @@ impl NackLog {
             Entry::Occupied(entry) => {
                 let sum = entry.into_mut();
                 let is_news = newest > sum.newest;
+                // Later clients get what is bad in a response of its own (S6d).
+                if nack.variants.len() == 1 && sum.line.variants > 1 {
+                    sum.line = Line::of(nack);
+                }
                 if is_news || sum.times.is_over(now) {
                     (sum.newest, sum.line) = (newest, Line::of(nack));
                     *clients -= std::mem::take(&mut sum.clients).len();
@@ -146,17 +167,22 @@ impl NackLog {
 impl Sums {
     /// The key of a NACK. It makes room for a new one if it can.
     fn key(&mut self, nack: Nack<'_>, hasher: &RandomState, now: Instant) -> Key {
-        let key = Key::Detail(nack.type_url.clone(), nack.detail.to_owned());
+        let resources = resources_hash(nack.variants, hasher);
+        let key = match nack.found {
+            Found::InResponse => Key::Detail(nack.type_url.clone(), nack.detail.to_owned()),
+            found => Key::Found(nack.type_url.clone(), found, resources),
+        };
         if self.by_key.contains_key(&key) {
             return key;
         }
-        let resources = resources_hash(nack.variants, hasher);
         let is_same = |(key, sum): &(&Key, &Sum)| {
             matches!(key, Key::Detail(type_url, _) if type_url == nack.type_url) && sum.resources == resources
         };
         let messages = self.by_key.iter().filter(is_same).count();
-        let key =
-            if messages < DETAILS_LIMIT { key } else { Key::Resources(nack.type_url.clone(), resources) };
+        let key = match key {
+            Key::Detail(type_url, _) if messages >= DETAILS_LIMIT => Key::Resources(type_url, resources),
+            key => key,
+        };
         if self.by_key.len() < LIMIT || self.by_key.contains_key(&key) {
             return key;
         }
@@ -172,8 +198,10 @@ impl Line {
             client: nack.client.clone(),
             identity: nack.identity.to_owned(),
             type_url: nack.type_url.clone(),
-            resources: resources(nack.variants),
+            resources: resources(nack.variants, nack.found),
+            variants: nack.variants.len(),
             detail: nack.detail.to_owned(),
+            found: nack.found,
             sums: None,
         }
     }
@@ -183,12 +211,31 @@ impl Line {
         let (r#type, detail) = (self.type_url.message_name(), &*self.detail);
         // Empty if other content has become the newest in the meantime.
         let resources = Some(&*self.resources).filter(|resources| !resources.is_empty());
-        match self.sums {
-            None => warn!(
+        match (self.sums, self.found) {
+            (None, Found::Alone) => warn!(
+                node,
+                cluster,
+                identity,
+                r#type,
+                resources,
+                detail,
+                "NACK: of the rejected response, the client rejects this resource; it uses the others"
+            ),
+            (None, Found::Together) => warn!(
+                node,
+                cluster,
+                identity,
+                r#type,
+                resources,
+                detail,
+                "NACK: the client rejects many resources; these stay rejected together until one that it \
+                 rejects is corrected"
+            ),
+            (None, Found::InResponse) => warn!(
                 node,
                 cluster, identity, r#type, resources, detail, "NACK: a client rejected configuration"
             ),
-            Some((clients, nacks)) => warn!(
+            (Some((clients, nacks)), _) => warn!(
                 clients,
                 more_nacks = nacks,
                 node,
@@ -210,7 +257,7 @@ fn resources_hash(variants: &[Arc<Variant>], hasher: &RandomState) -> u64 {
 }
 
 /// The variants with their versions, the newest content first: it is the most likely cause.
-fn resources(variants: &[Arc<Variant>]) -> String {
+fn resources(variants: &[Arc<Variant>], found: Found) -> String {
     let mut newest: Vec<_> = variants.iter().collect();
     newest.sort_by_key(|variant| (std::cmp::Reverse(variant.changed_at()), variant.name()));
     let mut text = String::new();
@@ -226,7 +273,8 @@ fn resources(variants: &[Arc<Variant>]) -> String {
     }
     let more = newest.len().saturating_sub(SHOWN_LIMIT);
     if more > 0 {
-        _ = write!(text, " and {more} more in the same response");
+        let place = if found == Found::InResponse { " in the same response" } else { "" };
+        _ = write!(text, " and {more} more{place}");
     }
     text
 }

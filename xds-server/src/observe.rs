@@ -56,17 +56,16 @@ pub enum Event<'a> {
     Sent(&'a Response),
     /// The client ACKed or rejected a response.
     Answered(&'a Verdict),
-    /// Follows an [`Answered`](Self::Answered) with a NACK: the variants of this type in the
-    /// response, as far as they are still the newest content. The client names the bad one only in
-    /// its text.
+    /// Content counts as rejected (S6f): the client rejected it in a response of its own. The server sends
+    /// a rejected response again in parts to find that out (S6c), so this event follows some time after
+    /// the [`Answered`](Self::Answered) with the NACK, at most 16 s.
     Rejected {
         /// The type.
         type_url: &'a TypeUrl,
-        /// The variants in the response.
+        /// The variants, as far as they are still the newest content. Without `alone`, the client means
+        /// some of them.
         variants: &'a [Arc<Variant>],
-        /// The only resource of the response, so the client means this one; `None` if it may mean
-        /// another one too, or without `attributes_nacks` in
-        /// [`ServerConfig::stream`](crate::ServerConfig::stream).
+        /// The only variant, if the client means this one.
         alone: Option<&'a Arc<Variant>>,
         /// The peer of its connection: what it says of itself may be wrong.
         peer: &'a Peer,

@@ -11,8 +11,8 @@ use crate::skim::Client;
 /// Counts the rejections of each variant: an [`Observer`]. It forgets a variant when the variant
 /// has another version or is removed.
 ///
-/// A NACK names the bad resource only in its text, so all variants of the rejected response count
-/// as rejected. The memory is bounded: 1,000 variants, and 100 client names for each.
+/// A variant counts when it was rejected in a response of its own (S6f). Where that is not known, as for a
+/// full state, all that the client may mean count. The memory is bounded: 1,000 variants, and 100 client names for each.
 #[derive(Debug)]
 pub struct Rejections {
     cache: Arc<Cache>,

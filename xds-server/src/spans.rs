@@ -95,7 +95,7 @@ impl Tracker for Spans {
                 span.record("otel.status_code", "ERROR");
                 of_commit.nacked += 1;
             }
-            Outcome::Disconnected | Outcome::Pending | Outcome::Late => {
+            Outcome::Disconnected | Outcome::Pending | Outcome::Splitting | Outcome::Late => {
                 span.record("outcome", "gone");
                 of_commit.gone += 1;
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use xds_core::server::{TypeReport, Verdict};
+use xds_core::server::{Suspects, TypeReport, Verdict};
 use xds_core::{
     Access, ClientName, Parameters, SkippedMetadata, TypeUrl, Variant, VariantId, Watch, shortened,
 };
@@ -155,12 +155,14 @@ pub struct LastNack {
 pub struct StandingNack {
     /// The type.
     pub type_url: TypeUrl,
-    /// The first variants of the response that was rejected last, as far as they were still the
-    /// newest content then. The client names the bad one only in its message.
+    /// The first variants that the client rejects, or may mean, as far as they are still the newest content.
     pub variants: Arc<[VariantId]>,
-    /// How many variants the response had.
+    /// How many there are.
     pub variant_count: usize,
-    /// The last error message of the client, up to 4 KiB of it.
+    /// Whether the client rejected each of them in a response of its own (S6c). Otherwise it means some of
+    /// them, and names the bad ones only in its message.
+    pub is_certain: bool,
+    /// The last error message of the client about any of them, up to 4 KiB of it.
     pub detail: Arc<str>,
     /// When the client first rejected a response; since then all were rejected, or not corrected.
     pub since: SystemTime,
@@ -369,32 +371,49 @@ impl Registration {
                     self.registry.changed();
                 }
             }
-            Event::Answered(Verdict::Nacked { type_url, detail, .. }) => {
+            Event::Answered(Verdict::Nacked { type_url, detail, is_repeat, .. }) => {
                 let (type_url, detail) = (type_url.clone(), detail.as_str().into());
                 let nack = LastNack { type_url, detail, at: SystemTime::now(), is_followed_by_ack: false };
                 stream.mailbox().last_nack = Some(nack);
-                stream.nacked.fetch_add(1, Ordering::Release);
+                // S6c: the NACK of a part belongs to the first one.
+                stream.nacked.fetch_add(u64::from(!is_repeat), Ordering::Release);
                 self.registry.changed();
-            }
-            Event::Rejected { type_url, variants, detail, .. } => {
-                let (mut mailbox, last_at) = (stream.mailbox(), SystemTime::now());
-                let since = mailbox.standing_nacks.get(*type_url).map_or(last_at, |standing| standing.since);
-                let id = |variant: &Arc<Variant>| {
-                    let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
-                    VariantId { type_url: (*type_url).clone(), name, constraints }
-                };
-                let nack = StandingNack {
-                    type_url: (*type_url).clone(),
-                    variants: variants.iter().take(VARIANTS_SHOWN).map(id).collect(),
-                    variant_count: variants.len(),
-                    detail: (*detail).into(),
-                    since,
-                    last_at,
-                };
-                mailbox.standing_nacks.insert((*type_url).clone(), nack);
             }
             _ => {}
         }
+    }
+
+    /// What the client rejects of a type now. `detail` is its message, if it has just rejected a response.
+    pub(crate) fn on_rejected(&self, type_url: &TypeUrl, suspects: &Suspects, detail: Option<&str>) {
+        let (mut mailbox, now) = (self.stream.mailbox(), SystemTime::now());
+        let id = |variant: &Arc<Variant>| {
+            let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
+            VariantId { type_url: type_url.clone(), name, constraints }
+        };
+        let new = || StandingNack {
+            type_url: type_url.clone(),
+            variants: [].into(),
+            variant_count: 0,
+            is_certain: false,
+            detail: "".into(),
+            since: now,
+            last_at: now,
+        };
+        let nack = mailbox.standing_nacks.entry(type_url.clone()).or_insert_with(new);
+        nack.variants = suspects.variants.iter().take(VARIANTS_SHOWN).map(id).collect();
+        (nack.variant_count, nack.is_certain) = (suspects.variants.len(), suspects.is_certain);
+        if let Some(detail) = detail {
+            (nack.detail, nack.last_at) = (detail.into(), now);
+        }
+        drop(mailbox);
+        self.registry.changed();
+    }
+
+    /// Whether the client rejected a response of the type that was not corrected.
+    pub(crate) fn rejects(&self, type_url: &TypeUrl) -> bool {
+        // Few clients ever reject anything; for the others no lock is needed.
+        self.stream.nacked.load(Ordering::Relaxed) > 0
+            && self.stream.mailbox().standing_nacks.contains_key(type_url)
     }
 
     /// The types of which the client rejected a response that was not corrected.

@@ -43,14 +43,21 @@ async fn a_commit_is_acked_rejected_late_or_its_client_gone() {
     let (_, requests, responses) = streams.next().unwrap();
     kept.push((requests, responses));
     let (id, requests, mut responses) = streams.next().unwrap();
-    let second = next(&mut responses).await.unwrap().unwrap();
-    let error_detail = Some(Status { message: "no such port".into(), ..Status::default() });
-    let nack = DiscoveryRequest { response_nonce: second.nonce, error_detail, ..ask(id, CLUSTER, &[]) };
-    requests.send(nack).await.unwrap();
+    // S6e: a full state that changed something is repeated once.
+    for _ in 0..2 {
+        let second = next(&mut responses).await.unwrap().unwrap();
+        let error_detail = Some(Status { message: "no such port".into(), ..Status::default() });
+        let nack = DiscoveryRequest { response_nonce: second.nonce, error_detail, ..ask(id, CLUSTER, &[]) };
+        requests.send(nack).await.unwrap();
+    }
     kept.push((requests, responses));
     let of_others = commit.applied(|client| &*client.id != "late");
     tokio::time::timeout(Duration::from_secs(10), of_others.decided()).await.unwrap();
-    let nacked = Outcome::Nacked { type_url: CLUSTER.into(), detail: "no such port".into() };
+    let nacked = Outcome::Nacked {
+        type_url: CLUSTER.into(),
+        detail: "no such port".into(),
+        names: ["a".into()].into(),
+    };
     let expected = [
         ("acks", Outcome::Acked),
         ("gone", Outcome::Disconnected),

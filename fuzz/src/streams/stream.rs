@@ -324,7 +324,7 @@ impl Stream {
     fn check_verdict(&self, verdict: &Verdict, type_url: &str, request: &Request) {
         let (of, nonce, detail) = match verdict {
             Verdict::Acked { type_url, nonce } => (type_url, nonce, None),
-            Verdict::Nacked { type_url, nonce, detail } => (type_url, nonce, Some(detail)),
+            Verdict::Nacked { type_url, nonce, detail, .. } => (type_url, nonce, Some(detail)),
         };
         let (response_nonce, error_detail) = answer_of(request);
         assert_eq!((of.as_str(), Some(*nonce), detail), (type_url, response_nonce, error_detail));

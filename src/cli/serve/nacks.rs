@@ -21,9 +21,9 @@ use xds_store_server::StoreHandle;
 
 /// Counts the clients that reject a content, and has it quarantined when they are enough.
 ///
-/// A NACK counts only if no other resource can be meant (ST63). Either its response had one resource.
-/// Or, in SotW, one resource changed since a response that the client accepted. The certificate and
-/// the address identify a client, because a client can claim to be any node.
+/// A rejection counts only if no other resource can be meant, and if there was room for the resource
+/// (S6f, ST63). The certificate and the address identify a client, because a client can claim to be any
+/// node.
 #[derive(Debug)]
 pub(super) struct NackQuorum {
     /// How many clients have to reject a content.
@@ -95,7 +95,6 @@ impl NackQuorum {
         let (due, decisions) = mpsc::channel(DUE_LIMIT);
         let (cache, rejections) = (Arc::clone(cache), Mutex::default());
         let quorum = Arc::new(Self { needed, cache, hasher: RandomState::new(), rejections, due });
-        config.stream.attributes_nacks = true;
         config.add_observer(Arc::clone(&quorum));
         (quorum, decisions)
     }

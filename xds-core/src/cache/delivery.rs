@@ -17,7 +17,7 @@ use atomic_waker::AtomicWaker;
 
 use super::interest::RegisteredStream;
 use super::{Commit, lock};
-use crate::name::{Revision, TypeUrl};
+use crate::name::{ResourceName, Revision, TypeUrl};
 
 use follower::OutcomeReports;
 pub use follower::{FollowedCommit, Follower, StreamOutcome};
@@ -45,9 +45,16 @@ pub enum Outcome {
     Nacked {
         /// The type of that response.
         type_url: TypeUrl,
-        /// The error message of the client.
+        /// The error message of the client; of the first of `names`, if it rejected several.
         detail: Arc<str>,
+        /// The resources that it rejected, each in a response of its own, at most [`NAMES_LISTED`]. Empty if
+        /// it is not known which ones it rejects.
+        names: Arc<[ResourceName]>,
     },
+    /// The client rejected a response that contained changes of the commit, and is sent its resources
+    /// again in parts, or because there may be room for them now (S6c, S6e). It counts as rejected after
+    /// 16 s at the latest.
+    Splitting,
     /// The streams whose answers were still missing have ended. A client that reconnects is sent
     /// what it lacks, but counts for later commits only.
     Disconnected,
@@ -175,7 +182,7 @@ impl Delivery {
             .await;
             let results = self.results();
             // D8: rejected content may be sent again meanwhile. Then the client is pending again.
-            if results.iter().all(|result| result.outcome != Outcome::Pending) {
+            if results.iter().all(|result| !matches!(result.outcome, Outcome::Pending | Outcome::Splitting)) {
                 return results;
             }
         }
@@ -195,7 +202,8 @@ impl Outcome {
             Self::Acked => 0,
             Self::Disconnected => 1,
             Self::Pending | Self::Late => 2,
-            Self::Nacked { .. } => 3,
+            Self::Splitting => 3,
+            Self::Nacked { .. } => 4,
         }
     }
 }
@@ -228,8 +236,20 @@ pub(crate) struct AckState {
     pub(crate) pending: Spans,
     /// Revisions up to `sent` with a removal that is withheld (S33).
     pub(crate) withheld: Spans,
-    /// Revisions up to `sent` that were rejected, with the error messages of the client.
-    pub(crate) rejected: Vec<(Spans, Arc<str>)>,
+    /// Revisions up to `sent` of rejected content that is sent again, to find out what is bad (S6f).
+    pub(crate) splitting: Spans,
+    /// Revisions up to `sent` that were rejected.
+    pub(crate) rejected: Vec<RejectedRevisions>,
+}
+
+/// Revisions that a client rejected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RejectedRevisions {
+    pub(crate) about: Spans,
+    /// The error message of the client.
+    pub(crate) detail: Arc<str>,
+    /// The name that was rejected alone; `None` if nobody knows which one it was.
+    pub(crate) name: Option<ResourceName>,
 }
 
 impl Ledger {
@@ -268,7 +288,7 @@ impl Ledger {
     pub(super) fn is_replaceable(&self, revision: Revision) -> bool {
         let state = lock(&self.state);
         let awaited = Awaited { revision, withheld: true };
-        state.is_ended && !matches!(state.decision(awaited), Decision::Rejected(_))
+        state.is_ended && !matches!(state.decision(awaited), Decision::Rejected(..))
     }
 
     /// Whether it has ACKed the revision.
@@ -301,16 +321,16 @@ impl Ledger {
         match decision {
             Decision::Acked => Outcome::Acked,
             Decision::Pending => Outcome::Pending,
+            Decision::Splitting => Outcome::Splitting,
             Decision::Disconnected => Outcome::Disconnected,
-            Decision::Rejected(detail) => self.nacked(detail),
+            Decision::Rejected(first, names) => self.nacked(first, names),
         }
     }
 
     /// Removes the waiters for what is decided now, with the outcome for each.
     fn take_decided(&self, state: &mut LedgerState) -> Vec<(Weak<Waiter>, Outcome)> {
         let mut waiters = std::mem::take(&mut state.waiters);
-        let is_decided =
-            |(awaited, _): &mut (Awaited, _)| !matches!(state.decision(*awaited), Decision::Pending);
+        let is_decided = |(awaited, _): &mut (Awaited, _)| state.decision(*awaited).is_final();
         let decided = waiters.extract_if(.., is_decided);
         let decided =
             decided.map(|(awaited, waiter)| (waiter, self.outcome_of(&state.decision(awaited)))).collect();
@@ -326,8 +346,9 @@ impl Ledger {
         }
     }
 
-    fn nacked(&self, detail: &Arc<str>) -> Outcome {
-        Outcome::Nacked { type_url: self.type_url.clone(), detail: Arc::clone(detail) }
+    fn nacked(&self, first: &RejectedRevisions, names: &[&ResourceName]) -> Outcome {
+        let names = names.iter().take(NAMES_LISTED).map(|name| (*name).clone()).collect();
+        Outcome::Nacked { type_url: self.type_url.clone(), detail: Arc::clone(&first.detail), names }
     }
 
     /// Adds a waiter. When what it waits for is decided already, reports the outcome at once instead.
@@ -335,7 +356,7 @@ impl Ledger {
         let mut state = lock(&self.state);
         // Drop the waiters whose task no longer waits.
         state.waiters.retain(|(_, waiter)| waiter.strong_count() > 0);
-        if matches!(state.decision(awaited), Decision::Pending) {
+        if !state.decision(awaited).is_final() {
             waiter.undecided.fetch_add(1, Ordering::AcqRel);
             state.waiters.push((awaited, Arc::downgrade(waiter)));
         } else if let Some(reports) = &waiter.reports {
@@ -348,21 +369,33 @@ impl Ledger {
 enum Decision<'a> {
     Acked,
     Pending,
-    Rejected(&'a Arc<str>),
+    Splitting,
+    /// With the names that are known to be rejected, and the rejection of the first one; otherwise with the
+    /// newest rejection.
+    Rejected(&'a RejectedRevisions, Vec<&'a ResourceName>),
     Disconnected,
+}
+
+impl Decision<'_> {
+    fn is_final(&self) -> bool {
+        !matches!(self, Self::Pending | Self::Splitting)
+    }
 }
 
 impl LedgerState {
     fn decision(&self, Awaited { revision, withheld: waits }: Awaited) -> Decision<'_> {
-        let AckState { sent, pending, withheld, rejected } = &self.ack_state;
-        // A revision may be rejected more than once: the newest error message counts.
-        let rejected = rejected.iter().rev().find(|(spans, _)| spans.cover(revision));
-        if let Some((_, detail)) = rejected {
-            return Decision::Rejected(detail);
+        let AckState { sent, pending, withheld, splitting, rejected } = &self.ack_state;
+        let rejected: Vec<_> = rejected.iter().filter(|of| of.about.cover(revision)).collect();
+        let named = rejected.iter().copied().filter(|of| of.name.is_some());
+        // A revision may be rejected more than once: without names the newest error message counts.
+        if let Some(first) = named.clone().next().or(rejected.last().copied()) {
+            return Decision::Rejected(first, named.filter_map(|of| of.name.as_ref()).collect());
         }
         match revision > *sent || pending.cover(revision) || (waits && withheld.cover(revision)) {
             true if self.is_ended => Decision::Disconnected,
             true => Decision::Pending,
+            false if splitting.cover(revision) && self.is_ended => Decision::Disconnected,
+            false if splitting.cover(revision) => Decision::Splitting,
             false => Decision::Acked,
         }
     }
@@ -444,6 +477,9 @@ impl Spans {
 /// The largest number of runs. Beyond it the two oldest runs become one that includes the revisions
 /// between them. At worst a commit then waits for an answer that it no longer needs.
 const SPANS_KEPT: usize = 32;
+
+/// How many rejected resources an [`Outcome::Nacked`] names.
+pub const NAMES_LISTED: usize = 16;
 
 #[cfg(test)]
 mod tests;

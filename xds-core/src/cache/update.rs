@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::lock;
+use super::rejected::RejectedOfType;
 use super::removals::Removed;
 use super::snapshot::TypeSnapshot;
 use super::type_selection::{SelectionPart, TypeSelection};
@@ -57,6 +58,16 @@ pub(crate) struct Made {
     endpoints: OnceLock<Box<[ResourceName]>>,
     /// See [`Update::divide`].
     divided: Mutex<VecDeque<(NameSet, Revision, [NameSet; 3])>>,
+    /// See [`Update::spare`].
+    spared: Mutex<Option<Spared>>,
+}
+
+/// An update without contents that clients rejected, and these contents.
+#[derive(Debug, Clone)]
+pub(crate) struct Spared {
+    known: Arc<RejectedOfType>,
+    pub(crate) update: Arc<Update>,
+    pub(crate) left_out: Arc<[Arc<Variant>]>,
 }
 
 impl Update {
@@ -220,6 +231,38 @@ impl Update {
         }
     }
 
+    /// S6d: this update without contents that clients rejected alone; `None` if it has none of them. T31:
+    /// what takes the place of another variant is not left out.
+    pub(crate) fn spare(&self, known: &Arc<RejectedOfType>) -> Option<Spared> {
+        let mut spared = lock(&self.made.spared);
+        if let Some(spared) = spared.as_ref().filter(|spared| Arc::ptr_eq(&spared.known, known)) {
+            return Some(spared.clone()).filter(|spared| !spared.left_out.is_empty());
+        }
+        let is_single = |variant: &&Arc<Variant>| {
+            let name = variant.name();
+            let is_left = |of: &Arc<Variant>| of.name() == name;
+            self.of_name(name).len() == 1
+                && !self.replaced.iter().any(is_left)
+                && !self.removed.iter().any(|removed| is_left(&removed.variant))
+                && !self.unmatched.iter().any(|(of, _)| of == name)
+        };
+        let found = known.found(|name, constraints| {
+            self.of_name(name).iter().find(|variant| variant.constraints() == constraints)
+        });
+        let left_out: Arc<[_]> = found.filter(is_single).take(LEFT_OUT_LIMIT).cloned().collect();
+        let is_left_out = |variant: &Arc<Variant>| left_out.iter().any(|left| Arc::ptr_eq(left, variant));
+        let update = Arc::new(self.without(is_left_out));
+        let made = spared.insert(Spared { known: Arc::clone(known), update, left_out });
+        Some(made.clone()).filter(|spared| !spared.left_out.is_empty())
+    }
+
+    /// The changed variants of a name.
+    fn of_name(&self, name: &ResourceName) -> &[Arc<Variant>] {
+        let first = self.changed.partition_point(|variant| variant.name() < name);
+        let count = self.changed[first..].iter().take_while(|variant| variant.name() == name).count();
+        &self.changed[first..first + count]
+    }
+
     /// Whether a variant of this name changed.
     pub(crate) fn has_name(&self, name: &ResourceName) -> bool {
         self.changed.binary_search_by(|variant| variant.name().cmp(name)).is_ok()
@@ -227,9 +270,7 @@ impl Update {
 
     /// Whether the variant with this name and these constraints changed.
     pub(crate) fn has(&self, name: &ResourceName, constraints: &Constraints) -> bool {
-        let first = self.changed.partition_point(|variant| variant.name() < name);
-        let mut of_name = self.changed[first..].iter().take_while(|variant| variant.name() == name);
-        of_name.any(|variant| variant.constraints() == constraints)
+        self.of_name(name).iter().any(|variant| variant.constraints() == constraints)
     }
 
     /// Compares one selected name.
@@ -341,6 +382,10 @@ impl Update {
         }
     }
 }
+
+/// S6d: how many contents are left out of one response. A client may reject many, and the others must not
+/// get all of these one by one.
+pub(crate) const LEFT_OUT_LIMIT: usize = 16;
 
 /// How many divisions an update keeps. The streams of a class mostly wait for the same names.
 const DIVISIONS_KEPT: usize = 8;

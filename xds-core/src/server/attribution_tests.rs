@@ -1,14 +1,10 @@
-//! Which resource a NACK is about (ST63).
+//! Which resource a NACK is about (S6c, S6f, ST63).
 
 use std::sync::Arc;
 
-use super::fixture::{Delta, Sotw, commit, type_url};
-use super::{Service, StreamConfig};
-use crate::{Cache, Variant};
-
-fn config() -> StreamConfig {
-    StreamConfig { attributes_nacks: true, ..StreamConfig::default() }
-}
+use super::Stream;
+use super::fixture::{Delta, Sotw, commit};
+use crate::Cache;
 
 fn cache(text: &str) -> Arc<Cache> {
     let cache = Cache::new();
@@ -16,83 +12,76 @@ fn cache(text: &str) -> Arc<Cache> {
     cache
 }
 
-fn name(variant: Option<Arc<Variant>>) -> String {
-    variant.map(|variant| variant.name().as_str().to_owned()).unwrap_or_default()
-}
-
-/// Rejects a response; the resource that it had alone.
-fn rejected(client: &mut Sotw, of: &str, nonce: &str) -> String {
-    client.nack(of, nonce);
-    name(client.stream.take_rejected_alone(&type_url(of)))
-}
-
-fn rejected_delta(client: &mut Delta, nonce: &str) -> String {
-    client.nack("EDS", nonce);
-    name(client.stream.take_rejected_alone(&type_url("EDS")))
+/// The names that count as rejected alone since the last call.
+fn alone(stream: &mut Stream, cache: &Cache) -> String {
+    let taken = cache.read(|snapshot| stream.take_rejections(snapshot));
+    let names = taken.iter().filter(|taken| taken.is_alone).map(|taken| taken.variants[0].name().as_str());
+    names.collect::<Vec<_>>().join(" ")
 }
 
 #[test]
 fn st63_delta_a_nack_is_about_the_only_resource_of_its_response() {
     let cache = cache("EDS a=1 b=1");
-    let mut client = Delta::with(&cache, config());
+    let mut client = Delta::new(&cache);
     client.ask("EDS", "a b");
-    client.sent();
-    assert_eq!(rejected_delta(&mut client, "1"), "", "it had two");
-    for (content, alone) in [("a=2", "a"), ("a=3 b=3", ""), ("b=4", "b")] {
-        commit(&cache, &format!("EDS {content}"));
-        client.sent();
-        let nonce = client.last.nonce.clone();
-        assert_eq!(rejected_delta(&mut client, &nonce), alone, "{content}");
-        assert_eq!(rejected_delta(&mut client, &nonce), "", "it was answered before");
-    }
+    assert_eq!(client.sent(), "n1 EDS a=1 b=1");
+    client.nack("EDS", "1");
+    assert_eq!(alone(&mut client.stream, &cache), "", "it had two");
+    assert_eq!(client.sent(), "n2 EDS a=1");
+    client.ack("EDS", "2");
+    assert_eq!(client.sent(), "n3 EDS b=1");
+    client.nack("EDS", "3");
+    assert_eq!(alone(&mut client.stream, &cache), "", "the stream has not looked at the answer");
+    assert_eq!(client.sent(), "");
+    assert_eq!(alone(&mut client.stream, &cache), "b");
+    assert_eq!(alone(&mut client.stream, &cache), "", "it was taken before");
+    commit(&cache, "EDS a=2");
+    assert_eq!(client.sent(), "n4 EDS a=2");
+    client.nack("EDS", "4");
+    assert_eq!((client.sent(), alone(&mut client.stream, &cache)), (String::new(), "a".into()));
 }
 
 #[test]
-fn st63_sotw_a_nack_of_a_full_state_is_about_the_only_change_since_an_accepted_one() {
+fn st63_s6e_sotw_a_nack_of_a_full_state_is_about_the_only_change_since_an_accepted_one() {
     let cache = cache("CDS a=1 b=1");
-    let mut client = Sotw::with(&cache, Service::Aggregated, config());
+    let mut client = Sotw::new(&cache);
     client.ask("CDS", "", "");
     client.sent();
-    assert_eq!(rejected(&mut client, "CDS", "1"), "", "it had two");
+    client.nack("CDS", "1");
+    assert_eq!((client.sent(), alone(&mut client.stream, &cache)), (String::new(), String::new()));
     commit(&cache, "CDS a=2");
     assert_eq!(client.sent(), "n2 CDS a=2 b=1");
-    assert_eq!(rejected(&mut client, "CDS", "2"), "", "it may be about b");
+    client.ack("CDS", "2");
     commit(&cache, "CDS a=3");
-    client.sent();
-    client.ack("CDS", "3");
-    commit(&cache, "CDS a=4");
-    client.sent();
-    assert_eq!(rejected(&mut client, "CDS", "4"), "a");
+    assert_eq!(client.sent(), "n3 CDS a=3 b=1");
+    client.nack("CDS", "3");
+    assert_eq!(client.sent(), "n4 CDS a=3 b=1", "S6e: the change may have made room");
+    assert_eq!(alone(&mut client.stream, &cache), "");
+    client.nack("CDS", "4");
+    assert_eq!((client.sent(), alone(&mut client.stream, &cache)), (String::new(), "a".into()));
     // Nobody knows what the client thinks of a now.
     commit(&cache, "CDS b=5");
     client.sent();
-    assert_eq!(rejected(&mut client, "CDS", "5"), "");
+    client.nack("CDS", "5");
+    client.pass(std::time::Duration::from_secs(20));
+    client.sent();
+    assert_eq!(alone(&mut client.stream, &cache), "");
 }
 
 #[test]
 fn st63_sotw_a_response_with_one_resource_is_about_it_and_new_names_are_changes() {
     let cache = cache("CDS a=1 b=1; EDS a=1 b=1");
-    let mut client = Sotw::with(&cache, Service::Aggregated, config());
+    let mut client = Sotw::new(&cache);
     client.ask("CDS", "a", "");
     client.sent();
-    assert_eq!(rejected(&mut client, "CDS", "1"), "a");
-    commit(&cache, "CDS a=2");
-    client.sent();
-    client.ack("CDS", "2");
-    commit(&cache, "CDS a=3");
-    client.ask("CDS", "a b", "2");
-    client.sent();
-    assert_eq!(rejected(&mut client, "CDS", "3"), "", "b is new to the client");
+    client.nack("CDS", "1");
+    assert_eq!((client.sent(), alone(&mut client.stream, &cache)), (String::new(), "a".into()));
+    client.ask("CDS", "a b", "1");
+    assert_eq!(client.sent(), "n2 CDS a=1 b=1");
+    client.nack("CDS", "2");
+    assert_eq!((client.sent(), alone(&mut client.stream, &cache)), (String::new(), String::new()));
     client.ask("EDS", "a", "");
     client.sent();
-    assert_eq!(rejected(&mut client, "EDS", "4"), "a");
-}
-
-#[test]
-fn st63_without_the_setting_no_resource_is_remembered() {
-    let cache = cache("EDS a=1");
-    let mut client = Sotw::new(&cache);
-    client.ask("EDS", "a", "");
-    client.sent();
-    assert_eq!(rejected(&mut client, "EDS", "1"), "");
+    client.nack("EDS", "3");
+    assert_eq!((client.sent(), alone(&mut client.stream, &cache)), (String::new(), "a".into()));
 }

@@ -385,8 +385,10 @@ impl OrderStatus {
     }
 
     fn of_responses(state: &TypeState) -> Self {
-        let in_flight = state.responses.in_flight();
-        Self { unanswered_since: in_flight.unanswered_since(), is_behind: in_flight.has_parts() }
+        let (in_flight, rejections) = (state.responses.in_flight(), state.responses.rejections());
+        // S6c: the client lacks resources that it may accept.
+        let is_behind = in_flight.has_parts() || rejections.are_splitting();
+        Self { unanswered_since: in_flight.unanswered_since(), is_behind }
     }
 
     fn at(self, position: Option<&Position>, snapshot: &Snapshot) -> Self {

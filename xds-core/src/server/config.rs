@@ -37,10 +37,6 @@ pub struct StreamConfig {
     /// Whether a SotW stream sends resource errors, `NOT_FOUND`, for names that do not exist (S37).
     /// Only clients with gRFC A88 use them. Default: no errors, and clients wait (S17).
     pub sotw_not_found: bool,
-    /// Whether streams remember which responses had one resource alone, for
-    /// [`rejected_alone`](super::Stream::take_rejected_alone). Costs a reference for each
-    /// unanswered response. Default: no.
-    pub attributes_nacks: bool,
     /// How types are served, for types that differ from [`TypeConfig::of`].
     pub types: BTreeMap<TypeUrl, TypeConfig>,
 }
@@ -57,7 +53,6 @@ impl Default for StreamConfig {
             types_limit: 64,
             sync_wait: Duration::from_secs(10),
             sotw_not_found: false,
-            attributes_nacks: false,
             types: BTreeMap::new(),
         }
     }

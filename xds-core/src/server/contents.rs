@@ -47,10 +47,10 @@ impl ResponseContents {
         self.has(key) || (key.constraints.is_none() && self.of_name(&key.name).next().is_some())
     }
 
-    /// Its key, if it is known to have one alone.
-    pub(super) fn only_key(&self) -> Option<&ResourceKey> {
-        let mut keys = self.keys();
-        keys.next().filter(|_| keys.next().is_none())
+    /// Whether it has resources of one name alone.
+    pub(super) fn has_one_name(&self) -> bool {
+        let mut names = self.keys().map(|key| &key.name);
+        names.next().is_some_and(|first| names.all(|name| name == first))
     }
 
     /// Its keys of one name.

@@ -20,7 +20,7 @@ use crate::name::{ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{KeyedBy, Variant};
-use crate::wire::ResourceKey;
+use crate::wire::{Body, ResourceKey};
 use crate::xdstp;
 
 use content::DeltaContent;
@@ -47,7 +47,8 @@ pub(super) fn on_request(
     let TypeEntry { state, owed } = &mut stream.entries[at];
     // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
     // effect and blocks nothing.
-    let verdict = request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
+    let verdict =
+        request.response_nonce.and_then(|nonce| state.record_answer(now, nonce, request.error_detail));
     // D17: later requests do not end it.
     if is_first && (!failures.is_empty() || !ignored.is_empty()) {
         state.subscription.end_legacy_wildcard();
@@ -164,15 +165,15 @@ pub(super) fn respond(
     content.split_unresolved(state, &owed, turn.snapshot);
     content.narrow_names(state, turn.snapshot);
     content.drop_returned();
-    let is_needless = content.is_empty() && !is_answer(&owed);
-    let resent = if is_needless { resend_uncertain(state, &mut content, turn) } else { BTreeSet::new() };
-    if content.is_empty() && is_needless {
-        state.responses.resend(|key| resent.contains(key));
+    let left_out = content.leave_out(turn.known.as_ref());
+    state.send_last(&left_out);
+    if content.is_empty() && !is_answer(&owed) {
         entry.owed.unsubscribed_later = unsubscribed_later;
         return Ok(None);
     }
     note_removals_sent(state, &content);
-    let made = send(state, &owed, content, &resent, turn);
+    let errors = (!owed.errors.is_empty()).then(|| encode::errors(state.encoding(), owed.errors.iter()));
+    let made = send(state, content, errors.map(Arc::new).into_iter().collect(), turn);
     // V25: by locator, what the client brought by name is another resource than the answer.
     if state.keyed_by() == KeyedBy::Locator {
         state.responses.sent_instead(owed.brought.versions.into_keys());
@@ -256,20 +257,6 @@ fn is_answer(owed: &Owed) -> bool {
     owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.versions.is_empty())
 }
 
-/// D8: changes are sent first, and the uncertain resources after them. Returns the keys of those
-/// that are sent now.
-fn resend_uncertain(
-    state: &mut TypeState,
-    content: &mut DeltaContent,
-    turn: &Turn<'_>,
-) -> BTreeSet<ResourceKey> {
-    let resent = state.uncertain(turn.snapshot).cloned().collect();
-    content.resend_uncertain(&resent, state, turn.snapshot);
-    // V29: what the client has of these is not known, also if they come back before their removal.
-    resent.iter().for_each(|key| state.holding.forget_content(&key.name));
-    resent
-}
-
 /// A bare name removes everything that the client has of the name.
 fn note_removals_sent(state: &mut TypeState, content: &DeltaContent) {
     for key in &content.removed {
@@ -280,33 +267,44 @@ fn note_removals_sent(state: &mut TypeState, content: &DeltaContent) {
     }
 }
 
-/// Encodes and records a response.
+/// S6c: a part of a rejected response.
+pub(super) fn part(
+    state: &mut TypeState,
+    besides: Vec<Arc<Body>>,
+    variants: Vec<Arc<Variant>>,
+    removed: BTreeSet<ResourceKey>,
+    turn: &mut Turn<'_>,
+) -> Made {
+    let changed = variants.into_iter().map(|variant| (state.key(&variant), variant)).collect();
+    let mut content = DeltaContent { changed, removed, ..DeltaContent::default() };
+    content.narrow_names(state, turn.snapshot);
+    content.drop_returned();
+    note_removals_sent(state, &content);
+    send(state, content, besides, turn)
+}
+
+/// Encodes and records a response. `besides` are errors, and unresolved names from before.
 fn send(
     state: &mut TypeState,
-    owed: &Owed,
     content: DeltaContent,
-    resent: &BTreeSet<ResourceKey>,
+    mut besides: Vec<Arc<Body>>,
     turn: &mut Turn<'_>,
 ) -> Made {
     let (now, snapshot) = (turn.now, turn.snapshot);
     let resources = snapshot.of_type(&state.terms.type_url);
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
-    let (resources, mut bodies) = (content.body(state), Vec::new());
     if !content.unresolved.is_empty() {
-        bodies.push(Arc::new(encode::unresolved(state.encoding(), content.unresolved.iter())));
+        besides.insert(0, Arc::new(encode::unresolved(state.encoding(), content.unresolved.iter())));
     }
+    let mut bodies = besides.clone();
     if !content.heartbeats.is_empty() {
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
-    if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
-    }
-    let contents = content.contents(state);
-    state.responses.resend(|key| resent.contains(key) || contents.has(key));
-    let alone = contents.only_key().filter(|_| turn.config.attributes_nacks);
-    let alone = alone.and_then(|key| state.resolve(snapshot).with_key(key)).cloned();
+    let (resources, contents) = (content.body(state), content.contents(state));
+    let makes_room = content.makes_room();
     let response = state.send(now, turn.nonces.next(), version, (resources, bodies), contents, snapshot);
-    state.responses.sent_alone(alone);
+    state.responses.sent_room(makes_room);
+    state.responses.sent_besides(&besides);
     state.ttl_refresh.note_sent(now, content.changed(), &state.terms);
     Made { response, is_whole: content.is_whole(), endpoints: content.endpoints() }
 }
@@ -321,6 +319,6 @@ fn covers_key(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod split_tests;
 #[cfg(test)]
-mod uncertain_tests;
+mod tests;

@@ -33,10 +33,28 @@ pub(super) struct Sent {
     pub(super) contents: ResponseContents,
     /// The revisions whose changes it brings.
     pub(super) brings: Spans,
-    /// The only resource that it brings, if that is known.
+    /// Whether it removes or changes something that the client may have (S6e).
+    pub(super) makes_room: bool,
+    /// What few responses have.
+    pub(super) extra: Option<Box<SentExtra>>,
+}
+
+/// What is to be known of few responses.
+#[derive(Debug, Default)]
+pub(super) struct SentExtra {
+    /// The only resource that a full state brings, if that is known.
     pub(super) alone: Option<Arc<Variant>>,
     /// What the client brought from another stream, and has until it takes this response.
     pub(super) replaces: BTreeSet<ResourceKey>,
+    /// The errors and unresolved names in it, which go once more with a part of it (S6c).
+    pub(super) besides: Vec<Arc<Body>>,
+}
+
+impl Sent {
+    /// What is to be known of it besides.
+    pub(super) fn extra_mut(&mut self) -> &mut SentExtra {
+        self.extra.get_or_insert_default()
+    }
 }
 
 /// A part of a response, in its own message.
@@ -50,11 +68,17 @@ pub(super) struct ResponsePart {
 }
 
 impl InFlight {
-    /// Adds a response that is sent now.
-    pub(super) fn push(&mut self, now: Duration, nonce: Nonce, contents: ResponseContents, brings: Spans) {
+    /// Adds a response that is sent now. Returns whether the oldest one was forgotten for it.
+    pub(super) fn push(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        contents: ResponseContents,
+        brings: Spans,
+    ) -> bool {
+        self.last = Some(nonce);
         self.is_overfull &= !self.is_empty();
-        let replaces = BTreeSet::new();
-        self.sent.push_back(Sent { nonce, at: now, contents, brings, alone: None, replaces });
+        self.sent.push_back(Sent { nonce, at: now, contents, brings, makes_room: false, extra: None });
         if self.sent.len() > IN_FLIGHT_REMEMBERED
             && let Some(forgotten) = self.sent.pop_front()
             && let Some(next) = self.sent.front_mut()
@@ -63,8 +87,9 @@ impl InFlight {
             // Its answer can no longer be recorded. Its revisions must not count as ACKed for that
             // reason.
             next.brings.extend(&forgotten.brings);
+            return true;
         }
-        self.last = Some(nonce);
+        false
     }
 
     /// Queues the later parts of the newest response.
@@ -102,9 +127,23 @@ impl InFlight {
         self.sent.back_mut()
     }
 
-    /// Those that were sent after this one.
-    pub(super) fn later_mut(&mut self, nonce: Nonce) -> impl Iterator<Item = &mut Sent> {
-        self.sent.iter_mut().filter(move |sent| sent.nonce > nonce)
+    /// A client rejected a response: names that a later response has are left to the answer of that.
+    pub(super) fn take_sent_later(&mut self, sent: &mut Sent) {
+        if matches!(sent.contents, ResponseContents::FullState) {
+            return;
+        }
+        for later in self.sent.iter_mut().filter(|later| later.nonce > sent.nonce) {
+            if sent.contents.keys().any(|key| later.contents.covers(key)) {
+                later.brings.extend(&sent.brings);
+                let left = sent.contents.keys().filter(|key| !later.contents.covers(key));
+                sent.contents = ResponseContents::Resources { shared: None, own: left.cloned().collect() };
+            }
+        }
+    }
+
+    /// Whether the client may still answer the response with this nonce.
+    pub(super) fn has_nonce(&self, nonce: Nonce) -> bool {
+        self.sent.binary_search_by_key(&nonce, |sent| sent.nonce).is_ok()
     }
 
     /// The contents of all of them, and of the unsent parts.

@@ -50,9 +50,7 @@ impl InUse {
         }
         // Before the client ACKed anything on this stream, it may use resources from another
         // stream.
-        let is_known = state.holding.clean_at() > Revision::ZERO
-            && !state.holding.is_switching()
-            && !state.responses.rejections().are_uncertain();
+        let is_known = state.holding.clean_at() > Revision::ZERO && !state.holding.is_switching();
         if !is_known || state.holding.removed().count() > IN_USE_LIMIT {
             return Self::Unknown;
         }

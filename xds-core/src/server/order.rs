@@ -105,11 +105,7 @@ impl<'s> Order<'s> {
     /// S33.
     pub(super) fn due(&self, at: usize) -> Gate {
         let TypeEntry { state, owed } = &self.entries[at];
-        let answer = match owed.due() {
-            // D8: uncertain resources are sent again at once.
-            _ if state.uncertain(self.snapshot).next().is_some() => Gate::Open,
-            due => due.map_or(Gate::Shut, |due| Gate::at(due, self.now)),
-        };
+        let answer = owed.due().map_or(Gate::Shut, |due| Gate::at(due, self.now));
         if answer == Gate::Open || !state.holding.is_selecting() {
             return answer;
         }
@@ -127,8 +123,12 @@ impl<'s> Order<'s> {
             _ => push,
         };
         let refresh = state.ttl_refresh.at().map_or(Gate::Shut, |at| Gate::at(at, self.now));
-        match answer.earlier(push.earlier(refresh.earlier(None))) {
-            _ if push == Gate::Open || refresh == Gate::Open => Gate::Open,
+        let repeat_at = state.responses.rejections().repeat_at();
+        let repeat = repeat_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
+        let part = state.part_gate(self.now, self.config.ack_wait, self.snapshot);
+        let gates = [push, refresh, repeat, part];
+        match gates.into_iter().fold(answer.earlier(None), |until, gate| gate.earlier(until)) {
+            _ if gates.contains(&Gate::Open) => Gate::Open,
             Some(until) => Gate::Until(until),
             None => Gate::Shut,
         }

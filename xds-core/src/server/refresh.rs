@@ -75,7 +75,8 @@ impl TypeState {
         let names = resolution.resources().into_iter().flat_map(|resources| resources.ttls().names());
         let chosen = names.flat_map(|name| resolution.chosen(name));
         let client_has = |variant: &&Arc<Variant>| {
-            variant.changed_at <= since && self.responses.rejections().detail(&self.key(variant)).is_none()
+            variant.changed_at <= since
+                && !self.responses.rejections().has(&self.key(variant), variant.changed_at)
         };
         let timed = chosen.filter(|variant| variant.ttl().is_some());
         let mut timed: Vec<_> = timed.filter(client_has).cloned().collect();

@@ -1,246 +1,623 @@
-//! Rejected responses, until later responses correct them (D8).
+//! Rejected responses, until later responses correct them (S6, S6b, D8).
 //!
 //! A NACK does not say which resource is bad, so the client may have applied all of the response,
-//! some of it, or none. A rejection by itself causes no response (S6). When a later response
-//! corrects one of its resources, delta sends the others once more; in SotW they stay rejected.
+//! some of it, or none. So the server sends the response again in parts, until each bad name is
+//! alone (S6c, [`Split`]). A name that was [rejected alone](Alone) is sent again when it changes, or
+//! when there may be room for it (S6e). A full state cannot be divided (S25, [`FullStateNack`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::contents::ResponseContents;
-use crate::cache::Spans;
-use crate::name::Revision;
-use crate::protocol::Protocol;
+use super::in_flight::Sent;
+use crate::cache::{RejectedRevisions, Spans};
+use crate::name::{Nonce, ResourceName, Revision};
 use crate::variants::Variant;
-use crate::wire::ResourceKey;
+use crate::wire::{Body, ResourceKey};
 
-/// The rejected responses of one type on one stream.
+use alone::Alone;
+use full_state::FullStateNack;
+use split::{Split, SplitId};
+
+pub(super) use split::Standing;
+
+mod alone;
+mod full_state;
+mod split;
+
+/// What the client rejected of one type on one stream, and what is sent again of it. A client that
+/// rejected nothing costs a pointer.
 ///
-/// A resource is in at most one group, and not in a group and among the uncertain ones.
+/// A name is in one split at most, and not in a split and among those that were rejected alone.
 #[derive(Debug, Default)]
-pub(super) struct Rejections {
-    /// Rejected responses with some of the resources, oldest first.
-    groups: Vec<Group>,
-    /// The rejection of a full state, if no full state was ACKed since.
-    full_state: Option<Nack>,
-    /// Delta: resources that must be sent once more.
-    uncertain: Option<Group>,
-    /// The only resource of the response that was rejected last, if it is known to have had no
-    /// other one.
-    alone: Option<Arc<Variant>>,
+pub(super) struct Rejections(Option<Box<Rejected>>);
+
+#[derive(Debug, Default)]
+struct Rejected {
+    /// Oldest first.
+    splits: Vec<Split>,
+    alone: BTreeMap<ResourceName, Alone>,
+    /// The oldest of those that were rejected alone, when there are too many.
+    rest: Option<Rest>,
+    full_state: Option<FullStateNack>,
+    last_split: SplitId,
+    /// Whether the newest response was a part: then other changes go next, and neither starves.
+    part_went: bool,
+    /// Whether the client was announced parts that follow (D32).
+    is_announced: bool,
 }
 
-/// Resources that were rejected together.
-#[derive(Debug)]
-struct Group {
+/// Names that were rejected, each alone, of which only the newest message is known.
+#[derive(Debug, Default)]
+struct Rest {
     keys: BTreeSet<ResourceKey>,
     nack: Nack,
 }
 
 /// The client's error message, and the revisions that it is about.
-#[derive(Debug, Clone)]
-struct Nack {
-    about: Spans,
-    detail: Arc<str>,
+#[derive(Debug, Clone, Default)]
+pub(super) struct Nack {
+    pub(super) about: Spans,
+    pub(super) detail: Arc<str>,
+}
+
+/// A part that is sent now.
+#[derive(Debug, Default)]
+pub(super) struct NextPart {
+    pub(super) keys: BTreeSet<ResourceKey>,
+    pub(super) besides: Vec<Arc<Body>>,
+}
+
+/// Which kind of response a client rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NackOf {
+    /// One with changes, or answers to requests.
+    Response,
+    /// A content that other clients rejected before (S6d).
+    Known,
+    /// Something that this client rejected before (S6c, S6e).
+    Repeat,
+}
+
+/// What a client says of a response that it rejects.
+#[derive(Debug)]
+pub(super) struct Answer<'a> {
+    pub(super) nonce: Nonce,
+    pub(super) detail: &'a str,
+    pub(super) now: Duration,
+    /// Whether resources of the type can conflict with each other (S6e).
+    pub(super) conflicts: bool,
+}
+
+/// A rejection that counts (S6f).
+#[derive(Debug)]
+pub(super) struct CountedRejection {
+    pub(super) of: RejectedOf,
+    /// Whether it was rejected among others first.
+    pub(super) is_found: bool,
+    pub(super) detail: Arc<str>,
+}
+
+#[derive(Debug)]
+pub(super) enum RejectedOf {
+    /// A name that was rejected alone.
+    One(BTreeSet<ResourceKey>),
+    /// Some of these names.
+    Some(BTreeSet<ResourceKey>),
+    /// Something in a full state: this variant, if nothing else was new, or something of these revisions.
+    FullState(Option<Arc<Variant>>, Spans),
+}
+
+/// Why the client's message is shown beside a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RejectedAmong {
+    pub(super) detail: Arc<str>,
+    pub(super) among: Among,
+}
+
+/// Which resources a message may be about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Among {
+    One,
+    /// Some of so many names.
+    These(usize),
+    /// Some of those that were new in the full state.
+    FullState,
 }
 
 impl Rejections {
-    /// The client rejected a response with these contents.
-    pub(super) fn on_nack(
-        &mut self,
-        contents: &ResponseContents,
-        brings: Spans,
-        detail: &str,
-        alone: Option<Arc<Variant>>,
-    ) {
-        self.alone = alone;
-        let mut nack = Nack { about: brings, detail: detail.into() };
+    /// The client rejected a response. `had_one_name`: the NACK is about this name.
+    pub(super) fn on_nack(&mut self, sent: Sent, had_one_name: bool, answer: &Answer<'_>) -> NackOf {
+        let rejected = self.0.get_or_insert_default();
+        let of = rejected.on_nack_of_part(answer).unwrap_or(NackOf::Response);
+        if of == NackOf::Response {
+            rejected.on_nack(sent, had_one_name, answer);
+        }
+        self.tidy();
+        of
+    }
+
+    /// The client accepted a response with these contents.
+    pub(super) fn on_ack(&mut self, nonce: Nonce, contents: &ResponseContents) {
+        let Some(of) = &mut self.0 else { return };
         if matches!(contents, ResponseContents::FullState) {
-            if let Some(before) = self.full_state.take() {
-                nack.about.extend(&before.about);
-            }
-            self.full_state = Some(nack);
-            return;
+            of.full_state = None;
+        } else {
+            of.splits.iter_mut().for_each(|split| _ = split.answered(nonce));
+            of.correct(Some(nonce), |key| contents.covers(key));
         }
-        let mut keys: BTreeSet<_> = contents.keys().cloned().collect();
-        for mut touched in self.take_touched(contents) {
-            keys.append(&mut touched.keys);
-            nack.about.extend(&touched.nack.about);
-        }
-        self.reject(Group { keys, nack });
+        self.tidy();
     }
 
-    /// The client accepted a response with these contents. `later` are the unanswered responses that
-    /// were sent after it, with the revisions that they bring.
-    pub(super) fn on_ack<'l>(
+    /// S6e: a response that removed or changed something was answered.
+    pub(super) fn on_room(&mut self, nonce: Nonce) {
+        for alone in self.0.iter_mut().flat_map(|of| of.alone.values_mut()) {
+            alone.on_room(nonce);
+        }
+    }
+
+    /// A response with these contents is sent. Its names leave the splits. Returns the revisions that
+    /// its answer is about, too.
+    pub(super) fn on_sent(
         &mut self,
+        nonce: Option<Nonce>,
         contents: &ResponseContents,
-        protocol: Protocol,
-        later: impl Iterator<Item = (&'l ResponseContents, &'l mut Spans)>,
-    ) {
+        now: Duration,
+        is_live: impl Fn(&ResourceKey) -> bool,
+    ) -> Spans {
+        let mut about = Spans::default();
+        let Some(of) = &mut self.0 else { return about };
+        of.part_went = nonce.is_some_and(|nonce| of.is_part(nonce));
         if matches!(contents, ResponseContents::FullState) {
-            self.full_state = None;
-            return;
+            of.full_state.iter_mut().for_each(|of| of.on_sent(now));
+            return about;
         }
-        let mut later: Vec<_> = later.collect();
-        for Group { mut keys, nack } in self.take_touched(contents) {
-            keys.retain(|key| !contents.has(key));
-            // A later response has some of them: its answer is about these.
-            for (contents, brings) in later.iter_mut().filter(|_| protocol == Protocol::Delta) {
-                let before = keys.len();
-                keys.retain(|key| !contents.covers(key));
-                if keys.len() < before {
-                    brings.extend(&nack.about);
-                }
-            }
-            match protocol {
-                _ if keys.is_empty() => {}
-                // S6: nothing is sent again for it. Until the content changes, the client may use
-                // the content before it (S33). For the program that committed them, this is an
-                // answer.
-                Protocol::Sotw => {
-                    self.reject(Group { keys, nack: Nack { about: Spans::default(), detail: nack.detail } });
-                }
-                Protocol::Delta => self.add_uncertain(Group { keys, nack }),
+        for split in &mut of.splits {
+            if split.leave(nonce, contents) {
+                about.extend(&split.nack.about);
             }
         }
-    }
-
-    fn reject(&mut self, group: Group) {
-        if !group.keys.is_empty() {
-            self.groups.push(group);
-        }
-        if self.groups.len() > GROUPS_REMEMBERED {
-            // The oldest two become one: at worst more is sent again than necessary.
-            let mut oldest = self.groups.remove(0);
-            self.groups[0].keys.append(&mut oldest.keys);
-            self.groups[0].nack.about.extend(&oldest.nack.about);
-        }
-    }
-
-    fn add_uncertain(&mut self, mut group: Group) {
-        match &mut self.uncertain {
-            Some(known) => {
-                known.keys.append(&mut group.keys);
-                known.nack.about.extend(&group.nack.about);
+        // A rejected variant of these names that no longer exists is replaced by the keys of this response.
+        for (name, alone) in
+            of.alone.iter_mut().filter(|(_, alone)| !nonce.is_some_and(|nonce| alone.is_resent_in(nonce)))
+        {
+            let mut new = contents.of_name(name).peekable();
+            if new.peek().is_some() && alone.keys.iter().any(|key| !contents.has(key) && !is_live(key)) {
+                alone.keys.retain(|key| contents.has(key) || is_live(key));
+                alone.keys.extend(new.cloned());
             }
-            None => self.uncertain = Some(group),
         }
+        self.tidy();
+        about
     }
 
-    /// Takes the groups that have a resource in common with these contents.
-    fn take_touched(&mut self, contents: &ResponseContents) -> Vec<Group> {
-        let touches = |group: &mut Group| group.keys.iter().any(|key| contents.has(key));
-        self.groups.extract_if(.., touches).collect()
+    /// S6d: these contents, each with its name, are left out of a response. Each goes in a response of
+    /// its own.
+    pub(super) fn leave_for_later(
+        &mut self,
+        mut names: Vec<BTreeSet<ResourceKey>>,
+        mut about: Spans,
+        is_announced: bool,
+    ) {
+        let of = self.0.get_or_insert_default();
+        of.is_announced |= is_announced;
+        names.retain(|keys| !of.splits.iter().any(|split| split.waiting().any(|key| keys.contains(key))));
+        for name in names.iter().flatten().map(|key| key.name.clone()).collect::<BTreeSet<_>>() {
+            if let Some(before) = of.take_alone(&name) {
+                about.extend(&before.nack.about);
+            }
+        }
+        let id = of.next_split();
+        of.add(Split::of_known(id, names, Nack { about, detail: Arc::default() }));
+    }
+
+    /// Keeps what the client still subscribes to.
+    pub(super) fn retain(&mut self, mut is_subscribed: impl FnMut(&ResourceKey) -> bool) {
+        let Some(of) = &mut self.0 else { return };
+        of.splits.iter_mut().for_each(|split| _ = split.retain(&mut is_subscribed));
+        of.correct(None, |key| !is_subscribed(key));
+        self.tidy();
+    }
+
+    /// The client will not answer other responses than these.
+    pub(super) fn keep_sent(&mut self, is_in_flight: impl Fn(Nonce) -> bool) {
+        let Some(of) = &mut self.0 else { return };
+        of.splits.iter_mut().for_each(|split| split.keep_sent(&is_in_flight));
+        for alone in of.alone.values_mut() {
+            alone.keep_resend(&is_in_flight);
+        }
+        self.tidy();
+    }
+
+    /// The client subscribes to nothing.
+    pub(super) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Whether the client accepted everything, and is to be sent nothing again.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether parts are to be sent or wait for their answer, so that the client lacks resources that it may
+    /// accept. After [`DECIDE_WITHIN`] others no longer wait for it.
+    pub(super) fn are_splitting(&self) -> bool {
+        self.splits().any(|split| split.is_running() && !split.counts)
+    }
+
+    /// Whether each rejected name was rejected alone.
+    pub(super) fn are_certain(&self) -> bool {
+        let is_state_known = |of: &Rejected| of.full_state.as_ref().is_none_or(|of| of.alone.is_some());
+        self.splits().all(|split| split.nacked_at.is_none())
+            && self.0.as_ref().is_none_or(|of| is_state_known(of))
+    }
+
+    pub(super) fn have_full_state(&self) -> bool {
+        self.0.as_ref().is_some_and(|of| of.full_state.is_some())
+    }
+
+    /// The only resource that was new in the rejected full state, if that is known.
+    pub(super) fn full_state_change(&self) -> Option<&Arc<Variant>> {
+        self.0.as_ref()?.full_state.as_ref()?.alone.as_ref()
+    }
+
+    /// What was rejected, or is to be sent again, without the full state.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
+        let alone = self.0.iter().flat_map(|of| of.alone.values()).flat_map(|alone| &alone.keys);
+        let rest = self.0.iter().flat_map(|of| &of.rest).flat_map(|rest| &rest.keys);
+        self.splits().flat_map(Split::keys).chain(alone).chain(rest)
+    }
+
+    /// What is to be sent in parts.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &ResourceKey> {
+        self.splits().flat_map(Split::waiting)
+    }
+
+    fn splits(&self) -> impl Iterator<Item = &Split> {
+        self.0.iter().flat_map(|of| &of.splits)
+    }
+
+    /// When the next part may go, apart from the answers that the client owes; `None` without one.
+    pub(super) fn part_at(
+        &self,
+        now: Duration,
+        standing: impl Fn(&ResourceKey) -> Standing,
+    ) -> Option<Duration> {
+        let of = self.0.as_ref()?;
+        let is_over = of.is_announced && !of.has_known_left();
+        if is_over || of.splits.iter().any(|split| split.is_due(&standing)) {
+            return Some(now);
+        }
+        let may_go = |alone: &&Alone| !alone.keys.iter().any(|key| standing(key) == Standing::Waits);
+        of.alone.values().filter(may_go).filter_map(Alone::resend_at).min()
+    }
+
+    /// Whether the client waits for further responses (D32).
+    pub(super) fn are_announced(&self) -> bool {
+        self.0.as_ref().is_some_and(|of| of.is_announced)
+    }
+
+    /// Whether a part goes before other changes.
+    pub(super) fn part_is_next(&self) -> bool {
+        self.0.as_ref().is_some_and(|of| !of.part_went)
+    }
+
+    /// Takes the next part, which is sent with this nonce.
+    pub(super) fn take_part(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        standing: impl Fn(&ResourceKey) -> Standing,
+    ) -> Option<NextPart> {
+        let of = self.0.as_mut()?;
+        let mut next = of.take_part(now, nonce, &standing);
+        // D32: a client that waits for the rest is sent an end, also when nothing is left.
+        let is_last = !of.has_known_left();
+        if next.is_none() && of.is_announced && is_last {
+            next = Some(NextPart::default());
+        }
+        of.is_announced &= !is_last;
+        self.tidy();
+        next
+    }
+
+    /// When the full state is to be sent once more (S6e).
+    pub(super) fn repeat_at(&self) -> Option<Duration> {
+        self.0.as_ref()?.full_state.as_ref()?.repeat_at()
     }
 
     /// The rejection counts for these revisions too.
     pub(super) fn extend_newest(&mut self, brings: &Spans) {
-        let newest = self.groups.last_mut().map(|group| &mut group.nack);
-        if let Some(nack) = self.full_state.as_mut().or(newest) {
-            nack.about.extend(brings);
-        }
-    }
-
-    /// A response has the current resources of some names. A rejected resource of these names that
-    /// no longer exists is replaced by the keys of that response.
-    pub(super) fn supersede(&mut self, contents: &ResponseContents, is_live: impl Fn(&ResourceKey) -> bool) {
-        for Group { keys: group, .. } in &mut self.groups {
-            let is_superseded = |key: &ResourceKey| {
-                contents.of_name(&key.name).next().is_some() && !contents.has(key) && !is_live(key)
-            };
-            let (superseded, remaining): (Vec<_>, Vec<_>) =
-                std::mem::take(group).into_iter().partition(is_superseded);
-            *group = remaining.into_iter().collect();
-            group.extend(superseded.iter().flat_map(|key| contents.of_name(&key.name)).cloned());
-        }
-    }
-
-    /// Forgets the rejection of resources that are no longer subscribed to.
-    pub(super) fn retain(&mut self, mut is_subscribed: impl FnMut(&ResourceKey) -> bool) {
-        let mut retain = |group: &mut Group| {
-            group.keys.retain(&mut is_subscribed);
-            !group.keys.is_empty()
+        let Some(of) = &mut self.0 else { return };
+        let newest = match (&mut of.full_state, of.splits.last_mut()) {
+            (Some(full_state), _) => Some(&mut full_state.nack),
+            (None, Some(split)) => Some(&mut split.nack),
+            (None, None) => {
+                let newest = of.alone.values_mut().max_by_key(|alone| alone.nacked_at);
+                newest.map(|alone| &mut alone.nack)
+            }
         };
-        self.groups.retain_mut(&mut retain);
-        self.uncertain.take_if(|group| !retain(group));
+        newest.into_iter().for_each(|nack| nack.about.extend(brings));
     }
 
-    /// The client no longer subscribes to anything.
-    pub(super) fn clear(&mut self) {
-        *self = Self { alone: self.alone.take(), ..Self::default() };
-    }
-
-    /// The resources that must be sent once more.
-    pub(super) fn uncertain(&self) -> impl Iterator<Item = &ResourceKey> {
-        self.uncertain.iter().flat_map(|group| &group.keys)
-    }
-
-    /// Whether resources must be sent once more.
-    pub(super) fn are_uncertain(&self) -> bool {
-        self.uncertain.is_some()
-    }
-
-    /// The uncertain resources with these keys are sent. Returns the revisions that they complete,
-    /// when none is left.
-    pub(super) fn resend(&mut self, is_sent: impl Fn(&ResourceKey) -> bool) -> Option<Spans> {
-        let group = self.uncertain.as_mut()?;
-        group.keys.retain(|key| !is_sent(key));
-        let resent = self.uncertain.take_if(|group| group.keys.is_empty())?;
-        Some(resent.nack.about)
-    }
-
-    /// Takes the resource that the last NACK is about for sure.
-    pub(super) fn take_alone(&mut self) -> Option<Arc<Variant>> {
-        self.alone.take()
-    }
-
-    /// Whether there are none that no later response corrected.
-    pub(super) fn is_empty(&self) -> bool {
-        self.full_state.is_none() && self.groups.is_empty()
-    }
-
-    /// Whether a response with some of the resources was rejected.
-    pub(super) fn have_groups(&self) -> bool {
-        !self.groups.is_empty()
-    }
-
-    pub(super) fn have_full_state(&self) -> bool {
-        self.full_state.is_some()
-    }
-
-    /// The resources of the groups.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
-        self.groups.iter().flat_map(|group| &group.keys)
-    }
-
-    /// The client's message when it rejected this resource.
-    pub(super) fn detail(&self, key: &ResourceKey) -> Option<&Arc<str>> {
-        let of_part = self.groups.iter().rev().find(|group| group.keys.contains(key));
-        of_part.map(|group| &group.nack).or(self.full_state.as_ref()).map(|of| &of.detail)
-    }
-
-    /// Whether the newest rejected response contained this resource, as of this commit.
-    pub(super) fn newest_has(&self, key: &ResourceKey, changed_at: Revision) -> bool {
-        match (&self.full_state, self.groups.last()) {
-            (Some(nack), _) => nack.about.cover(changed_at),
-            (None, Some(group)) => group.nack.about.cover(changed_at) && group.keys.contains(key),
-            (None, None) => false,
+    /// The client's message when it rejected the resource of this key, which changed last at a revision;
+    /// `None` if it did not, or if it is not known yet which one it rejected.
+    pub(super) fn detail(&self, key: &ResourceKey, changed_at: Revision) -> Option<RejectedAmong> {
+        let of = self.0.as_ref()?;
+        let about = |nack: &Nack, among| RejectedAmong { detail: Arc::clone(&nack.detail), among };
+        if let Some(alone) = of.alone.get(&key.name).filter(|alone| alone.keys.contains(key)) {
+            return Some(about(&alone.nack, Among::One));
+        }
+        if let Some(split) = of.splits.iter().find(|split| split.waiting().any(|waiting| waiting == key)) {
+            let names: BTreeSet<_> = split.waiting().map(|key| &key.name).collect();
+            let is_over = split.nacked_at.is_some() && !split.is_running();
+            return is_over.then(|| about(&split.nack, Among::These(names.len())));
+        }
+        if let Some(rest) = of.rest.as_ref().filter(|rest| rest.keys.contains(key)) {
+            return Some(about(&rest.nack, Among::One));
+        }
+        let FullStateNack { nack, alone, .. } = of.full_state.as_ref()?;
+        match alone {
+            Some(alone) => (*alone.name() == key.name).then(|| about(nack, Among::One)),
+            None => nack.about.cover(changed_at).then(|| about(nack, Among::FullState)),
         }
     }
 
-    /// The revisions that wait until the uncertain resources are sent and answered.
-    pub(super) fn resent_revisions(&self) -> Option<&Spans> {
-        self.uncertain.as_ref().map(|group| &group.nack.about)
+    /// Whether the client rejected the resource of this key, which changed last at a revision, as far as
+    /// that is known.
+    pub(super) fn has(&self, key: &ResourceKey, changed_at: Revision) -> bool {
+        self.detail(key, changed_at).is_some() || self.is_waiting(key)
     }
 
-    /// The revisions that were rejected, with the client's messages.
-    pub(super) fn rejected_revisions(&self) -> Vec<(Spans, Arc<str>)> {
-        let nacks = self.groups.iter().map(|group| &group.nack).chain(&self.full_state);
-        let nacks = nacks.filter(|nack| !nack.about.is_empty());
-        nacks.map(|nack| (nack.about.clone(), Arc::clone(&nack.detail))).collect()
+    /// Whether the resource is to be sent in a part, or once more.
+    pub(super) fn is_waiting(&self, key: &ResourceKey) -> bool {
+        self.splits().any(|split| split.is_running() && split.keys().any(|of| of == key))
+    }
+
+    /// S6f: decides which rejections count now. `is_open`: the client owes an answer, or a removal is
+    /// withheld from it. Returns whether anything changed.
+    pub(super) fn settle(&mut self, now: Duration, is_open: bool, conflicts: bool) -> bool {
+        let Some(of) = &mut self.0 else { return false };
+        let is_late = |nacked_at: Duration| nacked_at + DECIDE_WITHIN <= now;
+        let mut is_changed = false;
+        for split in &mut of.splits {
+            let counts = split.has_stopped() || split.nacked_at.is_some_and(is_late);
+            is_changed |= counts != split.counts;
+            split.counts = counts;
+        }
+        let is_running = |id: SplitId| of.splits.iter().any(|split| split.id == id && !split.counts);
+        for alone in of.alone.values_mut().filter(|alone| !alone.counts) {
+            let is_undecided =
+                alone.split.is_some_and(is_running) || (conflicts && (is_open || alone.is_resending()));
+            alone.counts = !is_undecided || is_late(alone.nacked_at);
+            is_changed |= alone.counts;
+        }
+        for full_state in of.full_state.iter_mut().filter(|of| !of.counts) {
+            let is_undecided = full_state.is_repeating() || (conflicts && is_open);
+            full_state.counts = !is_undecided || is_late(full_state.nacked_at);
+            is_changed |= full_state.counts;
+        }
+        is_changed
+    }
+
+    /// When rejections count at the latest; `None` if all of them do.
+    pub(super) fn settles_at(&self) -> Option<Duration> {
+        let of = self.0.as_ref()?;
+        let splits = of.splits.iter().filter(|split| !split.counts).filter_map(|split| split.nacked_at);
+        let alone = of.alone.values().filter(|alone| !alone.counts).map(|alone| alone.nacked_at);
+        let full_state = of.full_state.iter().filter(|of| !of.counts).map(|of| of.nacked_at);
+        splits.chain(alone).chain(full_state).min().map(|nacked_at| nacked_at + DECIDE_WITHIN)
+    }
+
+    /// The revisions that wait until rejected contents were sent again and answered (S6f).
+    pub(super) fn undecided_revisions(&self) -> Spans {
+        let mut undecided = Spans::default();
+        let Some(of) = &self.0 else { return undecided };
+        let splits = of.splits.iter().filter(|split| !split.counts).map(|split| &split.nack);
+        let alone = of.alone.values().filter(|alone| !alone.counts).map(|alone| &alone.nack);
+        let full_state = of.full_state.iter().filter(|of| !of.counts).map(|of| &of.nack);
+        splits.chain(alone).chain(full_state).for_each(|nack| undecided.extend(&nack.about));
+        undecided
+    }
+
+    /// The revisions that were rejected, with the client's messages, and the names if they are known.
+    pub(super) fn rejected_revisions(&self) -> Vec<RejectedRevisions> {
+        let Some(of) = &self.0 else { return Vec::new() };
+        let rejected = |nack: &Nack, name: Option<&ResourceName>| RejectedRevisions {
+            about: nack.about.clone(),
+            detail: Arc::clone(&nack.detail),
+            name: name.cloned(),
+        };
+        let full_state = of.full_state.iter().filter(|of| of.counts);
+        let full_state = full_state.map(|of| rejected(&of.nack, of.alone.as_ref().map(|alone| alone.name())));
+        let splits = of.splits.iter().filter(|split| split.counts).map(|split| rejected(&split.nack, None));
+        let alone = of.alone.iter().filter(|(_, alone)| alone.counts);
+        let alone = alone.map(|(name, alone)| rejected(&alone.nack, Some(name)));
+        let rest = of.rest.iter().map(|rest| rejected(&rest.nack, None));
+        let all = full_state.chain(splits).chain(rest).chain(alone);
+        all.filter(|rejected| !rejected.about.is_empty()).collect()
+    }
+
+    /// Takes the keys of names that were rejected alone since the last call.
+    pub(super) fn take_found(&mut self) -> Vec<BTreeSet<ResourceKey>> {
+        let alone = self.0.iter_mut().flat_map(|of| of.alone.values_mut());
+        let found = alone.filter(|alone| !alone.is_noted).map(|alone| {
+            alone.is_noted = true;
+            alone.keys.clone()
+        });
+        found.collect()
+    }
+
+    /// Takes the rejections that count since the last call.
+    pub(super) fn take_counted(&mut self) -> Vec<CountedRejection> {
+        let Some(of) = &mut self.0 else { return Vec::new() };
+        let is_new = |counts: bool, is_reported: &mut bool| counts && !std::mem::replace(is_reported, true);
+        let mut counted = Vec::new();
+        if let Some(full_state) = &mut of.full_state
+            && is_new(full_state.counts, &mut full_state.is_reported)
+        {
+            let detail = Arc::clone(&full_state.nack.detail);
+            let of = RejectedOf::FullState(full_state.alone.clone(), full_state.nack.about.clone());
+            counted.push(CountedRejection { of, is_found: false, detail });
+        }
+        for split in &mut of.splits {
+            if is_new(split.counts && split.nacked_at.is_some(), &mut split.is_reported) {
+                let detail = Arc::clone(&split.nack.detail);
+                let of = RejectedOf::Some(split.keys().cloned().collect());
+                counted.push(CountedRejection { of, is_found: true, detail });
+            }
+        }
+        for alone in of.alone.values_mut() {
+            if is_new(alone.counts, &mut alone.is_reported) {
+                let detail = Arc::clone(&alone.nack.detail);
+                let (of, is_found) = (RejectedOf::One(alone.keys.clone()), alone.split.is_some());
+                counted.push(CountedRejection { of, is_found, detail });
+            }
+        }
+        counted
+    }
+
+    /// Drops what is decided.
+    fn tidy(&mut self) {
+        let Some(of) = &mut self.0 else { return };
+        of.splits.retain(|split| !split.has_ended());
+        of.rest.take_if(|rest| rest.keys.is_empty());
+        let is_over = of.splits.is_empty() && of.alone.is_empty() && of.full_state.is_none();
+        if is_over && of.rest.is_none() && !of.is_announced {
+            self.0 = None;
+        }
     }
 }
 
-/// The largest number of rejected responses that are kept separately.
-const GROUPS_REMEMBERED: usize = 8;
+impl Rejected {
+    /// The client rejected a part; `None` if the response was none.
+    fn on_nack_of_part(&mut self, answer: &Answer<'_>) -> Option<NackOf> {
+        let &Answer { nonce, detail, now, .. } = answer;
+        if let Some(alone) = self.alone.values_mut().find(|alone| alone.is_resent_in(nonce)) {
+            alone.on_nack(nonce, detail, now);
+            return Some(NackOf::Repeat);
+        }
+        let answered = self.splits.iter_mut().find_map(|split| Some((split.answered(nonce)?, split)));
+        let (part, split) = answered?;
+        let of = if split.nacked_at.is_none() { NackOf::Known } else { NackOf::Repeat };
+        let nacked_at = split.nacked_at.unwrap_or(now);
+        if let Some(keys) = split.on_nack(part) {
+            let nack = Nack { about: split.nack.about.clone(), detail: detail.into() };
+            let id = split.nacked_at.map(|_| split.id);
+            for (name, keys) in split::by_name(keys) {
+                let alone = Alone::new(keys, nack.clone(), id, nonce, (nacked_at, now));
+                self.reject_alone(name, alone);
+            }
+        }
+        Some(of)
+    }
+
+    /// The client rejected a response that was no part.
+    fn on_nack(&mut self, sent: Sent, had_one_name: bool, answer: &Answer<'_>) {
+        let &Answer { nonce, detail, now, .. } = answer;
+        let (alone, besides) = sent.extra.map_or_else(Default::default, |extra| (extra.alone, extra.besides));
+        let mut nack = Nack { about: sent.brings, detail: detail.into() };
+        if matches!(sent.contents, ResponseContents::FullState) {
+            let before = self.full_state.take();
+            self.full_state = Some(FullStateNack::new(nack, alone, sent.makes_room, before, now));
+            return;
+        }
+        let names = split::by_name(sent.contents.keys().cloned());
+        for name in names.keys() {
+            if let Some(before) = self.take_alone(name) {
+                nack.about.extend(&before.nack.about);
+            }
+        }
+        if had_one_name {
+            for (name, keys) in names {
+                self.reject_alone(name, Alone::new(keys, nack.clone(), None, nonce, (now, now)));
+            }
+        } else if !names.is_empty() {
+            let keys = names.into_values().flatten().collect();
+            let id = self.next_split();
+            self.add(Split::of(id, keys, besides, nack, now));
+        }
+    }
+
+    fn next_split(&mut self) -> SplitId {
+        self.last_split.0 += 1;
+        self.last_split
+    }
+
+    fn add(&mut self, split: Split) {
+        if self.splits.len() < SPLITS_LIMIT {
+            self.splits.push(split);
+        } else if let Some(newest) = self.splits.last_mut() {
+            newest.absorb(split);
+        }
+    }
+
+    fn reject_alone(&mut self, name: ResourceName, alone: Alone) {
+        self.alone.insert(name, alone);
+        let oldest = self.alone.iter().min_by_key(|(_, alone)| alone.nacked_at).map(|(name, _)| name.clone());
+        if let Some(name) = oldest.filter(|_| self.alone.len() > ALONE_LIMIT)
+            && let Some(Alone { keys, nack, .. }) = self.take_alone(&name)
+        {
+            let rest = self.rest.get_or_insert_default();
+            rest.keys.extend(keys);
+            rest.nack.about.extend(&nack.about);
+            rest.nack.detail = nack.detail;
+        }
+    }
+
+    fn take_alone(&mut self, name: &ResourceName) -> Option<Alone> {
+        let alone = self.alone.remove(name)?;
+        self.splits.iter_mut().for_each(|split| split.forget_found(name));
+        Some(alone)
+    }
+
+    /// Forgets the rejection of what is corrected by the response with this nonce, or given up.
+    fn correct(&mut self, by: Option<Nonce>, mut is_corrected: impl FnMut(&ResourceKey) -> bool) {
+        let mut is_left = |key: &ResourceKey| !is_corrected(key);
+        let mut corrected = Vec::new();
+        let is_older = |alone: &Alone| by.is_none_or(|nonce| alone.is_older_than(nonce));
+        for (name, alone) in self.alone.iter_mut().filter(|(_, alone)| is_older(alone)) {
+            alone.keys.retain(&mut is_left);
+            if alone.keys.is_empty() {
+                corrected.push(name.clone());
+            }
+        }
+        self.rest.iter_mut().for_each(|rest| rest.keys.retain(&mut is_left));
+        corrected.iter().for_each(|name| _ = self.take_alone(name));
+    }
+
+    /// Whether the response with this nonce is a part, or a resend.
+    fn is_part(&self, nonce: Nonce) -> bool {
+        self.splits.iter().any(|split| split.has_sent(nonce))
+            || self.alone.values().any(|alone| alone.is_resent_in(nonce))
+    }
+
+    /// Whether contents that were left out of a response are still to be sent (S6d).
+    fn has_known_left(&self) -> bool {
+        self.splits.iter().any(|split| split.nacked_at.is_none() && split.waiting().next().is_some())
+    }
+
+    fn take_part(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        standing: &impl Fn(&ResourceKey) -> Standing,
+    ) -> Option<NextPart> {
+        if let Some(next) = self.splits.iter_mut().find_map(|split| split.take(nonce, standing)) {
+            return Some(next);
+        }
+        let is_due = |alone: &Alone| alone.resend_at().is_some_and(|at| at <= now);
+        let may_go = |alone: &Alone| !alone.keys.iter().any(|key| standing(key) == Standing::Waits);
+        let alone = self.alone.values_mut().find(|alone| is_due(alone) && may_go(alone))?;
+        alone.on_resent(nonce);
+        Some(NextPart { keys: alone.keys.clone(), besides: Vec::new() })
+    }
+}
+
+/// S6f: after this time a rejection counts, whatever is still to be sent again.
+pub const DECIDE_WITHIN: Duration = Duration::from_secs(16);
+/// How many rejected responses are kept apart. A further one becomes a part of the newest.
+const SPLITS_LIMIT: usize = 8;
+/// How many names that were rejected alone have their own message.
+const ALONE_LIMIT: usize = 256;

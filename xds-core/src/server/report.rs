@@ -1,9 +1,11 @@
 //! The resources of a client, by type, with its ACKs and NACKs, for people (C20).
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::entries::TypeEntry;
+use super::rejections::{Among, CountedRejection, RejectedAmong, RejectedOf};
 use super::stream::Stream;
 use super::type_state::TypeState;
 use crate::cache::Snapshot;
@@ -11,6 +13,7 @@ use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::subscription;
 use crate::variants::Variant;
+use crate::wire::ResourceKey;
 
 /// The resources of one type to which a stream subscribes, sorted by name, each with its status.
 #[derive(Debug, Clone)]
@@ -54,6 +57,8 @@ pub enum ReportStatus {
     Rejected {
         /// The client's error message.
         detail: Arc<str>,
+        /// The message is about some of so many resources: 1 means this one, which was rejected alone (S6c).
+        among: usize,
     },
 }
 
@@ -82,25 +87,94 @@ impl Stream {
             .is_some_and(|entry| !entry.state.responses.rejections().is_empty())
     }
 
-    /// The resources of the newest rejected response of a type, as far as they are still the
-    /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
-    pub fn rejected(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+    /// What the client rejects of a type. O(rejected resources), and O(subscribed resources) after a
+    /// NACK of a full state.
+    pub fn rejected(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Suspects {
         self.enter(snapshot);
         let Some(TypeEntry { state, .. }) = self.entries.of_type(type_url.as_str()) else {
-            return Vec::new();
+            return Suspects::default();
         };
-        let everything = state.holding.selection().map(|membership| membership.everything(snapshot));
-        let was_rejected = |variant: &&Arc<Variant>| {
-            state.responses.rejections().newest_has(&state.key(variant), variant.changed_at)
-        };
-        everything.iter().flat_map(|all| &all.changed).filter(was_rejected).cloned().collect()
+        let rejections = state.responses.rejections();
+        let mut rejected = state.newest_of(rejections.keys(), snapshot);
+        if rejections.have_full_state() {
+            let everything = state.holding.selection().map(|membership| membership.everything(snapshot));
+            let all = everything.iter().flat_map(|all| &all.changed);
+            let is_rejected = |variant: &&Arc<Variant>| state.is_rejected(variant);
+            rejected.extend(all.filter(is_rejected).cloned());
+        }
+        Suspects { is_certain: rejections.are_certain(), variants: rejected }
     }
 
-    /// Takes the only resource of the response of a type that was rejected last; `None` if the
-    /// client may mean another one too, or without
-    /// [`attributes_nacks`](super::StreamConfig::attributes_nacks).
-    pub fn take_rejected_alone(&mut self, type_url: &TypeUrl) -> Option<Arc<Variant>> {
-        self.entries.of_type_mut(type_url.as_str())?.state.responses.rejections_mut().take_alone()
+    /// Whether the client rejects anything of any type.
+    #[must_use]
+    pub fn has_rejections(&self) -> bool {
+        self.entries.states().any(|state| !state.responses.rejections().is_empty())
+    }
+
+    /// Takes the rejections that count since the last call (S6f). Call it after [`next`](Self::next), if the
+    /// stream [has any](Self::has_rejections).
+    pub fn take_rejections(&mut self, snapshot: &Snapshot) -> Vec<Rejection> {
+        let mut taken = Vec::new();
+        for state in self.entries.states_mut().filter(|state| !state.responses.rejections().is_empty()) {
+            for CountedRejection { of, is_found, detail } in state.responses.rejections_mut().take_counted() {
+                let variants: Vec<_> = match &of {
+                    RejectedOf::One(keys) | RejectedOf::Some(keys) => state.newest_of(keys, snapshot),
+                    RejectedOf::FullState(Some(alone), _) => vec![Arc::clone(alone)],
+                    RejectedOf::FullState(None, about) => {
+                        let everything = state.holding.selection().map(|of| of.everything(snapshot));
+                        let all = everything.iter().flat_map(|all| &all.changed);
+                        all.filter(|variant| about.cover(variant.changed_at)).cloned().collect()
+                    }
+                };
+                let is_alone = matches!(of, RejectedOf::One(_) | RejectedOf::FullState(Some(_), _));
+                let type_url = state.terms.type_url.clone();
+                let is_alone = is_alone && variants.len() == 1;
+                taken.push(Rejection { type_url, variants, is_alone, is_found, detail });
+            }
+        }
+        taken
+    }
+}
+
+/// The resources that a client may mean when it rejects responses.
+#[derive(Debug, Default)]
+pub struct Suspects {
+    /// The variants, as far as they are still the newest content.
+    pub variants: Vec<Arc<Variant>>,
+    /// Whether the client rejected each of them in a response of its own (S6c). Otherwise it means some of
+    /// them.
+    pub is_certain: bool,
+}
+
+/// A rejection that counts (S6f): the server has found out as much as it can.
+#[derive(Debug, Clone)]
+pub struct Rejection {
+    /// The type.
+    pub type_url: TypeUrl,
+    /// What the client rejects, as far as it is still the newest content. If there are several variants,
+    /// some of them.
+    pub variants: Vec<Arc<Variant>>,
+    /// Whether the client rejected the only variant in a response of its own, so that it means this one.
+    pub is_alone: bool,
+    /// Whether the client rejected it among others first, so that only parts showed it (S6c).
+    pub is_found: bool,
+    /// The client's error message.
+    pub detail: Arc<str>,
+}
+
+impl TypeState {
+    /// The variants under these keys, as far as the client was sent the newest content.
+    pub(super) fn newest_of<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k ResourceKey>,
+        snapshot: &Snapshot,
+    ) -> Vec<Arc<Variant>> {
+        let found = keys.into_iter().filter_map(|key| self.resolve(snapshot).with_key(key));
+        found.filter(|variant| !self.is_unsent(variant)).cloned().collect()
+    }
+
+    fn is_rejected(&self, variant: &Variant) -> bool {
+        self.responses.rejections().has(&self.key(variant), variant.changed_at)
     }
 }
 
@@ -125,6 +199,10 @@ impl TypeReport {
             };
         };
         let everything = membership.everything(snapshot);
+        let in_full_state = match state.responses.rejections().have_full_state() {
+            true => everything.changed.iter().filter(|variant| state.is_rejected(variant)).count(),
+            false => 0,
+        };
         let present = |variant: &Arc<Variant>, is_sent: bool| {
             let version = state.sent_version.filter(|_| is_sent);
             let version = version.unwrap_or_else(|| variant.version_for(state.keyed_by()));
@@ -132,7 +210,11 @@ impl TypeReport {
                 name: variant.name().clone(),
                 constraints: variant.constraints().clone(),
                 content: Some((Arc::clone(variant), version)),
-                status: if is_sent { ReportStatus::of_sent(variant, state) } else { ReportStatus::NotSent },
+                status: if is_sent {
+                    ReportStatus::of_sent(variant, state, in_full_state)
+                } else {
+                    ReportStatus::NotSent
+                },
                 is_named: is_named(variant.name()),
             }
         };
@@ -153,15 +235,35 @@ impl TypeReport {
 }
 
 impl ReportStatus {
-    fn of_sent(variant: &Variant, state: &TypeState) -> Self {
-        let key = state.key(variant);
-        if state.responses.in_flight().has(&key) {
+    /// The client's error message, with the number of resources that it may be about; `None` if the content
+    /// was not rejected.
+    #[must_use]
+    pub fn rejection(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Rejected { detail, among: 0 | 1 } => Some(Cow::Borrowed(detail)),
+            Self::Rejected { detail, among } => {
+                let text = format!("about some of {among} resources that were rejected together: {detail}");
+                Some(Cow::Owned(text))
+            }
+            Self::NotSent | Self::Stale | Self::Synced => None,
+        }
+    }
+
+    /// `in_full_state` is how many resources a rejected full state may be about.
+    fn of_sent(variant: &Variant, state: &TypeState, in_full_state: usize) -> Self {
+        let (key, rejections) = (state.key(variant), state.responses.rejections());
+        if state.responses.in_flight().has(&key) || rejections.is_waiting(&key) {
             return Self::Stale;
         }
-        match state.responses.rejections().detail(&key) {
-            Some(detail) => Self::Rejected { detail: Arc::clone(detail) },
-            None => Self::Synced,
-        }
+        let Some(RejectedAmong { detail, among }) = rejections.detail(&key, variant.changed_at) else {
+            return Self::Synced;
+        };
+        let among = match among {
+            Among::One => 1,
+            Among::These(names) => names,
+            Among::FullState => in_full_state,
+        };
+        Self::Rejected { detail, among }
     }
 }
 

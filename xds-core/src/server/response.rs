@@ -141,6 +141,8 @@ pub enum Verdict {
         nonce: Nonce,
         /// The client's error message, for people.
         detail: String,
+        /// Whether the response repeated something that the client had rejected before (S6c, S6e).
+        is_repeat: bool,
     },
 }
 

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use super::contents::ResponseContents;
 use super::in_flight::{InFlight, ResponsePart, Sent};
-use super::rejections::Rejections;
+use super::rejections::{Answer, NackOf, Rejections};
 use crate::cache::{AckState, Spans};
 use crate::name::{Nonce, ResourceName, Revision};
-use crate::protocol::Protocol;
 use crate::variants::Variant;
-use crate::wire::ResourceKey;
+use crate::wire::{Body, ResourceKey};
 
 /// Responses without an answer, and the revisions that responses bring.
 #[derive(Debug, Default)]
@@ -84,22 +83,43 @@ impl Responses {
 
     fn insert(&mut self, now: Duration, nonce: Nonce, contents: ResponseContents, brings: Spans) {
         self.has_news = true;
-        self.in_flight.push(now, nonce, contents, brings);
+        if self.in_flight.push(now, nonce, contents, brings) {
+            self.rejections.keep_sent(|nonce| self.in_flight.has_nonce(nonce));
+        }
         self.is_crossed = false;
     }
 
-    /// Records the only resource that the newest response brings, if that is known.
+    /// Records the only resource that the newest response brings, a full state, if that is known.
     pub(super) fn sent_alone(&mut self, variant: Option<Arc<Variant>>) {
-        if let Some(newest) = self.in_flight.newest_mut() {
-            newest.alone = variant;
+        if variant.is_some()
+            && let Some(newest) = self.in_flight.newest_mut()
+        {
+            newest.extra_mut().alone = variant;
+        }
+    }
+
+    /// Records that the newest response removes or changes something that the client may have (S6e).
+    pub(super) fn sent_room(&mut self, makes_room: bool) {
+        self.in_flight.newest_mut().into_iter().for_each(|newest| newest.makes_room = makes_room);
+    }
+
+    /// Records errors and unresolved names in the newest response.
+    pub(super) fn sent_besides(&mut self, besides: &[Arc<Body>]) {
+        if !besides.is_empty()
+            && let Some(newest) = self.in_flight.newest_mut()
+        {
+            newest.extra_mut().besides = besides.to_vec();
         }
     }
 
     /// Records that the newest response replaces what the client brought of these names from another
     /// stream.
     pub(super) fn sent_instead(&mut self, brought: impl Iterator<Item = ResourceName>) {
-        if let Some(newest) = self.in_flight.newest_mut() {
-            newest.replaces = brought.map(|name| ResourceKey::of_name(&name)).collect();
+        let mut brought = brought.peekable();
+        if brought.peek().is_some()
+            && let Some(newest) = self.in_flight.newest_mut()
+        {
+            newest.extra_mut().replaces = brought.map(|name| ResourceKey::of_name(&name)).collect();
         }
     }
 
@@ -119,7 +139,8 @@ impl Responses {
     /// rejects them, it has what they replace (T34).
     pub(super) fn cross_contents(&mut self, is_given_up: impl Fn(&ResourceKey) -> bool) {
         let contents = self.in_flight.contents().flat_map(ResponseContents::keys);
-        let replaced = self.in_flight.sent().flat_map(|sent| &sent.replaces);
+        let extras = self.in_flight.sent().filter_map(|sent| sent.extra.as_ref());
+        let replaced = extras.flat_map(|extra| &extra.replaces);
         let crossed = contents.chain(replaced).filter(|key| self.crossed.contains(*key) || is_given_up(key));
         self.crossed = crossed.cloned().collect();
     }
@@ -171,10 +192,10 @@ impl Responses {
     /// messages.
     pub(super) fn ack_state(&self) -> AckState {
         let mut pending = Spans::default();
-        let resent = self.rejections.resent_revisions();
-        self.in_flight.brings().chain(resent).for_each(|brings| pending.extend(brings));
+        self.in_flight.brings().for_each(|brings| pending.extend(brings));
         let (sent, rejected) = (self.reached, self.rejections.rejected_revisions());
-        AckState { sent, pending, rejected, ..AckState::default() }
+        let splitting = self.rejections.undecided_revisions();
+        AckState { sent, pending, splitting, rejected, ..AckState::default() }
     }
 
     /// Whether this state may have changed since the last call.
@@ -199,7 +220,10 @@ impl Responses {
 
     /// S8c: a client that answers the newest response does not answer those before it.
     pub(super) fn forget_in_flight(&mut self) {
-        self.has_news |= self.in_flight.forget_sent();
+        if self.in_flight.forget_sent() {
+            self.has_news = true;
+            self.rejections.keep_sent(|_| false);
+        }
     }
 
     /// The client rejected the newest response, and will not answer those before it. They count as
@@ -210,21 +234,49 @@ impl Responses {
     }
 
     /// Records an ACK. Returns whether the nonce was one of an unanswered response.
-    pub(super) fn on_ack(&mut self, nonce: Nonce, protocol: Protocol) -> bool {
-        let Some(Sent { contents, .. }) = self.in_flight.answered(nonce) else { return false };
+    pub(super) fn on_ack(&mut self, nonce: Nonce, conflicts: bool) -> bool {
+        let Some(Sent { contents, makes_room, .. }) = self.in_flight.answered(nonce) else { return false };
         self.has_news = true;
-        let later = self.in_flight.later_mut(nonce).map(|sent| (&sent.contents, &mut sent.brings));
-        self.rejections.on_ack(&contents, protocol, later);
+        self.rejections.on_ack(nonce, &contents);
+        if makes_room && conflicts {
+            self.rejections.on_room(nonce);
+        }
         true
     }
 
-    /// Records a NACK, which by itself causes no response (S6, D8). Returns whether the nonce was
-    /// one of an unanswered response.
-    pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
-        let Some(Sent { contents, brings, alone, .. }) = self.in_flight.answered(nonce) else { return false };
+    /// Records a NACK. `None` when the nonce is not one of an unanswered response.
+    pub(super) fn on_nack(&mut self, answer: &Answer<'_>) -> Option<NackOf> {
+        let mut sent = self.in_flight.answered(answer.nonce)?;
         self.has_news = true;
-        self.rejections.on_nack(&contents, brings, detail, alone);
-        true
+        let had_one_name = sent.contents.has_one_name();
+        self.in_flight.take_sent_later(&mut sent);
+        let makes_room = sent.makes_room && answer.conflicts;
+        let of = self.rejections.on_nack(sent, had_one_name, answer);
+        // S6e: the client may have applied the removals and changes of what it rejects. Those of a part
+        // that is rejected go again, or were rejected alone.
+        if makes_room && of == NackOf::Response {
+            self.rejections.on_room(answer.nonce);
+        }
+        Some(of)
+    }
+
+    /// S6f: decides which rejections count now. `is_withholding`: removals of the type are withheld.
+    pub(super) fn settle(&mut self, now: Duration, is_withholding: bool, conflicts: bool) {
+        let is_open = is_withholding || !self.in_flight.is_empty();
+        self.has_news |= self.rejections.settle(now, is_open, conflicts);
+    }
+
+    /// A response with these contents is sent. The names in it leave the rejected responses, and its
+    /// answer is about the revisions of these, too.
+    pub(super) fn leave_rejections(
+        &mut self,
+        nonce: Option<Nonce>,
+        contents: &ResponseContents,
+        now: Duration,
+        is_live: impl Fn(&ResourceKey) -> bool,
+    ) {
+        let about = self.rejections.on_sent(nonce, contents, now, is_live);
+        self.next_brings.extend(&about);
     }
 
     /// The rejected responses that no later response has corrected.
@@ -236,14 +288,6 @@ impl Responses {
     pub(super) fn rejections_mut(&mut self) -> &mut Rejections {
         self.has_news = true;
         &mut self.rejections
-    }
-
-    /// The next response brings these uncertain resources (D8).
-    pub(super) fn resend(&mut self, is_sent: impl Fn(&ResourceKey) -> bool) {
-        if let Some(about) = self.rejections.resend(is_sent) {
-            self.has_news = true;
-            self.next_brings.extend(&about);
-        }
     }
 
     /// The client no longer subscribes to anything.

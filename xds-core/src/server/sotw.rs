@@ -43,7 +43,8 @@ pub(super) fn on_request(
     // S10: before the first response no nonce is stale.
     let last = state.responses.in_flight().last();
     let is_current = last.is_none() || request.response_nonce == last;
-    let verdict = request.response_nonce.and_then(|nonce| state.record_answer(nonce, request.error_detail));
+    let verdict =
+        request.response_nonce.and_then(|nonce| state.record_answer(now, nonce, request.error_detail));
     if is_current {
         if matches!(verdict, Some(Verdict::Nacked { .. })) {
             state.responses.reject_in_flight();
@@ -146,28 +147,42 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
     if is_comparable && owed.errors.is_empty() && owed.brought.has(version) == Some(true) {
         return Ok(None);
     }
+    let mut left_out = Vec::new();
     let content = SotwContent::new(state, &owed, turn.snapshot);
     let made = if state.terms.known.full_state {
-        let must_send = !turn.released.is_empty() || !refreshed.is_empty();
+        // S6e: there may be room now for what was rejected.
+        let repeats = state.responses.rejections().repeat_at().is_some_and(|at| at <= turn.now);
+        let must_send = !turn.released.is_empty() || !refreshed.is_empty() || repeats;
         let bodies = content.full_state(&update, &everything, must_send, version);
         bodies.map(|bodies| (bodies, ResponseContents::FullState))
     } else {
         resend.extend(refreshed);
-        content.partial(&resend, &everything)
+        content.partial(&resend, &everything, turn.known.as_ref(), &mut left_out)
     };
-    let Some((mut bodies, contents)) = made else { return Ok(None) };
+    let Some((mut bodies, contents)) = made else {
+        state.send_last(&left_out);
+        return Ok(None);
+    };
+    let resources = bodies.remove(0);
+    let errors_at = bodies.len();
     if !owed.errors.is_empty() {
         bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
     }
-    let resources = bodies.remove(0);
-    let alone = turn.config.attributes_nacks.then(|| {
-        let is_update_only = !owed.everything && owed.locators.is_empty() && resend.is_empty();
-        content.alone(&contents, if is_update_only { &update } else { &everything }, &everything)
+    let alone = matches!(contents, ResponseContents::FullState).then(|| {
+        let is_update_only = !owed.everything && owed.locators.is_empty();
+        content
+            .only_change(if is_update_only { &update } else { &everything }, &everything)
+            .or_else(|| content.rejected_change(&update).filter(|_| is_update_only))
     });
+    let makes_room = content.makes_room(&update, !turn.released.is_empty());
+    let besides = bodies.get(errors_at..).unwrap_or_default().to_vec();
     let endpoints = endpoints(&owed, &update, everything);
+    state.send_last(&left_out);
     let nonce = turn.nonces.next();
     let response = state.send(turn.now, nonce, version, (resources, bodies), contents, turn.snapshot);
     state.responses.sent_alone(alone.flatten());
+    state.responses.sent_room(makes_room);
+    state.responses.sent_besides(&besides);
     Ok(Some(Made { response, endpoints, is_whole: false }))
 }
 

@@ -40,11 +40,11 @@ fn d32_g10_a_large_answer_goes_in_parts_by_name_and_each_is_answered_for_itself(
     client.ack("EDS", "1");
     client.nack("EDS", "2");
     client.ack("EDS", "3");
-    // D8: the resources of the second part were rejected.
+    // S6c: the resources of the second part were rejected.
     put(&cache, "EDS", &[("c", "")], 1);
-    assert_eq!(short(&client.sent()), "n4 EDS c");
+    assert_eq!(short(&client.sent()), "n4 EDS d");
     client.ack("EDS", "4");
-    assert_eq!(short(&client.sent()), "n5 EDS d");
+    assert_eq!(short(&client.sent()), "n5 EDS c");
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub struct Stream {
     honours_ttl: bool,
     /// The place of this stream among the streams of its client.
     seat: Option<Seat>,
+    /// Whether its client polls: it takes one response, and sends no ACK.
+    is_poll: bool,
     service: Service,
     /// What it saw last.
     view: ViewId,
@@ -83,6 +85,7 @@ impl Stream {
             access: None,
             honours_ttl: false,
             seat: None,
+            is_poll: false,
             service,
             view: ViewId::STABLE,
             entries: TypeEntries::default(),
@@ -122,6 +125,12 @@ impl Stream {
     /// Call it before the first request.
     pub fn on_ttl_support(&mut self) {
         self.honours_ttl = true;
+    }
+
+    /// Sets that the client polls (S41): it takes one response, and sends no ACK. So that response has
+    /// everything. Call it before the first request.
+    pub fn on_poll(&mut self) {
+        self.is_poll = true;
     }
 
     /// Joins the other streams of the client. Call it before the first request. All streams of a
@@ -237,7 +246,13 @@ impl Stream {
             let type_url = state.terms.type_url.clone();
             return Next::Close(StreamError::FellBehind { type_url });
         }
-        self.entries.states_mut().for_each(TypeState::note_clean);
+        for state in self.entries.states_mut() {
+            state.note_clean();
+            state.settle(now);
+            for found in state.take_found(snapshot) {
+                self.watch.cache().rejected().note(&state.terms.type_url, &found);
+            }
+        }
         let group = self.seat().map(|seat| seat.group().clone());
         let _deciding = group.as_ref().map(ClientGroup::begin_deciding);
         if let Some(seat) = &self.seat {
@@ -343,8 +358,9 @@ impl Stream {
                     found => return found,
                 }
             }
-            until = gate
-                .earlier(self.entries[at].waits_until(self.config.sync_wait).into_iter().chain(until).min());
+            let waits_until = self.entries[at].waits_until(self.config.sync_wait);
+            let settles_at = self.entries[at].state.responses.rejections().settles_at();
+            until = gate.earlier(waits_until.into_iter().chain(settles_at).chain(until).min());
         }
         if is_needless { Found::Needless(until) } else { Found::Nothing(until) }
     }
@@ -393,18 +409,47 @@ impl Stream {
             let (nonce, wait) = (self.nonces.next(), self.config.sync_wait);
             return Ok(Some(self.entries[at].report_unknown(now, wait, nonce, snapshot)));
         }
-        let released = self.release(at, now, snapshot);
-        let must_wait = self.order(now, snapshot).must_wait(at);
-        let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
-        let mut turn = Turn { now, snapshot, config, released, must_wait, nonces };
-        let made = match self.protocol {
-            Protocol::Sotw => sotw::respond(entry, &mut turn)?,
-            Protocol::Delta => delta::respond(entry, &mut turn, &self.clusters_sent)?,
-        };
+        let state = &self.entries[at].state;
+        let part_may_go = state.part_gate(now, self.config.ack_wait, snapshot) == Gate::Open;
+        let part_is_next = part_may_go && state.responses.rejections().part_is_next();
+        let mut made = if part_is_next { self.make_part(at, now, snapshot) } else { None };
+        if made.is_none() {
+            made = self.make_changes(at, now, snapshot)?;
+        }
+        if made.is_none() && part_may_go && !part_is_next {
+            made = self.make_part(at, now, snapshot);
+        }
         Ok(made.map(|made| {
             self.on_clusters_sent(&made, now);
             made.response
         }))
+    }
+
+    /// Answers, changes and removals.
+    fn make_changes(
+        &mut self,
+        at: usize,
+        now: Duration,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Made>, StreamError> {
+        let released = self.release(at, now, snapshot);
+        let must_wait = self.order(now, snapshot).must_wait(at);
+        let type_url = &self.entries[at].state.terms.type_url;
+        let known = self.watch.cache().rejected().of_type(type_url).filter(|_| !self.is_poll);
+        let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
+        let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
+        match self.protocol {
+            Protocol::Sotw => sotw::respond(entry, &mut turn),
+            Protocol::Delta => delta::respond(entry, &mut turn, &self.clusters_sent),
+        }
+    }
+
+    /// A part of what the client rejected (S6c).
+    fn make_part(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Made> {
+        let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
+        let (released, must_wait, known) = (Vec::new(), false, None);
+        let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
+        entry.state.respond_with_part(&mut turn)
     }
 
     /// S34, S36, D27: a cluster that was sent warms until its endpoints follow, whether they changed

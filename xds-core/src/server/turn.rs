@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::config::StreamConfig;
 use super::response::Response;
-use crate::cache::{Snapshot, Update};
+use crate::cache::{RejectedOfType, Snapshot, Update};
 use crate::name::{Nonce, ResourceName};
 use crate::wire::ResourceKey;
 
@@ -21,6 +21,8 @@ pub(super) struct Turn<'t> {
     pub(super) released: Vec<ResourceKey>,
     /// Whether changes must wait for other types, so that only requests are answered.
     pub(super) must_wait: bool,
+    /// Contents that other clients rejected, which go last (S6d).
+    pub(super) known: Option<Arc<RejectedOfType>>,
     pub(super) nonces: &'t mut Nonces,
 }
 
@@ -53,6 +55,11 @@ impl Nonces {
     pub(super) fn next(&mut self) -> Nonce {
         self.last += 1;
         Nonce::nth(self.last)
+    }
+
+    /// The one that comes next.
+    pub(super) fn upcoming(&self) -> Nonce {
+        Nonce::nth(self.last + 1)
     }
 }
 

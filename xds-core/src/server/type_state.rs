@@ -1,5 +1,6 @@
 //! The state of one type on one stream, the same for both protocols.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::holding::Holding;
 use super::in_flight::ResponsePart;
 use super::published::Published;
 use super::refresh::TtlRefresh;
+use super::rejections::{Answer, NackOf};
 use super::request_names::RequestNames;
 use super::response::{Response, Verdict};
 use super::responses::Responses;
@@ -128,8 +130,7 @@ impl TypeState {
 
     /// Forgets the rejection of resources that the client no longer subscribes to.
     pub(super) fn forget_uncovered(&mut self) {
-        let rejections = self.responses.rejections();
-        if !rejections.is_empty() || rejections.are_uncertain() {
+        if !self.responses.rejections().is_empty() {
             let coverage = Coverage::new(&self.subscription, &self.terms, &self.holding);
             self.responses.rejections_mut().retain(|key| coverage.has(key));
         }
@@ -138,9 +139,7 @@ impl TypeState {
     /// Whether the client ACKed everything that it was sent, and uses no other resources (S33).
     pub(super) fn is_clean(&self) -> bool {
         let responses = &self.responses;
-        let rejections = responses.rejections();
-        let is_open =
-            !responses.in_flight().is_empty() || !rejections.is_empty() || rejections.are_uncertain();
+        let is_open = !responses.in_flight().is_empty() || !responses.rejections().is_empty();
         !is_open && !self.holding.has_removed()
     }
 
@@ -164,27 +163,6 @@ impl TypeState {
         }
         self.refreshed_at = snapshot.revision();
         self.published.is_outdated |= self.holding.refresh(snapshot);
-    }
-
-    /// D8: the uncertain resources of rejected responses that are sent once more now. S33: what changed
-    /// after the cursor stays uncertain: it is sent as a change when S33 allows it.
-    pub(super) fn uncertain<'s>(&'s self, snapshot: &'s Snapshot) -> impl Iterator<Item = &'s ResourceKey> {
-        let cursor = self.holding.cursor();
-        let is_changed = move |key: &ResourceKey| {
-            let chosen = self.resolve(snapshot).chosen(&key.name);
-            match chosen.into_iter().find(|variant| self.key(variant) == *key) {
-                Some(variant) => variant.changed_at > cursor && !self.holding.is_ahead_with(key, variant),
-                None => {
-                    let resources = snapshot.of_type(&self.terms.type_url);
-                    let removals =
-                        resources.into_iter().flat_map(|of| of.removals().after(&key.name, cursor));
-                    removals
-                        .filter(|removed| removed.variant.existed_at(cursor))
-                        .any(|removed| self.key(&removed.variant) == *key)
-                }
-            }
-        };
-        self.responses.rejections().uncertain().filter(move |key| !is_changed(key))
     }
 
     /// How resources are encoded for the client.
@@ -237,7 +215,7 @@ impl TypeState {
             after = until;
         }
         later_parts.last_mut().map_or(&mut bodies, |last| &mut last.bodies).extend(besides);
-        let has_parts = !later_parts.is_empty();
+        let has_parts = !later_parts.is_empty() || self.responses.rejections().are_announced();
         self.sent(now, nonce, first_contents.unwrap_or(contents), later_parts, snapshot);
         self.terms.response(nonce, version, bodies, has_parts)
     }
@@ -251,11 +229,12 @@ impl TypeState {
         later_parts: Vec<ResponsePart>,
         snapshot: &Snapshot,
     ) {
-        if self.responses.rejections().have_groups() {
+        if !self.responses.rejections().is_empty() {
             let mut responses = std::mem::take(&mut self.responses);
             let is_live = |key: &ResourceKey| self.resolve(snapshot).with_key(key).is_some();
-            for contents in std::iter::once(&contents).chain(later_parts.iter().map(|part| &part.contents)) {
-                responses.rejections_mut().supersede(contents, is_live);
+            responses.leave_rejections(Some(nonce), &contents, now, is_live);
+            for later in &later_parts {
+                responses.leave_rejections(None, &later.contents, now, is_live);
             }
             self.responses = responses;
         }
@@ -265,24 +244,55 @@ impl TypeState {
     /// The next part of a response that was too large for one message (D32).
     pub(super) fn next_part(&mut self, now: Duration, nonce: Nonce) -> Option<Response> {
         let ResponsePart { version, bodies, .. } = self.responses.next_part(now, nonce)?;
-        Some(self.terms.response(nonce, version, bodies, self.responses.in_flight().has_parts()))
+        let has_parts = self.responses.in_flight().has_parts() || self.responses.rejections().are_announced();
+        Some(self.terms.response(nonce, version, bodies, has_parts))
     }
 
     /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its
-    /// answer (D5). Neither an ACK nor a NACK causes a response (S6), but after an ACK some
-    /// resources may have to be sent again (D8).
-    pub(super) fn record_answer(&mut self, nonce: Nonce, error_detail: Option<String>) -> Option<Verdict> {
-        let type_url = self.terms.type_url.clone();
-        match error_detail {
-            None => self
-                .responses
-                .on_ack(nonce, self.terms.protocol)
-                .then_some(Verdict::Acked { type_url, nonce }),
-            Some(detail) => {
-                let is_known = self.responses.on_nack(nonce, &detail);
-                self.forget_uncovered();
-                is_known.then_some(Verdict::Nacked { type_url, nonce, detail })
-            }
+    /// answer (D5). An ACK causes no response. After a NACK parts of the response are sent again (S6c).
+    pub(super) fn record_answer(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        error_detail: Option<String>,
+    ) -> Option<Verdict> {
+        let (type_url, conflicts) = (self.terms.type_url.clone(), self.terms.known.conflicts);
+        let Some(detail) = error_detail else {
+            let is_known = self.responses.on_ack(nonce, conflicts);
+            return is_known.then_some(Verdict::Acked { type_url, nonce });
+        };
+        let of = self.responses.on_nack(&Answer { nonce, detail: &detail, now, conflicts });
+        self.forget_uncovered();
+        let nacked = |of| Verdict::Nacked { type_url, nonce, detail, is_repeat: of == NackOf::Repeat };
+        of.map(nacked)
+    }
+
+    /// S6d: takes the contents that were rejected alone since the last call.
+    pub(super) fn take_found(&mut self, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+        if self.responses.rejections().is_empty() {
+            return Vec::new();
+        }
+        let found = self.responses.rejections_mut().take_found();
+        self.newest_of(found.iter().flatten(), snapshot)
+    }
+
+    /// S6d: these contents were left out of a response. Each is sent in a response of its own.
+    pub(super) fn send_last(&mut self, left_out: &[Arc<Variant>]) {
+        if left_out.is_empty() {
+            return;
+        }
+        let mut about = Spans::default();
+        left_out.iter().for_each(|variant| about.add_one(variant.changed_at));
+        let names = left_out.iter().map(|variant| BTreeSet::from([self.key(variant)])).collect();
+        let is_announced = self.terms.protocol == Protocol::Delta;
+        self.responses.rejections_mut().leave_for_later(names, about, is_announced);
+    }
+
+    /// S6f: decides which rejections count now.
+    pub(super) fn settle(&mut self, now: Duration) {
+        if !self.responses.rejections().is_empty() {
+            let is_withholding = self.holding.withheld_revisions().next().is_some();
+            self.responses.settle(now, is_withholding, self.terms.known.conflicts);
         }
     }
 }

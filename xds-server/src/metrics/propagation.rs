@@ -129,8 +129,8 @@ impl Awaited {
             let index = match delivered.outcome {
                 Outcome::Acked => 0,
                 Outcome::Nacked { .. } => 1,
-                Outcome::Pending if !is_late => 2,
-                Outcome::Pending | Outcome::Late => 3,
+                Outcome::Pending | Outcome::Splitting if !is_late => 2,
+                Outcome::Pending | Outcome::Splitting | Outcome::Late => 3,
                 Outcome::Disconnected => 4,
             };
             counts[index].1 += 1;

@@ -39,7 +39,8 @@ impl Case {
     fn nack(&self, seconds: u64, node: &str, variants: &[Arc<Variant>], detail: &str) -> (Key, LogAction) {
         let client = ClientName { id: node.into(), cluster: "".into() };
         let type_url = TYPE.into();
-        let nack = Nack { client: &client, identity: "", type_url: &type_url, variants, detail };
+        let found = Found::InResponse;
+        let nack = Nack { client: &client, identity: "", type_url: &type_url, variants, detail, found };
         self.nacks.note(nack, self.at(seconds))
     }
 
@@ -133,7 +134,7 @@ fn g15_a_line_names_few_resources_and_cuts_long_names() {
     for name in ["a", "b", "c", "d", &long] {
         put(&cache, name, "1");
     }
-    let line = resources(&variants(&cache, &["a", "b", "c", "d", &long]));
+    let line = resources(&variants(&cache, &["a", "b", "c", "d", &long]), Found::InResponse);
     assert!(line.starts_with("xxx") && line.ends_with(" and 2 more in the same response"), "{line}");
     assert!(line.contains(", d version ") && line.contains(", c version ") && line.len() < 500, "{line}");
 }

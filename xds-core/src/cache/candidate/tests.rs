@@ -72,13 +72,14 @@ fn after_the_end_the_chosen_are_sent_what_they_had() {
         let candidate = begin(&cache, "LDS l=2 m=2 -k", audience);
         assert_eq!(clients[1].sent(), "n2 LDS l=2 m=2 -k");
         clients[1].nack("LDS", "2");
-        assert_eq!(clients[1].sent(), "");
+        assert_eq!(clients[1].sent(), "n3 LDS -k");
+        clients[1].ack("LDS", "3");
         candidate.end();
-        assert_eq!(clients[1].sent(), "n3 LDS k=1 l=1 -m");
+        assert_eq!(clients[1].sent(), "n4 LDS k=1 l=1 -m");
         // A stream that slept meanwhile may be sent the removal of a resource that came and went.
         let slept = if audience == "100%" { "n2 LDS -m" } else { "" };
         assert_eq!(clients[0].sent(), slept, "{audience}");
-        clients[1].ack("LDS", "3");
+        clients[1].ack("LDS", "4");
         assert_eq!(clients[1].sent(), "");
         commit(&cache, "LDS l=3");
         clients[0].ack("LDS", "2");
@@ -419,8 +420,15 @@ fn c2_t45_the_answer_of_a_stream_counts_that_has_not_seen_the_newest_keys() {
     assert_eq!(candidate.delivery().results().len(), 1);
     assert_eq!(client.sent(), "n1 X c[env=a]=1 d[env=b]=1");
     client.nack("X", "1");
+    assert_eq!(client.sent(), "n2 X c[env=a]=1");
+    assert_eq!(candidate.delivery().results()[0].outcome, Outcome::Splitting);
+    client.nack("X", "2");
+    assert_eq!(client.sent(), "n3 X d[env=b]=1");
+    client.ack("X", "3");
     assert_eq!(client.sent(), "");
-    assert!(matches!(candidate.delivery().results()[0].outcome, Outcome::Nacked { .. }));
+    let names = [ResourceName::new("c")].into();
+    let nacked = Outcome::Nacked { type_url: type_url("X"), detail: "bad".into(), names };
+    assert_eq!(candidate.delivery().results()[0].outcome, nacked);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::cache::{Cache, Watch};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
-use crate::server::{ClientGroup, Service};
+use crate::server::{ClientGroup, DECIDE_WITHIN, Service};
 
 fn named(watch: &Watch, id: &str) {
     watch.name_client(ClientName { id: id.into(), cluster: "c".into() });
@@ -32,6 +32,7 @@ fn shown(results: &[ClientOutcome]) -> String {
             Outcome::Nacked { detail, .. } => detail.to_string(),
             Outcome::Disconnected => "gone".to_owned(),
             Outcome::Pending => "pending".to_owned(),
+            Outcome::Splitting => "splitting".to_owned(),
             Outcome::Late => "late".to_owned(),
         };
         format!("{}:{outcome}", client.id)
@@ -138,12 +139,18 @@ fn a_rejected_commit_stays_so_until_its_correction_is_acked() {
             bad = commit(&cache, &format!("{type_name} a=bad{unique}"));
             client.sent();
             client.nack(type_name, "2");
-            client.sent();
+            // S6e: a full state that changed something is repeated once.
+            if !client.sent().is_empty() {
+                assert_eq!(results(&bad), "n:splitting", "{unique}");
+                client.nack(type_name, "3");
+                client.sent();
+            }
             assert_eq!(results(&bad), "n:bad", "{unique}");
             good = commit(&cache, &format!("{type_name} a=good{unique}"));
             client.sent();
             assert_eq!((results(&bad).as_str(), results(&good).as_str()), ("n:bad", "n:pending"));
-            client.ack(type_name, "3");
+            let nonce = client.last.nonce.clone();
+            client.ack(type_name, &nonce);
             client.sent();
         }
         assert_eq!((results(&bad).as_str(), results(&good).as_str()), ("n:acked", "n:acked"), "{unique}");
@@ -151,7 +158,7 @@ fn a_rejected_commit_stays_so_until_its_correction_is_acked() {
 }
 
 #[test]
-fn d8_what_was_rejected_besides_is_open_until_it_is_told_again_and_acked() {
+fn s6f_a_rejected_commit_is_undecided_until_its_parts_are_answered() {
     let cache = Cache::new();
     commit(&cache, "EDS a=1 b=1");
     let mut client = delta(&cache, "n");
@@ -162,15 +169,28 @@ fn d8_what_was_rejected_besides_is_open_until_it_is_told_again_and_acked() {
     let bad = commit(&cache, "EDS a=2 b=2");
     client.sent();
     client.nack("EDS", "2");
-    client.sent();
+    assert_eq!(client.sent(), "n3 EDS a=2");
     commit(&cache, "EDS a=3");
-    assert_eq!(client.sent(), "n3 EDS a=3");
     client.ack("EDS", "3");
-    assert_eq!(client.sent(), "n4 EDS b=2");
-    assert_eq!(results(&bad), "n:pending");
+    assert_eq!(client.sent(), "n4 EDS a=3");
     client.ack("EDS", "4");
+    assert_eq!(client.sent(), "n5 EDS b=2");
+    assert_eq!(results(&bad), "n:splitting");
+    client.ack("EDS", "5");
     client.sent();
     assert_eq!(results(&bad), "n:acked");
+    // S6f: after 16 s it counts as rejected, and is acked when nothing in it was bad.
+    let slow = commit(&cache, "EDS a=5 b=5");
+    client.sent();
+    client.nack("EDS", "6");
+    assert_eq!((client.sent().as_str(), results(&slow).as_str()), ("n7 EDS a=5", "n:splitting"));
+    client.pass(DECIDE_WITHIN);
+    client.sent();
+    assert_eq!(results(&slow), "n:bad");
+    client.ack("EDS", "7");
+    client.ack("EDS", "8");
+    client.sent();
+    assert_eq!(results(&slow), "n:acked");
 }
 
 #[test]
@@ -310,6 +330,10 @@ fn streams_of_one_client_count_together() {
     endpoints.ack("EDS", &endpoints.last.nonce.clone());
     endpoints.sent();
     assert_eq!(results(&both), "n:pending");
+    let nonce = clusters.last.nonce.clone();
+    clusters.nack("CDS", &nonce);
+    clusters.sent();
+    assert_eq!(results(&both), "n:splitting", "S6e: the full state is repeated once");
     let nonce = clusters.last.nonce.clone();
     clusters.nack("CDS", &nonce);
     clusters.sent();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::{Snapshot, Update};
+use crate::cache::{LEFT_OUT_LIMIT, RejectedOfType, Snapshot, Update};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, Version};
 use crate::server::answers::{LocatorAnswer, NamePresence};
@@ -199,24 +199,6 @@ impl DeltaContent {
         }
     }
 
-    /// D8: adds these uncertain resources of rejected responses, as they are in the cache now.
-    pub(super) fn resend_uncertain(
-        &mut self,
-        uncertain: &BTreeSet<ResourceKey>,
-        state: &TypeState,
-        snapshot: &Snapshot,
-    ) {
-        for key in uncertain {
-            let chosen = state.resolve(snapshot).chosen(&key.name);
-            let mut same = chosen.into_iter().filter(|variant| state.key(variant) == *key).peekable();
-            if same.peek().is_none() && !state.holding.withholds(&key.name) {
-                self.removed.insert(key.clone());
-            }
-            self.changed.extend(same.map(|variant| (key.clone(), Arc::clone(variant))));
-        }
-        self.narrow_names(state, snapshot);
-    }
-
     /// T30: the removal of a bare name means that nothing of the name exists. If the client has a
     /// resource under the bare name, or from another stream, and another of its locators gets
     /// something, the variant without constraints is removed instead.
@@ -264,6 +246,43 @@ impl DeltaContent {
         });
     }
 
+    /// S6d: leaves out contents that other clients rejected alone, unless there is nothing else.
+    pub(super) fn leave_out(&mut self, known: Option<&Arc<RejectedOfType>>) -> Vec<Arc<Variant>> {
+        let shared = self.shared.as_ref().map_or(0, |update| update.changed.len());
+        let Some(known) = known.filter(|_| shared + self.changed.len() + self.removed.len() > 1) else {
+            return Vec::new();
+        };
+        let mut left_out = Vec::new();
+        if let Some(spared) = self.shared.as_ref().and_then(|update| update.spare(known)) {
+            // T31: what takes the place of another variant is not left out.
+            let is_single = |variant: &Arc<Variant>| !self.has_besides(variant.name());
+            if spared.left_out.iter().all(is_single) {
+                left_out.extend(spared.left_out.iter().cloned());
+                self.shared = Some(spared.update);
+            }
+        }
+        let is_left_out = |(key, variant): &(&ResourceKey, &Arc<Variant>)| {
+            let is_in_update = self.shared.iter().any(|update| update.has_name(&key.name));
+            known.has(variant) && !is_in_update && self.besides(&key.name) == 1
+        };
+        let own = self.changed.iter().filter(is_left_out).take(LEFT_OUT_LIMIT - left_out.len());
+        let own: Vec<_> = own.map(|(key, _)| key.clone()).collect();
+        left_out.extend(own.iter().filter_map(|key| self.changed.remove(key)));
+        left_out
+    }
+
+    /// How many keys of a name are sent besides the update.
+    fn besides(&self, name: &ResourceName) -> usize {
+        let first = ResourceKey::of_name(name);
+        let changed = self.changed.range(first.clone()..).take_while(|(key, _)| key.name == *name);
+        let removed = self.removed.range(first..).take_while(|key| key.name == *name);
+        changed.count() + removed.count()
+    }
+
+    fn has_besides(&self, name: &ResourceName) -> bool {
+        self.besides(name) > 0
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         let is_shared_empty = |update: &Arc<Update>| {
             update.changed.is_empty()
@@ -295,6 +314,18 @@ impl DeltaContent {
 
     pub(super) fn changed(&self) -> impl Iterator<Item = &Arc<Variant>> {
         self.shared.iter().flat_map(|update| &update.changed).chain(self.changed.values())
+    }
+
+    /// Whether the response removes or changes something that the client may have (S6e).
+    pub(super) fn makes_room(&self) -> bool {
+        let since = self.shared.as_ref().map_or(Revision::ZERO, |update| update.from);
+        let is_change = |variant: &Arc<Variant>| since > Revision::ZERO && variant.existed_at(since);
+        let shared = self.shared.as_ref();
+        let removes = shared.is_some_and(|update| !update.removed.is_empty() || !update.replaced.is_empty());
+        removes
+            || !self.removed.is_empty()
+            || !self.changed.is_empty()
+            || shared.is_some_and(|of| of.changed.iter().any(is_change))
     }
 
     /// S34: the assignments of the clusters in the response.

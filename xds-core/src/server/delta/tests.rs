@@ -64,7 +64,7 @@ fn d4_acks_and_nacks_are_told_apart_by_the_error_detail() {
     let type_url = type_url("EDS");
     assert_eq!(
         client.nack("EDS", "1"),
-        Some(Verdict::Nacked { type_url: type_url.clone(), nonce, detail: "bad".into() })
+        Some(Verdict::Nacked { type_url: type_url.clone(), nonce, detail: "bad".into(), is_repeat: false })
     );
     client.ask("EDS", "a");
     client.sent();
@@ -102,20 +102,23 @@ fn d7_every_response_has_a_nonce_of_its_own() {
 }
 
 #[test]
-fn d8_a_nack_alone_causes_no_send_and_a_change_outside_goes_alone() {
+fn d8_after_a_nack_its_content_goes_alone_and_so_does_a_change_outside() {
     let cache = cache("EDS a=1 b=1 c=1");
     let mut client = settled(&cache, "EDS", "a b c");
     commit(&cache, "EDS a=2 b=2");
     assert_eq!(client.sent(), "n2 EDS a=2 b=2");
     client.nack("EDS", "2");
     client.pass(Duration::from_secs(60));
-    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    assert_eq!(client.sent(), "n3 EDS a=2");
     commit(&cache, "EDS c=2");
-    assert_eq!(client.sent(), "n3 EDS c=2");
-    client.ack("EDS", "3");
+    client.nack("EDS", "3");
+    assert_eq!(client.sent(), "n4 EDS c=2");
+    client.ack("EDS", "4");
     // A return to content that was ACKed before is a change.
     commit(&cache, "EDS a=1");
-    assert_eq!(client.sent(), "n4 EDS a=1");
+    assert_eq!(client.sent(), "n5 EDS b=2");
+    client.ack("EDS", "5");
+    assert_eq!(client.sent(), "n6 EDS a=1");
 }
 
 #[test]

@@ -154,6 +154,8 @@ impl<'a> AckedResources<'a> {
 fn unanswered(state: &TypeState, snapshot: &Snapshot) -> Option<BTreeSet<ResourceName>> {
     let mut names: BTreeSet<_> =
         state.responses.in_flight().names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();
+    let waiting = state.responses.rejections().waiting();
+    names.extend(waiting.take(UNANSWERED_LIMIT).map(|key| key.name.clone()));
     if state.holding.is_behind(snapshot) {
         let update = state.holding.selection()?.update(snapshot)?;
         if state.holding.is_switching() || update.changed.len() > UNANSWERED_LIMIT {

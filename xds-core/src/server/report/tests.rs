@@ -14,7 +14,8 @@ fn shown(report: Vec<TypeReport>) -> String {
             ReportStatus::NotSent => "new".to_owned(),
             ReportStatus::Stale => "stale".to_owned(),
             ReportStatus::Synced => "synced".to_owned(),
-            ReportStatus::Rejected { detail } => detail.to_string(),
+            ReportStatus::Rejected { detail, among: 1 } => detail.to_string(),
+            ReportStatus::Rejected { detail, among } => format!("{detail} (one of {among})"),
         };
         let when = if constraints.is_unconstrained() { String::new() } else { format!("[{constraints}]") };
         format!("{}{when}={status}", name.as_str())
@@ -82,7 +83,7 @@ fn c20_a_rejected_full_state_is_rejected_as_a_whole() {
     client.ask("CDS", "", "");
     client.sent();
     client.nack("CDS", "1");
-    assert_eq!(sotw(&mut client), "a=bad b=bad");
+    assert_eq!(sotw(&mut client), "a=bad (one of 2) b=bad (one of 2)");
 }
 
 #[test]

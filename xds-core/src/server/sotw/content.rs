@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::is_glob;
-use crate::cache::{Removed, Snapshot, Update};
+use crate::cache::{LEFT_OUT_LIMIT, RejectedOfType, Removed, Snapshot, Update};
 use crate::name::{Revision, Version};
 use crate::server::contents::ResponseContents;
 use crate::server::encode;
@@ -70,11 +70,14 @@ impl<'a> SotwContent<'a> {
         Some(bodies)
     }
 
-    /// S26: the changes for the client, or `None` when there are none.
+    /// S26: the changes for the client, or `None` when there are none. S6d: `left_out` are contents among
+    /// them that other clients rejected alone.
     pub(super) fn partial(
         self,
         resend: &[Arc<Variant>],
         fresh: &Update,
+        known: Option<&Arc<RejectedOfType>>,
+        left_out: &mut Vec<Arc<Variant>>,
     ) -> Option<(Vec<Arc<Body>>, ResponseContents)> {
         let Self { state, owed, resolution } = self;
         // An update from revision zero has everything.
@@ -85,6 +88,14 @@ impl<'a> SotwContent<'a> {
         let endpoints = owed.endpoints.iter().flat_map(|name| resolution.chosen(name));
         let besides = endpoints.chain(resend).cloned();
         let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
+        let known = known.filter(|_| answers.len() + fresh.changed.len() > 1);
+        let spared = known.and_then(|known| fresh.spare(known));
+        let fresh = spared.as_ref().map_or(fresh, |spared| &*spared.update);
+        left_out.extend(spared.iter().flat_map(|spared| &*spared.left_out).cloned());
+        if let Some(known) = known {
+            let room = LEFT_OUT_LIMIT - left_out.len();
+            left_out.extend(answers.extract_if(.., |variant| known.has(variant)).take(room));
+        }
         if answers.is_empty() {
             // G4: a wildcard that selects nothing is answered too.
             let is_due = owed.everything || !fresh.changed.is_empty() || !owed.errors.is_empty();
@@ -109,25 +120,24 @@ impl<'a> SotwContent<'a> {
         if encoding.is_shared() { Arc::clone(update.made.sotw_body.get_or_init(make)) } else { make() }
     }
 
-    /// The only resource that the response brings, if that is known. `news` is what may be new in a full
-    /// state: new names bring resources that have not changed.
-    pub(super) fn alone(
-        self,
-        contents: &ResponseContents,
-        news: &Update,
-        everything: &Update,
-    ) -> Option<Arc<Variant>> {
-        match contents {
-            ResponseContents::FullState => self.only_change(news, everything),
-            ResponseContents::Resources { .. } => {
-                contents.only_key().and_then(|key| self.resolution.with_key(key)).cloned()
-            }
-        }
+    /// The only resource that was new in the rejected full state that this one repeats, if that is known.
+    pub(super) fn rejected_change(self, update: &Update) -> Option<Arc<Variant>> {
+        let is_repeat = update.changed.is_empty() && update.removed.is_empty() && update.replaced.is_empty();
+        self.state.responses.rejections().full_state_change().filter(|_| is_repeat).cloned()
+    }
+
+    /// Whether the response removes or changes something that the client may have (S6e).
+    pub(super) fn makes_room(self, update: &Update, releases: bool) -> bool {
+        let is_change = |variant: &Arc<Variant>| variant.existed_at(update.from);
+        let changes = update.from > Revision::ZERO && update.changed.iter().any(is_change);
+        // The client may have anything from another stream.
+        let is_brought = self.owed.brought.version.is_some();
+        releases || changes || is_brought || !update.removed.is_empty() || !update.replaced.is_empty()
     }
 
     /// The only resource of a full state, or the only change since a state that the client accepted.
     /// `None` if there are others or removals, and if that is not known.
-    fn only_change(self, update: &Update, everything: &Update) -> Option<Arc<Variant>> {
+    pub(super) fn only_change(self, update: &Update, everything: &Update) -> Option<Arc<Variant>> {
         let Self { state, .. } = self;
         let only = |of: &Update| match &*of.changed {
             [variant] if of.removed.is_empty() && of.replaced.is_empty() => Some(Arc::clone(variant)),

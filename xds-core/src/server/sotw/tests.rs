@@ -58,7 +58,12 @@ fn s4_a_nack_is_booked_with_the_words_of_the_client() {
     let mut client = Sotw::new(&cache);
     client.ask("EDS", "a", "");
     client.sent();
-    let nacked = Verdict::Nacked { type_url: type_url("EDS"), nonce: Nonce::nth(1), detail: "bad".into() };
+    let nacked = Verdict::Nacked {
+        type_url: type_url("EDS"),
+        nonce: Nonce::nth(1),
+        detail: "bad".into(),
+        is_repeat: false,
+    };
     assert_eq!(client.nack("EDS", "1"), Some(nacked));
 }
 
@@ -587,7 +592,7 @@ fn s28_what_changed_and_was_asked_for_stands_once_in_the_response() {
 }
 
 #[test]
-fn s6_a_nack_that_adds_a_name_is_answered_with_that_name_alone_v7() {
+fn s6c_a_nack_that_adds_a_name_is_answered_with_that_name_alone_v7() {
     let cache = cache("EDS a=1 b=bad c=1");
     let mut client = Sotw::new(&cache);
     client.ask("EDS", "a b", "");
@@ -596,10 +601,13 @@ fn s6_a_nack_that_adds_a_name_is_answered_with_that_name_alone_v7() {
     let (type_url, error_detail) = (type_url("EDS").as_str().into(), Some("b is bad".into()));
     let response_nonce = Nonce::parse("1");
     client.send(SotwRequest { type_url, response_nonce, error_detail, requested, ..SotwRequest::default() });
-    assert_eq!(client.sent(), "n2 EDS c=1");
+    assert_eq!(client.sent(), "n2 EDS a=1; n3 EDS c=1");
     client.ack("EDS", "2");
+    client.ack("EDS", "3");
+    assert_eq!(client.sent(), "n4 EDS b=bad");
+    client.nack("EDS", "4");
     commit(&cache, "EDS b=2");
-    assert_eq!(client.sent(), "n3 EDS b=2");
+    assert_eq!(client.sent(), "n5 EDS b=2");
 }
 
 #[test]

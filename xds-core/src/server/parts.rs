@@ -1,0 +1,91 @@
+//! Parts of rejected responses, sent again (S6c), and names for which there may be room now (S6e).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::contents::ResponseContents;
+use super::delta;
+use super::encode;
+use super::order::Gate;
+use super::rejections::Standing;
+use super::turn::{Endpoints, Made, Turn};
+use super::type_state::TypeState;
+use crate::cache::Snapshot;
+use crate::protocol::Protocol;
+use crate::variants::Variant;
+use crate::wire::{Body, ResourceKey};
+
+impl TypeState {
+    /// When the next part may go. S9b: it waits for the answer to the response before it, at most
+    /// `ack_wait`.
+    pub(super) fn part_gate(&self, now: Duration, ack_wait: Duration, snapshot: &Snapshot) -> Gate {
+        if !self.holding.is_selecting() {
+            return Gate::Shut;
+        }
+        let part_at = self.responses.rejections().part_at(now, |key| self.standing(key, snapshot));
+        let waits_until = self.responses.in_flight().wait_until(now, ack_wait).unwrap_or(now);
+        part_at.map_or(Gate::Shut, |at| Gate::at(at.max(waits_until), now))
+    }
+
+    /// Makes the next part as a response; `None` if there is none.
+    pub(super) fn respond_with_part(&mut self, turn: &mut Turn<'_>) -> Option<Made> {
+        let (now, snapshot) = (turn.now, turn.snapshot);
+        let mut rejections = std::mem::take(self.responses.rejections_mut());
+        let part = rejections.take_part(now, turn.nonces.upcoming(), |key| self.standing(key, snapshot));
+        *self.responses.rejections_mut() = rejections;
+        let part = part?;
+        let mut variants = Vec::new();
+        let mut removed = BTreeSet::new();
+        for key in &part.keys {
+            // V29: what the client has of these is not known, also if they come back before their removal.
+            self.holding.forget_content(&key.name);
+            match self.resolve(snapshot).with_key(key) {
+                Some(variant) => variants.push(Arc::clone(variant)),
+                None => _ = removed.insert(key.clone()),
+            }
+        }
+        let makes_room = !removed.is_empty() || variants.iter().any(|variant| variant.has_changed());
+        let made = match self.terms.protocol {
+            Protocol::Sotw => self.sotw_part(part.besides, variants, turn),
+            Protocol::Delta => delta::part(self, part.besides, variants, removed, turn),
+        };
+        self.responses.sent_room(makes_room);
+        Some(made)
+    }
+
+    fn sotw_part(
+        &mut self,
+        besides: Vec<Arc<Body>>,
+        variants: Vec<Arc<Variant>>,
+        turn: &mut Turn<'_>,
+    ) -> Made {
+        let endpoints = variants.iter().filter_map(|cluster| cluster.endpoints().cloned()).collect();
+        let body = Arc::new(encode::sotw(self.encoding(), variants.iter()));
+        let own = variants.iter().map(|variant| self.key(variant)).collect();
+        let contents = ResponseContents::Resources { shared: None, own };
+        let version = self.resolve(turn.snapshot).version();
+        let nonce = turn.nonces.next();
+        let response = self.send(turn.now, nonce, version, (body, besides.clone()), contents, turn.snapshot);
+        self.responses.sent_besides(&besides);
+        Made { response, endpoints: Endpoints::Names(endpoints), is_whole: false }
+    }
+
+    /// What there is of a key when its part may go. S33: what changed after the cursor is sent as a change
+    /// when the order allows it.
+    fn standing(&self, key: &ResourceKey, snapshot: &Snapshot) -> Standing {
+        let cursor = self.holding.cursor();
+        if let Some(variant) = self.resolve(snapshot).with_key(key) {
+            let is_changed = variant.changed_at > cursor && !self.holding.is_ahead_with(key, variant);
+            return if is_changed { Standing::Waits } else { Standing::Live };
+        }
+        let resources = snapshot.of_type(&self.terms.type_url).into_iter();
+        let removals = resources.flat_map(|of| of.removals().after(&key.name, cursor));
+        let mut removals = removals.filter(|removed| removed.variant.existed_at(cursor));
+        let is_withheld = self.holding.removed_with(key).is_some() && self.holding.withholds(&key.name);
+        match is_withheld || removals.any(|removed| self.key(&removed.variant) == *key) {
+            true => Standing::Waits,
+            false => Standing::Removed,
+        }
+    }
+}
