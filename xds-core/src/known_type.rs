@@ -31,6 +31,7 @@ pub struct KnownType {
     pub waits_for: &'static [&'static str],
     /// The types whose resources name resources of this type. The removal of a resource is withheld
     /// until the client has ACKed the changes of the resources that named it (S33: removals last).
+    /// A config source names no resource, so scopes and virtual hosts have no referrers.
     pub referrers: &'static [&'static str],
     /// Whether resources of the type can exclude each other, so that one may be rejected until
     /// another one is gone.
@@ -163,7 +164,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         payload_is_named: true,
         rank: 6,
         waits_for: &[],
-        referrers: &[url::LISTENER],
+        referrers: &[],
         // Envoy refuses a second scope with the key of another one.
         conflicts: true,
     },
@@ -177,7 +178,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         payload_is_named: true,
         rank: 7,
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
-        referrers: &[url::LISTENER, url::ROUTE_CONFIGURATION, url::SCOPED_ROUTE_CONFIGURATION],
+        referrers: &[],
         // Envoy refuses a second virtual host of a route configuration with a domain of another one.
         conflicts: true,
     },

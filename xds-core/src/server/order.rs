@@ -3,7 +3,8 @@
 //!
 //! Answers to requests never wait; only pushes wait. Changes of clusters and endpoints are sent at
 //! once, listeners and routes when the client has ACKed those, and removals when it has ACKed the
-//! listeners and routes that named the removed resources.
+//! listeners and routes that named the removed resources. Nothing names listeners, scopes and virtual
+//! hosts, so their removals go with the additions of their type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

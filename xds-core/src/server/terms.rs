@@ -59,8 +59,8 @@ impl Terms {
         Response { type_url: self.type_url.clone(), nonce, version, bodies, continuation }
     }
 
-    /// S33: removals of a type that other types refer to wait. In an on-demand cache all removals
-    /// wait.
+    /// S33: removals of a type that other types refer to wait. In an on-demand cache a removal waits
+    /// until the source has answered that the resource does not exist.
     pub(super) fn withholds_removals(&self) -> bool {
         self.is_on_demand || !self.known.referrers.is_empty()
     }

@@ -173,7 +173,13 @@ impl DeltaContent {
         let absent = self.shared.iter().flat_map(|update| &update.absent);
         let requested =
             owed.locators.iter().filter(|locator| state.resolve(snapshot).find(locator).is_empty());
-        self.unresolved.extend(absent.cloned().chain(requested.map(|locator| locator.name)));
+        let missing = absent.cloned().chain(requested.map(|locator| locator.name));
+        // D21: what the client brought by this name is there until it is removed.
+        let is_removed = |name: &ResourceName| {
+            owed.brought.versions.get(name).is_some_and(|version| !version.is_empty())
+                && self.removed.contains(&ResourceKey::of_name(name))
+        };
+        self.unresolved.extend(missing.filter(|name| !is_removed(name)));
         self.removed.retain(|key| !self.unresolved.contains(&key.name));
     }
 
