@@ -187,3 +187,24 @@ fn s33_a_sotw_client_is_not_kept_waiting_behind_proxies_either() {
     }
     assert_eq!(sent, [Some(5000); 3]);
 }
+
+/// T43: what the upstream takes from one client is not known to be gone for another one.
+#[test]
+fn t43_d24_what_goes_for_one_client_of_an_alias_stays_with_another_until_its_own_answer() {
+    for type_name in ["X", "VHDS"] {
+        let mut world = World::scripted(Protocol::Delta);
+        let mut leaves = ["q?env=a&pod=1", "q?env=a&pod=2"].map(|list| world.leaf(type_name, list));
+        world.run();
+        world.get(&format!("{type_name} v1 n1: r[env=a]=A/q"));
+        world.requested();
+        let sent = format!("n1 {type_name} r[env=a]{{alias=q}}=A");
+        assert_eq!(leaves.each_mut().map(Delta::sent), [sent.as_str(); 2]);
+        leaves.iter_mut().for_each(|leaf| _ = leaf.ack(type_name, "1"));
+        world.get(&format!("{type_name} v2 n2: -r[env=a]"));
+        assert_eq!(world.requested(), "+q{env=a,pod=2}");
+        let removed = format!("n2 {type_name} -r[env=a]");
+        assert_eq!(leaves.each_mut().map(Delta::sent), [removed.as_str(), ""], "only for the first one");
+        world.get(&format!("{type_name} v3 n3: -q[env=a,pod=2]"));
+        assert_eq!(leaves.each_mut().map(Delta::sent), ["", removed.as_str()]);
+    }
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::covering::covering_locators;
+use super::holding::Exception;
 use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
@@ -48,9 +49,11 @@ impl TypeState {
         let retained = self.holding.removed_of(name);
         // A variant that other locators have too is removed only when it may be removed for all of
         // them.
-        let own = retained
-            .iter()
-            .filter(|key| key.matches(parameters) && self.resolve(snapshot).removal(key).may_be_sent());
+        let may_be_sent = |key: &ResourceKey| {
+            let variant = self.holding.removed_with(key).and_then(Exception::variant);
+            self.resolve(snapshot).removal(key, variant).may_be_sent()
+        };
+        let own = retained.iter().filter(|key| key.matches(parameters) && may_be_sent(key));
         let own: Vec<_> = own.cloned().collect();
         if !own.is_empty() {
             own.iter().for_each(|key| self.on_removal_sent(key));

@@ -149,9 +149,11 @@ impl TypeState {
 
     /// T31: the removal of a variant is sent together with the variant that replaces it.
     fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
-        let removed = self.holding.removed().map(|(key, _)| key);
-        let replaced = removed.filter(|key| self.resolve(snapshot).removal(key).is_replacement());
-        for key in replaced.cloned().collect::<Vec<_>>() {
+        let replaced = self
+            .holding
+            .removed()
+            .filter(|(key, removed)| self.resolve(snapshot).removal(key, removed.variant()).is_replacement());
+        for key in replaced.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             if let Some(Exception::Withheld { removed_at, .. }) = self.holding.take_removed(&key) {
                 released.push(key);
                 self.responses.bring(removed_at);

@@ -359,6 +359,14 @@ impl Exception {
         }
     }
 
+    /// The content that the client has, if its removal is withheld and it is known.
+    pub(super) fn variant(&self) -> Option<&Variant> {
+        match self {
+            Self::Withheld { variant, .. } => variant.as_deref(),
+            Self::Ahead(_) | Self::Kept(_) => None,
+        }
+    }
+
     /// The references of the content that the client has.
     pub(super) fn references(&self) -> References {
         match self {

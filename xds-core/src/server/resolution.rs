@@ -97,10 +97,22 @@ impl<'a> Resolution<'a> {
     where
         'a: 'l,
     {
-        let variants = self.resources().into_iter().flat_map(|of| of.variants_selected_by(&locator.name));
+        self.found_by(&locator.name, &locator.parameters)
+    }
+
+    /// The variants that a name gets with these parameters.
+    fn found_by<'l>(
+        self,
+        name: &'l ResourceName,
+        parameters: &'l Parameters,
+    ) -> impl Iterator<Item = &'l Arc<Variant>>
+    where
+        'a: 'l,
+    {
+        let variants = self.resources().into_iter().flat_map(|of| of.variants_selected_by(name));
         let allowed = variants.filter(move |(name, _)| self.state.terms.allows(name));
-        let found = allowed.filter_map(|(_, variants)| variants.resolve(&locator.parameters));
-        found.filter(|variant| variant.is_named(&locator.name))
+        let found = allowed.filter_map(move |(_, variants)| variants.resolve(parameters));
+        found.filter(move |variant| variant.is_named(name))
     }
 
     /// The whole selection. If `update`, the last one, starts at revision zero, it is the whole
@@ -131,13 +143,18 @@ impl<'a> Resolution<'a> {
         }
         let update = membership.update(snapshot);
         let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
-        let mut keys = removed.chain(state.holding.withheld()).map(|variant| state.key(variant));
-        keys.any(|key| !self.removal(&key).is_known() && self.removal(&key).overlaps_others())
+        let overlaps = |variant: &Arc<Variant>| {
+            let key = state.key(variant);
+            let removal = self.removal(&key, Some(variant));
+            !removal.is_known() && removal.overlaps_others()
+        };
+        removed.chain(state.holding.withheld()).any(overlaps)
     }
 
     /// When the first withheld removal may be sent.
     pub(super) fn release_at(self, release: &Release, grace: Duration) -> Option<Duration> {
-        let known = self.state.holding.removed().filter(|(key, _)| self.removal(key).may_be_sent());
+        let removed = self.state.holding.removed();
+        let known = removed.filter(|(key, removed)| self.removal(key, removed.variant()).may_be_sent());
         known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
     }
 

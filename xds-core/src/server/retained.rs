@@ -65,7 +65,7 @@ impl TypeState {
     ) -> Vec<ResourceKey> {
         let is_due = |(key, retained): &(&ResourceKey, &Exception)| {
             retained.release_at(&key.name, release, grace).is_some_and(|time| time <= now)
-                && self.resolve(snapshot).removal(key).may_be_sent()
+                && self.resolve(snapshot).removal(key, retained.variant()).may_be_sent()
         };
         let due = self.holding.removed().filter(is_due);
         let released: Vec<_> = due.map(|(key, _)| key.clone()).collect();
