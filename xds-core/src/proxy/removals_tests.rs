@@ -188,6 +188,58 @@ fn s33_a_sotw_client_is_not_kept_waiting_behind_proxies_either() {
     assert_eq!(sent, [Some(5000); 3]);
 }
 
+/// A new resource may take the address, key or domain of a removed one.
+#[test]
+fn s33_a_proxy_passes_additions_and_removals_of_one_response_on_in_one() {
+    for (type_name, list) in ["LDS", "SRDS", "VHDS"].into_iter().flat_map(|of| [(of, "*"), (of, "*?env=a")]) {
+        // A variant without constraints, as the client is sent it.
+        let any = if list == "*" { "" } else { "[]" };
+        for protocol in [Protocol::Delta, Protocol::Sotw] {
+            let is_delta_only = type_name == "VHDS";
+            if is_delta_only && protocol == Protocol::Sotw {
+                continue;
+            }
+            let mut world = World::scripted(protocol);
+            let mut leaf = world.leaf(type_name, list);
+            let mut state = world.sotw_leaf(type_name, list);
+            world.run();
+            world.get(&format!("{type_name} v1 n1: a[]=1 b[]=1"));
+            assert_eq!(leaf.sent(), format!("n1 {type_name} a{any}=1 b{any}=1"), "{protocol:?}");
+            leaf.ack(type_name, "1");
+            state.sent();
+            state.ack(type_name, "1");
+            world.get(&match protocol {
+                Protocol::Delta => format!("{type_name} v2 n2: c[]=1 -a"),
+                Protocol::Sotw => format!("{type_name} v2 n2: b[]=1 c[]=1"),
+            });
+            assert_eq!(leaf.sent(), format!("n2 {type_name} c{any}=1 -a{any}"), "{protocol:?}");
+            if !is_delta_only {
+                assert_eq!(state.sent(), format!("n2 {type_name} b{any}=1 c{any}=1"), "{protocol:?}");
+            }
+            leaf.ack(type_name, "2");
+            state.ack(type_name, "2");
+            world.lose();
+            world.pass(Duration::from_secs(1000));
+            assert_eq!((leaf.sent(), state.sent()), Default::default(), "without an upstream nothing goes");
+        }
+    }
+}
+
+/// The same on demand, where the client subscribes to a domain.
+#[test]
+fn s33_d24_a_proxy_replaces_a_virtual_host_of_an_alias_in_one_response() {
+    let mut world = World::delta("VHDS rc/a{alias=rc/a.example}=1");
+    let mut leaf = world.leaf("VHDS", "rc/a.example");
+    world.run();
+    assert_eq!(leaf.sent(), "n1 VHDS rc/a{alias=rc/a.example}=1");
+    leaf.ack("VHDS", "1");
+    world.commit("VHDS -rc/a rc/b{alias=rc/a.example}=1");
+    assert_eq!(leaf.sent(), "n2 VHDS rc/b{alias=rc/a.example}=1 -rc/a");
+    leaf.ack("VHDS", "2");
+    world.commit("VHDS -rc/b");
+    assert_eq!(leaf.sent(), "n3 VHDS -rc/b");
+}
+
 /// T43: what the upstream takes from one client is not known to be gone for another one.
 #[test]
 fn t43_d24_what_goes_for_one_client_of_an_alias_stays_with_another_until_its_own_answer() {

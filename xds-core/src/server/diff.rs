@@ -10,6 +10,7 @@ use super::response::StreamError;
 use super::type_state::TypeState;
 use crate::cache::{Removed, Snapshot, Update};
 use crate::name::Revision;
+use crate::protocol::Protocol;
 use crate::subscription::{Locators, Subscription};
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::ResourceKey;
@@ -134,6 +135,7 @@ impl TypeState {
         } else {
             diff.removed.extend(former.map(|(key, _)| key));
         }
+        self.release_known(&mut diff.removed, snapshot);
         if self.keyed_by() == KeyedBy::Locator {
             self.release_replaced(&mut diff.removed, snapshot);
             // T34: what is sent may take the place of withheld content at one of several locators.
@@ -145,6 +147,23 @@ impl TypeState {
             }
         }
         Ok(diff)
+    }
+
+    /// S33: the removal of a resource that no other resource can name is sent with the additions, which
+    /// may need its place. In an on-demand cache, the source must have answered that the resource does
+    /// not exist. In SotW only a full state removes a resource.
+    fn release_known(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
+        let is_removing = self.terms.protocol == Protocol::Delta || self.terms.sends_full_state();
+        if !is_removing || !self.terms.known.referrers.is_empty() {
+            return;
+        }
+        let had = self.holding.removed().filter_map(|(key, removed)| Some((key, removed.variant()?)));
+        let known =
+            had.filter(|(key, variant)| self.resolve(snapshot).removal(key, Some(variant)).may_be_sent());
+        for key in known.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.on_removal_sent(&key);
+            released.push(key);
+        }
     }
 
     /// T31: the removal of a variant is sent together with the variant that replaces it.
