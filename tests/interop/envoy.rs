@@ -109,14 +109,15 @@ impl Envoy {
 
     /// The port on which the listener `name` accepts.
     pub(crate) async fn port(&self, name: &str) -> u16 {
-        until(&format!("listener {name} is active"), SOON, async || {
-            let listeners = self.json("/listeners?format=json").await;
-            let statuses = listeners["listener_statuses"].as_array()?;
-            let ours = statuses.iter().find(|status| status["name"] == name)?;
-            u16::try_from(ours["local_address"]["socket_address"]["port_value"].as_u64()?).ok()
-        })
-        .await
-        .0
+        until(&format!("listener {name} is active"), SOON, async || self.port_now(name).await).await.0
+    }
+
+    /// The same; `None` if the listener is not active.
+    pub(crate) async fn port_now(&self, name: &str) -> Option<u16> {
+        let listeners = self.json("/listeners?format=json").await;
+        let statuses = listeners["listener_statuses"].as_array()?;
+        let ours = statuses.iter().find(|status| status["name"] == name)?;
+        u16::try_from(ours["local_address"]["socket_address"]["port_value"].as_u64()?).ok()
     }
 
     /// All counters and gauges.

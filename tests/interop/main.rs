@@ -37,6 +37,7 @@ mod reconfigure;
 mod recorder;
 mod refused;
 mod regions;
+mod rejected;
 mod resources;
 mod rest;
 mod rollout;

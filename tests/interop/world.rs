@@ -82,6 +82,11 @@ impl World {
     }
 }
 
+/// A permit, for a test that starts one Envoy at a time.
+pub(crate) async fn one_turn() -> SemaphorePermit<'static> {
+    TURNS.acquire().await.expect("never closed")
+}
+
 /// All permits, for a test that starts more than one Envoy.
 pub(crate) async fn every_turn() -> SemaphorePermit<'static> {
     TURNS.acquire_many(WORLDS_AT_ONCE).await.expect("never closed")
