@@ -274,3 +274,33 @@ fn a_program_reads_content_that_clients_try_first_only_when_it_is_accepted() {
         world.rejected.clear();
     }
 }
+
+/// A new listener may have the address of the removed one.
+#[test]
+fn s33_additions_and_removals_of_one_response_are_tried_together() {
+    for type_name in ["LDS", "SRDS", "VHDS"] {
+        for parameters in ["", "?env=a"] {
+            let mut world = trying(&format!("{type_name} a=1"));
+            let mut leaves = ["one", "other"].map(|id| {
+                let leaf = world.leaf(type_name, &format!("*{parameters}"));
+                leaf.watch.name_client(ClientName { id: id.into(), cluster: "".into() });
+                leaf
+            });
+            world.run();
+            // Nobody can try the first response, as it completes the wildcard.
+            world.conclude();
+            leaves.iter_mut().for_each(|leaf| {
+                leaf.sent();
+                leaf.ack(type_name, "1");
+            });
+            world.commit(&format!("{type_name} -a b=1"));
+            let (at, sent) = canary(&mut leaves);
+            let any = if parameters.is_empty() { "" } else { "[]" };
+            let both = format!("n2 {type_name} b{any}=1 -a{any}");
+            assert_eq!(sent, both);
+            leaves[at].ack(type_name, "2");
+            world.conclude();
+            assert_eq!((leaves[1 - at].sent(), leaves[at].sent()), (both, String::new()));
+        }
+    }
+}
