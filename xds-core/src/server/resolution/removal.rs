@@ -28,7 +28,7 @@ struct Holder<'a> {
 }
 
 impl<'a> Resolution<'a> {
-    /// The removal of the resource with this key; of its last content, if that is known.
+    /// The removal of the resource with this key. `variant` is its last content, if that is known.
     pub(in crate::server) fn removal(
         self,
         key: &'a ResourceKey,
