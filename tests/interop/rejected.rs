@@ -67,7 +67,7 @@ async fn run_one(case: &Case, mode: Mode, is_proxied: bool) {
     let (mut folder, scratch) = (Folder::new(), Folder::new());
     let [first, later @ ..] = &case.steps[..] else { panic!("a case has steps") };
     folder.swap(&[("all.json", first.resources.clone())]);
-    let server = Server::start_with(folder.path(), case.options).await;
+    let mut server = Server::start_with(folder.path(), case.options).await;
     let proxy = if is_proxied { Some(Server::proxy(server.port, case.options).await) } else { None };
     let port = proxy.as_ref().map_or(server.port, |proxy| proxy.port);
     let envoy = Envoy::start(scratch.path(), mode, port).await.expect("it was found before");
@@ -76,6 +76,12 @@ async fn run_one(case: &Case, mode: Mode, is_proxied: bool) {
         folder.swap(&[("all.json", step.resources.clone())]);
         step.check(&envoy, &format!("{what}, change {}", number + 1)).await;
     }
+    // A change while the server is away.
+    let step = &case.steps[1];
+    server.kill().await;
+    folder.swap(&[("all.json", step.resources.clone())]);
+    server.restart().await;
+    step.check(&envoy, &format!("{what}, after a restart")).await;
     let rejected = envoy.stats().await.ending(&[".update_rejected"]);
     assert!(rejected.values().all(|count| *count == 0), "{what}: {rejected:?}");
 }
