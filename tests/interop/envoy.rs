@@ -120,6 +120,15 @@ impl Envoy {
         u16::try_from(ours["local_address"]["socket_address"]["port_value"].as_u64()?).ok()
     }
 
+    /// The DNS names in all certificates in use.
+    pub(crate) async fn certificate_names(&self) -> Vec<String> {
+        let certificates = self.json("/certs").await;
+        let all = certificates["certificates"].as_array().cloned().unwrap_or_default();
+        let chains = all.iter().filter_map(|of| of["cert_chain"].as_array()).flatten();
+        let names = chains.filter_map(|chain| chain["subject_alt_names"].as_array()).flatten();
+        names.filter_map(|name| name["dns"].as_str()).map(ToOwned::to_owned).collect()
+    }
+
     /// All counters and gauges.
     pub(crate) async fn stats(&self) -> Stats {
         let answer = http::get(self.admin, "/stats").await.expect("the admin page answers");
