@@ -8,9 +8,10 @@ use xds_core::subscription::{self, Locator};
 use xds_core::{Nonce, Parameters};
 
 use crate::connection::{Connection, Envelope, Message, Request};
-use crate::content::Kind;
-use crate::known::{Asked, Known};
+use crate::content::{Content, Kind};
+use crate::known::{Asked, Held, Key, Known, Rejects};
 use crate::script::Profile;
+use crate::wire::{Item, Received};
 
 pub(crate) struct Client {
     pub(crate) profile: Profile,
@@ -19,6 +20,8 @@ pub(crate) struct Client {
     pub(crate) connections: BTreeMap<Option<Kind>, Connection>,
     /// Types of which the client rejected a response.
     pub(crate) rejected: BTreeSet<Kind>,
+    /// The contents that the client was sent last and does not use.
+    unused: BTreeMap<(Kind, String), Content>,
     /// For each subscription: the number of the origin's state when the client subscribed.
     pub(crate) since: BTreeMap<(Kind, Asked), usize>,
     /// Its requests do not arrive, and it reads no responses.
@@ -30,10 +33,13 @@ pub(crate) struct Client {
 impl Client {
     /// S33: a client that follows all the clusters of its routes keeps the clusters that its routes
     /// name, even if they are removed. It keeps endpoints too: if the client brought a cluster from
-    /// another stream, the server does not know which endpoints it needs.
+    /// another stream, the server does not know which endpoints it needs. D8: the server does not know
+    /// which routes of a rejected response are in use.
     pub(crate) fn is_used(&self, kind: Kind, name: &str) -> bool {
         let routes = self.types.get(&Kind::Route).into_iter().flat_map(|known| known.held.values());
-        let mut named = routes.flat_map(|held| &held.content.clusters);
+        let unused = self.unused.iter().filter(|((of, _), _)| *of == Kind::Route);
+        let contents = routes.map(|held| &held.content).chain(unused.map(|(_, content)| content));
+        let mut named = contents.flat_map(|content| &content.clusters);
         match kind {
             Kind::Cluster => named.any(|named| named == name),
             Kind::Endpoints => named.next().is_some(),
@@ -47,6 +53,7 @@ impl Client {
             types: BTreeMap::new(),
             connections: BTreeMap::new(),
             rejected: BTreeSet::new(),
+            unused: BTreeMap::new(),
             since: BTreeMap::new(),
             is_silent: false,
             lacks: BTreeMap::new(),
@@ -143,7 +150,15 @@ impl Client {
         let Some(known) = self.types.get_mut(&received.kind) else { return false };
         let is_accepted = known.take(received, self.profile.rejects, *sent_at);
         known.version_of.clone_from(asked);
-        let error_detail = (!is_accepted).then(|| "a bad payload".to_owned());
+        let error_detail = (!is_accepted).then(|| error_text(known, received, self.profile.rejects));
+        let names = received.names();
+        self.unused.retain(|(kind, name), _| *kind != received.kind || !names.contains(name));
+        for item in &received.resources {
+            let is_it = |(key, held): (&Key, &Held)| key.0 == item.name && held.content == item.content;
+            if !known.held.iter().any(is_it) {
+                self.unused.insert((received.kind, item.name.clone()), item.content.clone());
+            }
+        }
         let message = match known.protocol {
             Protocol::Sotw => {
                 let requested = Some(sotw_list(known, self.profile.is_legacy));
@@ -177,6 +192,14 @@ impl Client {
             }
         }
     }
+}
+
+/// Envoy names the resources that it does not use.
+fn error_text(known: &Known, received: &Received, rejects: Rejects) -> String {
+    let is_held = |item: &&Item| known.held.values().any(|held| held.content == item.content);
+    let unused = received.resources.iter().filter(|item| rejects == Rejects::Envoy && !is_held(item));
+    let named: String = unused.map(|item| format!("'{}': ", item.name)).collect();
+    format!("{named}bad payload")
 }
 
 fn is_only_wildcard(asked: &BTreeSet<Asked>) -> bool {

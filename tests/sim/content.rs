@@ -69,6 +69,8 @@ pub(crate) struct Content {
     pub(crate) number: i32,
     /// Clients that check payloads reject it.
     pub(crate) is_bad: bool,
+    /// The address of a listener; 0 is none. Two listeners with one address conflict (S6e).
+    pub(crate) address: i32,
     /// The clusters that a route names.
     pub(crate) clusters: Vec<String>,
 }
@@ -84,12 +86,13 @@ impl Content {
             }
             _ => Vec::new(),
         };
-        Ok(Self { name: common.name, number: common.number, is_bad: common.is_bad, clusters })
+        let Common { name, number, is_bad, address } = common;
+        Ok(Self { name, number, is_bad, address, clusters })
     }
 
     pub(crate) fn encode(&self, kind: Kind) -> Bytes {
-        let common = Common { name: self.name.clone(), number: self.number, is_bad: self.is_bad };
-        let mut payload = common.encode_to_vec();
+        let Self { name, number, is_bad, address, .. } = self.clone();
+        let mut payload = Common { name, number, is_bad, address }.encode_to_vec();
         match kind {
             // X16: a cluster with a new-style name would have to name its endpoints, so its type is
             // not EDS.
@@ -110,6 +113,9 @@ impl Content {
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.number, if self.is_bad { "!" } else { "" })?;
+        if self.address != 0 {
+            write!(f, ":{}", self.address)?;
+        }
         if !self.clusters.is_empty() {
             write!(f, ">{}", self.clusters.join("+"))?;
         }
@@ -127,6 +133,8 @@ struct Common {
     number: i32,
     #[prost(bool, tag = "1001")]
     is_bad: bool,
+    #[prost(int32, tag = "1002")]
+    address: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -168,6 +176,8 @@ pub(crate) struct Change {
     pub(crate) scheme: usize,
     pub(crate) number: i32,
     pub(crate) is_bad: bool,
+    /// The address of a listener; 0 is none.
+    pub(crate) address: i32,
     /// Whether the variants differ in content.
     pub(crate) is_varied: bool,
     /// A bit per cluster that a route names.
@@ -177,11 +187,12 @@ pub(crate) struct Change {
 impl Change {
     fn contents(&self) -> impl Iterator<Item = (Constraints, Bytes)> {
         PARSED[self.scheme % SCHEMES.len()].iter().zip(0..).map(|(constraints, at)| {
-            let clusters = (0..NAMES).filter(|cluster| self.clusters >> cluster & 1 == 1);
+            let clusters = (0..MORE_NAMES).filter(|cluster| self.clusters >> cluster & 1 == 1);
             let content = Content {
                 name: name_of(self.name),
                 number: self.number * 10 + if self.is_varied { at } else { 0 },
                 is_bad: self.is_bad,
+                address: self.address,
                 clusters: clusters.map(name_of).collect(),
             };
             (constraints.clone(), content.encode(self.kind))
@@ -216,7 +227,7 @@ impl Source {
     /// Appends a commit; of several changes of one name the last counts.
     pub(crate) fn commit(&mut self, changes: &[Change]) {
         let last: BTreeMap<_, _> =
-            changes.iter().map(|change| ((change.kind, change.name % NAMES), change)).collect();
+            changes.iter().map(|change| ((change.kind, change.name % MORE_NAMES), change)).collect();
         let mut commit = BTreeMap::new();
         for ((kind, name), change) in last {
             let (url, name) = (kind.url(), name_of(name));
@@ -262,6 +273,16 @@ impl Source {
             changes.insert(VariantId { name: name.as_str().into(), ..id.clone() }, Some(payload));
         }
         put(cache, changes.iter().map(|(id, payload)| (id, payload.as_ref())));
+    }
+
+    /// The number of names of each type that exist or existed.
+    pub(crate) fn name_count(&self) -> usize {
+        let mut names = self.log.iter().flat_map(BTreeMap::keys).map(|id| id.name.as_str());
+        if names.any(|name| (NAMES..MORE_NAMES).any(|more| name == name_of(more))) {
+            MORE_NAMES
+        } else {
+            NAMES
+        }
     }
 
     /// Applies one commit of the log to a cache.
@@ -313,7 +334,7 @@ pub(crate) fn constraints_of_scheme(scheme: usize) -> &'static [Constraints] {
 }
 
 pub(crate) fn name_of(number: usize) -> String {
-    char::from(b'a' + (number % NAMES) as u8).to_string()
+    char::from(b'a' + (number % MORE_NAMES) as u8).to_string()
 }
 
 /// Some parameters, the empty ones among them.
@@ -329,8 +350,11 @@ pub(crate) fn parameters(number: usize) -> Parameters {
     sets[number % sets.len()].iter().copied().collect()
 }
 
-/// The number of names of each type.
+/// The number of names of each type that most events use.
 pub(crate) const NAMES: usize = 4;
+
+/// With these, a rejected response is long enough to be split more than twice.
+pub(crate) const MORE_NAMES: usize = 8;
 
 /// The sets of variants that a name can have: none, one for all clients, and partitions of several
 /// kinds, with and without gaps. A change from one set to another is a new partition.

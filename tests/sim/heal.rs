@@ -37,7 +37,8 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     }
     let mut random = Random::new(salt);
     let has_routes = world.relays.is_empty();
-    for mut commit in [mend(), vary(&mut random)] {
+    let names = world.source.name_count();
+    for mut commit in [mend(names), vary(&mut random, names)] {
         if !has_routes {
             commit.iter_mut().for_each(|change| change.clusters = 0);
         }
@@ -165,13 +166,14 @@ fn commit_all(world: &mut World, changes: &[Change]) {
 }
 
 /// Every name exists for all clients, with content that no client has seen or rejects.
-fn mend() -> Vec<Change> {
-    changes(|kind, name| Change {
+fn mend(names: usize) -> Vec<Change> {
+    changes(names, |kind, name| Change {
         kind,
         name,
         scheme: 1,
         number: 8_000,
         is_bad: false,
+        address: 0,
         is_varied: false,
         clusters: 1 << name,
     })
@@ -181,9 +183,9 @@ fn mend() -> Vec<Change> {
 ///
 /// Routes name only clusters that exist for all clients. A client for which another cluster is
 /// removed would keep it (S33).
-fn vary(random: &mut Random) -> Vec<Change> {
+fn vary(random: &mut Random, names: usize) -> Vec<Change> {
     let mut everywhere = 0;
-    changes(|kind, name| {
+    changes(names, |kind, name| {
         let scheme = random.below(SCHEMES.len());
         if kind == Kind::Cluster && scheme == 1 {
             everywhere |= 1 << name;
@@ -194,14 +196,15 @@ fn vary(random: &mut Random) -> Vec<Change> {
             scheme,
             number: 8_000 + random.below(2) as i32,
             is_bad: false,
+            address: 0,
             is_varied: random.chance(70),
             clusters: random.below(1 << NAMES) & everywhere,
         }
     })
 }
 
-fn changes(mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
-    let all = Kind::ALL.into_iter().flat_map(|kind| (0..NAMES).map(move |name| (kind, name)));
+fn changes(names: usize, mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
+    let all = Kind::ALL.into_iter().flat_map(|kind| (0..names).map(move |name| (kind, name)));
     all.map(|(kind, name)| change(kind, name)).collect()
 }
 

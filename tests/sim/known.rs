@@ -63,6 +63,10 @@ pub(crate) enum Rejects {
     /// A full state with a bad payload is not used at all, like in Envoy. Of another response the
     /// client uses the rest, because the server does not send it again.
     Whole,
+    /// Envoy uses the good clusters and listeners, and rejects a listener with the address of another
+    /// one. Of the other types Envoy uses what comes before the first bad payload, and nothing after
+    /// it, not even the removals. The version of a rejected response is not used.
+    Envoy,
 }
 
 /// Whether a subscription covers a name. C16: the wildcard does not cover names of an authority
@@ -149,11 +153,17 @@ impl Known {
     /// Applies a response; `false` if the client rejects a part of it.
     pub(crate) fn take(&mut self, received: &Received, rejects: Rejects, sent_at: usize) -> bool {
         self.nonce.clone_from(&received.nonce);
-        let is_bad = |item: &&Item| rejects != Rejects::Nothing && item.content.is_bad;
-        let has_bad = received.resources.iter().any(|item| is_bad(&item));
+        let refused = self.refused(received, rejects);
+        let has_bad = !refused.is_empty();
         if has_bad && rejects == Rejects::Whole && self.takes_full_state() {
             return false;
         }
+        if has_bad && rejects == Rejects::Envoy && !matches!(self.kind, Kind::Cluster | Kind::Listener) {
+            let before = received.resources.iter().take_while(|item| !item.content.is_bad);
+            before.for_each(|item| self.take_resource(item, sent_at));
+            return false;
+        }
+        let is_bad = |item: &&Item| refused.contains(&(item.name.clone(), item.constraints()));
         let kept = self.kept(received.resources.iter().filter(is_bad));
         if self.takes_full_state() {
             self.held = kept;
@@ -171,8 +181,40 @@ impl Known {
             .filter(|item| !is_bad(item))
             .for_each(|item| self.take_resource(item, sent_at));
         // S5: like gRPC, the client reports the new version, of which it uses a part.
-        self.version.clone_from(&received.version);
+        if !has_bad || rejects != Rejects::Envoy {
+            self.version.clone_from(&received.version);
+        }
         !has_bad
+    }
+
+    /// The resources of a response that the client rejects: bad ones, and listeners of Envoy whose
+    /// address another listener has at that moment. Envoy first removes listeners, then it applies one
+    /// after another.
+    fn refused(&self, received: &Received, rejects: Rejects) -> BTreeSet<Key> {
+        let mut refused = BTreeSet::new();
+        if rejects == Rejects::Nothing {
+            return refused;
+        }
+        let sent = received.names();
+        let is_removed = |name: &String| match self.takes_full_state() {
+            true => !sent.contains(name),
+            false => received.removed.contains(name),
+        };
+        let held = self.held.iter().filter(|((name, _), _)| !is_removed(name));
+        let mut addresses: BTreeMap<_, _> =
+            held.map(|((name, _), held)| (name, held.content.address)).collect();
+        let has_conflicts = rejects == Rejects::Envoy && self.kind == Kind::Listener;
+        for item in &received.resources {
+            let address = item.content.address;
+            let is_taken = |(name, other): (&&String, &i32)| **name != item.name && *other == address;
+            let conflicts = has_conflicts && address != 0 && addresses.iter().any(is_taken);
+            if item.content.is_bad || conflicts {
+                refused.insert((item.name.clone(), item.constraints()));
+            } else if has_conflicts {
+                addresses.insert(&item.name, address);
+            }
+        }
+        refused
     }
 
     /// The resources that the client continues to use when a full state has bad payloads.

@@ -153,6 +153,7 @@ fn resource(random: &mut Random, kind: Kind) -> Resource {
         name: inside,
         number: random.below(4) as i32,
         is_bad: random.chance(10),
+        address: 0,
         clusters: vec![name_of(random.below(NAMES))],
     };
     let type_url = if random.chance(92) { kind.url() } else { Kind::Thing.url() }.to_owned();

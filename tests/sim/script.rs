@@ -21,6 +21,7 @@ pub(crate) use relayed::{Liar, RelayProfile, Relaying};
 pub(crate) use rolled_out::RolloutProfile;
 pub(crate) use twins::Identity;
 
+mod rejecting;
 mod relayed;
 mod rolled_out;
 mod twins;
@@ -258,6 +259,7 @@ impl Script {
         let steps = AgentWriter { random, agents: &agents }.write(writer.steps);
         let mut script = Self { replicas, clients, agents, relays, rollouts: None, salt, steps };
         script.write_identities(seed, servers);
+        script.write_rejections(&mut Random::new(seed.rotate_left(40)));
         if !script.relays.is_empty() {
             script.write_relays(&mut of_relays);
             script.write_lies(&mut of_lies);
@@ -509,6 +511,7 @@ impl Writer {
             scheme: if random.chance(25) { 0 } else { random.below(SCHEMES.len()) },
             number: self.number,
             is_bad: random.chance(8),
+            address: 0,
             is_varied: random.chance(70),
             clusters: random.below(1 << NAMES) & random.below(1 << NAMES),
         }

@@ -56,7 +56,16 @@ fn all_variants(snapshot: &Snapshot) -> Vec<Weak<Variant>> {
 }
 
 fn touch(kind: Kind, number: i32) -> Change {
-    Change { kind, name: 0, scheme: 1, number: 9_000 + number, is_bad: false, is_varied: false, clusters: 0 }
+    Change {
+        kind,
+        name: 0,
+        scheme: 1,
+        number: 9_000 + number,
+        is_bad: false,
+        address: 0,
+        is_varied: false,
+        clusters: 0,
+    }
 }
 
 fn violation(what: &str) -> Result<(), Violation> {
