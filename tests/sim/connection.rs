@@ -16,6 +16,7 @@ use xds_core::{Cache, ClientName, Nonce, Parameters, Snapshot, Watch};
 use crate::content::Kind;
 use crate::invariant::{self, Violation};
 use crate::known::{Asked, Held, Key, Known, Rejects};
+use crate::rejections::Rejections;
 use crate::script::Profile;
 use crate::wire::{Received, ReceivedKey};
 
@@ -97,10 +98,8 @@ pub(crate) struct Seen {
     pub(crate) is_answered: bool,
     /// What unanswered responses have, by nonce, with the time at which they were sent.
     pub(crate) unanswered: BTreeMap<Nonce, (Duration, BTreeSet<ReceivedKey>)>,
-    /// What rejected responses have. `uncertain` has what may be sent again once, because a name of
-    /// the same response was corrected (D8).
-    rejected: Vec<BTreeSet<ReceivedKey>>,
-    pub(crate) uncertain: BTreeSet<ReceivedKey>,
+    /// What may be sent again because the client rejected it.
+    pub(crate) rejections: Rejections,
     /// Names that a rollout changes, and how often they may be sent again since it began or ended. A
     /// stream goes from one candidate to the stable state, and from there to another candidate.
     pub(crate) tried: BTreeMap<String, u32>,
@@ -161,7 +160,7 @@ impl Connection {
                 // The skimmer does the same.
                 request.requested = request.requested.filter(|_| !is_repeated);
                 if let Some(nonce) = request.response_nonce {
-                    seen.unanswered.remove(&nonce);
+                    seen.answer(nonce, request.error_detail.is_none());
                 }
                 request.into()
             }
@@ -178,7 +177,9 @@ impl Connection {
         let has_locators = |asked: &BTreeSet<Asked>| asked.iter().any(|(_, params)| params.is_some());
         let is_switch = has_locators(&asked) && !has_locators(&seen.ever_asked);
         let known = seen.last.iter().flatten().filter(|_| !is_switch).collect::<BTreeSet<_>>();
-        seen.newly_asked.extend(asked.iter().filter(|asked| !known.contains(asked)).cloned());
+        let newly_asked: Vec<_> = asked.iter().filter(|asked| !known.contains(asked)).cloned().collect();
+        seen.rejections.on_asked(newly_asked.iter());
+        seen.newly_asked.extend(newly_asked);
         let result = self.machine.on_request(since_start, request);
         if asked.iter().any(|(name, _)| name.is_none()) {
             let names = seen.ideal.asked.difference(&asked).filter_map(|(name, _)| name.clone());
@@ -260,13 +261,13 @@ impl Connection {
             is_relayed,
             history,
         };
-        invariant::check_sent(&sent)?;
+        invariant::check_sent(&sent, now)?;
         // The changes that it brings wait at most since the first state after the last response.
         let since = self.saw.range(before.sent_at + 1..).next().map_or(now, |(_, at)| *at);
         invariant::order::check_sent(&sent, &self.seen, since, now)?;
         let Some(seen) = self.seen.get_mut(&kind) else { return Ok(received) };
+        seen.rejections.on_sent(&sent, now);
         let keys = received.keys();
-        seen.uncertain.retain(|key| !keys.contains(key));
         seen.unanswered.extend(Nonce::parse(&received.nonce).map(|nonce| (nonce, (now, keys))));
         let sent = received.names();
         // The answer to a new subscription to the same name may come first.
@@ -350,8 +351,7 @@ impl Seen {
             removed: BTreeMap::new(),
             is_answered: false,
             unanswered: BTreeMap::new(),
-            rejected: Vec::new(),
-            uncertain: BTreeSet::new(),
+            rejections: Rejections::default(),
             tried: BTreeMap::new(),
             given_up: BTreeSet::new(),
             sent_at: read_at,
@@ -364,22 +364,14 @@ impl Seen {
 impl Seen {
     fn note_clusters_sent(&mut self) {
         self.is_endpoints_due = true;
+        self.rejections.owe_all();
         self.endpoints_due.extend(self.ideal.held.keys().map(|(name, _)| name.clone()));
     }
 
     /// The client sent an ACK or a NACK.
     fn answer(&mut self, nonce: Nonce, is_accepted: bool) {
-        let Some((_, mut keys)) = self.unanswered.remove(&nonce) else { return };
-        let is_touched = |group: &mut BTreeSet<ReceivedKey>| {
-            group.iter().any(|(name, _)| keys.iter().any(|(other, _)| other == name))
-        };
-        let touched: Vec<_> = self.rejected.extract_if(.., is_touched).flatten().collect();
-        if is_accepted {
-            self.uncertain.extend(touched.into_iter().filter(|key| !keys.contains(key)));
-        } else {
-            keys.extend(touched);
-            self.rejected.push(keys);
-        }
+        self.unanswered.remove(&nonce);
+        self.rejections.on_answer(&self.ideal, nonce, is_accepted);
     }
 }
 

@@ -8,7 +8,9 @@ use xds_core::RolloutOrder;
 use crate::agent::{Access, Agent};
 use crate::client::Client;
 use crate::content::{Change, Kind, NAMES, SCHEMES, selected};
-use crate::invariant::{Violation, agree, converge, left, memory, replicas, settled, trials, upstream};
+use crate::invariant::{
+    Violation, agree, converge, healed, left, memory, replicas, settled, trials, upstream,
+};
 use crate::random::Random;
 use crate::relay::Relay;
 use crate::rollouts::Rollouts;
@@ -23,6 +25,7 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     connect_all(world);
     replace_liars(world)?;
     settle(world)?;
+    wait_for_resends(world)?;
     // A client that rejected a response has other content, and the server keeps the resources that
     // this content uses (S33). Content that one client of a proxy tried and rejected is not sent to
     // the others.
@@ -34,6 +37,9 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
         if rollouts.all(|rollouts| !rollouts.has_refused) {
             agree::check(world)?;
         }
+    }
+    if !has_refused {
+        healed::check(world)?;
     }
     let mut random = Random::new(salt);
     let has_routes = world.relays.is_empty();
@@ -127,6 +133,20 @@ fn settle(world: &mut World) -> Result<(), Violation> {
         }
     }
     Err(Violation::new("quiet", "the servers continue to send although nothing changes"))
+}
+
+/// S6e: a rejected listener may wait for 10 minutes before it is sent again.
+fn wait_for_resends(world: &mut World) -> Result<(), Violation> {
+    if world.clients.iter().all(|client| client.rejected.is_empty()) {
+        return Ok(());
+    }
+    for _ in 0..ROUNDS {
+        world.pass(LONGEST_BACKOFF)?;
+        if !world.exchange_all()? {
+            return Ok(());
+        }
+    }
+    Err(Violation::new("quiet", "the servers continue to repeat what clients reject"))
 }
 
 /// At rest nothing is sent, whatever time passes.
@@ -262,6 +282,9 @@ fn at_rest(client: &Client) -> replicas::Before {
 }
 
 const SETTLING: Duration = Duration::from_secs(20);
+
+/// A bit longer than the longest wait of S6e.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(601);
 
 /// The number of rounds of 20 s after which the world must be at rest.
 const ROUNDS: usize = 24;

@@ -2,8 +2,11 @@
 
 pub(crate) mod absence;
 pub(crate) mod agree;
+pub(crate) mod backoff;
+pub(crate) mod bounds;
 pub(crate) mod converge;
 pub(crate) mod fits;
+pub(crate) mod healed;
 pub(crate) mod honest;
 pub(crate) mod identity;
 pub(crate) mod kept;
@@ -12,6 +15,7 @@ pub(crate) mod memory;
 pub(crate) mod news;
 pub(crate) mod notified;
 pub(crate) mod order;
+pub(crate) mod parts;
 pub(crate) mod prompt;
 pub(crate) mod relayed;
 pub(crate) mod removal;
@@ -24,6 +28,7 @@ pub(crate) mod trials;
 pub(crate) mod upstream;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use xds_core::Snapshot;
 
@@ -67,11 +72,14 @@ impl Sent<'_> {
 }
 
 /// Checks a response when it is sent.
-pub(crate) fn check_sent(sent: &Sent<'_>) -> Result<(), Violation> {
+pub(crate) fn check_sent(sent: &Sent<'_>, now: Duration) -> Result<(), Violation> {
     served::check(sent)?;
     switch::check(sent)?;
     removal::check(sent)?;
-    news::check(sent)
+    news::check(sent)?;
+    parts::check(sent, now)?;
+    bounds::check(sent)?;
+    backoff::check(sent, now)
 }
 
 /// Checks the effect of an event on a watcher of our client.

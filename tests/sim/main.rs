@@ -9,6 +9,7 @@
 //! | `content` | types, payloads, variants, commits |
 //! | `world`, `connection` | replicas, their streams run in the way of drivers, the messages in flight |
 //! | `client`, `known`, `wire` | clients by the rules of the protocol |
+//! | `rejections` | what a server may send again because a client rejected it |
 //! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie |
 //! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world; some receive lies |
 //! | `disk` | the cache file of a proxy, on a disk that may be full or damage it |
@@ -34,6 +35,7 @@ mod known;
 mod liar;
 mod link;
 mod random;
+mod rejections;
 mod relay;
 mod relays;
 mod rollouts;

@@ -16,12 +16,26 @@ use crate::world::World;
 
 pub(crate) fn check(world: &World) -> Result<(), Violation> {
     for (at, client) in world.clients.iter().enumerate() {
-        check_client(world, client).map_err(|what| Violation::new("converge", format!("c{at}: {what}")))?;
+        check_client(world, client, |_, _| false)
+            .map_err(|what| Violation::new("converge", format!("c{at}: {what}")))?;
     }
     Ok(())
 }
 
-fn check_client(world: &World, client: &Client) -> Result<(), String> {
+/// What exists for a client.
+pub(crate) struct Target<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) content: Content,
+    /// Something of its type that exists for the client is bad.
+    pub(crate) is_any_bad: bool,
+}
+
+/// Checks what a client has, but for targets that the client need not use.
+pub(crate) fn check_client(
+    world: &World,
+    client: &Client,
+    is_excused: impl Fn(&Known, &Target<'_>) -> bool,
+) -> Result<(), String> {
     for (kind, known) in &client.types {
         let Some(connection) = client.connections.get(&client.slot(*kind)) else {
             return Err("it has no stream".into());
@@ -31,7 +45,7 @@ fn check_client(world: &World, client: &Client) -> Result<(), String> {
         let is_unheard = |name: &str, params: &Parameters| {
             !hears && world.is_unheard(connection.replica, *kind, name, params)
         };
-        compare(client, known, &snapshot, hears, is_unheard)?;
+        compare(client, known, &snapshot, hears, is_unheard, |target| is_excused(known, target))?;
         knows_absences(client, known, &snapshot, hears)?;
     }
     Ok(())
@@ -43,8 +57,24 @@ fn compare(
     snapshot: &Snapshot,
     hears: bool,
     is_unheard: impl Fn(&str, &Parameters) -> bool,
+    is_excused: impl Fn(&Target<'_>) -> bool,
 ) -> Result<(), String> {
-    let expected = expected(known, snapshot, &is_unheard)?;
+    let mut expected = expected(known, snapshot, &is_unheard)?;
+    let is_any_bad = expected.values().any(|content| content.is_bad);
+    let is_excused =
+        |name: &str, content: &Content| is_excused(&Target { name, content: content.clone(), is_any_bad });
+    // What the client has instead of something that it need not use.
+    let is_instead = |key: &Key, held: &Held| {
+        let locators = known.locators(&key.0);
+        let mut users = locators.iter().filter(|params| known.is_for(key, held, params));
+        users.any(|params| {
+            let variant = selected(snapshot, known.kind, &key.0, params);
+            let content = variant.and_then(|variant| Content::of(known.kind, variant.payload()).ok());
+            content.is_some_and(|content| is_excused(&key.0, &content))
+        })
+    };
+    let instead: Vec<_> = known.held.iter().filter(|(key, held)| is_instead(key, held)).collect();
+    expected.retain(|(name, _), content| !is_excused(name, content));
     let counts = |key: &Key, held: &Held| {
         let locators = known.locators(&key.0);
         let mut users = locators.iter().filter(|params| known.is_for(key, held, params));
@@ -60,7 +90,8 @@ fn compare(
     let is_kept = |held: &Held| is_silent && !held.is_of_this_stream();
     let counts =
         |key: &Key, held: &Held| counts(key, held) && !client.is_used(known.kind, &key.0) && !is_kept(held);
-    let held = known.held.iter().filter(|(key, held)| expected.contains_key(*key) || counts(key, held));
+    let held = known.held.iter().filter(|(key, _)| !instead.iter().any(|(other, _)| other == key));
+    let held = held.filter(|(key, held)| expected.contains_key(*key) || counts(key, held));
     let held: BTreeMap<_, _> = held.map(|(key, held)| (key.clone(), held.content.clone())).collect();
     if held == expected {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Each response has something that the client was not sent, or answers a new subscription. So a
-//! NACK or rejected content never causes a response (S6, S7, D8, D12).
+//! Each response has something that the client was not sent, or answers a new subscription, or is a
+//! part of a rejected response (S6, S7, D8, D12, S6c). `bounds` limits the parts.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,18 @@ use xds_core::server::Protocol;
 use super::{Sent, Violation};
 use crate::content::selected;
 use crate::exceptions;
-use crate::known::{Held, Key};
+use crate::known::{Held, Key, Known};
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
-    // D8: when a resource of a rejected response is corrected, the others are sent once more.
-    let uncertain: BTreeSet<_> = seen.uncertain.iter().map(|(name, _)| name.clone()).collect();
-    let is_repeated = sent.received.names().is_subset(&uncertain) && !uncertain.is_empty();
+    // S6c: a part has names of rejected responses. S6e: a full state is repeated after it made room.
+    let (names, rejections) = (sent.received.names(), &seen.rejections);
+    let is_repeated = match seen.ideal.takes_full_state() {
+        true => rejections.is_repeat_due,
+        false => !names.is_empty() && names.is_subset(&rejections.names),
+    };
     let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_repeated;
     // S34: of what is not there when a cluster is sent, the client gets the endpoints when it comes back.
-    let names = sent.received.names();
     let is_due = !names.is_empty() && names.is_subset(&seen.endpoints_due);
     let mut tried = names.iter().map(|name| seen.tried.contains_key(name));
     // A full state has the rest, too.
@@ -38,6 +40,16 @@ fn is_excused(sent: &Sent<'_>) -> bool {
 }
 
 fn has_news(sent: &Sent<'_>) -> bool {
+    let before = sent.before.ideal.held.keys().map(|(name, _)| name);
+    let absent = sent.before.ideal.absent.symmetric_difference(&sent.after.absent).map(|(name, _)| name);
+    let names: BTreeSet<_> =
+        before.chain(sent.after.held.keys().map(|(name, _)| name)).chain(absent).collect();
+    names.into_iter().any(|name| is_news_of(sent, name))
+        || sent.received.names().iter().any(|name| has_blinked(sent, name))
+}
+
+/// Whether a response has something of a name that the client was not sent.
+pub(crate) fn is_news_of(sent: &Sent<'_>, name: &str) -> bool {
     let (before, after) = (&sent.before.ideal, sent.after);
     // Known: resources that a client brought to a proxy are sent again, if the proxy did not know
     // yet what exists (D21). S32: in SotW a client does not report what it has. So resources of a
@@ -66,18 +78,21 @@ fn has_news(sent: &Sent<'_>) -> bool {
     let is_new = |key: &Key, held: &Held, now: &Held| {
         held.content != now.content || is_unknown(held) || has_left(&key.0, held) || was_replaced(key, held)
     };
-    let mut now = after.held.iter();
+    let mut now = after.held.iter().filter(|(key, _)| key.0 == name);
     let changes = now.any(|(key, now)| before.held.get(key).is_none_or(|held| is_new(key, held, now)));
-    let removes =
-        before.held.keys().any(|key| !after.held.contains_key(key)) || after.absent != before.absent;
-    changes || removes || has_blinked(sent)
+    let mut had = before.held.keys().filter(|key| key.0 == name);
+    let absent = |known: &Known| -> Vec<_> {
+        known.absent.iter().filter(|(of, _)| of == name).map(|(_, params)| params.clone()).collect()
+    };
+    let removes = had.any(|key| !after.held.contains_key(key)) || absent(after) != absent(before);
+    changes || removes || has_blinked(sent, name)
 }
 
 /// D14: a resource that was created and removed again since its removal was sent is reported as
 /// removed again, which is harmless.
-fn has_blinked(sent: &Sent<'_>) -> bool {
+fn has_blinked(sent: &Sent<'_>, of: &str) -> bool {
     let variants = sent.received.removed_variants.iter().map(|(name, _)| name);
-    sent.received.removed.iter().chain(variants).any(|name| {
+    sent.received.removed.iter().chain(variants).filter(|name| *name == of).any(|name| {
         let since = sent.before.removed.get(name).map_or(0, |at| *at);
         sent.history[since..]
             .iter()

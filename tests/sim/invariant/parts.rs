@@ -1,0 +1,31 @@
+//! A part of a rejected response has only names of rejected responses, and no other change. A part waits
+//! for the answers of its type, but not longer than `ack_wait` since the newest response (S6c, S9b).
+
+use std::time::Duration;
+
+use xds_core::server::StreamConfig;
+
+use super::{Sent, Violation};
+use crate::exceptions;
+use crate::rejections::Rejections;
+
+pub(crate) fn check(sent: &Sent<'_>, now: Duration) -> Result<(), Violation> {
+    let rejected = &sent.before.rejections.names;
+    let repeated = Rejections::repeated(sent);
+    if repeated.is_empty() || (exceptions::is_removed_twice(sent) && repeated.is_disjoint(rejected)) {
+        return Ok(());
+    }
+    let newest = sent.before.unanswered.values().map(|(sent_at, _)| *sent_at).max();
+    let ack_wait = StreamConfig::default().ack_wait;
+    if newest.is_some_and(|newest| now < newest + ack_wait) {
+        let what = format!("S6c: a part does not wait for the answer: {}", sent.received);
+        return Err(Violation::new("parts", what));
+    }
+    match sent.received.names().iter().find(|name| !rejected.contains(*name)) {
+        None => Ok(()),
+        Some(other) => {
+            let what = format!("S6c: a part has {other}, which was not rejected: {}", sent.received);
+            Err(Violation::new("parts", what))
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a server may send again to one stream because the client rejected it (S6c to S6e), as an
+//! observer at the server sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use xds_core::{Constraints, Nonce};
+
+use crate::content::{Content, Kind};
+use crate::invariant::Sent;
+use crate::invariant::news::is_news_of;
+use crate::known::{Asked, Known};
+use crate::wire::Received;
+
+/// One type of a stream.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rejections {
+    /// Names of rejected responses that no later response had.
+    pub(crate) names: BTreeSet<String>,
+    /// What was sent last of each name.
+    pub(crate) sends: BTreeMap<String, Sends>,
+    /// Names that are sent again for another reason than a rejection: a new subscription (D9, S15,
+    /// S16) or a cluster (S34).
+    pub(crate) owed: BTreeSet<String>,
+    /// A full state may be repeated once (S6e).
+    pub(crate) is_repeat_due: bool,
+    /// Responses without an answer, by nonce.
+    unanswered: BTreeMap<Nonce, Unanswered>,
+}
+
+/// The content of a name that was sent last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sends {
+    content: Contents,
+    nonce: Option<Nonce>,
+    pub(crate) times: u32,
+    pub(crate) allowed: u32,
+    pub(crate) last: Duration,
+    /// It was rejected in a response of its own.
+    pub(crate) is_rejected_alone: bool,
+    /// How often it was sent again after that.
+    pub(crate) resends: u32,
+}
+
+/// Everything that a response has of a name: the variants, and whether some were removed.
+type Contents = (BTreeMap<Option<Constraints>, String>, BTreeSet<Option<Constraints>>);
+
+#[derive(Debug, Clone)]
+struct Unanswered {
+    /// Resources, and the removals together (S6c).
+    units: usize,
+    /// It removed or changed something that the client may have had.
+    makes_room: bool,
+}
+
+impl Rejections {
+    /// The server read a subscription.
+    pub(crate) fn on_asked<'a>(&mut self, newly: impl Iterator<Item = &'a Asked>) {
+        for (name, _) in newly {
+            match name {
+                Some(name) => _ = self.owed.insert(name.clone()),
+                None => self.owe_all(),
+            }
+        }
+    }
+
+    pub(crate) fn owe_all(&mut self) {
+        self.owed.extend(self.sends.keys().cloned());
+    }
+
+    /// The names of a response that the stream was sent before, without another reason to send them
+    /// again than a rejection.
+    pub(crate) fn repeated(sent: &Sent<'_>) -> BTreeSet<String> {
+        let (seen, rejections) = (sent.before, &sent.before.rejections);
+        let is_repeated = |name: &String| {
+            rejections.sends.contains_key(name)
+                && !rejections.owed.contains(name)
+                && !seen.given_up.contains(name)
+                && !seen.tried.contains_key(name)
+                && !is_news_of(sent, name)
+        };
+        let names = sent.received.names().into_iter();
+        if seen.ideal.takes_full_state() { BTreeSet::new() } else { names.filter(is_repeated).collect() }
+    }
+
+    /// A response is sent.
+    pub(crate) fn on_sent(&mut self, sent: &Sent<'_>, now: Duration) {
+        let (received, repeated) = (sent.received, Self::repeated(sent));
+        let nonce = Nonce::parse(&received.nonce);
+        let had = |name: &String| self.sends.contains_key(name);
+        let is_changed = received.resources.iter().any(|item| had(&item.name));
+        let removes = !received.removed.is_empty() || !received.removed_variants.is_empty();
+        let makes_room =
+            match sent.before.ideal.takes_full_state() {
+                true => sent.before.ideal.held.iter().any(|(key, held)| {
+                    sent.after.held.get(key).is_none_or(|now| now.content != held.content)
+                }),
+                false => removes || is_changed,
+            };
+        for name in received.names() {
+            let content = contents_of(received, &name);
+            self.names.remove(&name);
+            self.owed.remove(&name);
+            let first = Sends {
+                content: content.clone(),
+                nonce,
+                times: 1,
+                allowed: 1,
+                last: now,
+                is_rejected_alone: false,
+                resends: 0,
+            };
+            let sends = self.sends.entry(name.clone()).or_insert_with(|| first.clone());
+            if sends.nonce == nonce {
+                continue;
+            }
+            if !repeated.contains(&name) || sends.content != content {
+                *sends = first;
+                continue;
+            }
+            sends.times += 1;
+            sends.resends += u32::from(sends.is_rejected_alone);
+            (sends.nonce, sends.last) = (nonce, now);
+        }
+        let unanswered = Unanswered { units: units(received), makes_room };
+        self.is_repeat_due = false;
+        self.unanswered.extend(nonce.map(|nonce| (nonce, unanswered)));
+    }
+
+    /// The client answered a response.
+    pub(crate) fn on_answer(&mut self, known: &Known, nonce: Nonce, is_accepted: bool) {
+        let Some(Unanswered { units, makes_room }) = self.unanswered.remove(&nonce) else { return };
+        if known.takes_full_state() {
+            // S6e: room that a rejected full state made is used by one repetition.
+            self.is_repeat_due = !is_accepted && makes_room;
+            return;
+        }
+        // S6e: the only resource of a rejected response changed nothing.
+        if makes_room && known.kind == Kind::Listener && (is_accepted || units > 1) {
+            let alone = self.sends.values_mut().filter(|sends| sends.is_rejected_alone);
+            alone.for_each(|sends| sends.allowed += 1);
+        }
+        if is_accepted {
+            return;
+        }
+        for (name, sends) in self.sends.iter_mut().filter(|(_, sends)| sends.nonce == Some(nonce)) {
+            self.names.insert(name.clone());
+            // S6d: the rejected response counts as one. What was rejected alone is sent again only by S6e.
+            sends.allowed = match units {
+                1 if !sends.is_rejected_alone => sends.times,
+                1 => sends.allowed,
+                _ => sends.allowed.max(1 + units.next_power_of_two().ilog2()),
+            };
+            sends.is_rejected_alone |= units == 1;
+        }
+    }
+}
+
+/// S6c: the names with resources, and the removals together.
+fn units(received: &Received) -> usize {
+    let with_resources: BTreeSet<_> = received.resources.iter().map(|item| &item.name).collect();
+    with_resources.len() + usize::from(received.names().len() > with_resources.len())
+}
+
+fn contents_of(received: &Received, name: &str) -> Contents {
+    let items = received.resources.iter().filter(|item| item.name == name);
+    let content = |content: &Content| content.to_string();
+    let items = items.map(|item| (item.sent_with.clone(), content(&item.content))).collect();
+    let removed = received.removed.iter().filter(|removed| *removed == name).map(|_| None);
+    let variants = received.removed_variants.iter().filter(|(removed, _)| removed == name);
+    (items, removed.chain(variants.map(|(_, constraints)| Some(constraints.clone()))).collect())
+}
