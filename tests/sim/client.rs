@@ -41,10 +41,20 @@ impl Client {
         let contents = routes.map(|held| &held.content).chain(unused.map(|(_, content)| content));
         let mut named = contents.flat_map(|content| &content.clusters);
         match kind {
-            Kind::Cluster => named.any(|named| named == name),
-            Kind::Endpoints => named.next().is_some(),
-            _ => false,
+            Kind::Cluster if named.any(|named| named == name) => true,
+            Kind::Endpoints if named.next().is_some() => true,
+            _ => self.may_use_older(kind),
         }
+    }
+
+    /// S33, D8: as long as the client does not use a content that it was sent, the server does not know
+    /// what the older content names. So removals of what the content's type may name wait.
+    fn may_use_older(&self, kind: Kind) -> bool {
+        let is_asked = |kind: &Kind, name: &str| {
+            self.types.get(kind).is_some_and(|known| !known.locators(name).is_empty())
+        };
+        let unused = self.unused.keys().filter(|(of, name)| is_asked(of, name));
+        unused.map(|(of, _)| *of).any(|of| is_referrer(of, kind))
     }
 
     pub(crate) fn new(profile: Profile) -> Self {
@@ -192,6 +202,12 @@ impl Client {
             }
         }
     }
+}
+
+/// Whether resources of a type may name those of another type, also through a third type.
+fn is_referrer(of: Kind, kind: Kind) -> bool {
+    let referrers = kind.known().referrers.iter().filter_map(|url| Kind::of_url(url));
+    referrers.into_iter().any(|referrer| referrer == of || is_referrer(of, referrer))
 }
 
 /// Envoy names the resources that it does not use.
