@@ -47,6 +47,11 @@ impl Client {
         }
     }
 
+    /// Whether the client does not use something that it was sent last.
+    pub(crate) fn has_unused(&self, kind: Kind) -> bool {
+        self.unused.keys().any(|(of, _)| *of == kind)
+    }
+
     /// S33, D8: as long as the client does not use a content that it was sent, the server does not know
     /// what the older content names. So removals of what the content's type may name wait.
     fn may_use_older(&self, kind: Kind) -> bool {

@@ -16,7 +16,7 @@ use crate::world::World;
 
 pub(crate) fn check(world: &World) -> Result<(), Violation> {
     for (at, client) in world.clients.iter().enumerate() {
-        check_client(world, client, |_, _| false)
+        check_client(world, client, |_| false, |_, _| false)
             .map_err(|what| Violation::new("converge", format!("c{at}: {what}")))?;
     }
     Ok(())
@@ -26,17 +26,16 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
 pub(crate) struct Target<'a> {
     pub(crate) name: &'a str,
     pub(crate) content: Content,
-    /// Something of its type that exists for the client is bad.
-    pub(crate) is_any_bad: bool,
 }
 
-/// Checks what a client has, but for targets that the client need not use.
+/// Checks what a client has, but for types that are skipped, and for what the client need not use.
 pub(crate) fn check_client(
     world: &World,
     client: &Client,
+    is_skipped: impl Fn(&Known) -> bool,
     is_excused: impl Fn(&Known, &Target<'_>) -> bool,
 ) -> Result<(), String> {
-    for (kind, known) in &client.types {
+    for (kind, known) in client.types.iter().filter(|(_, known)| !is_skipped(known)) {
         let Some(connection) = client.connections.get(&client.slot(*kind)) else {
             return Err("it has no stream".into());
         };
@@ -60,9 +59,7 @@ fn compare(
     is_excused: impl Fn(&Target<'_>) -> bool,
 ) -> Result<(), String> {
     let mut expected = expected(known, snapshot, &is_unheard)?;
-    let is_any_bad = expected.values().any(|content| content.is_bad);
-    let is_excused =
-        |name: &str, content: &Content| is_excused(&Target { name, content: content.clone(), is_any_bad });
+    let is_excused = |name: &str, content: &Content| is_excused(&Target { name, content: content.clone() });
     // What the client has instead of something that it need not use.
     let is_instead = |key: &Key, held: &Held| {
         let locators = known.locators(&key.0);

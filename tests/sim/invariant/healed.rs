@@ -12,10 +12,16 @@ use crate::world::World;
 pub(crate) fn check(world: &World) -> Result<(), Violation> {
     for (at, client) in world.clients.iter().enumerate() {
         let is_excused = |known: &Known, target: &Target<'_>| is_refused(client, known, target);
-        let checked = converge::check_client(world, client, is_excused);
+        let is_skipped = |known: &Known| has_refused_all(client, known);
+        let checked = converge::check_client(world, client, is_skipped, is_excused);
         checked.map_err(|what| Violation::new("healed", format!("c{at}: {what}")))?;
     }
     Ok(())
+}
+
+/// S6c: a full state is not split, and some clients use nothing of one with a bad content.
+fn has_refused_all(client: &Client, known: &Known) -> bool {
+    client.profile.rejects == Rejects::Whole && known.takes_full_state() && client.has_unused(known.kind)
 }
 
 /// Whether the client cannot use what exists for a name.
@@ -26,10 +32,7 @@ fn is_refused(client: &Client, known: &Known, target: &Target<'_>) -> bool {
     };
     match client.profile.rejects {
         Rejects::Nothing => false,
-        Rejects::Bad => target.content.is_bad,
-        // S6c: a full state is not split.
-        Rejects::Whole if known.takes_full_state() => target.is_any_bad,
-        Rejects::Whole => target.content.is_bad,
+        Rejects::Bad | Rejects::Whole => target.content.is_bad,
         Rejects::Envoy => {
             target.content.is_bad || (known.kind == Kind::Listener && has_address(target.content.address))
         }
