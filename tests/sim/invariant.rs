@@ -10,6 +10,7 @@ pub(crate) mod healed;
 pub(crate) mod honest;
 pub(crate) mod identity;
 pub(crate) mod kept;
+pub(crate) mod known_bad;
 pub(crate) mod left;
 pub(crate) mod memory;
 pub(crate) mod news;

@@ -8,8 +8,10 @@ use xds_core::{Constraints, Nonce};
 
 use crate::content::{Content, Kind};
 use crate::invariant::Sent;
+use crate::invariant::known_bad::variation;
 use crate::invariant::news::is_news_of;
 use crate::known::{Asked, Known};
+use crate::trying::Variation;
 use crate::wire::Received;
 
 /// One type of a stream.
@@ -24,6 +26,8 @@ pub(crate) struct Rejections {
     pub(crate) owed: BTreeSet<String>,
     /// A full state may be repeated once (S6e).
     pub(crate) is_repeat_due: bool,
+    /// The resources that the client rejected alone since the list was taken.
+    pub(crate) alone: Vec<(Variation, Content)>,
     /// Responses without an answer, by nonce.
     unanswered: BTreeMap<Nonce, Unanswered>,
 }
@@ -51,6 +55,8 @@ struct Unanswered {
     units: usize,
     /// It removed or changed something that the client may have had.
     makes_room: bool,
+    /// The only resource.
+    only: Option<(Variation, Content)>,
 }
 
 impl Rejections {
@@ -122,14 +128,19 @@ impl Rejections {
             sends.resends += u32::from(sends.is_rejected_alone);
             (sends.nonce, sends.last) = (nonce, now);
         }
-        let unanswered = Unanswered { units: units(received), makes_room };
+        let only = match &received.resources[..] {
+            [item] => variation(received, item, sent.snapshot, &sent.after.node)
+                .map(|variation| (variation, item.content.clone())),
+            _ => None,
+        };
+        let unanswered = Unanswered { units: units(received), makes_room, only };
         self.is_repeat_due = false;
         self.unanswered.extend(nonce.map(|nonce| (nonce, unanswered)));
     }
 
     /// The client answered a response.
     pub(crate) fn on_answer(&mut self, known: &Known, nonce: Nonce, is_accepted: bool) {
-        let Some(Unanswered { units, makes_room }) = self.unanswered.remove(&nonce) else { return };
+        let Some(Unanswered { units, makes_room, only }) = self.unanswered.remove(&nonce) else { return };
         if known.takes_full_state() {
             // S6e: room that a rejected full state made is used by one repetition.
             self.is_repeat_due = !is_accepted && makes_room;
@@ -143,6 +154,7 @@ impl Rejections {
         if is_accepted {
             return;
         }
+        self.alone.extend(only.filter(|_| units == 1));
         for (name, sends) in self.sends.iter_mut().filter(|(_, sends)| sends.nonce == Some(nonce)) {
             self.names.insert(name.clone());
             // S6d: the rejected response counts as one. What was rejected alone is sent again only by S6e.

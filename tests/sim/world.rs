@@ -10,7 +10,7 @@ use xds_core::{Cache, Snapshot};
 use crate::agent::Agent;
 use crate::client::Client;
 use crate::connection::Connection;
-use crate::content::{Kind, Source};
+use crate::content::{Content, Kind, Source};
 use crate::invariant::{self, Violation};
 use crate::liar::name_at_liar;
 use crate::link::Link;
@@ -18,6 +18,7 @@ use crate::relay::Relay;
 use crate::rollouts::Rollouts;
 use crate::script::{Action, Home, Identity, Profile, Script, Step};
 use crate::trace::Trace;
+use crate::trying::Variation;
 use crate::wire::Received;
 
 pub(crate) struct World {
@@ -50,6 +51,8 @@ pub(crate) struct Replica {
     pub(crate) history: Vec<Arc<Snapshot>>,
     /// What carries the commits of the source to its clients.
     pub(crate) rollouts: Option<Rollouts>,
+    /// What clients rejected alone since it began (S6d).
+    pub(crate) known_bad: BTreeMap<Variation, Content>,
     /// Its caches before its crashes.
     pub(crate) lost: Vec<Weak<Cache>>,
 }
@@ -268,6 +271,7 @@ impl World {
         let crashed = &mut self.replicas[replica];
         crashed.lost.push(Arc::downgrade(&crashed.cache));
         crashed.cache = cache;
+        crashed.known_bad.clear();
         crashed.remember();
     }
 
@@ -308,7 +312,10 @@ impl World {
         self.trace.stats.requests += 1;
         let (_, history) = connection.seen_of(&self.replicas[connection.replica].history);
         connection.seen_at = history.len() - 1;
-        connection.read(now, &node, connection.seen_at)
+        connection.read(now, &node, connection.seen_at)?;
+        let alone = connection.seen.values_mut().flat_map(|seen| std::mem::take(&mut seen.rejections.alone));
+        self.replicas[connection.replica].known_bad.extend(alone);
+        Ok(())
     }
 
     /// A client reads a response, and answers it.
@@ -417,7 +424,7 @@ impl World {
         let Some(received) = connection.serve(self.now, &replica.history)? else {
             return Ok(false);
         };
-        let on = connection.replica;
+        let (on, snapshot) = (connection.replica, connection.seen_of(&replica.history).0);
         self.trace.note(self.now, || format!("  replica {on} to c{at}: {received}"));
         self.trace.stats.count_response(&received);
         if received.kind == Kind::Cluster && !received.resources.is_empty() {
@@ -430,6 +437,7 @@ impl World {
                 }
             }
         }
+        invariant::known_bad::check(self, (on, at), &received, &snapshot)?;
         invariant::trials::check(self, on, at, &received)?;
         self.sent.push((at, received));
         Ok(true)
@@ -459,7 +467,7 @@ fn group_of(profile: &Profile, at: usize, replica: usize) -> Option<GroupKey> {
 impl Replica {
     fn new(cache: Arc<Cache>) -> Self {
         let history = vec![cache.snapshot()];
-        Self { cache, applied: 0, history, rollouts: None, lost: Vec::new() }
+        Self { cache, applied: 0, history, rollouts: None, known_bad: BTreeMap::new(), lost: Vec::new() }
     }
 
     fn remember(&mut self) {

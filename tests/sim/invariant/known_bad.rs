@@ -1,0 +1,43 @@
+//! A content that a client rejected alone is sent to each stream in a response of its own, so only the
+//! first client of a fleet has to find out which content is bad (S6d). A full state has everything.
+
+use xds_core::{Parameters, Snapshot};
+
+use super::Violation;
+use crate::content::selected;
+use crate::trying::Variation;
+use crate::wire::{Item, Received};
+use crate::world::World;
+
+/// Checks a response that a replica has just sent to a client.
+pub(crate) fn check(
+    world: &World,
+    (replica, at): (usize, usize),
+    received: &Received,
+    snapshot: &Snapshot,
+) -> Result<(), Violation> {
+    let client = &world.clients[at];
+    let takes_full_state = client.types.get(&received.kind).is_none_or(|known| known.takes_full_state());
+    if takes_full_state || received.names().len() == 1 {
+        return Ok(());
+    }
+    for item in &received.resources {
+        let Some(of) = variation(received, item, snapshot, &client.profile.node) else { continue };
+        if world.replicas[replica].known_bad.get(&of) == Some(&item.content) {
+            let what = format!("S6d: {} was rejected alone before: c{at} {received}", item.name);
+            return Err(Violation::new("known_bad", what));
+        }
+    }
+    Ok(())
+}
+
+/// The variant of an item. If it was sent under the plain name, it is the one for the node.
+pub(crate) fn variation(
+    received: &Received,
+    item: &Item,
+    snapshot: &Snapshot,
+    node: &Parameters,
+) -> Option<Variation> {
+    let selected = || selected(snapshot, received.kind, &item.name, node).map(|of| of.constraints().clone());
+    Some((received.kind, item.name.clone(), item.sent_with.clone().or_else(selected)?))
+}
