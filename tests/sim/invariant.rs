@@ -18,6 +18,7 @@ pub(crate) mod notified;
 pub(crate) mod order;
 pub(crate) mod parts;
 pub(crate) mod prompt;
+pub(crate) mod refusal;
 pub(crate) mod relayed;
 pub(crate) mod removal;
 pub(crate) mod replicas;

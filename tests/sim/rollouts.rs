@@ -39,6 +39,7 @@ pub(crate) struct Rollouts {
 pub(crate) struct Tried {
     /// The contents that are tried.
     pub(crate) contents: BTreeMap<Variation, Content>,
+    pub(crate) began: Duration,
     /// How many variants change; those that are removed have no content.
     variants: usize,
     /// Those who try it, step by step.
@@ -134,7 +135,8 @@ impl Rollouts {
                 let (stable, running) = (contents(&self.served.snapshot()), self.machine.running());
                 let mut tried = running.map(|on| contents(&on.candidate().snapshot())).unwrap_or_default();
                 tried.retain(|variation, content| stable.get(variation) != Some(content));
-                let mut tried = Tried { contents: tried, variants: *variants, ..Tried::default() };
+                let mut tried =
+                    Tried { contents: tried, began: now, variants: *variants, ..Tried::default() };
                 tried.widen(audience, &clients_of(&self.outcomes()));
                 self.tried = Some(tried);
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use xds_core::server::ClientGroup;
-use xds_core::{Cache, Snapshot};
+use xds_core::{Cache, RolloutEvent, Snapshot};
 
 use crate::agent::Agent;
 use crate::client::Client;
@@ -40,6 +40,8 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     /// The responses that were sent to each client since the list was cleared.
     pub(crate) sent: Vec<(usize, Received)>,
+    /// The violation of an event that has no result.
+    violation: Option<Violation>,
 }
 
 /// One server process.
@@ -79,6 +81,7 @@ impl World {
             groups: BTreeMap::new(),
             trace,
             sent: Vec::new(),
+            violation: None,
         }
     }
 
@@ -94,6 +97,7 @@ impl World {
 
     /// Clients that answer every response at once do so.
     pub(crate) fn attend(&mut self) -> Result<(), Violation> {
+        self.violation.take().map_or(Ok(()), Err)?;
         for at in 0..self.clients.len() {
             if self.clients[at].profile.is_prompt {
                 self.exchange(at)?;
@@ -187,6 +191,7 @@ impl World {
         for at in 0..self.origins {
             while let Some(rollouts) = &mut self.replicas[at].rollouts {
                 let before = rollouts.changed_names();
+                let tried = rollouts.tried.as_ref().map(|tried| (tried.contents.clone(), tried.began));
                 let Some(event) = rollouts.advance(self.now) else { break };
                 let names: BTreeSet<_> = before.into_iter().chain(rollouts.changed_names()).collect();
                 for client in &mut self.clients {
@@ -199,6 +204,12 @@ impl World {
                 self.trace.stats.count_rollout(&event);
                 self.trace.note(self.now, || format!("  replica {at}: {event:?}"));
                 self.remember(at);
+                if let Some((contents, began)) = tried
+                    && matches!(&event, RolloutEvent::Refused(reason) if reason.contains(" rejected "))
+                {
+                    let checked = invariant::refusal::check(self, at, &contents, began);
+                    self.violation = self.violation.take().or(checked.err());
+                }
             }
         }
     }

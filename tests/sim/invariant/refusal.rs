@@ -1,0 +1,46 @@
+//! A server refuses a rollout only for a content that a client cannot use: the other contents of a
+//! rejected response do not count, nor does a listener for which room is made in time (S6f).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Violation;
+use crate::client::Client;
+use crate::content::{Content, Kind};
+use crate::known::Rejects;
+use crate::trying::Variation;
+use crate::world::World;
+
+/// Checks a refusal of the rollout that tried these contents since `began`.
+pub(crate) fn check(
+    world: &World,
+    replica: usize,
+    tried: &BTreeMap<Variation, Content>,
+    began: Duration,
+) -> Result<(), Violation> {
+    // S6f: a split that takes longer counts as it is. What a proxy refuses, its own clients rejected.
+    if world.now > began + SPLIT_LIMIT || !world.relays.is_empty() || tried.values().any(|of| of.is_bad) {
+        return Ok(());
+    }
+    let clients = world
+        .clients
+        .iter()
+        .filter(|client| client.connections.values().any(|connection| connection.replica == replica));
+    if clients.into_iter().any(|client| tried.iter().any(|(of, content)| cannot_use(client, of, content))) {
+        return Ok(());
+    }
+    let what = format!("S6f: replica {replica} refused what each of its clients can use");
+    Err(Violation::new("refusal", what))
+}
+
+fn cannot_use(client: &Client, (kind, name, _): &Variation, content: &Content) -> bool {
+    let held = client.types.get(kind).into_iter().flat_map(|known| &known.held);
+    let mut others = held.filter(|((other, _), _)| other != name);
+    client.profile.rejects == Rejects::Envoy
+        && *kind == Kind::Listener
+        && content.address != 0
+        && others.any(|(_, held)| held.content.address == content.address)
+}
+
+/// How long the revisions of a rejected response may stay without a verdict.
+const SPLIT_LIMIT: Duration = Duration::from_secs(16);
