@@ -208,7 +208,7 @@ impl World {
                     && matches!(&event, RolloutEvent::Refused(reason) if reason.contains(" rejected "))
                 {
                     let checked = invariant::refusal::check(self, at, &contents, began);
-                    self.violation = self.violation.take().or(checked.err());
+                    self.violation = self.violation.take().or_else(|| checked.err());
                 }
             }
         }

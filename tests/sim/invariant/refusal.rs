@@ -34,8 +34,12 @@ pub(crate) fn check(
 }
 
 fn cannot_use(client: &Client, (kind, name, _): &Variation, content: &Content) -> bool {
-    let held = client.types.get(kind).into_iter().flat_map(|known| &known.held);
-    let mut others = held.filter(|((other, _), _)| other != name);
+    let Some(known) = client.types.get(kind) else { return false };
+    // S6c: a full state is not split, so nobody knows which of its contents the client rejects.
+    if known.takes_full_state() && client.has_unused(*kind) {
+        return true;
+    }
+    let mut others = known.held.iter().filter(|((other, _), _)| other != name);
     client.profile.rejects == Rejects::Envoy
         && *kind == Kind::Listener
         && content.address != 0
