@@ -277,7 +277,9 @@ impl Connection {
             *times -= u32::from(sent.contains(name));
             *times > 0
         });
-        if !received.is_error_only() {
+        // S6c: the answer to a subscription may come after a part.
+        let is_first = before.rejections.is_part(&received) && !seen.rejections.owed.is_empty();
+        if !received.is_error_only() && !is_first {
             (seen.has_asked, seen.is_endpoints_due) = (false, false);
             let is_there = |name: &String| snapshot.get(&kind.url().into(), &name.as_str().into()).is_some();
             seen.endpoints_due.retain(|name| !is_there(name));

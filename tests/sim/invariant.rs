@@ -80,7 +80,7 @@ pub(crate) fn check_sent(sent: &Sent<'_>, now: Duration) -> Result<(), Violation
     removal::check(sent)?;
     news::check(sent)?;
     parts::check(sent, now)?;
-    bounds::check(sent)?;
+    bounds::check(sent, now)?;
     backoff::check(sent, now)
 }
 

@@ -10,7 +10,7 @@ use crate::content::{Content, Kind};
 use crate::invariant::Sent;
 use crate::invariant::known_bad::variation;
 use crate::invariant::news::is_news_of;
-use crate::known::{Asked, Known};
+use crate::known::{Asked, Held, Key, Known};
 use crate::trying::Variation;
 use crate::wire::Received;
 
@@ -55,6 +55,7 @@ struct Unanswered {
     units: usize,
     /// It removed or changed something that the client may have had.
     makes_room: bool,
+    is_part: bool,
     /// The only resource.
     only: Option<(Variation, Content)>,
 }
@@ -89,6 +90,12 @@ impl Rejections {
         if seen.ideal.takes_full_state() { BTreeSet::new() } else { names.filter(is_repeated).collect() }
     }
 
+    /// S6c: whether a response may be a part of rejected ones.
+    pub(crate) fn is_part(&self, received: &Received) -> bool {
+        let names = received.names();
+        !names.is_empty() && names.is_subset(&self.names)
+    }
+
     /// A response is sent.
     pub(crate) fn on_sent(&mut self, sent: &Sent<'_>, now: Duration) {
         let (received, repeated) = (sent.received, Self::repeated(sent));
@@ -96,17 +103,23 @@ impl Rejections {
         let had = |name: &String| self.sends.contains_key(name);
         let is_changed = received.resources.iter().any(|item| had(&item.name));
         let removes = !received.removed.is_empty() || !received.removed_variants.is_empty();
-        let makes_room =
-            match sent.before.ideal.takes_full_state() {
-                true => sent.before.ideal.held.iter().any(|(key, held)| {
-                    sent.after.held.get(key).is_none_or(|now| now.content != held.content)
-                }),
-                false => removes || is_changed,
-            };
+        let mut had_before = sent.before.ideal.held.iter();
+        let is_other = |(key, held): (&Key, &Held)| {
+            sent.after.held.get(key).is_none_or(|now| now.content != held.content)
+        };
+        // S32: in SotW the server does not know what the client has from an earlier stream.
+        let makes_room = match sent.before.ideal.takes_full_state() {
+            true => !sent.before.is_answered || had_before.any(is_other),
+            false => removes || is_changed,
+        };
+        let is_part = self.is_part(received);
         for name in received.names() {
             let content = contents_of(received, &name);
             self.names.remove(&name);
-            self.owed.remove(&name);
+            // The answer to a subscription may come after a part.
+            if !is_part {
+                self.owed.remove(&name);
+            }
             let first = Sends {
                 content: content.clone(),
                 nonce,
@@ -133,21 +146,23 @@ impl Rejections {
                 .map(|variation| (variation, item.content.clone())),
             _ => None,
         };
-        let unanswered = Unanswered { units: units(received), makes_room, only };
+        let unanswered = Unanswered { units: units(received), makes_room, is_part, only };
         self.is_repeat_due = false;
         self.unanswered.extend(nonce.map(|nonce| (nonce, unanswered)));
     }
 
     /// The client answered a response.
     pub(crate) fn on_answer(&mut self, known: &Known, nonce: Nonce, is_accepted: bool) {
-        let Some(Unanswered { units, makes_room, only }) = self.unanswered.remove(&nonce) else { return };
+        let Some(Unanswered { units, makes_room, is_part, only }) = self.unanswered.remove(&nonce) else {
+            return;
+        };
         if known.takes_full_state() {
             // S6e: room that a rejected full state made is used by one repetition.
             self.is_repeat_due = !is_accepted && makes_room;
             return;
         }
-        // S6e: the only resource of a rejected response changed nothing.
-        if makes_room && known.kind == Kind::Listener && (is_accepted || units > 1) {
+        // S6e: what a rejected part changes was not applied, or is sent again.
+        if makes_room && known.kind == Kind::Listener && (is_accepted || !is_part) {
             let alone = self.sends.values_mut().filter(|sends| sends.is_rejected_alone);
             alone.for_each(|sends| sends.allowed += 1);
         }

@@ -17,7 +17,7 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let (names, rejections) = (sent.received.names(), &seen.rejections);
     let is_repeated = match seen.ideal.takes_full_state() {
         true => rejections.is_repeat_due,
-        false => !names.is_empty() && names.is_subset(&rejections.names),
+        false => rejections.is_part(sent.received),
     };
     let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_repeated;
     // S34: of what is not there when a cluster is sent, the client gets the endpoints when it comes back.
