@@ -146,7 +146,8 @@ impl Rejections {
                 .map(|variation| (variation, item.content.clone())),
             _ => None,
         };
-        let unanswered = Unanswered { units: units(received), makes_room, is_part, only };
+        let unanswered =
+            Unanswered { units: units(received), makes_room, is_part: !repeated.is_empty(), only };
         self.is_repeat_due = false;
         self.unanswered.extend(nonce.map(|nonce| (nonce, unanswered)));
     }
