@@ -127,7 +127,7 @@ impl NackLog {
                 let is_news = newest > sum.newest;
                 // Later clients get what is bad in a response of its own (S6d).
                 if nack.variants.len() == 1 && sum.line.variants > 1 {
-                    sum.line = Line::of(nack);
+                    (sum.line.variants, sum.line.resources) = (1, resources(nack.variants, nack.found));
                 }
                 if is_news || sum.times.is_over(now) {
                     (sum.newest, sum.line) = (newest, Line::of(nack));

@@ -60,9 +60,9 @@ pub(super) struct StoreOptions {
     /// The last good content is served until somebody puts another one. Without an older content, the
     /// resource is removed from clients. The reason has the message of a client. Clients with the same
     /// certificate and address count as one (IPv6: the same /64 network), whatever nodes they claim to
-    /// be. A NACK counts only if no other resource can be meant: in delta the response had one
-    /// resource; in SotW it had one, or one had changed since a response that the client accepted. Each
-    /// server counts the clients that are connected to it.
+    /// be. A NACK counts only if no other resource can be meant: the client rejected the resource in a
+    /// response of its own, which the server sends after a NACK. Each server counts the clients that are
+    /// connected to it.
     #[arg(long, value_name = "CLIENTS", requires = "store", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) quarantine_nacks: Option<u16>,
     #[command(flatten)]

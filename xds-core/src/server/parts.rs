@@ -84,6 +84,8 @@ impl TypeState {
         let mut removals = removals.filter(|removed| removed.variant.existed_at(cursor));
         let is_withheld = self.holding.removed_with(key).is_some() && self.holding.withholds(&key.name);
         match is_withheld || removals.any(|removed| self.key(&removed.variant) == *key) {
+            // S26: SotW has no removal.
+            _ if self.terms.protocol == Protocol::Sotw => Standing::Gone,
             true => Standing::Waits,
             false => Standing::Removed,
         }

@@ -183,7 +183,11 @@ impl Rejections {
             of.alone.iter_mut().filter(|(_, alone)| !nonce.is_some_and(|nonce| alone.is_resent_in(nonce)))
         {
             let mut new = contents.of_name(name).peekable();
-            if new.peek().is_some() && alone.keys.iter().any(|key| !contents.has(key) && !is_live(key)) {
+            if new.peek().is_none() {
+                continue;
+            }
+            alone.cancel_resend();
+            if alone.keys.iter().any(|key| !contents.has(key) && !is_live(key)) {
                 alone.keys.retain(|key| contents.has(key) || is_live(key));
                 alone.keys.extend(new.cloned());
             }
@@ -523,7 +527,10 @@ impl Rejected {
             self.full_state = Some(FullStateNack::new(nack, alone, sent.makes_room, before, now));
             return;
         }
-        let names = split::by_name(sent.contents.keys().cloned());
+        // SotW: of these names only one had a resource.
+        let is_it = |key: &&ResourceKey| alone.as_ref().is_none_or(|alone| *alone.name() == key.name);
+        let had_one_name = had_one_name || alone.is_some();
+        let names = split::by_name(sent.contents.keys().filter(is_it).cloned());
         for name in names.keys() {
             if let Some(before) = self.take_alone(name) {
                 nack.about.extend(&before.nack.about);

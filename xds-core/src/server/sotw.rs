@@ -168,7 +168,10 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
     if !owed.errors.is_empty() {
         bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
     }
-    let alone = matches!(contents, ResponseContents::FullState).then(|| {
+    let alone = content.only_resource(&contents).or_else(|| {
+        if !matches!(contents, ResponseContents::FullState) {
+            return None;
+        }
         let is_update_only = !owed.everything && owed.locators.is_empty();
         content
             .only_change(if is_update_only { &update } else { &everything }, &everything)
@@ -180,7 +183,7 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
     state.send_last(&left_out);
     let nonce = turn.nonces.next();
     let response = state.send(turn.now, nonce, version, (resources, bodies), contents, turn.snapshot);
-    state.responses.sent_alone(alone.flatten());
+    state.responses.sent_alone(alone);
     state.responses.sent_room(makes_room);
     state.responses.sent_besides(&besides);
     Ok(Some(Made { response, endpoints, is_whole: false }))

@@ -148,11 +148,27 @@ impl Stream {
         now: Duration,
         request: impl Into<Request>,
     ) -> Result<Option<Verdict>, StreamError> {
-        match (self.protocol, request.into()) {
-            (Protocol::Sotw, Request::Sotw(request)) => sotw::on_request(self, now, request),
-            (Protocol::Delta, Request::Delta(request)) => delta::on_request(self, now, request),
-            (protocol, _) => Err(StreamError::WrongProtocol { expected: protocol }),
+        let verdict = match (self.protocol, request.into()) {
+            (Protocol::Sotw, Request::Sotw(request)) => sotw::on_request(self, now, request)?,
+            (Protocol::Delta, Request::Delta(request)) => delta::on_request(self, now, request)?,
+            (protocol, _) => return Err(StreamError::WrongProtocol { expected: protocol }),
+        };
+        if matches!(verdict, Some(Verdict::Nacked { .. })) {
+            self.note_found();
         }
+        Ok(verdict)
+    }
+
+    /// S6d: notes what the client rejected alone for the other streams of the cache.
+    fn note_found(&mut self) {
+        let Self { watch, entries, .. } = self;
+        watch.read(|snapshot| {
+            for state in entries.states_mut() {
+                for found in state.take_found(snapshot) {
+                    watch.cache().rejected().note(&state.terms.type_url, &found);
+                }
+            }
+        });
     }
 
     /// Whether the client subscribes to anything of a type. If a request names something and the
@@ -249,9 +265,6 @@ impl Stream {
         for state in self.entries.states_mut() {
             state.note_clean();
             state.settle(now);
-            for found in state.take_found(snapshot) {
-                self.watch.cache().rejected().note(&state.terms.type_url, &found);
-            }
         }
         let group = self.seat().map(|seat| seat.group().clone());
         let _deciding = group.as_ref().map(ClientGroup::begin_deciding);

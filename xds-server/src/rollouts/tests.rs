@@ -151,7 +151,7 @@ async fn what_a_client_rejects_reaches_no_other_and_is_not_tried_again_before_it
     let mut had = world.had();
     had.sort();
     assert_eq!(had, ["", "", "bad one"], "it goes back");
-    assert!(world.reason().unwrap().ends_with("rejected acme.Thing: too bad"), "{:?}", world.reason());
+    assert!(world.reason().unwrap().ends_with("rejected acme.Thing \"a\": too bad"), "{:?}", world.reason());
     // Another change beside it does not make it better, and need not wait for it.
     put(&world.source, "b", "beside");
     world.pass(30).await;

@@ -381,7 +381,7 @@ fn st63_a_nack_is_about_the_content_that_the_stream_sees() {
     let rejected = watch.read(|snapshot| stream.rejected(&type_url("LDS"), snapshot));
     let candidate = watch.snapshot();
     let variant = candidate.get(&type_url("LDS"), &"l".into()).unwrap().iter().next().unwrap();
-    assert!(matches!(&rejected[..], [only] if Arc::ptr_eq(only, variant)), "{rejected:?}");
+    assert!(matches!(&rejected.variants[..], [only] if Arc::ptr_eq(only, variant)), "{rejected:?}");
 }
 
 /// A client that does not read would keep the view of each candidate for ever.

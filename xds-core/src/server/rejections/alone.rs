@@ -104,6 +104,13 @@ impl Alone {
         }
     }
 
+    /// Another response has the name, so no resend is due.
+    pub(super) fn cancel_resend(&mut self) {
+        if matches!(self.resend, Resend::At(_)) {
+            self.resend = Resend::None;
+        }
+    }
+
     /// Whether a resend is due, or not answered yet.
     pub(super) fn is_resending(&self) -> bool {
         self.resend != Resend::None

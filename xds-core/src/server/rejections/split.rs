@@ -62,8 +62,10 @@ pub(in crate::server) enum Standing {
     Waits,
     /// The client gets a resource under it.
     Live,
-    /// The cache removed the resource.
+    /// The cache removed the resource, and the client is sent that.
     Removed,
+    /// There is nothing to send.
+    Gone,
 }
 
 impl Split {
@@ -145,6 +147,7 @@ impl Split {
         let mut waiting = Vec::new();
         let next = loop {
             let Some(mut part) = self.parts.pop_front() else { break None };
+            part.keys.retain(|key| standing(key) != Standing::Gone);
             if let Some(of) = part.take_waiting(standing) {
                 waiting.push(of);
             }

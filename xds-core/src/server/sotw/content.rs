@@ -120,6 +120,16 @@ impl<'a> SotwContent<'a> {
         if encoding.is_shared() { Arc::clone(update.made.sotw_body.get_or_init(make)) } else { make() }
     }
 
+    /// The only resource in a response with keys of several names, of which the others do not exist.
+    pub(super) fn only_resource(self, contents: &ResponseContents) -> Option<Arc<Variant>> {
+        if contents.has_one_name() {
+            return None;
+        }
+        let mut found = contents.keys().filter_map(|key| self.resolution.with_key(key));
+        let first = found.next()?;
+        found.all(|variant| variant.name() == first.name()).then(|| Arc::clone(first))
+    }
+
     /// The only resource that was new in the rejected full state that this one repeats, if that is known.
     pub(super) fn rejected_change(self, update: &Update) -> Option<Arc<Variant>> {
         let is_repeat = update.changed.is_empty() && update.removed.is_empty() && update.replaced.is_empty();
@@ -132,7 +142,11 @@ impl<'a> SotwContent<'a> {
         let changes = update.from > Revision::ZERO && update.changed.iter().any(is_change);
         // The client may have anything from another stream.
         let is_brought = self.owed.brought.version.is_some();
-        releases || changes || is_brought || !update.removed.is_empty() || !update.replaced.is_empty()
+        // S33: a removal that is withheld makes no room.
+        let is_removed =
+            |of: &Removed| self.state.holding.removed_with(&self.state.key(&of.variant)).is_none();
+        let removes = update.removed.iter().any(is_removed) || !update.replaced.is_empty();
+        releases || changes || is_brought || removes
     }
 
     /// The only resource of a full state, or the only change since a state that the client accepted.
