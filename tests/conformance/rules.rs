@@ -176,10 +176,10 @@ fn ids(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '/').filter_map(id)
 }
 
-/// `(ST|SG|SR|SV|[SDTXGCVW])[0-9]+[a-c]?`; letters behind the number may be in upper case.
+/// `(ST|SG|SR|SV|[SDTXGCVW])[0-9]+[a-f]?`; letters behind the number may be in upper case.
 fn id(word: &str) -> Option<String> {
     let (prefix, number) = PREFIXES.iter().find_map(|prefix| Some((prefix, word.strip_prefix(prefix)?)))?;
-    let digits = number.trim_end_matches(['a', 'b', 'c', 'A', 'B', 'C']);
+    let digits = number.trim_end_matches(|letter| matches!(letter, 'a'..='f' | 'A'..='F'));
     let letter = &number[digits.len()..];
     let is_id = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty() && letter.len() < 2;
     is_id.then(|| format!("{prefix}{}{}", digits.trim_start_matches('0'), letter.to_lowercase()))

@@ -124,7 +124,9 @@ impl<'s> Order<'s> {
             _ => push,
         };
         let refresh = state.ttl_refresh.at().map_or(Gate::Shut, |at| Gate::at(at, self.now));
-        let repeat_at = state.responses.rejections().repeat_at();
+        // S33: if there are changes, too, they say when.
+        let is_behind = state.holding.is_behind(self.snapshot);
+        let repeat_at = state.responses.rejections().repeat_at().filter(|_| !is_behind);
         let repeat = repeat_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
         let part = state.part_gate(self.now, self.config.ack_wait, self.snapshot);
         let gates = [push, refresh, repeat, part];

@@ -206,7 +206,7 @@ impl Rejections {
     ) {
         let of = self.0.get_or_insert_default();
         of.is_announced |= is_announced;
-        names.retain(|keys| !of.splits.iter().any(|split| split.waiting().any(|key| keys.contains(key))));
+        names.retain(|keys| !of.splits.iter().any(|split| keys.iter().any(|key| split.has_waiting(key))));
         for name in names.iter().flatten().map(|key| key.name.clone()).collect::<BTreeSet<_>>() {
             if let Some(before) = of.take_alone(&name) {
                 about.extend(&before.nack.about);
@@ -293,7 +293,7 @@ impl Rejections {
         if is_over || of.splits.iter().any(|split| split.is_due(&standing)) {
             return Some(now);
         }
-        let may_go = |alone: &&Alone| !alone.keys.iter().any(|key| standing(key) == Standing::Waits);
+        let may_go = |alone: &&Alone| alone.may_be_resent(&standing);
         of.alone.values().filter(may_go).filter_map(Alone::resend_at).min()
     }
 
@@ -353,7 +353,7 @@ impl Rejections {
         if let Some(alone) = of.alone.get(&key.name).filter(|alone| alone.keys.contains(key)) {
             return Some(about(&alone.nack, Among::One));
         }
-        if let Some(split) = of.splits.iter().find(|split| split.waiting().any(|waiting| waiting == key)) {
+        if let Some(split) = of.splits.iter().find(|split| split.has_waiting(key)) {
             let names: BTreeSet<_> = split.waiting().map(|key| &key.name).collect();
             let is_over = split.nacked_at.is_some() && !split.is_running();
             return is_over.then(|| about(&split.nack, Among::These(names.len())));
@@ -376,7 +376,7 @@ impl Rejections {
 
     /// Whether the resource is to be sent in a part, or once more.
     pub(super) fn is_waiting(&self, key: &ResourceKey) -> bool {
-        self.splits().any(|split| split.is_running() && split.keys().any(|of| of == key))
+        self.splits().any(|split| split.is_running() && split.has(key))
     }
 
     /// S6f: decides which rejections count now. `is_open`: the client owes an answer, or a removal is
@@ -615,8 +615,7 @@ impl Rejected {
             return Some(next);
         }
         let is_due = |alone: &Alone| alone.resend_at().is_some_and(|at| at <= now);
-        let may_go = |alone: &Alone| !alone.keys.iter().any(|key| standing(key) == Standing::Waits);
-        let alone = self.alone.values_mut().find(|alone| is_due(alone) && may_go(alone))?;
+        let alone = self.alone.values_mut().find(|alone| is_due(alone) && alone.may_be_resent(standing))?;
         alone.on_resent(nonce);
         Some(NextPart { keys: alone.keys.clone(), besides: Vec::new() })
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Nack;
-use super::split::SplitId;
+use super::split::{SplitId, Standing};
 use crate::name::Nonce;
 use crate::wire::ResourceKey;
 
@@ -79,6 +79,19 @@ impl Alone {
             Resend::At(at) => Some(at),
             Resend::None | Resend::Sent(_) => None,
         }
+    }
+
+    /// Whether there is something to send once more, and nothing newer waits.
+    pub(super) fn may_be_resent(&self, standing: &impl Fn(&ResourceKey) -> Standing) -> bool {
+        let mut is_live = false;
+        for key in &self.keys {
+            match standing(key) {
+                Standing::Waits => return false,
+                Standing::Live => is_live = true,
+                Standing::Removed | Standing::Gone => {}
+            }
+        }
+        is_live
     }
 
     pub(super) fn on_resent(&mut self, nonce: Nonce) {

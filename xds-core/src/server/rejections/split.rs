@@ -124,8 +124,7 @@ impl Split {
 
     /// Whether a part may be sent now, apart from the time.
     pub(super) fn is_due(&self, standing: &impl Fn(&ResourceKey) -> Standing) -> bool {
-        let mut keys = self.parts.iter().flat_map(|part| &part.keys);
-        self.found.len() < FOUND_LIMIT && keys.any(|key| standing(key) != Standing::Waits)
+        self.found.len() < FOUND_LIMIT && self.parts.iter().any(|part| part.is_due(standing))
     }
 
     /// Takes the next part, which is sent with this nonce. Names whose change waits stay.
@@ -221,6 +220,16 @@ impl Split {
         self.keys().count() < before
     }
 
+    /// Whether a part has this key that was not sent yet.
+    pub(super) fn has_waiting(&self, key: &ResourceKey) -> bool {
+        self.parts.iter().any(|part| part.keys.contains(key))
+    }
+
+    /// Whether any part has this key.
+    pub(super) fn has(&self, key: &ResourceKey) -> bool {
+        self.has_waiting(key) || self.sent.values().any(|part| part.keys.contains(key))
+    }
+
     /// What the parts have that were not sent yet.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &ResourceKey> {
         self.parts.iter().flat_map(|part| &part.keys)
@@ -233,6 +242,21 @@ impl Split {
 }
 
 impl Part {
+    /// Whether any of its names may be sent now: none of the name's keys waits.
+    fn is_due(&self, standing: &impl Fn(&ResourceKey) -> Standing) -> bool {
+        let mut keys = self.keys.iter().peekable();
+        while let Some(first) = keys.next() {
+            let mut waits = standing(first) == Standing::Waits;
+            while let Some(key) = keys.next_if(|key| key.name == first.name) {
+                waits |= standing(key) == Standing::Waits;
+            }
+            if !waits {
+                return true;
+            }
+        }
+        false
+    }
+
     fn names(&self) -> usize {
         self.keys.iter().map(|key| &key.name).collect::<BTreeSet<_>>().len()
     }
