@@ -27,7 +27,8 @@ pub use candidate::Candidate;
 pub use commits::{ChangedVariant, CommitCounts, CommitEvent, CommitOutcome, Commits, VARIANTS_LISTED};
 pub(crate) use delivery::{AckState, Ledger, RejectedRevisions, Spans};
 pub use delivery::{
-    ClientName, ClientOutcome, Delivery, FollowedCommit, Follower, NAMES_LISTED, Outcome, StreamOutcome,
+    ClientName, ClientOutcome, DECIDE_WITHIN, Delivery, FollowedCommit, Follower, NAMES_LISTED, Outcome,
+    StreamOutcome,
 };
 pub(crate) use interest::{Membership, Position};
 pub use interest::{SubscriptionCounts, Watch};

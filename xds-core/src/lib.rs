@@ -63,7 +63,9 @@ pub use cache::{
 pub use cache::{
     ChangedVariant, CommitCounts, CommitEvent, CommitOrigin, CommitOutcome, Commits, VARIANTS_LISTED,
 };
-pub use cache::{ClientOutcome, Delivery, FollowedCommit, Follower, NAMES_LISTED, Outcome, StreamOutcome};
+pub use cache::{
+    ClientOutcome, DECIDE_WITHIN, Delivery, FollowedCommit, Follower, NAMES_LISTED, Outcome, StreamOutcome,
+};
 pub use cache::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};

@@ -7,8 +7,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::cache::{Audience, AudienceError, ClientOutcome, Outcome, RolloutPlan};
-use crate::server::DECIDE_WITHIN;
+use crate::cache::{Audience, AudienceError, ClientOutcome, DECIDE_WITHIN, Outcome, RolloutPlan};
 
 mod machine;
 

@@ -23,7 +23,6 @@
 
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
-pub use rejections::DECIDE_WITHIN;
 pub use report::{Rejection, ReportStatus, ResourceReport, Suspects, TypeReport};
 pub use request::{DeltaRequest, Request, SotwRequest};
 pub use response::{Continuation, DeniedNames, Next, Response, Service, StreamError, Verdict};

@@ -12,6 +12,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
 
@@ -477,6 +478,10 @@ impl Spans {
 /// The largest number of runs. Beyond it the two oldest runs become one that includes the revisions
 /// between them. At worst a commit then waits for an answer that it no longer needs.
 const SPANS_KEPT: usize = 32;
+
+/// S6f: after this time a rejection counts, whatever is still to be sent again. Longer than the 15 s for
+/// which Envoy withholds the ACK of a cluster without endpoints.
+pub const DECIDE_WITHIN: Duration = Duration::from_secs(16);
 
 /// How many rejected resources an [`Outcome::Nacked`] names.
 pub const NAMES_LISTED: usize = 16;

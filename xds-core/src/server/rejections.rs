@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::contents::ResponseContents;
 use super::in_flight::Sent;
-use crate::cache::{RejectedRevisions, Spans};
+use crate::cache::{DECIDE_WITHIN, RejectedRevisions, Spans};
 use crate::name::{Nonce, ResourceName, Revision};
 use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
@@ -621,8 +621,6 @@ impl Rejected {
     }
 }
 
-/// S6f: after this time a rejection counts, whatever is still to be sent again.
-pub const DECIDE_WITHIN: Duration = Duration::from_secs(16);
 /// How many rejected responses are kept apart. A further one becomes a part of the newest.
 const SPLITS_LIMIT: usize = 8;
 /// How many names that were rejected alone have their own message.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::cache::{Cache, Watch};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
-use crate::server::{ClientGroup, DECIDE_WITHIN, Service};
+use crate::server::{ClientGroup, Service};
 
 fn named(watch: &Watch, id: &str) {
     watch.name_client(ClientName { id: id.into(), cluster: "c".into() });
