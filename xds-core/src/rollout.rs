@@ -192,6 +192,20 @@ mod tests {
     }
 
     #[test]
+    fn s6f_a_step_goes_on_while_it_is_not_known_what_a_client_rejects() {
+        let mut waits = rollout("2 clients");
+        assert_eq!(decide(&mut waits, 9, "ack splitting"), "wait 26");
+        assert_eq!(decide(&mut waits, 25, "ack splitting"), "wait 26");
+        assert_eq!(decide(&mut waits, 25, "ack ack"), "promote");
+        assert_eq!(
+            decide(&mut waits, 26, "ack splitting splitting"),
+            "end: only 1 of 3 clients ACKed it in time"
+        );
+        let rejection = decide(&mut rollout("2 clients"), 12, "ack nack splitting");
+        assert_eq!(rejection, r#"end: client "envoy" rejected T: bad"#);
+    }
+
+    #[test]
     fn silence_and_crashes_end_it_when_the_step_is_over() {
         let few = "end: only 1 of 3 clients ACKed it in time";
         assert_eq!(decide(&mut rollout("2 clients"), 9, "ack wait gone"), "wait 10");

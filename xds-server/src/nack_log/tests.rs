@@ -67,11 +67,33 @@ fn g15_the_nacks_of_all_clients_with_the_same_message_are_one_line_and_later_a_s
     let version = all[1].version();
     let line = case.nacks.take(&key, case.at(10)).unwrap();
     assert_eq!((&*line.client.id, line.sums), ("node 0", Some((400, 399))));
-    assert!(
-        line.resources.starts_with(&format!("bad version {version}, good version ")),
-        "the newest is first"
+    assert_eq!(
+        line.resources,
+        format!("bad version {version}"),
+        "the others rejected it without this one, too"
     );
     assert_eq!(case.sums(&key, 40), None, "nothing since");
+}
+
+/// The first client finds what is bad in parts of the response; later ones get it alone.
+#[test]
+fn s6c_g15_what_is_found_has_a_line_of_its_own_and_is_summed_up() {
+    let (case, cache) = (Case::new(), Cache::new());
+    put(&cache, "good", "");
+    put(&cache, "bad", "1");
+    let bad = variants(&cache, &["bad"]);
+    let (response, _) = case.nack(0, "a", &variants(&cache, &["good", "bad"]), "no");
+    let found = |seconds, node: &str| {
+        let client = ClientName { id: node.into(), cluster: "".into() };
+        let (type_url, found) = (TYPE.into(), Found::Alone);
+        let nack =
+            Nack { client: &client, identity: "", type_url: &type_url, variants: &bad, detail: "no", found };
+        case.nacks.note(nack, case.at(seconds))
+    };
+    let (key, first) = found(0, "a");
+    assert!(key != response && first == LogAction::Log);
+    assert_eq!(found(1, "b").1, LogAction::LogAt(case.at(10)), "a client that was at work, too");
+    assert_eq!(case.nack(2, "c", &bad, "no"), (response, LogAction::LogAt(case.at(10))));
 }
 
 #[test]
