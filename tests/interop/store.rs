@@ -9,7 +9,7 @@ use crate::resources::endpoints;
 use crate::world::World;
 
 /// A folder with a new store, and its path as an option.
-fn store() -> (Folder, String) {
+pub(crate) fn store() -> (Folder, String) {
     let folder = Folder::new();
     let place = folder.path().join("store").to_str().expect("a text").to_owned();
     let init = Command::new(env!("CARGO_BIN_EXE_xds")).args(["store", "init", &place]).output();
