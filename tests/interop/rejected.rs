@@ -108,8 +108,9 @@ async fn run(serving: Serving, make: impl Fn(Mode, [u16; 2]) -> Case) {
     }
     let _turn = one_turn().await;
     let (old, new) = (Upstream::start("old").await, Upstream::start("new").await);
-    // While a proxy tries a response after it reconnected, its clients do not get removals by name. So
-    // Envoy rejects a resource whose place was taken, and that counts for a quarantine or a rollout.
+    // Not yet through a proxy with rollouts: a step ends while the proxy is away. Not with quarantines:
+    // after the proxy reconnected, clients that try a response do not get removals by name. So Envoy
+    // rejects a resource whose place was taken, and the server puts it into quarantine.
     let proxied: &[bool] = if serving == Serving::AtOnce { &[false, true] } else { &[false] };
     for mode in Mode::ADS {
         for &is_proxied in proxied {
