@@ -21,7 +21,13 @@ pub(crate) fn check(
     if takes_full_state || received.names().len() == 1 {
         return Ok(());
     }
-    for item in &received.resources {
+    // S6d, T31: a name with several variants, or with a removal of one, goes as a whole.
+    let is_switch = |name: &String| {
+        received.resources.iter().filter(|item| item.name == *name).count() > 1
+            || received.removed_variants.iter().any(|(removed, _)| removed == name)
+            || received.removed.contains(name)
+    };
+    for item in received.resources.iter().filter(|item| !is_switch(&item.name)) {
         let Some(of) = variation(received, item, snapshot, &client.profile.node) else { continue };
         if world.replicas[replica].known_bad.get(&of) == Some(&item.content) {
             let what = format!("S6d: {} was rejected alone before: c{at} {received}", item.name);

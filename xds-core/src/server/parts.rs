@@ -11,7 +11,7 @@ use super::order::Gate;
 use super::rejections::Standing;
 use super::turn::{Endpoints, Made, Turn};
 use super::type_state::TypeState;
-use crate::cache::Snapshot;
+use crate::cache::{RejectedOfType, Snapshot};
 use crate::protocol::Protocol;
 use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
@@ -32,7 +32,15 @@ impl TypeState {
     pub(super) fn respond_with_part(&mut self, turn: &mut Turn<'_>) -> Option<Made> {
         let (now, snapshot) = (turn.now, turn.snapshot);
         let mut rejections = std::mem::take(self.responses.rejections_mut());
-        let part = rejections.take_part(now, turn.nonces.upcoming(), |key| self.standing(key, snapshot));
+        let standing = |key: &ResourceKey| match self.standing(key, snapshot) {
+            Standing::Live
+                if turn.known.as_ref().is_some_and(|known| self.is_known(key, known, snapshot)) =>
+            {
+                Standing::Known
+            }
+            standing => standing,
+        };
+        let part = rejections.take_part(now, turn.nonces.upcoming(), standing);
         *self.responses.rejections_mut() = rejections;
         let part = part?;
         let mut variants = Vec::new();
@@ -69,6 +77,10 @@ impl TypeState {
         let response = self.send(turn.now, nonce, version, (body, besides.clone()), contents, turn.snapshot);
         self.responses.sent_besides(&besides);
         Made { response, endpoints: Endpoints::Names(endpoints), is_whole: false }
+    }
+
+    fn is_known(&self, key: &ResourceKey, known: &RejectedOfType, snapshot: &Snapshot) -> bool {
+        self.resolve(snapshot).with_key(key).is_some_and(|variant| known.has(variant))
     }
 
     /// What there is of a key when its part may go. S33: what changed after the cursor is sent as a change

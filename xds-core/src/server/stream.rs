@@ -16,7 +16,7 @@ use super::turn::{Made, Nonces, Turn};
 use super::type_state::TypeState;
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
-use crate::cache::{Snapshot, ViewId, Watch};
+use crate::cache::{RejectedOfType, Snapshot, ViewId, Watch};
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
@@ -447,8 +447,7 @@ impl Stream {
     ) -> Result<Option<Made>, StreamError> {
         let released = self.release(at, now, snapshot);
         let must_wait = self.order(now, snapshot).must_wait(at);
-        let type_url = &self.entries[at].state.terms.type_url;
-        let known = self.watch.cache().rejected().of_type(type_url).filter(|_| !self.is_poll);
+        let known = self.known_rejected(at);
         let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
         let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
         match self.protocol {
@@ -457,10 +456,16 @@ impl Stream {
         }
     }
 
+    /// Contents that clients rejected alone (S6d). A poll has no NACK, so its response has everything.
+    fn known_rejected(&self, at: usize) -> Option<Arc<RejectedOfType>> {
+        let type_url = &self.entries[at].state.terms.type_url;
+        self.watch.cache().rejected().of_type(type_url).filter(|_| !self.is_poll)
+    }
+
     /// A part of what the client rejected (S6c).
     fn make_part(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Made> {
+        let (released, must_wait, known) = (Vec::new(), false, self.known_rejected(at));
         let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
-        let (released, must_wait, known) = (Vec::new(), false, None);
         let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
         entry.state.respond_with_part(&mut turn)
     }

@@ -254,8 +254,14 @@ impl DeltaContent {
 
     /// S6d: leaves out contents that other clients rejected alone, unless there is nothing else.
     pub(super) fn leave_out(&mut self, known: Option<&Arc<RejectedOfType>>) -> Vec<Arc<Variant>> {
-        let shared = self.shared.as_ref().map_or(0, |update| update.changed.len());
-        let Some(known) = known.filter(|_| shared + self.changed.len() + self.removed.len() > 1) else {
+        // What is removed or absent stays, so it counts once.
+        let shared = self.shared.as_ref().map_or(0, |update| {
+            let lists = [update.replaced.is_empty(), update.removed.is_empty(), update.absent.is_empty()];
+            let is_more = lists.contains(&false) || !update.unmatched.is_empty();
+            update.changed.len() + usize::from(is_more)
+        });
+        let own = self.changed.len() + self.removed.len() + self.unresolved.len();
+        let Some(known) = known.filter(|_| shared + own > 1) else {
             return Vec::new();
         };
         let mut left_out = Vec::new();

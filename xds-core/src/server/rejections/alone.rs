@@ -87,7 +87,7 @@ impl Alone {
         for key in &self.keys {
             match standing(key) {
                 Standing::Waits => return false,
-                Standing::Live => is_live = true,
+                Standing::Live | Standing::Known => is_live = true,
                 Standing::Removed | Standing::Gone => {}
             }
         }

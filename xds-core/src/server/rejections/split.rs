@@ -62,6 +62,8 @@ pub(in crate::server) enum Standing {
     Waits,
     /// The client gets a resource under it.
     Live,
+    /// The same, and another client rejected this content alone (S6d).
+    Known,
     /// The cache removed the resource, and the client is sent that.
     Removed,
     /// There is nothing to send.
@@ -154,6 +156,7 @@ impl Split {
                 continue;
             }
             if matches!(part.cut, Cut::Done(_)) {
+                part.take_known(standing).into_iter().rev().for_each(|known| self.parts.push_front(known));
                 if part.names() == 1 {
                     // The others left: a NACK is about this one.
                     part.cut = Cut::Done(0);
@@ -242,6 +245,18 @@ impl Split {
 }
 
 impl Part {
+    /// S6d: takes the names that another client rejected alone. Each goes in a part of its own.
+    fn take_known(&mut self, standing: &impl Fn(&ResourceKey) -> Standing) -> Vec<Self> {
+        let is_known = |key: &&ResourceKey| standing(key) == Standing::Known;
+        let mut names: BTreeSet<_> = self.keys.iter().filter(is_known).map(|key| key.name.clone()).collect();
+        if names.len() == self.names() {
+            names.pop_first();
+        }
+        let known = self.keys.extract_if(.., |key| names.contains(&key.name));
+        let part = |keys| Self { keys, besides: Vec::new(), cut: Cut::Done(0) };
+        by_name(known).into_values().map(part).collect()
+    }
+
     /// Whether any of its names may be sent now: none of the name's keys waits.
     fn is_due(&self, standing: &impl Fn(&ResourceKey) -> Standing) -> bool {
         let mut keys = self.keys.iter().peekable();
@@ -278,7 +293,7 @@ impl Part {
         let mut removals = BTreeSet::new();
         let mut units: Vec<BTreeSet<ResourceKey>> = Vec::new();
         for (_, keys) in by_name(self.keys) {
-            if keys.iter().any(|key| standing(key) == Standing::Live) {
+            if keys.iter().any(|key| matches!(standing(key), Standing::Live | Standing::Known)) {
                 units.push(keys);
             } else {
                 removals.extend(keys);
