@@ -58,6 +58,7 @@ struct Unanswered {
     is_part: bool,
     /// The only resource.
     only: Option<(Variation, Content)>,
+    names: BTreeSet<String>,
 }
 
 impl Rejections {
@@ -100,7 +101,11 @@ impl Rejections {
     pub(crate) fn on_sent(&mut self, sent: &Sent<'_>, now: Duration) {
         let (received, repeated) = (sent.received, Self::repeated(sent));
         let nonce = Nonce::parse(&received.nonce);
-        let had = |name: &String| self.sends.contains_key(name);
+        // D1: the server knows what a delta client brought from another stream.
+        let brought = &sent.before.ideal.held;
+        let had = |name: &String| {
+            self.sends.contains_key(name) || brought.keys().any(|(brought, _)| brought == name)
+        };
         let is_changed = received.resources.iter().any(|item| had(&item.name));
         let removes = !received.removed.is_empty() || !received.removed_variants.is_empty();
         let mut had_before = sent.before.ideal.held.iter();
@@ -146,15 +151,16 @@ impl Rejections {
                 .map(|variation| (variation, item.content.clone())),
             _ => None,
         };
-        let unanswered =
-            Unanswered { units: units(received), makes_room, is_part: !repeated.is_empty(), only };
+        let (is_part, names) = (!repeated.is_empty(), received.names());
+        let unanswered = Unanswered { units: units(received), makes_room, is_part, only, names };
         self.is_repeat_due = false;
         self.unanswered.extend(nonce.map(|nonce| (nonce, unanswered)));
     }
 
     /// The client answered a response.
     pub(crate) fn on_answer(&mut self, known: &Known, nonce: Nonce, is_accepted: bool) {
-        let Some(Unanswered { units, makes_room, is_part, only }) = self.unanswered.remove(&nonce) else {
+        let Some(Unanswered { units, makes_room, is_part, only, names }) = self.unanswered.remove(&nonce)
+        else {
             return;
         };
         if known.takes_full_state() {
@@ -170,7 +176,10 @@ impl Rejections {
         if is_accepted {
             return;
         }
-        self.alone.extend(only.filter(|_| units == 1));
+        // D6: a later response has the name, so the answer to that one counts.
+        let mut later = self.unanswered.range(nonce..).flat_map(|(_, later)| &later.names);
+        let is_last = !later.any(|name| names.contains(name));
+        self.alone.extend(only.filter(|_| units == 1 && is_last));
         for (name, sends) in self.sends.iter_mut().filter(|(_, sends)| sends.nonce == Some(nonce)) {
             self.names.insert(name.clone());
             // S6d: the rejected response counts as one. What was rejected alone is sent again only by S6e.

@@ -29,7 +29,10 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
         false => !names.is_empty() && tried.all(|is_tried| is_tried),
     };
     let is_given_up = !names.is_empty() && names.is_subset(&seen.given_up);
-    if is_answer || is_due || is_tried || is_given_up || has_news(sent) || is_excused(sent) {
+    // S6d: the answer to a new subscription comes later, if another client rejected the content alone.
+    let is_left_out = names.len() == 1 && names.is_subset(&rejections.owed);
+    let is_owed = is_due || is_tried || is_given_up || is_left_out;
+    if is_answer || is_owed || has_news(sent) || is_excused(sent) {
         return Ok(());
     }
     Err(Violation::new("news", format!("S6, D12: all of this was sent before: {}", sent.received)))

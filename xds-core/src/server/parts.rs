@@ -12,6 +12,7 @@ use super::rejections::Standing;
 use super::turn::{Endpoints, Made, Turn};
 use super::type_state::TypeState;
 use crate::cache::{RejectedOfType, Snapshot};
+use crate::name::Revision;
 use crate::protocol::Protocol;
 use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
@@ -53,7 +54,13 @@ impl TypeState {
                 None => _ = removed.insert(key.clone()),
             }
         }
-        let makes_room = !removed.is_empty() || variants.iter().any(|variant| variant.has_changed());
+        // S6e: what the client was sent before may have had another place.
+        let clean_at = self.holding.clean_at();
+        let had = |variant: &Arc<Variant>| match part.is_known {
+            true => clean_at > Revision::ZERO && variant.existed_at(clean_at),
+            false => variant.has_changed(),
+        };
+        let makes_room = !removed.is_empty() || variants.iter().any(had);
         let made = match self.terms.protocol {
             Protocol::Sotw => self.sotw_part(part.besides, variants, turn),
             Protocol::Delta => delta::part(self, part.besides, variants, removed, turn),

@@ -67,6 +67,8 @@ pub(super) struct Nack {
 pub(super) struct NextPart {
     pub(super) keys: BTreeSet<ResourceKey>,
     pub(super) besides: Vec<Arc<Body>>,
+    /// Whether other clients rejected it, and this one does not have it yet.
+    pub(super) is_known: bool,
 }
 
 /// Which kind of response a client rejected.
@@ -617,7 +619,7 @@ impl Rejected {
         let is_due = |alone: &Alone| alone.resend_at().is_some_and(|at| at <= now);
         let alone = self.alone.values_mut().find(|alone| is_due(alone) && alone.may_be_resent(standing))?;
         alone.on_resent(nonce);
-        Some(NextPart { keys: alone.keys.clone(), besides: Vec::new() })
+        Some(NextPart { keys: alone.keys.clone(), ..NextPart::default() })
     }
 }
 

@@ -467,7 +467,14 @@ impl Stream {
         let (released, must_wait, known) = (Vec::new(), false, self.known_rejected(at));
         let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
         let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
-        entry.state.respond_with_part(&mut turn)
+        let made = entry.state.respond_with_part(&mut turn)?;
+        // S34: the part has the endpoints of a cluster that was sent.
+        let TypeEntry { state, owed } = entry;
+        let newest = state.responses.in_flight().sent().last();
+        let is_sent =
+            |name: &ResourceName| newest.is_some_and(|of| of.contents.of_name(name).next().is_some());
+        owed.endpoints.retain(|name| !is_sent(name));
+        Some(made)
     }
 
     /// S34, S36, D27: a cluster that was sent warms until its endpoints follow, whether they changed

@@ -138,7 +138,7 @@ impl Split {
         let mut part = self.next(standing)?;
         let (keys, besides) = (part.keys.clone(), std::mem::take(&mut part.besides));
         self.sent.insert(nonce, part);
-        Some(NextPart { keys, besides })
+        Some(NextPart { keys, besides, is_known: self.nacked_at.is_none() })
     }
 
     fn next(&mut self, standing: &impl Fn(&ResourceKey) -> Standing) -> Option<Part> {
