@@ -27,7 +27,11 @@ pub(crate) fn check(
             || received.removed_variants.iter().any(|(removed, _)| removed == name)
             || received.removed.contains(name)
     };
-    for item in received.resources.iter().filter(|item| !is_switch(&item.name)) {
+    // S6d: a NACK that comes after the content left the view of the stream is not noted.
+    let seen = client.connections.get(&client.slot(received.kind)).and_then(|of| of.seen.get(&received.kind));
+    let is_tried = |name: &String| seen.is_some_and(|seen| seen.tried.contains_key(name));
+    let is_exempt = |name: &String| is_switch(name) || is_tried(name);
+    for item in received.resources.iter().filter(|item| !is_exempt(&item.name)) {
         let Some(of) = variation(received, item, snapshot, &client.profile.node) else { continue };
         if world.replicas[replica].known_bad.get(&of) == Some(&item.content) {
             let what = format!("S6d: {} was rejected alone before: c{at} {received}", item.name);

@@ -30,7 +30,8 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     };
     let is_given_up = !names.is_empty() && names.is_subset(&seen.given_up);
     // S6d: the answer to a new subscription comes later, if another client rejected the content alone.
-    let is_left_out = names.len() == 1 && names.is_subset(&rejections.owed);
+    let is_owed = |name: &String| rejections.owed.contains(name) || !rejections.sends.contains_key(name);
+    let is_left_out = names.len() == 1 && names.iter().all(is_owed);
     let is_owed = is_due || is_tried || is_given_up || is_left_out;
     if is_answer || is_owed || has_news(sent) || is_excused(sent) {
         return Ok(());
