@@ -47,6 +47,11 @@ impl Client {
         }
     }
 
+    /// Whether the client does not use what it was sent last of a name.
+    pub(crate) fn rejects(&self, kind: Kind, name: &str) -> bool {
+        self.unused.contains_key(&(kind, name.to_owned()))
+    }
+
     /// Whether the client does not use something that it was sent last.
     pub(crate) fn has_unused(&self, kind: Kind) -> bool {
         self.unused.keys().any(|(of, _)| *of == kind)

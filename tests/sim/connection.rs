@@ -280,7 +280,9 @@ impl Connection {
         // S6c: the answer to a subscription may come after a part.
         let is_first = before.rejections.is_part(&received) && !seen.rejections.owed.is_empty();
         if !received.is_error_only() && !is_first {
-            (seen.has_asked, seen.is_endpoints_due) = (false, false);
+            // S34: a part, and a content that was left out before (S6d), are no answer to a new cluster.
+            let is_part = before.rejections.is_part(&received) || received.names().len() == 1;
+            (seen.has_asked, seen.is_endpoints_due) = (false, seen.is_endpoints_due && is_part);
             let is_there = |name: &String| snapshot.get(&kind.url().into(), &name.as_str().into()).is_some();
             seen.endpoints_due.retain(|name| !is_there(name));
             seen.newly_asked.clear();

@@ -132,7 +132,9 @@ fn knows_absences(client: &Client, known: &Known, snapshot: &Snapshot, hears: bo
     for (name, params) in &known.asked {
         let (Some(name), params) = (name, params.as_ref().unwrap_or(&known.node)) else { continue };
         let is_there = selected(snapshot, known.kind, name, params).is_some();
-        let is_kept = known.serves(name, params).is_some() && client.is_used(known.kind, name);
+        // D8: what it was sent and rejected, it may have.
+        let may_have = known.serves(name, params).is_some() || client.rejects(known.kind, name);
+        let is_kept = may_have && client.is_used(known.kind, name);
         if !is_there && !is_kept && hears && !known.absent.contains(&(name.clone(), params.clone())) {
             return Err(format!(
                 "D10: it does not know that there is no {} {name} for {{{params}}}",

@@ -389,7 +389,7 @@ impl LedgerState {
         let rejected: Vec<_> = rejected.iter().filter(|of| of.about.cover(revision)).collect();
         let named = rejected.iter().copied().filter(|of| of.name.is_some());
         // A revision may be rejected more than once: without names the newest error message counts.
-        if let Some(first) = named.clone().next().or(rejected.last().copied()) {
+        if let Some(first) = named.clone().next().or_else(|| rejected.last().copied()) {
             return Decision::Rejected(first, named.filter_map(|of| of.name.as_ref()).collect());
         }
         match revision > *sent || pending.cover(revision) || (waits && withheld.cover(revision)) {

@@ -74,10 +74,9 @@ impl RejectedOfType {
         &self,
         find: impl Fn(&ResourceName, &Constraints) -> Option<&'v Arc<Variant>>,
     ) -> impl Iterator<Item = &'v Arc<Variant>> {
-        let found = self.0.iter().filter_map(move |((name, constraints), version)| {
+        self.0.iter().filter_map(move |((name, constraints), version)| {
             find(name, constraints).filter(|variant| variant.version() == *version)
-        });
-        found
+        })
     }
 }
 

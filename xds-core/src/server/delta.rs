@@ -152,6 +152,7 @@ pub(super) fn respond(
     removed.extend(owed.removals.iter().cloned());
     removed.extend(crossed(state, &owed, turn));
     let mut content = DeltaContent { removed, ..DeltaContent::default() };
+    let since = state.holding.cursor();
     if state.holding.is_selecting() {
         let Diff { update, removed, resend } = diff(state, &mut owed, &mut unsubscribed_later, turn)?;
         content.removed.extend(removed);
@@ -166,7 +167,11 @@ pub(super) fn respond(
     content.narrow_names(state, turn.snapshot);
     content.drop_returned();
     let left_out = content.leave_out(turn.known.as_ref());
-    state.send_last(&left_out);
+    let had = |variant: &Variant| {
+        (since > Revision::ZERO && variant.existed_at(since))
+            || owed.brought.versions.contains_key(variant.name())
+    };
+    state.send_last(&left_out, had);
     if content.is_empty() && !is_answer(&owed) {
         entry.owed.unsubscribed_later = unsubscribed_later;
         return Ok(None);
@@ -301,8 +306,9 @@ fn send(
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
     let (resources, contents) = (content.body(state), content.contents(state));
-    let makes_room = content.makes_room();
+    let (makes_room, alone) = (content.makes_room(), content.only());
     let response = state.send(now, turn.nonces.next(), version, (resources, bodies), contents, snapshot);
+    state.responses.sent_alone(alone);
     state.responses.sent_room(makes_room);
     state.responses.sent_besides(&besides);
     state.ttl_refresh.note_sent(now, content.changed(), &state.terms);

@@ -33,6 +33,8 @@ pub(super) struct Sent {
     pub(super) contents: ResponseContents,
     /// The revisions whose changes it brings.
     pub(super) brings: Spans,
+    /// The only resource that it brings, if that is known.
+    pub(super) alone: Option<Arc<Variant>>,
     /// Whether it removes or changes something that the client may have (S6e).
     pub(super) makes_room: bool,
     /// What few responses have.
@@ -42,8 +44,6 @@ pub(super) struct Sent {
 /// What is to be known of few responses.
 #[derive(Debug, Default)]
 pub(super) struct SentExtra {
-    /// The only resource that a full state brings, if that is known.
-    pub(super) alone: Option<Arc<Variant>>,
     /// What the client brought from another stream, and has until it takes this response.
     pub(super) replaces: BTreeSet<ResourceKey>,
     /// The errors and unresolved names in it, which go once more with a part of it (S6c).
@@ -78,7 +78,8 @@ impl InFlight {
     ) -> bool {
         self.last = Some(nonce);
         self.is_overfull &= !self.is_empty();
-        self.sent.push_back(Sent { nonce, at: now, contents, brings, makes_room: false, extra: None });
+        let (alone, extra) = (None, None);
+        self.sent.push_back(Sent { nonce, at: now, contents, brings, alone, makes_room: false, extra });
         if self.sent.len() > IN_FLIGHT_REMEMBERED
             && let Some(forgotten) = self.sent.pop_front()
             && let Some(next) = self.sent.front_mut()

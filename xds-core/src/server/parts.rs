@@ -12,7 +12,6 @@ use super::rejections::Standing;
 use super::turn::{Endpoints, Made, Turn};
 use super::type_state::TypeState;
 use crate::cache::{RejectedOfType, Snapshot};
-use crate::name::Revision;
 use crate::protocol::Protocol;
 use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
@@ -55,12 +54,9 @@ impl TypeState {
             }
         }
         // S6e: what the client was sent before may have had another place.
-        let clean_at = self.holding.clean_at();
-        let had = |variant: &Arc<Variant>| match part.is_known {
-            true => clean_at > Revision::ZERO && variant.existed_at(clean_at),
-            false => variant.has_changed(),
-        };
-        let makes_room = !removed.is_empty() || variants.iter().any(had);
+        let makes_room = part
+            .makes_room
+            .unwrap_or_else(|| !removed.is_empty() || variants.iter().any(|variant| variant.has_changed()));
         let made = match self.terms.protocol {
             Protocol::Sotw => self.sotw_part(part.besides, variants, turn),
             Protocol::Delta => delta::part(self, part.besides, variants, removed, turn),
@@ -82,6 +78,8 @@ impl TypeState {
         let version = self.resolve(turn.snapshot).version();
         let nonce = turn.nonces.next();
         let response = self.send(turn.now, nonce, version, (body, besides.clone()), contents, turn.snapshot);
+        let only = if variants.len() == 1 { variants.into_iter().next() } else { None };
+        self.responses.sent_alone(only);
         self.responses.sent_besides(&besides);
         Made { response, endpoints: Endpoints::Names(endpoints), is_whole: false }
     }

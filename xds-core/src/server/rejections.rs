@@ -46,6 +46,8 @@ struct Rejected {
     part_went: bool,
     /// Whether the client was announced parts that follow (D32).
     is_announced: bool,
+    /// Contents that were rejected alone since the server looked last.
+    found: Vec<Arc<Variant>>,
 }
 
 /// Names that were rejected, each alone, of which only the newest message is known.
@@ -62,13 +64,27 @@ pub(super) struct Nack {
     pub(super) detail: Arc<str>,
 }
 
+impl Nack {
+    /// S6f: a content that was rejected alone says nothing of commits that did not change it.
+    fn of_content(self, content: Option<&Variant>) -> Self {
+        match content.filter(|content| self.about.cover(content.changed_at)) {
+            Some(content) => {
+                let mut about = Spans::default();
+                about.add_one(content.changed_at);
+                Self { about, ..self }
+            }
+            None => self,
+        }
+    }
+}
+
 /// A part that is sent now.
 #[derive(Debug, Default)]
 pub(super) struct NextPart {
     pub(super) keys: BTreeSet<ResourceKey>,
     pub(super) besides: Vec<Arc<Body>>,
-    /// Whether other clients rejected it, and this one does not have it yet.
-    pub(super) is_known: bool,
+    /// Whether it changes something that the client has, if that is known.
+    pub(super) makes_room: Option<bool>,
 }
 
 /// Which kind of response a client rejected.
@@ -132,7 +148,7 @@ impl Rejections {
     /// The client rejected a response. `had_one_name`: the NACK is about this name.
     pub(super) fn on_nack(&mut self, sent: Sent, had_one_name: bool, answer: &Answer<'_>) -> NackOf {
         let rejected = self.0.get_or_insert_default();
-        let of = rejected.on_nack_of_part(answer).unwrap_or(NackOf::Response);
+        let of = rejected.on_nack_of_part(&sent, answer).unwrap_or(NackOf::Response);
         if of == NackOf::Response {
             rejected.on_nack(sent, had_one_name, answer);
         }
@@ -202,14 +218,17 @@ impl Rejections {
     /// its own.
     pub(super) fn leave_for_later(
         &mut self,
-        mut names: Vec<BTreeSet<ResourceKey>>,
+        mut names: Vec<(BTreeSet<ResourceKey>, bool)>,
         mut about: Spans,
         is_announced: bool,
     ) {
         let of = self.0.get_or_insert_default();
         of.is_announced |= is_announced;
-        names.retain(|keys| !of.splits.iter().any(|split| keys.iter().any(|key| split.has_waiting(key))));
-        for name in names.iter().flatten().map(|key| key.name.clone()).collect::<BTreeSet<_>>() {
+        names
+            .retain(|(keys, _)| !of.splits.iter().any(|split| keys.iter().any(|key| split.has_waiting(key))));
+        for name in
+            names.iter().flat_map(|(keys, _)| keys).map(|key| key.name.clone()).collect::<BTreeSet<_>>()
+        {
             if let Some(before) = of.take_alone(&name) {
                 about.extend(&before.nack.about);
             }
@@ -445,14 +464,9 @@ impl Rejections {
         all.filter(|rejected| !rejected.about.is_empty()).collect()
     }
 
-    /// Takes the keys of names that were rejected alone since the last call.
-    pub(super) fn take_found(&mut self) -> Vec<BTreeSet<ResourceKey>> {
-        let alone = self.0.iter_mut().flat_map(|of| of.alone.values_mut());
-        let found = alone.filter(|alone| !alone.is_noted).map(|alone| {
-            alone.is_noted = true;
-            alone.keys.clone()
-        });
-        found.collect()
+    /// Takes the contents that were rejected alone since the last call.
+    pub(super) fn take_found(&mut self) -> Vec<Arc<Variant>> {
+        self.0.as_mut().map(|of| std::mem::take(&mut of.found)).unwrap_or_default()
     }
 
     /// Takes the rejections that count since the last call.
@@ -484,6 +498,17 @@ impl Rejections {
         counted
     }
 
+    /// V25: everything is sent again with constraints, so no part is. The next response brings the
+    /// revisions.
+    pub(super) fn drop_parts(&mut self) -> Spans {
+        let mut about = Spans::default();
+        for split in self.0.iter_mut().flat_map(|of| of.splits.drain(..)) {
+            about.extend(&split.nack.about);
+        }
+        self.tidy();
+        about
+    }
+
     /// Drops what is decided.
     fn tidy(&mut self) {
         let Some(of) = &mut self.0 else { return };
@@ -498,7 +523,7 @@ impl Rejections {
 
 impl Rejected {
     /// The client rejected a part; `None` if the response was none.
-    fn on_nack_of_part(&mut self, answer: &Answer<'_>) -> Option<NackOf> {
+    fn on_nack_of_part(&mut self, sent: &Sent, answer: &Answer<'_>) -> Option<NackOf> {
         let &Answer { nonce, detail, now, .. } = answer;
         if let Some(alone) = self.alone.values_mut().find(|alone| alone.is_resent_in(nonce)) {
             alone.on_nack(nonce, detail, now);
@@ -510,10 +535,11 @@ impl Rejected {
         let nacked_at = split.nacked_at.unwrap_or(now);
         if let Some(keys) = split.on_nack(part) {
             let nack = Nack { about: split.nack.about.clone(), detail: detail.into() };
+            let nack = nack.of_content(sent.alone.as_deref());
             let id = split.nacked_at.map(|_| split.id);
             for (name, keys) in split::by_name(keys) {
                 let alone = Alone::new(keys, nack.clone(), id, nonce, (nacked_at, now));
-                self.reject_alone(name, alone);
+                self.reject_alone(name, alone, sent.alone.as_ref());
             }
         }
         Some(of)
@@ -522,7 +548,7 @@ impl Rejected {
     /// The client rejected a response that was no part.
     fn on_nack(&mut self, sent: Sent, had_one_name: bool, answer: &Answer<'_>) {
         let &Answer { nonce, detail, now, .. } = answer;
-        let (alone, besides) = sent.extra.map_or_else(Default::default, |extra| (extra.alone, extra.besides));
+        let (alone, besides) = (sent.alone, sent.extra.map(|extra| extra.besides).unwrap_or_default());
         let mut nack = Nack { about: sent.brings, detail: detail.into() };
         if matches!(sent.contents, ResponseContents::FullState) {
             let before = self.full_state.take();
@@ -539,8 +565,10 @@ impl Rejected {
             }
         }
         if had_one_name {
+            let nack = nack.of_content(alone.as_deref());
             for (name, keys) in names {
-                self.reject_alone(name, Alone::new(keys, nack.clone(), None, nonce, (now, now)));
+                let rejected = Alone::new(keys, nack.clone(), None, nonce, (now, now));
+                self.reject_alone(name, rejected, alone.as_ref());
             }
         } else if !names.is_empty() {
             let keys = names.into_values().flatten().collect();
@@ -562,7 +590,9 @@ impl Rejected {
         }
     }
 
-    fn reject_alone(&mut self, name: ResourceName, alone: Alone) {
+    /// S6d: if the name had one variant, `content` is noted for other streams.
+    fn reject_alone(&mut self, name: ResourceName, alone: Alone, content: Option<&Arc<Variant>>) {
+        self.found.extend(content.filter(|content| *content.name() == name).cloned());
         self.alone.insert(name, alone);
         let oldest = self.alone.iter().min_by_key(|(_, alone)| alone.nacked_at).map(|(name, _)| name.clone());
         if let Some(name) = oldest.filter(|_| self.alone.len() > ALONE_LIMIT)

@@ -74,6 +74,12 @@ impl Responses {
         }
     }
 
+    /// Drops the parts of rejected responses. The next response brings their revisions.
+    pub(super) fn drop_parts(&mut self) {
+        let about = self.rejections.drop_parts();
+        self.next_brings.extend(&about);
+    }
+
     fn brings(&mut self, revision: Revision) -> Spans {
         let mut brings = std::mem::take(&mut self.next_brings);
         brings.add(self.reached, revision);
@@ -89,12 +95,10 @@ impl Responses {
         self.is_crossed = false;
     }
 
-    /// Records the only resource that the newest response brings, a full state, if that is known.
+    /// Records the only resource that the newest response brings, if that is known.
     pub(super) fn sent_alone(&mut self, variant: Option<Arc<Variant>>) {
-        if variant.is_some()
-            && let Some(newest) = self.in_flight.newest_mut()
-        {
-            newest.extra_mut().alone = variant;
+        if let Some(newest) = self.in_flight.newest_mut() {
+            newest.alone = variant;
         }
     }
 

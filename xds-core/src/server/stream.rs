@@ -161,14 +161,11 @@ impl Stream {
 
     /// S6d: notes what the client rejected alone for the other streams of the cache.
     fn note_found(&mut self) {
-        let Self { watch, entries, .. } = self;
-        watch.read(|snapshot| {
-            for state in entries.states_mut() {
-                for found in state.take_found(snapshot) {
-                    watch.cache().rejected().note(&state.terms.type_url, &found);
-                }
+        for state in self.entries.states_mut() {
+            for found in state.take_found() {
+                self.watch.cache().rejected().note(&state.terms.type_url, &found);
             }
-        });
+        }
     }
 
     /// Whether the client subscribes to anything of a type. If a request names something and the

@@ -107,6 +107,7 @@ impl TypeState {
         if self.holding.select(selection, |selection| watch.join(&self.terms.type_url, selection)) {
             // T25: queued parts have the other form, and everything is sent again.
             self.responses.drop_queued();
+            self.responses.drop_parts();
             self.published.begin(watch.ledger(&self.terms.type_url));
         }
         // Before the subscription is indexed, which keeps its names.
@@ -268,22 +269,23 @@ impl TypeState {
     }
 
     /// S6d: takes the contents that were rejected alone since the last call.
-    pub(super) fn take_found(&mut self, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+    pub(super) fn take_found(&mut self) -> Vec<Arc<Variant>> {
         if self.responses.rejections().is_empty() {
             return Vec::new();
         }
-        let found = self.responses.rejections_mut().take_found();
-        self.newest_of(found.iter().flatten(), snapshot)
+        self.responses.rejections_mut().take_found()
     }
 
     /// S6d: these contents were left out of a response. Each is sent in a response of its own.
-    pub(super) fn send_last(&mut self, left_out: &[Arc<Variant>]) {
+    /// `had` says whether the client has another content of the name.
+    pub(super) fn send_last(&mut self, left_out: &[Arc<Variant>], had: impl Fn(&Variant) -> bool) {
         if left_out.is_empty() {
             return;
         }
         let mut about = Spans::default();
         left_out.iter().for_each(|variant| about.add_one(variant.changed_at));
-        let names = left_out.iter().map(|variant| BTreeSet::from([self.key(variant)])).collect();
+        let names =
+            left_out.iter().map(|variant| (BTreeSet::from([self.key(variant)]), had(variant))).collect();
         let is_announced = self.terms.protocol == Protocol::Delta;
         self.responses.rejections_mut().leave_for_later(names, about, is_announced);
     }

@@ -328,6 +328,21 @@ impl DeltaContent {
         self.shared.iter().flat_map(|update| &update.changed).chain(self.changed.values())
     }
 
+    /// The only resource in the response, if there is nothing else.
+    pub(super) fn only(&self) -> Option<Arc<Variant>> {
+        let is_bare = |update: &Arc<Update>| {
+            update.replaced.is_empty()
+                && update.removed.is_empty()
+                && update.absent.is_empty()
+                && update.unmatched.is_empty()
+        };
+        let mut changed = self.changed();
+        let first = changed.next()?;
+        let is_alone =
+            changed.next().is_none() && self.removed.is_empty() && self.shared.as_ref().is_none_or(is_bare);
+        is_alone.then(|| Arc::clone(first))
+    }
+
     /// Whether the response removes or changes something that the client may have (S6e).
     pub(super) fn makes_room(&self) -> bool {
         let since = self.shared.as_ref().map_or(Revision::ZERO, |update| update.from);

@@ -26,8 +26,6 @@ pub(super) struct Alone {
     back_off: Duration,
     /// Whether its revisions count as rejected (S6f).
     pub(super) counts: bool,
-    /// Whether the server noted the content for its other streams (S6d).
-    pub(super) is_noted: bool,
     /// Whether observers know that it counts.
     pub(super) is_reported: bool,
 }
@@ -60,7 +58,6 @@ impl Alone {
             resend: Resend::None,
             back_off: BACK_OFF,
             counts: false,
-            is_noted: false,
             is_reported: false,
         }
     }

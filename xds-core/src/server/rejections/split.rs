@@ -41,6 +41,8 @@ pub(super) struct Part {
     keys: BTreeSet<ResourceKey>,
     /// Errors and unresolved names of the response.
     besides: Vec<Arc<Body>>,
+    /// Whether it changes something that the client has, if that is known (S6e).
+    makes_room: Option<bool>,
     cut: Cut,
 }
 
@@ -79,13 +81,14 @@ impl Split {
         nack: Nack,
         now: Duration,
     ) -> Self {
-        let part = Part { keys, besides, cut: Cut::Whole(Arc::clone(&nack.detail)) };
+        let part = Part { keys, besides, makes_room: None, cut: Cut::Whole(Arc::clone(&nack.detail)) };
         Self { parts: VecDeque::from([part]), nacked_at: Some(now), ..Self::empty(id, nack) }
     }
 
     /// Of contents that other clients rejected: each goes alone.
-    pub(super) fn of_known(id: SplitId, names: Vec<BTreeSet<ResourceKey>>, nack: Nack) -> Self {
-        let part = |keys| Part { keys, besides: Vec::new(), cut: Cut::Done(0) };
+    /// The flag says whether the client has another content of the name.
+    pub(super) fn of_known(id: SplitId, names: Vec<(BTreeSet<ResourceKey>, bool)>, nack: Nack) -> Self {
+        let part = |(keys, had)| Part { makes_room: Some(had), ..Part::alone(keys) };
         Self { parts: names.into_iter().map(part).collect(), ..Self::empty(id, nack) }
     }
 
@@ -137,8 +140,9 @@ impl Split {
     ) -> Option<NextPart> {
         let mut part = self.next(standing)?;
         let (keys, besides) = (part.keys.clone(), std::mem::take(&mut part.besides));
+        let makes_room = part.makes_room;
         self.sent.insert(nonce, part);
-        Some(NextPart { keys, besides, is_known: self.nacked_at.is_none() })
+        Some(NextPart { keys, besides, makes_room })
     }
 
     fn next(&mut self, standing: &impl Fn(&ResourceKey) -> Standing) -> Option<Part> {
@@ -253,8 +257,7 @@ impl Part {
             names.pop_first();
         }
         let known = self.keys.extract_if(.., |key| names.contains(&key.name));
-        let part = |keys| Self { keys, besides: Vec::new(), cut: Cut::Done(0) };
-        by_name(known).into_values().map(part).collect()
+        by_name(known).into_values().map(Self::alone).collect()
     }
 
     /// Whether any of its names may be sent now: none of the name's keys waits.
@@ -276,6 +279,11 @@ impl Part {
         self.keys.iter().map(|key| &key.name).collect::<BTreeSet<_>>().len()
     }
 
+    /// A part that is sent once.
+    fn alone(keys: BTreeSet<ResourceKey>) -> Self {
+        Self { keys, besides: Vec::new(), makes_room: None, cut: Cut::Done(0) }
+    }
+
     /// Takes the names whose change waits, as a part of their own.
     fn take_waiting(&mut self, standing: &impl Fn(&ResourceKey) -> Standing) -> Option<Self> {
         let waits = |key: &&ResourceKey| standing(key) == Standing::Waits;
@@ -285,7 +293,7 @@ impl Part {
         }
         let keys: BTreeSet<_> = self.keys.extract_if(.., |key| names.contains(&key.name)).collect();
         let besides = if self.keys.is_empty() { std::mem::take(&mut self.besides) } else { Vec::new() };
-        Some(Self { keys, besides, cut: self.cut.clone() })
+        Some(Self { keys, besides, makes_room: self.makes_room, cut: self.cut.clone() })
     }
 
     /// S6c, S6d: the parts that take the place of this one. The unit is the name; all removals are one.
@@ -320,7 +328,7 @@ impl Part {
         });
         let part = |units: Vec<_>| {
             let cut = Cut::Done(if units.len() > 1 { left } else { 0 });
-            Self { keys: units.into_iter().flatten().collect(), besides: Vec::new(), cut }
+            Self { cut, ..Self::alone(units.into_iter().flatten().collect()) }
         };
         let mut pieces: Vec<_> = pieces.map(part).collect();
         if let Some(first) = pieces.first_mut() {

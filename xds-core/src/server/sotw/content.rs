@@ -122,9 +122,6 @@ impl<'a> SotwContent<'a> {
 
     /// The only resource in a response with keys of several names, of which the others do not exist.
     pub(super) fn only_resource(self, contents: &ResponseContents) -> Option<Arc<Variant>> {
-        if contents.has_one_name() {
-            return None;
-        }
         let mut found = contents.keys().filter_map(|key| self.resolution.with_key(key));
         let first = found.next()?;
         found.all(|variant| variant.name() == first.name()).then(|| Arc::clone(first))
