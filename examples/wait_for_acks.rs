@@ -87,7 +87,7 @@ async fn roll_out(cache: &Cache, what: &str, content: Vec<u8>) -> Result<bool, B
             }
             Outcome::Disconnected => println!("  {} left", result.client.id),
             Outcome::Splitting | Outcome::Pending | Outcome::Late => {
-                println!("  {} did not answer", result.client.id)
+                println!("  {} did not answer", result.client.id);
             }
         }
     }

@@ -272,7 +272,9 @@ impl Connection {
         let sent = received.names();
         // The answer to a new subscription to the same name may come first.
         let is_new = |name: &String| seen.newly_asked.iter().any(|(asked, _)| asked.as_ref() == Some(name));
-        seen.given_up.retain(|name| !sent.contains(name) || is_new(name));
+        // D18: a part is no answer.
+        let is_part = before.rejections.is_part(&received);
+        seen.given_up.retain(|name| !sent.contains(name) || is_new(name) || is_part);
         seen.tried.retain(|name, times| {
             *times -= u32::from(sent.contains(name));
             *times > 0

@@ -257,7 +257,8 @@ impl Rejections {
 
     /// The client subscribes to nothing.
     pub(super) fn clear(&mut self) {
-        self.0 = None;
+        let found = self.take_found();
+        self.0 = (!found.is_empty()).then(|| Box::new(Rejected { found, ..Rejected::default() }));
     }
 
     /// Whether the client accepted everything, and is to be sent nothing again.
@@ -466,7 +467,9 @@ impl Rejections {
 
     /// Takes the contents that were rejected alone since the last call.
     pub(super) fn take_found(&mut self) -> Vec<Arc<Variant>> {
-        self.0.as_mut().map(|of| std::mem::take(&mut of.found)).unwrap_or_default()
+        let found = self.0.as_mut().map(|of| std::mem::take(&mut of.found)).unwrap_or_default();
+        self.tidy();
+        found
     }
 
     /// Takes the rejections that count since the last call.
@@ -515,7 +518,7 @@ impl Rejections {
         of.splits.retain(|split| !split.has_ended());
         of.rest.take_if(|rest| rest.keys.is_empty());
         let is_over = of.splits.is_empty() && of.alone.is_empty() && of.full_state.is_none();
-        if is_over && of.rest.is_none() && !of.is_announced {
+        if is_over && of.rest.is_none() && of.found.is_empty() && !of.is_announced {
             self.0 = None;
         }
     }
@@ -551,7 +554,7 @@ impl Rejected {
         let (alone, besides) = (sent.alone, sent.extra.map(|extra| extra.besides).unwrap_or_default());
         let mut nack = Nack { about: sent.brings, detail: detail.into() };
         if matches!(sent.contents, ResponseContents::FullState) {
-            let before = self.full_state.take();
+            let (before, nack) = (self.full_state.take(), nack.of_content(alone.as_deref()));
             self.full_state = Some(FullStateNack::new(nack, alone, sent.makes_room, before, now));
             return;
         }

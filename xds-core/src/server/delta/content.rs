@@ -328,18 +328,20 @@ impl DeltaContent {
         self.shared.iter().flat_map(|update| &update.changed).chain(self.changed.values())
     }
 
-    /// The only resource in the response, if there is nothing else.
+    /// The only resource in the response, if there is nothing else but removals of its name (T31).
     pub(super) fn only(&self) -> Option<Arc<Variant>> {
-        let is_bare = |update: &Arc<Update>| {
-            update.replaced.is_empty()
-                && update.removed.is_empty()
-                && update.absent.is_empty()
-                && update.unmatched.is_empty()
-        };
         let mut changed = self.changed();
         let first = changed.next()?;
-        let is_alone =
-            changed.next().is_none() && self.removed.is_empty() && self.shared.as_ref().is_none_or(is_bare);
+        let is_it = |name: &ResourceName| name == first.name();
+        let is_bare = |update: &Arc<Update>| {
+            update.replaced.iter().all(|replaced| is_it(replaced.name()))
+                && update.removed.iter().all(|removed| is_it(removed.variant.name()))
+                && update.absent.iter().all(is_it)
+                && update.unmatched.iter().all(|(name, _)| is_it(name))
+        };
+        let is_alone = changed.next().is_none()
+            && self.removed.iter().all(|key| is_it(&key.name))
+            && self.shared.as_ref().is_none_or(is_bare);
         is_alone.then(|| Arc::clone(first))
     }
 
