@@ -67,14 +67,12 @@ pub(super) struct Nack {
 impl Nack {
     /// S6f: a content that was rejected alone says nothing of commits that did not change it.
     fn of_content(self, content: Option<&Variant>) -> Self {
-        match content.filter(|content| self.about.cover(content.changed_at)) {
-            Some(content) => {
-                let mut about = Spans::default();
-                about.add_one(content.changed_at);
-                Self { about, ..self }
-            }
-            None => self,
+        let Some(content) = content else { return self };
+        let mut about = Spans::default();
+        if self.about.cover(content.changed_at) {
+            about.add_one(content.changed_at);
         }
+        Self { about, ..self }
     }
 }
 
@@ -554,7 +552,7 @@ impl Rejected {
         let (alone, besides) = (sent.alone, sent.extra.map(|extra| extra.besides).unwrap_or_default());
         let mut nack = Nack { about: sent.brings, detail: detail.into() };
         if matches!(sent.contents, ResponseContents::FullState) {
-            let (before, nack) = (self.full_state.take(), nack.of_content(alone.as_deref()));
+            let before = self.full_state.take();
             self.full_state = Some(FullStateNack::new(nack, alone, sent.makes_room, before, now));
             return;
         }
@@ -574,7 +572,9 @@ impl Rejected {
                 self.reject_alone(name, rejected, alone.as_ref());
             }
         } else if !names.is_empty() {
-            let keys = names.into_values().flatten().collect();
+            // The unit is the name: what is left of it from an earlier response goes with it.
+            let left = self.splits.iter_mut().flat_map(|split| split.take_names(&names)).collect::<Vec<_>>();
+            let keys = names.into_values().flatten().chain(left).collect();
             let id = self.next_split();
             self.add(Split::of(id, keys, besides, nack, now));
         }

@@ -267,11 +267,14 @@ impl DeltaContent {
         let mut left_out = Vec::new();
         if let Some(spared) = self.shared.as_ref().and_then(|update| update.spare(known)) {
             // T31: what takes the place of another variant is not left out.
-            let is_single = |variant: &Arc<Variant>| !self.has_besides(variant.name());
-            if spared.left_out.iter().all(is_single) {
-                left_out.extend(spared.left_out.iter().cloned());
-                self.shared = Some(spared.update);
-            }
+            let is_single = |variant: &&Arc<Variant>| self.besides(variant.name()) == 0;
+            left_out.extend(spared.left_out.iter().filter(is_single).cloned());
+            self.shared = if left_out.len() == spared.left_out.len() {
+                Some(spared.update)
+            } else {
+                let is_left_out = |of: &Arc<Variant>| left_out.iter().any(|left| Arc::ptr_eq(left, of));
+                self.shared.take().map(|update| Arc::new(update.without(is_left_out)))
+            };
         }
         let is_left_out = |(key, variant): &(&ResourceKey, &Arc<Variant>)| {
             let is_in_update = self.shared.iter().any(|update| update.has_name(&key.name));
@@ -289,10 +292,6 @@ impl DeltaContent {
         let changed = self.changed.range(first.clone()..).take_while(|(key, _)| key.name == *name);
         let removed = self.removed.range(first..).take_while(|key| key.name == *name);
         changed.count() + removed.count()
-    }
-
-    fn has_besides(&self, name: &ResourceName) -> bool {
-        self.besides(name) > 0
     }
 
     pub(super) fn is_empty(&self) -> bool {

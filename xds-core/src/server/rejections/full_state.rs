@@ -47,6 +47,7 @@ impl FullStateNack {
             at = now + before.back_off.saturating_sub(BACK_OFF);
             back_off = before.back_off;
         }
+        let nack = nack.of_content(alone.as_deref());
         let repeat = if makes_room { Repeat::At(at) } else { Repeat::None };
         Self { nack, alone, nacked_at: now, repeat, back_off, counts: false, is_reported: false }
     }

@@ -237,6 +237,19 @@ impl Split {
         self.has_waiting(key) || self.sent.values().any(|part| part.keys.contains(key))
     }
 
+    /// Takes the keys of these names that were not sent yet.
+    pub(super) fn take_names(
+        &mut self,
+        names: &BTreeMap<ResourceName, BTreeSet<ResourceKey>>,
+    ) -> Vec<ResourceKey> {
+        let mut taken = Vec::new();
+        for part in &mut self.parts {
+            taken.extend(part.keys.extract_if(.., |key| names.contains_key(&key.name)));
+        }
+        self.parts.retain(|part| !part.keys.is_empty());
+        taken
+    }
+
     /// What the parts have that were not sent yet.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &ResourceKey> {
         self.parts.iter().flat_map(|part| &part.keys)
