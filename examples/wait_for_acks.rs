@@ -82,9 +82,7 @@ async fn roll_out(cache: &Cache, what: &str, content: Vec<u8>) -> Result<bool, B
     for result in &results {
         match &result.outcome {
             Outcome::Acked => println!("  {} has it", result.client.id),
-            Outcome::Nacked { detail, names, .. } => {
-                println!("  {} rejected {names:?}: {detail}", result.client.id);
-            }
+            Outcome::Nacked { detail, .. } => println!("  {} rejected it: {detail}", result.client.id),
             Outcome::Disconnected => println!("  {} left", result.client.id),
             Outcome::Splitting | Outcome::Pending | Outcome::Late => {
                 println!("  {} did not answer", result.client.id);
