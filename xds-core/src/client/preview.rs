@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Client;
 use super::cache_changes::{CacheChanges, RemovalReason};
-use super::received::{Payload, ReceivedResource, ReceivedResponse};
+use super::received::{Payload, ReceivedResource, ReceivedResponse, Removal};
 use super::watched_type::WatchedType;
 use crate::cache::{Audience, Cache, Candidate};
 use crate::extras::Extras;
@@ -68,11 +68,16 @@ impl Client {
         if variants.is_empty() {
             return None;
         }
-        // T31: the removals of the variants that these replace are part of the same step.
-        for removal in response.removed {
-            if let Some(constraints) = removal.constraints {
-                changes.removed.insert((removal.name, constraints), RemovalReason::Explicit);
-            }
+        // T31: the removals of the variants that these replace are part of the same step. So are the
+        // removals of names (S33): without them, a client may get both the old and the new user of an
+        // address.
+        for Removal { name, constraints } in response.removed {
+            let keys = match constraints {
+                Some(constraints) => vec![(name, constraints)],
+                // T30b: it is for each variant of the name.
+                None => watched.keys_of(&name),
+            };
+            changes.removed.extend(keys.into_iter().map(|key| (key, RemovalReason::Explicit)));
         }
         Some(Preview { type_url: watched.type_url.clone(), variants, changes })
     }

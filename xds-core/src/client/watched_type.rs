@@ -7,6 +7,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::accepted::{Accepted, Decode};
+use super::cache_changes::VariantKey;
 use super::received::ReceivedResource;
 use super::resource_state::ResourceState;
 use crate::cache::TypeSnapshot;
@@ -224,6 +225,12 @@ impl WatchedType {
         if name != WILDCARD && self.authority_of(name) == 0 {
             into.extend_from_slice(entries(WILDCARD));
         }
+    }
+
+    /// The keys of all variants of a name.
+    pub(super) fn keys_of(&self, name: &ResourceName) -> Vec<VariantKey> {
+        let variants = self.names.get(name).into_iter().flat_map(|named| &named.variants);
+        variants.map(|stored| (name.clone(), stored.accepted.constraints().clone())).collect()
     }
 
     /// The variant of a name that matches the parameters (T3), if there is one (T4). If the name is

@@ -301,6 +301,18 @@ fn s33_additions_and_removals_of_one_response_are_tried_together() {
             leaves[at].ack(type_name, "2");
             world.conclude();
             assert_eq!((leaves[1 - at].sent(), leaves[at].sent()), (both, String::new()));
+            leaves[1 - at].ack(type_name, "2");
+            // D1: after a reconnect, the server removes the whole name.
+            world.lose();
+            world.commit(&format!("{type_name} -b c=1"));
+            world.is_up = true;
+            world.pass(Duration::from_secs(5));
+            let (at, sent) = canary(&mut leaves);
+            let both = format!("n3 {type_name} c{any}=1 -b{any}");
+            assert_eq!(sent, both);
+            leaves[at].ack(type_name, "3");
+            world.conclude();
+            assert_eq!((leaves[1 - at].sent(), leaves[at].sent()), (both, String::new()));
         }
     }
 }
