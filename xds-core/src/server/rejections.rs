@@ -5,7 +5,7 @@
 //! alone (S6c, [`Split`]). A name that was [rejected alone](Alone) is sent again when it changes, or
 //! when there may be room for it (S6e). A full state cannot be divided (S25, [`FullStateNack`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,44 +18,20 @@ use crate::wire::{Body, ResourceKey};
 
 use alone::Alone;
 use full_state::FullStateNack;
+use rejected::Rejected;
 use split::{Split, SplitId};
 
 pub(super) use split::Standing;
 
 mod alone;
 mod full_state;
+mod rejected;
 mod split;
 
 /// What the client rejected of one type on one stream, and what is sent again of it. A client that
 /// rejected nothing costs a pointer.
-///
-/// A name is in one split at most, and not in a split and among those that were rejected alone.
 #[derive(Debug, Default)]
 pub(super) struct Rejections(Option<Box<Rejected>>);
-
-#[derive(Debug, Default)]
-struct Rejected {
-    /// Oldest first.
-    splits: Vec<Split>,
-    alone: BTreeMap<ResourceName, Alone>,
-    /// The oldest of those that were rejected alone, when there are too many.
-    rest: Option<Rest>,
-    full_state: Option<FullStateNack>,
-    last_split: SplitId,
-    /// Whether the newest response was a part: then other changes go next, and neither starves.
-    part_went: bool,
-    /// Whether the client was announced parts that follow (D32).
-    is_announced: bool,
-    /// Contents that were rejected alone since the server looked last.
-    found: Vec<Arc<Variant>>,
-}
-
-/// Names that were rejected, each alone, of which only the newest message is known.
-#[derive(Debug, Default)]
-struct Rest {
-    keys: BTreeSet<ResourceKey>,
-    nack: Nack,
-}
 
 /// The client's error message, and the revisions that it is about.
 #[derive(Debug, Clone, Default)]
@@ -521,142 +497,3 @@ impl Rejections {
         }
     }
 }
-
-impl Rejected {
-    /// The client rejected a part; `None` if the response was none.
-    fn on_nack_of_part(&mut self, sent: &Sent, answer: &Answer<'_>) -> Option<NackOf> {
-        let &Answer { nonce, detail, now, .. } = answer;
-        if let Some(alone) = self.alone.values_mut().find(|alone| alone.is_resent_in(nonce)) {
-            alone.on_nack(nonce, detail, now);
-            return Some(NackOf::Repeat);
-        }
-        let answered = self.splits.iter_mut().find_map(|split| Some((split.answered(nonce)?, split)));
-        let (part, split) = answered?;
-        let of = if split.nacked_at.is_none() { NackOf::Known } else { NackOf::Repeat };
-        let nacked_at = split.nacked_at.unwrap_or(now);
-        if let Some(keys) = split.on_nack(part) {
-            let nack = Nack { about: split.nack.about.clone(), detail: detail.into() };
-            let nack = nack.of_content(sent.alone.as_deref());
-            let id = split.nacked_at.map(|_| split.id);
-            for (name, keys) in split::by_name(keys) {
-                let alone = Alone::new(keys, nack.clone(), id, nonce, (nacked_at, now));
-                self.reject_alone(name, alone, sent.alone.as_ref());
-            }
-        }
-        Some(of)
-    }
-
-    /// The client rejected a response that was no part.
-    fn on_nack(&mut self, sent: Sent, had_one_name: bool, answer: &Answer<'_>) {
-        let &Answer { nonce, detail, now, .. } = answer;
-        let (alone, besides) = (sent.alone, sent.extra.map(|extra| extra.besides).unwrap_or_default());
-        let mut nack = Nack { about: sent.brings, detail: detail.into() };
-        if matches!(sent.contents, ResponseContents::FullState) {
-            let before = self.full_state.take();
-            self.full_state = Some(FullStateNack::new(nack, alone, sent.makes_room, before, now));
-            return;
-        }
-        // SotW: of these names only one had a resource.
-        let is_it = |key: &&ResourceKey| alone.as_ref().is_none_or(|alone| *alone.name() == key.name);
-        let had_one_name = had_one_name || alone.is_some();
-        let names = split::by_name(sent.contents.keys().filter(is_it).cloned());
-        for name in names.keys() {
-            if let Some(before) = self.take_alone(name) {
-                nack.about.extend(&before.nack.about);
-            }
-        }
-        if had_one_name {
-            let nack = nack.of_content(alone.as_deref());
-            for (name, keys) in names {
-                let rejected = Alone::new(keys, nack.clone(), None, nonce, (now, now));
-                self.reject_alone(name, rejected, alone.as_ref());
-            }
-        } else if !names.is_empty() {
-            // The unit is the name: what is left of it from an earlier response goes with it.
-            let left = self.splits.iter_mut().flat_map(|split| split.take_names(&names)).collect::<Vec<_>>();
-            let keys = names.into_values().flatten().chain(left).collect();
-            let id = self.next_split();
-            self.add(Split::of(id, keys, besides, nack, now));
-        }
-    }
-
-    fn next_split(&mut self) -> SplitId {
-        self.last_split.0 += 1;
-        self.last_split
-    }
-
-    fn add(&mut self, split: Split) {
-        if self.splits.len() < SPLITS_LIMIT {
-            self.splits.push(split);
-        } else if let Some(newest) = self.splits.last_mut() {
-            newest.absorb(split);
-        }
-    }
-
-    /// S6d: if the name had one variant, `content` is noted for other streams.
-    fn reject_alone(&mut self, name: ResourceName, alone: Alone, content: Option<&Arc<Variant>>) {
-        self.found.extend(content.filter(|content| *content.name() == name).cloned());
-        self.alone.insert(name, alone);
-        let oldest = self.alone.iter().min_by_key(|(_, alone)| alone.nacked_at).map(|(name, _)| name.clone());
-        if let Some(name) = oldest.filter(|_| self.alone.len() > ALONE_LIMIT)
-            && let Some(Alone { keys, nack, .. }) = self.take_alone(&name)
-        {
-            let rest = self.rest.get_or_insert_default();
-            rest.keys.extend(keys);
-            rest.nack.about.extend(&nack.about);
-            rest.nack.detail = nack.detail;
-        }
-    }
-
-    fn take_alone(&mut self, name: &ResourceName) -> Option<Alone> {
-        let alone = self.alone.remove(name)?;
-        self.splits.iter_mut().for_each(|split| split.forget_found(name));
-        Some(alone)
-    }
-
-    /// Forgets the rejection of what is corrected by the response with this nonce, or given up.
-    fn correct(&mut self, by: Option<Nonce>, mut is_corrected: impl FnMut(&ResourceKey) -> bool) {
-        let mut is_left = |key: &ResourceKey| !is_corrected(key);
-        let mut corrected = Vec::new();
-        let is_older = |alone: &Alone| by.is_none_or(|nonce| alone.is_older_than(nonce));
-        for (name, alone) in self.alone.iter_mut().filter(|(_, alone)| is_older(alone)) {
-            alone.keys.retain(&mut is_left);
-            if alone.keys.is_empty() {
-                corrected.push(name.clone());
-            }
-        }
-        self.rest.iter_mut().for_each(|rest| rest.keys.retain(&mut is_left));
-        corrected.iter().for_each(|name| _ = self.take_alone(name));
-    }
-
-    /// Whether the response with this nonce is a part, or a resend.
-    fn is_part(&self, nonce: Nonce) -> bool {
-        self.splits.iter().any(|split| split.has_sent(nonce))
-            || self.alone.values().any(|alone| alone.is_resent_in(nonce))
-    }
-
-    /// Whether contents that were left out of a response are still to be sent (S6d).
-    fn has_known_left(&self) -> bool {
-        self.splits.iter().any(|split| split.nacked_at.is_none() && split.waiting().next().is_some())
-    }
-
-    fn take_part(
-        &mut self,
-        now: Duration,
-        nonce: Nonce,
-        standing: &impl Fn(&ResourceKey) -> Standing,
-    ) -> Option<NextPart> {
-        if let Some(next) = self.splits.iter_mut().find_map(|split| split.take(nonce, standing)) {
-            return Some(next);
-        }
-        let is_due = |alone: &Alone| alone.resend_at().is_some_and(|at| at <= now);
-        let alone = self.alone.values_mut().find(|alone| is_due(alone) && alone.may_be_resent(standing))?;
-        alone.on_resent(nonce);
-        Some(NextPart { keys: alone.keys.clone(), ..NextPart::default() })
-    }
-}
-
-/// How many rejected responses are kept apart. A further one becomes a part of the newest.
-const SPLITS_LIMIT: usize = 8;
-/// How many names that were rejected alone have their own message.
-const ALONE_LIMIT: usize = 256;
