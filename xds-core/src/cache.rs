@@ -16,6 +16,7 @@ use crate::subscription::{ExcludedAuthorities, Locator};
 use crate::variants::{Variant, Variants};
 
 use commits::CommitLog;
+use first_split::FirstSplits;
 use interest::Interest;
 use on_demand::SubscriptionIndex;
 use rejected::RejectedContents;
@@ -30,6 +31,7 @@ pub use delivery::{
     ClientName, ClientOutcome, DECIDE_WITHIN, Delivery, FollowedCommit, Follower, NAMES_LISTED, Outcome,
     StreamOutcome,
 };
+pub(crate) use first_split::SplitTurn;
 pub(crate) use interest::{Membership, Position};
 pub use interest::{SubscriptionCounts, Watch};
 pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
@@ -51,6 +53,7 @@ mod clients_of;
 mod commits;
 mod delivery;
 mod dropped;
+mod first_split;
 mod id_set;
 mod interest;
 mod on_demand;
@@ -83,6 +86,7 @@ pub struct Cache {
     /// What the streams see that try a candidate.
     views: Mutex<Views>,
     rejected: RejectedContents,
+    first_splits: FirstSplits,
     epoch: OnceLock<Instant>,
 }
 
@@ -137,6 +141,11 @@ impl Cache {
         let cache = Self { key_sets: KeySetRule::Free, interest, ..Self::default() };
         cache.snapshot.store(Arc::new(Snapshot::on_demand(excluded)));
         Arc::new(cache)
+    }
+
+    /// The splits that other streams wait for (S6d).
+    pub(crate) fn first_splits(&self) -> &FirstSplits {
+        &self.first_splits
     }
 
     /// Contents that clients rejected alone (S6d).

@@ -94,6 +94,11 @@ impl Watch {
         &self.stream
     }
 
+    /// The number of the stream in its cache.
+    pub(super) fn id(&self) -> u64 {
+        self.stream.id
+    }
+
     /// Whether the state that the stream saw is gone, so that nobody knows what its client lacks.
     pub(crate) fn is_lost(&self) -> bool {
         self.stream.is_lost.load(Ordering::Relaxed)

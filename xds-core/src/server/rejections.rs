@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::contents::ResponseContents;
 use super::in_flight::Sent;
-use crate::cache::{DECIDE_WITHIN, RejectedRevisions, Spans};
+use crate::cache::{DECIDE_WITHIN, RejectedRevisions, Spans, SplitTurn};
 use crate::name::{Nonce, ResourceName, Revision};
 use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
@@ -253,6 +253,11 @@ impl Rejections {
             && self.0.as_ref().is_none_or(|of| is_state_known(of))
     }
 
+    /// S6d: whether so many known-bad contents are still to be sent that no further ones are left out.
+    pub(super) fn leave_nothing_out(&self) -> bool {
+        self.0.as_ref().is_some_and(|of| of.leaves_nothing_out())
+    }
+
     pub(super) fn have_full_state(&self) -> bool {
         self.0.as_ref().is_some_and(|of| of.full_state.is_some())
     }
@@ -285,12 +290,13 @@ impl Rejections {
         standing: impl Fn(&ResourceKey) -> Standing,
     ) -> Option<Duration> {
         let of = self.0.as_ref()?;
-        let is_over = of.is_announced && !of.has_known_left();
-        if is_over || of.splits.iter().any(|split| split.is_due(&standing)) {
+        if of.is_announced && !of.has_known_left() {
             return Some(now);
         }
+        let splits = of.splits.iter().filter(|split| split.is_due(&standing));
+        let part_at = splits.map(|split| split.waits_until().map_or(now, |until| until.max(now))).min();
         let may_go = |alone: &&Alone| alone.may_be_resent(&standing);
-        of.alone.values().filter(may_go).filter_map(Alone::resend_at).min()
+        of.alone.values().filter(may_go).filter_map(Alone::resend_at).chain(part_at).min()
     }
 
     /// Whether the client waits for further responses (D32).
@@ -375,6 +381,13 @@ impl Rejections {
         self.splits().any(|split| split.is_running() && split.has(key))
     }
 
+    /// S6d: decides whether new splits wait for another client's. `begin` gets the names of each.
+    pub(super) fn decide_turns(&mut self, mut begin: impl FnMut(BTreeSet<ResourceName>) -> SplitTurn) {
+        for split in self.0.iter_mut().flat_map(|of| &mut of.splits) {
+            split.decide_turn(&mut begin);
+        }
+    }
+
     /// S6f: decides which rejections count now. `is_open`: the client owes an answer, or a removal is
     /// withheld from it. Returns whether anything changed.
     pub(super) fn settle(&mut self, now: Duration, is_open: bool, conflicts: bool) -> bool {
@@ -382,6 +395,7 @@ impl Rejections {
         let is_late = |nacked_at: Duration| nacked_at + DECIDE_WITHIN <= now;
         let mut is_changed = false;
         for split in &mut of.splits {
+            split.end_turn(now);
             let counts = split.has_stopped() || split.nacked_at.is_some_and(is_late);
             is_changed |= counts != split.counts;
             split.counts = counts;
@@ -401,13 +415,15 @@ impl Rejections {
         is_changed
     }
 
-    /// When rejections count at the latest; `None` if all of them do.
+    /// When rejections count at the latest, or others no longer wait for a split; `None` if all is decided.
     pub(super) fn settles_at(&self) -> Option<Duration> {
         let of = self.0.as_ref()?;
         let splits = of.splits.iter().filter(|split| !split.counts).filter_map(|split| split.nacked_at);
         let alone = of.alone.values().filter(|alone| !alone.counts).map(|alone| alone.nacked_at);
         let full_state = of.full_state.iter().filter(|of| !of.counts).map(|of| of.nacked_at);
-        splits.chain(alone).chain(full_state).min().map(|nacked_at| nacked_at + DECIDE_WITHIN)
+        let decided_at =
+            splits.chain(alone).chain(full_state).min().map(|nacked_at| nacked_at + DECIDE_WITHIN);
+        of.splits.iter().filter_map(Split::turn_ends_at).chain(decided_at).min()
     }
 
     /// The revisions that wait until rejected contents were sent again and answered (S6f).
@@ -489,7 +505,11 @@ impl Rejections {
     /// Drops what is decided.
     fn tidy(&mut self) {
         let Some(of) = &mut self.0 else { return };
-        of.splits.retain(|split| !split.has_ended());
+        // Who waits for a split goes on when it is gone, and must know by then what it found.
+        if of.found.is_empty() {
+            of.splits.retain(|split| !split.has_ended());
+        }
+        of.check();
         of.rest.take_if(|rest| rest.keys.is_empty());
         let is_over = of.splits.is_empty() && of.alone.is_empty() && of.full_state.is_none();
         if is_over && of.rest.is_none() && of.found.is_empty() && !of.is_announced {

@@ -154,14 +154,16 @@ impl Stream {
             (protocol, _) => return Err(StreamError::WrongProtocol { expected: protocol }),
         };
         if matches!(verdict, Some(Verdict::Nacked { .. })) {
-            self.note_found();
+            self.share_rejections();
         }
         Ok(verdict)
     }
 
-    /// S6d: notes what the client rejected alone for the other streams of the cache.
-    fn note_found(&mut self) {
+    /// S6d: notes what the client rejected alone for the other streams of the cache. Of those that reject
+    /// the same, one looks for what is bad.
+    fn share_rejections(&mut self) {
         for state in self.entries.states_mut() {
+            state.decide_turns(&self.watch);
             for found in state.take_found() {
                 self.watch.cache().rejected().note(&state.terms.type_url, &found);
             }
@@ -455,8 +457,11 @@ impl Stream {
 
     /// Contents that clients rejected alone (S6d). A poll has no NACK, so its response has everything.
     fn known_rejected(&self, at: usize) -> Option<Arc<RejectedOfType>> {
-        let type_url = &self.entries[at].state.terms.type_url;
-        self.watch.cache().rejected().of_type(type_url).filter(|_| !self.is_poll)
+        let state = &self.entries[at].state;
+        if self.is_poll || state.responses.rejections().leave_nothing_out() {
+            return None;
+        }
+        self.watch.cache().rejected().of_type(&state.terms.type_url)
     }
 
     /// A part of what the client rejected (S6c).

@@ -276,6 +276,15 @@ impl TypeState {
         self.responses.rejections_mut().take_found()
     }
 
+    /// S6d: lets the split of a rejected response wait for another client's of the same names.
+    pub(super) fn decide_turns(&mut self, watch: &Arc<Watch>) {
+        if !self.responses.rejections().is_empty() {
+            let splits = watch.cache().first_splits();
+            let type_url = &self.terms.type_url;
+            self.responses.rejections_mut().decide_turns(|names| splits.begin(type_url, names, watch));
+        }
+    }
+
     /// S6d: these contents were left out of a response. Each is sent in a response of its own.
     /// `had` says whether the client has another content of the name.
     pub(super) fn send_last(&mut self, left_out: &[Arc<Variant>], had: impl Fn(&Variant) -> bool) {

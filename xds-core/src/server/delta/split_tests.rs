@@ -340,6 +340,89 @@ fn s6d_d32_what_was_announced_ends_when_the_client_gives_it_up() {
     assert_eq!((second.sent().as_str(), second.waits_until()), ("", None));
 }
 
+/// What is left out is bounded, so that its end can always be announced.
+#[test]
+fn s6d_d32_contents_of_at_most_eight_responses_are_left_out_at_a_time() {
+    let names: Vec<_> = (0..9).map(|at| format!("g{at}=1 b{at}=1")).collect();
+    let cache = cache(&format!("EDS {}", names.join(" ")));
+    let (mut first, mut second) = (Delta::new(&cache), Delta::new(&cache));
+    for at in 0..9 {
+        first.ask("EDS", &format!("b{at}"));
+        first.sent();
+        let nonce = first.last.nonce.clone();
+        first.nack("EDS", &nonce);
+        second.ask("EDS", &format!("b{at} g{at}"));
+        let left_out = if at < 8 { format!("n{} EDS g{at}=1", at + 1) } else { "n9 EDS b8=1 g8=1".into() };
+        assert_eq!((second.sent(), is_continued(&second)), (left_out, true));
+    }
+    for at in 1..=9 {
+        second.ack("EDS", &at.to_string());
+    }
+    for at in 0..8 {
+        let nonce = (at + 10).to_string();
+        assert_eq!(second.sent(), format!("n{nonce} EDS b{at}=1"));
+        assert_eq!(is_continued(&second), at < 7);
+        second.nack("EDS", &nonce);
+    }
+    assert_eq!((second.sent().as_str(), second.waits_until()), ("", None));
+}
+
+/// Two clients rejected a change of `a` to `f`, of which the last one is bad.
+fn rejected_by_two(cache: &Arc<Cache>) -> [Delta; 2] {
+    commit(cache, "EDS a=1 b=1 c=1 d=1 e=1 f=1");
+    let mut clients = [settled(cache, "EDS", "a b c d e f"), settled(cache, "EDS", "a b c d e f")];
+    commit(cache, "EDS a=2 b=2 c=2 d=2 e=2 f=2");
+    for client in &mut clients {
+        assert_eq!(client.sent(), "n2 EDS a=2 b=2 c=2 d=2 e=2 f=2");
+        client.nack("EDS", "2");
+    }
+    clients
+}
+
+/// A fleet rejects a change at the same time: one client finds what is bad, and is not asked by all.
+#[test]
+fn s6d_of_clients_that_reject_the_same_the_first_one_finds_what_is_bad() {
+    let cache = Cache::new();
+    let [mut first, mut second] = rejected_by_two(&cache);
+    assert_eq!((first.sent().as_str(), second.sent().as_str()), ("n3 EDS a=2 b=2 c=2", ""));
+    first.ack("EDS", "3");
+    assert_eq!((first.sent().as_str(), second.sent().as_str()), ("n4 EDS d=2 e=2 f=2", ""));
+    first.nack("EDS", "4");
+    assert_eq!((first.sent().as_str(), second.sent().as_str()), ("n5 EDS d=2", ""));
+    first.ack("EDS", "5");
+    assert_eq!((first.sent().as_str(), second.sent().as_str()), ("n6 EDS e=2 f=2", ""));
+    first.nack("EDS", "6");
+    assert_eq!(first.sent(), "n7 EDS e=2");
+    first.ack("EDS", "7");
+    assert_eq!((first.sent().as_str(), second.sent().as_str()), ("n8 EDS f=2", ""));
+    first.nack("EDS", "8");
+    for (nonce, part) in [("3", "a=2 b=2 c=2"), ("4", "d=2 e=2")] {
+        assert_eq!((first.sent(), second.sent()), (String::new(), format!("n{nonce} EDS {part}")));
+        second.ack("EDS", nonce);
+    }
+    assert_eq!(second.sent(), "n5 EDS f=2");
+    second.nack("EDS", "5");
+    for client in [&mut first, &mut second] {
+        assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    }
+}
+
+#[test]
+fn s6d_nobody_waits_more_than_a_second_for_a_client_that_does_not_answer_or_has_ended() {
+    for ends in [false, true] {
+        let cache = Cache::new();
+        let [first, mut second] = rejected_by_two(&cache);
+        assert_eq!(second.sent(), "");
+        let mut first = Some(first).filter(|_| !ends);
+        if let Some(first) = &mut first {
+            assert_eq!((first.sent().as_str(), second.sent().as_str()), ("n3 EDS a=2 b=2 c=2", ""));
+            assert_eq!(second.waits_until(), Some(1000));
+            second.pass(Duration::from_secs(1));
+        }
+        assert_eq!(second.sent(), "n3 EDS a=2 b=2 c=2");
+    }
+}
+
 #[test]
 fn s6e_what_was_rejected_alone_is_sent_once_more_when_something_was_removed() {
     let cache = cache("LDS old=1 other=1");

@@ -105,10 +105,10 @@ impl Rejected {
     }
 
     pub(super) fn add(&mut self, split: Split) {
-        if self.splits.len() < SPLITS_LIMIT {
-            self.splits.push(split);
-        } else if let Some(newest) = self.splits.last_mut() {
-            newest.absorb(split);
+        let of_nacks = self.splits.iter_mut().filter(|of| of.nacked_at.is_some());
+        match of_nacks.enumerate().last() {
+            Some((at, newest)) if at + 1 >= SPLITS_LIMIT && split.nacked_at.is_some() => newest.absorb(split),
+            _ => self.splits.push(split),
         }
     }
 
@@ -154,6 +154,24 @@ impl Rejected {
             || self.alone.values().any(|alone| alone.is_resent_in(nonce))
     }
 
+    /// Each name is in one part at most, and not also among those that were rejected alone.
+    pub(super) fn check(&self) {
+        if cfg!(debug_assertions) {
+            let mut names = BTreeSet::new();
+            for part in self.splits.iter().flat_map(Split::part_names) {
+                for name in part {
+                    assert!(!self.alone.contains_key(name), "{name} was rejected alone, and is in a part");
+                    assert!(names.insert(name.clone()), "{name} is in two parts");
+                }
+            }
+        }
+    }
+
+    /// Whether so many contents were left out of responses that no further ones are.
+    pub(super) fn leaves_nothing_out(&self) -> bool {
+        self.splits.iter().filter(|split| split.nacked_at.is_none()).count() >= SPLITS_LIMIT
+    }
+
     /// Whether contents that were left out of a response are still to be sent (S6d).
     pub(super) fn has_known_left(&self) -> bool {
         self.splits.iter().any(|split| split.nacked_at.is_none() && split.waiting().next().is_some())
@@ -165,7 +183,9 @@ impl Rejected {
         nonce: Nonce,
         standing: &impl Fn(&ResourceKey) -> Standing,
     ) -> Option<NextPart> {
-        if let Some(next) = self.splits.iter_mut().find_map(|split| split.take(nonce, standing)) {
+        let mut splits =
+            self.splits.iter_mut().filter(|split| split.waits_until().is_none_or(|at| at <= now));
+        if let Some(next) = splits.find_map(|split| split.take(nonce, standing)) {
             return Some(next);
         }
         let is_due = |alone: &Alone| alone.resend_at().is_some_and(|at| at <= now);
@@ -175,7 +195,8 @@ impl Rejected {
     }
 }
 
-/// How many rejected responses are kept apart. A further one becomes a part of the newest.
+/// How many rejected responses are kept apart: a further one becomes a part of the newest. And of how many
+/// responses known-bad contents are left out, until these were sent.
 const SPLITS_LIMIT: usize = 8;
 /// How many names that were rejected alone have their own message.
 const ALONE_LIMIT: usize = 256;

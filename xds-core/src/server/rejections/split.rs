@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Nack, NextPart};
+use crate::cache::SplitTurn;
 use crate::name::{Nonce, ResourceName};
 use crate::server::contents::ResponseContents;
 use crate::wire::{Body, ResourceKey};
@@ -29,6 +30,8 @@ pub(super) struct Split {
     pub(super) counts: bool,
     /// Whether observers know that it counts.
     pub(super) is_reported: bool,
+    /// Whose split goes first, when that is decided.
+    turn: Option<SplitTurn>,
 }
 
 /// The number of a split on its stream and type.
@@ -102,7 +105,37 @@ impl Split {
             found: BTreeSet::new(),
             counts: false,
             is_reported: false,
+            turn: None,
         }
+    }
+
+    /// S6d: decides whether another client's split goes first, once. What other clients rejected needs none.
+    pub(super) fn decide_turn(&mut self, begin: impl FnOnce(BTreeSet<ResourceName>) -> SplitTurn) {
+        if self.turn.is_none() && self.nacked_at.is_some() {
+            self.turn = Some(begin(self.keys().map(|key| key.name.clone()).collect()));
+        }
+    }
+
+    /// Lets the others go on, if this one has ended or takes too long.
+    pub(super) fn end_turn(&mut self, now: Duration) {
+        if self.turn.is_some() && (!self.is_running() || self.turn_ends_at().is_none_or(|at| at <= now)) {
+            self.turn = Some(SplitTurn::Own);
+        }
+    }
+
+    /// When others no longer wait for it, or it no longer waits for another one.
+    pub(super) fn turn_ends_at(&self) -> Option<Duration> {
+        let lasts = match self.turn.as_ref()? {
+            SplitTurn::First(_) => true,
+            SplitTurn::After(first) => first.strong_count() > 0,
+            SplitTurn::Own => false,
+        };
+        self.nacked_at.filter(|_| lasts).map(|at| at + FIRST_WITHIN)
+    }
+
+    /// Until when it waits for another client's split.
+    pub(super) fn waits_until(&self) -> Option<Duration> {
+        self.turn_ends_at().filter(|_| matches!(self.turn, Some(SplitTurn::After(_))))
     }
 
     /// Adds another rejected response, when there are too many to keep them apart.
@@ -255,6 +288,14 @@ impl Split {
         self.parts.iter().flat_map(|part| &part.keys)
     }
 
+    /// The names of each part.
+    pub(super) fn part_names(&self) -> impl Iterator<Item = BTreeSet<&ResourceName>> {
+        self.parts
+            .iter()
+            .chain(self.sent.values())
+            .map(|part| part.keys.iter().map(|key| &key.name).collect())
+    }
+
     /// What all parts have.
     pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
         self.waiting().chain(self.sent.values().flat_map(|part| &part.keys))
@@ -384,6 +425,8 @@ fn in_chunks<T>(units: Vec<T>, count: usize) -> Vec<Vec<T>> {
 
 /// S6d: how many names of one response may be rejected alone before the rest stays rejected together.
 pub(in crate::server) const FOUND_LIMIT: usize = 16;
+/// S6d: how long other clients wait for the first one that rejected the same names.
+pub(in crate::server) const FIRST_WITHIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;
