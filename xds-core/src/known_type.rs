@@ -36,6 +36,9 @@ pub struct KnownType {
     /// Whether resources of the type can exclude each other, so that one may be rejected until
     /// another one is gone.
     pub conflicts: bool,
+    /// Whether a client may ACK a content that it rejected before, though it still does not use it. Envoy
+    /// remembers the hash of a secret before it uses it, and does not look at the same secret again.
+    pub acks_repeats: bool,
 }
 
 impl KnownType {
@@ -52,6 +55,7 @@ impl KnownType {
         waits_for: &[],
         referrers: &[],
         conflicts: false,
+        acks_repeats: false,
     };
 
     /// The row of a type.
@@ -87,6 +91,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
             url::TYPED_EXTENSION_CONFIG,
         ],
         conflicts: false,
+        acks_repeats: false,
     },
     KnownType {
         type_url: url::CLUSTER_LOAD_ASSIGNMENT,
@@ -100,6 +105,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         waits_for: &[],
         referrers: &[url::CLUSTER],
         conflicts: false,
+        acks_repeats: false,
     },
     KnownType {
         type_url: url::LB_ENDPOINT,
@@ -113,6 +119,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         waits_for: &[],
         referrers: &[url::CLUSTER_LOAD_ASSIGNMENT],
         conflicts: false,
+        acks_repeats: false,
     },
     KnownType {
         type_url: url::SECRET,
@@ -126,6 +133,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         waits_for: &[],
         referrers: &[url::CLUSTER, url::LISTENER, url::TYPED_EXTENSION_CONFIG],
         conflicts: false,
+        acks_repeats: true,
     },
     KnownType {
         type_url: url::LISTENER,
@@ -140,6 +148,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         referrers: &[],
         // Envoy refuses a second listener with the address of another one.
         conflicts: true,
+        acks_repeats: false,
     },
     KnownType {
         type_url: url::ROUTE_CONFIGURATION,
@@ -153,6 +162,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
         referrers: &[url::LISTENER, url::SCOPED_ROUTE_CONFIGURATION],
         conflicts: false,
+        acks_repeats: false,
     },
     KnownType {
         type_url: url::SCOPED_ROUTE_CONFIGURATION,
@@ -167,6 +177,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         referrers: &[],
         // Envoy refuses a second scope with the key of another one.
         conflicts: true,
+        acks_repeats: false,
     },
     KnownType {
         type_url: url::VIRTUAL_HOST,
@@ -181,6 +192,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         referrers: &[],
         // Envoy refuses a second virtual host of a route configuration with a domain of another one.
         conflicts: true,
+        acks_repeats: false,
     },
     KnownType {
         type_url: url::RUNTIME,
@@ -194,6 +206,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         waits_for: &[],
         referrers: &[],
         conflicts: false,
+        acks_repeats: false,
     },
     KnownType {
         type_url: url::TYPED_EXTENSION_CONFIG,
@@ -207,5 +220,6 @@ static KNOWN_TYPES: [KnownType; 10] = [
         waits_for: &[],
         referrers: &[url::CLUSTER, url::LISTENER, url::ROUTE_CONFIGURATION],
         conflicts: false,
+        acks_repeats: false,
     },
 ];

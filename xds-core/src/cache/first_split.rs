@@ -23,7 +23,7 @@ pub(crate) struct FirstSplit {
 #[derive(Debug)]
 pub(crate) enum SplitTurn {
     /// This one. The split keeps it while it runs.
-    First(Arc<FirstSplit>),
+    First(#[expect(dead_code, reason = "the others wait until it is dropped")] Arc<FirstSplit>),
     /// Another client's. It is dead when that one has ended.
     After(Weak<FirstSplit>),
     /// Nobody waits for this one, and it waits for nobody.
@@ -92,7 +92,8 @@ mod tests {
             let context = std::task::Context::from_waker(std::task::Waker::noop());
             watches[at].poll_woken(&context).is_ready()
         };
-        let SplitTurn::First(first) = splits.begin(&eds, names(&["a", "b"]), &watches[0]) else { panic!() };
+        let first = splits.begin(&eds, names(&["a", "b"]), &watches[0]);
+        assert!(matches!(first, SplitTurn::First(_)));
         let SplitTurn::After(other) = splits.begin(&eds, names(&["b"]), &watches[1]) else { panic!() };
         // What the first one does not have, it cannot find. Another type is another matter.
         let of_other_names = splits.begin(&eds, names(&["b", "c"]), &watches[2]);

@@ -131,12 +131,16 @@ impl Rejections {
     }
 
     /// The client accepted a response with these contents.
-    pub(super) fn on_ack(&mut self, nonce: Nonce, contents: &ResponseContents) {
+    pub(super) fn on_ack(&mut self, nonce: Nonce, contents: &ResponseContents, acks_repeats: bool) {
         let Some(of) = &mut self.0 else { return };
         if matches!(contents, ResponseContents::FullState) {
             of.full_state = None;
         } else {
-            of.splits.iter_mut().for_each(|split| _ = split.answered(nonce));
+            for split in &mut of.splits {
+                if let Some(part) = split.answered(nonce) {
+                    split.on_ack(part, acks_repeats);
+                }
+            }
             of.correct(Some(nonce), |key| contents.covers(key));
         }
         self.tidy();
@@ -355,10 +359,8 @@ impl Rejections {
         if let Some(alone) = of.alone.get(&key.name).filter(|alone| alone.keys.contains(key)) {
             return Some(about(&alone.nack, Among::One));
         }
-        if let Some(split) = of.splits.iter().find(|split| split.has_waiting(key)) {
-            let names: BTreeSet<_> = split.waiting().map(|key| &key.name).collect();
-            let is_over = split.nacked_at.is_some() && !split.is_running();
-            return is_over.then(|| about(&split.nack, Among::These(names.len())));
+        if let Some(split) = of.splits.iter().find(|split| split.has_left(key)) {
+            return split.suspects().map(|names| about(&split.nack, Among::These(names.len())));
         }
         if let Some(rest) = of.rest.as_ref().filter(|rest| rest.keys.contains(key)) {
             return Some(about(&rest.nack, Among::One));
@@ -396,7 +398,8 @@ impl Rejections {
         let mut is_changed = false;
         for split in &mut of.splits {
             split.end_turn(now);
-            let counts = split.has_stopped() || split.nacked_at.is_some_and(is_late);
+            let counts =
+                split.has_stopped() || split.has_found_nothing() || split.nacked_at.is_some_and(is_late);
             is_changed |= counts != split.counts;
             split.counts = counts;
         }

@@ -8,6 +8,7 @@ use super::contents::ResponseContents;
 use super::in_flight::{InFlight, ResponsePart, Sent};
 use super::rejections::{Answer, NackOf, Rejections};
 use crate::cache::{AckState, Spans};
+use crate::known_type::KnownType;
 use crate::name::{Nonce, ResourceName, Revision};
 use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
@@ -238,11 +239,11 @@ impl Responses {
     }
 
     /// Records an ACK. Returns whether the nonce was one of an unanswered response.
-    pub(super) fn on_ack(&mut self, nonce: Nonce, conflicts: bool) -> bool {
+    pub(super) fn on_ack(&mut self, nonce: Nonce, known: &KnownType) -> bool {
         let Some(Sent { contents, makes_room, .. }) = self.in_flight.answered(nonce) else { return false };
         self.has_news = true;
-        self.rejections.on_ack(nonce, &contents);
-        if makes_room && conflicts {
+        self.rejections.on_ack(nonce, &contents, known.acks_repeats);
+        if makes_room && known.conflicts {
             self.rejections.on_room(nonce);
         }
         true

@@ -257,12 +257,12 @@ impl TypeState {
         nonce: Nonce,
         error_detail: Option<String>,
     ) -> Option<Verdict> {
-        let (type_url, conflicts) = (self.terms.type_url.clone(), self.terms.known.conflicts);
+        let (type_url, known) = (self.terms.type_url.clone(), self.terms.known);
         let Some(detail) = error_detail else {
-            let is_known = self.responses.on_ack(nonce, conflicts);
+            let is_known = self.responses.on_ack(nonce, &known);
             return is_known.then_some(Verdict::Acked { type_url, nonce });
         };
-        let of = self.responses.on_nack(&Answer { nonce, detail: &detail, now, conflicts });
+        let of = self.responses.on_nack(&Answer { nonce, detail: &detail, now, conflicts: known.conflicts });
         self.forget_uncovered();
         let nacked = |of| Verdict::Nacked { type_url, nonce, detail, is_repeat: of == NackOf::Repeat };
         of.map(nacked)

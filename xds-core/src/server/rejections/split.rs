@@ -26,7 +26,9 @@ pub(super) struct Split {
     sent: BTreeMap<Nonce, Part>,
     /// Names that the client rejected alone, and that nothing corrected since.
     found: BTreeSet<ResourceName>,
-    /// Whether its revisions count as rejected (S6f): it stopped, or takes too long.
+    /// What the client ACKed in parts, if its ACK of something that it rejected before says nothing.
+    acked: BTreeSet<ResourceKey>,
+    /// Whether its revisions count as rejected (S6f): it stopped, takes too long, or found nothing.
     pub(super) counts: bool,
     /// Whether observers know that it counts.
     pub(super) is_reported: bool,
@@ -103,6 +105,7 @@ impl Split {
             parts: VecDeque::new(),
             sent: BTreeMap::new(),
             found: BTreeSet::new(),
+            acked: BTreeSet::new(),
             counts: false,
             is_reported: false,
             turn: None,
@@ -152,12 +155,17 @@ impl Split {
 
     /// Whether each name is decided.
     pub(super) fn has_ended(&self) -> bool {
-        self.parts.is_empty() && self.sent.is_empty()
+        self.parts.is_empty() && self.sent.is_empty() && self.acked.is_empty()
     }
 
     /// Whether parts are to be sent, or wait for their answer.
     pub(super) fn is_running(&self) -> bool {
-        !self.has_ended() && !self.has_stopped()
+        !(self.parts.is_empty() && self.sent.is_empty()) && !self.has_stopped()
+    }
+
+    /// S6f: whether the client ACKed each part, and one of their resources is bad all the same.
+    pub(super) fn has_found_nothing(&self) -> bool {
+        !self.is_running() && !self.acked.is_empty()
     }
 
     /// Whether a part may be sent now, apart from the time.
@@ -225,6 +233,13 @@ impl Split {
         self.sent.remove(&nonce)
     }
 
+    /// The client accepted this part. `acks_repeats`: it says so of bad ones, too.
+    pub(super) fn on_ack(&mut self, part: Part, acks_repeats: bool) {
+        if acks_repeats && self.nacked_at.is_some() && self.found.is_empty() {
+            self.acked.extend(part.keys);
+        }
+    }
+
     /// The client rejected this part: it is cut, or its name is found. Returns the keys in the second
     /// case.
     pub(super) fn on_nack(&mut self, part: Part) -> Option<BTreeSet<ResourceKey>> {
@@ -236,6 +251,7 @@ impl Split {
             self.parts.push_front(Part { cut: Cut::Again(budget), ..part });
             return None;
         }
+        self.acked.clear();
         self.found.extend(part.keys.iter().map(|key| key.name.clone()));
         Some(part.keys)
     }
@@ -257,12 +273,18 @@ impl Split {
             part.keys.retain(&mut is_kept);
         }
         self.parts.retain(|part| !part.keys.is_empty());
+        self.acked.retain(&mut is_kept);
         self.keys().count() < before
     }
 
     /// Whether a part has this key that was not sent yet.
     pub(super) fn has_waiting(&self, key: &ResourceKey) -> bool {
         self.parts.iter().any(|part| part.keys.contains(key))
+    }
+
+    /// The same, or the client ACKed it, which says nothing.
+    pub(super) fn has_left(&self, key: &ResourceKey) -> bool {
+        self.has_waiting(key) || self.acked.contains(key)
     }
 
     /// Whether any part has this key.
@@ -296,9 +318,15 @@ impl Split {
             .map(|part| part.keys.iter().map(|key| &key.name).collect())
     }
 
-    /// What all parts have.
+    /// What all parts have, and had if nothing was found.
     pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
-        self.waiting().chain(self.sent.values().flat_map(|part| &part.keys))
+        self.waiting().chain(self.sent.values().flat_map(|part| &part.keys)).chain(&self.acked)
+    }
+
+    /// The names of which some are bad, if the split is over without knowing which.
+    pub(super) fn suspects(&self) -> Option<BTreeSet<&ResourceName>> {
+        let is_over = self.nacked_at.is_some() && !self.is_running();
+        is_over.then(|| self.waiting().chain(&self.acked).map(|key| &key.name).collect())
     }
 }
 

@@ -86,6 +86,42 @@ fn c20_a_rejected_full_state_is_rejected_as_a_whole() {
     assert_eq!(sotw(&mut client), "a=bad (one of 2) b=bad (one of 2)");
 }
 
+/// Envoy ACKs a secret that it rejected before without looking at it.
+#[test]
+fn s6f_secrets_of_which_one_was_rejected_are_suspect_also_if_each_is_acked_when_it_is_sent_again() {
+    let cache = Cache::new();
+    commit(&cache, "SDS a=1 b=1; EDS a=1 b=1");
+    for (type_name, suspects) in [("SDS", "a=bad (one of 2) b=bad (one of 2)"), ("EDS", "a=synced b=synced")]
+    {
+        let mut client = Sotw::new(&cache);
+        client.ask(type_name, "a b", "");
+        client.sent();
+        client.nack(type_name, "1");
+        for nonce in ["2", "3"] {
+            assert!(sotw(&mut client).ends_with("b=stale"), "b comes last");
+            client.sent();
+            client.ack(type_name, nonce);
+        }
+        client.sent();
+        assert_eq!(sotw(&mut client), suspects);
+        assert_eq!(client.stream.take_rejections(&cache.snapshot()).len(), usize::from(type_name == "SDS"));
+        assert_eq!(client.waits_until(), None);
+        // What changes is suspect no longer, and nor is what is given up.
+        commit(&cache, &format!("{type_name} a=2"));
+        client.sent();
+        client.ack(type_name, "4");
+        let other = if type_name == "SDS" { "bad" } else { "synced" };
+        assert_eq!(sotw(&mut client), format!("a=synced b={other}"));
+        client.ask(type_name, "a", "4");
+        client.sent();
+        client.ask(type_name, "a b", "4");
+        client.sent();
+        client.ack(type_name, "5");
+        assert_eq!(sotw(&mut client), "a=synced b=synced");
+        commit(&cache, &format!("{type_name} a=1"));
+    }
+}
+
 #[test]
 fn c20_each_variant_is_shown_with_its_constraints() {
     let cache = Cache::new();
