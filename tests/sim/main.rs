@@ -5,7 +5,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `script` | the events of a world, as data from a seed; `script/twins`: clients with the same node id, or without one; `script/rejecting`: clients that reject much |
+//! | `script` | the events of a world, from a seed; `twins`: clients without a node id of their own; `rejecting`: they reject much |
 //! | `content` | types, payloads, variants, commits |
 //! | `world`, `connection` | replicas, their streams run in the way of drivers, the messages in flight |
 //! | `client`, `known`, `wire` | clients by the rules of the protocol |

@@ -34,9 +34,10 @@ fn is_refused(client: &Client, known: &Known, target: &Target<'_>) -> bool {
         Rejects::Nothing => false,
         Rejects::Bad | Rejects::Whole => target.content.is_bad,
         Rejects::Envoy => {
-            // S6e: a full state is repeated once; listeners that pass their addresses on from one to the next
-            // may need more.
-            let is_chain = known.takes_full_state() && client.has_unused(known.kind);
+            // S6e: a full state is repeated once; three listeners that pass their addresses on from one to the
+            // next may need more.
+            let with_address = known.held.values().filter(|held| held.content.address != 0).count();
+            let is_chain = known.takes_full_state() && client.has_unused(known.kind) && with_address >= 2;
             let is_conflict =
                 has_address(target.content.address) || (is_chain && target.content.address != 0);
             target.content.is_bad || (known.kind == Kind::Listener && is_conflict)
