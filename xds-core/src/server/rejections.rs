@@ -192,25 +192,26 @@ impl Rejections {
         about
     }
 
-    /// S6d: these contents, each with its name, are left out of a response. Each goes in a response of
-    /// its own.
+    /// S6d: these contents are left out of a response. Each name goes in a response of its own. The flag
+    /// says whether the client has another content of it.
     pub(super) fn leave_for_later(
         &mut self,
-        mut names: Vec<(BTreeSet<ResourceKey>, bool)>,
+        left_out: Vec<(ResourceKey, bool)>,
         mut about: Spans,
         is_announced: bool,
     ) {
         let of = self.0.get_or_insert_default();
         of.is_announced |= is_announced;
-        names
-            .retain(|(keys, _)| !of.splits.iter().any(|split| keys.iter().any(|key| split.has_waiting(key))));
-        for name in
-            names.iter().flat_map(|(keys, _)| keys).map(|key| key.name.clone()).collect::<BTreeSet<_>>()
-        {
-            if let Some(before) = of.take_alone(&name) {
+        let had: BTreeSet<_> =
+            left_out.iter().filter(|(_, had)| *had).map(|(key, _)| key.name.clone()).collect();
+        let mut names = split::by_name(left_out.into_iter().map(|(key, _)| key));
+        for name in names.keys() {
+            if let Some(before) = of.take_alone(name) {
                 about.extend(&before.nack.about);
             }
         }
+        of.join_left(&mut names, &mut about);
+        let names = names.into_iter().map(|(name, keys)| (keys, had.contains(&name))).collect();
         let id = of.next_split();
         of.add(Split::of_known(id, names, Nack { about, detail: Arc::default() }));
     }

@@ -1,6 +1,5 @@
 //! The state of one type on one stream, the same for both protocols.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -293,10 +292,9 @@ impl TypeState {
         }
         let mut about = Spans::default();
         left_out.iter().for_each(|variant| about.add_one(variant.changed_at));
-        let names =
-            left_out.iter().map(|variant| (BTreeSet::from([self.key(variant)]), had(variant))).collect();
+        let left_out = left_out.iter().map(|variant| (self.key(variant), had(variant))).collect();
         let is_announced = self.terms.protocol == Protocol::Delta;
-        self.responses.rejections_mut().leave_for_later(names, about, is_announced);
+        self.responses.rejections_mut().leave_for_later(left_out, about, is_announced);
     }
 
     /// S6f: decides which rejections count now.

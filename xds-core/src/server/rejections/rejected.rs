@@ -8,6 +8,7 @@ use super::alone::Alone;
 use super::full_state::FullStateNack;
 use super::split::{self, Split, SplitId, Standing};
 use super::{Answer, Nack, NackOf, NextPart};
+use crate::cache::Spans;
 use crate::name::{Nonce, ResourceName};
 use crate::server::contents::ResponseContents;
 use crate::server::in_flight::Sent;
@@ -78,7 +79,7 @@ impl Rejected {
         // SotW: of these names only one had a resource.
         let is_it = |key: &&ResourceKey| alone.as_ref().is_none_or(|alone| *alone.name() == key.name);
         let had_one_name = had_one_name || alone.is_some();
-        let names = split::by_name(sent.contents.keys().filter(is_it).cloned());
+        let mut names = split::by_name(sent.contents.keys().filter(is_it).cloned());
         for name in names.keys() {
             if let Some(before) = self.take_alone(name) {
                 nack.about.extend(&before.nack.about);
@@ -87,15 +88,36 @@ impl Rejected {
         if had_one_name {
             let nack = nack.of_content(alone.as_deref());
             for (name, keys) in names {
+                // What is to be sent of the name, or not answered yet, decides.
+                if let Some(split) = self.splits.iter_mut().find(|split| split.has_name(&name)) {
+                    split.nack.about.extend(&nack.about);
+                    continue;
+                }
                 let rejected = Alone::new(keys, nack.clone(), None, nonce, (now, now));
                 self.reject_alone(name, rejected, alone.as_ref());
             }
         } else if !names.is_empty() {
-            // The unit is the name: what is left of it from an earlier response goes with it.
-            let left = self.splits.iter_mut().flat_map(|split| split.take_names(&names)).collect::<Vec<_>>();
-            let keys = names.into_values().flatten().chain(left).collect();
+            self.join_left(&mut names, &mut nack.about);
+            let keys = names.into_values().flatten().collect();
             let id = self.next_split();
             self.add(Split::of(id, keys, besides, nack, now));
+        }
+    }
+
+    /// S6c: the unit is the name. What is left of these names from earlier responses goes with them.
+    pub(super) fn join_left(
+        &mut self,
+        names: &mut BTreeMap<ResourceName, BTreeSet<ResourceKey>>,
+        about: &mut Spans,
+    ) {
+        for split in &mut self.splits {
+            let left = split.take_names(names);
+            if !left.is_empty() {
+                about.extend(&split.nack.about);
+            }
+            for key in left {
+                names.entry(key.name.clone()).or_default().insert(key);
+            }
         }
     }
 

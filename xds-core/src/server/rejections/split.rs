@@ -160,7 +160,8 @@ impl Split {
 
     /// Whether parts are to be sent, or wait for their answer.
     pub(super) fn is_running(&self) -> bool {
-        !(self.parts.is_empty() && self.sent.is_empty()) && !self.has_stopped()
+        let is_over = self.parts.is_empty() && self.sent.is_empty();
+        !is_over && !self.has_stopped()
     }
 
     /// S6f: whether the client ACKed each part, and one of their resources is bad all the same.
@@ -292,13 +293,19 @@ impl Split {
         self.has_waiting(key) || self.sent.values().any(|part| part.keys.contains(key))
     }
 
-    /// Takes the keys of these names that were not sent yet.
+    /// Whether any part has this name.
+    pub(super) fn has_name(&self, name: &ResourceName) -> bool {
+        let mut parts = self.parts.iter().chain(self.sent.values());
+        parts.any(|part| part.keys.iter().any(|key| key.name == *name))
+    }
+
+    /// Takes the keys of these names, also of parts that the client has not answered.
     pub(super) fn take_names(
         &mut self,
         names: &BTreeMap<ResourceName, BTreeSet<ResourceKey>>,
     ) -> Vec<ResourceKey> {
         let mut taken = Vec::new();
-        for part in &mut self.parts {
+        for part in self.parts.iter_mut().chain(self.sent.values_mut()) {
             taken.extend(part.keys.extract_if(.., |key| names.contains_key(&key.name)));
         }
         self.parts.retain(|part| !part.keys.is_empty());
