@@ -97,6 +97,8 @@ mod trial;
 mod trial_tests;
 mod upstreams;
 pub mod view;
+#[cfg(test)]
+mod wildcard_tests;
 
 /// Decides which upstream subscriptions a proxy needs, and which downstream subscriptions they
 /// serve.

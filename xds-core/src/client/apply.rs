@@ -213,6 +213,8 @@ struct PendingChanges {
     /// Names and variants that the response reports as absent. Watches that match another variant
     /// are not affected.
     absent: Vec<Removal>,
+    /// S37: the constraints of errors for `*`: the wildcards that the server cannot answer.
+    failed_wildcards: Vec<Option<Constraints>>,
     /// D24: resources that lost an alias. Perhaps they were watched by this alias only.
     orphans: Vec<ResourceName>,
 }

@@ -250,12 +250,12 @@ fn p4_6_the_error_of_a_server_that_is_not_used_any_more_ends_with_the_timer() {
     f.watch("CDS", "c");
     f.fail(0);
     f.connect(1);
-    f.get_from(1, "EDS x n1: *!7");
+    f.get_from(1, "EDS x n1: *!13");
     f.connect(0);
     f.get("CDS v1 n1: c=1");
     f.client.on_closed(f.now, 1);
     f.pass(15);
-    assert_eq!(f.view(all), "NOT_FOUND");
+    assert_eq!(f.view(all), "UNAVAILABLE");
 }
 
 /// A timer dropped what the second server had sent, so its version does not cover what the client has.

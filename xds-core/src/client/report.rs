@@ -48,7 +48,8 @@ impl Client {
             ResourceStatus::DoesNotExist => Some(LocatorStatus::Complete),
             ResourceStatus::Nacked | ResourceStatus::Timeout => failed(Code::UNAVAILABLE),
             ResourceStatus::ReceivedError => match error.as_ref().map(|error| error.code) {
-                Some(Code::NOT_FOUND) => Some(LocatorStatus::Complete),
+                // An error of a collection says that nobody knows what is in it.
+                Some(Code::NOT_FOUND) if !entry.is_collection() => Some(LocatorStatus::Complete),
                 code => failed(code.unwrap_or(Code::UNAVAILABLE)),
             },
         }

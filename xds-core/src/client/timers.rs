@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::accepted::Accepted;
 use super::effects::{Effects, Touched};
 use super::resource_failure::ResourceFailure;
-use super::resource_state::{ResourceState, ResourceStatus};
+use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
 use super::store::remove_from;
 use super::upstream::{Phase, Upstream};
 use super::watched_type::Awaited;
@@ -133,14 +133,15 @@ impl Client {
             }
             return;
         }
-        let (code, timers) = match policy.resource_timer_is_transient_error {
-            true => (Code::UNAVAILABLE, &self.timers[1]),
-            false => (Code::NOT_FOUND, &self.timers[0]),
-        };
+        let timers = &self.timers[usize::from(policy.resource_timer_is_transient_error)];
+        // S37: a server that does not answer a glob or wildcard may not know what there is.
+        let is_transient = policy.resource_timer_is_transient_error || entry.is_collection();
+        let policy = ErrorPolicy { resource_timer_is_transient_error: is_transient, ..policy };
+        let code = if is_transient { Code::UNAVAILABLE } else { Code::NOT_FOUND };
         let server = &self.servers[server].config.name;
         let text = format!("{server} did not send {:?} within {:?}", entry.name.as_str(), timers.timeout);
         let before = entry.state.view();
-        let unconfirmed = entry.state.copy.clone().filter(|_| !policy.resource_timer_is_transient_error);
+        let unconfirmed = entry.state.copy.clone().filter(|_| !is_transient);
         entry.state.on_timer(Arc::new(ResourceFailure::new(code, text, now)), policy);
         if !before.is_same(&entry.state.view()) {
             effects.touched.push(Touched { watch, member: None });

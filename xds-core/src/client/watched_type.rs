@@ -268,6 +268,10 @@ impl WatchEntry {
     pub(super) fn is_collection(&self) -> bool {
         self.members.is_some()
     }
+
+    pub(super) fn is_wildcard(&self) -> bool {
+        self.name.as_str() == WILDCARD
+    }
 }
 
 /// The number of an entry, from its key in the slab.

@@ -24,6 +24,8 @@ pub(super) enum Refusal {
     AmongOthers,
     /// It ends streams that subscribe to it.
     Always,
+    /// The same with another code than UNIMPLEMENTED.
+    With(Code),
     /// It sends resource errors.
     ByErrors,
 }
@@ -268,16 +270,17 @@ impl World {
             });
             let Some(request) = request else { break };
             types.insert(type_of(&request, self.protocol));
-            let is_refused = |(short, refusal): (&&str, &Refusal)| {
+            let is_refused = |(short, refusal): &(&&str, &Refusal)| {
                 types.contains(type_url(short).as_str())
                     && match refusal {
                         Refusal::AmongOthers => types.len() > 1,
-                        Refusal::Always => true,
+                        Refusal::Always | Refusal::With(_) => true,
                         Refusal::ByErrors => false,
                     }
             };
-            if self.refused.iter().any(is_refused) {
-                let status = Status { code: Code::UNIMPLEMENTED, message: "no such type".into() };
+            if let Some((_, refusal)) = self.refused.iter().find(is_refused) {
+                let code = if let Refusal::With(code) = refusal { *code } else { Code::UNIMPLEMENTED };
+                let status = Status { code, message: "no such type".into() };
                 self.upstreams.remove(route);
                 self.proxy.on_stream_end(now, route, 0, Some(status));
                 self.proxy.change(now, route, |client| client.on_end(now, 0, "no such type", u32::MAX / 2));

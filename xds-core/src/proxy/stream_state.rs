@@ -408,8 +408,11 @@ impl Proxy {
     /// The status for locators of a type when the upstream sent none for them (G4).
     pub(super) fn refusal(&self, route: &Route, type_url: &TypeUrl) -> Option<LocatorStatus> {
         let state = &self.upstreams.get(route)?.state;
-        let failed =
-            |status: &Status| LocatorStatus::Failed { code: status.code, message: status.message.clone() };
+        // The status of a stream says nothing about a resource, so it is no data error (D28).
+        let failed = |status: &Status| LocatorStatus::Failed {
+            code: if status.code.is_data_error() { Code::UNAVAILABLE } else { status.code },
+            message: status.message.clone(),
+        };
         if let Route::SideStream { .. } = route {
             let rejected = self.health(&route.main()).and_then(|health| health.state(type_url));
             return match rejected {

@@ -116,9 +116,10 @@ pub(super) fn on_request(
             // G4: the client keeps what it has, and does not wait for what it does not have.
             let missing = added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
             owed.removals.extend(missing.map(ResourceKey::of_name));
-            let unserved = state.terms.unserved(&added.locators);
+            let unserved = state.terms.unserved(added.locators.names());
             state.names.note_denied(&unserved, &state.terms.type_url);
             owed.errors.extend(unserved);
+            state.fail_wildcard();
             owed.nothing |= added.wildcard;
             owed.answer_at(now);
             return Ok(verdict);

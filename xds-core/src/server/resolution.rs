@@ -225,10 +225,32 @@ impl<'a> Resolution<'a> {
     }
 
     /// Whether the source has answered all wildcards: the first response shows a client that it has
-    /// everything (D15, S27).
+    /// everything (D15, S27). A source that cannot say what there is has not. Where a response does not stand
+    /// for everything, it can say so (S37).
     pub(super) fn knows_wildcards(self) -> bool {
         let wildcard = ResourceName::from(WILDCARD);
-        self.state.subscription.wildcards().all(|parameters| self.status(&wildcard, parameters).is_some())
+        let is_full = self.state.terms.sends_full_state();
+        let is_known = |parameters: &Parameters| match self.status(&wildcard, parameters) {
+            None => false,
+            Some(LocatorStatus::Complete) => true,
+            Some(LocatorStatus::Failed { .. }) => !is_full,
+        };
+        self.state.subscription.wildcards().all(is_known)
+    }
+
+    /// Why wildcards cannot be answered.
+    pub(super) fn wildcard_failures(self) -> Vec<Failure> {
+        let wildcards: Vec<_> = self.state.subscription.wildcards().collect();
+        let failure = |parameters: &&Parameters| match self.status(&WILDCARD.into(), parameters) {
+            Some(LocatorStatus::Failed { code, message }) => {
+                let locator = Locator { name: WILDCARD.into(), parameters: Parameters::clone(parameters) };
+                let constraints =
+                    if wildcards.len() > 1 { self.only_for(&locator) } else { Constraints::NONE };
+                Some(Failure { constraints, ..Failure::new(locator.name, *code, &**message) })
+            }
+            Some(LocatorStatus::Complete) | None => None,
+        };
+        wildcards.iter().filter_map(failure).collect()
     }
 
     /// Whether the source has answered for this name and these parameters.

@@ -93,9 +93,10 @@ pub(super) fn on_request(
         _ = state.reselect(&stream.watch);
         if !state.terms.is_served && !state.terms.known.full_state {
             // G4: but not in a full state, which without resources would delete them.
-            let unserved = state.terms.unserved(&added.locators);
+            let unserved = state.terms.unserved(added.locators.names());
             state.names.note_denied(&unserved, &state.terms.type_url);
             owed.errors.extend(unserved);
+            state.fail_wildcard();
         }
         // S8b: owed are names that were subscribed to and not sent; names that the client
         // unsubscribed from are not.
@@ -199,7 +200,8 @@ fn errors_alone(state: &mut TypeState, owed: &Owed, turn: &mut Turn<'_>) -> Opti
     let nonce = turn.nonces.next();
     state.sent(turn.now, nonce, ResponseContents::nothing(), Vec::new(), turn.snapshot);
     let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
-    Some(Made::without_clusters(state.terms.response(nonce, version, vec![errors], false)))
+    let bodies = [errors].into_iter().chain(state.wildcard_errors()).collect();
+    Some(Made::without_clusters(state.terms.response(nonce, version, bodies, false)))
 }
 
 /// What the client should have, minus what it has. S33: while changes must wait, the answers to its

@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::known_type::KnownType;
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::protocol::Protocol;
-use crate::subscription::{Locators, NameSet, Requested, is_set};
+use crate::subscription::{NameSet, Requested, is_set};
 use crate::wire::{Body, Failure};
 use crate::xdstp::{XdstpError, XdstpName};
 
@@ -81,13 +81,13 @@ impl Terms {
     }
 
     /// G4: the errors for requested names when the type is not served, or not to this client.
-    pub(super) fn unserved(&self, requested: &Locators) -> Vec<Failure> {
+    pub(super) fn unserved<'n>(&self, names: impl Iterator<Item = &'n ResourceName>) -> Vec<Failure> {
         let r#type = self.type_url.message_name();
         let (code, message) = match self.scope.as_ref().is_some_and(NamePatterns::is_empty) {
             true => (Code::PERMISSION_DENIED, format!("this client may not read any {}", r#type)),
             false => (Code::UNIMPLEMENTED, format!("{} is not served here", r#type)),
         };
-        let names: BTreeSet<_> = requested.names().collect();
+        let names: BTreeSet<_> = names.collect();
         names.into_iter().map(|name| Failure::new(name.clone(), code, message.clone())).collect()
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::contents::ResponseContents;
 use super::covering::{Coverage, has_as};
-use super::encode::Encoding;
+use super::encode::{self, Encoding};
 use super::holding::Holding;
 use super::in_flight::ResponsePart;
 use super::published::Published;
@@ -18,10 +18,10 @@ use super::send_times::SendTimes;
 use super::terms::Terms;
 use super::waiting::Unknown;
 use crate::cache::{Snapshot, Spans, TypeSelection, Watch};
-use crate::name::{Nonce, Revision, Version};
+use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
-use crate::subscription::{Selection, Subscription};
+use crate::subscription::{Selection, Subscription, WILDCARD};
 use crate::variants::{KeyedBy, Variant};
 use crate::wire::{Body, ResourceKey};
 
@@ -199,10 +199,11 @@ impl TypeState {
         now: Duration,
         nonce: Nonce,
         version: Version,
-        (resources, besides): (Arc<Body>, Vec<Arc<Body>>),
+        (resources, mut besides): (Arc<Body>, Vec<Arc<Body>>),
         contents: ResponseContents,
         snapshot: &Snapshot,
     ) -> Response {
+        besides.extend(self.wildcard_errors());
         self.sent_version = (self.terms.protocol == Protocol::Sotw).then_some(version);
         let is_whole = matches!(contents, ResponseContents::FullState);
         let mut parts = if is_whole { vec![(resources, None)] } else { resources.parts() };
@@ -218,6 +219,19 @@ impl TypeState {
         let has_parts = !later_parts.is_empty() || self.responses.rejections().are_announced();
         self.sent(now, nonce, first_contents.unwrap_or(contents), later_parts, snapshot);
         self.terms.response(nonce, version, bodies, has_parts)
+    }
+
+    /// G4: the type is not served, so that a wildcard cannot be answered.
+    pub(super) fn fail_wildcard(&mut self) {
+        let name = ResourceName::from(WILDCARD);
+        let wildcard = Some(&name).filter(|_| self.subscription.is_wildcard());
+        self.unknown.wildcard_failures = self.terms.unserved(wildcard.into_iter());
+    }
+
+    /// Why wildcards cannot be answered; `None` if they can.
+    pub(super) fn wildcard_errors(&self) -> Option<Arc<Body>> {
+        let failures = &self.unknown.wildcard_failures;
+        (!failures.is_empty()).then(|| Arc::new(encode::errors(self.encoding(), failures.iter())))
     }
 
     /// Records a response and its later parts.

@@ -20,6 +20,7 @@ use crate::cache::Snapshot;
 use crate::code::Code;
 use crate::name::{Nonce, Revision, Version};
 use crate::subscription::{Locator, Locators};
+use crate::wire::Failure;
 
 /// What cannot be answered yet (G13).
 #[derive(Debug, Default)]
@@ -29,6 +30,9 @@ pub(super) struct Unknown {
     pub(super) waiting: BTreeMap<Waiting, Locators>,
     /// Whether a wildcard waits until the source of an on-demand cache has answered all wildcards.
     pub(super) awaits_wildcards: bool,
+    /// S37: why wildcards cannot be answered. Each response has these errors, until the wildcards are
+    /// answered: a response without them says that the client has everything.
+    pub(super) wildcard_failures: Vec<Failure>,
 }
 
 /// Since when a locator waits, and whether that was reported to the client.
@@ -138,6 +142,7 @@ impl TypeEntry {
         }
         self.defer_unknown(now, snapshot);
         let has_to_wait = self.awaits_wildcards(snapshot);
+        self.report_wildcards(now, snapshot);
         if self.state.unknown.waiting.is_empty() {
             return has_to_wait.then_some(Gate::Shut);
         }
@@ -180,6 +185,22 @@ impl TypeEntry {
         let has_to_wait = state.unknown.awaits_wildcards && !state.resolve(snapshot).knows_wildcards();
         state.unknown.awaits_wildcards = has_to_wait;
         has_to_wait
+    }
+
+    /// S37: owes a response when wildcards begin to fail for another reason, or are answered after all. A
+    /// full state says nothing of that: until they are answered, there is none.
+    fn report_wildcards(&mut self, now: Duration, snapshot: &Snapshot) {
+        let Self { state, owed } = self;
+        if state.terms.sends_full_state() || !state.subscription.is_wildcard() {
+            state.unknown.wildcard_failures.clear();
+            return;
+        }
+        let failures = state.resolve(snapshot).wildcard_failures();
+        if failures != state.unknown.wildcard_failures {
+            state.unknown.wildcard_failures = failures;
+            owed.nothing = true;
+            owed.answer_at(now);
+        }
     }
 
     /// Looks at each locator that waits: what the source knows now ends its wait.

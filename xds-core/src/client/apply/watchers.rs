@@ -16,6 +16,7 @@ use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
 use crate::resource::VariantId;
+use crate::subscription::WILDCARD;
 use crate::wire::CONTINUED;
 
 /// Which states an event changes, among the watches whose parameters match the event.
@@ -73,6 +74,9 @@ impl Applier<'_> {
     fn apply_error(&mut self, error: ReportedError) {
         let ReportedError { name, constraints, code, message } = error;
         let constraints = (!constraints.is_unconstrained()).then_some(constraints);
+        if name.as_str() == WILDCARD {
+            self.pending.failed_wildcards.push(constraints.clone());
+        }
         // G4: a proxy passes the message on to its clients unchanged.
         let text = if self.relay.is_some() { message } else { format!("{:?}: {message}", name.as_str()) };
         let failure = self.failure(code, text);
@@ -165,8 +169,9 @@ impl Applier<'_> {
                     if !before.is_same(&member.view()) {
                         self.effects.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
-                    // P1.23: a new member ends an error of the whole glob or wildcard.
-                    if is_new && entry.state.status == ResourceStatus::ReceivedError {
+                    // P1.23: a new member ends an error of the whole glob.
+                    let is_glob = entry.name.as_str() != WILDCARD;
+                    if is_new && is_glob && entry.state.status == ResourceStatus::ReceivedError {
                         entry.state.status = ResourceStatus::Acked;
                         entry.state.error = None;
                         self.effects.touched.push(Touched { watch, member: None });
@@ -245,6 +250,15 @@ impl Applier<'_> {
             let entry = self.watched.entry_mut(at);
             let is_decided = match entry.state.status {
                 ResourceStatus::Acked => true,
+                // S37: each response has the error of a wildcard again, until the wildcard is answered.
+                ResourceStatus::ReceivedError
+                    if entry.is_wildcard() && entry.state.server == Some(self.server) =>
+                {
+                    let has_failed = |failed: &Option<Constraints>| {
+                        failed.as_ref().is_none_or(|of| of.matches(&entry.parameters))
+                    };
+                    self.pending.failed_wildcards.iter().any(has_failed)
+                }
                 // P1.23: the error of an earlier stream ends with the answer on this one.
                 ResourceStatus::ReceivedError => !entry.is_awaited_from(self.server),
                 _ => false,
