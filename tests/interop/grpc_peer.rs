@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -157,13 +157,8 @@ impl Implementation {
 
     /// The command for the program; `None` if it is not installed.
     fn command(self, role: &str, argument: &str) -> Option<Command> {
-        let source = |name| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/peers").join(name);
         let mut command = match self {
-            Self::Core => {
-                let mut python = Command::new(peers::find(peers::PYTHON)?);
-                python.arg(source("python/peer.py"));
-                python
-            }
+            Self::Core => python("peer.py")?,
             Self::Go => Command::new(peers::find(peers::GRPC_GO)?),
             Self::Rust => Command::new(peers::find(peers::GRPC_RUST)?),
             Self::Js => {
@@ -189,4 +184,15 @@ impl fmt::Display for Implementation {
             Self::Rust => "tonic-xds",
         })
     }
+}
+
+/// A program of tests/interop/peers/python; `None` if Python with the C core is not installed.
+pub(crate) fn python(program: &str) -> Option<Command> {
+    let mut python = Command::new(peers::find(peers::PYTHON)?);
+    python.arg(source("python").join(program));
+    Some(python)
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/peers").join(name)
 }

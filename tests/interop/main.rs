@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod c_core;
 mod calls;
 mod client;
 mod envoy;

@@ -35,9 +35,9 @@ impl SharedStore {
     pub(crate) fn of_nodes() -> Self {
         let folder = Folder::new();
         let tokens = folder.path().join("tokens");
-        fs::write(&tokens, "interop a-secret-of-the-tests\n").expect("the temporary directory is writable");
+        fs::write(&tokens, format!("interop {TOKEN}\n")).expect("the temporary directory is writable");
         fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("our own file");
-        fs::write(folder.path().join("token"), "a-secret-of-the-tests\n").expect("as above");
+        fs::write(folder.path().join("token"), format!("{TOKEN}\n")).expect("as above");
         Self { folder, etcd: None }
     }
 
@@ -102,6 +102,9 @@ impl SharedStore {
         run(&[arguments, &["--server", &api, "--token-file", &tokens]].concat()).await
     }
 }
+
+/// The token of its users.
+pub(crate) const TOKEN: &str = "a-secret-of-the-tests";
 
 /// # Panics
 /// If the command failed.

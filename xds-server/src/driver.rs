@@ -595,8 +595,10 @@ fn label(service: &Service, protocol: Protocol) -> String {
 }
 
 /// Maps an error of the machine to a gRPC status. All such errors are mapped here.
+///
+/// A client of gRPC's C core takes 8 KiB of metadata, and a text outside of ASCII has three times its bytes there.
 fn close_status(error: &StreamError) -> Status {
-    let text = error.to_string();
+    let text = shortened(&error.to_string(), STATUS_TEXT_LIMIT).into_owned();
     match error {
         StreamError::TooManyNames { .. }
         | StreamError::TooManyParameters { .. }
@@ -606,6 +608,8 @@ fn close_status(error: &StreamError) -> Status {
     }
 }
 
+/// How long the message of a status may be.
+const STATUS_TEXT_LIMIT: usize = 1200;
 /// The default message limit of gRPC clients.
 const COMMON_LIMIT_BYTES: usize = 4 << 20;
 

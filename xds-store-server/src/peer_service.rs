@@ -24,7 +24,7 @@ use crate::peers::{Answer, PeerMessage, Pulled};
 use crate::queue::Message;
 use crate::reading::{Reading, failed, permits};
 use crate::service::taken;
-use crate::status::{code_of, exceeds, invalid_key, lacks, with_detail};
+use crate::status::{code_of, exceeds, invalid_key, lacks, with_detail, with_violations};
 
 /// The service Peer of one running store.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl PeerService {
         match receiver.await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(Refused { code, violations, message })) => {
-                Err(with_detail(code_of(code), message, &proto::Refusal { violations }))
+                Err(with_violations(code_of(code), message, violations))
             }
             Err(_) => Err(Status::unavailable("the store cannot answer now: call again")),
         }

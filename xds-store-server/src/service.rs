@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
+use prost::Message;
 use tonic::{Code, Request, Response, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::State;
@@ -22,7 +23,7 @@ use crate::listing::{Listing, PAGE_BYTES, STEP};
 use crate::queue::Acks;
 use crate::reading::{Reading, failed, now};
 use crate::referring::{blockers, references};
-use crate::status::{invalid, invalid_key, lacks, of_refused, refusal, with_detail};
+use crate::status::{committed_only, invalid, invalid_key, lacks, of_refused, readable, refusal};
 use crate::watches::Watches;
 use crate::watching::Watching;
 
@@ -79,11 +80,21 @@ impl StoreService {
             request.changes.iter().map(|change| change.key.clone().unwrap_or_default()).collect();
         let (force, prune) = (request.force_schema, request.prune);
         let is_copy = request.is_copy;
+        let violations_from = request.violations_from.filter(|_| request.dry_run);
         let refused = |refused| of_refused(self.with_writers(refused), &self.reading.standing(), caller);
         let draft = self.reading.store.draft(request, caller.client.identity()).map_err(refused)?;
         check_options(caller, force, prune, is_copy)?;
         let draft = draft.limited_to(caller.rights.write_access()).map_err(refused)?;
-        let (committed, acked) = self.reading.store.commit_acked(draft, acks).await.map_err(refused)?;
+        let (committed, acked) = match self.reading.store.commit_acked(draft, acks).await {
+            Err(why)
+                if !why.violations.is_empty()
+                    && let Some(from) = violations_from =>
+            {
+                let violations = readable(self.with_writers(why).violations, caller);
+                return Ok(listed(violations, from));
+            }
+            other => other.map_err(refused)?,
+        };
         let response = self.committed(caller, committed, keys);
         let response = proto::CommitResponse { acked_peers: wire(acked.peers), ..response };
         if acked.is_enough {
@@ -93,7 +104,7 @@ impl StoreService {
             "it is committed here at revision {}, and {} of {} peers confirmed in time that they have it",
             response.revision, acked.peers, acks.peers,
         );
-        Err(with_detail(Code::DeadlineExceeded, message, &proto::Committed { response: Some(response) }))
+        Err(committed_only(message, response))
     }
 
     /// SG22: where the writer of the region that owns a name is, if a peer has said so.
@@ -415,3 +426,18 @@ const SHORTEST_BOOKMARK: Duration = Duration::from_secs(1);
 /// How long a commit waits for peers (SR17).
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 const ACK_TIMEOUT_LIMIT: Duration = Duration::from_secs(60);
+/// The violations from a number on that fit into an answer.
+fn listed(violations: Vec<proto::Violation>, from: u32) -> proto::CommitResponse {
+    let violation_count = u32::try_from(violations.len()).unwrap_or(u32::MAX);
+    let mut left = VIOLATIONS_LIMIT_BYTES;
+    let fits = |violation: &proto::Violation| {
+        let has_room = left > 0;
+        left = left.saturating_sub(violation.encoded_len());
+        has_room
+    };
+    let violations = violations.into_iter().skip(from as usize).take_while(fits).collect();
+    proto::CommitResponse { violations, violation_count, ..Default::default() }
+}
+
+/// So that each client can read the answer.
+const VIOLATIONS_LIMIT_BYTES: usize = 1024 * 1024;

@@ -15,16 +15,47 @@ use xds_store::read::ReadError;
 use crate::access::Caller;
 use crate::standing::{Condition, Standing};
 
+mod fit;
+
 /// A status whose details hold a message: the trailer `grpc-status-details-bin` has a
 /// `google.rpc.Status` with it.
 pub(crate) fn with_detail<M: Message + Name>(code: Code, message: impl Into<String>, detail: &M) -> Status {
-    let message = message.into();
+    let message = fit::message(message.into());
     let details = google::rpc::Status {
         code: code.into(),
         message: message.clone(),
         details: vec![Any { type_url: M::type_url(), value: detail.encode_to_vec().into() }],
     };
-    Status::with_details(code, message, Bytes::from(details.encode_to_vec()))
+    let details = details.encode_to_vec();
+    // A client that gets more sees neither the code nor the message.
+    let is_fitting = fit::fits(&message, &details);
+    debug_assert!(is_fitting, "a detail of {} bytes", details.len());
+    if is_fitting {
+        Status::with_details(code, message, Bytes::from(details))
+    } else {
+        Status::new(code, message)
+    }
+}
+
+/// A refusal with as many of these violations as fit.
+pub(crate) fn with_violations(
+    code: Code,
+    message: impl Into<String>,
+    violations: Vec<proto::Violation>,
+) -> Status {
+    with_detail(code, message, &fit::refusal(violations))
+}
+
+/// DEADLINE_EXCEEDED: it is committed. The response has what fits.
+pub(crate) fn committed_only(message: String, response: proto::CommitResponse) -> Status {
+    let proto::CommitResponse { revision, effect_count, acked_peers, .. } = &response;
+    let (effect_count, acked_peers) = (*effect_count, *acked_peers);
+    let response = if response.encoded_len() <= fit::DETAIL_LIMIT {
+        response
+    } else {
+        proto::CommitResponse { revision: revision.clone(), effect_count, acked_peers, ..Default::default() }
+    };
+    with_detail(Code::DeadlineExceeded, message, &proto::Committed { response: Some(response) })
 }
 
 /// A refusal with one violation, which concerns no certain change.
@@ -36,7 +67,7 @@ pub(crate) fn refusal(
 ) -> Status {
     let message = message.into();
     let violation = proto::Violation { change: 0, key, message: message.clone(), why: Some(why) };
-    with_detail(code, message, &proto::Refusal { violations: vec![violation] })
+    with_violations(code, message, vec![violation])
 }
 
 /// INVALID_ARGUMENT because of a field.
@@ -90,7 +121,7 @@ pub(crate) fn of_read(error: &ReadError, printed: impl Fn(u64) -> String) -> Sta
     match error {
         ReadError::Compacted { floor } => compacted(printed(*floor)),
         ReadError::Ahead { .. } | ReadError::Revision(_) => invalid("revision", error.to_string()),
-        ReadError::Damaged(damaged) => Status::data_loss(damaged.to_string()),
+        ReadError::Damaged(damaged) => Status::data_loss(fit::message(damaged.to_string())),
         ReadError::Engine(error) => of_engine(error),
         ReadError::Schema(refused) => refusal(
             if refused.is_unknown_major() { Code::Unimplemented } else { Code::FailedPrecondition },
@@ -98,8 +129,8 @@ pub(crate) fn of_read(error: &ReadError, printed: impl Fn(u64) -> String) -> Sta
             None,
             proto::violation::Why::Schema(refused.to_proto()),
         ),
-        ReadError::Convert(error) => Status::failed_precondition(error.to_string()),
-        error => Status::internal(error.to_string()),
+        ReadError::Convert(error) => Status::failed_precondition(fit::message(error.to_string())),
+        error => Status::internal(fit::message(error.to_string())),
     }
 }
 
@@ -116,9 +147,9 @@ pub(crate) fn gates_of(refused: &Refused) -> impl Iterator<Item = &proto::Closed
 }
 
 /// The refusal of a commit, with no more than the caller may read (ST54).
-pub(crate) fn of_refused(refused: Refused, standing: &Standing, caller: &Caller) -> Status {
-    let Refused { code, violations, message } = refused;
-    let violations: Vec<_> = violations.into_iter().map(|violation| shown(violation, caller)).collect();
+pub(crate) fn of_refused(why: Refused, standing: &Standing, caller: &Caller) -> Status {
+    let Refused { code, violations, message } = why;
+    let violations = readable(violations, caller);
     let message = violations.first().map_or(message, |violation| match violations.len() {
         1 => violation.message.clone(),
         more => format!("{} (and {} more)", violation.message, more - 1),
@@ -126,7 +157,12 @@ pub(crate) fn of_refused(refused: Refused, standing: &Standing, caller: &Caller)
     if violations.is_empty() && code == RefusalCode::Unavailable {
         return not_ready(standing, message);
     }
-    with_detail(code_of(code), message, &proto::Refusal { violations })
+    with_violations(code_of(code), message, violations)
+}
+
+/// Violations with no more than the caller may read (ST54).
+pub(crate) fn readable(violations: Vec<proto::Violation>, caller: &Caller) -> Vec<proto::Violation> {
+    violations.into_iter().map(|violation| shown(violation, caller)).collect()
 }
 
 pub(crate) fn code_of(code: RefusalCode) -> Code {
@@ -157,7 +193,7 @@ pub(crate) fn refused_by(status: &Status) -> Option<Refused> {
     };
     let details = google::rpc::Status::decode(status.details()).ok()?.details;
     let detail = details.iter().find(|detail| detail.type_url == proto::Refusal::type_url())?;
-    let proto::Refusal { violations } = proto::Refusal::decode(&*detail.value).ok()?;
+    let proto::Refusal { violations, .. } = proto::Refusal::decode(&*detail.value).ok()?;
     Some(Refused { code, violations, message: status.message().to_owned() })
 }
 

@@ -103,6 +103,8 @@ pub(in crate::cli) struct Refused {
     pub(super) code: Code,
     message: String,
     pub(super) violations: Vec<proto::Violation>,
+    /// How many further ones there are, which the status had no room for.
+    pub(super) others: usize,
     /// OUT_OF_RANGE: the last forgotten revision.
     pub(super) floor: Option<String>,
     not_ready: Option<proto::NotReady>,
@@ -204,6 +206,7 @@ impl Refused {
             code: status.code(),
             message: status.message().to_owned(),
             violations: Vec::new(),
+            others: 0,
             floor: None,
             not_ready: None,
             places: Vec::new(),
@@ -216,6 +219,7 @@ impl Refused {
                 "xds.store.v1.Refusal" => {
                     let refusal = proto::Refusal::decode(detail.value).unwrap_or_default();
                     refused.violations.extend(refusal.violations);
+                    refused.others += refusal.others as usize;
                 }
                 "xds.store.v1.Compacted" => {
                     refused.floor =
@@ -322,7 +326,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines: Vec<_> =
             self.violations.iter().take(VIOLATIONS_SHOWN).map(|violation| self.line(violation)).collect();
-        let more = self.violations.len().saturating_sub(VIOLATIONS_SHOWN);
+        let more = self.violations.len().saturating_sub(VIOLATIONS_SHOWN) + self.others;
         if more > 0 {
             lines.push(format!("and {} more", counted(more, "violation")));
         }
@@ -447,7 +451,7 @@ mod tests {
     use super::*;
 
     fn refused(code: Code, violations: Vec<proto::Violation>) -> Refused {
-        let value = proto::Refusal { violations }.encode_to_vec().into();
+        let value = proto::Refusal { violations, others: 0 }.encode_to_vec().into();
         let details = vec![Any { type_url: "type.googleapis.com/xds.store.v1.Refusal".into(), value }];
         let status = rpc::Status { code: code as i32, message: "summary".into(), details };
         Refused::of(&Status::with_details(code, "summary", status.encode_to_vec().into()))

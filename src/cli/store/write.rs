@@ -96,11 +96,42 @@ async fn send(
     request: proto::CommitRequest,
 ) -> Result<proto::CommitResponse, StoreError> {
     let mut client = connection.store.clone();
-    connection.answer(client.commit(request)).await.map_err(|error| match error {
-        StoreError::Silent { server, timeout, .. } => StoreError::Silent { server, timeout, is_commit: true },
-        StoreError::Lost { server, reason, .. } => StoreError::Lost { server, reason, is_commit: true },
-        other => other,
-    })
+    match connection.answer(client.commit(request.clone())).await {
+        Err(StoreError::Silent { server, timeout, .. }) => {
+            Err(StoreError::Silent { server, timeout, is_commit: true })
+        }
+        Err(StoreError::Lost { server, reason, .. }) => {
+            Err(StoreError::Lost { server, reason, is_commit: true })
+        }
+        Err(StoreError::Refused(mut refused)) if refused.others > 0 => {
+            if let Some(all) = violations(connection, &request).await {
+                (refused.violations, refused.others) = (all, 0);
+            }
+            Err(StoreError::Refused(refused))
+        }
+        answer => answer,
+    }
+}
+
+/// All that is wrong with a commit, in full: a status has no room for more than some of it. `None` if the store
+/// would not refuse it any more, or does not say.
+async fn violations(
+    connection: &Connection,
+    request: &proto::CommitRequest,
+) -> Option<Vec<proto::Violation>> {
+    let mut all = Vec::new();
+    loop {
+        let violations_from = Some(u32::try_from(all.len()).ok()?);
+        let request = proto::CommitRequest { dry_run: true, violations_from, ..request.clone() };
+        let response = connection.answer(connection.store.clone().commit(request)).await.ok()?;
+        if response.violations.is_empty() {
+            return None;
+        }
+        all.extend(response.violations);
+        if all.len() >= response.violation_count as usize {
+            return Some(all);
+        }
+    }
 }
 
 /// A change of a key, on a condition.

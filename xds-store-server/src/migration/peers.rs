@@ -7,7 +7,7 @@ use xds_proto::xds::store::v1::violation::Why;
 use xds_store::phase::{PhaseStep, Plan};
 use xds_store::schema::SchemaVersion;
 
-use crate::status::with_detail;
+use crate::status::with_violations;
 
 /// The gates of a step that peers keep closed. Those that are down, and that `without` does not name, do.
 pub(super) fn gates(
@@ -65,7 +65,7 @@ pub(super) fn refused(plan: &Plan, gates: Vec<proto::ClosedGate>) -> Status {
     };
     let violations: Vec<_> = gates.into_iter().map(violation).collect();
     let message = violations.first().map(|violation| violation.message.clone()).unwrap_or_default();
-    with_detail(Code::FailedPrecondition, message, &proto::Refusal { violations })
+    with_violations(Code::FailedPrecondition, message, violations)
 }
 
 #[cfg(test)]

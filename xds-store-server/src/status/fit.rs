@@ -1,0 +1,107 @@
+//! What of a refusal fits into a status. Message and details are trailers, and a client of gRPC's C core (C++, Python,
+//! Ruby, PHP) takes 8 KiB of metadata: of a larger answer it sees only RESOURCE_EXHAUSTED.
+
+use prost::Message;
+use xds_core::shortened;
+use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::violation::Why;
+
+/// What of these violations fits, and how many others there are. The first one is always there.
+pub(super) fn refusal(violations: Vec<proto::Violation>) -> proto::Refusal {
+    let count = violations.len();
+    let (mut fitting, mut left) = (Vec::new(), DETAIL_LIMIT);
+    for violation in violations {
+        let violation = short(violation);
+        let size = violation.encoded_len() + TAG_AND_LENGTH;
+        if size > left && !fitting.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(size);
+        fitting.push(violation);
+    }
+    proto::Refusal { others: u32::try_from(count - fitting.len()).unwrap_or(u32::MAX), violations: fitting }
+}
+
+/// The message of a status.
+pub(super) fn message(text: String) -> String {
+    if text.len() <= MESSAGE_LIMIT { text } else { shortened(&text, MESSAGE_LIMIT).into_owned() }
+}
+
+/// Whether a status with this message and these encoded details fits. In headers, a message has three bytes for each
+/// byte outside of ASCII, and details four for each three.
+pub(super) fn fits(message: &str, details: &[u8]) -> bool {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' if *byte != b'%');
+    let message: usize = message.as_bytes().iter().map(|byte| if is_plain(byte) { 1 } else { 3 }).sum();
+    message + details.len().div_ceil(3) * 4 <= STATUS_LIMIT
+}
+
+/// A violation with short texts and lists.
+fn short(violation: proto::Violation) -> proto::Violation {
+    let proto::Violation { change, key, message, why } = violation;
+    let message = shortened(&message, TEXT_LIMIT).into_owned();
+    proto::Violation { change, key: key.map(short_key), message, why: why.map(short_why) }
+}
+
+fn short_key(key: proto::Key) -> proto::Key {
+    let proto::Key { type_url, name, when } = key;
+    proto::Key { type_url: word(&type_url), name: word(&name), when: word(&when) }
+}
+
+fn short_why(why: Why) -> Why {
+    match why {
+        Why::Invalid(of) => Why::Invalid(proto::Invalid { field: word(&of.field) }),
+        Why::Region(of) => Why::Region(proto::RegionOwned { other_regions: words(&of.other_regions), ..of }),
+        Why::Owned(of) => Why::Owned(proto::OwnedByOthers { owners: words(&of.owners) }),
+        Why::Ambiguous(of) => {
+            let witness = of.witness.iter().take(LIST_LIMIT).map(|(key, value)| (word(key), word(value)));
+            Why::Ambiguous(proto::AmbiguousVariants {
+                other: of.other.map(short_key),
+                witness: witness.collect(),
+                kind: of.kind,
+            })
+        }
+        Why::Referred(of) => {
+            let short = |by: proto::Reference| proto::Reference {
+                source: by.source.map(short_key),
+                target: by.target.map(short_key),
+                field: word(&by.field),
+                ..by
+            };
+            Why::Referred(proto::Referred {
+                by: of.by.into_iter().take(1).map(short).collect(),
+                count: of.count,
+                silent_regions: words(&of.silent_regions),
+            })
+        }
+        Why::MissingTarget(of) => Why::MissingTarget(proto::MissingTarget {
+            target: of.target.map(short_key),
+            field: word(&of.field),
+            ..of
+        }),
+        // Their texts are the server's own, or names with a short limit.
+        Why::Condition(_) | Why::Schema(_) | Why::Limit(_) | Why::Right(_) | Why::Gate(_) => why,
+    }
+}
+
+fn word(text: &str) -> String {
+    shortened(text, WORD_LIMIT).into_owned()
+}
+
+fn words(list: &[String]) -> Vec<String> {
+    list.iter().take(LIST_LIMIT).map(|text| word(text)).collect()
+}
+
+/// Message and details together, as they are sent.
+pub(super) const STATUS_LIMIT: usize = 4096 - HEAD;
+/// The names of the headers, and the status around the details.
+const HEAD: usize = 256;
+/// The message is sent twice: as it is, and in the details.
+const MESSAGE_LIMIT: usize = 384;
+pub(super) const DETAIL_LIMIT: usize = 1400;
+const TEXT_LIMIT: usize = 256;
+const WORD_LIMIT: usize = 96;
+const LIST_LIMIT: usize = 3;
+const TAG_AND_LENGTH: usize = 4;
+
+#[cfg(test)]
+mod tests;
