@@ -150,9 +150,10 @@ pub(crate) fn gates_of(refused: &Refused) -> impl Iterator<Item = &proto::Closed
 pub(crate) fn of_refused(why: Refused, standing: &Standing, caller: &Caller) -> Status {
     let Refused { code, violations, message } = why;
     let violations = readable(violations, caller);
-    let message = violations.first().map_or(message, |violation| match violations.len() {
-        1 => violation.message.clone(),
-        more => format!("{} (and {} more)", violation.message, more - 1),
+    let first = violations.first().cloned().map(|violation| fit::short(violation).message);
+    let message = first.map_or(message, |first| match violations.len() {
+        1 => first,
+        more => format!("{first} (and {} more)", more - 1),
     });
     if violations.is_empty() && code == RefusalCode::Unavailable {
         return not_ready(standing, message);

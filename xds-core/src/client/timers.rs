@@ -71,7 +71,7 @@ impl Client {
         timers.deadlines.push_back((deadline, watch));
         let awaited = &mut self.store.entry_mut(watch).awaited;
         let servers = awaited.map_or(0, |awaited| awaited.servers) | 1 << server;
-        *awaited = Some(Awaited { until: Some(deadline), servers });
+        *awaited = Some(Awaited { until: Some(deadline), servers, is_perhaps_answered: false });
     }
 
     /// When a server that failed before counts as working, although no response has come on its new
@@ -98,6 +98,7 @@ impl Client {
         let awaited = entry.awaited.as_mut().expect("its timer runs");
         awaited.until = None;
         let server = bits(awaited.servers).last().expect("a timer waits for a server");
+        let is_perhaps_answered = awaited.is_perhaps_answered;
         let policy = self.servers[server].config.errors;
         let is_answered = match entry.state.status {
             ResourceStatus::Acked => true,
@@ -125,7 +126,7 @@ impl Client {
             return;
         }
         // C12: the answer to a glob or wildcard may have looked like that to a name.
-        if entry.members.as_ref().is_some_and(|members| !members.is_empty()) {
+        if entry.members.as_ref().is_some_and(|members| is_perhaps_answered || !members.is_empty()) {
             (entry.state.status, entry.state.error) = (ResourceStatus::Acked, None);
             effects.touched.push(Touched { watch, member: None });
             if !policy.resource_timer_is_transient_error {

@@ -74,6 +74,8 @@ pub(super) struct Awaited {
     pub(super) until: Option<Duration>,
     /// The servers that have to answer, as bits.
     pub(super) servers: u64,
+    /// C12: a response came that may be the answer, or that to a name.
+    pub(super) is_perhaps_answered: bool,
 }
 
 /// The record of one name.

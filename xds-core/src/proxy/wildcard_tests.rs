@@ -44,7 +44,7 @@ impl Chain {
             Reason::Refused(_) | Reason::Away => {}
         }
         let content = "CDS a=1 other=1; X a=1 other=1; EDS other=1";
-        let mut worlds = vec![World::new(protocol, content, config.clone())];
+        let mut worlds = vec![World::new(protocol, content, config)];
         if let Reason::Refused(refusal) = reason {
             worlds[0].refused.extend([("CDS", refusal), ("X", refusal)]);
         }

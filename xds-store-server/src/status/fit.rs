@@ -27,6 +27,14 @@ pub(super) fn message(text: String) -> String {
     if text.len() <= MESSAGE_LIMIT { text } else { shortened(&text, MESSAGE_LIMIT).into_owned() }
 }
 
+/// The message of a violation. What is wrong stands behind the key, so that a long key is shortened first.
+fn short_message(message: &str, key: Option<&proto::Key>) -> String {
+    let parts = key.map_or([""; 2], |key| [&*key.name, &*key.when]);
+    let long = parts.into_iter().filter(|part| part.len() > WORD_LIMIT);
+    let message = long.fold(message.to_owned(), |message, part| message.replace(part, &word(part)));
+    shortened(&message, TEXT_LIMIT).into_owned()
+}
+
 /// Whether a status with this message and these encoded details fits. In headers, a message has three bytes for each
 /// byte outside of ASCII, and details four for each three.
 pub(super) fn fits(message: &str, details: &[u8]) -> bool {
@@ -36,9 +44,9 @@ pub(super) fn fits(message: &str, details: &[u8]) -> bool {
 }
 
 /// A violation with short texts and lists.
-fn short(violation: proto::Violation) -> proto::Violation {
+pub(super) fn short(violation: proto::Violation) -> proto::Violation {
     let proto::Violation { change, key, message, why } = violation;
-    let message = shortened(&message, TEXT_LIMIT).into_owned();
+    let message = short_message(&message, key.as_ref());
     proto::Violation { change, key: key.map(short_key), message, why: why.map(short_why) }
 }
 

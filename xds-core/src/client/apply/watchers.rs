@@ -242,18 +242,23 @@ impl Applier<'_> {
         // D32: the members are not complete while the server has more responses to send.
         let is_continued = self.sender().config.protocol == Protocol::Delta
             && self.head.version.as_bytes().last() == Some(&CONTINUED);
-        if is_continued || !self.head.is_for_collections {
+        if is_continued {
             return;
         }
         let bit = 1 << self.server;
         for at in self.watched.collections.clone() {
             let entry = self.watched.entry_mut(at);
+            // C12: the response may be that to a name. Then the timer decides, if it still runs.
+            if !self.head.is_for_collections && entry.state.status != ResourceStatus::Timeout {
+                if let Some(awaited) = entry.awaited.as_mut().filter(|awaited| awaited.servers & bit != 0) {
+                    awaited.is_perhaps_answered = true;
+                }
+                continue;
+            }
             let is_decided = match entry.state.status {
                 ResourceStatus::Acked => true,
                 // S37: each response has the error of a wildcard again, until the wildcard is answered.
-                ResourceStatus::ReceivedError
-                    if entry.is_wildcard() && entry.state.server == Some(self.server) =>
-                {
+                ResourceStatus::ReceivedError if entry.is_wildcard() => {
                     let has_failed = |failed: &Option<Constraints>| {
                         failed.as_ref().is_none_or(|of| of.matches(&entry.parameters))
                     };

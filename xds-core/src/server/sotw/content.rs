@@ -98,7 +98,8 @@ impl<'a> SotwContent<'a> {
         }
         if answers.is_empty() {
             // G4: a wildcard that selects nothing is answered too.
-            let is_due = owed.everything || !fresh.changed.is_empty() || !owed.errors.is_empty();
+            let is_due =
+                owed.everything || owed.nothing || !fresh.changed.is_empty() || !owed.errors.is_empty();
             let contents = || ResponseContents::Resources {
                 shared: Some(state.encoding().keys(fresh)),
                 own: BTreeSet::new(),
