@@ -64,8 +64,8 @@ pub struct ClientConfig {
     /// The servers for new-style names, by authority; an authority may be the empty string. If
     /// there are none, a [relay](Self::relay) uses the default authority for all names (X15).
     pub authorities: BTreeMap<String, AuthorityConfig>,
-    /// How long to wait for a resource after subscribing to it; then it counts as absent (C5).
-    /// Default 15 s.
+    /// How long to wait for a resource after subscribing to it; then it counts as absent (C5), and a
+    /// glob or wildcard as unavailable. Default 15 s.
     pub resource_timeout: Duration,
     /// The same for servers whose silence does not mean absence
     /// ([`ErrorPolicy::resource_timer_is_transient_error`], C6). Default 30 s.
