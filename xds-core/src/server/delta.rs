@@ -307,7 +307,7 @@ fn send(
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
     let (resources, contents) = (content.body(state), content.contents(state));
-    let (makes_room, alone) = (content.makes_room(), content.only());
+    let (makes_room, alone) = (content.makes_room(state.encoding()), content.only(state.encoding()));
     let response = state.send(now, turn.nonces.next(), version, (resources, bodies), contents, snapshot);
     state.responses.sent_alone(alone);
     state.responses.sent_room(makes_room);

@@ -10,7 +10,7 @@ use crate::name::{ResourceName, Revision, Version};
 use crate::server::answers::{LocatorAnswer, NamePresence};
 use crate::server::clusters_sent::ClustersSent;
 use crate::server::contents::ResponseContents;
-use crate::server::encode;
+use crate::server::encode::{self, Encoding};
 use crate::server::holding::Exception;
 use crate::server::owed::Owed;
 use crate::server::turn::Endpoints;
@@ -328,15 +328,12 @@ impl DeltaContent {
     }
 
     /// The only resource in the response, if there is nothing else but removals of its name (T31).
-    pub(super) fn only(&self) -> Option<Arc<Variant>> {
+    pub(super) fn only(&self, encoding: Encoding<'_>) -> Option<Arc<Variant>> {
         let mut changed = self.changed();
         let first = changed.next()?;
         let is_it = |name: &ResourceName| name == first.name();
         let is_bare = |update: &Arc<Update>| {
-            update.replaced.iter().all(|replaced| is_it(replaced.name()))
-                && update.removed.iter().all(|removed| is_it(removed.variant.name()))
-                && update.absent.iter().all(is_it)
-                && update.unmatched.iter().all(|(name, _)| is_it(name))
+            encoding.immediate_removals(update).all(|key| is_it(&key.name)) && update.absent.iter().all(is_it)
         };
         let is_alone = changed.next().is_none()
             && self.removed.iter().all(|key| is_it(&key.name))
@@ -345,12 +342,16 @@ impl DeltaContent {
     }
 
     /// Whether the response removes or changes something that the client may have (S6e).
-    pub(super) fn makes_room(&self) -> bool {
+    pub(super) fn makes_room(&self, encoding: Encoding<'_>) -> bool {
         let since = self.shared.as_ref().map_or(Revision::ZERO, |update| update.from);
         let is_change = |variant: &Arc<Variant>| since > Revision::ZERO && variant.existed_at(since);
         let shared = self.shared.as_ref();
-        let removes = shared.is_some_and(|update| !update.removed.is_empty() || !update.replaced.is_empty());
-        removes
+        // S33: a removal that is withheld makes no room.
+        let is_withheld = encoding.terms.withholds_removals();
+        let removes = |update: &Arc<Update>| {
+            !update.replaced.is_empty() || (!is_withheld && !update.removed.is_empty())
+        };
+        shared.is_some_and(removes)
             || !self.removed.is_empty()
             || !self.changed.is_empty()
             || shared.is_some_and(|of| of.changed.iter().any(is_change))

@@ -321,6 +321,19 @@ fn s6d_d32_contents_that_other_clients_rejected_go_alone_after_the_rest() {
     assert_eq!(second.sent(), "n3 EDS a=3 b=3");
 }
 
+/// A removal that waits (S33) is not in the response, so that the response has one resource.
+#[test]
+fn s6d_a_content_that_was_rejected_beside_a_withheld_removal_was_rejected_alone() {
+    let cache = cache("EDS a=1 b=1 c=1");
+    let mut first = settled(&cache, "EDS", "a b c");
+    commit(&cache, "EDS a=2 -b");
+    assert_eq!(first.sent(), "n2 EDS a=2");
+    first.nack("EDS", "2");
+    let mut second = Delta::new(&cache);
+    second.ask("EDS", "a c");
+    assert_eq!(second.sent(), "n1 EDS c=1");
+}
+
 #[test]
 fn s6d_d32_what_was_announced_ends_when_the_client_gives_it_up() {
     let cache = Cache::new();
