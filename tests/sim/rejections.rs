@@ -112,9 +112,11 @@ impl Rejections {
         let is_other = |(key, held): (&Key, &Held)| {
             sent.after.held.get(key).is_none_or(|now| now.content != held.content)
         };
-        // S32: in SotW the server does not know what the client has from an earlier stream.
+        // S32: in SotW the server does not know what the client has from an earlier stream. S8b: nor
+        // whether it had read a response with what it gave up.
+        let may_have = !sent.before.is_answered || !sent.before.given_up.is_empty();
         let makes_room = match sent.before.ideal.takes_full_state() {
-            true => !sent.before.is_answered || had_before.any(is_other),
+            true => may_have || had_before.any(is_other),
             false => removes || is_changed,
         };
         let is_part = self.is_part(received);

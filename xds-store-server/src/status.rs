@@ -27,7 +27,7 @@ pub(crate) fn with_detail<M: Message + Name>(code: Code, message: impl Into<Stri
         details: vec![Any { type_url: M::type_url(), value: detail.encode_to_vec().into() }],
     };
     let details = details.encode_to_vec();
-    // A client that gets more sees neither the code nor the message.
+    // ST54b: a client that gets more sees neither the code nor the message.
     let is_fitting = fit::fits(&message, &details);
     debug_assert!(is_fitting, "a detail of {} bytes", details.len());
     if is_fitting {

@@ -48,6 +48,8 @@ pub(super) struct SentExtra {
     pub(super) replaces: BTreeSet<ResourceKey>,
     /// The errors and unresolved names in it, which go once more with a part of it (S6c).
     pub(super) besides: Vec<Arc<Body>>,
+    /// V25: it has resources by name, and since then the client subscribed by locator.
+    pub(super) is_before_switch: bool,
 }
 
 impl Sent {
@@ -121,6 +123,11 @@ impl InFlight {
     /// The responses that were sent, oldest first.
     pub(super) fn sent(&self) -> impl Iterator<Item = &Sent> {
         self.sent.iter()
+    }
+
+    /// The same, to change them.
+    pub(super) fn sent_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
+        self.sent.iter_mut()
     }
 
     /// The newest of them.

@@ -128,7 +128,7 @@ impl<'s> Order<'s> {
         let is_behind = state.holding.is_behind(self.snapshot);
         let repeat_at = state.responses.rejections().repeat_at().filter(|_| !is_behind);
         let repeat = repeat_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
-        let part = state.part_gate(self.now, self.config.ack_wait, self.snapshot);
+        let part = state.part_gate(self.now, self.config.ack_wait, self.additions_left(at), self.snapshot);
         let gates = [push, refresh, repeat, part];
         match gates.into_iter().fold(answer.earlier(None), |until, gate| gate.earlier(until)) {
             _ if gates.contains(&Gate::Open) => Gate::Open,
@@ -141,6 +141,14 @@ impl<'s> Order<'s> {
     pub(super) fn must_wait(&self, at: usize) -> bool {
         let state = &self.entries[at].state;
         state.is_answered() && state.holding.is_behind(self.snapshot) && self.additions(at) != Gate::Open
+    }
+
+    /// The same, for contents that were left out of a response (S6d); open if there are none.
+    pub(super) fn additions_left(&self, at: usize) -> Gate {
+        match self.entries[at].state.responses.rejections().have_known_left() {
+            true => self.additions(at),
+            false => Gate::Open,
+        }
     }
 
     /// When additions and changes of a type may be pushed.

@@ -19,17 +19,30 @@ use crate::wire::{Body, ResourceKey};
 impl TypeState {
     /// When the next part may go. S9b: it waits for the answer to the response before it, at most
     /// `ack_wait`.
-    pub(super) fn part_gate(&self, now: Duration, ack_wait: Duration, snapshot: &Snapshot) -> Gate {
+    /// S33: contents that were left out go when additions may, as `additions` says.
+    pub(super) fn part_gate(
+        &self,
+        now: Duration,
+        ack_wait: Duration,
+        additions: Gate,
+        snapshot: &Snapshot,
+    ) -> Gate {
         if !self.holding.is_selecting() {
             return Gate::Shut;
         }
-        let part_at = self.responses.rejections().part_at(now, |key| self.standing(key, snapshot));
+        let is_in_order = additions == Gate::Open;
+        let rejections = self.responses.rejections();
+        let part_at = rejections.part_at(now, is_in_order, |key| self.standing(key, snapshot));
         let waits_until = self.responses.in_flight().wait_until(now, ack_wait).unwrap_or(now);
-        part_at.map_or(Gate::Shut, |at| Gate::at(at.max(waits_until), now))
+        let part = part_at.map_or(Gate::Shut, |at| Gate::at(at.max(waits_until), now));
+        if part == Gate::Open || !rejections.have_known_left() {
+            return part;
+        }
+        additions.earlier(part.earlier(None)).map_or(Gate::Shut, Gate::Until)
     }
 
     /// Makes the next part as a response; `None` if there is none.
-    pub(super) fn respond_with_part(&mut self, turn: &mut Turn<'_>) -> Option<Made> {
+    pub(super) fn respond_with_part(&mut self, is_in_order: bool, turn: &mut Turn<'_>) -> Option<Made> {
         let (now, snapshot) = (turn.now, turn.snapshot);
         let mut rejections = std::mem::take(self.responses.rejections_mut());
         let standing = |key: &ResourceKey| match self.standing(key, snapshot) {
@@ -40,7 +53,7 @@ impl TypeState {
             }
             standing => standing,
         };
-        let part = rejections.take_part(now, turn.nonces.upcoming(), standing);
+        let part = rejections.take_part(now, is_in_order, turn.nonces.upcoming(), standing);
         *self.responses.rejections_mut() = rejections;
         let part = part?;
         let mut variants = Vec::new();

@@ -258,6 +258,11 @@ impl Rejections {
             && self.0.as_ref().is_none_or(|of| is_state_known(of))
     }
 
+    /// Whether contents that were left out are still to be sent.
+    pub(super) fn have_known_left(&self) -> bool {
+        self.0.as_ref().is_some_and(|of| of.has_known_left())
+    }
+
     /// S6d: whether so many known-bad contents are still to be sent that no further ones are left out.
     pub(super) fn leave_nothing_out(&self) -> bool {
         self.0.as_ref().is_some_and(|of| of.leaves_nothing_out())
@@ -289,16 +294,19 @@ impl Rejections {
     }
 
     /// When the next part may go, apart from the answers that the client owes; `None` without one.
+    /// `is_in_order`: contents that were left out, and so were never sent, may go (S33).
     pub(super) fn part_at(
         &self,
         now: Duration,
+        is_in_order: bool,
         standing: impl Fn(&ResourceKey) -> Standing,
     ) -> Option<Duration> {
         let of = self.0.as_ref()?;
         if of.is_announced && !of.has_known_left() {
             return Some(now);
         }
-        let splits = of.splits.iter().filter(|split| split.is_due(&standing));
+        let may_go = |split: &&Split| split.nacked_at.is_some() || is_in_order;
+        let splits = of.splits.iter().filter(may_go).filter(|split| split.is_due(&standing));
         let part_at = splits.map(|split| split.waits_until().map_or(now, |until| until.max(now))).min();
         let may_go = |alone: &&Alone| alone.may_be_resent(&standing);
         of.alone.values().filter(may_go).filter_map(Alone::resend_at).chain(part_at).min()
@@ -314,15 +322,16 @@ impl Rejections {
         self.0.as_ref().is_some_and(|of| !of.part_went)
     }
 
-    /// Takes the next part, which is sent with this nonce.
+    /// Takes the next part, which is sent with this nonce. `is_in_order` as for [`part_at`](Self::part_at).
     pub(super) fn take_part(
         &mut self,
         now: Duration,
+        is_in_order: bool,
         nonce: Nonce,
         standing: impl Fn(&ResourceKey) -> Standing,
     ) -> Option<NextPart> {
         let of = self.0.as_mut()?;
-        let mut next = of.take_part(now, nonce, &standing);
+        let mut next = of.take_part(now, is_in_order, nonce, &standing);
         // D32: a client that waits for the rest is sent an end, also when nothing is left.
         let is_last = !of.has_known_left();
         if next.is_none() && of.is_announced && is_last {

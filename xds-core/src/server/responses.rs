@@ -75,10 +75,12 @@ impl Responses {
         }
     }
 
-    /// Drops the parts of rejected responses. The next response brings their revisions.
+    /// V25: everything is sent again with constraints, so no part of what was rejected is, or of what will
+    /// be. The next response brings the revisions.
     pub(super) fn drop_parts(&mut self) {
         let about = self.rejections.drop_parts();
         self.next_brings.extend(&about);
+        self.in_flight.sent_mut().for_each(|sent| sent.extra_mut().is_before_switch = true);
     }
 
     fn brings(&mut self, revision: Revision) -> Spans {
@@ -253,6 +255,10 @@ impl Responses {
     pub(super) fn on_nack(&mut self, answer: &Answer<'_>) -> Option<NackOf> {
         let mut sent = self.in_flight.answered(answer.nonce)?;
         self.has_news = true;
+        if sent.extra.as_ref().is_some_and(|extra| extra.is_before_switch) {
+            self.next_brings.extend(&sent.brings);
+            return Some(NackOf::Response);
+        }
         let had_one_name = sent.contents.has_one_name();
         self.in_flight.take_sent_later(&mut sent);
         let makes_room = sent.makes_room && answer.conflicts;

@@ -422,14 +422,15 @@ impl Stream {
             return Ok(Some(self.entries[at].report_unknown(now, wait, nonce, snapshot)));
         }
         let state = &self.entries[at].state;
-        let part_may_go = state.part_gate(now, self.config.ack_wait, snapshot) == Gate::Open;
+        let additions = self.order(now, snapshot).additions_left(at);
+        let part_may_go = state.part_gate(now, self.config.ack_wait, additions, snapshot) == Gate::Open;
         let part_is_next = part_may_go && state.responses.rejections().part_is_next();
-        let mut made = if part_is_next { self.make_part(at, now, snapshot) } else { None };
+        let mut made = if part_is_next { self.make_part(at, additions, now, snapshot) } else { None };
         if made.is_none() {
             made = self.make_changes(at, now, snapshot)?;
         }
         if made.is_none() && part_may_go && !part_is_next {
-            made = self.make_part(at, now, snapshot);
+            made = self.make_part(at, additions, now, snapshot);
         }
         Ok(made.map(|made| {
             self.on_clusters_sent(&made, now);
@@ -465,11 +466,11 @@ impl Stream {
     }
 
     /// A part of what the client rejected (S6c).
-    fn make_part(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Made> {
+    fn make_part(&mut self, at: usize, additions: Gate, now: Duration, snapshot: &Snapshot) -> Option<Made> {
         let (released, must_wait, known) = (Vec::new(), false, self.known_rejected(at));
         let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
         let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
-        let made = entry.state.respond_with_part(&mut turn)?;
+        let made = entry.state.respond_with_part(additions == Gate::Open, &mut turn)?;
         // S34: the part has the endpoints of a cluster that was sent.
         let TypeEntry { state, owed } = entry;
         let newest = state.responses.in_flight().sent().last();

@@ -1,4 +1,4 @@
-//! What of a refusal fits into a status. Message and details are trailers, and a client of gRPC's C core (C++, Python,
+//! What of a refusal fits into a status (ST54b). Message and details are trailers, and a client of gRPC's C core (C++, Python,
 //! Ruby, PHP) takes 8 KiB of metadata: of a larger answer it sees only RESOURCE_EXHAUSTED.
 
 use prost::Message;
@@ -6,7 +6,7 @@ use xds_core::shortened;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
 
-/// What of these violations fits, and how many others there are. The first one is always there.
+/// ST54b: what of these violations fits, and how many others there are. The first one is always there.
 pub(super) fn refusal(violations: Vec<proto::Violation>) -> proto::Refusal {
     let count = violations.len();
     let (mut fitting, mut left) = (Vec::new(), DETAIL_LIMIT);

@@ -202,11 +202,14 @@ impl Rejected {
     pub(super) fn take_part(
         &mut self,
         now: Duration,
+        is_in_order: bool,
         nonce: Nonce,
         standing: &impl Fn(&ResourceKey) -> Standing,
     ) -> Option<NextPart> {
-        let mut splits =
-            self.splits.iter_mut().filter(|split| split.waits_until().is_none_or(|at| at <= now));
+        let mut splits = self.splits.iter_mut().filter(|split| {
+            let may_go = split.nacked_at.is_some() || is_in_order;
+            may_go && split.waits_until().is_none_or(|at| at <= now)
+        });
         if let Some(next) = splits.find_map(|split| split.take(nonce, standing)) {
             return Some(next);
         }
