@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::{Message, Name};
 use tonic::{Code, Status};
+use xds_core::shortened;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::{Any, google};
 use xds_store::commit::{RefusalCode, Refused};
@@ -21,12 +22,7 @@ mod fit;
 /// `google.rpc.Status` with it.
 pub(crate) fn with_detail<M: Message + Name>(code: Code, message: impl Into<String>, detail: &M) -> Status {
     let message = fit::message(message.into());
-    let details = google::rpc::Status {
-        code: code.into(),
-        message: message.clone(),
-        details: vec![Any { type_url: M::type_url(), value: detail.encode_to_vec().into() }],
-    };
-    let details = details.encode_to_vec();
+    let details = details_of(code, &message, detail);
     // ST54b: a client that gets more sees neither the code nor the message.
     let is_fitting = fit::fits(&message, &details);
     debug_assert!(is_fitting, "a detail of {} bytes", details.len());
@@ -37,13 +33,29 @@ pub(crate) fn with_detail<M: Message + Name>(code: Code, message: impl Into<Stri
     }
 }
 
+fn details_of<M: Message + Name>(code: Code, message: &str, detail: &M) -> Vec<u8> {
+    let details = google::rpc::Status {
+        code: code.into(),
+        message: message.to_owned(),
+        details: vec![Any { type_url: M::type_url(), value: detail.encode_to_vec().into() }],
+    };
+    details.encode_to_vec()
+}
+
 /// A refusal with as many of these violations as fit.
 pub(crate) fn with_violations(
     code: Code,
     message: impl Into<String>,
     violations: Vec<proto::Violation>,
 ) -> Status {
-    with_detail(code, message, &fit::refusal(violations))
+    let message = message.into();
+    let [usual, least] = fit::TEXT_LIMITS;
+    let refusal = fit::refusal(violations.clone(), usual);
+    if fit::fits(&message, &details_of(code, &message, &refusal)) {
+        return with_detail(code, message, &refusal);
+    }
+    let message = shortened(&message, least).into_owned();
+    with_detail(code, message, &fit::refusal(violations, least))
 }
 
 /// DEADLINE_EXCEEDED: it is committed. The response has what fits.
@@ -150,7 +162,8 @@ pub(crate) fn gates_of(refused: &Refused) -> impl Iterator<Item = &proto::Closed
 pub(crate) fn of_refused(why: Refused, standing: &Standing, caller: &Caller) -> Status {
     let Refused { code, violations, message } = why;
     let violations = readable(violations, caller);
-    let first = violations.first().cloned().map(|violation| fit::short(violation).message);
+    let first =
+        violations.first().cloned().map(|violation| fit::short(violation, fit::TEXT_LIMITS[0]).message);
     let message = first.map_or(message, |first| match violations.len() {
         1 => first,
         more => format!("{first} (and {} more)", more - 1),

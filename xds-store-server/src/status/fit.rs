@@ -7,11 +7,11 @@ use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
 
 /// ST54b: what of these violations fits, and how many others there are. The first one is always there.
-pub(super) fn refusal(violations: Vec<proto::Violation>) -> proto::Refusal {
+pub(super) fn refusal(violations: Vec<proto::Violation>, text_limit: usize) -> proto::Refusal {
     let count = violations.len();
     let (mut fitting, mut left) = (Vec::new(), DETAIL_LIMIT);
     for violation in violations {
-        let violation = short(violation);
+        let violation = short(violation, text_limit);
         let size = violation.encoded_len() + TAG_AND_LENGTH;
         if size > left && !fitting.is_empty() {
             break;
@@ -28,11 +28,11 @@ pub(super) fn message(text: String) -> String {
 }
 
 /// The message of a violation. What is wrong stands behind the key, so that a long key is shortened first.
-fn short_message(message: &str, key: Option<&proto::Key>) -> String {
+fn short_message(message: &str, key: Option<&proto::Key>, limit: usize) -> String {
     let parts = key.map_or([""; 2], |key| [&*key.name, &*key.when]);
     let long = parts.into_iter().filter(|part| part.len() > WORD_LIMIT);
     let message = long.fold(message.to_owned(), |message, part| message.replace(part, &word(part)));
-    shortened(&message, TEXT_LIMIT).into_owned()
+    shortened(&message, limit).into_owned()
 }
 
 /// Whether a status with this message and these encoded details fits. In headers, a message has three bytes for each
@@ -44,9 +44,9 @@ pub(super) fn fits(message: &str, details: &[u8]) -> bool {
 }
 
 /// A violation with short texts and lists.
-pub(super) fn short(violation: proto::Violation) -> proto::Violation {
+pub(super) fn short(violation: proto::Violation, text_limit: usize) -> proto::Violation {
     let proto::Violation { change, key, message, why } = violation;
-    let message = short_message(&message, key.as_ref());
+    let message = short_message(&message, key.as_ref(), text_limit);
     proto::Violation { change, key: key.map(short_key), message, why: why.map(short_why) }
 }
 
@@ -104,9 +104,10 @@ pub(super) const STATUS_LIMIT: usize = 4096 - HEAD;
 /// The names of the headers, and the status around the details.
 const HEAD: usize = 256;
 /// The message is sent twice: as it is, and in the details.
-const MESSAGE_LIMIT: usize = 384;
+const MESSAGE_LIMIT: usize = 640;
 pub(super) const DETAIL_LIMIT: usize = 1400;
-const TEXT_LIMIT: usize = 256;
+/// How long the text of a violation may be: usual ones are whole. The second one is for the largest.
+pub(super) const TEXT_LIMITS: [usize; 2] = [512, 160];
 const WORD_LIMIT: usize = 96;
 const LIST_LIMIT: usize = 3;
 const TAG_AND_LENGTH: usize = 4;

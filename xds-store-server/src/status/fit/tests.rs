@@ -70,6 +70,6 @@ fn st54b_a_refusal_has_less_than_4_kib_and_its_first_violation() {
 #[test]
 fn st54b_short_violations_are_sent_as_they_are() {
     let all = violations("n");
-    let kept = refusal(all.clone());
+    let kept = refusal(all.clone(), TEXT_LIMITS[0]);
     assert_eq!(kept.violations[..2], all[..2]);
 }
