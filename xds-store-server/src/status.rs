@@ -5,7 +5,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::{Message, Name};
 use tonic::{Code, Status};
-use xds_core::shortened;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::{Any, google};
 use xds_store::commit::{RefusalCode, Refused};
@@ -15,6 +14,8 @@ use xds_store::read::ReadError;
 
 use crate::access::Caller;
 use crate::standing::{Condition, Standing};
+
+use fit::Limits;
 
 mod fit;
 
@@ -49,13 +50,14 @@ pub(crate) fn with_violations(
     violations: Vec<proto::Violation>,
 ) -> Status {
     let message = message.into();
-    let [usual, least] = fit::TEXT_LIMITS;
-    let refusal = fit::refusal(violations.clone(), usual);
-    if fit::fits(&message, &details_of(code, &message, &refusal)) {
-        return with_detail(code, message, &refusal);
+    for limits in [Limits::WHOLE, Limits::SOME] {
+        let refusal = fit::refusal(violations.clone(), limits);
+        let is_enough = refusal.others == 0 || limits == Limits::SOME;
+        if is_enough && fit::fits(&message, &details_of(code, &message, &refusal)) {
+            return with_detail(code, message, &refusal);
+        }
     }
-    let message = shortened(&message, least).into_owned();
-    with_detail(code, message, &fit::refusal(violations, least))
+    with_detail(code, Limits::LEAST.message(&message), &fit::refusal(violations, Limits::LEAST))
 }
 
 /// DEADLINE_EXCEEDED: it is committed. The response has what fits.
@@ -162,8 +164,7 @@ pub(crate) fn gates_of(refused: &Refused) -> impl Iterator<Item = &proto::Closed
 pub(crate) fn of_refused(why: Refused, standing: &Standing, caller: &Caller) -> Status {
     let Refused { code, violations, message } = why;
     let violations = readable(violations, caller);
-    let first =
-        violations.first().cloned().map(|violation| fit::short(violation, fit::TEXT_LIMITS[0]).message);
+    let first = violations.first().cloned().map(|violation| fit::short(violation, Limits::WHOLE).message);
     let message = first.map_or(message, |first| match violations.len() {
         1 => first,
         more => format!("{first} (and {} more)", more - 1),

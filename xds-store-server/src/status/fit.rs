@@ -7,11 +7,11 @@ use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
 
 /// ST54b: what of these violations fits, and how many others there are. The first one is always there.
-pub(super) fn refusal(violations: Vec<proto::Violation>, text_limit: usize) -> proto::Refusal {
+pub(super) fn refusal(violations: Vec<proto::Violation>, limits: Limits) -> proto::Refusal {
     let count = violations.len();
     let (mut fitting, mut left) = (Vec::new(), DETAIL_LIMIT);
     for violation in violations {
-        let violation = short(violation, text_limit);
+        let violation = short(violation, limits);
         let size = violation.encoded_len() + TAG_AND_LENGTH;
         if size > left && !fitting.is_empty() {
             break;
@@ -28,11 +28,11 @@ pub(super) fn message(text: String) -> String {
 }
 
 /// The message of a violation. What is wrong stands behind the key, so that a long key is shortened first.
-fn short_message(message: &str, key: Option<&proto::Key>, limit: usize) -> String {
+fn short_message(message: &str, key: Option<&proto::Key>, limits: Limits) -> String {
     let parts = key.map_or([""; 2], |key| [&*key.name, &*key.when]);
-    let long = parts.into_iter().filter(|part| part.len() > WORD_LIMIT);
-    let message = long.fold(message.to_owned(), |message, part| message.replace(part, &word(part)));
-    shortened(&message, limit).into_owned()
+    let long = parts.into_iter().filter(|part| part.len() > limits.word);
+    let message = long.fold(message.to_owned(), |message, part| message.replace(part, &limits.word_of(part)));
+    shortened(&message, limits.text).into_owned()
 }
 
 /// Whether a status with this message and these encoded details fits. In headers, a message has three bytes for each
@@ -44,24 +44,33 @@ pub(super) fn fits(message: &str, details: &[u8]) -> bool {
 }
 
 /// A violation with short texts and lists.
-pub(super) fn short(violation: proto::Violation, text_limit: usize) -> proto::Violation {
+pub(super) fn short(violation: proto::Violation, limits: Limits) -> proto::Violation {
     let proto::Violation { change, key, message, why } = violation;
-    let message = short_message(&message, key.as_ref(), text_limit);
-    proto::Violation { change, key: key.map(short_key), message, why: why.map(short_why) }
+    let message = short_message(&message, key.as_ref(), limits);
+    proto::Violation {
+        change,
+        key: key.map(|key| short_key(key, limits)),
+        message,
+        why: why.map(|why| short_why(why, limits)),
+    }
 }
 
-fn short_key(key: proto::Key) -> proto::Key {
+fn short_key(key: proto::Key, limits: Limits) -> proto::Key {
     let proto::Key { type_url, name, when } = key;
+    let word = |text: &str| limits.word_of(text);
     proto::Key { type_url: word(&type_url), name: word(&name), when: word(&when) }
 }
 
-fn short_why(why: Why) -> Why {
+fn short_why(why: Why, limits: Limits) -> Why {
+    let word = |text: &str| limits.word_of(text);
+    let words = |list: &[String]| list.iter().take(limits.list).map(|text| word(text)).collect();
+    let short_key = |key: proto::Key| short_key(key, limits);
     match why {
         Why::Invalid(of) => Why::Invalid(proto::Invalid { field: word(&of.field) }),
         Why::Region(of) => Why::Region(proto::RegionOwned { other_regions: words(&of.other_regions), ..of }),
         Why::Owned(of) => Why::Owned(proto::OwnedByOthers { owners: words(&of.owners) }),
         Why::Ambiguous(of) => {
-            let witness = of.witness.iter().take(LIST_LIMIT).map(|(key, value)| (word(key), word(value)));
+            let witness = of.witness.iter().take(limits.list).map(|(key, value)| (word(key), word(value)));
             Why::Ambiguous(proto::AmbiguousVariants {
                 other: of.other.map(short_key),
                 witness: witness.collect(),
@@ -76,7 +85,7 @@ fn short_why(why: Why) -> Why {
                 ..by
             };
             Why::Referred(proto::Referred {
-                by: of.by.into_iter().take(1).map(short).collect(),
+                by: of.by.into_iter().take(limits.list).map(short).collect(),
                 count: of.count,
                 silent_regions: words(&of.silent_regions),
             })
@@ -91,12 +100,32 @@ fn short_why(why: Why) -> Why {
     }
 }
 
-fn word(text: &str) -> String {
-    shortened(text, WORD_LIMIT).into_owned()
+/// How much of a violation is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    text: usize,
+    /// Of a name, constraints, or another short text.
+    word: usize,
+    /// Of the elements of a list.
+    list: usize,
 }
 
-fn words(list: &[String]) -> Vec<String> {
-    list.iter().take(LIST_LIMIT).map(|text| word(text)).collect()
+impl Limits {
+    /// For violations that all fit: whole, if they are usual.
+    pub(super) const WHOLE: Self = Self { text: 512, word: 512, list: 20 };
+    /// For more violations than fit: as many as possible.
+    pub(super) const SOME: Self = Self { text: 512, word: 512, list: 1 };
+    /// Each violation fits.
+    pub(super) const LEAST: Self = Self { text: 160, word: 96, list: 1 };
+
+    fn word_of(self, text: &str) -> String {
+        shortened(text, self.word).into_owned()
+    }
+
+    /// The message of a status with it.
+    pub(super) fn message(self, text: &str) -> String {
+        shortened(text, self.text).into_owned()
+    }
 }
 
 /// Message and details together, as they are sent.
@@ -106,10 +135,6 @@ const HEAD: usize = 256;
 /// The message is sent twice: as it is, and in the details.
 const MESSAGE_LIMIT: usize = 640;
 pub(super) const DETAIL_LIMIT: usize = 1400;
-/// How long the text of a violation may be: usual ones are whole. The second one is for the largest.
-pub(super) const TEXT_LIMITS: [usize; 2] = [512, 160];
-const WORD_LIMIT: usize = 96;
-const LIST_LIMIT: usize = 3;
 const TAG_AND_LENGTH: usize = 4;
 
 #[cfg(test)]

@@ -70,6 +70,18 @@ fn st54b_a_refusal_has_less_than_4_kib_and_its_first_violation() {
 #[test]
 fn st54b_short_violations_are_sent_as_they_are() {
     let all = violations("n");
-    let kept = refusal(all.clone(), TEXT_LIMITS[0]);
+    let kept = refusal(all.clone(), Limits::WHOLE);
     assert_eq!(kept.violations[..2], all[..2]);
+    // A longer name and all referrers, if nothing else is to be sent.
+    let mut one = violations("n").swap_remove(5);
+    one.key = Some(key(&"n".repeat(200)));
+    assert_eq!(refusal(vec![one.clone()], Limits::WHOLE).violations, [violations_of_20(one)]);
+}
+
+/// The test has more regions than are ever shown.
+fn violations_of_20(mut violation: proto::Violation) -> proto::Violation {
+    if let Some(Why::Referred(of)) = &mut violation.why {
+        of.silent_regions.truncate(20);
+    }
+    violation
 }
