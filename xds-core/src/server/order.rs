@@ -146,7 +146,11 @@ impl<'s> Order<'s> {
     /// The same, for contents that were left out of a response (S6d); open if there are none.
     pub(super) fn additions_left(&self, at: usize) -> Gate {
         match self.entries[at].state.responses.rejections().have_known_left() {
-            true => self.additions(at),
+            // They may name resources that come later, so they are related to each change that waits.
+            true => {
+                let state = &self.entries[at].state;
+                self.acks_of(state.terms.known.waits_for, state.times.waiting_since.unwrap_or(self.now))
+            }
             false => Gate::Open,
         }
     }
