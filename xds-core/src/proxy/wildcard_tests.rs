@@ -1,5 +1,5 @@
-//! While nobody can say what there is, who asks for everything is not told that there is nothing (G4, G13,
-//! S37): for each reason, in each protocol, in chains of proxies.
+//! A wildcard that cannot be answered is not answered with an empty set (G4, G13, S37): for each reason, in
+//! each protocol, in chains of proxies.
 
 use std::time::Duration;
 

@@ -518,7 +518,7 @@ impl Rejections {
     /// Drops what is decided.
     fn tidy(&mut self) {
         let Some(of) = &mut self.0 else { return };
-        // Who waits for a split goes on when it is gone, and must know by then what it found.
+        // Other streams go on when a split is dropped. Its owner must have noted what it found before.
         if of.found.is_empty() {
             of.splits.retain(|split| !split.has_ended());
         }
