@@ -176,6 +176,9 @@ impl Connection {
         // V25: with the first locator everything is sent again with constraints.
         let has_locators = |asked: &BTreeSet<Asked>| asked.iter().any(|(_, params)| params.is_some());
         let is_switch = has_locators(&asked) && !has_locators(&seen.ever_asked);
+        if is_switch {
+            seen.rejections.on_switch();
+        }
         let known = seen.last.iter().flatten().filter(|_| !is_switch).collect::<BTreeSet<_>>();
         let newly_asked: Vec<_> = asked.iter().filter(|asked| !known.contains(asked)).cloned().collect();
         seen.rejections.on_asked(newly_asked.iter());

@@ -59,6 +59,8 @@ struct Unanswered {
     /// The only resource.
     only: Option<(Variation, Content)>,
     names: BTreeSet<String>,
+    /// V25: it was sent by name before the client switched to locators, so all of it is sent again.
+    is_before_switch: bool,
 }
 
 impl Rejections {
@@ -74,6 +76,11 @@ impl Rejections {
 
     pub(crate) fn owe_all(&mut self) {
         self.owed.extend(self.sends.keys().cloned());
+    }
+
+    /// V25: the client switched to locators.
+    pub(crate) fn on_switch(&mut self) {
+        self.unanswered.values_mut().for_each(|unanswered| unanswered.is_before_switch = true);
     }
 
     /// The names of a response that the stream was sent before, without another reason to send them
@@ -154,17 +161,19 @@ impl Rejections {
             _ => None,
         };
         let (is_part, names) = (!repeated.is_empty(), received.names());
-        let unanswered = Unanswered { units: units(received), makes_room, is_part, only, names };
+        let unanswered =
+            Unanswered { units: units(received), makes_room, is_part, only, names, is_before_switch: false };
         self.is_repeat_due = false;
         self.unanswered.extend(nonce.map(|nonce| (nonce, unanswered)));
     }
 
     /// The client answered a response.
     pub(crate) fn on_answer(&mut self, known: &Known, nonce: Nonce, is_accepted: bool) {
-        let Some(Unanswered { units, makes_room, is_part, only, names }) = self.unanswered.remove(&nonce)
-        else {
+        let Some(unanswered) = self.unanswered.remove(&nonce) else { return };
+        let Unanswered { units, makes_room, is_part, only, names, is_before_switch } = unanswered;
+        if is_before_switch && !is_accepted {
             return;
-        };
+        }
         if known.takes_full_state() {
             // S6e: room that a rejected full state made is used by one repetition.
             self.is_repeat_due = !is_accepted && makes_room;
