@@ -105,7 +105,8 @@ impl<'s> Order<'s> {
     /// When a response of a type is due. Answers to requests come first; pushes keep the order of
     /// S33.
     pub(super) fn due(&self, at: usize) -> Gate {
-        let TypeEntry { state, owed } = &self.entries[at];
+        let entry = &self.entries[at];
+        let TypeEntry { state, owed } = entry;
         let answer = owed.due().map_or(Gate::Shut, |due| Gate::at(due, self.now));
         if answer == Gate::Open || !state.holding.is_selecting() {
             return answer;
@@ -128,7 +129,7 @@ impl<'s> Order<'s> {
         let is_behind = state.holding.is_behind(self.snapshot);
         let repeat_at = state.responses.rejections().repeat_at().filter(|_| !is_behind);
         let repeat = repeat_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
-        let part = state.part_gate(self.now, self.config.ack_wait, self.additions_left(at), self.snapshot);
+        let part = entry.part_gate(self.now, self.config.ack_wait, self.additions_left(at), self.snapshot);
         let gates = [push, refresh, repeat, part];
         match gates.into_iter().fold(answer.earlier(None), |until, gate| gate.earlier(until)) {
             _ if gates.contains(&Gate::Open) => Gate::Open,

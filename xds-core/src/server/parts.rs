@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::contents::ResponseContents;
 use super::delta;
 use super::encode;
+use super::entries::TypeEntry;
 use super::order::Gate;
-use super::rejections::Standing;
+use super::rejections::{NextPart, Standing};
 use super::turn::{Endpoints, Made, Turn};
 use super::type_state::TypeState;
 use crate::cache::{RejectedOfType, Snapshot};
@@ -16,7 +17,7 @@ use crate::protocol::Protocol;
 use crate::variants::Variant;
 use crate::wire::{Body, ResourceKey};
 
-impl TypeState {
+impl TypeEntry {
     /// When the next part may go. S9b: it waits for the answer to the response before it, at most
     /// `ack_wait`.
     /// S33: contents that were left out go when additions may, as `additions` says.
@@ -27,13 +28,14 @@ impl TypeState {
         additions: Gate,
         snapshot: &Snapshot,
     ) -> Gate {
-        if !self.holding.is_selecting() {
+        let responses = &self.state.responses;
+        if !self.state.holding.is_selecting() {
             return Gate::Shut;
         }
         let is_in_order = additions == Gate::Open;
-        let rejections = self.responses.rejections();
+        let rejections = responses.rejections();
         let part_at = rejections.part_at(now, is_in_order, |key| self.standing(key, snapshot));
-        let waits_until = self.responses.in_flight().wait_until(now, ack_wait).unwrap_or(now);
+        let waits_until = responses.in_flight().wait_until(now, ack_wait).unwrap_or(now);
         let part = part_at.map_or(Gate::Shut, |at| Gate::at(at.max(waits_until), now));
         if part == Gate::Open || !rejections.have_known_left() {
             return part;
@@ -44,18 +46,31 @@ impl TypeState {
     /// Makes the next part as a response; `None` if there is none.
     pub(super) fn respond_with_part(&mut self, is_in_order: bool, turn: &mut Turn<'_>) -> Option<Made> {
         let (now, snapshot) = (turn.now, turn.snapshot);
-        let mut rejections = std::mem::take(self.responses.rejections_mut());
+        let mut rejections = std::mem::take(self.state.responses.rejections_mut());
+        let is_known = |key: &ResourceKey| {
+            turn.known.as_ref().is_some_and(|known| self.state.is_known(key, known, snapshot))
+        };
         let standing = |key: &ResourceKey| match self.standing(key, snapshot) {
-            Standing::Live
-                if turn.known.as_ref().is_some_and(|known| self.is_known(key, known, snapshot)) =>
-            {
-                Standing::Known
-            }
+            Standing::Live if is_known(key) => Standing::Known,
             standing => standing,
         };
         let part = rejections.take_part(now, is_in_order, turn.nonces.upcoming(), standing);
-        *self.responses.rejections_mut() = rejections;
-        let part = part?;
+        *self.state.responses.rejections_mut() = rejections;
+        part.map(|part| self.state.make_part(part, turn))
+    }
+
+    /// D8: a name that the client subscribed to again goes with the answer, if anything of it does.
+    fn standing(&self, key: &ResourceKey, snapshot: &Snapshot) -> Standing {
+        match self.owed.locators.has_name(&key.name) {
+            true => Standing::Waits,
+            false => self.state.standing(key, snapshot),
+        }
+    }
+}
+
+impl TypeState {
+    fn make_part(&mut self, part: NextPart, turn: &mut Turn<'_>) -> Made {
+        let snapshot = turn.snapshot;
         let mut variants = Vec::new();
         let mut removed = BTreeSet::new();
         for key in &part.keys {
@@ -75,7 +90,7 @@ impl TypeState {
             Protocol::Delta => delta::part(self, part.besides, variants, removed, turn),
         };
         self.responses.sent_room(makes_room);
-        Some(made)
+        made
     }
 
     fn sotw_part(

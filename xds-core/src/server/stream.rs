@@ -421,10 +421,10 @@ impl Stream {
             let (nonce, wait) = (self.nonces.next(), self.config.sync_wait);
             return Ok(Some(self.entries[at].report_unknown(now, wait, nonce, snapshot)));
         }
-        let state = &self.entries[at].state;
+        let entry = &self.entries[at];
         let additions = self.order(now, snapshot).additions_left(at);
-        let part_may_go = state.part_gate(now, self.config.ack_wait, additions, snapshot) == Gate::Open;
-        let part_is_next = part_may_go && state.responses.rejections().part_is_next();
+        let part_may_go = entry.part_gate(now, self.config.ack_wait, additions, snapshot) == Gate::Open;
+        let part_is_next = part_may_go && entry.state.responses.rejections().part_is_next();
         let mut made = if part_is_next { self.make_part(at, additions, now, snapshot) } else { None };
         if made.is_none() {
             made = self.make_changes(at, now, snapshot)?;
@@ -470,7 +470,7 @@ impl Stream {
         let (released, must_wait, known) = (Vec::new(), false, self.known_rejected(at));
         let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
         let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
-        let made = entry.state.respond_with_part(additions == Gate::Open, &mut turn)?;
+        let made = entry.respond_with_part(additions == Gate::Open, &mut turn)?;
         // S34: the part has the endpoints of a cluster that was sent.
         let TypeEntry { state, owed } = entry;
         let newest = state.responses.in_flight().sent().last();

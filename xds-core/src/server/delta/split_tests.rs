@@ -244,6 +244,17 @@ fn s6c_d9_a_name_that_the_client_subscribes_to_again_leaves_the_parts() {
 }
 
 #[test]
+fn s6c_d8_a_name_with_a_new_locator_goes_with_the_answer_and_not_as_a_rejected_removal() {
+    let cache = cache("EDS b[env=a]=1 d=1");
+    let mut client = Delta::new(&cache);
+    client.ask("EDS", "b?env=b d");
+    assert_eq!(client.sent(), "n1 EDS d[]=1 -b");
+    client.ask("EDS", "b?env=a -b?env=b");
+    client.nack("EDS", "1");
+    assert_eq!(client.sent(), "n2 EDS d[]=1; n3 EDS b[env=a]=1");
+}
+
+#[test]
 fn s33_what_is_rejected_after_it_was_given_up_holds_no_removal() {
     let cache = cache("CDS a=static b=static; EDS e=1");
     let mut client = Delta::new(&cache);
