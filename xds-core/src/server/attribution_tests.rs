@@ -69,6 +69,32 @@ fn st63_s6e_sotw_a_nack_of_a_full_state_is_about_the_only_change_since_an_accept
 }
 
 #[test]
+fn s6e_sotw_what_the_client_was_not_sent_before_makes_no_room() {
+    let cache = cache("CDS a=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("CDS", "", "");
+    client.sent();
+    client.ack("CDS", "1");
+    // It came and went before the client was sent anything.
+    commit(&cache, "CDS c=1");
+    commit(&cache, "CDS -c b=1");
+    assert_eq!(client.sent(), "n2 CDS a=1 b=1");
+    client.nack("CDS", "2");
+    assert_eq!(client.sent(), "");
+    // Changed, and the client subscribes to it only now.
+    commit(&cache, "CDS b=2 d=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("CDS", "b", "");
+    client.sent();
+    client.ack("CDS", "1");
+    commit(&cache, "CDS d=2");
+    client.ask("CDS", "b d", "1");
+    assert_eq!(client.sent(), "n2 CDS b=2 d=2");
+    client.nack("CDS", "2");
+    assert_eq!(client.sent(), "");
+}
+
+#[test]
 fn st63_sotw_a_response_with_one_resource_is_about_it_and_new_names_are_changes() {
     let cache = cache("CDS a=1 b=1; EDS a=1 b=1");
     let mut client = Sotw::new(&cache);

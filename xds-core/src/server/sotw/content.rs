@@ -136,13 +136,20 @@ impl<'a> SotwContent<'a> {
 
     /// Whether the response removes or changes something that the client may have (S6e).
     pub(super) fn makes_room(self, update: &Update, releases: bool) -> bool {
-        let is_change = |variant: &Arc<Variant>| variant.existed_at(update.from);
+        let holding = &self.state.holding;
+        // What it subscribed to since, and what came and went meanwhile, was not sent before.
+        let is_change = |variant: &Arc<Variant>| {
+            variant.existed_at(update.from) && !self.owed.locators.has_name(variant.name())
+        };
         let changes = update.from > Revision::ZERO && update.changed.iter().any(is_change);
         // The client may have anything from another stream.
         let is_brought = self.owed.brought.version.is_some();
         // S33: a removal that is withheld makes no room.
-        let is_removed =
-            |of: &Removed| self.state.holding.removed_with(&self.state.key(&of.variant)).is_none();
+        let is_removed = |Removed { variant, .. }: &Removed| {
+            let key = self.state.key(variant);
+            let was_sent = variant.existed_at(update.from) || holding.is_ahead_with(&key, variant);
+            was_sent && holding.removed_with(&key).is_none()
+        };
         let removes = update.removed.iter().any(is_removed) || !update.replaced.is_empty();
         releases || changes || is_brought || removes
     }
