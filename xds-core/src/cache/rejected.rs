@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::lock;
 use crate::constraint::Constraints;
-use crate::name::{ResourceName, TypeUrl, Version};
+use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::variants::Variant;
 
 /// Contents that some client rejected in a response of their own. Other clients get them after the rest,
@@ -26,19 +26,24 @@ struct List {
 
 /// Those of one type. Another one after each change, so that what is made from it can be shared.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct RejectedOfType(BTreeMap<(ResourceName, Constraints), Version>);
+pub(crate) struct RejectedOfType(BTreeMap<(ResourceName, Constraints), Noted>);
+
+/// The version, and the revision that changed it.
+type Noted = (Version, Revision);
 
 impl RejectedContents {
-    /// A client rejected this content alone. The newest content of a variant counts.
+    /// A client rejected this content alone. The newest content of a variant counts; a late NACK of an
+    /// older one does not replace it.
     pub(crate) fn note(&self, type_url: &TypeUrl, variant: &Variant) {
         let mut list = lock(&self.list);
         let List { by_type, order } = &mut *list;
         let of_type = by_type.entry(type_url.clone()).or_default();
         let key = (variant.name().clone(), variant.constraints().clone());
-        if of_type.0.get(&key) == Some(&variant.version()) {
+        let noted = (variant.version(), variant.changed_at);
+        if of_type.0.get(&key).is_some_and(|before| before.0 == noted.0 || before.1 > noted.1) {
             return;
         }
-        if Arc::make_mut(of_type).0.insert(key.clone(), variant.version()).is_none() {
+        if Arc::make_mut(of_type).0.insert(key.clone(), noted).is_none() {
             order.push_back((type_url.clone(), key.0, key.1));
         }
         if order.len() > LIMIT
@@ -66,7 +71,7 @@ impl RejectedOfType {
     /// Whether exactly this content was rejected.
     pub(crate) fn has(&self, variant: &Variant) -> bool {
         let key = (variant.name().clone(), variant.constraints().clone());
-        self.0.get(&key) == Some(&variant.version())
+        self.0.get(&key).is_some_and(|(version, _)| *version == variant.version())
     }
 
     /// Those that `find` has, in order. Costs O(contents of the type).
@@ -74,7 +79,7 @@ impl RejectedOfType {
         &self,
         find: impl Fn(&ResourceName, &Constraints) -> Option<&'v Arc<Variant>>,
     ) -> impl Iterator<Item = &'v Arc<Variant>> {
-        self.0.iter().filter_map(move |((name, constraints), version)| {
+        self.0.iter().filter_map(move |((name, constraints), (version, _))| {
             find(name, constraints).filter(|variant| variant.version() == *version)
         })
     }
@@ -106,6 +111,8 @@ mod tests {
         rejected.note(&eds, &content("a"));
         let of_type = rejected.of_type(&eds).unwrap();
         assert!(of_type.has(&content("a")) && !of_type.has(&first));
+        rejected.note(&eds, &first);
+        assert!(rejected.of_type(&eds).unwrap().has(&content("a")), "a late NACK");
         for at in 0..LIMIT {
             commit(&cache, &format!("EDS n{at}=1"));
             rejected.note(&eds, &content(&format!("n{at}")));
