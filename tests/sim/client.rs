@@ -57,6 +57,13 @@ impl Client {
         self.unused.keys().any(|(of, _)| *of == kind)
     }
 
+    /// The same of a name of which it asks for several variants.
+    pub(crate) fn has_unused_variants(&self) -> bool {
+        let of_type = |kind: &Kind| self.types.get(kind);
+        let mut unused = self.unused.keys();
+        unused.any(|(kind, name)| of_type(kind).is_some_and(|known| known.locators(name).len() > 1))
+    }
+
     /// S33, D8: as long as the client does not use a content that it was sent, the server does not know
     /// what the older content names. So removals of what the content's type may name wait.
     fn may_use_older(&self, kind: Kind) -> bool {

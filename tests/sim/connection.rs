@@ -284,7 +284,11 @@ impl Connection {
         });
         // S6c: the answer to a subscription may come after a part.
         let is_first = before.rejections.is_part(&received) && !seen.rejections.owed.is_empty();
-        if !received.is_error_only() && !is_first {
+        // D10: the answer has each new name. D32: without any it ends what was announced.
+        let is_end = received.names().is_empty()
+            && seen.ideal.protocol == Protocol::Delta
+            && seen.newly_asked.iter().any(|(name, _)| name.is_some());
+        if !received.is_error_only() && !is_first && !is_end {
             // S34: a part, and a content that was left out before (S6d), are no answer to a new cluster.
             let is_part = before.rejections.is_part(&received) || received.names().len() == 1;
             (seen.has_asked, seen.is_endpoints_due) = (false, seen.is_endpoints_due && is_part);

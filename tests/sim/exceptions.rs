@@ -18,6 +18,12 @@ pub(crate) fn is_removed_twice(sent: &Sent<'_>) -> bool {
     sent.received.resources.is_empty() && removed.all(|name| sent.before.removed.contains_key(name))
 }
 
+/// The same for one name, in a response with other ones.
+pub(crate) fn is_removed_again(sent: &Sent<'_>, name: &str) -> bool {
+    let is_there = sent.received.resources.iter().any(|item| item.name == name);
+    !is_there && sent.before.removed.contains_key(name)
+}
+
 /// P4.5: a watcher that starts while no server can be reached gets no error if it makes the client
 /// fall back. It is still notified when the outage ends. P1.19: a timer that fires on a later
 /// stream reports the absence again.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use xds_core::{Constraints, Nonce};
 
 use crate::content::{Content, Kind};
+use crate::exceptions;
 use crate::invariant::Sent;
 use crate::invariant::known_bad::variation;
 use crate::invariant::news::is_news_of;
@@ -93,6 +94,7 @@ impl Rejections {
                 && !seen.given_up.contains(name)
                 && !seen.tried.contains_key(name)
                 && !is_news_of(sent, name)
+                && (rejections.names.contains(name) || !exceptions::is_removed_again(sent, name))
         };
         let names = sent.received.names().into_iter();
         if seen.ideal.takes_full_state() { BTreeSet::new() } else { names.filter(is_repeated).collect() }

@@ -1,10 +1,12 @@
 //! A content that a client rejected alone is sent to each stream in a response of its own, so only the
 //! first client of a fleet has to find out which content is bad (S6d). A full state has everything.
 
+use xds_core::server::Protocol;
 use xds_core::{Parameters, Snapshot};
 
 use super::Violation;
 use crate::content::selected;
+use crate::known::Key;
 use crate::trying::Variation;
 use crate::wire::{Item, Received};
 use crate::world::World;
@@ -30,8 +32,16 @@ pub(crate) fn check(
     // S6d: a NACK that comes after the content left the view of the stream is not noted.
     let seen = client.connections.get(&client.slot(received.kind)).and_then(|of| of.seen.get(&received.kind));
     let is_tried = |name: &String| seen.is_some_and(|seen| seen.tried.contains_key(name));
-    let is_exempt = |name: &String| is_switch(name) || is_tried(name);
-    for item in received.resources.iter().filter(|item| !is_exempt(&item.name)) {
+    // The same in SotW, which sends no removals.
+    let known = client.types.get(&received.kind).filter(|known| known.protocol == Protocol::Sotw);
+    let is_sotw_switch = |item: &Item| {
+        let is_other = |(name, constraints): &Key| {
+            *name == item.name && item.sent_with.as_ref().is_some_and(|sent| sent != constraints)
+        };
+        known.is_some_and(|known| known.locators(&item.name).len() > 1 || known.held.keys().any(is_other))
+    };
+    let is_exempt = |item: &&Item| is_switch(&item.name) || is_sotw_switch(item) || is_tried(&item.name);
+    for item in received.resources.iter().filter(|item| !is_exempt(item)) {
         let Some(of) = variation(received, item, snapshot, &client.profile.node) else { continue };
         if world.replicas[replica].known_bad.get(&of) == Some(&item.content) {
             let what = format!("S6d: {} was rejected alone before: c{at} {received}", item.name);

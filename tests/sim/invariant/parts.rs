@@ -11,8 +11,8 @@ use crate::rejections::Rejections;
 
 pub(crate) fn check(sent: &Sent<'_>, now: Duration) -> Result<(), Violation> {
     let rejected = &sent.before.rejections.names;
-    let repeated = Rejections::repeated(sent);
-    if repeated.is_empty() || (exceptions::is_removed_twice(sent) && repeated.is_disjoint(rejected)) {
+    let is_right = |name: &String| rejected.contains(name) || exceptions::is_removed_again(sent, name);
+    if Rejections::repeated(sent).is_empty() {
         return Ok(());
     }
     let newest = sent.before.unanswered.values().map(|(sent_at, _)| *sent_at).max();
@@ -21,7 +21,7 @@ pub(crate) fn check(sent: &Sent<'_>, now: Duration) -> Result<(), Violation> {
         let what = format!("S6c: a part does not wait for the answer: {}", sent.received);
         return Err(Violation::new("parts", what));
     }
-    match sent.received.names().iter().find(|name| !rejected.contains(*name)) {
+    match sent.received.names().iter().find(|name| !is_right(name)) {
         None => Ok(()),
         Some(other) => {
             let what = format!("S6c: a part has {other}, which was not rejected: {}", sent.received);

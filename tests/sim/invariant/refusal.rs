@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use xds_core::server::Protocol;
+
 use super::Violation;
 use crate::client::Client;
 use crate::content::{Content, Kind};
@@ -31,6 +33,14 @@ pub(crate) fn check(
         let mut types = client.types.values();
         tried.is_empty() && types.any(|known| known.takes_full_state() && client.has_unused(known.kind))
     };
+    // S6c: the same of a full state that our own client rejects (seed 4580).
+    let has_full_state = tried.keys().any(|(kind, _, _)| kind.is_full_state());
+    let mut agents = world.agents.iter().map(|agent| &agent.profile);
+    if has_full_state && agents.any(|of| of.rejects && of.protocols.contains(&Protocol::Sotw)) {
+        return Ok(());
+    }
+    // S6f: the NACK of a name with several variants may be about each of them (seed 4006).
+    let is_unclear = |client: &Client| is_unclear(client) || client.has_unused_variants();
     let cannot_use = |client: &Client| tried.iter().any(|(of, content)| cannot_use(client, of, content));
     if clients.into_iter().any(|client| is_unclear(client) || cannot_use(client)) {
         return Ok(());
