@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::lock;
+use super::{Snapshot, lock};
 use crate::constraint::Constraints;
-use crate::name::{ResourceName, Revision, TypeUrl, Version};
+use crate::name::{ResourceName, TypeUrl, Version};
 use crate::variants::Variant;
 
 /// Contents that some client rejected in a response of their own. Other clients get them after the rest,
@@ -26,24 +26,24 @@ struct List {
 
 /// Those of one type. Another one after each change, so that what is made from it can be shared.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct RejectedOfType(BTreeMap<(ResourceName, Constraints), Noted>);
-
-/// The version, and the revision that changed it.
-type Noted = (Version, Revision);
+pub(crate) struct RejectedOfType(BTreeMap<(ResourceName, Constraints), Version>);
 
 impl RejectedContents {
-    /// A client rejected this content alone. The newest content of a variant counts; a late NACK of an
-    /// older one does not replace it.
-    pub(crate) fn note(&self, type_url: &TypeUrl, variant: &Variant) {
+    /// A client rejected this content alone. The newest content of a variant counts: a late NACK, of what is
+    /// not in the `view` of the client any more, changes nothing.
+    pub(crate) fn note(&self, view: &Snapshot, type_url: &TypeUrl, variant: &Variant) {
+        let newest = view.get(type_url, variant.name()).and_then(|of| of.get(variant.constraints()));
+        if newest.is_none_or(|newest| newest.version() != variant.version()) {
+            return;
+        }
         let mut list = lock(&self.list);
         let List { by_type, order } = &mut *list;
         let of_type = by_type.entry(type_url.clone()).or_default();
         let key = (variant.name().clone(), variant.constraints().clone());
-        let noted = (variant.version(), variant.changed_at);
-        if of_type.0.get(&key).is_some_and(|before| before.0 == noted.0 || before.1 > noted.1) {
+        if of_type.0.get(&key) == Some(&variant.version()) {
             return;
         }
-        if Arc::make_mut(of_type).0.insert(key.clone(), noted).is_none() {
+        if Arc::make_mut(of_type).0.insert(key.clone(), variant.version()).is_none() {
             order.push_back((type_url.clone(), key.0, key.1));
         }
         if order.len() > LIMIT
@@ -71,7 +71,7 @@ impl RejectedOfType {
     /// Whether exactly this content was rejected.
     pub(crate) fn has(&self, variant: &Variant) -> bool {
         let key = (variant.name().clone(), variant.constraints().clone());
-        self.0.get(&key).is_some_and(|(version, _)| *version == variant.version())
+        self.0.get(&key) == Some(&variant.version())
     }
 
     /// Those that `find` has, in order. Costs O(contents of the type).
@@ -79,7 +79,7 @@ impl RejectedOfType {
         &self,
         find: impl Fn(&ResourceName, &Constraints) -> Option<&'v Arc<Variant>>,
     ) -> impl Iterator<Item = &'v Arc<Variant>> {
-        self.0.iter().filter_map(move |((name, constraints), (version, _))| {
+        self.0.iter().filter_map(move |((name, constraints), version)| {
             find(name, constraints).filter(|variant| variant.version() == *version)
         })
     }
@@ -105,17 +105,17 @@ mod tests {
         };
         commit(&cache, "EDS a=1");
         let first = content("a");
-        rejected.note(&eds, &first);
+        rejected.note(&cache.snapshot(), &eds, &first);
         assert!(rejected.of_type(&eds).unwrap().has(&first) && rejected.of_type(&type_url("CDS")).is_none());
         commit(&cache, "EDS a=2");
-        rejected.note(&eds, &content("a"));
+        rejected.note(&cache.snapshot(), &eds, &content("a"));
         let of_type = rejected.of_type(&eds).unwrap();
         assert!(of_type.has(&content("a")) && !of_type.has(&first));
-        rejected.note(&eds, &first);
+        rejected.note(&cache.snapshot(), &eds, &first);
         assert!(rejected.of_type(&eds).unwrap().has(&content("a")), "a late NACK");
         for at in 0..LIMIT {
             commit(&cache, &format!("EDS n{at}=1"));
-            rejected.note(&eds, &content(&format!("n{at}")));
+            rejected.note(&cache.snapshot(), &eds, &content(&format!("n{at}")));
         }
         let of_type = rejected.of_type(&eds).unwrap();
         assert_eq!((of_type.0.len(), of_type.has(&content("a"))), (LIMIT, false));

@@ -165,7 +165,8 @@ impl Stream {
         for state in self.entries.states_mut() {
             state.decide_turns(&self.watch);
             for found in state.take_found() {
-                self.watch.cache().rejected().note(&state.terms.type_url, &found);
+                let view = self.watch.snapshot();
+                self.watch.cache().rejected().note(&view, &state.terms.type_url, &found);
             }
         }
     }
