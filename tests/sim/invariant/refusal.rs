@@ -28,10 +28,10 @@ pub(crate) fn check(
         .clients
         .iter()
         .filter(|client| client.connections.values().any(|connection| connection.replica == replica));
-    // S6c: of a rollout that only removes, a full state has the other contents (seed 1346).
+    // S6c: of a rollout that removes, a full state has the other contents (seeds 1346, 14617).
     let is_unclear = |client: &Client| {
         let mut types = client.types.values();
-        tried.is_empty() && types.any(|known| known.takes_full_state() && client.has_unused(known.kind))
+        types.any(|known| known.takes_full_state() && client.has_unused(known.kind))
     };
     // S6c: the same of a full state that our own client rejects (seed 4580).
     let has_full_state = tried.keys().any(|(kind, _, _)| kind.is_full_state());
