@@ -180,6 +180,9 @@ pub(super) fn respond(
     note_removals_sent(state, &content);
     let errors = (!owed.errors.is_empty()).then(|| encode::errors(state.encoding(), owed.errors.iter()));
     let made = send(state, content, errors.map(Arc::new).into_iter().collect(), turn);
+    if state.terms.known.conflicts {
+        state.responses.sent_over(owed.brought.versions.keys().cloned());
+    }
     // V25: by locator, what the client brought by name is another resource than the answer.
     if state.keyed_by() == KeyedBy::Locator {
         state.responses.sent_instead(owed.brought.versions.into_keys());

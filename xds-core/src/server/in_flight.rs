@@ -46,6 +46,9 @@ pub(super) struct Sent {
 pub(super) struct SentExtra {
     /// What the client brought from another stream, and has until it takes this response.
     pub(super) replaces: BTreeSet<ResourceKey>,
+    /// Names of which the client brought a content from another stream, for types whose resources can
+    /// exclude each other (S6e).
+    pub(super) brought: BTreeSet<ResourceName>,
     /// The errors and unresolved names in it, which go once more with a part of it (S6c).
     pub(super) besides: Vec<Arc<Body>>,
     /// V25: it has resources by name, and since then the client subscribed by locator.

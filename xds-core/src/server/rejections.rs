@@ -141,6 +141,7 @@ impl Rejections {
                     split.on_ack(part, acks_repeats);
                 }
             }
+            of.brought.retain(|name| contents.of_name(name).next().is_none());
             of.correct(Some(nonce), |key| contents.covers(key));
         }
         self.tidy();

@@ -130,6 +130,16 @@ impl Responses {
         }
     }
 
+    /// Records that the client had a content of these names before the newest response (S6e).
+    pub(super) fn sent_over(&mut self, brought: impl Iterator<Item = ResourceName>) {
+        let brought: BTreeSet<_> = brought.collect();
+        if !brought.is_empty()
+            && let Some(newest) = self.in_flight.newest_mut()
+        {
+            newest.extra_mut().brought = brought;
+        }
+    }
+
     /// Records that the client unsubscribed from something that the newest, unanswered response may
     /// contain.
     pub(super) fn cross(&mut self) {

@@ -479,6 +479,22 @@ fn s6e_what_was_rejected_alone_is_sent_once_more_when_something_was_removed() {
 }
 
 #[test]
+fn s6e_a_part_that_replaces_what_the_client_brought_makes_room() {
+    let cache = cache("LDS a=1 h=2");
+    let mut client = Delta::new(&cache);
+    client.ask_with("LDS", "*", "", &[("h", "1")]);
+    assert_eq!(client.sent(), "n1 LDS a=1 h=2");
+    client.nack("LDS", "1");
+    assert_eq!(client.sent(), "n2 LDS a=1");
+    // The client's own h has the address of a.
+    client.nack("LDS", "2");
+    assert_eq!(client.sent(), "n3 LDS h=2");
+    client.ack("LDS", "3");
+    client.pass(Duration::from_secs(1));
+    assert_eq!(client.sent(), "n4 LDS a=1");
+}
+
+#[test]
 fn s6e_clusters_do_not_conflict_so_a_removal_makes_no_room() {
     let cache = cache("CDS old=1");
     let mut client = settled(&cache, "CDS", "*");

@@ -11,7 +11,7 @@ use super::{Answer, Nack, NackOf, NextPart};
 use crate::cache::Spans;
 use crate::name::{Nonce, ResourceName};
 use crate::server::contents::ResponseContents;
-use crate::server::in_flight::Sent;
+use crate::server::in_flight::{Sent, SentExtra};
 use crate::variants::Variant;
 use crate::wire::ResourceKey;
 
@@ -31,6 +31,8 @@ pub(super) struct Rejected {
     pub(super) part_went: bool,
     /// Whether the client was announced parts that follow (D32).
     pub(super) is_announced: bool,
+    /// Names of which the client brought a content from another stream, until it accepts another (S6e).
+    pub(super) brought: BTreeSet<ResourceName>,
     /// Contents that were rejected alone since the server looked last.
     pub(super) found: Vec<Arc<Variant>>,
 }
@@ -69,7 +71,9 @@ impl Rejected {
     /// The client rejected a response that was no part.
     pub(super) fn on_nack(&mut self, sent: Sent, had_one_name: bool, answer: &Answer<'_>) {
         let &Answer { nonce, detail, now, .. } = answer;
-        let (alone, besides) = (sent.alone, sent.extra.map(|extra| extra.besides).unwrap_or_default());
+        let SentExtra { besides, brought, .. } = sent.extra.map(|extra| *extra).unwrap_or_default();
+        self.brought.extend(brought);
+        let alone = sent.alone;
         let mut nack = Nack { about: sent.brings, detail: detail.into() };
         if matches!(sent.contents, ResponseContents::FullState) {
             let before = self.full_state.take();
@@ -210,7 +214,9 @@ impl Rejected {
             let may_go = split.nacked_at.is_some() || is_in_order;
             may_go && split.waits_until().is_none_or(|at| at <= now)
         });
-        if let Some(next) = splits.find_map(|split| split.take(nonce, standing)) {
+        if let Some(mut next) = splits.find_map(|split| split.take(nonce, standing)) {
+            let is_over_brought = next.keys.iter().any(|key| self.brought.contains(&key.name));
+            next.makes_room = next.makes_room.or(is_over_brought.then_some(true));
             return Some(next);
         }
         let is_due = |alone: &Alone| alone.resend_at().is_some_and(|at| at <= now);
