@@ -210,13 +210,24 @@ impl Rejected {
         nonce: Nonce,
         standing: &impl Fn(&ResourceKey) -> Standing,
     ) -> Option<NextPart> {
+        let mut next = self.next_part(now, is_in_order, nonce, standing)?;
+        let is_over_brought = next.keys.iter().any(|key| self.brought.contains(&key.name));
+        next.makes_room = next.makes_room.or(is_over_brought.then_some(true));
+        Some(next)
+    }
+
+    fn next_part(
+        &mut self,
+        now: Duration,
+        is_in_order: bool,
+        nonce: Nonce,
+        standing: &impl Fn(&ResourceKey) -> Standing,
+    ) -> Option<NextPart> {
         let mut splits = self.splits.iter_mut().filter(|split| {
             let may_go = split.nacked_at.is_some() || is_in_order;
             may_go && split.waits_until().is_none_or(|at| at <= now)
         });
-        if let Some(mut next) = splits.find_map(|split| split.take(nonce, standing)) {
-            let is_over_brought = next.keys.iter().any(|key| self.brought.contains(&key.name));
-            next.makes_room = next.makes_room.or(is_over_brought.then_some(true));
+        if let Some(next) = splits.find_map(|split| split.take(nonce, standing)) {
             return Some(next);
         }
         let is_due = |alone: &Alone| alone.resend_at().is_some_and(|at| at <= now);
