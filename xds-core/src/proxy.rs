@@ -189,11 +189,12 @@ impl Proxy {
         &self.cache
     }
 
-    /// Takes the changed subscriptions of its streams. To be called when
+    /// Takes changed subscriptions of its streams, of which each has its turn, and not too many at once:
+    /// a client may change very many, and others wait meanwhile. To be called when
     /// [`OnDemandSubscriptions::changed`] is ready.
     pub fn on_demand(&mut self, now: Duration) {
         let snapshot = self.cache.snapshot();
-        for OnDemandSubscription { type_url, locator, streams } in self.subscriptions.take() {
+        for OnDemandSubscription { type_url, locator, streams } in self.subscriptions.take_some(TURN) {
             let key = (type_url, locator.name);
             if streams == 0 {
                 if !self.unsubscribe(&key, &locator.parameters) {
@@ -224,9 +225,10 @@ impl Proxy {
     /// Handles the timers that are due.
     pub fn on_timeout(&mut self, now: Duration) {
         self.health_timeout(now);
-        while let Some((at, _)) = self.timers.first()
-            && *at <= now
-        {
+        for _ in 0..TURN {
+            if self.timers.first().is_none_or(|(at, _)| *at > now) {
+                break;
+            }
             let Some((_, key)) = self.timers.pop_first() else { break };
             let later = self.match_overdue(now, &key);
             self.timers.extend(later.map(|at| (at, key.clone())));
@@ -259,6 +261,10 @@ impl Proxy {
         ProxyLoad { downstream: self.subscriptions.locators(), upstream }
     }
 }
+
+/// How many subscriptions, or timers, one event handles at most. What is left is handled by the next event,
+/// which is due at once.
+const TURN: usize = 1_000;
 
 /// An event that operators should know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -54,7 +54,14 @@ impl OnDemandSubscriptions {
     /// grows.
     #[must_use]
     pub fn take(&self) -> Vec<OnDemandSubscription> {
-        self.index(SubscriptionIndex::take).unwrap_or_default()
+        self.take_some(usize::MAX)
+    }
+
+    /// The same, for at most so many locators. The streams take turns. If some are left,
+    /// [`changed`](Self::changed) is ready at once.
+    #[must_use]
+    pub fn take_some(&self, limit: usize) -> Vec<OnDemandSubscription> {
+        self.index(|index| index.take(limit)).unwrap_or_default()
     }
 
     /// Reports each locator of a name whose parameters have the same values as those of this one in the keys that

@@ -15,8 +15,10 @@ use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators};
 
 use of_type::OfType;
+use unread::Unread;
 
 mod of_type;
+mod unread;
 
 /// Which streams subscribe to which locator, and which of them the source has to know.
 #[derive(Debug, Default)]
@@ -25,8 +27,8 @@ pub(in crate::cache) struct SubscriptionIndex {
     /// it knows all.
     is_grouped: bool,
     types: BTreeMap<TypeUrl, OfType>,
-    /// Locators whose change was not read yet, each once, in the order of their first change.
-    changed: Vec<(TypeUrl, Locator)>,
+    /// Locators whose change was not read yet, each once.
+    unread: Unread,
 }
 
 impl SubscriptionIndex {
@@ -65,7 +67,7 @@ impl SubscriptionIndex {
         if of_type.is_unused() {
             self.types.remove(type_url);
         }
-        self.report(type_url, changed, waker);
+        self.report(stream.id, type_url, changed, waker);
     }
 
     /// Follows the keys that constraints use in the next snapshot.
@@ -77,17 +79,14 @@ impl SubscriptionIndex {
             changed.push((type_url.clone(), of_this));
         }
         for (type_url, changed) in changed {
-            self.report(&type_url, changed, waker);
+            self.report(unread::NO_STREAM, &type_url, changed, waker);
         }
     }
 
-    fn report(&mut self, type_url: &TypeUrl, changed: Vec<Locator>, waker: &AtomicWaker) {
-        if changed.is_empty() {
-            return;
-        }
-        let was_empty = self.changed.is_empty();
-        self.changed.extend(changed.into_iter().map(|locator| (type_url.clone(), locator)));
-        if was_empty {
+    fn report(&mut self, stream: u64, type_url: &TypeUrl, changed: Vec<Locator>, waker: &AtomicWaker) {
+        let was_empty = self.unread.is_empty();
+        self.unread.add(stream, type_url, changed);
+        if was_empty && !self.unread.is_empty() {
             waker.wake();
         }
     }
@@ -143,15 +142,16 @@ impl SubscriptionIndex {
         self.types.values().map(OfType::locators).sum()
     }
 
-    /// The listed locators that gained their first subscription or lost their last one since the last call.
-    pub(super) fn take(&mut self) -> Vec<OnDemandSubscription> {
-        let changed = std::mem::take(&mut self.changed);
-        changed.into_iter().map(|(type_url, locator)| self.read(type_url, locator)).collect()
+    /// The listed locators that gained their first subscription or lost their last one since the last call,
+    /// at most `limit` of them.
+    pub(super) fn take(&mut self, limit: usize) -> Vec<OnDemandSubscription> {
+        let unread: Vec<_> = std::iter::from_fn(|| self.unread.pop()).take(limit).collect();
+        unread.into_iter().map(|(type_url, locator)| self.read(type_url, locator)).collect()
     }
 
     /// Whether [`take`](Self::take) has something to return.
     pub(super) fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+        !self.unread.is_empty()
     }
 
     fn read(&mut self, type_url: TypeUrl, locator: Locator) -> OnDemandSubscription {

@@ -27,7 +27,7 @@ fn agrees(steps: Vec<(u8, u16, bool)>) -> bool {
     let mut held = vec![Locators::default(); watches.len()];
     let (mut index, mut known) = (SubscriptionIndex::default(), BTreeMap::new());
     let mut read = |index: &mut SubscriptionIndex| {
-        for OnDemandSubscription { locator, streams, .. } in index.take() {
+        for OnDemandSubscription { locator, streams, .. } in index.take(usize::MAX) {
             match streams {
                 0 => _ = known.remove(&locator),
                 _ => _ = known.insert(locator, ()),
@@ -67,7 +67,7 @@ fn a_reader_knows_what_streams_subscribe_to_after_any_changes() {
 }
 
 fn taken(index: &mut SubscriptionIndex) -> Vec<(ResourceName, usize)> {
-    index.take().into_iter().map(|of| (of.locator.name, of.streams)).collect()
+    index.take(usize::MAX).into_iter().map(|of| (of.locator.name, of.streams)).collect()
 }
 
 #[test]
@@ -80,13 +80,13 @@ fn streams_with_equal_names_are_one_list_and_a_locator_that_stays_is_not_reporte
     index.change(&type_url, one.stream(), (&none, &few), &stable, &waker);
     index.change(&type_url, other.stream(), (&none, &few), &stable, &waker);
     assert_eq!(index.types[&type_url].groups(), 1);
-    assert_eq!(index.take().len(), 2);
+    assert_eq!(index.take(usize::MAX).len(), 2);
     // One of two streams leaves the list, and then the other one follows.
     index.change(&type_url, one.stream(), (&few, &more), &stable, &waker);
     assert_eq!(index.types[&type_url].groups(), 2);
     assert_eq!(taken(&mut index), [("c".into(), 1)]);
     index.change(&type_url, other.stream(), (&few, &more), &stable, &waker);
-    assert_eq!((index.types[&type_url].groups(), index.take().len()), (1, 0));
+    assert_eq!((index.types[&type_url].groups(), index.take(usize::MAX).len()), (1, 0));
     // A stream that is alone in its list.
     index.change(&type_url, other.stream(), (&more, &none), &stable, &waker);
     index.change(&type_url, one.stream(), (&more, &few), &stable, &waker);
@@ -146,7 +146,7 @@ fn projected(parameters: &Parameters, keys: usize) -> Parameters {
 
 impl Grouped {
     fn read(&mut self) {
-        for OnDemandSubscription { locator, streams, .. } in self.index.take() {
+        for OnDemandSubscription { locator, streams, .. } in self.index.take(usize::MAX) {
             let holding = self.held.iter().filter(|held| held.contains(&locator)).count();
             assert_eq!(streams, holding, "{locator:?}");
             match streams {
