@@ -24,10 +24,10 @@ pub struct ProxyConfig {
     /// response, the next wait is twice as long, and so on. Default 50 ms.
     pub coalesce: Duration,
     /// How long an upstream subscription without a downstream subscription stays, a tenth more or
-    /// less. Default 30 s.
+    /// less, if it has a resource. One for which there is no resource ends at once. Default 30 s.
     pub linger: Duration,
-    /// Bytes of payload that such subscriptions keep, at most. Default 64 MiB. Payloads with a
-    /// downstream subscription do not count.
+    /// Bytes that such subscriptions keep, at most: their payloads, and 2 KiB for each. Default 64 MiB.
+    /// Payloads with a downstream subscription do not count.
     pub linger_bytes: usize,
     /// How long a type may stay without a response before it no longer delays the others (C5).
     /// Default 15 s.

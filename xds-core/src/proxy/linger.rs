@@ -21,7 +21,7 @@ pub(super) type Idle = (Duration, Key, SubscriptionId);
 /// Upstream subscriptions that no downstream subscription relies on.
 #[derive(Debug, Default)]
 pub(super) struct IdleSubscriptions {
-    /// Each with the bytes of payload that it keeps in the cache.
+    /// Each with the bytes that it keeps.
     by_end: BTreeMap<Idle, usize>,
     bytes: usize,
 }
@@ -37,11 +37,12 @@ impl ProxyConfig {
 }
 
 impl Proxy {
-    /// Notes how many bytes of payload an unused upstream subscription keeps.
+    /// Notes how many bytes an unused upstream subscription keeps: its payload in the cache, and what a
+    /// subscription costs.
     pub(super) fn keep_idle(&mut self, idle: Idle) {
         let (_, (type_url, name), id) = &idle;
         let parameters = &id.1;
-        let bytes = self.cache.read(|snapshot| {
+        let payload: usize = self.cache.read(|snapshot| {
             let len = |variants: &Variants| {
                 variants.resolve(parameters).map_or(0, |variant| variant.payload().len())
             };
@@ -55,6 +56,7 @@ impl Proxy {
                 false => snapshot.get(type_url, name).map_or(0, len),
             }
         });
+        let bytes = IDLE_COST + name.as_str().len() + payload;
         if self.idle.by_end.insert(idle, bytes).is_none() {
             self.idle.bytes += bytes;
         }
@@ -134,13 +136,16 @@ impl Proxy {
                 Route::Alone(_) => !name.is_unshared,
             };
             let subscription = name.upstream.get_mut(&id).expect("the subscription was unused above");
-            let lingers = matches!(id.0, Route::Shared | Route::Node(_)) && !is_redundant && !is_stale;
+            // It keeps nothing for a client that comes back: there is no resource.
+            let is_empty = subscription.answer.is_some() && !is_set(key.1.as_str()) && resolve(&id).is_none();
+            let ends_at_once = is_redundant || is_stale || is_empty;
+            let lingers = matches!(id.0, Route::Shared | Route::Node(_)) && !ends_at_once;
             let begins = subscription.ends_at.is_none();
             let ends_at = *subscription.ends_at.get_or_insert_with(|| match lingers {
                 true => now + self.config.lingers(&id),
                 false => now,
             });
-            if ends_at <= now || is_redundant || is_stale {
+            if ends_at <= now || ends_at_once {
                 // Resources of a side stream stay until the main stream has a response.
                 if is_stale && let Route::SideStream { .. } = &id.0 {
                     name.upstream.remove(&id);
@@ -160,3 +165,6 @@ impl Proxy {
         has_room
     }
 }
+
+/// The memory of an unused upstream subscription besides its payload, about.
+pub(super) const IDLE_COST: usize = 2048;

