@@ -86,6 +86,15 @@ impl OnDemandSubscriptions {
         self.index(|index| index.has_further(type_url, name)).unwrap_or_default()
     }
 
+    /// Those of these names that [have further](Self::has_further) locators.
+    pub(crate) fn with_further(
+        &self,
+        mut names: Vec<(TypeUrl, ResourceName)>,
+    ) -> Vec<(TypeUrl, ResourceName)> {
+        self.index(|index| names.retain(|(type_url, name)| index.has_further(type_url, name)));
+        names
+    }
+
     /// How many locators streams subscribe to, whether they are reported or not.
     pub(crate) fn locators(&self) -> usize {
         self.index(|index| index.locators()).unwrap_or_default()

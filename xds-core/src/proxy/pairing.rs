@@ -74,7 +74,7 @@ impl Proxy {
             if let Some(number) = number.filter(|number| name.has(*number)) {
                 // Its last stream left and came back. The cache has forgotten which locators like it to report.
                 name.match_again(number, true);
-                self.await_further(now, key);
+                self.await_further(key);
                 return false;
             }
             if self.share(now, key, bound, snapshot) {
@@ -163,12 +163,24 @@ impl Proxy {
     }
 
     /// While no variant of a name is known, the proxy has to know when locators wait that are not reported.
-    pub(super) fn await_further(&mut self, now: Duration, key: &Key) {
+    pub(super) fn await_further(&mut self, key: &Key) {
         let name =
             self.names.get(key).filter(|name| name.keys.is_empty() && name.unanswered().next().is_some());
-        if name.is_some() && self.subscriptions.has_further(&key.0, &key.1) {
-            self.timers.insert((now + self.config.coalesce, key.clone()));
+        if name.is_some() {
+            self.pending.awaiting.push(key.clone());
         }
+    }
+
+    /// The index is read once for all names of an event: the streams use it at the same time, so each look
+    /// may wait.
+    pub(super) fn look_for_further(&mut self, now: Duration) {
+        let awaiting = std::mem::take(&mut self.pending.awaiting);
+        if awaiting.is_empty() {
+            return;
+        }
+        let again = now + self.config.coalesce;
+        let further = self.subscriptions.with_further(awaiting);
+        self.timers.extend(further.into_iter().map(|key| (again, key)));
     }
 
     /// The cache reports all locators from now on that are like this one in the keys of constraints. Returns those

@@ -50,6 +50,8 @@ pub(super) struct Pending {
     /// Watches of upstream subscriptions that ended. T43b: they end after all new ones have begun,
     /// so no shared variant goes in between, and the server gets both in one request.
     pub(super) ended: Vec<(Route, WatchId)>,
+    /// Names of which locators may wait that the cache has not reported.
+    pub(super) awaiting: Vec<Key>,
     /// See [`Proxy::take_changed`].
     pub(super) changed: BTreeSet<Route>,
 }
@@ -188,7 +190,7 @@ impl Proxy {
             if name.downstream.len() > name.upstream.len() {
                 self.timers.insert((now + self.config.coalesce, key.clone()));
             }
-            self.await_further(now, key);
+            self.await_further(key);
         }
         if is_watched {
             self.pending.changed.insert(route.clone());
@@ -231,6 +233,7 @@ impl Proxy {
             }
             self.pending.changed.extend(changed);
         }
+        self.look_for_further(now);
         self.retire_side_streams();
         // A client is not needed when it has no subscriptions and nothing of it is left in the
         // cache.
