@@ -401,6 +401,8 @@ async fn run(shared: Arc<ProxyHub>) {
             () = shared.wake.notified() => {}
             () = due => {}
         }
+        // Clients may always have changed something: the tasks of the upstreams get the lock in between.
+        tokio::task::yield_now().await;
     }
 }
 
