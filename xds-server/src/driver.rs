@@ -43,7 +43,7 @@ pub(crate) struct Driver {
     is_open: bool,
     /// The machine may have something to send.
     is_due: bool,
-    requests_in_a_row: u32,
+    requests_in_a_row: usize,
     alarm: Alarm,
     clients: Arc<ClientGroups>,
     membership: Option<Membership>,
@@ -188,7 +188,7 @@ impl Driver {
                         if let Err(status) = self.on_frame(&frame) {
                             return Poll::Ready(status);
                         }
-                        self.requests_in_a_row += 1;
+                        self.requests_in_a_row += 1 + frame.len() / SMALL_REQUEST_BYTES;
                         self.is_due = true;
                         continue;
                     }
@@ -613,8 +613,11 @@ const STATUS_TEXT_LIMIT: usize = 1200;
 /// The default message limit of gRPC clients.
 const COMMON_LIMIT_BYTES: usize = 4 << 20;
 
-/// Requests in a row before a response gets its turn.
-const REQUESTS_IN_A_ROW: u32 = 64;
+/// Requests in a row before a response, and other streams of the thread, get their turn.
+const REQUESTS_IN_A_ROW: usize = 64;
+
+/// A longer request counts as several: its names are work.
+const SMALL_REQUEST_BYTES: usize = 1024;
 
 /// The longest reason for a denied name in the log.
 const REASON_LIMIT_BYTES: usize = 1024;
