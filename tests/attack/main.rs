@@ -1,4 +1,4 @@
-//! Hostile clients at the port of `xds serve`, and a healthy client, which gets each update within
+//! Hostile clients at the port of `xds serve` or `xds proxy`, and a healthy client, which gets each update within
 //! two seconds.
 //!
 //! A new attack is a function in `attacks` and a test here. It runs until it is dropped, reports
@@ -158,4 +158,14 @@ async fn more_idle_connections_than_descriptors() {
 async fn more_connections_with_streams_than_descriptors() {
     bears("full descriptors, streams", Setup::Descriptors(256), MayWait, attacks::a_thousand_with_streams)
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_names_without_end() {
+    bears("new names", Setup::Plain, AreServed, attacks::new_names).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_names_without_end_at_a_proxy() {
+    bears("new names at a proxy", Setup::Proxy, AreServed, attacks::new_names).await;
 }

@@ -19,6 +19,8 @@ pub(crate) enum Setup {
     Descriptors(usize),
     /// The folder also has 20 MB of endpoints.
     Large,
+    /// The port is that of `xds proxy` in front of the server.
+    Proxy,
 }
 
 /// A server and its folder, both removed at the end.
@@ -30,6 +32,8 @@ pub(crate) struct Server {
     folder: PathBuf,
     content: usize,
     running: Child,
+    /// The server behind the proxy.
+    behind: Option<Child>,
     log_lines: Arc<AtomicUsize>,
 }
 
@@ -57,7 +61,9 @@ impl Server {
                 ]);
                 limited
             }
-            Setup::Plain | Setup::Tls | Setup::Large => Command::new(env!("CARGO_BIN_EXE_xds")),
+            Setup::Plain | Setup::Tls | Setup::Large | Setup::Proxy => {
+                Command::new(env!("CARGO_BIN_EXE_xds"))
+            }
         };
         command.arg("serve").arg(folder.join("config")).args(["--listen", "127.0.0.1:0", "--admin", "none"]);
         let mut certificate = None;
@@ -71,8 +77,18 @@ impl Server {
             command.arg("--listen-key").arg(folder.join("server.key"));
             certificate = Some(pem);
         }
-        command.env_remove("RUST_LOG").stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = command.spawn().unwrap();
+        let mut running = start(&mut command);
+        let mut address = listening(&mut running);
+        let mut behind = None;
+        if matches!(setup, Setup::Proxy) {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_xds"));
+            command.args(["proxy", "--upstream", &format!("http://{address}")]);
+            command.args(["--listen", "127.0.0.1:0", "--admin", "none"]);
+            behind = Some(std::mem::replace(&mut running, start(&mut command)));
+            address = listening(&mut running);
+            let mut log = behind.as_mut().and_then(|behind| behind.stderr.take()).unwrap();
+            std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        }
         let log_lines = Arc::<AtomicUsize>::default();
         let (counted, log) = (Arc::clone(&log_lines), BufReader::new(running.stderr.take().unwrap()).lines());
         std::thread::spawn(move || {
@@ -82,10 +98,7 @@ impl Server {
                 }
             }
         });
-        let lines = BufReader::new(running.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let address = lines.into_iter().find_map(|line| line.strip_prefix("listening on ")?.parse().ok());
-        let address = address.expect("the server starts");
-        Self { address, certificate, folder, content: 0, running, log_lines }
+        Self { address, certificate, folder, content: 0, running, behind, log_lines }
     }
 
     /// The content of its one cluster.
@@ -114,10 +127,22 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        _ = self.running.kill();
-        _ = self.running.wait();
+        for running in std::iter::once(&mut self.running).chain(&mut self.behind) {
+            _ = running.kill();
+            _ = running.wait();
+        }
         _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+fn start(command: &mut Command) -> Child {
+    command.env_remove("RUST_LOG").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn listening(running: &mut Child) -> SocketAddr {
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let address = lines.find_map(|line| line.strip_prefix("listening on ")?.parse().ok());
+    address.expect("the server starts")
 }
 
 /// Names of large endpoints, `large-0` and so on, and the size of each: below the 4 MiB of one

@@ -1,5 +1,6 @@
 //! The healthy client.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
@@ -19,6 +20,7 @@ use crate::server::Server;
 /// A client that receives and ACKs everything.
 #[derive(Debug)]
 pub(crate) struct Witness {
+    request: DiscoveryRequest,
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
 }
@@ -34,11 +36,12 @@ impl Witness {
             // Try again after a failure, as a gRPC client does.
             if let Ok(channel) = channel(server).await {
                 let (requests, receiver) = mpsc::channel(4);
-                requests.send(request()).await.unwrap();
+                let request = request();
+                requests.send(request.clone()).await.unwrap();
                 let mut client = AggregatedDiscoveryServiceClient::new(channel);
                 if let Ok(responses) = client.stream_aggregated_resources(ReceiverStream::new(receiver)).await
                 {
-                    return Self { requests, responses: responses.into_inner() };
+                    return Self { request, requests, responses: responses.into_inner() };
                 }
             }
             tokio::task::yield_now().await;
@@ -53,7 +56,7 @@ impl Witness {
                 let payload = &response.resources[0].value;
                 let cluster = Cluster::decode(payload.clone()).unwrap();
                 let DiscoveryResponse { version_info, nonce, .. } = response;
-                let ack = DiscoveryRequest { version_info, response_nonce: nonce, ..request() };
+                let ack = DiscoveryRequest { version_info, response_nonce: nonce, ..self.request.clone() };
                 self.requests.send(ack).await.unwrap();
                 if cluster.alt_stat_name == content {
                     return;
@@ -76,10 +79,14 @@ async fn channel(server: &Server) -> Result<Channel, tonic::transport::Error> {
     }
 }
 
+/// Asks for the cluster that changes, and for one that nobody asked for before and that does not exist: a proxy
+/// has to ask its upstream before it can answer.
 fn request() -> DiscoveryRequest {
+    static WITNESSES: AtomicUsize = AtomicUsize::new(0);
+    let absent = format!("absent-{}", WITNESSES.fetch_add(1, Ordering::Relaxed));
     DiscoveryRequest {
         type_url: CLUSTER.into(),
-        resource_names: vec!["witnessed".into()],
+        resource_names: vec!["witnessed".into(), absent],
         node: Some(Node { id: "witness".into(), ..Node::default() }),
         ..DiscoveryRequest::default()
     }
