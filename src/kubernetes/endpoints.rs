@@ -7,6 +7,7 @@
 //! | ready | `HEALTHY` |
 //! | serving, but terminating | `DRAINING` |
 //! | neither | `UNHEALTHY` |
+//! | a pod with addresses of IPv4 and of IPv6 | its addresses of IPv4, with their zone and health |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use envoy_types::pb::envoy::config::endpoint::v3::{
     ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints,
 };
 use envoy_types::pb::google::protobuf::UInt32Value;
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::discovery::v1::{self, EndpointConditions, EndpointSlice};
 use xds_core::{Resource, ResourceError};
 
@@ -28,7 +30,6 @@ use super::object::Problem;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slice {
     pub(super) service: Box<str>,
-    is_ipv6: bool,
     ports: Vec<Port>,
     endpoints: Vec<Host>,
 }
@@ -46,7 +47,15 @@ struct Host {
     address: IpAddr,
     zone: Box<str>,
     health: Health,
+    /// `None` if the slice does not say whose address it is.
+    target: Option<Target>,
 }
+
+/// The pod that an endpoint belongs to, as `KIND/NAMESPACE/NAME/UID`. Endpoints of one target with
+/// different addresses are ways to the same process. A pod that replaces another one of its name has
+/// another UID.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Target(Box<str>);
 
 /// In this order: the first one counts if several slices have an endpoint, as they may while it
 /// moves from one to another.
@@ -66,15 +75,12 @@ impl Slice {
         else {
             return Ok(None);
         };
-        let is_ipv6 = match &*slice.address_type {
-            "IPv4" => false,
-            "IPv6" => true,
-            other => return Err(Problem::AddressType { address_type: other.into() }),
-        };
+        if !matches!(&*slice.address_type, "IPv4" | "IPv6") {
+            return Err(Problem::AddressType { address_type: slice.address_type.as_str().into() });
+        }
         let ports = slice.ports.iter().flatten().filter_map(|port| port_of(port).transpose());
         Ok(Some(Self {
             service: service.as_str().into(),
-            is_ipv6,
             ports: ports.collect::<Result<_, _>>()?,
             endpoints: slice.endpoints.iter().map(host_of).collect::<Result<_, _>>()?,
         }))
@@ -103,7 +109,17 @@ fn host_of(endpoint: &v1::Endpoint) -> Result<Host, Problem> {
     let address = parsed.map_err(|error| Problem::Address { address: address.as_str().into(), error })?;
     let zone = endpoint.zone.as_deref().unwrap_or_default().into();
     let health = endpoint.conditions.as_ref().map_or(Health::Healthy, health_of);
-    Ok(Host { address, zone, health })
+    let target = endpoint.target_ref.as_ref().and_then(target_of);
+    Ok(Host { address, zone, health, target })
+}
+
+/// `None` for a reference that names no object.
+fn target_of(reference: &ObjectReference) -> Option<Target> {
+    let ObjectReference { kind, namespace, name, uid, .. } = reference;
+    let [kind, namespace, name, uid] =
+        [kind, namespace, name, uid].map(|field| field.as_deref().unwrap_or_default());
+    let is_identity = !(name.is_empty() && uid.is_empty());
+    is_identity.then(|| Target(format!("{kind}/{namespace}/{name}/{uid}").into()))
 }
 
 /// A condition that is not there counts as the API says: ready, serving if ready, not terminating.
@@ -145,8 +161,9 @@ impl Service {
 
     /// The assignments of the service; none without slices. They depend on the slices alone, not on their order.
     ///
-    /// A service with addresses of both families gets those of IPv4: both would be each endpoint
-    /// twice.
+    /// The slices of the two families come, fill and go on their own, so the family is chosen for each
+    /// pod and port: IPv4 if the pod has it, else IPv6. Both would be the pod twice. An endpoint
+    /// without a target is kept as it is.
     pub(super) fn assignments(
         &mut self,
         namespace: &str,
@@ -155,10 +172,8 @@ impl Service {
         if self.slices.is_empty() {
             return Ok(Vec::new());
         }
-        let is_ipv6 = self.slices.values().all(|slice| slice.is_ipv6);
-        let slices: Vec<_> = self.slices.values().filter(|slice| slice.is_ipv6 == is_ipv6).collect();
-        let ports: BTreeSet<_> =
-            slices.iter().flat_map(|slice| &slice.ports).map(|port| port.name.clone()).collect();
+        let ports = self.slices.values().flat_map(|slice| &slice.ports);
+        let ports: BTreeSet<_> = ports.map(|port| port.name.clone()).collect();
         if !ports.is_empty() {
             self.ports = ports;
         }
@@ -167,22 +182,34 @@ impl Service {
                 "" => format!("{namespace}/{name}"),
                 port => format!("{namespace}/{name}/{port}"),
             };
-            Resource::of(&assignment(name, &slices, port))
+            Resource::of(&assignment(name, &self.slices, port))
         };
         self.ports.iter().map(|port| of_port(port)).collect()
     }
 }
 
-fn assignment(cluster_name: String, slices: &[&Slice], port_name: &str) -> ClusterLoadAssignment {
+fn assignment(
+    cluster_name: String,
+    slices: &BTreeMap<Box<str>, Slice>,
+    port_name: &str,
+) -> ClusterLoadAssignment {
+    let of_port = |slice| hosts_of(slice, port_name);
+    let with_ipv4: BTreeSet<&Target> = slices
+        .values()
+        .flat_map(of_port)
+        .filter(|(_, host)| host.address.is_ipv4())
+        .filter_map(|(_, host)| host.target.as_ref())
+        .collect();
     // The health and zone of each address.
     let mut hosts = BTreeMap::<(IpAddr, u16, bool), (Health, &str)>::new();
-    for slice in slices {
-        let Some(port) = slice.ports.iter().find(|port| &*port.name == port_name) else { continue };
-        for Host { address, zone, health } in &slice.endpoints {
-            let found = (*health, &**zone);
-            let best = hosts.entry((*address, port.number, port.is_udp)).or_insert(found);
-            *best = found.min(*best);
+    for (port, Host { address, zone, health, target }) in slices.values().flat_map(of_port) {
+        let has_ipv4 = target.as_ref().is_some_and(|target| with_ipv4.contains(target));
+        if address.is_ipv6() && has_ipv4 {
+            continue;
         }
+        let found = (*health, &**zone);
+        let best = hosts.entry((*address, port.number, port.is_udp)).or_insert(found);
+        *best = found.min(*best);
     }
     let mut zones = BTreeMap::<&str, (u32, Vec<LbEndpoint>)>::new();
     for ((address, port, is_udp), (health, zone)) in hosts {
@@ -199,6 +226,12 @@ fn assignment(cluster_name: String, slices: &[&Slice], port_name: &str) -> Clust
     };
     let endpoints = zones.into_iter().map(locality).collect();
     ClusterLoadAssignment { cluster_name, endpoints, ..ClusterLoadAssignment::default() }
+}
+
+/// The endpoints of a slice that has the port, each with the port.
+fn hosts_of<'a>(slice: &'a Slice, port_name: &str) -> impl Iterator<Item = (&'a Port, &'a Host)> + use<'a> {
+    let port = slice.ports.iter().find(|port| &*port.name == port_name);
+    port.into_iter().flat_map(|port| slice.endpoints.iter().map(move |host| (port, host)))
 }
 
 fn endpoint(address: IpAddr, port: u16, is_udp: bool, health: Health) -> LbEndpoint {

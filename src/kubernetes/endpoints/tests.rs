@@ -3,8 +3,9 @@ use prost::Message as _;
 
 use super::*;
 
-/// A slice of the service `web`: ports as `name=number`, endpoints as `address zone conditions`, where
-/// conditions are `r` (ready), `s` (serving) and `t` (terminating), and `?` if it has none.
+/// A slice of the service `web`: ports as `name=number`, endpoints as `address zone conditions pod`, where
+/// conditions are `r` (ready), `s` (serving) and `t` (terminating), and `?` if it has none. Without the
+/// pod the endpoint has no target; `web-0@2` is the second pod with the name `web-0`.
 pub(in crate::kubernetes) fn slice(name: &str, ports: &[&str], endpoints: &[&str]) -> EndpointSlice {
     let port = |text: &&str| {
         let (name, number) = text.split_once('=').unwrap();
@@ -22,6 +23,7 @@ pub(in crate::kubernetes) fn slice(name: &str, ports: &[&str], endpoints: &[&str
             addresses: vec![words[0].into()],
             zone: (words[1] != "-").then(|| words[1].into()),
             conditions: (words[2] != "?").then_some(conditions),
+            target_ref: words.get(3).map(|pod| target(pod)),
             ..Default::default()
         }
     };
@@ -35,6 +37,17 @@ pub(in crate::kubernetes) fn slice(name: &str, ports: &[&str], endpoints: &[&str
             ..ObjectMeta::default()
         },
         ports: (!ports.is_empty()).then(|| ports.iter().map(port).collect()),
+    }
+}
+
+fn target(pod: &str) -> ObjectReference {
+    let (name, uid) = pod.split_once('@').unwrap_or((pod, "1"));
+    ObjectReference {
+        kind: Some("Pod".into()),
+        namespace: Some("shop".into()),
+        name: Some(name.into()),
+        uid: Some(format!("uid-of-{name}-{uid}")),
+        ..ObjectReference::default()
     }
 }
 
@@ -124,12 +137,110 @@ fn a_service_without_endpoints_keeps_its_ports_and_loses_those_that_others_repla
     assert!(service.is_empty() && shown(&mut service).is_empty());
 }
 
+/// What happens; the slice that is put, or removed without endpoints; the hosts that are served then.
+type Step<'a> = (&'a str, &'a str, Option<&'a [&'a str]>, &'a [&'a str]);
+
+/// An IPv6 service becomes dual stack pod by pod, and IPv6 only again. An empty IPv4 slice beside the
+/// full IPv6 slice once emptied the assignment, and later pods with IPv6 only were lost.
 #[test]
-fn of_two_families_the_endpoints_of_ipv4_are_served() {
-    let six = slice("web-6", &["http=80"], &["fd00::0:1 a rs"]);
-    assert_eq!(shown(&mut service(std::slice::from_ref(&six))), ["shop/web/http: a*1 fd00::1:80=HEALTHY"]);
-    let four = slice("web-4", &["http=80"], &["10.0.0.1 a rs"]);
-    assert_eq!(shown(&mut service(&[six, four])), ["shop/web/http: a*1 10.0.0.1:80=HEALTHY"]);
+fn a_service_that_becomes_dual_stack_keeps_every_pod() {
+    let [one, two, three, four] =
+        ["10.0.0.1 a rs p1", "10.0.0.2 a rs p2", "10.0.0.3 a rs p3", "10.0.0.4 a rs p4"];
+    let [six_1, six_2, six_3, six_4] =
+        ["fd00::1 a rs p1", "fd00::2 a rs p2", "fd00::3 a rs p3", "fd00::4 a rs p4"];
+    let old: &[&str] = &[six_1, six_2, six_3];
+    let steps: &[Step<'_>] = &[
+        ("IPv6 only", "six", Some(old), &["fd00::1", "fd00::2", "fd00::3"]),
+        ("an empty IPv4 slice", "four", Some(&[]), &["fd00::1", "fd00::2", "fd00::3"]),
+        ("IPv4 fills", "four", Some(&[one]), &["10.0.0.1", "fd00::2", "fd00::3"]),
+        ("pod by pod", "four", Some(&[one, two]), &["10.0.0.1", "10.0.0.2", "fd00::3"]),
+        ("in several slices", "four-2", Some(&[four]), &["10.0.0.1", "10.0.0.2", "10.0.0.4", "fd00::3"]),
+        ("a new pod", "six", Some(&[six_1, six_3, six_4]), &["10.0.0.1", "10.0.0.2", "10.0.0.4", "fd00::3"]),
+        ("an IPv6-only pod", "four", Some(&[one]), &["10.0.0.1", "10.0.0.4", "fd00::3"]),
+        ("is replaced", "six", Some(&[six_1, six_4]), &["10.0.0.1", "10.0.0.4"]),
+        ("IPv6 without pods", "six", Some(&[]), &["10.0.0.1", "10.0.0.4"]),
+        ("IPv6 with pods", "six", Some(&[six_1, six_4]), &["10.0.0.1", "10.0.0.4"]),
+        ("one IPv4 slice goes", "four-2", None, &["10.0.0.1", "fd00::4"]),
+        ("the other is empty", "four", Some(&[]), &["fd00::1", "fd00::4"]),
+        ("IPv6 only again", "four", None, &["fd00::1", "fd00::4"]),
+        ("no pods", "six", Some(&[]), &[]),
+        ("IPv4 only", "four", Some(&[one, two, three]), &["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+    ];
+    let mut service = Service::default();
+    for (step, name, endpoints, expected) in steps {
+        match endpoints {
+            Some(endpoints) => {
+                // A slice without endpoints has no ports.
+                let ports: &[&str] = if endpoints.is_empty() { &[] } else { &["http=80"] };
+                service.put(name, Slice::of(&slice(name, ports, endpoints)).unwrap().unwrap());
+            }
+            None => service.remove(name),
+        }
+        let hosts: String = expected.iter().map(|host| format!(" {host}:80=HEALTHY")).collect();
+        let zone = if hosts.is_empty() { String::new() } else { format!(" a*{}{hosts}", expected.len()) };
+        assert_eq!(shown(&mut service), [format!("shop/web/http:{zone}")], "{step}");
+    }
+}
+
+#[test]
+fn the_family_is_chosen_for_each_pod() {
+    let cases: &[(&str, &[&str], &[&str], &str)] = &[
+        (
+            "the flags and the zone are those of the address that is served",
+            &["10.0.0.1 a - p1", "10.0.0.2 a st p2", "10.0.0.3 b rs p3"],
+            &["fd00::1 b rs p1", "fd00::2 a rs p2", "fd00::3 b t p3", "fd00::4 b st p4"],
+            " a*1 10.0.0.1:80=UNHEALTHY 10.0.0.2:80=DRAINING; b*1 10.0.0.3:80=HEALTHY fd00::4:80=DRAINING",
+        ),
+        (
+            "without a target nobody knows which addresses are of one pod",
+            &["10.0.0.1 a rs"],
+            &["fd00::1 a rs", "fd00::2 a rs p1"],
+            " a*3 10.0.0.1:80=HEALTHY fd00::1:80=HEALTHY fd00::2:80=HEALTHY",
+        ),
+        (
+            "a pod that replaces another one of its name is another pod",
+            &["10.0.0.1 a rs web-0@2"],
+            &["fd00::1 a t web-0@1"],
+            " a*1 10.0.0.1:80=HEALTHY fd00::1:80=UNHEALTHY",
+        ),
+        (
+            "several addresses of a pod in one family stay",
+            &["10.0.0.1 a rs p1", "10.0.0.2 a rs p1"],
+            &["fd00::1 a rs p1", "fd00::2 a rs p2", "fd00::3 a rs p2"],
+            " a*4 10.0.0.1:80=HEALTHY 10.0.0.2:80=HEALTHY fd00::2:80=HEALTHY fd00::3:80=HEALTHY",
+        ),
+    ];
+    for (case, four, six, expected) in cases {
+        let (four, six) = (slice("web-4", &["http=80"], four), slice("web-6", &["http=80"], six));
+        let expected = [format!("shop/web/http:{expected}")];
+        assert_eq!(shown(&mut service(&[four.clone(), six.clone()])), expected, "{case}");
+        assert_eq!(shown(&mut service(&[six, four])), expected, "{case}");
+    }
+}
+
+#[test]
+fn a_port_that_the_slices_of_one_family_do_not_have_yet_takes_the_other_family() {
+    let four = slice("web-4", &["http=80"], &["10.0.0.1 a rs p1"]);
+    let six = slice("web-6", &["http=80", "grpc=81"], &["fd00::1 a rs p1"]);
+    assert_eq!(
+        shown(&mut service(&[four, six])),
+        ["shop/web/grpc: a*1 fd00::1:81=HEALTHY", "shop/web/http: a*1 10.0.0.1:80=HEALTHY"]
+    );
+    // A headless service without ports has none in its slices either.
+    let headless = |name, endpoint| slice(name, &[], &[endpoint]);
+    let slices = [headless("web-4", "10.0.0.1 a rs p1"), headless("web-6", "fd00::1 a rs p1")];
+    assert_eq!(shown(&mut service(&slices)), [""; 0]);
+}
+
+#[test]
+fn a_target_without_a_name_and_a_uid_is_none() {
+    let of = |reference: ObjectReference| target_of(&reference);
+    assert_eq!(of(ObjectReference { kind: Some("Pod".into()), ..ObjectReference::default() }), None);
+    assert_eq!(
+        of(ObjectReference { uid: Some(String::new()), ..target("p1") }).unwrap().0,
+        "Pod/shop/p1/".into()
+    );
+    assert_ne!(of(target("p1@1")), of(target("p1@2")));
 }
 
 #[test]
