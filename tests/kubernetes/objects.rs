@@ -88,3 +88,18 @@ pub(crate) fn slice(service: &str, name: &str, endpoints: &[(&str, &str)], port:
         "ports": [{"name": "http", "port": port}],
     })
 }
+
+/// A slice of one family whose endpoints are addresses of pods; without endpoints it has no ports.
+pub(crate) fn of_pods(service: &str, name: &str, family: &str, endpoints: &[(&str, &str)]) -> Value {
+    let ready: Vec<_> = endpoints.iter().map(|(address, _)| (*address, "ready")).collect();
+    let mut slice = slice(service, name, &ready, 80);
+    slice["addressType"] = family.into();
+    for (at, (_, pod)) in endpoints.iter().enumerate() {
+        slice["endpoints"][at]["targetRef"] =
+            json!({"kind": "Pod", "namespace": "shop", "name": pod, "uid": format!("uid-of-{pod}")});
+    }
+    if endpoints.is_empty() {
+        slice["ports"] = json!([]);
+    }
+    slice
+}
