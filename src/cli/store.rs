@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use tokio::time::sleep;
-use xds::TypeUrl;
-use xds_proto::xds::store::v1 as proto;
 
+use super::Failure;
 use super::check::ReportFormat;
 use super::progress::Spinner;
-use super::{Failure, type_name};
 pub(super) use backup_file::BackupFileError;
 pub(in crate::cli) use connection::bearer;
 use connection::{Connection, ConnectionOptions};
@@ -38,6 +36,7 @@ pub(super) mod list;
 mod maintenance;
 mod migrate;
 mod mirror;
+mod names;
 mod owner_record;
 mod peers;
 pub(super) mod place;
@@ -100,35 +99,6 @@ impl StoreCommand {
             Action::Upgrade(upgrade) => upgrade.run(),
             Action::Reid(reid) => reid.run(),
         }
-    }
-}
-
-/// The record that a command is about.
-#[derive(Debug, Args)]
-struct RecordName {
-    /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a
-    /// whole type URL
-    #[arg(value_name = "TYPE")]
-    type_name: String,
-    /// The name of the resource
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// Which of several variants: its `when:`; an empty text is the one without constraints
-    #[arg(long, value_name = "WHEN")]
-    when: Option<String>,
-}
-
-impl RecordName {
-    fn of(type_name: Option<&String>, name: Option<&String>, when: Option<&String>) -> Option<Self> {
-        Some(Self { type_name: type_name?.clone(), name: name?.clone(), when: when.cloned() })
-    }
-
-    fn type_url(&self) -> Result<TypeUrl, Failure> {
-        type_name::parse_any(&self.type_name).map_err(Failure::Type)
-    }
-
-    async fn key(&self, connection: &Connection, type_url: &TypeUrl) -> Result<proto::Key, StoreError> {
-        records::key(connection, type_url, &self.name, self.when.as_deref()).await
     }
 }
 

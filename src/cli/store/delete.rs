@@ -7,9 +7,10 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
 use super::error::StoreError;
+use super::names::RecordName;
 use super::report::Report;
 use super::write::{WriteOptions, change, commit};
-use super::{RecordName, records, run};
+use super::{records, run};
 use crate::cli::check::ReportFormat;
 use crate::cli::{Failure, say};
 

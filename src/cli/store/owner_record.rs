@@ -6,6 +6,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::connection::Connection;
 use super::error::StoreError;
+use super::names;
 use super::records::{self, label};
 
 #[derive(Debug, Args)]
@@ -48,7 +49,7 @@ impl OwnerRecordOptions {
         for pair in self.owner_record.chunks_exact(2) {
             let type_url = type_name::parse_any(&pair[0]);
             let type_url = type_url.map_err(|error| StoreError::Input(error.to_string()))?;
-            let key = records::key(connection, &type_url, &pair[1], self.owner_when.as_deref()).await?;
+            let key = names::key(connection, &type_url, &pair[1], self.owner_when.as_deref()).await?;
             let record = records::get(connection, &key).await?;
             let record =
                 record.ok_or_else(|| StoreError::Missing(format!("{} does not exist", label(&key))))?;

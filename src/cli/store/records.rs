@@ -38,47 +38,6 @@ pub(super) async fn list(
     }
 }
 
-/// The variant that a command is about: that of `--when`, or else the only one of the name. Without
-/// any record it is the one without constraints, whose history may still be there.
-pub(super) async fn key(
-    connection: &Connection,
-    type_url: &TypeUrl,
-    name: &str,
-    when: Option<&str>,
-) -> Result<proto::Key, StoreError> {
-    let key = |when: &str| proto::Key {
-        type_url: type_url.as_str().to_owned(),
-        name: name.to_owned(),
-        when: when.to_owned(),
-    };
-    if let Some(when) = when {
-        return Ok(key(when));
-    }
-    let filter = proto::Filter {
-        type_urls: vec![type_url.as_str().to_owned()],
-        names: vec![name.to_owned()],
-        ..proto::Filter::default()
-    };
-    let mut found = Vec::new();
-    list(connection, filter, true, |record| {
-        found.extend(record.key);
-        Ok(())
-    })
-    .await?;
-    match &found[..] {
-        [] => Ok(key("")),
-        [only] => Ok(only.clone()),
-        several => {
-            let variants: Vec<_> = several.iter().map(|key| format!("--when {:?}", key.when)).collect();
-            let label = resource_label(type_url, name);
-            Err(StoreError::Input(format!(
-                "{label} has several variants: add one of {}",
-                variants.join(", ")
-            )))
-        }
-    }
-}
-
 /// The record of a key; `None` if it does not exist.
 pub(super) async fn get(
     connection: &Connection,

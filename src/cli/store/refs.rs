@@ -9,8 +9,9 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
 use super::error::StoreError;
+use super::names::RecordName;
 use super::records::label;
-use super::{RecordName, run};
+use super::run;
 use crate::cli::check::ReportFormat;
 use crate::cli::{Failure, say};
 

@@ -8,9 +8,10 @@ use xds_proto::xds::store::v1 as proto;
 use super::connection::{Connection, ConnectionOptions};
 use super::error::StoreError;
 use super::history::commits;
+use super::names::RecordName;
 use super::report::Report;
 use super::write::{WriteOptions, change, commit};
-use super::{RecordName, records, run};
+use super::{records, run};
 use crate::cli::Failure;
 use crate::cli::check::ReportFormat;
 
