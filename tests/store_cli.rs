@@ -23,6 +23,8 @@ mod migrating;
 mod mirror;
 #[path = "store_cli/nacks.rs"]
 mod nacks;
+#[path = "store_cli/names.rs"]
+mod names;
 #[path = "store_cli/reading.rs"]
 mod reading;
 #[path = "store_cli/references.rs"]

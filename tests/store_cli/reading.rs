@@ -52,7 +52,7 @@ fn a_name_that_does_not_exist_has_its_own_exit_code() {
         text,
         format!("+ Cluster a  revision {revision}  owner shop\n  name: a\n  connect_timeout: 1s\n")
     );
-    assert_eq!(stored.ok("list CDS shop-* --store data").matches("+ Cluster shop-").count(), 2);
+    assert_eq!(stored.ok("list CDS --match shop-* --store data").matches("+ Cluster shop-").count(), 2);
     assert_eq!(stored.ok("list --store data --owner other"), "");
     assert_eq!(stored.ok("list --store data --owner shop").lines().count(), 3);
     assert_eq!(stored.ok("list LDS --store data"), "");

@@ -6,8 +6,7 @@ use clap::Args;
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
-use super::error::StoreError;
-use super::names::RecordName;
+use super::names::{self, RecordName};
 use super::report::Report;
 use super::write::{WriteOptions, change, commit};
 use super::{records, run};
@@ -51,12 +50,12 @@ impl Delete {
             let is = self.if_revision.clone().map(proto::condition::Is::Revision);
             let condition = is.map(|is| proto::Condition { is: Some(is) });
             let act = proto::change::Act::Delete(proto::Delete { drain: self.drain });
-            let changes = vec![change(key, condition, act)];
+            let changes = vec![change(key.clone(), condition, act)];
             let request = proto::CommitRequest { take_over: self.take_over, ..self.write.request(changes) };
             let mut report = Report::default();
             report.add(commit(&connection, request).await?, &[]);
             if report.is_absent() {
-                return Err(StoreError::Missing(format!("{label} does not exist")));
+                return Err(names::missing(&key, "does not exist"));
             }
             self.write.print(&report, &label, self.format);
             if self.format == ReportFormat::Text {

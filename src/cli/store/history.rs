@@ -11,7 +11,7 @@ use super::connection::{Connection, ConnectionOptions};
 use super::diff::difference;
 use super::document::Documents;
 use super::error::StoreError;
-use super::names::RecordName;
+use super::names::{self, RecordName};
 use super::report::outcome;
 use super::{records, run};
 use crate::cli::check::ReportFormat;
@@ -30,7 +30,7 @@ pub(in crate::cli) struct History {
     /// whole type URL; without it, all commits
     #[arg(value_name = "TYPE", requires = "name")]
     type_name: Option<String>,
-    /// The name of the resource
+    /// The whole name of the resource
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Which of several variants: its `when:`; an empty text is the one without constraints
@@ -90,7 +90,7 @@ impl History {
             }
             let is_nothing = commits.entries.is_empty() && key.is_some();
             if let Some(key) = key.filter(|_| is_nothing) {
-                return Err(StoreError::Missing(format!("{} has no history", records::label(&key))));
+                return Err(names::missing(&key, "has no history"));
             }
             Ok(ExitCode::SUCCESS)
         })

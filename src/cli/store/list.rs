@@ -1,6 +1,6 @@
 //! `xds list`: shows the records of a store, once or as they change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,6 +13,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::connection::{Connection, ConnectionOptions};
 use super::document::{Documents, duration, protobuf};
 use super::error::StoreError;
+use super::names::{self, NamePattern, NameSelection};
 use super::{records, run};
 use crate::cli::check::ReportFormat;
 use crate::cli::resolve::pair;
@@ -21,7 +22,7 @@ use crate::cli::{Failure, NOTHING, descriptors, type_name};
 
 /// Show the resources of a store
 ///
-/// Without a name: a line per resource. With names: also the content, as YAML.
+/// Without NAME and --match: a line per resource. With one of them: also the content, as YAML.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct List {
@@ -29,9 +30,13 @@ pub(in crate::cli) struct List {
     /// whole type URL; without it, all types
     #[arg(value_name = "TYPE")]
     type_name: Option<String>,
-    /// Names, or beginnings of names with `*` behind them
+    /// Whole names of resources
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// All resources whose names begin like this: the beginning with `*` behind it, such as 'shop-*'. May
+    /// be repeated
+    #[arg(long = "match", value_name = "PATTERN")]
+    patterns: Vec<NamePattern>,
     #[command(flatten)]
     connection: ConnectionOptions,
     /// Only resources of this named owner
@@ -54,7 +59,7 @@ pub(in crate::cli) struct List {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ListFormat {
-    /// A line per resource; with names, also the content as YAML
+    /// A line per resource; with NAME or --match, also the content as YAML
     Text,
     /// A JSON object per line and resource
     Json,
@@ -66,12 +71,12 @@ enum ListFormat {
 }
 
 /// Writes records to standard output.
-struct Writer {
+struct Writer<'a> {
     format: ListFormat,
-    shows_content: bool,
+    selection: NameSelection<'a>,
     documents: Documents,
-    /// The names that no record has yet.
-    missing: BTreeSet<String>,
+    /// The names that no record has yet: their canonical form, and as they were given.
+    missing: BTreeMap<&'a str, &'a str>,
     /// Types whose documents could not be read back.
     unknown: BTreeSet<String>,
     /// For [`ListFormat::Pb`], which is one message.
@@ -86,24 +91,26 @@ impl List {
             let error = StoreError::Input("--watch has no format pb: a .pb file is one message".to_owned());
             return Err(Failure::Store(error));
         }
+        let names: Vec<_> = self.names.iter().map(|name| names::canonical(name)).collect();
+        let selection = NameSelection { names: &names, patterns: &self.patterns };
         let filter = proto::Filter {
             type_urls: type_url.iter().map(|type_url| type_url.as_str().to_owned()).collect(),
-            names: self.names.clone(),
+            names: selection.filter(),
             owner: self.owner.clone().unwrap_or_default(),
             labels: self.label.iter().cloned().collect(),
             ..proto::Filter::default()
         };
-        let exact = self.names.iter().filter(|name| !name.ends_with('*'));
+        let given = self.names.iter().map(String::as_str);
         let mut writer = Writer {
             format: self.format,
-            shows_content: !self.names.is_empty(),
+            selection,
             documents: Documents::new(descriptors(&self.descriptors)?),
-            missing: exact.cloned().collect(),
+            missing: names.iter().map(String::as_str).zip(given).collect(),
             unknown: BTreeSet::new(),
             collected: Vec::new(),
         };
         let format = if self.format == ListFormat::Json { ReportFormat::Json } else { ReportFormat::Text };
-        let without_payload = self.format == ListFormat::Text && self.names.is_empty();
+        let without_payload = self.format == ListFormat::Text && selection.is_everything();
         run(&self.connection, format, async |connection| {
             let shown = if self.watch {
                 writer.watch(&self.connection, connection, filter, without_payload).await
@@ -122,7 +129,7 @@ impl List {
     }
 }
 
-impl Writer {
+impl Writer<'_> {
     /// Shows the present records, then each change until interrupted. It resumes after the last
     /// change if the server stops.
     async fn watch(
@@ -183,8 +190,10 @@ impl Writer {
 
     /// Writes a record; `at` is the time of a change.
     fn record(&mut self, sign: char, record: &proto::Record, at: Option<&str>) -> Result<(), StoreError> {
-        let Some(key) = &record.key else { return Ok(()) };
-        self.missing.remove(&key.name);
+        let Some(key) = record.key.as_ref().filter(|key| self.selection.selects(&key.name)) else {
+            return Ok(());
+        };
+        self.missing.remove(&*key.name);
         let text = match self.format {
             ListFormat::Pb => {
                 self.collected.push((key.clone(), record.content.clone().unwrap_or_default()));
@@ -220,7 +229,9 @@ impl Writer {
             line.push_str(&plain(&fact));
         }
         line.push('\n');
-        if let Some(content) = record.content.as_ref().filter(|_| self.shows_content && sign == '+') {
+        if let Some(content) =
+            record.content.as_ref().filter(|_| !self.selection.is_everything() && sign == '+')
+        {
             let document = self.documents.yaml(key, content);
             let lines = document.lines().filter(|line| !line.starts_with("\"@type\": "));
             lines.for_each(|text| line.push_str(&format!("  {text}\n")));
@@ -270,8 +281,8 @@ impl Writer {
             let collected = self.collected.iter().map(|(key, content)| (key, content));
             io::stdout().lock().write_all(&protobuf(collected)).map_err(StoreError::Output)?;
         }
-        for name in &self.missing {
-            eprintln!("error: {} does not exist", plain(name));
+        for name in self.missing.values() {
+            eprintln!("error: {} does not exist{}", plain(name), names::pattern_hint(name));
         }
         if let Some(type_url) = self.unknown.first() {
             let text = format!("no descriptor for {type_url}: use --descriptors, or --format pb");
@@ -324,7 +335,7 @@ const EXAMPLES: &str = "\
 Examples:
   xds list --store data                        all resources
   xds list CDS web --store data                one, with its content
-  xds list RDS 'shop-*' --store data --owner shop --watch
+  xds list RDS --match 'shop-*' --store data --owner shop --watch
   xds list --store data --format yaml > config/all.yaml
 
 JSON: one object per line, with type, name, when, revision, uid, state, version, generation,

@@ -6,8 +6,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::connection::Connection;
 use super::error::StoreError;
-use super::names;
-use super::records::{self, label};
+use super::{names, records};
 
 #[derive(Debug, Args)]
 pub(super) struct OwnerRecordOptions {
@@ -51,8 +50,7 @@ impl OwnerRecordOptions {
             let type_url = type_url.map_err(|error| StoreError::Input(error.to_string()))?;
             let key = names::key(connection, &type_url, &pair[1], self.owner_when.as_deref()).await?;
             let record = records::get(connection, &key).await?;
-            let record =
-                record.ok_or_else(|| StoreError::Missing(format!("{} does not exist", label(&key))))?;
+            let record = record.ok_or_else(|| names::missing(&key, "does not exist"))?;
             owners.push(proto::ResourceOwner {
                 key: Some(key),
                 uid: record.uid,

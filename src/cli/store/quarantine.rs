@@ -6,8 +6,7 @@ use clap::Args;
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
-use super::error::StoreError;
-use super::names::RecordName;
+use super::names::{self, RecordName};
 use super::report::Report;
 use super::write::{WriteOptions, change, commit};
 use super::{records, run};
@@ -49,7 +48,7 @@ impl Quarantine {
             // The reason is about what was read.
             let record = records::get(&connection, &key).await?;
             let Some(record) = record else {
-                return Err(StoreError::Missing(format!("{label} does not exist")));
+                return Err(names::missing(&key, "does not exist"));
             };
             let act = proto::change::Act::Quarantine(proto::Quarantine {
                 reason: self.reason.clone(),

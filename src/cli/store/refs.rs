@@ -9,7 +9,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
 use super::error::StoreError;
-use super::names::RecordName;
+use super::names::{self, RecordName};
 use super::records::label;
 use super::run;
 use crate::cli::check::ReportFormat;
@@ -63,7 +63,7 @@ impl Why {
             let mut client = connection.store.clone();
             let found = connection.answer(client.references(request)).await.map_err(|error| match error {
                 StoreError::Refused(refused) if refused.code == Code::NotFound => {
-                    StoreError::Missing(format!("{} does not exist, and nothing names it", label(&key)))
+                    names::missing(&key, "does not exist, and nothing names it")
                 }
                 other => other,
             })?;

@@ -8,7 +8,7 @@ use xds_proto::xds::store::v1 as proto;
 use super::connection::{Connection, ConnectionOptions};
 use super::error::StoreError;
 use super::history::commits;
-use super::names::RecordName;
+use super::names::{self, RecordName};
 use super::report::Report;
 use super::write::{WriteOptions, change, commit};
 use super::{records, run};
@@ -38,7 +38,7 @@ pub(in crate::cli) struct Rollback {
         requires = "to"
     )]
     type_name: Option<String>,
-    /// The name of the resource
+    /// The whole name of the resource
     #[arg(value_name = "NAME", required_unless_present = "commit")]
     name: Option<String>,
     /// Which of several variants: its `when:`; an empty text is the one without constraints
@@ -175,7 +175,7 @@ async fn put_again(
                 "\n  hint: this is the revision of a commit: `xds rollback --commit {revision}` takes it back; \
                  `xds history TYPE NAME` shows the revisions of a resource"
             ),
-            false => String::new(),
+            false => names::pattern_hint(&key.name),
         };
         return Err(StoreError::Missing(format!(
             "no revision {revision} in the history of {label}{end}{hint}"
