@@ -53,3 +53,53 @@ fn a_name_with_a_star_is_a_name() {
     }
     assert_eq!(stored.ok("list --store data"), before);
 }
+
+#[test]
+fn a_pattern_shows_what_it_selects_and_changes_it_with_yes() {
+    let stored = Stored::served("match");
+    let all = [
+        cluster("shop-1", 1),
+        variant("shop-2", "env=prod", 1),
+        variant("shop-2", "env=test", 1),
+        cluster("web", 1),
+    ];
+    stored.write("a.yaml", all.join("---\n"));
+    stored.ok("put a.yaml --store data");
+    let before = stored.ok("list --store data");
+    assert_eq!(stored.json("list --match shop-* --store data").len(), 3);
+    assert_eq!(stored.json("list CDS web --match shop-1* --store data").len(), 2);
+
+    let shown = stored.ok("delete CDS --match shop-* --store data");
+    let lines: Vec<_> = shown.lines().collect();
+    let labels = ["Cluster shop-1", "Cluster shop-2 [env=prod]", "Cluster shop-2 [env=test]"];
+    assert_eq!(lines[..3], labels.map(|label| format!("deleted    {label}")));
+    assert!(lines[3].starts_with("3 resources: dry run: 3 deleted; revision "), "{shown}");
+    assert_eq!(lines[4..], ["nothing is changed: add --yes to change these"]);
+    let shown = stored.ok("quarantine CDS --match shop-* --reason bad --store data");
+    assert!(shown.contains("3 resources: dry run: 3 quarantined; revision "), "{shown}");
+    assert_eq!(stored.json("delete CDS --match shop-* --store data")[0]["dry_run"], true);
+    let shown = stored.ok("delete CDS --match shop-* --dry-run --yes --store data");
+    assert!(shown.contains("dry run: 3 deleted"), "{shown}");
+    assert_eq!(stored.ok("list --store data"), before);
+
+    let done = stored.ok("quarantine CDS --match shop-1* --reason bad --yes --store data");
+    assert!(done.starts_with("quarantined Cluster shop-1\n1 resource: 1 quarantined; revision "), "{done}");
+    let done = stored.ok("delete CDS --match shop-* --yes --store data");
+    assert!(done.contains("\n3 resources: 3 deleted; revision ") && !done.contains("--yes"), "{done}");
+    assert_eq!(stored.ok("list --store data").lines().count(), 1);
+    let (code, error) = stored.fails("delete CDS --match shop-* --yes --store data");
+    assert_eq!((code, &*error), (3, "error: no Cluster matches shop-*\n"));
+
+    for wrong in [
+        "web --match s*",
+        "--match web",
+        "--match s*b",
+        "web --yes",
+        "--match s* --when a=b",
+        "",
+        "--match s* --if-revision x",
+    ] {
+        let (code, error) = stored.fails(&format!("delete CDS {wrong} --store data").replace("  ", " "));
+        assert_eq!(code, 2, "{wrong}: {error}");
+    }
+}

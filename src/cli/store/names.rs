@@ -10,8 +10,10 @@ use xds_proto::xds::store::v1 as proto;
 use super::connection::Connection;
 use super::error::StoreError;
 use super::records;
+use super::write::WriteOptions;
+use crate::cli::check::ReportFormat;
 use crate::cli::shown::{plain, resource_label};
-use crate::cli::{Failure, type_name};
+use crate::cli::{Failure, say, type_name};
 
 /// The record that a command is about.
 #[derive(Debug, Args)]
@@ -47,6 +49,97 @@ impl RecordName {
         type_url: &TypeUrl,
     ) -> Result<proto::Key, StoreError> {
         key(connection, type_url, &self.name, self.when.as_deref()).await
+    }
+}
+
+/// The records that a command changes: one by its name, or all whose names match a pattern.
+#[derive(Debug, Args)]
+pub(super) struct RecordSelection {
+    /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a
+    /// whole type URL
+    #[arg(value_name = "TYPE")]
+    type_name: String,
+    /// The whole name of the resource
+    #[arg(value_name = "NAME", required_unless_present = "patterns", conflicts_with = "patterns")]
+    name: Option<String>,
+    /// Which of several variants: its `when:`; an empty text is the one without constraints
+    #[arg(long, value_name = "WHEN", conflicts_with = "patterns")]
+    when: Option<String>,
+    /// All resources whose names begin like this: the beginning with `*` behind it, such as 'shop-*'.
+    /// Shows what would change, and changes nothing without --yes. May be repeated
+    #[arg(id = "patterns", long = "match", value_name = "PATTERN")]
+    patterns: Vec<NamePattern>,
+    /// Change what --match selects
+    #[arg(long, requires = "patterns", conflicts_with = "name")]
+    yes: bool,
+}
+
+/// What a [`RecordSelection`] selects.
+pub(super) enum Selected {
+    /// The record of a name; it may be absent.
+    Named(proto::Key),
+    /// The records that match a pattern, without payloads; at least one.
+    Matching(Vec<proto::Record>),
+}
+
+impl RecordSelection {
+    pub(super) fn type_url(&self) -> Result<TypeUrl, Failure> {
+        type_name::parse_any(&self.type_name).map_err(Failure::Type)
+    }
+
+    pub(super) async fn find(
+        &self,
+        connection: &Connection,
+        type_url: &TypeUrl,
+    ) -> Result<Selected, StoreError> {
+        if let Some(name) = &self.name {
+            return Ok(Selected::Named(key(connection, type_url, name, self.when.as_deref()).await?));
+        }
+        let names = NameSelection { names: &[], patterns: &self.patterns };
+        let filter = proto::Filter {
+            type_urls: vec![type_url.as_str().to_owned()],
+            names: names.filter(),
+            ..proto::Filter::default()
+        };
+        let mut found = Vec::new();
+        records::list(connection, filter, true, |record| {
+            if record.key.as_ref().is_some_and(|key| names.selects(&key.name)) {
+                found.push(record);
+            }
+            Ok(())
+        })
+        .await?;
+        if found.is_empty() {
+            let patterns: Vec<_> = self.patterns.iter().map(|pattern| plain(&pattern.0)).collect();
+            let text = format!("no {} matches {}", type_name::short(type_url), patterns.join(", "));
+            return Err(StoreError::Missing(text));
+        }
+        Ok(Selected::Matching(found))
+    }
+
+    /// The options of the commit: what a pattern selects is only shown until `--yes` confirms it.
+    pub(super) fn confirmed(&self, write: &WriteOptions) -> WriteOptions {
+        WriteOptions { dry_run: write.dry_run || self.is_unconfirmed(), ..write.clone() }
+    }
+
+    /// Says that nothing is changed yet, if so.
+    pub(super) fn print_unconfirmed(&self, format: ReportFormat) {
+        if self.is_unconfirmed() && format == ReportFormat::Text {
+            say("nothing is changed: add --yes to change these");
+        }
+    }
+
+    fn is_unconfirmed(&self) -> bool {
+        !self.patterns.is_empty() && !self.yes
+    }
+
+    /// What the records are called in a report.
+    pub(super) fn label(&self, selected: &Selected) -> String {
+        match selected {
+            Selected::Named(key) => records::label(key),
+            Selected::Matching(records) if records.len() == 1 => "1 resource".to_owned(),
+            Selected::Matching(records) => format!("{} resources", records.len()),
+        }
     }
 }
 

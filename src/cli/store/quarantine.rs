@@ -1,4 +1,4 @@
-//! `xds quarantine`: withholds the present content of a record.
+//! `xds quarantine`: withholds the present content of records.
 
 use std::process::ExitCode;
 
@@ -6,14 +6,14 @@ use clap::Args;
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
-use super::names::{self, RecordName};
+use super::names::{self, RecordSelection, Selected};
 use super::report::Report;
 use super::write::{WriteOptions, change, commit};
 use super::{records, run};
 use crate::cli::Failure;
 use crate::cli::check::ReportFormat;
 
-/// Withhold the present content of a resource, and serve its last good content
+/// Withhold the present content of a resource, or of several, and serve the last good content
 ///
 /// It ends with the next put. `xds apply` puts other content only, so a folder with the same content
 /// does not end it. Without older content the resource is removed from clients; clients that subscribe
@@ -23,7 +23,7 @@ use crate::cli::check::ReportFormat;
     mut_arg("owner", |owner| owner.help("Act as this named owner, for the history").long_help(None)))]
 pub(in crate::cli) struct Quarantine {
     #[command(flatten)]
-    record: RecordName,
+    records: RecordSelection,
     #[command(flatten)]
     connection: ConnectionOptions,
     /// Why, for operators, and for clients that get nothing; at most 4 KiB
@@ -41,38 +41,49 @@ pub(in crate::cli) struct Quarantine {
 
 impl Quarantine {
     pub(in crate::cli) fn run(&self) -> Result<ExitCode, Failure> {
-        let type_url = self.record.type_url()?;
+        let type_url = self.records.type_url()?;
         run(&self.connection, self.format, async |connection| {
-            let key = self.record.key(&connection, &type_url).await?;
-            let label = records::label(&key);
+            let selected = self.records.find(&connection, &type_url).await?;
             // The reason is about what was read.
-            let record = records::get(&connection, &key).await?;
-            let Some(record) = record else {
-                return Err(names::missing(&key, "does not exist"));
+            let changes = match &selected {
+                Selected::Named(key) => {
+                    let record = records::get(&connection, key).await?;
+                    let record = record.ok_or_else(|| names::missing(key, "does not exist"))?;
+                    vec![self.withholding(key.clone(), &record)]
+                }
+                Selected::Matching(records) => records
+                    .iter()
+                    .filter_map(|record| Some(self.withholding(record.key.clone()?, record)))
+                    .collect(),
             };
-            let act = proto::change::Act::Quarantine(proto::Quarantine {
-                reason: self.reason.clone(),
-                serve_nothing: self.serve_nothing,
-            });
-            let condition = Some(records::as_read(Some(&record)));
-            let request = self.write.request(vec![change(key, condition, act)]);
+            let write = self.records.confirmed(&self.write);
             let mut report = Report::default();
-            report.add(commit(&connection, request).await?, &[]);
-            self.write.print(&report, &label, self.format);
+            report.add(commit(&connection, write.request(changes)).await?, &[]);
+            write.print(&report, &self.records.label(&selected), self.format);
+            self.records.print_unconfirmed(self.format);
             Ok(ExitCode::SUCCESS)
         })
+    }
+
+    fn withholding(&self, key: proto::Key, record: &proto::Record) -> proto::Change {
+        let act = proto::change::Act::Quarantine(proto::Quarantine {
+            reason: self.reason.clone(),
+            serve_nothing: self.serve_nothing,
+        });
+        change(key, Some(records::as_read(Some(record))), act)
     }
 }
 
 const EXAMPLES: &str = "\
-Example:
+Examples:
   xds quarantine RDS web --store data --reason 'sends /api to the wrong cluster'
+  xds quarantine RDS --match 'shop-*' --store data --reason incident      shows which; add --yes to withhold them
 
-JSON is that of `xds apply`.
+What --match selects is withheld as a whole or not at all. JSON is that of `xds apply`.
 
 Exit codes:
-  0  withheld, also if it was before: the first reason stays
+  0  withheld, also if it was before: the first reason stays; shown (--match without --yes)
   1  the server cannot be reached, or refuses
   2  invalid input: arguments; several variants without --when
-  3  it does not exist
+  3  it does not exist; no resource matches
   4  refused by the state: changed meanwhile";

@@ -14,7 +14,7 @@ use crate::cli::check::ReportFormat;
 use crate::cli::say;
 use crate::cli::serve::time;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct WriteOptions {
     /// Act as this named owner, such as a team. A put adds it to the owners of the resource. A delete
     /// releases it, and deletes the resource if no owner is left
