@@ -87,6 +87,7 @@ mod known_rejections;
 mod label;
 pub mod lint;
 mod linter;
+mod re2;
 mod rules;
 mod scan;
 pub mod schema;

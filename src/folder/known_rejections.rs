@@ -10,9 +10,8 @@ use std::net::IpAddr;
 
 use prost_reflect::prost::Message;
 use prost_reflect::{DynamicMessage, ReflectMessage, Value};
-use regex_syntax::ast::ErrorKind;
-use regex_syntax::ast::parse::Parser;
 
+use super::re2;
 use super::rules::{Target, Violation};
 
 /// The check of a message type, if there is one.
@@ -190,44 +189,10 @@ fn cluster_weight(message: &DynamicMessage) -> Vec<Violation> {
 fn regex_matcher(message: &DynamicMessage) -> Vec<Violation> {
     let mut found = Found::new(message);
     let pattern = text(message, "regex");
-    if let Err(error) = Parser::new().parse(&pattern)
-        && !is_read_otherwise(&pattern)
-    {
-        let reason = error.kind();
-        // Only these: RE2 takes `/{id}`, for example, in which the crate sees a repetition.
-        let is_error_of_re2 = matches!(
-            reason,
-            ErrorKind::GroupUnclosed
-                | ErrorKind::GroupUnopened
-                | ErrorKind::ClassUnclosed
-                | ErrorKind::UnsupportedLookAround
-                | ErrorKind::UnsupportedBackreference
-        );
-        found.add(
-            is_error_of_re2,
-            "regex",
-            format!("{pattern:?} is not a regular expression of RE2: {reason}"),
-        );
+    if let Err(flaw) = re2::check(&pattern) {
+        found.add(true, "regex", format!("{pattern:?} is not a regular expression of RE2: {flaw}"));
     }
     found.violations
-}
-
-/// Whether RE2 and the crate `regex-syntax` read a pattern differently: RE2 has `\Q` and `\C`, and no
-/// classes within classes.
-fn is_read_otherwise(pattern: &str) -> bool {
-    let (mut is_in_class, mut is_escaped) = (false, false);
-    for character in pattern.chars() {
-        match (is_escaped, character) {
-            (true, 'Q' | 'C') => return true,
-            (true, _) => is_escaped = false,
-            (false, '\\') => is_escaped = true,
-            (false, '[') if is_in_class => return true,
-            (false, '[') => is_in_class = true,
-            (false, ']') => is_in_class = false,
-            (false, _) => {}
-        }
-    }
-    false
 }
 
 fn cidr_range(message: &DynamicMessage) -> Vec<Violation> {
@@ -528,3 +493,6 @@ const LOAD_BALANCING_POLICY_CONFIG: i32 = 7;
 
 /// Of `SocketAddress.Protocol`.
 const UDP: i32 = 1;
+
+#[cfg(test)]
+mod tests;

@@ -214,6 +214,39 @@ fn errors_of_folder(row: &Value) -> Vec<String> {
 }
 
 fn rows() -> Vec<Value> {
+    let of_regex = |regex: &&str| {
+        route(json!({ "match": { "safe_regex": { "regex": regex } }, "route": { "cluster": "plain" } }))
+    };
+    let mut rows = various_rows();
+    rows.extend(REGEXES.iter().map(of_regex));
+    rows
+}
+
+/// Regular expressions.
+const REGEXES: &[&str] = &[
+    "*.a",
+    "+a",
+    "a|*",
+    "a**",
+    "a{2}{3}",
+    "a{1,2000}",
+    "(a{40}){30}",
+    "a{2}?",
+    "a{,5}",
+    "^*",
+    "a(?i)*",
+    "(?x)a",
+    "(?i-s:a)",
+    "(?P<n>a)(?<m>b)",
+    "(?P<a-b>x)",
+    "[[:alpha:]]",
+    "[[:foo:]]",
+    "[a&&b]",
+    "\\pN\\p{Greek}",
+    "\\p{greek}",
+];
+
+fn various_rows() -> Vec<Value> {
     let host = |domains: Value| json!({ "name": "v", "domains": domains });
     vec![
         cluster(json!({})),
