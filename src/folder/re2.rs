@@ -33,6 +33,14 @@ pub(super) enum SyntaxFlaw {
     ClassUnclosed,
     #[error("there is no class `{0}`")]
     UnknownClass(String),
+    #[error("the range `{0}` ends before it begins")]
+    Range(String),
+    #[error("there is no escape sequence `{0}`")]
+    Escape(String),
+    #[error("a backreference, as `{0}`, is not supported")]
+    Backreference(String),
+    #[error("nothing follows the last `\\`")]
+    TrailingBackslash,
 }
 
 /// Checks the syntax of a pattern.
@@ -251,29 +259,74 @@ impl<'a> Parser<'a> {
 
     /// Reads a character of a class, or a range.
     fn range(&mut self) -> Result<(), SyntaxFlaw> {
-        self.character()?;
-        if self.rest.starts_with('-') && !self.rest.starts_with("-]") && self.rest.len() > 1 {
+        let text = self.rest;
+        let first = self.character()?;
+        if self.rest.len() > 1 && self.rest.starts_with('-') && !self.rest.starts_with("-]") {
             self.rest = &self.rest[1..];
-            self.character()?;
+            let last = self.character()?;
+            // Of other characters, Latin-1 compares bytes.
+            if last < first && last.is_ascii() {
+                return Err(SyntaxFlaw::Range(text[..text.len() - self.rest.len()].to_owned()));
+            }
         }
         Ok(())
     }
 
-    fn character(&mut self) -> Result<(), SyntaxFlaw> {
+    fn character(&mut self) -> Result<char, SyntaxFlaw> {
         let first = self.rest.chars().next().ok_or(SyntaxFlaw::ClassUnclosed)?;
         if first == '\\' {
             return self.escape();
         }
         self.rest = &self.rest[first.len_utf8()..];
-        Ok(())
+        Ok(first)
     }
 
     /// Reads the escape of one character.
-    fn escape(&mut self) -> Result<(), SyntaxFlaw> {
-        let escaped = self.rest.chars().nth(1).map_or(0, char::len_utf8);
-        self.rest = &self.rest[1 + escaped..];
-        Ok(())
+    fn escape(&mut self) -> Result<char, SyntaxFlaw> {
+        let text = self.rest;
+        let after = &text[1..];
+        let escaped = after.chars().next().ok_or(SyntaxFlaw::TrailingBackslash)?;
+        let digits =
+            |most: usize, radix: u32| after.chars().take(most).take_while(move |c| c.is_digit(radix)).count();
+        let (character, length) = match escaped {
+            'a' => (Some('\x07'), 1),
+            'f' => (Some('\x0c'), 1),
+            'n' => (Some('\n'), 1),
+            'r' => (Some('\r'), 1),
+            't' => (Some('\t'), 1),
+            'v' => (Some('\x0b'), 1),
+            'x' => match after[1..].strip_prefix('{') {
+                Some(braced) => {
+                    let (code, is_closed) =
+                        braced.split_once('}').map_or((braced, false), |(code, _)| (code, true));
+                    (of_code(code, 16).filter(|_| is_closed), code.len() + 3)
+                }
+                None => (after.get(1..3).and_then(|code| of_code(code, 16)), 3),
+            },
+            '1'..='7' if digits(2, 8) < 2 => return Err(SyntaxFlaw::Backreference(format!("\\{escaped}"))),
+            '0'..='7' => {
+                let length = digits(3, 8);
+                (of_code(&after[..length], 8), length)
+            }
+            mark if mark.is_ascii() && (!mark.is_ascii_alphanumeric()) => (Some(mark), 1),
+            other => (None, other.len_utf8()),
+        };
+        let end = length.min(after.len());
+        let Some(character) = character else {
+            let shown = text.get(..1 + end).unwrap_or(text);
+            return Err(SyntaxFlaw::Escape(shown.to_owned()));
+        };
+        self.rest = &after[end..];
+        Ok(character)
     }
+}
+
+/// The character with this code. Latin-1 has those up to 255, and UTF-8 the others.
+fn of_code(digits: &str, radix: u32) -> Option<char> {
+    let is_number = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
+    let code = u32::from_str_radix(digits, radix).ok().filter(|_| is_number)?;
+    // A surrogate is taken, too.
+    char::from_u32(code).or_else(|| (code <= u32::from(char::MAX)).then_some(char::REPLACEMENT_CHARACTER))
 }
 
 /// How often something may be repeated.
@@ -409,6 +462,21 @@ mod tests {
             (r"\p{greek}", r"there is no class `\p{greek}`"),
             (r"\pQ", r"there is no class `\pQ`"),
             (r"\p", r"there is no class `\p`"),
+            ("[z-a]", "the range `z-a` ends before it begins"),
+            (r"[\x42-A]", r"the range `\x42-A` ends before it begins"),
+            (r"\y", r"there is no escape sequence `\y`"),
+            (r"\Z", r"there is no escape sequence `\Z`"),
+            (r"\E", r"there is no escape sequence `\E`"),
+            (r"\8", r"there is no escape sequence `\8`"),
+            (r"\u0041", r"there is no escape sequence `\u`"),
+            (r"\é", r"there is no escape sequence `\é`"),
+            (r"\x4", r"there is no escape sequence `\x4`"),
+            (r"\x{}", r"there is no escape sequence `\x{}`"),
+            (r"\x{110000}", r"there is no escape sequence `\x{110000}`"),
+            (r"[a-\d]", r"there is no escape sequence `\d`"),
+            (r"[\b]", r"there is no escape sequence `\b`"),
+            (r"(a)\1", r"a backreference, as `\1`, is not supported"),
+            ("a\\", r"nothing follows the last `\`"),
         ];
         for (pattern, reason) in refused {
             let flaw = check(pattern).map_err(|flaw| flaw.to_string());
