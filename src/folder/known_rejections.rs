@@ -24,7 +24,7 @@ pub(super) fn of(message: &str) -> Option<fn(&DynamicMessage) -> Vec<Violation>>
         "envoy.config.route.v3.RetryPolicy.RetryBackOff" => back_off,
         "envoy.config.route.v3.WeightedCluster" => weighted_cluster,
         "envoy.config.route.v3.WeightedCluster.ClusterWeight" => cluster_weight,
-        "envoy.type.matcher.v3.RegexMatcher" => regex_matcher,
+        "envoy.type.matcher.v3.RegexMatcher" | "xds.type.matcher.v3.RegexMatcher" => regex_matcher,
         "envoy.config.core.v3.CidrRange" => cidr_range,
         "envoy.config.cluster.v3.Cluster" => cluster,
         "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy" => assignment_policy,
@@ -310,18 +310,31 @@ fn listener(message: &DynamicMessage) -> Vec<Violation> {
     let is_udp = socket.as_ref().and_then(|socket| socket.get_field_by_name("protocol")?.as_enum_number())
         == Some(UDP);
     let chains = messages(message, "filter_chains");
-    let has_chains = !chains.is_empty() || is_set(message, "default_filter_chain");
+    let has_fcds = is_set(message, "fcds_config");
+    let has_chains = !chains.is_empty() || is_set(message, "default_filter_chain") || has_fcds;
     found.add(has_address && !is_udp && !has_chains, "filter_chains", "must have at least 1 item");
+    let has_matcher = is_set(message, "filter_chain_matcher");
+    found.add(has_fcds && !has_matcher, "fcds_config", "needs a `filter_chain_matcher`");
+    let fcds_source = sub(message, "fcds_config").and_then(|fcds| sub(&fcds, "config_source"));
+    found.add(has_fcds && fcds_source.is_none(), "fcds_config", "needs a `config_source`");
     let mut matches = HashMap::<Vec<u8>, usize>::new();
-    if !is_set(message, "filter_chain_matcher") {
-        for (index, chain) in chains.iter().enumerate() {
-            let Some(field) = chain.descriptor().get_field_by_name("filter_chain_match") else { continue };
-            let matched = chain.get_field(&field);
-            let Some(matched) = matched.as_message() else { continue };
-            let first = *matches.entry(matched.encode_to_vec()).or_insert(index);
-            let reason = format!("has the same `filter_chain_match` as filter_chains[{first}]");
+    let mut names = HashMap::<String, usize>::new();
+    for (index, chain) in chains.iter().enumerate() {
+        if has_matcher {
+            let name = text(chain, "name");
+            let reason = "needs a `name`, as the listener has a `filter_chain_matcher`";
+            found.add_at(name.is_empty(), "filter_chains", Some(index), reason);
+            let first = *names.entry(name).or_insert(index);
+            let reason = format!("has the `name` of filter_chains[{first}]; a matcher needs different names");
             found.add_at(first != index, "filter_chains", Some(index), reason);
+            continue;
         }
+        let Some(field) = chain.descriptor().get_field_by_name("filter_chain_match") else { continue };
+        let matched = chain.get_field(&field);
+        let Some(matched) = matched.as_message() else { continue };
+        let first = *matches.entry(matched.encode_to_vec()).or_insert(index);
+        let reason = format!("has the same `filter_chain_match` as filter_chains[{first}]");
+        found.add_at(first != index, "filter_chains", Some(index), reason);
     }
     found.violations
 }

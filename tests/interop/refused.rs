@@ -93,6 +93,20 @@ fn to_allow() -> Value {
     json!({ "action": { "name": "allow", "typed_config": action } })
 }
 
+fn fcds() -> Value {
+    json!({ "config_source": { "ads": {} } })
+}
+
+/// A matcher of filter chains.
+fn by_port() -> Value {
+    let url = "type.googleapis.com/envoy.extensions.matching.common_inputs.network.v3.DestinationPortInput";
+    let chain = json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": "a" });
+    json!({ "matcher_tree": {
+        "input": { "name": "port", "typed_config": { "@type": url } },
+        "exact_match_map": { "map": { "443": { "action": { "name": "a", "typed_config": chain } } } },
+    } })
+}
+
 fn endpoints(fields: Value) -> Value {
     with(json!({ "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment" }), fields)
 }
@@ -433,6 +447,17 @@ fn various_rows() -> Vec<Value> {
         listener(
             json!({ "filter_chains": [{ "filter_chain_match": { "prefix_ranges": [{ "address_prefix": "x" }] } }] }),
         ),
+        listener(json!({ "fcds_config": fcds(), "filter_chain_matcher": by_port() })),
+        listener(json!({ "fcds_config": fcds() })),
+        listener(json!({ "fcds_config": {}, "filter_chain_matcher": by_port() })),
+        listener(json!({ "filter_chain_matcher": by_port() })),
+        listener(json!({ "filter_chain_matcher": by_port(), "filter_chains": [{}] })),
+        listener(
+            json!({ "filter_chain_matcher": by_port(), "filter_chains": [{ "name": "a" }, { "name": "a" }] }),
+        ),
+        listener(
+            json!({ "filter_chain_matcher": by_port(), "filter_chains": [{ "name": "a" }, { "name": "b" }] }),
+        ),
         filters(json!([{ "name": "" }])),
         filters(
             json!([{ "name": "tcp", "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy" } }]),
@@ -450,6 +475,13 @@ fn various_rows() -> Vec<Value> {
             "predicate": { "single_predicate": {
                 "input": { "name": "attributes", "typed_config": { "@type": "type.googleapis.com/xds.type.matcher.v3.HttpAttributesCelMatchInput" } },
                 "custom_match": { "name": "cel", "typed_config": { "@type": "type.googleapis.com/xds.type.matcher.v3.CelMatcher", "expr_match": { "cel_expr_parsed": { "expr": { "id": 1, "const_expr": { "bool_value": true } } } } } },
+            } },
+            "on_match": to_allow(),
+        }] } })),
+        matched(json!({ "matcher_list": { "matchers": [{
+            "predicate": { "single_predicate": {
+                "input": { "name": "header", "typed_config": { "@type": "type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name": "h" } },
+                "value_match": { "safe_regex": { "google_re2": {}, "regex": "*a" } },
             } },
             "on_match": to_allow(),
         }] } })),

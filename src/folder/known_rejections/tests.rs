@@ -34,3 +34,53 @@ fn a_regular_expression_that_re2_does_not_take_is_an_error_of_its_field() {
     );
     assert!(with("")[0].ends_with("must have at least 1 character (rule string.min_len)"), "{:?}", with(""));
 }
+
+/// The reasons why a listener with these fields is refused, with their fields.
+fn flaws_of_listener(fields: &str) -> Vec<String> {
+    let resource = format!(
+        "envoy.config.listener.v3.Listener\nname: l\naddress: {{ socket_address: {{ address: 127.0.0.1, port_value: 80 }} }}\n{fields}"
+    );
+    let subject = "envoy.config.listener.v3.Listener \"l\": ";
+    errors(&resource).iter().map(|error| error.split_once(subject).unwrap().1.to_owned()).collect()
+}
+
+const MATCHER: &str = r#"
+filter_chain_matcher:
+  matcher_tree:
+    input:
+      name: port
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.matching.common_inputs.network.v3.DestinationPortInput
+    exact_match_map:
+      map:
+        "443":
+          action:
+            name: a
+            typed_config: { "@type": type.googleapis.com/google.protobuf.StringValue, value: chain-a }
+"#;
+
+#[test]
+fn a_listener_may_get_its_filter_chains_by_fcds_alone() {
+    let fcds = "fcds_config: { config_source: { ads: {} } }";
+    assert_eq!(flaws_of_listener(&format!("{fcds}{MATCHER}")), [""; 0]);
+    assert_eq!(flaws_of_listener(fcds), ["fcds_config: needs a `filter_chain_matcher` (rule of Envoy)"]);
+    assert_eq!(
+        flaws_of_listener(&format!("fcds_config: {{}}{MATCHER}")),
+        ["fcds_config: needs a `config_source` (rule of Envoy)"]
+    );
+    assert_eq!(flaws_of_listener(""), ["filter_chains: must have at least 1 item (rule of Envoy)"]);
+}
+
+#[test]
+fn filter_chains_have_different_names_if_a_matcher_selects_them() {
+    let chains = "filter_chains: [{ name: a }, {}, { name: a, filter_chain_match: { destination_port: 1 } }]";
+    assert_eq!(
+        flaws_of_listener(&format!("{chains}{MATCHER}")),
+        [
+            "filter_chains[1]: needs a `name`, as the listener has a `filter_chain_matcher` (rule of Envoy)",
+            "filter_chains[2]: has the `name` of filter_chains[0]; a matcher needs different names (rule of Envoy)",
+        ]
+    );
+    let same_name = "filter_chains: [{ name: a }, { name: a, filter_chain_match: { destination_port: 1 } }]";
+    assert_eq!(flaws_of_listener(same_name), [""; 0]);
+}
