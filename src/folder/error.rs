@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use xds_core::when::WhenError;
-use xds_core::{CommitError, ConstraintError, Formula, ResourceError, VariantId};
+use xds_core::{CommitError, ConstraintError, Formula, KnownType, ResourceError, TypeUrl, VariantId};
 use xds_file::Refused;
 
 use super::Location;
@@ -350,6 +350,20 @@ fn hint(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |name| format!(", perhaps `{name}`"))
 }
 
+/// How a resource of this type gets its name, if no field of the payload is the name.
+fn named_by(type_url: &TypeUrl) -> &'static str {
+    let name = type_url.message_name();
+    let is_filter = name.starts_with("envoy.extensions.")
+        || ["envoy.config.listener.v3.Filter", "envoy.config.listener.v3.ListenerFilter"].contains(&name);
+    if KnownType::of(type_url.as_str()).payload_is_named {
+        ""
+    } else if is_filter {
+        ": ECDS serves envoy.config.core.v3.TypedExtensionConfig, which has `name` and `typed_config`"
+    } else {
+        ": its name is in a wrapper, envoy.service.discovery.v3.Resource with `name` and `resource`"
+    }
+}
+
 impl fmt::Display for FolderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.file.is_empty() {
@@ -397,6 +411,7 @@ impl FolderError {
         match self.problem {
             Problem::Refused(Refused::TooLarge { .. }) => f.write_str(" (--file-limit raises it)"),
             Problem::Resource(ResourceError::TooLarge { .. }) => f.write_str(" (--resource-limit raises it)"),
+            Problem::Resource(ResourceError::MissingName { ref type_url }) => f.write_str(named_by(type_url)),
             _ => Ok(()),
         }
     }

@@ -181,6 +181,28 @@ fn what_a_wrapper_does_not_have_is_refused_rather_than_ignored() {
 }
 
 #[test]
+fn an_error_says_which_form_names_a_resource_whose_payload_has_no_name() {
+    let without_name =
+        |message: &str| errors(yaml(&format!("\"@type\": type.googleapis.com/{message}\nname: a\n")));
+    let filter = "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter";
+    assert_eq!(
+        without_name("envoy.config.listener.v3.FilterChain"),
+        ["f.yaml:1:1: envoy.config.listener.v3.FilterChain without a name: its name is in a wrapper, \
+          envoy.service.discovery.v3.Resource with `name` and `resource`"]
+    );
+    assert_eq!(
+        without_name(filter),
+        [format!(
+            "f.yaml:1:1: {filter} without a name: ECDS serves envoy.config.core.v3.TypedExtensionConfig, which has \
+             `name` and `typed_config`"
+        )]
+    );
+    let secret = "envoy.extensions.transport_sockets.tls.v3.Secret";
+    let nameless = errors(yaml(&format!("\"@type\": type.googleapis.com/{secret}\n")));
+    assert_eq!(nameless, [format!("f.yaml:1:1: {secret} without a name")]);
+}
+
+#[test]
 fn a_wrapper_names_what_has_no_name_of_its_own_and_cannot_rename_the_rest() {
     let endpoint = "{\"@type\": type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint}";
     assert_eq!(found(yaml(&format!("{WRAPPED}\nname: e\nresource: {endpoint}"))), [("e".to_owned(), 3)]);
