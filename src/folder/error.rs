@@ -134,7 +134,7 @@ pub enum Problem {
     )]
     MissingWrapperType,
     /// There is no descriptor for the type.
-    #[error("unknown `@type` {type_url:?}{}", type_hint(nearest))]
+    #[error("unknown `@type` {type_url:?}{}", type_hint(type_url, nearest))]
     UnknownType {
         /// As written.
         type_url: String,
@@ -342,8 +342,14 @@ fn naming(keys: &[Arc<str>]) -> String {
     keys.iter().map(either).collect::<Vec<_>>().join(",")
 }
 
-fn type_hint(nearest: &Option<String>) -> String {
-    nearest.as_ref().map_or_else(|| " (--descriptors adds types)".to_owned(), |_| hint(nearest))
+fn type_hint(type_url: &str, nearest: &Option<String>) -> String {
+    match nearest {
+        Some(_) => hint(nearest),
+        None if type_url.contains("/envoy.extensions.") => {
+            " (--descriptors adds types, such as those of the contrib build of Envoy)".to_owned()
+        }
+        None => " (--descriptors adds types)".to_owned(),
+    }
 }
 
 fn hint(nearest: &Option<String>) -> String {

@@ -471,6 +471,9 @@ fn various_rows() -> Vec<Value> {
         filters(
             json!([{ "name": "tcp", "typed_config": { "@type": "type.googleapis.com/xds.type.v3.TypedStruct", "type_url": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", "value": { "stat_prefix": "s", "cluster": "plain" } } }]),
         ),
+        filters(
+            json!([{ "name": "tcp", "typed_config": { "@type": "type.googleapis.com/udpa.type.v1.TypedStruct", "type_url": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", "value": { "stat_prefix": "s", "cluster": "plain" } } }]),
+        ),
         matched(json!({ "matcher_list": { "matchers": [{
             "predicate": { "single_predicate": {
                 "input": { "name": "attributes", "typed_config": { "@type": "type.googleapis.com/xds.type.matcher.v3.HttpAttributesCelMatchInput" } },

@@ -181,6 +181,21 @@ fn what_a_wrapper_does_not_have_is_refused_rather_than_ignored() {
 }
 
 #[test]
+fn an_unknown_extension_may_be_of_the_contrib_build_of_envoy() {
+    let unknown =
+        |message: &str| errors(yaml(&format!("\"@type\": type.googleapis.com/{message}\nname: a\n")));
+    let golang = "envoy.extensions.filters.http.golang.v3alpha.Config";
+    let start = |message: &str| {
+        format!("f.yaml:1:10: {message} \"a\": unknown `@type` \"type.googleapis.com/{message}\"")
+    };
+    assert_eq!(
+        unknown(golang),
+        [start(golang) + " (--descriptors adds types, such as those of the contrib build of Envoy)"]
+    );
+    assert_eq!(unknown("acme.Thing"), [start("acme.Thing") + " (--descriptors adds types)"]);
+}
+
+#[test]
 fn an_error_says_which_form_names_a_resource_whose_payload_has_no_name() {
     let without_name =
         |message: &str| errors(yaml(&format!("\"@type\": type.googleapis.com/{message}\nname: a\n")));

@@ -133,6 +133,7 @@ fn the_forms_that_proto3_json_allows_are_accepted() {
         packed(&format!("{{'@type': {tcp}, stat_prefix: s, cluster: c}}")),
         packed("{'@type': example.com/google.protobuf.StringValue, value: s}"),
         packed("{'@type': type.googleapis.com/xds.type.v3.TypedStruct, type_url: t, value: {a: [1]}}"),
+        packed("{'@type': type.googleapis.com/udpa.type.v1.TypedStruct, type_url: t, value: {a: [1]}}"),
         wrapped(&format!("name: a, ttl: 3s, aliases: [b], cacheControl: {{doNotCache: true}}, {inner}")),
         wrapped(&format!("resource_name: {{name: a}}, version: 3, when: env=prod, {inner}")),
         format!("{{version_info: 3, resources: [{}, {}]}}", cluster("when: a"), wrapped(&inner)),
