@@ -211,6 +211,16 @@ fn cluster(message: &DynamicMessage) -> Vec<Violation> {
     let assignment = sub(message, "load_assignment");
     let localities = assignment.as_ref().map(|it| messages(it, "endpoints")).unwrap_or_default();
     let endpoints: Vec<_> = localities.iter().flat_map(|it| messages(it, "lb_endpoints")).collect();
+    let checks = messages(message, "health_checks");
+    // Envoy 1.40 knows a name of a health check, and the descriptors may not.
+    let is_nameless =
+        |check: &DynamicMessage| text(check, "name").is_empty() && check.unknown_fields().next().is_none();
+    let has_nameless = checks.len() > 1 && checks.iter().any(is_nameless);
+    found.add(
+        has_nameless,
+        "health_checks",
+        "one of several has no name, and Envoy takes only one like that",
+    );
     if has_own_type {
         return found.violations;
     }

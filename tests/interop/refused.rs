@@ -93,6 +93,10 @@ fn to_allow() -> Value {
     json!({ "action": { "name": "allow", "typed_config": action } })
 }
 
+fn to_check_health() -> Value {
+    json!({ "timeout": "1s", "interval": "1s", "unhealthy_threshold": 1, "healthy_threshold": 1, "tcp_health_check": {} })
+}
+
 fn fcds() -> Value {
     json!({ "config_source": { "ads": {} } })
 }
@@ -393,6 +397,8 @@ fn various_rows() -> Vec<Value> {
         cluster(
             json!({ "health_checks": [{ "timeout": "1s", "interval": "1s", "unhealthy_threshold": 1, "healthy_threshold": 1, "http_health_check": { "path": "" } }] }),
         ),
+        cluster(json!({ "health_checks": [to_check_health()] })),
+        cluster(json!({ "health_checks": [to_check_health(), to_check_health()] })),
         cluster(json!({ "outlier_detection": { "max_ejection_percent": 101 } })),
         cluster(json!({ "outlier_detection": { "interval": "0s" } })),
         cluster(json!({ "dns_refresh_rate": "0s" })),

@@ -84,3 +84,20 @@ fn filter_chains_have_different_names_if_a_matcher_selects_them() {
     let same_name = "filter_chains: [{ name: a }, { name: a, filter_chain_match: { destination_port: 1 } }]";
     assert_eq!(flaws_of_listener(same_name), [""; 0]);
 }
+
+#[test]
+fn a_cluster_has_at_most_one_health_check_without_a_name() {
+    let check =
+        "{ timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1, tcp_health_check: {} }";
+    let with = |checks: &str| {
+        errors(&format!("envoy.config.cluster.v3.Cluster\nname: c\nhealth_checks: [{checks}]"))
+    };
+    assert_eq!(with(check), [""; 0]);
+    assert_eq!(
+        with(&format!("{check}, {check}")),
+        [
+            "a.yaml:3:16: envoy.config.cluster.v3.Cluster \"c\": health_checks: one of several has no name, and \
+          Envoy takes only one like that (rule of Envoy)"
+        ]
+    );
+}
