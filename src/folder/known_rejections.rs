@@ -305,10 +305,7 @@ fn assignment_policy(message: &DynamicMessage) -> Vec<Violation> {
 
 fn listener(message: &DynamicMessage) -> Vec<Violation> {
     let mut found = Found::new(message);
-    let is_plain = !["api_listener", "internal_listener", "udp_listener_config", "listener_specifier"]
-        .into_iter()
-        .any(|field| is_set(message, field));
-    if !is_plain {
+    if is_set(message, "api_listener") || is_set(message, "internal_listener") {
         return found.violations;
     }
     let has_address = is_set(message, "address") || is_set(message, "additional_addresses");
@@ -317,12 +314,13 @@ fn listener(message: &DynamicMessage) -> Vec<Violation> {
     if let Some(reason) = socket.as_ref().and_then(no_ip) {
         found.add(true, "address", reason);
     }
-    let is_udp = socket.as_ref().and_then(|socket| socket.get_field_by_name("protocol")?.as_enum_number())
-        == Some(UDP);
     let chains = messages(message, "filter_chains");
     let has_fcds = is_set(message, "fcds_config");
     let has_chains = !chains.is_empty() || is_set(message, "default_filter_chain") || has_fcds;
-    found.add(has_address && !is_udp && !has_chains, "filter_chains", "must have at least 1 item");
+    let transport = Transport::of(message);
+    let needs_chains = has_address && transport != Transport::Udp;
+    found.add(needs_chains && !has_chains, "filter_chains", "must have at least 1 item");
+    transport_rules(transport, message, &mut found);
     let has_matcher = is_set(message, "filter_chain_matcher");
     found.add(has_fcds && !has_matcher, "fcds_config", "needs a `filter_chain_matcher`");
     let fcds_source = sub(message, "fcds_config").and_then(|fcds| sub(&fcds, "config_source"));
@@ -347,6 +345,62 @@ fn listener(message: &DynamicMessage) -> Vec<Violation> {
         found.add_at(first != index, "filter_chains", Some(index), reason);
     }
     found.violations
+}
+
+/// What a listener accepts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    /// Connections of TCP or of a socket in the file system.
+    Stream,
+    /// Datagrams, without connections.
+    Udp,
+    Quic,
+}
+
+impl Transport {
+    fn of(listener: &DynamicMessage) -> Self {
+        if !sub(listener, "address").is_some_and(|address| is_udp(&address)) {
+            return Self::Stream;
+        }
+        let config = sub(listener, "udp_listener_config");
+        if config.is_some_and(|config| is_set(&config, "quic_options")) { Self::Quic } else { Self::Udp }
+    }
+}
+
+fn is_udp(address: &DynamicMessage) -> bool {
+    let protocol =
+        sub(address, "socket_address").and_then(|it| it.get_field_by_name("protocol")?.as_enum_number());
+    protocol == Some(UDP)
+}
+
+fn transport_rules(transport: Transport, listener: &DynamicMessage, found: &mut Found<'_>) {
+    let is_datagrams = transport == Transport::Udp;
+    for field in ["filter_chains", "default_filter_chain"] {
+        let reason =
+            "a listener with a UDP address has none, unless `udp_listener_config` has `quic_options`";
+        found.add(is_datagrams && is_set(listener, field), field, reason);
+    }
+    if transport == Transport::Quic {
+        for (index, chain) in messages(listener, "filter_chains").iter().enumerate() {
+            let reason = "needs a `transport_socket` for QUIC";
+            found.add_at(!is_set(chain, "transport_socket"), "filter_chains", Some(index), reason);
+        }
+    }
+    for (index, additional) in messages(listener, "additional_addresses").iter().enumerate() {
+        let address = sub(additional, "address").filter(|address| is_set(address, "socket_address"));
+        let is_other = address.is_some_and(|address| is_udp(&address) == (transport == Transport::Stream));
+        let reason = "all addresses must be of TCP, or all of UDP";
+        found.add_at(is_other, "additional_addresses", Some(index), reason);
+    }
+    for (index, filter) in messages(listener, "listener_filters").iter().enumerate() {
+        let name = type_of_filter(filter);
+        let is_for_datagrams = name.starts_with("envoy.extensions.filters.udp.");
+        let reason = format!("{name} is a filter of listeners with a UDP address and without QUIC");
+        found.add_at(is_for_datagrams && !is_datagrams, "listener_filters", Some(index), reason);
+        let is_for_streams = name.starts_with("envoy.extensions.filters.listener.");
+        let reason = format!("{name} is no filter of listeners with a UDP address");
+        found.add_at(is_for_streams && is_datagrams, "listener_filters", Some(index), reason);
+    }
 }
 
 fn filter_chain_match(message: &DynamicMessage) -> Vec<Violation> {
@@ -430,9 +484,7 @@ fn last_is_terminal(
     let mut found = Found::new(message);
     let filters = messages(message, field);
     for (index, filter) in filters.iter().enumerate() {
-        let config = sub(filter, "typed_config");
-        let url = config.map(|config| text(&config, "type_url")).unwrap_or_default();
-        let name = url.rsplit('/').next().unwrap_or_default();
+        let name = &*type_of_filter(filter);
         let is_last = index + 1 == filters.len();
         let reason = format!("{name} is a terminal filter and must be the last one");
         found.add_at(!is_last && is_terminal(name), field, Some(index), reason);
@@ -440,6 +492,12 @@ fn last_is_terminal(
         found.add_at(is_last && is_not_terminal(name), field, Some(index), reason);
     }
     found.violations
+}
+
+/// The full name of the message that configures a filter; empty if there is none.
+fn type_of_filter(filter: &DynamicMessage) -> String {
+    let url = sub(filter, "typed_config").map(|config| text(&config, "type_url")).unwrap_or_default();
+    url.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 fn is_set(message: &DynamicMessage, field: &str) -> bool {

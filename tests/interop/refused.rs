@@ -122,6 +122,17 @@ fn listener(fields: Value) -> Value {
     with(plain, fields)
 }
 
+/// A listener with a UDP address.
+fn udp(fields: Value) -> Value {
+    let address = json!({ "socket_address": { "address": "127.0.0.1", "port_value": 0, "protocol": "UDP" } });
+    with(listener(json!({ "address": address })), fields)
+}
+
+fn tls_inspector() -> Value {
+    let url = "type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
+    json!({ "name": "tls", "typed_config": { "@type": url } })
+}
+
 /// A listener with one filter chain of these network filters.
 fn filters(filters: Value) -> Value {
     listener(json!({ "filter_chains": [{ "filters": filters }] }))
@@ -464,6 +475,16 @@ fn various_rows() -> Vec<Value> {
         listener(
             json!({ "filter_chain_matcher": by_port(), "filter_chains": [{ "name": "a" }, { "name": "b" }] }),
         ),
+        udp(json!({})),
+        udp(json!({ "filter_chains": [{}] })),
+        udp(json!({ "default_filter_chain": {} })),
+        udp(json!({ "udp_listener_config": {}, "filter_chains": [{}] })),
+        udp(json!({ "udp_listener_config": { "quic_options": {} } })),
+        udp(json!({ "udp_listener_config": { "quic_options": {} }, "filter_chains": [{}] })),
+        udp(json!({ "listener_filters": [tls_inspector()] })),
+        udp(json!({ "additional_addresses": [{ "address": listener(json!({}))["address"] }] })),
+        listener(json!({ "filter_chains": [{}], "listener_filters": [tls_inspector()] })),
+        listener(json!({ "udp_listener_config": {} })),
         filters(json!([{ "name": "" }])),
         filters(
             json!([{ "name": "tcp", "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy" } }]),

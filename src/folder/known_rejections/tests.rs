@@ -101,3 +101,54 @@ fn a_cluster_has_at_most_one_health_check_without_a_name() {
         ]
     );
 }
+
+#[test]
+fn a_listener_of_udp_has_no_filter_chains_and_no_filters_of_tcp() {
+    let udp = |fields: &str| {
+        let address = "{ socket_address: { address: 127.0.0.1, port_value: 80, protocol: UDP } }";
+        let resource = format!("envoy.config.listener.v3.Listener\nname: l\naddress: {address}\n{fields}");
+        errors(&resource)
+            .iter()
+            .map(|error| error.split_once("\"l\": ").unwrap().1.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let none = "a listener with a UDP address has none, unless `udp_listener_config` has `quic_options` (rule of Envoy)";
+    let quic = "udp_listener_config: { quic_options: {} }";
+    let filter = |name: &str| {
+        format!(
+            "listener_filters: [{{ name: f, typed_config: {{ '@type': type.googleapis.com/envoy.extensions.filters.{name} }} }}]"
+        )
+    };
+    let inspector = "listener.tls_inspector.v3.TlsInspector";
+    assert_eq!(udp(""), [""; 0]);
+    assert_eq!(udp("filter_chains: [{}]"), [format!("filter_chains: {none}")]);
+    assert_eq!(udp("default_filter_chain: {}"), [format!("default_filter_chain: {none}")]);
+    assert_eq!(udp(quic), ["filter_chains: must have at least 1 item (rule of Envoy)"]);
+    assert_eq!(
+        udp(&format!("filter_chains: [{{}}]\n{quic}")),
+        ["filter_chains[0]: needs a `transport_socket` for QUIC (rule of Envoy)"]
+    );
+    assert_eq!(
+        udp(
+            "additional_addresses: [{ address: { socket_address: { address: 127.0.0.1, port_value: 81 } } }]"
+        ),
+        ["additional_addresses[0]: all addresses must be of TCP, or all of UDP (rule of Envoy)"]
+    );
+    assert_eq!(
+        udp(&filter(inspector)),
+        [format!(
+            "listener_filters[0]: envoy.extensions.filters.{inspector} is no filter of listeners with a UDP \
+                  address (rule of Envoy)"
+        )]
+    );
+    let tcp = |fields: &str| flaws_of_listener(&format!("filter_chains: [{{}}]\n{fields}"));
+    assert_eq!(tcp(&filter(inspector)), [""; 0]);
+    let dns = "udp.udp_proxy.v3.UdpProxyConfig, stat_prefix: s, cluster: c";
+    assert_eq!(
+        tcp(&filter(dns)),
+        [
+            "listener_filters[0]: envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig is a filter of listeners with a \
+          UDP address and without QUIC (rule of Envoy)"
+        ]
+    );
+}
