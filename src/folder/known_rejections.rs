@@ -5,14 +5,15 @@
 //! its extensions are.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use prost_reflect::prost::Message;
 use prost_reflect::{DynamicMessage, ReflectMessage, Value};
 
 use super::re2;
 use super::rules::{Target, Violation};
+
+mod filter_chains;
 
 /// The check of a message type, if there is one.
 pub(super) fn of(message: &str) -> Option<fn(&DynamicMessage) -> Vec<Violation>> {
@@ -30,7 +31,6 @@ pub(super) fn of(message: &str) -> Option<fn(&DynamicMessage) -> Vec<Violation>>
         "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy" => assignment_policy,
         "envoy.config.listener.v3.Listener" => listener,
         "envoy.config.listener.v3.FilterChain" => filter_chain,
-        "envoy.config.listener.v3.FilterChainMatch" => filter_chain_match,
         HTTP_CONNECTION_MANAGER => http_connection_manager,
         _ => return None,
     })
@@ -314,9 +314,9 @@ fn listener(message: &DynamicMessage) -> Vec<Violation> {
     if let Some(reason) = socket.as_ref().and_then(no_ip) {
         found.add(true, "address", reason);
     }
-    let chains = messages(message, "filter_chains");
     let has_fcds = is_set(message, "fcds_config");
-    let has_chains = !chains.is_empty() || is_set(message, "default_filter_chain") || has_fcds;
+    let fields = ["filter_chains", "default_filter_chain", "fcds_config"];
+    let has_chains = fields.into_iter().any(|field| is_set(message, field));
     let transport = Transport::of(message);
     let needs_chains = has_address && transport != Transport::Udp;
     found.add(needs_chains && !has_chains, "filter_chains", "must have at least 1 item");
@@ -325,25 +325,7 @@ fn listener(message: &DynamicMessage) -> Vec<Violation> {
     found.add(has_fcds && !has_matcher, "fcds_config", "needs a `filter_chain_matcher`");
     let fcds_source = sub(message, "fcds_config").and_then(|fcds| sub(&fcds, "config_source"));
     found.add(has_fcds && fcds_source.is_none(), "fcds_config", "needs a `config_source`");
-    let mut matches = HashMap::<Vec<u8>, usize>::new();
-    let mut names = HashMap::<String, usize>::new();
-    for (index, chain) in chains.iter().enumerate() {
-        if has_matcher {
-            let name = text(chain, "name");
-            let reason = "needs a `name`, as the listener has a `filter_chain_matcher`";
-            found.add_at(name.is_empty(), "filter_chains", Some(index), reason);
-            let first = *names.entry(name).or_insert(index);
-            let reason = format!("has the `name` of filter_chains[{first}]; a matcher needs different names");
-            found.add_at(first != index, "filter_chains", Some(index), reason);
-            continue;
-        }
-        let Some(field) = chain.descriptor().get_field_by_name("filter_chain_match") else { continue };
-        let matched = chain.get_field(&field);
-        let Some(matched) = matched.as_message() else { continue };
-        let first = *matches.entry(matched.encode_to_vec()).or_insert(index);
-        let reason = format!("has the same `filter_chain_match` as filter_chains[{first}]");
-        found.add_at(first != index, "filter_chains", Some(index), reason);
-    }
+    filter_chains::check(message, &mut found);
     found.violations
 }
 
@@ -401,16 +383,6 @@ fn transport_rules(transport: Transport, listener: &DynamicMessage, found: &mut 
         let reason = format!("{name} is no filter of listeners with a UDP address");
         found.add_at(is_for_streams && is_datagrams, "listener_filters", Some(index), reason);
     }
-}
-
-fn filter_chain_match(message: &DynamicMessage) -> Vec<Violation> {
-    let mut found = Found::new(message);
-    for (index, name) in texts(message, "server_names").iter().enumerate() {
-        let rest = name.strip_prefix("*.").unwrap_or(name);
-        let reason = format!("{name:?} has a partial wildcard; only `*.` at its start is allowed");
-        found.add_at(rest.contains('*'), "server_names", Some(index), reason);
-    }
-    found.violations
 }
 
 fn filter_chain(message: &DynamicMessage) -> Vec<Violation> {

@@ -122,6 +122,17 @@ fn listener(fields: Value) -> Value {
     with(plain, fields)
 }
 
+/// A listener with a filter chain for each of these conditions.
+fn chains(conditions: &[Value]) -> Value {
+    let chains: Vec<_> = conditions.iter().map(|it| json!({ "filter_chain_match": it })).collect();
+    listener(json!({ "filter_chains": chains }))
+}
+
+/// The condition of a filter chain for these addresses.
+fn to(prefix: &str, length: u32) -> Value {
+    json!({ "prefix_ranges": [{ "address_prefix": prefix, "prefix_len": length }] })
+}
+
 /// A listener with a UDP address.
 fn udp(fields: Value) -> Value {
     let address = json!({ "socket_address": { "address": "127.0.0.1", "port_value": 0, "protocol": "UDP" } });
@@ -475,6 +486,27 @@ fn various_rows() -> Vec<Value> {
         listener(
             json!({ "filter_chain_matcher": by_port(), "filter_chains": [{ "name": "a" }, { "name": "b" }] }),
         ),
+        chains(&[json!({ "source_type": "ANY" }), json!({})]),
+        chains(&[to("10.1.0.0", 8), to("10.2.0.0", 8)]),
+        chains(&[to("10.0.0.0", 8), to("10.0.0.0", 16)]),
+        chains(&[to("0.0.0.0", 0), json!({})]),
+        chains(&[to("::1", 128), to("0:0:0:0:0:0:0:1", 128)]),
+        chains(&[to("10.0.0.0", 40), to("10.0.0.0", 32)]),
+        chains(&[json!({ "server_names": ["a", "b"] }), json!({ "server_names": ["B", "c"] })]),
+        chains(&[json!({ "server_names": ["*.a"] }), json!({ "server_names": [".a"] })]),
+        chains(&[json!({ "server_names": ["*.a.b"] }), json!({ "server_names": ["x.a.b"] })]),
+        chains(&[json!({ "server_names": ["a", "A"] })]),
+        chains(&[json!({ "source_ports": [1, 2] }), json!({ "source_ports": [2, 3] })]),
+        chains(&[
+            json!({ "application_protocols": ["h2", "x"] }),
+            json!({ "application_protocols": ["h2"] }),
+        ]),
+        chains(&[json!({ "application_protocols": ["H2"] }), json!({ "application_protocols": ["h2"] })]),
+        chains(&[json!({ "suffix_len": 1 })]),
+        listener(json!({ "filter_chain_matcher": by_port(), "filter_chains": [
+            { "name": "a", "filter_chain_match": { "server_names": ["*w.x"] } },
+            { "name": "b", "filter_chain_match": { "server_names": ["*w.x"] } },
+        ] })),
         udp(json!({})),
         udp(json!({ "filter_chains": [{}] })),
         udp(json!({ "default_filter_chain": {} })),

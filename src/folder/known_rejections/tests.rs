@@ -152,3 +152,67 @@ fn a_listener_of_udp_has_no_filter_chains_and_no_filters_of_tcp() {
         ]
     );
 }
+
+/// The reasons why filter chains with these conditions are refused.
+fn flaws_of_chains(conditions: &[&str]) -> Vec<String> {
+    let chains: Vec<_> = conditions.iter().map(|it| format!("{{ filter_chain_match: {it} }}")).collect();
+    flaws_of_listener(&format!("filter_chains: [{}]", chains.join(", ")))
+}
+
+#[test]
+fn filter_chains_that_match_the_same_connections_are_refused() {
+    let net = |prefix: &str, length: u32| {
+        format!("{{ prefix_ranges: [{{ address_prefix: '{prefix}', prefix_len: {length} }}] }}")
+    };
+    let overlapping = [
+        (net("10.1.0.0", 8), net("10.2.0.0", 8), "`prefix_ranges` \"10.0.0.0/8\""),
+        (net("2001:db8::1", 32), net("2001:0db8:1::", 32), "`prefix_ranges` \"2001:db8::/32\""),
+        ("{ server_names: [a, b] }".into(), "{ server_names: [B, c] }".into(), "`server_names` \"b\""),
+        ("{ server_names: ['*.a'] }".into(), "{ server_names: [.a] }".into(), "`server_names` \".a\""),
+        (
+            "{ source_ports: [1, 2], application_protocols: [h2] }".into(),
+            "{ source_ports: [2, 3], application_protocols: [h2] }".into(),
+            "`application_protocols` \"h2\" with `source_ports` \"2\"",
+        ),
+    ];
+    for (first, second, both) in overlapping {
+        let reason = format!(
+            "filter_chains[1]: its `filter_chain_match` and that of filter_chains[0] overlap: both have {both} (rule of Envoy)"
+        );
+        assert_eq!(flaws_of_chains(&[&first, &second]), [reason]);
+    }
+    assert_eq!(
+        flaws_of_chains(&["{ server_names: [a, A] }"]),
+        ["filter_chains[0]: its `filter_chain_match` has `server_names` \"a\" twice (rule of Envoy)"]
+    );
+    assert_eq!(
+        flaws_of_chains(&["{ source_type: ANY }", "{}"]),
+        ["filter_chains[1]: has the same `filter_chain_match` as filter_chains[0] (rule of Envoy)"]
+    );
+}
+
+#[test]
+fn filter_chains_that_differ_in_one_field_are_taken() {
+    let net = |prefix: &str, length: u32| {
+        format!("{{ prefix_ranges: [{{ address_prefix: '{prefix}', prefix_len: {length} }}] }}")
+    };
+    let taken = [
+        (net("10.0.0.0", 8), net("10.0.0.0", 16)),
+        (net("0.0.0.0", 0), "{}".into()),
+        (net("0.0.0.0", 0), net("::", 0)),
+        (net("::ffff:10.0.0.0", 104), net("10.0.0.0", 8)),
+        ("{ server_names: ['*.a.b'] }".into(), "{ server_names: [x.a.b] }".into()),
+        ("{ server_names: [a] }".into(), "{ server_names: [a], destination_port: 1 }".into()),
+        ("{ source_type: ANY }".into(), "{ source_type: EXTERNAL }".into()),
+        ("{ application_protocols: [H2] }".into(), "{ application_protocols: [h2] }".into()),
+        ("{ transport_protocol: raw_buffer }".into(), "{}".into()),
+    ];
+    for (first, second) in taken {
+        assert_eq!(flaws_of_chains(&[&first, &second]), [""; 0], "{first} {second}");
+    }
+    // Too many combinations to compare.
+    let ports: Vec<_> = (1..300).map(|port| port.to_string()).collect();
+    let names: Vec<_> = (1..300).map(|number| format!("n{number}")).collect();
+    let many = format!("{{ source_ports: [{}], server_names: [{}] }}", ports.join(", "), names.join(", "));
+    assert_eq!(flaws_of_chains(&[&many, "{ source_ports: [1], server_names: [n1] }"]), [""; 0]);
+}
