@@ -70,6 +70,7 @@ pub use standing::{Reaction, StandingWarning, StandingWarnings, WARNINGS_LISTED,
 pub use xds_file::{FileKind, Refused as FileRefused};
 
 mod claims;
+mod command_operators;
 mod constraint_form;
 mod contents;
 mod convert;

@@ -14,12 +14,21 @@ use super::re2;
 use super::rules::{Target, Violation};
 
 mod filter_chains;
+mod headers;
 
 /// The check of a message type, if there is one.
 pub(super) fn of(message: &str) -> Option<fn(&DynamicMessage) -> Vec<Violation>> {
     Some(match message {
         "envoy.config.route.v3.RouteConfiguration" => route_configuration,
-        "envoy.config.route.v3.VirtualHost" | "envoy.config.route.v3.Route" => request_headers,
+        "envoy.config.route.v3.VirtualHost"
+        | "envoy.config.route.v3.Route"
+        | "envoy.config.core.v3.HealthCheck.HttpHealthCheck"
+        | "envoy.config.core.v3.HealthCheck.GrpcHealthCheck"
+        | "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+        | "envoy.extensions.filters.http.ratelimit.v3.RateLimit"
+        | "envoy.extensions.filters.network.http_connection_manager.v3.ResponseMapper"
+        | "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.TunnelingConfig" => headers::check,
+        "envoy.config.common.mutation_rules.v3.HeaderMutation" => headers::mutation,
         "envoy.config.route.v3.RouteAction" => route_action,
         "envoy.config.route.v3.RouteAction.RequestMirrorPolicy" => mirror_policy,
         "envoy.config.route.v3.RetryPolicy.RetryBackOff" => back_off,
@@ -106,23 +115,7 @@ fn route_configuration(message: &DynamicMessage) -> Vec<Violation> {
             found.add_at(size as u64 > limit, "virtual_hosts", Some(index), reason);
         }
     }
-    found.violations.extend(request_headers(message));
-    found.violations
-}
-
-/// Of a route configuration, a virtual host or a route.
-fn request_headers(message: &DynamicMessage) -> Vec<Violation> {
-    let mut found = Found::new(message);
-    let is_fixed = |name: &str| name.starts_with(':') || name.eq_ignore_ascii_case("host");
-    for (index, option) in messages(message, "request_headers_to_add").iter().enumerate() {
-        let key = sub(option, "header").map(|header| text(&header, "key")).unwrap_or_default();
-        let reason = format!("the header {key:?} cannot be changed");
-        found.add_at(is_fixed(&key), "request_headers_to_add", Some(index), reason);
-    }
-    for (index, name) in texts(message, "request_headers_to_remove").iter().enumerate() {
-        let reason = format!("the header {name:?} cannot be removed");
-        found.add_at(is_fixed(name), "request_headers_to_remove", Some(index), reason);
-    }
+    found.violations.extend(headers::check(message));
     found.violations
 }
 
@@ -183,6 +176,7 @@ fn cluster_weight(message: &DynamicMessage) -> Vec<Violation> {
     found.add(!is_set(message, "weight"), "weight", "must be set");
     let given = ["name", "cluster_header"].into_iter().filter(|field| is_set(message, field)).count();
     found.add(given != 1, "", "exactly one of `name` and `cluster_header` must be set");
+    found.violations.extend(headers::check(message));
     found.violations
 }
 

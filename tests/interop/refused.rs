@@ -93,6 +93,17 @@ fn to_allow() -> Value {
     json!({ "action": { "name": "allow", "typed_config": action } })
 }
 
+fn to_add(key: &str, value: &str) -> Value {
+    json!({ "header": { "key": key, "value": value } })
+}
+
+/// A listener for HTTP that changes a header of each request.
+fn mutated(mutation: Value) -> Value {
+    let url = "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation";
+    let config = json!({ "@type": url, "mutations": { "request_mutations": [mutation] } });
+    http(json!({ "http_filters": [{ "name": "mutation", "typed_config": config }, router()] }))
+}
+
 fn to_check_health() -> Value {
     json!({ "timeout": "1s", "interval": "1s", "unhealthy_threshold": 1, "healthy_threshold": 1, "tcp_health_check": {} })
 }
@@ -257,10 +268,33 @@ fn rows() -> Vec<Value> {
     let of_regex = |regex: &&str| {
         route(json!({ "match": { "safe_regex": { "regex": regex } }, "route": { "cluster": "plain" } }))
     };
+    let of_value = |value: &&str| {
+        let headers = json!([to_add("a", value)]);
+        route(json!({ "route": { "cluster": "plain" }, "request_headers_to_add": headers }))
+    };
     let mut rows = various_rows();
+    rows.extend(HEADER_VALUES.iter().map(of_value));
     rows.extend(REGEXES.iter().map(of_regex));
     rows
 }
+
+/// Values of a header.
+const HEADER_VALUES: &[&str] = &[
+    "%%",
+    "100%",
+    "a%20b",
+    "%PROTOCOL%",
+    "%PROTOCOLS%",
+    "%protocol%",
+    "%%NONE%%",
+    "%REQ(x?y):10%",
+    "%REQ(x%",
+    "%START_TIME(%Y-%m)%",
+    "%DYNAMIC_METADATA([\"a\", \"b\"])%",
+    "%PER_REQUEST_STATE(a)%",
+    "%REQ_WITHOUT_QUERY(x)%",
+    "%METHOD%",
+];
 
 /// Regular expressions.
 const REGEXES: &[&str] = &[
@@ -366,6 +400,25 @@ fn various_rows() -> Vec<Value> {
         ),
         route(json!({ "route": { "cluster": "plain" }, "request_headers_to_remove": ["host"] })),
         route(json!({ "route": { "cluster": "plain" }, "request_headers_to_remove": [":path"] })),
+        route(
+            json!({ "route": { "cluster": "plain" }, "response_headers_to_add": [to_add(":status", "x")] }),
+        ),
+        route(json!({ "route": { "cluster": "plain" }, "response_headers_to_add": [to_add("a", "%NONE%")] })),
+        route(json!({ "route": { "cluster": "plain" }, "response_headers_to_remove": [":status"] })),
+        routes(json!({ "virtual_hosts": [], "response_headers_to_add": [to_add("host", "x")] })),
+        routes(json!({ "virtual_hosts": [], "response_headers_to_remove": ["host"] })),
+        routes(
+            json!({ "virtual_hosts": [{ "name": "v", "domains": ["*"], "response_headers_to_remove": ["host"] }] }),
+        ),
+        route(
+            json!({ "route": { "weighted_clusters": { "clusters": [{ "name": "plain", "weight": 1, "request_headers_to_add": [to_add(":path", "x")] }] } } }),
+        ),
+        mutated(json!({ "append": to_add(":path", "x") })),
+        mutated(json!({ "append": to_add("a", "100%") })),
+        mutated(json!({ "remove": ":path" })),
+        cluster(
+            json!({ "health_checks": [with(to_check_health(), json!({ "tcp_health_check": null, "http_health_check": { "path": "/", "request_headers_to_add": [to_add("a", "%NONE%")] } }))] }),
+        ),
         route(json!({ "direct_response": { "status": 99 } })),
         route(json!({ "direct_response": { "status": 200, "body": { "inline_string": "x".repeat(5000) } } })),
         route(json!({ "redirect": { "response_code": 77 } })),

@@ -216,3 +216,49 @@ fn filter_chains_that_differ_in_one_field_are_taken() {
     let many = format!("{{ source_ports: [{}], server_names: [{}] }}", ports.join(", "), names.join(", "));
     assert_eq!(flaws_of_chains(&[&many, "{ source_ports: [1], server_names: [n1] }"]), [""; 0]);
 }
+
+#[test]
+fn headers_of_http_itself_and_unknown_commands_are_refused_wherever_headers_are_added() {
+    let flaws = |fields: &str| {
+        let errors = errors_of_host(fields);
+        errors
+            .iter()
+            .map(|error| error.split_once("virtual_hosts[0].").unwrap().1.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let add = |field: &str, key: &str, value: &str| {
+        format!("  {field}: [{{ header: {{ key: '{key}', value: '{value}' }} }}]")
+    };
+    for field in ["request_headers_to_add", "response_headers_to_add"] {
+        assert_eq!(flaws(&add(field, "a", "%REQ(:path)% 100%%")), [""; 0]);
+        for key in [":status", ":path", "Host"] {
+            let reason = format!("{field}[0]: the header {key:?} cannot be changed (rule of Envoy)");
+            assert_eq!(flaws(&add(field, key, "x")), [reason]);
+        }
+        assert_eq!(
+            flaws(&add(field, "a", "%NONE%")),
+            [format!(
+                "{field}[0]: the value of the header \"a\" is not valid: there is no command `NONE` (rule of Envoy)"
+            )]
+        );
+    }
+    assert_eq!(
+        flaws("  response_headers_to_remove: [a, ':status']"),
+        ["response_headers_to_remove[1]: the header \":status\" cannot be removed (rule of Envoy)"]
+    );
+}
+
+#[test]
+fn a_header_mutation_may_remove_any_header_and_adds_no_header_of_http_itself() {
+    let with = |mutation: &str| {
+        errors(&format!(
+            "envoy.config.core.v3.TypedExtensionConfig\nname: f\ntyped_config:\n               '@type': type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation\n               mutations: {{ request_mutations: [{mutation}] }}"
+        ))
+    };
+    assert_eq!(with("{ remove: ':path' }"), [""; 0]);
+    assert_eq!(
+        with("{ append: { header: { key: ':path', value: x } } }"),
+        ["a.yaml:5:59: envoy.config.core.v3.TypedExtensionConfig \"f\": \
+          typed_config.mutations.request_mutations[0].append: the header \":path\" cannot be changed (rule of Envoy)"]
+    );
+}
