@@ -14,6 +14,7 @@ use super::re2;
 use super::rules::{Target, Violation};
 
 mod filter_chains;
+mod format_strings;
 mod headers;
 
 /// The check of a message type, if there is one.
@@ -29,6 +30,8 @@ pub(super) fn of(message: &str) -> Option<fn(&DynamicMessage) -> Vec<Violation>>
         | "envoy.extensions.filters.network.http_connection_manager.v3.ResponseMapper"
         | "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.TunnelingConfig" => headers::check,
         "envoy.config.common.mutation_rules.v3.HeaderMutation" => headers::mutation,
+        "envoy.config.core.v3.SubstitutionFormatString" => format_strings::substitution,
+        "envoy.extensions.access_loggers.file.v3.FileAccessLog" => format_strings::file_access_log,
         "envoy.config.route.v3.RouteAction" => route_action,
         "envoy.config.route.v3.RouteAction.RequestMirrorPolicy" => mirror_policy,
         "envoy.config.route.v3.RetryPolicy.RetryBackOff" => back_off,

@@ -93,6 +93,11 @@ fn to_allow() -> Value {
     json!({ "action": { "name": "allow", "typed_config": action } })
 }
 
+/// Routes with a body of this format.
+fn formatted(format: Value) -> Value {
+    route(json!({ "direct_response": { "status": 200, "body_format": format } }))
+}
+
 fn to_add(key: &str, value: &str) -> Value {
     json!({ "header": { "key": key, "value": value } })
 }
@@ -419,6 +424,10 @@ fn various_rows() -> Vec<Value> {
         cluster(
             json!({ "health_checks": [with(to_check_health(), json!({ "tcp_health_check": null, "http_health_check": { "path": "/", "request_headers_to_add": [to_add("a", "%NONE%")] } }))] }),
         ),
+        formatted(json!({ "text_format_source": { "inline_string": "%PROTOCOL%" } })),
+        formatted(json!({ "text_format_source": { "inline_string": "%NONE%" } })),
+        formatted(json!({ "json_format": { "%": { "a": ["%PROTOCOL%", 5] } } })),
+        formatted(json!({ "json_format": { "a": { "b": ["100%"] } } })),
         route(json!({ "direct_response": { "status": 99 } })),
         route(json!({ "direct_response": { "status": 200, "body": { "inline_string": "x".repeat(5000) } } })),
         route(json!({ "redirect": { "response_code": 77 } })),

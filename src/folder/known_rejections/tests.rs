@@ -262,3 +262,29 @@ fn a_header_mutation_may_remove_any_header_and_adds_no_header_of_http_itself() {
           typed_config.mutations.request_mutations[0].append: the header \":path\" cannot be changed (rule of Envoy)"]
     );
 }
+
+#[test]
+fn formats_of_access_logs_and_bodies_have_known_commands() {
+    let with = |format: &str| {
+        let fields = format!(
+            "  routes: [{{ match: {{ prefix: / }}, direct_response: {{ status: 200, body_format: {format} }} }}]"
+        );
+        let errors = errors_of_host(&fields);
+        errors.iter().map(|error| error.split_once("body_format.").unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(with("{ text_format_source: { inline_string: '%PROTOCOL% %METHOD%' } }"), [""; 0]);
+    assert_eq!(with("{ json_format: { '%': { a: ['%PROTOCOL%', 5, null] } } }"), [""; 0]);
+    let formatter =
+        "{ name: f, typed_config: { '@type': type.googleapis.com/envoy.extensions.formatter.cel.v3.Cel } }";
+    assert_eq!(with(&format!("{{ text_format: '%NONE%', formatters: [{formatter}] }}")), [""; 0]);
+    let none = "there is no command `NONE` (rule of Envoy)";
+    assert_eq!(with("{ text_format: '%NONE%' }"), [format!("text_format: {none}")]);
+    assert_eq!(
+        with("{ text_format_source: { inline_string: '%NONE%' } }"),
+        [format!("text_format_source: {none}")]
+    );
+    assert_eq!(
+        with("{ json_format: { a: { b: ['100%'] } } }"),
+        ["json_format: `%` begins no command; a percent sign is written `%%` (rule of Envoy)"]
+    );
+}
