@@ -181,6 +181,28 @@ fn what_a_wrapper_does_not_have_is_refused_rather_than_ignored() {
 }
 
 #[test]
+fn forms_that_are_not_proto3_json_are_refused_though_envoy_takes_them() {
+    let refused = [
+        ("health_checks: { timeout: 1s }", "health_checks: expected a list, found a map"),
+        ("respect_dns_ttl: yes", "respect_dns_ttl: expected true or false, found the string \"yes\""),
+        ("respect_dns_ttl: on", "respect_dns_ttl: expected true or false, found the string \"on\""),
+        ("respect_dns_ttl: 'true'", "respect_dns_ttl: expected true or false, found the string \"true\""),
+        (
+            "connect_timeout: { seconds: 5 }",
+            "connect_timeout: a map: invalid type: map, expected a duration in seconds, such as \"5s\" or \"0.25s\"",
+        ),
+        (
+            "per_connection_buffer_limit_bytes: { value: 5 }",
+            "per_connection_buffer_limit_bytes: expected an integer from 0 to 4294967295, found a map",
+        ),
+    ];
+    for (field, reason) in refused {
+        let errors = errors(yaml(&format!("{CLUSTER}\nname: a\n{field}\n")));
+        assert!(errors[0].ends_with(reason), "{errors:?}");
+    }
+}
+
+#[test]
 fn an_unknown_extension_may_be_of_the_contrib_build_of_envoy() {
     let unknown =
         |message: &str| errors(yaml(&format!("\"@type\": type.googleapis.com/{message}\nname: a\n")));
