@@ -320,8 +320,6 @@ fn listener(message: &DynamicMessage) -> Vec<Violation> {
     transport_rules(transport, message, &mut found);
     let has_matcher = is_set(message, "filter_chain_matcher");
     found.add(has_fcds && !has_matcher, "fcds_config", "needs a `filter_chain_matcher`");
-    let fcds_source = sub(message, "fcds_config").and_then(|fcds| sub(&fcds, "config_source"));
-    found.add(has_fcds && fcds_source.is_none(), "fcds_config", "needs a `config_source`");
     filter_chains::check(message, &mut found);
     found.violations
 }

@@ -439,6 +439,7 @@ fn various_rows() -> Vec<Value> {
         route(
             json!({ "route": { "cluster": "plain", "upgrade_configs": [{ "upgrade_type": "a" }, { "upgrade_type": "A" }] } }),
         ),
+        cluster(json!({ "health_checks": [to_check_health()] })),
         cluster(json!({ "connect_timeout": "-1s" })),
         cluster(json!({ "connect_timeout": "0s" })),
         cluster(json!({ "type": "EDS" })),
@@ -481,7 +482,6 @@ fn various_rows() -> Vec<Value> {
         cluster(
             json!({ "health_checks": [{ "timeout": "1s", "interval": "1s", "unhealthy_threshold": 1, "healthy_threshold": 1, "http_health_check": { "path": "" } }] }),
         ),
-        cluster(json!({ "health_checks": [to_check_health()] })),
         cluster(json!({ "health_checks": [to_check_health(), to_check_health()] })),
         cluster(json!({ "outlier_detection": { "max_ejection_percent": 101 } })),
         cluster(json!({ "outlier_detection": { "interval": "0s" } })),

@@ -64,10 +64,6 @@ fn a_listener_may_get_its_filter_chains_by_fcds_alone() {
     let fcds = "fcds_config: { config_source: { ads: {} } }";
     assert_eq!(flaws_of_listener(&format!("{fcds}{MATCHER}")), [""; 0]);
     assert_eq!(flaws_of_listener(fcds), ["fcds_config: needs a `filter_chain_matcher` (rule of Envoy)"]);
-    assert_eq!(
-        flaws_of_listener(&format!("fcds_config: {{}}{MATCHER}")),
-        ["fcds_config: needs a `config_source` (rule of Envoy)"]
-    );
     assert_eq!(flaws_of_listener(""), ["filter_chains: must have at least 1 item (rule of Envoy)"]);
 }
 
