@@ -212,7 +212,7 @@ impl Rejected {
     ) -> Option<NextPart> {
         let mut next = self.next_part(now, is_in_order, nonce, standing)?;
         let is_over_brought = next.keys.iter().any(|key| self.brought.contains(&key.name));
-        next.makes_room = next.makes_room.or(is_over_brought.then_some(true));
+        next.makes_room = next.makes_room.or_else(|| is_over_brought.then_some(true));
         Some(next)
     }
 
