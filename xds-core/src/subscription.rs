@@ -7,9 +7,12 @@ use crate::parameters::Parameters;
 use crate::xdstp::XdstpName;
 
 pub use excluded_authorities::ExcludedAuthorities;
+pub use host_spaces::HostSpaces;
+pub(crate) use host_spaces::UnaskedHosts;
 pub use name_set::NameSet;
 
 mod excluded_authorities;
+mod host_spaces;
 mod name_set;
 
 /// A subscribed name with the parameters that choose its variant (T2).
@@ -157,6 +160,8 @@ pub enum Selection {
     /// Every resource of the type that no excluded authority owns, and the resources of these
     /// names.
     AllBut(ExcludedAuthorities, NameSet),
+    /// The virtual hosts of some route configurations, and the resources of these names.
+    Spaces(HostSpaces, NameSet),
 }
 
 /// The subscription of one stream to one type.
@@ -173,6 +178,8 @@ pub struct Subscription {
     knows_locators: bool,
     /// When a proxy has other servers for some authorities, no wildcard covers their names (C16).
     excluded: Option<ExcludedAuthorities>,
+    /// VHDS: hosts that the client is sent without a subscription, with the derived parameters (D33).
+    unasked: Option<UnaskedHosts>,
 }
 
 /// The locators that a request added to a subscription or removed from it, and that the server must
@@ -252,14 +259,22 @@ impl Selection {
     pub fn names(&self) -> &[ResourceName] {
         match self {
             Self::All => &[],
-            Self::Names(names) | Self::AllBut(_, names) => names.as_slice(),
+            Self::Names(names) | Self::AllBut(_, names) | Self::Spaces(_, names) => names.as_slice(),
         }
     }
 
-    /// Whether it has a wildcard, with or without excluded authorities.
+    /// Whether it selects resources that it does not list by name.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
-        matches!(self, Self::All | Self::AllBut(..))
+        match self {
+            Self::All | Self::AllBut(..) | Self::Spaces(..) => true,
+            Self::Names(_) => false,
+        }
+    }
+
+    /// Whether it is a wildcard that does not select every name.
+    pub(crate) fn is_limited_wildcard(&self) -> bool {
+        self.is_wildcard() && *self != Self::All
     }
 
     /// Whether it includes a name.
@@ -269,6 +284,7 @@ impl Selection {
             Self::All => true,
             Self::Names(names) => names.contains(name),
             Self::AllBut(excluded, names) => names.contains(name) || !excluded.contains(name),
+            Self::Spaces(spaces, names) => names.contains(name) || spaces.contains(name),
         }
     }
 
@@ -276,7 +292,7 @@ impl Selection {
     pub(crate) fn lists(&self, name: &ResourceName) -> bool {
         match self {
             Self::All => false,
-            Self::Names(names) | Self::AllBut(_, names) => names.contains(name),
+            Self::Names(names) | Self::AllBut(_, names) | Self::Spaces(_, names) => names.contains(name),
         }
     }
 
@@ -291,10 +307,17 @@ impl Selection {
         let names = selections.iter().flat_map(Self::names).cloned().collect();
         let excluded = selections.iter().find_map(|selection| match selection {
             Self::AllBut(excluded, _) => Some(excluded.clone()),
-            Self::All | Self::Names(_) => None,
+            Self::All | Self::Names(_) | Self::Spaces(..) => None,
         });
-        match excluded {
-            Some(excluded) => Self::AllBut(excluded, names),
+        if let Some(excluded) = excluded {
+            return Self::AllBut(excluded, names);
+        }
+        let spaces = selections.iter().filter_map(|selection| match selection {
+            Self::Spaces(spaces, _) => Some(spaces),
+            Self::All | Self::AllBut(..) | Self::Names(_) => None,
+        });
+        match HostSpaces::union(spaces) {
+            Some(spaces) => Self::Spaces(spaces, names),
             None => Self::Names(names),
         }
     }
@@ -415,7 +438,8 @@ impl Subscription {
         }
     }
 
-    /// Whether a wildcard is subscribed, with any parameters.
+    /// Whether a wildcard is subscribed, with any parameters, or the client is sent hosts without a
+    /// subscription.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.wildcards().next().is_some()
@@ -443,7 +467,9 @@ impl Subscription {
         let mut excluded = None;
         let mut is_excluded = move || *excluded.get_or_insert_with(|| self.is_excluded(name));
         let mut covers = move |group: &Group| {
-            group.names.contains(name) || (self.is_wildcard_group(group) && !is_excluded())
+            group.names.contains(name)
+                || (self.is_wildcard_group(group) && !is_excluded())
+                || (self.is_by_name(group) && self.has_unasked(name))
         };
         self.groups().filter(move |(_, group)| covers(group)).map(|(parameters, _)| parameters)
     }
@@ -460,7 +486,10 @@ impl Subscription {
                 return names.clone();
             }
             let is_listed = |name: &ResourceName| groups.iter().any(|group| group.names.contains(name));
-            names.filter(|name| is_listed(name) || (is_wildcard && !self.is_excluded(name)))
+            let is_unasked = |name: &ResourceName| *parameters == self.derived && self.has_unasked(name);
+            names.filter(|name| {
+                is_listed(name) || (is_wildcard && !self.is_excluded(name)) || is_unasked(name)
+            })
         });
     }
 
@@ -495,6 +524,8 @@ impl Subscription {
                 let names = || group.names.clone();
                 let of = self.excluded.clone().map(|excluded| Selection::AllBut(excluded, names()));
                 Some((parameters, of.unwrap_or(Selection::All)))
+            } else if let Some(UnaskedHosts::Of(spaces)) = self.unasked_of(group) {
+                Some((parameters, Selection::Spaces(spaces.clone(), group.names.clone())))
             } else if group.names.is_empty() {
                 None
             } else {
@@ -503,12 +534,13 @@ impl Subscription {
         })
     }
 
-    /// All subscribed locators. A wildcard, also the legacy one, has the name `*`.
+    /// All subscribed locators. A wildcard, also the legacy one, has the name `*`. So have hosts that the
+    /// client did not subscribe to: only a source that was asked for everything knows all of them.
     pub(crate) fn locators(&self) -> Locators {
         let mut locators = Locators::default();
         for (parameters, group) in self.groups() {
             locators.insert(parameters, group.names.clone());
-            if self.is_wildcard_group(group) {
+            if self.needs_everything(group) {
                 locators.insert(parameters, std::iter::once(WILDCARD.into()).collect());
             }
         }
@@ -568,16 +600,42 @@ impl Subscription {
     }
 
     fn is_wildcard_group(&self, group: &Group) -> bool {
-        group.wildcard || (self.legacy == LegacyWildcard::On && self.is_by_name(group))
+        let is_implied =
+            || self.legacy == LegacyWildcard::On || matches!(self.unasked, Some(UnaskedHosts::All));
+        group.wildcard || (self.is_by_name(group) && is_implied())
     }
 
     fn is_excluded(&self, name: &ResourceName) -> bool {
         self.excluded.as_ref().is_some_and(|excluded| excluded.contains(name))
     }
 
-    /// The parameters of all wildcards.
+    /// The parameters of all wildcards, and of hosts that the client did not subscribe to.
     pub(crate) fn wildcards(&self) -> impl Iterator<Item = &Parameters> {
-        self.groups().filter(|(_, group)| self.is_wildcard_group(group)).map(|(parameters, _)| parameters)
+        self.groups().filter(|(_, group)| self.needs_everything(group)).map(|(parameters, _)| parameters)
+    }
+
+    /// D33: sets which hosts the client is sent without a subscription.
+    pub(crate) fn send_unasked(&mut self, unasked: Option<UnaskedHosts>) {
+        self.unasked = unasked;
+    }
+
+    /// Which hosts the client is sent without a subscription; `None` without any.
+    pub(crate) fn unasked(&self) -> Option<&UnaskedHosts> {
+        self.unasked.as_ref()
+    }
+
+    /// Whether the client is sent a host of this name although it may not have subscribed to it.
+    fn has_unasked(&self, name: &ResourceName) -> bool {
+        self.unasked.as_ref().is_some_and(|unasked| unasked.contains(name))
+    }
+
+    fn unasked_of(&self, group: &Group) -> Option<&UnaskedHosts> {
+        self.unasked.as_ref().filter(|_| self.is_by_name(group))
+    }
+
+    /// Whether the resources of a group are known only when all resources of the type are.
+    fn needs_everything(&self, group: &Group) -> bool {
+        self.is_wildcard_group(group) || self.unasked_of(group).is_some()
     }
 
     /// Splits a list into plain names and locators. T2: a locator without parameters is the plain

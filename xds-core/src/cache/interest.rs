@@ -517,6 +517,7 @@ impl TypeInterest {
             Selection::All => Selection::All,
             Selection::Names(names) => Selection::Names(self.index_names(id, names)),
             Selection::AllBut(excluded, names) => Selection::AllBut(excluded, self.index_names(id, names)),
+            Selection::Spaces(spaces, names) => Selection::Spaces(spaces, self.index_names(id, names)),
         });
         let class = Arc::new(Class::new(id, type_url.clone(), selection, revision));
         self.by_parameters.insert(class.id, &class.selection);

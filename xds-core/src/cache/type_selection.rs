@@ -24,7 +24,7 @@ pub(crate) struct TypeSelection {
     pub(super) view: ViewId,
     /// The names that the stream may read; `None` if it may read all names.
     scope: Option<NamePatterns>,
-    /// It has a wildcard that does not select every name (C16).
+    /// It has a wildcard that does not select every name (C16, D33).
     has_exclusions: bool,
     /// Sorted; each set of parameters once. A subscription by name has a single part.
     parts: Vec<SelectionPart>,
@@ -149,7 +149,7 @@ impl TypeSelection {
         let merge =
             |(parameters, selections)| SelectionPart { parameters, selection: Selection::union(selections) };
         let parts: Vec<_> = merged.into_iter().map(merge).collect();
-        let has_exclusions = parts.iter().any(|part| matches!(part.selection, Selection::AllBut(..)));
+        let has_exclusions = parts.iter().any(|part| part.selection.is_limited_wildcard());
         let view = ViewId::STABLE;
         Self { keyed_by, ttl, view, scope, has_exclusions, parts, index: OnceLock::new() }
     }

@@ -148,7 +148,7 @@ impl Membership {
     /// The revision up to which the stream was sent everything that it selects; zero before the
     /// first response.
     pub(crate) fn cursor(&self) -> Revision {
-        Revision(self.position.cursor.load(Ordering::Relaxed))
+        self.position.cursor()
     }
 
     pub(crate) fn advance(&self, to: Revision) {
@@ -187,10 +187,7 @@ impl Membership {
 
     /// Everything the class selects.
     pub(crate) fn everything(&self, snapshot: &Snapshot) -> Arc<Update> {
-        self.position
-            .class
-            .update(Revision::ZERO, snapshot)
-            .expect("an update from revision zero needs no removals")
+        self.position.everything(snapshot)
     }
 
     /// Whether the class selects these names and nothing else, and each of them at most the resource of
@@ -226,6 +223,17 @@ impl Position {
     pub(crate) fn is_behind(&self, snapshot: &Snapshot) -> bool {
         let cursor = Revision(self.cursor.load(Ordering::Relaxed));
         cursor < snapshot.revision() && cursor < Revision(self.class.touched_at.load(Ordering::Acquire))
+    }
+
+    /// The revision up to which the stream was sent everything; zero before the first response.
+    pub(crate) fn cursor(&self) -> Revision {
+        Revision(self.cursor.load(Ordering::Relaxed))
+    }
+
+    /// Everything that the class selects.
+    pub(crate) fn everything(&self, snapshot: &Snapshot) -> Arc<Update> {
+        let everything = self.class.update(Revision::ZERO, snapshot);
+        everything.expect("an update from revision zero needs no removals")
     }
 
     /// Whether the class has other streams, too.
