@@ -18,6 +18,7 @@ use crate::name::{ResourceName, TypeUrl};
 use crate::xdstp;
 use walk::{Cleared, Walk};
 
+pub(crate) mod on_demand;
 pub(crate) mod rename;
 mod table;
 mod walk;

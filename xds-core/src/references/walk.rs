@@ -125,9 +125,13 @@ impl Sought<'_> {
 
 /// The shape of the message in an `Any`, if the table knows it.
 fn shape_of(any: &[u8]) -> Option<&'static Shape> {
+    table::extension(message_of(any))
+}
+
+/// The name of the message in an `Any`; empty if it cannot be read.
+pub(super) fn message_of(any: &[u8]) -> &str {
     let type_url = str::from_utf8(text(any, 1).unwrap_or_default()).unwrap_or_default();
-    let message_name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);
-    table::extension(message_name)
+    type_url.rsplit_once('/').map_or(type_url, |(_, name)| name)
 }
 
 fn joined(path: &[&'static str]) -> String {
