@@ -87,4 +87,5 @@ mod turn;
 mod type_state;
 #[cfg(test)]
 mod variants_tests;
+mod virtual_hosts;
 mod waiting;

@@ -217,6 +217,13 @@ impl Seat {
         others.filter_map(|(type_url, summary)| summary.target_status(type_url, snapshot)).collect()
     }
 
+    /// What the client has of a type on its other streams.
+    pub(super) fn positions(&self, type_url: &str) -> Vec<Position> {
+        let streams = lock(&self.group.0.streams);
+        let of_type = streams.of_others(self.id, std::slice::from_ref(&type_url));
+        of_type.filter_map(|(_, summary)| summary.position.clone()).collect()
+    }
+
     /// The types, among these, to which the client subscribes on its other streams.
     pub(super) fn referrers(&self, types: &[&str]) -> Vec<Referrer> {
         let streams = lock(&self.group.0.streams);

@@ -43,6 +43,7 @@ pub(super) fn on_request(
         stream.entries[at].state.names.spelled = spelled;
     }
     let mut failures = stream.take_invalid(at, &mut request.subscribe)?;
+    stream.note_virtual_hosts(now, &request, is_first);
     let brought = std::mem::take(&mut request.initial_resource_versions);
     let TypeEntry { state, owed } = &mut stream.entries[at];
     // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no

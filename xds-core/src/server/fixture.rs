@@ -43,7 +43,8 @@ fn short(type_url: &str) -> &str {
     known.map_or_else(|| type_url.rsplit_once('/').unwrap().1, |(name, _)| name)
 }
 
-/// A content `1>a,b` names `a` and `b`: clusters in routes, routes in a listener.
+/// A content `1>a,b` names `a` and `b`: clusters in routes, routes in a listener. Routes with `vhds:SOURCE`
+/// use VHDS; a listener with `demand:ROUTES` subscribes to virtual hosts on demand.
 pub(crate) fn payload(type_name: &str, name: &str, content: &str) -> Bytes {
     // A cluster with content "static" has no EDS.
     let discovery_type = if type_name == "CDS" && content != "static" { 3 } else { 0 };
@@ -52,18 +53,27 @@ pub(crate) fn payload(type_name: &str, name: &str, content: &str) -> Bytes {
     for name in named {
         let reference = match type_name {
             // The cluster of a route action of a route of a virtual host.
-            "RDS" => nested(&[2, 3, 2, 1], name.as_bytes()),
+            "RDS" => match name.strip_prefix("vhds:") {
+                Some(source) => nested(&[9, 1], source.as_bytes()),
+                None => nested(&[2, 3, 2, 1], name.as_bytes()),
+            },
             // The only cluster of a TCP proxy, or the routes of a connection manager.
             "LDS" => {
-                let (filter, config) = match name.strip_prefix("tcp:") {
-                    Some(cluster) => ("tcp_proxy.v3.TcpProxy", nested(&[2], cluster.as_bytes())),
-                    None => {
-                        ("http_connection_manager.v3.HttpConnectionManager", nested(&[3, 2], name.as_bytes()))
+                let manager = "http_connection_manager.v3.HttpConnectionManager";
+                let (filter, config) = match name.split_once(':') {
+                    Some(("tcp", cluster)) => ("tcp_proxy.v3.TcpProxy", nested(&[2], cluster.as_bytes())),
+                    Some(("demand", routes)) => {
+                        let filter = "/envoy.extensions.filters.http.on_demand.v3.OnDemand";
+                        let filter = nested(&[5, 4, 1], filter.as_bytes());
+                        (manager, [nested(&[3, 2], routes.as_bytes()), filter].concat())
                     }
+                    _ => (manager, nested(&[3, 2], name.as_bytes())),
                 };
                 let type_url = format!("type.googleapis.com/envoy.extensions.filters.network.{filter}");
                 nested(&[3, 3, 4], &[nested(&[1], type_url.as_bytes()), nested(&[2], &config)].concat())
             }
+            // The route configuration of a scope.
+            "SRDS" => nested(&[2], name.as_bytes()),
             other => panic!("{other} names nothing here"),
         };
         bytes.extend(reference);

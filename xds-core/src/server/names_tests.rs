@@ -74,18 +74,20 @@ fn d24_who_asks_by_an_alias_is_told_the_name_and_the_aliases() {
 fn d24_d25_a_host_that_resolves_to_nothing_is_an_alias_without_a_resource_and_may_come_later() {
     let cache = cache("VHDS r/v{alias=r/a.example}=1");
     let mut client = Delta::new(&cache);
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n1 RDS -r");
     client.ask("VHDS", "");
-    assert_eq!(client.sent(), "n1 VHDS", "the empty first request is answered at once (S21)");
-    client.ack("VHDS", "1");
-    client.ask("VHDS", "r/x.example");
-    assert_eq!(client.sent(), "n2 VHDS r/x.example{alias=r/x.example}");
+    assert_eq!(client.sent(), "n2 VHDS", "the empty first request is answered at once (S21)");
     client.ack("VHDS", "2");
+    client.ask("VHDS", "r/x.example");
+    assert_eq!(client.sent(), "n3 VHDS r/x.example{alias=r/x.example}");
+    client.ack("VHDS", "3");
     // Each time a request needs it.
     client.ask("VHDS", "r/a.example r/x.example");
-    assert_eq!(client.sent(), "n3 VHDS r/v{alias=r/a.example}=1 r/x.example{alias=r/x.example}");
-    client.ack("VHDS", "3");
+    assert_eq!(client.sent(), "n4 VHDS r/v{alias=r/a.example}=1 r/x.example{alias=r/x.example}");
+    client.ack("VHDS", "4");
     commit(&cache, "VHDS r/w{alias=r/x.example}=1");
-    assert_eq!(client.sent(), "n4 VHDS r/w{alias=r/x.example}=1");
+    assert_eq!(client.sent(), "n5 VHDS r/w{alias=r/x.example}=1");
 }
 
 /// Envoy keeps a virtual host until it gets the removal, also if its name resolves to nothing.

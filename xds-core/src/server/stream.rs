@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use xds_proto::type_url::ROUTE_CONFIGURATION;
+
 use super::client_group::{ClientGroup, Seat};
 use super::clusters_sent::ClustersSent;
 use super::config::{Serving, StreamConfig};
@@ -14,6 +16,7 @@ use super::response::{DeniedNames, Next, Response, Service, StreamError, Verdict
 use super::terms::Terms;
 use super::turn::{Made, Nonces, Turn};
 use super::type_state::TypeState;
+use super::virtual_hosts::VirtualHosts;
 use super::{delta, sotw};
 use crate::access::{Access, NamePatterns};
 use crate::cache::{RejectedOfType, Snapshot, ViewId, Watch};
@@ -50,6 +53,8 @@ pub struct Stream {
     pub(super) entries: TypeEntries,
     /// Delta: clusters that were sent before the client subscribed to endpoints.
     clusters_sent: ClustersSent,
+    /// `None` until the client requests virtual hosts.
+    pub(super) virtual_hosts: Option<Box<VirtualHosts>>,
     nonces: Nonces,
 }
 
@@ -90,6 +95,7 @@ impl Stream {
             view: ViewId::STABLE,
             entries: TypeEntries::default(),
             clusters_sent: ClustersSent::Some(BTreeSet::new()),
+            virtual_hosts: None,
             nonces: Nonces::default(),
         }
     }
@@ -242,6 +248,16 @@ impl Stream {
         self.seat.as_ref().filter(|seat| seat.group().is_tied())
     }
 
+    /// The seat, also if nothing depends on the other streams.
+    pub(super) fn any_seat(&self) -> Option<&Seat> {
+        self.seat.as_ref()
+    }
+
+    /// Whether the client may read a resource.
+    pub(super) fn may_read(&self, type_url: &TypeUrl, name: &ResourceName) -> bool {
+        self.access.as_deref().is_none_or(|access| access.allows(type_url, name))
+    }
+
     /// S34: other streams of the client must also send the endpoints of clusters that were sent.
     fn owe_endpoints(&mut self, names: &[ResourceName]) {
         // A client with one stream for all types subscribes to endpoints before it ACKs the
@@ -290,9 +306,10 @@ impl Stream {
             }
             if group.is_some() {
                 let mut states = self.entries.states();
-                seat.set_waiting(
-                    states.any(|state| state.holding.is_behind(snapshot) || state.holding.has_removed()),
-                );
+                let is_behind =
+                    |state: &TypeState| state.holding.is_behind(snapshot) || state.holding.has_removed();
+                // D33: other streams decide which virtual hosts are sent.
+                seat.set_waiting(self.virtual_hosts.is_some() || states.any(is_behind));
             }
         }
         next
@@ -303,6 +320,7 @@ impl Stream {
     pub(super) fn enter(&mut self, snapshot: &Snapshot) {
         if self.view != snapshot.view() {
             self.view = snapshot.view();
+            self.expect_virtual_hosts(ROUTE_CONFIGURATION);
             self.entries.states_mut().for_each(|state| state.enter(snapshot));
         }
     }
@@ -392,6 +410,15 @@ impl Stream {
 
     /// When a type may send.
     fn gate(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
+        let look_again = self.follow_virtual_hosts(at, now, snapshot);
+        match (self.gate_of_type(at, now, snapshot), look_again) {
+            (Gate::Open, _) => Gate::Open,
+            (gate, None) => gate,
+            (gate, Some(_)) => gate.earlier(look_again).map_or(Gate::Shut, Gate::Until),
+        }
+    }
+
+    fn gate_of_type(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
         // A type that waits is refreshed, too: commits wake it by its class.
         self.entries[at].state.refresh(snapshot);
         let wait = self.config.sync_wait;
@@ -421,6 +448,10 @@ impl Stream {
         if self.entries[at].is_before_first_commit(snapshot) {
             let (nonce, wait) = (self.nonces.next(), self.config.sync_wait);
             return Ok(Some(self.entries[at].report_unknown(now, wait, nonce, snapshot)));
+        }
+        if self.virtual_hosts.is_some() {
+            let type_url = self.entries[at].state.terms.type_url.clone();
+            self.expect_virtual_hosts(type_url.as_str());
         }
         let entry = &self.entries[at];
         let additions = self.order(now, snapshot).additions_left(at);

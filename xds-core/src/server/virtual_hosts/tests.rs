@@ -1,0 +1,346 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Cache;
+use crate::access::{Access, NamePatterns};
+use crate::server::ClientGroup;
+use crate::server::fixture::{Delta, commit, is_woken, parameters, type_url, version};
+
+/// A listener of each kind, and a host in each name space.
+const UNASKED: &str = "LDS l=1>rc; RDS rc=1>vhds:ads rc2=1>vhds:ads; VHDS rc/a=1 rc/b=1 rc2/a=1 other/a=1";
+const ON_DEMAND: &str = "LDS l=1>demand:rc; RDS rc=1>vhds:ads; VHDS rc/a=1 rc/b=1";
+
+fn cache(text: &str) -> Arc<Cache> {
+    let cache = Cache::new();
+    commit(&cache, text);
+    cache
+}
+
+/// An Envoy that has its listeners and the route configuration `rc`, and now asks for virtual hosts.
+fn envoy(cache: &Arc<Cache>) -> Delta {
+    envoy_with(Delta::new(cache), "rc", "", &[])
+}
+
+fn envoy_with(mut client: Delta, routes: &str, hosts: &str, brought: &[(&str, &str)]) -> Delta {
+    for (type_name, list) in [("LDS", ""), ("RDS", routes)] {
+        client.ask(type_name, list);
+        sent(&mut client);
+        ack(&mut client, type_name);
+    }
+    client.ask_with("VHDS", hosts, "", brought);
+    client
+}
+
+/// ACKs the last response.
+fn ack(client: &mut Delta, type_name: &str) {
+    let nonce = client.last.nonce.clone();
+    client.ack(type_name, &nonce);
+}
+
+/// What the client is sent, without what the contents name.
+fn sent(client: &mut Delta) -> String {
+    let sent = client.sent();
+    let words = sent.split(' ').map(|word| {
+        let (content, _) = word.split_once('>').unwrap_or((word, ""));
+        if word.ends_with(';') && content != word { format!("{content};") } else { content.to_owned() }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The same after it ACKed the answer.
+fn settled(cache: &Arc<Cache>) -> Delta {
+    let mut client = envoy(cache);
+    sent(&mut client);
+    client.ack("VHDS", "3");
+    client
+}
+
+#[test]
+fn d33_hosts_are_sent_unasked_to_a_client_without_the_filter() {
+    let cache = cache(UNASKED);
+    let mut client = envoy(&cache);
+    assert_eq!(sent(&mut client), "n3 VHDS rc/a=1 rc/b=1 -rc/");
+    client.ack("VHDS", "3");
+    commit(&cache, "VHDS rc/a=2 rc/c=1 -rc/b rc2/a=2 other/a=2");
+    assert!(is_woken(&client.watch));
+    assert_eq!(sent(&mut client), "n4 VHDS rc/a=2 rc/c=1 -rc/b", "as if the client had subscribed to them");
+    commit(&cache, "VHDS -other/a -rc2/a");
+    assert_eq!(sent(&mut client), "");
+}
+
+#[test]
+fn d33_on_demand_only_what_is_asked_for_is_sent() {
+    let cache = cache(ON_DEMAND);
+    let mut client = envoy(&cache);
+    assert_eq!(sent(&mut client), "n3 VHDS -rc/");
+    client.ack("VHDS", "3");
+    client.ask("VHDS", "rc/a");
+    assert_eq!(sent(&mut client), "n4 VHDS rc/a=1");
+    client.ack("VHDS", "4");
+    commit(&cache, "VHDS rc/a=2 rc/b=2");
+    assert_eq!(sent(&mut client), "n5 VHDS rc/a=2");
+}
+
+#[test]
+fn d33_each_later_route_configuration_gets_its_answer_once() {
+    let cache = cache(UNASKED);
+    let mut client = settled(&cache);
+    client.ask("RDS", "rc2");
+    assert_eq!(sent(&mut client), "n4 RDS rc2=1; n5 VHDS rc2/a=1 -rc2/", "rc is not sent again (D12)");
+    client.ack("RDS", "4");
+    client.ack("VHDS", "5");
+    commit(&cache, "RDS rc=2>vhds:ads");
+    assert_eq!(sent(&mut client), "n6 RDS rc=2");
+    client.ack("RDS", "6");
+    commit(&cache, "RDS rc=3>vhds:other");
+    assert_eq!(sent(&mut client), "n7 RDS rc=3; n8 VHDS -rc/", "Envoy subscribes anew");
+}
+
+#[test]
+fn d33_a_route_configuration_with_its_hosts_inside_needs_no_answer() {
+    let cache = cache("LDS l=1>rc; RDS rc=1>c; VHDS rc/a=1");
+    let mut client = envoy(&cache);
+    assert_eq!(sent(&mut client), "n3 VHDS", "an empty response (S21)");
+    client.ack("VHDS", "3");
+    commit(&cache, "RDS rc=2>vhds:ads");
+    assert_eq!(sent(&mut client), "n4 RDS rc=2; n5 VHDS rc/a=1 -rc/");
+    client.ack("RDS", "4");
+    client.ack("VHDS", "5");
+    commit(&cache, "RDS rc=3>c; VHDS rc/a=2");
+    assert_eq!(sent(&mut client), "n6 RDS rc=3");
+}
+
+#[test]
+fn d33_a_client_that_unsubscribes_and_subscribes_again_has_no_hosts() {
+    let cache = cache(UNASKED);
+    let mut client = settled(&cache);
+    client.ask("RDS", "-rc");
+    assert_eq!(sent(&mut client), "");
+    commit(&cache, "VHDS rc/a=2");
+    assert_eq!(sent(&mut client), "", "the route configuration is gone");
+    client.ask("RDS", "rc");
+    assert_eq!(sent(&mut client), "n4 RDS rc=1; n5 VHDS rc/a=2 rc/b=1 -rc/");
+    client.ack("VHDS", "5");
+    // Without a response in between.
+    client.ask("RDS", "-rc");
+    client.ask("RDS", "rc");
+    assert_eq!(sent(&mut client), "n6 RDS rc=1; n7 VHDS rc/a=2 rc/b=1 -rc/");
+}
+
+#[test]
+fn d29_hosts_of_a_removed_route_configuration_are_kept_up_to_date() {
+    let cache = cache(UNASKED);
+    let mut client = settled(&cache);
+    commit(&cache, "RDS -rc; VHDS -rc/b");
+    assert_eq!(sent(&mut client), "n4 VHDS -rc/b", "Envoy keeps both while its listener names them");
+}
+
+#[test]
+fn d33_unknown_is_all() {
+    // The listener names other routes; a scope names them; the listener comes from elsewhere.
+    for (resources, scopes) in [
+        ("LDS l=1>demand:rc2; RDS rc=1>vhds:ads; VHDS rc/a=1", false),
+        ("LDS l=1>demand:rc l2=1>rc; RDS rc=1>vhds:ads; VHDS rc/a=1", false),
+        ("LDS l=1>demand:rc; RDS rc=1>vhds:ads; SRDS s=1>rc; VHDS rc/a=1", true),
+    ] {
+        let cache = cache(resources);
+        let mut client = Delta::new(&cache);
+        if scopes {
+            client.ask("SRDS", "");
+            sent(&mut client);
+        }
+        let mut client = envoy_with(client, "rc", "", &[]);
+        assert!(sent(&mut client).ends_with("VHDS rc/a=1 -rc/"), "{resources}");
+    }
+    let cache = cache(ON_DEMAND);
+    let mut client = Delta::new(&cache);
+    client.ask("RDS", "rc");
+    sent(&mut client);
+    client.ask("VHDS", "");
+    assert_eq!(sent(&mut client), "n2 VHDS rc/a=1 rc/b=1 -rc/", "no listeners");
+    let mut client = Delta::new(&cache);
+    client.ask("VHDS", "");
+    assert_eq!(sent(&mut client), "n1 VHDS rc/a=1 rc/b=1 -rc/", "no route configurations");
+    client.ack("VHDS", "1");
+    commit(&cache, "VHDS x/a=1");
+    assert_eq!(sent(&mut client), "n2 VHDS x/a=1");
+    let mut client = Delta::new(&cache);
+    client.ask("VHDS", "rc/a");
+    assert_eq!(sent(&mut client), "n1 VHDS rc/a=1", "its names show that it has the filter");
+}
+
+#[test]
+fn d33_the_hosts_follow_when_a_listener_loses_the_filter_and_stay_when_it_gets_it() {
+    let cache = cache(ON_DEMAND);
+    let mut client = settled(&cache);
+    commit(&cache, "LDS l=2>rc");
+    assert_eq!(sent(&mut client), "n4 LDS l=2; n5 VHDS rc/a=1 rc/b=1");
+    client.ack("LDS", "4");
+    client.ack("VHDS", "5");
+    commit(&cache, "LDS l=3>demand:rc");
+    assert_eq!(sent(&mut client), "n6 LDS l=3");
+    commit(&cache, "VHDS rc/a=2 -rc/b");
+    assert_eq!(sent(&mut client), "n7 VHDS rc/a=2 -rc/b", "what was sent is kept up to date");
+}
+
+#[test]
+fn d21_of_the_hosts_that_a_client_brought_only_the_difference_is_sent() {
+    let cache = cache("LDS l=1>rc; RDS rc=1>vhds:ads; VHDS rc/a=1 rc/b=2 rc/c=1");
+    let (a, b) = (version("VHDS", "rc/a", "1"), version("VHDS", "rc/b", "1"));
+    let brought = [("rc/a", a.as_str()), ("rc/b", &b), ("rc/gone", "x"), ("old/a", "x")];
+    let mut client = envoy_with(Delta::new(&cache), "rc", "", &brought);
+    assert_eq!(sent(&mut client), "n3 VHDS rc/b=2 rc/c=1 -rc/ -rc/gone");
+    // It also subscribes by name, and its route configuration comes later than the answer.
+    commit(&cache, "RDS -rc");
+    let mut client = envoy_with(Delta::new(&cache), "rc", "on/demand", &brought);
+    assert_eq!(sent(&mut client), "n3 VHDS on/demand{alias=on/demand}");
+    commit(&cache, "RDS rc=1>vhds:ads");
+    assert_eq!(sent(&mut client), "n4 RDS rc=1; n5 VHDS rc/b=2 rc/c=1 -rc/ -rc/gone");
+    // It brings hosts of a route configuration that it does not have any more.
+    let mut client = envoy_with(Delta::new(&cache), "other", "", &brought);
+    assert_eq!(sent(&mut client), "n3 VHDS");
+    ack(&mut client, "VHDS");
+    client.ask("RDS", "rc");
+    assert_eq!(sent(&mut client), "n4 RDS rc=1; n5 VHDS rc/a=1 rc/b=2 rc/c=1 -rc/");
+}
+
+#[test]
+fn g12_a_host_that_the_client_may_not_read_is_not_sent_unasked() {
+    let cache = cache(UNASKED);
+    let all = NamePatterns::everything();
+    let access = Access::nothing().with_type(type_url("LDS"), all.clone()).with_type(type_url("RDS"), all);
+    let some = access.clone().with_type(type_url("VHDS"), NamePatterns::from_iter(["rc/a"]));
+    for (access, expected) in [(some, "n3 VHDS rc/a=1 -rc/"), (access, "n3 VHDS -rc/")] {
+        let mut client = Delta::new(&cache);
+        client.stream.on_access(Arc::new(access));
+        let mut client = envoy_with(client, "rc", "", &[]);
+        assert_eq!(sent(&mut client), expected);
+        commit(&cache, "VHDS rc/b=2");
+        assert_eq!(sent(&mut client), "");
+    }
+}
+
+#[test]
+fn t46_unasked_hosts_are_chosen_by_the_parameters_of_the_node() {
+    let cache = cache("LDS l=1>rc; RDS rc=1>vhds:ads; VHDS rc/a[env=x]=1 rc/a[env=y]=2 rc/b[env=y]=1");
+    let mut client = Delta::new(&cache);
+    client.stream.on_node(parameters("env=x"));
+    let mut client = envoy_with(client, "rc", "", &[]);
+    assert_eq!(sent(&mut client), "n3 VHDS rc/a=1 -rc/");
+    client.ack("VHDS", "3");
+    commit(&cache, "VHDS rc/b[env=y]=2 rc/c[env=x]=1");
+    assert_eq!(sent(&mut client), "n4 VHDS rc/c=1");
+}
+
+#[test]
+fn d24_a_host_that_comes_unasked_and_by_its_alias_is_sent_once() {
+    let cache = cache("LDS l=1>rc; RDS rc=1>vhds:ads; VHDS rc/h{alias=rc/a.example}=1");
+    let mut client = envoy_with(Delta::new(&cache), "rc", "rc/a.example rc/none", &[]);
+    assert_eq!(sent(&mut client), "n3 VHDS rc/h{alias=rc/a.example}=1 rc/none{alias=rc/none} -rc/");
+    client.ack("VHDS", "3");
+    commit(&cache, "VHDS rc/h{alias=rc/a.example}=2");
+    assert_eq!(sent(&mut client), "n4 VHDS rc/h{alias=rc/a.example}=2");
+    client.ack("VHDS", "4");
+    client.ask("VHDS", "-rc/a.example");
+    sent(&mut client);
+    ack(&mut client, "VHDS");
+    commit(&cache, "VHDS -rc/h");
+    assert!(sent(&mut client).ends_with(" -rc/h"), "still sent without a subscription");
+}
+
+#[test]
+fn s6c_a_rejected_answer_is_sent_again_in_parts() {
+    let cache = cache("LDS l=1>rc; RDS rc=1>vhds:ads; VHDS rc/a=1 rc/b=1");
+    let mut client = envoy(&cache);
+    assert_eq!(sent(&mut client), "n3 VHDS rc/a=1 rc/b=1 -rc/");
+    client.nack("VHDS", "3");
+    assert_eq!(sent(&mut client), "n4 VHDS -rc/");
+    client.ack("VHDS", "4");
+    assert_eq!(sent(&mut client), "n5 VHDS rc/a=1 rc/b=1");
+    client.nack("VHDS", "5");
+    assert_eq!(sent(&mut client), "n6 VHDS rc/a=1");
+    client.nack("VHDS", "6");
+    assert_eq!(sent(&mut client), "n7 VHDS rc/b=1", "the good host is in use");
+    client.ack("VHDS", "7");
+    commit(&cache, "VHDS rc/a=2");
+    assert_eq!(sent(&mut client), "n8 VHDS rc/a=2");
+}
+
+#[test]
+fn t44_a_proxy_that_subscribes_by_locator_gets_nothing_unasked() {
+    let cache = cache(UNASKED);
+    let mut client = envoy_with(Delta::new(&cache), "rc", "rc/b?env=x", &[]);
+    assert_eq!(sent(&mut client), "n3 VHDS rc/b[]=1");
+    commit(&cache, "VHDS rc/a=2");
+    assert_eq!(sent(&mut client), "");
+}
+
+#[test]
+fn s21_a_wildcard_covers_hosts_of_later_route_configurations_that_envoy_ignored_before() {
+    let cache = cache(UNASKED);
+    let mut client = envoy_with(Delta::new(&cache), "rc", "*", &[]);
+    assert_eq!(sent(&mut client), "n3 VHDS other/a=1 rc/a=1 rc/b=1 rc2/a=1 -rc/");
+    client.ack("VHDS", "3");
+    client.ask("RDS", "rc2");
+    assert_eq!(sent(&mut client), "n4 RDS rc2=1; n5 VHDS rc2/a=1 -rc2/");
+}
+
+#[test]
+fn s33b_over_streams_per_type_the_other_streams_say_what_the_client_has() {
+    for (listener, hosts) in [("l=1>rc", " rc/a=1"), ("l=1>demand:rc", "")] {
+        let cache = cache(&format!("LDS {listener}; RDS rc=1>vhds:own; VHDS rc/a=1 x/a=1"));
+        let group = ClientGroup::new();
+        let mut streams = [("LDS", ""), ("RDS", "rc"), ("VHDS", "")].map(|(type_name, list)| {
+            let mut stream = Delta::new(&cache);
+            stream.stream.join(&group);
+            stream.ask(type_name, list);
+            let first = sent(&mut stream);
+            stream.ack(type_name, "1");
+            sent(&mut stream);
+            (stream, first)
+        });
+        assert_eq!(streams[2].1, format!("n1 VHDS{hosts} -rc/"));
+        // The listener loses the filter.
+        is_woken(&streams[2].0.watch);
+        commit(&cache, "LDS l=2>rc");
+        let [(listeners, _), _, (hosts_stream, _)] = &mut streams;
+        assert_eq!(sent(listeners), "n2 LDS l=2");
+        assert!(!hosts.is_empty() || is_woken(&hosts_stream.watch));
+        assert_eq!(sent(hosts_stream), if hosts.is_empty() { "n2 VHDS rc/a=1" } else { "" });
+    }
+}
+
+#[test]
+fn s33b_a_stream_of_hosts_waits_a_little_for_the_routes_of_a_client_that_reconnects() {
+    let cache = cache("LDS l=1>demand:rc; RDS rc=1>vhds:own; VHDS rc/a=1");
+    let group = ClientGroup::new();
+    let mut streams = [("VHDS", ""), ("LDS", ""), ("RDS", "rc")].map(|(type_name, list)| {
+        let mut stream = Delta::new(&cache);
+        stream.stream.join(&group);
+        stream.ask(type_name, list);
+        let first = sent(&mut stream);
+        stream.ack(type_name, "1");
+        sent(&mut stream);
+        (stream, first)
+    });
+    assert_eq!(streams[0].1, "n1 VHDS");
+    assert_eq!(sent(&mut streams[0].0), "n2 VHDS -rc/", "the listener has the filter");
+    // It never gets route configurations from this server.
+    let mut alone = Delta::new(&cache);
+    alone.stream.join(&ClientGroup::new());
+    alone.ask("VHDS", "");
+    assert_eq!((sent(&mut alone).as_str(), alone.waits_until()), ("n1 VHDS", Some(1000)));
+    alone.pass(Duration::from_secs(1));
+    assert_eq!(sent(&mut alone), "n2 VHDS rc/a=1 -rc/");
+}
+
+#[test]
+fn d33_a_cache_on_demand_answers_at_once_and_sends_hosts_when_its_source_knows_all() {
+    let cache = Cache::on_demand();
+    commit(&cache, "LDS l=1>rc !*; RDS rc=1>vhds:ads !rc");
+    let mut client = envoy(&cache);
+    assert_eq!(sent(&mut client), "n3 VHDS -rc/");
+    client.ack("VHDS", "3");
+    commit(&cache, "VHDS rc/a=1 x/a=1 !*");
+    assert_eq!(sent(&mut client), "n4 VHDS rc/a=1");
+}
