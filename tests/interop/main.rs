@@ -51,6 +51,7 @@ mod ttl;
 mod upstream;
 mod valid;
 mod variants;
+mod virtual_hosts;
 mod wait;
 mod watched;
 mod world;

@@ -102,14 +102,11 @@ pub(crate) fn demanding(mode: Mode, name: &str, routes: &str) -> Value {
     listener
 }
 
-/// A route configuration with virtual hosts on demand.
+/// A route configuration whose virtual hosts come by VHDS.
 pub(crate) fn routes_on_demand(mode: Mode, name: &str) -> Value {
     let mut routes = routes(name, &[]);
     routes["virtual_hosts"] = json!([]);
-    // Envoy 1.40 does not accept an empty answer to its empty first request, so it waits this long.
-    let mut source = mode.config_source();
-    source["initial_fetch_timeout"] = "1s".into();
-    routes["vhds"] = json!({"config_source": source});
+    routes["vhds"] = json!({"config_source": mode.config_source()});
     routes
 }
 

@@ -384,11 +384,9 @@ fn scopes(mode: Mode) -> Case {
     Case { name: "scopes", is_delta_only: false, options: &[], steps, bad_type: None }
 }
 
-/// A virtual host takes the domain of a removed one; Envoy has them all.
+/// A virtual host takes the domain of a removed one; Envoy has them all (D33).
 fn all_hosts(mode: Mode) -> Case {
-    hosts(mode, "all virtual hosts", listener(mode, "web", "rc"), &["--legacy-wildcard", "VHDS=on"], |host| {
-        host
-    })
+    hosts(mode, "all virtual hosts", listener(mode, "web", "rc"), |host| host)
 }
 
 /// The same; Envoy subscribes to a domain at the first request for it.
@@ -399,16 +397,10 @@ fn hosts_on_demand(mode: Mode) -> Case {
         let r#type = "type.googleapis.com/envoy.service.discovery.v3.Resource";
         json!({"@type": r#type, "name": host["name"], "aliases": aliases, "resource": host})
     };
-    hosts(mode, "virtual hosts on demand", on_demand::demanding(mode, "web", "rc"), &[], alias)
+    hosts(mode, "virtual hosts on demand", on_demand::demanding(mode, "web", "rc"), alias)
 }
 
-fn hosts(
-    mode: Mode,
-    name: &'static str,
-    listener: Value,
-    options: &'static [&'static str],
-    wrap: impl Fn(Value) -> Value,
-) -> Case {
+fn hosts(mode: Mode, name: &'static str, listener: Value, wrap: impl Fn(Value) -> Value) -> Case {
     let step = |host: &'static str| Step {
         resources: vec![
             listener.clone(),
@@ -421,7 +413,13 @@ fn hosts(
             .map(|(host, answer)| (Probe::Request { listener: "web", host, path: "/" }, answer))
             .into(),
     };
-    Case { name, is_delta_only: true, options, steps: ["old", "new", "old"].map(step).into(), bad_type: None }
+    Case {
+        name,
+        is_delta_only: true,
+        options: &[],
+        steps: ["old", "new", "old"].map(step).into(),
+        bad_type: None,
+    }
 }
 
 /// A listener takes the address of a removed one.
