@@ -85,7 +85,8 @@ impl SubscriptionIndex {
 
     fn report(&mut self, stream: u64, type_url: &TypeUrl, changed: Vec<Locator>, waker: &AtomicWaker) {
         let was_empty = self.unread.is_empty();
-        self.unread.add(stream, type_url, changed);
+        self.unread
+            .add(stream, type_url, changed, |type_url, locator| is_unread(&self.types, type_url, locator));
         if was_empty && !self.unread.is_empty() {
             waker.wake();
         }
@@ -145,8 +146,15 @@ impl SubscriptionIndex {
     /// The listed locators that gained their first subscription or lost their last one since the last call,
     /// at most `limit` of them.
     pub(super) fn take(&mut self, limit: usize) -> Vec<OnDemandSubscription> {
-        let unread: Vec<_> = std::iter::from_fn(|| self.unread.pop()).take(limit).collect();
-        unread.into_iter().map(|(type_url, locator)| self.read(type_url, locator)).collect()
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some((type_url, locator)) = self.unread.pop()
+        {
+            if is_unread(&self.types, &type_url, &locator) {
+                taken.push(self.read(type_url, locator));
+            }
+        }
+        taken
     }
 
     /// Whether [`take`](Self::take) has something to return.
@@ -164,6 +172,11 @@ impl SubscriptionIndex {
         }
         OnDemandSubscription { type_url, locator, streams }
     }
+}
+
+/// Whether the source has still to read the state of a locator that is to be read.
+fn is_unread(types: &BTreeMap<TypeUrl, OfType>, type_url: &TypeUrl, locator: &Locator) -> bool {
+    types.get(type_url).is_some_and(|of_type| of_type.is_unread(locator))
 }
 
 /// The keys that constraints of a type use.

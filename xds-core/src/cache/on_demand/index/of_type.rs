@@ -68,9 +68,20 @@ struct Member {
     /// The parameters without the keys that no constraints use.
     projected: Parameters,
     groups: IdSet,
-    /// The names with which it is listed, and whether the source has still to read that. Also those that it does not
-    /// have any more, until the source has read that.
-    listed: BTreeMap<ResourceName, bool>,
+    /// The names with which it is listed, and what the source has read of that. Also those that it does not have
+    /// any more, until the source has read that.
+    listed: BTreeMap<ResourceName, Reading>,
+}
+
+/// What the source has read of a listed locator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// Its state.
+    Done,
+    /// Nothing yet, so it need not know of a locator that is gone again.
+    New,
+    /// An older state.
+    Changed,
 }
 
 /// Which members that join the groups of a name are listed, though another one is.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Listing, Newcomers, OfType, common};
+use super::{Listing, Newcomers, OfType, Reading, common};
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::subscription::Locator;
@@ -35,8 +35,7 @@ impl OfType {
         for name in listed {
             self.end_next(&name, &projected);
             if !self.members[whole].listed.contains_key(&name) {
-                self.list(whole, &name);
-                self.report(whole, &name, changed);
+                self.list_new(whole, &name, changed);
             }
         }
     }
@@ -48,7 +47,7 @@ impl OfType {
         let mut gone = common(&member.listed, names);
         gone.retain(|name| !self.has(member, name));
         for name in gone {
-            self.report(whole, &name, changed);
+            self.report_gone(whole, &name, changed);
             let listing = self.names.get_mut(&name).and_then(|of_name| of_name.get_mut(&projected));
             let Some(listing) = listing else { continue };
             listing.listed -= 1;
@@ -56,8 +55,7 @@ impl OfType {
                 continue;
             }
             for next in self.unlisted(&name, &projected, 1) {
-                self.list(&next, &name);
-                self.report(&next, &name, changed);
+                self.list_new(&next, &name, changed);
             }
         }
         self.forget(whole);
@@ -89,8 +87,7 @@ impl OfType {
         missing.retain(|(.., count)| *count > 0);
         for (name, projected, count) in missing {
             for whole in self.unlisted(&name, &projected, count) {
-                self.list(&whole, &name);
-                self.report(&whole, &name, changed);
+                self.list_new(&whole, &name, changed);
                 if count == 1 {
                     self.end_next(&name, &projected);
                 }
@@ -189,7 +186,7 @@ impl OfType {
         let Some(member) = self.members.get_mut(&locator.parameters) else { return 0 };
         match streams {
             0 => _ = member.listed.remove(&locator.name),
-            _ => _ = member.listed.insert(locator.name.clone(), false),
+            _ => _ = member.listed.insert(locator.name.clone(), Reading::Done),
         }
         self.forget(&locator.parameters);
         streams
@@ -209,17 +206,37 @@ impl OfType {
 
     fn list(&mut self, whole: &Parameters, name: &ResourceName) {
         let member = self.members.get_mut(whole).expect("a stream is a member");
-        member.listed.insert(name.clone(), false);
+        member.listed.insert(name.clone(), Reading::Done);
         let projected = member.projected.clone();
         self.listing(name, &projected).listed += 1;
     }
 
-    /// The source has to read the state of a locator; each once.
-    fn report(&mut self, whole: &Parameters, name: &ResourceName, changed: &mut Vec<Locator>) {
+    /// Lists a locator of which the source has to read.
+    fn list_new(&mut self, whole: &Parameters, name: &ResourceName, changed: &mut Vec<Locator>) {
+        self.list(whole, name);
         let member = self.members.get_mut(whole).expect("a stream is a member");
-        let is_queued = member.listed.get_mut(name).expect("the locator is listed");
-        if !std::mem::replace(is_queued, true) {
-            changed.push(Locator { name: name.clone(), parameters: whole.clone() });
+        member.listed.insert(name.clone(), Reading::New);
+        changed.push(Locator { name: name.clone(), parameters: whole.clone() });
+    }
+
+    /// Nobody subscribes to a listed locator any more.
+    fn report_gone(&mut self, whole: &Parameters, name: &ResourceName, changed: &mut Vec<Locator>) {
+        let member = self.members.get_mut(whole).expect("a stream is a member");
+        let reading = member.listed.get_mut(name).expect("the locator is listed");
+        match reading {
+            Reading::New => _ = member.listed.remove(name),
+            Reading::Done => {
+                *reading = Reading::Changed;
+                changed.push(Locator { name: name.clone(), parameters: whole.clone() });
+            }
+            Reading::Changed => {}
         }
+    }
+
+    /// Whether the source has to read the state of a locator.
+    pub(in crate::cache::on_demand) fn is_unread(&self, locator: &Locator) -> bool {
+        let member = self.members.get(&locator.parameters);
+        let reading = member.and_then(|member| member.listed.get(&locator.name));
+        reading.is_some_and(|reading| *reading != Reading::Done)
     }
 }
