@@ -30,8 +30,13 @@ pub(super) fn message(text: String) -> String {
 /// The message of a violation. What is wrong stands behind the key, so that a long key is shortened first.
 fn short_message(message: &str, key: Option<&proto::Key>, limits: Limits) -> String {
     let parts = key.map_or([""; 2], |key| [&*key.name, &*key.when]);
-    let long = parts.into_iter().filter(|part| part.len() > limits.word);
-    let message = long.fold(message.to_owned(), |message, part| message.replace(part, &limits.word_of(part)));
+    let with_words = |limit: usize| {
+        let long = parts.into_iter().filter(|part| part.len() > limit);
+        long.fold(message.to_owned(), |message, part| message.replace(part, &shortened(part, limit)))
+    };
+    let whole = with_words(limits.word);
+    // Name and constraints leave room for the rest.
+    let message = if whole.len() <= limits.text { whole } else { with_words(limits.text / 3) };
     shortened(&message, limits.text).into_owned()
 }
 

@@ -85,3 +85,17 @@ fn violations_of_20(mut violation: proto::Violation) -> proto::Violation {
     }
     violation
 }
+
+#[test]
+fn st54b_a_long_key_is_shortened_before_what_is_wrong_with_it() {
+    for text in ["a".repeat(4000), "é".repeat(2000), "a".repeat(500)] {
+        for limits in [Limits::WHOLE, Limits::SOME, Limits::LEAST] {
+            let message = format!("Cluster {text} (when {text}) does not exist");
+            let message = short_message(&message, Some(&key(&text)), limits);
+            assert!(message.ends_with("does not exist"), "{limits:?}: {message}");
+        }
+        let name = "a".repeat(200);
+        let usual = format!("Cluster {name} does not exist");
+        assert_eq!(short_message(&usual, Some(&key(&name)), Limits::WHOLE), usual, "it fits");
+    }
+}
