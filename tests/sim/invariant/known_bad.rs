@@ -5,7 +5,7 @@ use xds_core::server::Protocol;
 use xds_core::{Parameters, Snapshot};
 
 use super::Violation;
-use crate::content::selected;
+use crate::content::{Content, selected};
 use crate::known::Key;
 use crate::trying::Variation;
 use crate::wire::{Item, Received};
@@ -29,7 +29,7 @@ pub(crate) fn check(
             || received.removed_variants.iter().any(|(removed, _)| removed == name)
             || received.removed.contains(name)
     };
-    // S6d: a NACK that comes after the content left the view of the stream is not noted.
+    // S6d: what the client tried may not be in the view that its NACK is read in.
     let seen = client.connections.get(&client.slot(received.kind)).and_then(|of| of.seen.get(&received.kind));
     let is_tried = |name: &String| seen.is_some_and(|seen| seen.tried.contains_key(name));
     // The same in SotW, which sends no removals.
@@ -49,6 +49,12 @@ pub(crate) fn check(
         }
     }
     Ok(())
+}
+
+/// S6d: the server notes a content that was rejected alone if it is still in the view of the client.
+pub(crate) fn is_newest(view: &Snapshot, (kind, name, constraints): &Variation, content: &Content) -> bool {
+    let newest = view.get(&kind.url().into(), &name.as_str().into()).and_then(|of| of.get(constraints));
+    newest.is_some_and(|newest| Content::of(*kind, newest.payload()).as_ref() == Ok(content))
 }
 
 /// The variant of an item. If it was sent under the plain name, it is the one for the node.
